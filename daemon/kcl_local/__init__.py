@@ -1,1 +1,15 @@
 """Local Kinesis, DynamoDB, STS and CloudWatch endpoints for development and tests, and the demo."""
+
+from __future__ import annotations
+
+from typing import Final
+
+REGION: Final = "us-east-1"
+ACCESS: Final = {
+    "AWS_REGION": REGION,
+    "AWS_DEFAULT_REGION": REGION,
+    "AWS_ACCESS_KEY_ID": "local",  # the endpoints accept any keys
+    "AWS_SECRET_ACCESS_KEY": "local",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""Environment variables for whoever calls the endpoints."""

@@ -7,13 +7,10 @@ would close the connection after each answer.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from io import BytesIO
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 from urllib.parse import parse_qs
 
@@ -23,15 +20,17 @@ from aiohttp import web
 from anyio.from_thread import start_blocking_portal
 from moto.backends import get_backend
 from moto.moto_server.werkzeug_app import create_backend_app
-from werkzeug.test import run_wsgi_app
+from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-from kcl_local.faults import DROP, Fault, Faults, ResponseFaults, http_status
-from kcl_local.serving import BODY_BYTES_MAX, HOST, add_control, drop, send_troubled, serve
+from kcl_local.faults import DROP, Fault, FaultyService, http_status
+from kcl_local.serving import BODY_BYTES_MAX, add_control, drop, send_troubled, serve
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication, WSGIEnvironment
+    from _typeshed.wsgi import WSGIApplication
 
 
+# aiohttp has unpacked the body.
+_NOT_PASSED_IN: Final = frozenset({"content-length", "content-encoding"})
 # aiohttp sets its own.
 _NOT_PASSED_ON: Final = frozenset({"content-length", "connection", "date", "server", "transfer-encoding"})
 
@@ -52,20 +51,18 @@ CLOUDWATCH: Final = Service("cloudwatch", "GraniteServiceVersion20100801.")
 BESIDE_DYNAMODB: Final[Mapping[str, Other]] = {"AWSGlue.": "glue", "": "sts"}
 
 
-class MotoEndpoint:
+class MotoEndpoint(FaultyService):
     """`others` maps prefixes of X-Amz-Target to services loaded on first use, the empty prefix last.
 
     Counts and faults cover only `service`.
     """
 
     def __init__(self, service: Service, others: Mapping[str, Other] | None = None) -> None:
+        super().__init__()
         self._service = service
         self._application = create_backend_app(service.backend)
         self._others: Mapping[str, Other] = others or {}
         self._applications: dict[Other, WSGIApplication] = {}
-        self._faults = Faults()
-        self.calls: Counter[str] = Counter()
-        self.troubles = ResponseFaults()
 
     def application(self) -> web.Application:
         served = web.Application(client_max_size=BODY_BYTES_MAX)
@@ -79,17 +76,6 @@ class MotoEndpoint:
         model = botocore.session.get_session().get_service_model(self._service.backend)
         return frozenset(model.operation_names)
 
-    def fail_next(self, operation: str, code: str, times: int = 1, *, after: bool = False) -> None:
-        """Fail the next calls of an operation; any thread may call this. `code` may be `DROP`.
-
-        With `after` the call takes effect and then fails, so its caller cannot know.
-        """
-        self._faults.add(operation, Fault(code, after), times)
-
-    def clear_faults(self) -> None:
-        self._faults.clear()
-        self.troubles.clear()
-
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         target = request.headers.get("X-Amz-Target", "")
@@ -97,7 +83,7 @@ class MotoEndpoint:
             return _perform(self._other(target), request, body)
         operation = self._operation(request, body)
         self.calls[operation] += 1
-        fault = self._faults.take(operation)
+        fault = self.faults.take(operation)
         if fault is None:
             response = _perform(self._application, request, body)
             trouble = self.troubles.take(operation)
@@ -107,8 +93,7 @@ class MotoEndpoint:
         return drop(request) if fault.code == DROP else self._failure(operation, fault.code)
 
     def _other(self, target: str) -> WSGIApplication:
-        prefix = next(prefix for prefix in self._others if target.startswith(prefix))
-        name = self._others[prefix]
+        name = next(name for prefix, name in self._others.items() if target.startswith(prefix))
         if name not in self._applications:
             self._applications[name] = create_backend_app(name)
         return self._applications[name]
@@ -129,37 +114,20 @@ class MotoEndpoint:
 
 def _perform(application: WSGIApplication, request: web.Request, body: bytes) -> web.Response:
     """No await here: that keeps moto to one request at a time."""
-    chunks, status, headers = run_wsgi_app(application, _environ(request, body), buffered=True)
+    environ = EnvironBuilder(
+        request.path,
+        base_url=str(request.url.origin()),
+        query_string=request.query_string,
+        method=request.method,
+        headers=[each for each in request.headers.items() if each[0].lower() not in _NOT_PASSED_IN],
+        data=body,
+    ).get_environ()
+    chunks, status, headers = run_wsgi_app(application, environ, buffered=True)
     response = web.Response(status=int(status.split(maxsplit=1)[0]), body=b"".join(chunks))
     for name, value in headers:
         if name.lower() not in _NOT_PASSED_ON:
             response.headers[name] = value
     return response
-
-
-def _environ(request: web.Request, body: bytes) -> WSGIEnvironment:
-    environ: WSGIEnvironment = {
-        "REQUEST_METHOD": request.method,
-        "SCRIPT_NAME": "",
-        "PATH_INFO": request.path,
-        "QUERY_STRING": request.query_string,
-        "SERVER_NAME": HOST,
-        "SERVER_PORT": str(request.url.port),
-        "SERVER_PROTOCOL": "HTTP/1.1",
-        "CONTENT_TYPE": request.headers.get("Content-Type", ""),
-        "CONTENT_LENGTH": str(len(body)),
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": "http",
-        "wsgi.input": BytesIO(body),
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": False,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
-    }
-    for name, value in request.headers.items():
-        environ["HTTP_" + name.upper().replace("-", "_")] = value
-    environ.pop("HTTP_CONTENT_ENCODING", None)  # aiohttp already unpacked the body
-    return environ
 
 
 class DynamoDbServer:
@@ -181,9 +149,7 @@ class DynamoDbServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -209,4 +175,5 @@ class DynamoDbServer:
             self._stack.close()
 
     def fail_next(self, operation: str, code: str, times: int = 1, *, after: bool = False) -> None:
-        self.dynamodb.fail_next(operation, code, times, after=after)
+        """As at the endpoint. With `after` the call takes effect and then fails, so its caller cannot know."""
+        self.dynamodb.faults.add(operation, Fault(code, after), times)

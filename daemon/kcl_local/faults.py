@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections import deque
+from abc import ABC, abstractmethod
+from collections import Counter, deque
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 # The code of a fault that cuts the connection.
 DROP: Final = "drop"
 
 _STATUSES: Final = {"InternalFailure": 500, "InternalServerError": 500, "ServiceUnavailable": 503}
+
+T = TypeVar("T")
+
+
+def http_status(code: str) -> int:
+    return _STATUSES.get(code, 400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,29 +26,6 @@ class Fault:
 
     code: str
     after: bool = False
-
-
-class Faults:
-    """First in, first out for each operation; any thread may add some."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, deque[Fault]] = {}
-
-    def add(self, operation: str, fault: Fault, times: int) -> None:
-        if times < 1:
-            raise ValueError(f"times must be at least 1: {times}")
-        self._waiting.setdefault(operation, deque()).extend([fault] * times)
-
-    def take(self, operation: str) -> Fault | None:
-        waiting = self._waiting.get(operation)
-        return waiting.popleft() if waiting else None
-
-    def clear(self) -> None:
-        self._waiting.clear()
-
-
-def http_status(code: str) -> int:
-    return _STATUSES.get(code, 400)
 
 
 class ResponseFaultKind(StrEnum):
@@ -69,24 +53,18 @@ class ResponseFault:
     code: str = "InternalFailureException"
 
 
-class ResponseFaults:
-    def __init__(self) -> None:
-        self._waiting: dict[str, deque[ResponseFault]] = {}
+class FaultQueue(Generic[T]):
+    """First in, first out for each operation; any thread may add some."""
 
-    def add(self, operation: str, trouble: ResponseFault, times: int = 1) -> None:
-        """ValueError if `times` is below 1, or the kind is for events only."""
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[T]] = {}
+
+    def add(self, operation: str, fault: T, times: int = 1) -> None:
         if times < 1:
             raise ValueError(f"times must be at least 1: {times}")
-        if operation != "SubscribeToShard" and trouble.kind in {
-            ResponseFaultKind.EXCEPTION,
-            ResponseFaultKind.END,
-        }:
-            raise ValueError(
-                f"{trouble.kind} can happen to events of SubscribeToShard only, not to {operation}"
-            )
-        self._waiting.setdefault(operation, deque()).extend([trouble] * times)
+        self._waiting.setdefault(operation, deque()).extend([fault] * times)
 
-    def take(self, operation: str) -> ResponseFault | None:
+    def take(self, operation: str) -> T | None:
         waiting = self._waiting.get(operation)
         return waiting.popleft() if waiting else None
 
@@ -94,7 +72,32 @@ class ResponseFaults:
         self._waiting.clear()
 
 
+class FaultyService(ABC):
+    """Counts the calls of a service, and holds the faults that are ordered for them."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.faults: FaultQueue[Fault] = FaultQueue()
+        self.troubles: FaultQueue[ResponseFault] = FaultQueue()
+
+    @property
+    @abstractmethod
+    def operations(self) -> frozenset[str]: ...
+
+    def fail_next(self, operation: str, code: str, times: int = 1) -> None:
+        """Fail the next calls of an operation; `code` may be `DROP`."""
+        self.faults.add(operation, Fault(code), times)
+
+    def clear_faults(self) -> None:
+        self.faults.clear()
+        self.troubles.clear()
+
+
 def corrupted(body: bytes) -> bytes:
     middle = len(body) // 2
     other = 0xFF if body[middle : middle + 1] != b"\xff" else 0xFE
     return body[:middle] + bytes([other]) + body[middle + 1 :]
+
+
+def half(body: bytes) -> bytes:
+    return body[: len(body) // 2]

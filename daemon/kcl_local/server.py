@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,26 +25,12 @@ import click
 import orjson
 from anyio import CancelScope, to_thread
 
+from kcl_local import ACCESS
 from kcl_local.dynamodb import DynamoDbServer
 from kcl_local.kinesis.arguments import DEFAULTS, FanOutRules, KinesisOptions, ReadLimits, ServiceError
 from kcl_local.kinesis.http import application
 from kcl_local.kinesis.model import KinesisModel
-from kcl_local.kinesis.stream import REGION
 from kcl_local.serving import serve
-
-
-@dataclass(frozen=True, slots=True)
-class LocalOptions:
-    """Port 0 means any free one; `now` is the Kinesis clock in epoch seconds."""
-
-    kinesis: KinesisOptions = DEFAULTS
-    kinesis_port: int = 0
-    dynamodb_port: int = 0
-    cloudwatch_port: int = 0
-    now: Callable[[], float] = time.time  # noqa: TID251 - the endpoints live in real time; see the module's docstring
-
-
-_DEFAULTS: Final = LocalOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,37 +43,30 @@ class Endpoints:
     kinesis: KinesisModel
     dynamodb: DynamoDbServer
 
-    def environment(self) -> dict[str, str]:
-        return {
-            "AWS_ENDPOINT_URL_KINESIS": self.kinesis_url,
-            "AWS_ENDPOINT_URL_DYNAMODB": self.dynamodb_url,
-            "AWS_ENDPOINT_URL_CLOUDWATCH": self.cloudwatch_url,
-            "AWS_ENDPOINT_URL_STS": self.dynamodb_url,
-            "AWS_ENDPOINT_URL_GLUE": self.dynamodb_url,
-            "AWS_REGION": REGION,
-            "AWS_DEFAULT_REGION": REGION,
-            "AWS_ACCESS_KEY_ID": "local",
-            "AWS_SECRET_ACCESS_KEY": "local",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
-
 
 @asynccontextmanager
 async def local_endpoints(
-    options: LocalOptions = _DEFAULTS, prepare: Callable[[KinesisModel], None] | None = None
+    kinesis: KinesisOptions = DEFAULTS,
+    *,
+    kinesis_port: int = 0,
+    dynamodb_port: int = 0,
+    cloudwatch_port: int = 0,
+    now: Callable[[], float] = time.time,  # noqa: TID251 - the endpoints live in real time
+    prepare: Callable[[KinesisModel], None] | None = None,
 ) -> AsyncGenerator[Endpoints, None]:
     """Serve all on loopback; needs anyio's asyncio backend.
 
-    `prepare` creates streams before the endpoint answers. OSError if a port is not available, RuntimeError if
-    this process already has a DynamoDB server.
+    Port 0 means any free one. `now` is the Kinesis clock in epoch seconds. `prepare` creates streams before
+    the endpoint answers. OSError if a port is not available, RuntimeError if this process already has a
+    DynamoDB server.
     """
-    model = KinesisModel(options.now, options.kinesis)
-    dynamodb = DynamoDbServer(options.dynamodb_port, options.cloudwatch_port)
+    model = KinesisModel(now, kinesis)
+    dynamodb = DynamoDbServer(dynamodb_port, cloudwatch_port)
     if prepare is not None:
         prepare(model)
     try:
         await to_thread.run_sync(dynamodb.start)
-        async with serve(application(model), options.kinesis_port) as kinesis_url:
+        async with serve(application(model), kinesis_port) as kinesis_url:
             yield Endpoints(kinesis_url, dynamodb.url, dynamodb.cloudwatch_url, model, dynamodb)
     finally:
         with CancelScope(shield=True):
@@ -97,27 +76,19 @@ async def local_endpoints(
 _FAN_OUT: Final = FanOutRules()
 _SHARDS_MAX: Final = 10_000
 Form = Literal["shell", "env", "json"]
+NewStream = tuple[str, int]
+"""Name, or the ARN of a stream in another account, and number of shards."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewStream:
-    """`name` may be the ARN of a stream in another account."""
-
-    name: str
-    shard_count: int = 1
-
-    @classmethod
-    def parse(cls, text: str) -> NewStream:
-        """From `NAME` or `NAME:SHARDS`; BadParameter for anything else."""
-        prefix, slash, last = text.rpartition("/")
-        name, colon, count = last.partition(":")
-        if not name or (
-            colon and not (count.isascii() and count.isdigit() and 0 < int(count) <= _SHARDS_MAX)
-        ):
-            raise click.BadParameter(
-                f"{text!r} is not a stream name, or a name and a shard count such as orders:4"
-            )
-        return cls(prefix + slash + name, int(count or 1))
+def _parse_stream(text: str) -> NewStream:
+    """From `NAME` or `NAME:SHARDS`; BadParameter for anything else."""
+    prefix, slash, last = text.rpartition("/")
+    name, colon, count = last.partition(":")
+    if not name or (colon and not (count.isascii() and count.isdigit() and 0 < int(count) <= _SHARDS_MAX)):
+        raise click.BadParameter(
+            f"{text!r} is not a stream name, or a name and a shard count such as orders:4"
+        )
+    return prefix + slash + name, int(count or 1)
 
 
 def _port(option: str, service: str) -> click.Option:
@@ -146,7 +117,7 @@ _PARAMETERS: Final[list[click.Parameter]] = [
     click.Option(
         ["--stream", "streams"],
         multiple=True,
-        type=NewStream.parse,
+        type=_parse_stream,
         metavar="NAME[:SHARDS]",
         help="Create this stream; repeatable.",
     ),
@@ -200,17 +171,18 @@ def _run(
         creating_s=creating_s,
         fan_out=FanOutRules(creating_s=consumer_creating_s, lasts_s=subscription_s, idle_s=idle_event_s),
     )
-    options = LocalOptions(
-        kinesis=kinesis,
+    serving = local_endpoints(
+        kinesis,
         kinesis_port=kinesis_port,
         dynamodb_port=dynamodb_port,
         cloudwatch_port=cloudwatch_port,
+        prepare=partial(_create, streams),
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit_at_once)  # until the loop handles signals: nothing to clean up yet
     _report("starting Kinesis, DynamoDB, STS, Glue and CloudWatch on 127.0.0.1")
     try:
-        anyio.run(_serve, options, streams, _EndpointReport(form, file), until_eof)
+        anyio.run(_serve, serving, partial(_announce, form, file), until_eof)
     except OSError as error:
         raise click.ClickException(f"cannot serve: {error}") from error
 
@@ -226,24 +198,17 @@ local: Final = click.Command(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _EndpointReport:
-    form: Form
-    file: Path | None
-
-    def report(self, endpoints: Endpoints) -> None:
-        text = endpoints_text(endpoints, self.form)
-        if self.file is None:
-            click.echo(text)
-            _report(
-                "serving; Ctrl-C ends it; paste the lines above into another terminal, then start the daemon"
-            )
-            return
-        self.file.write_text(f"{text}\n", "utf-8")
-        name = shlex.quote(str(self.file))
-        place = name if "/" in name else f"./{name}"  # the shell looks in PATH for a name without a slash
-        source = f". {place}" if self.form == "shell" else f"see {place}"
-        click.echo(f"serving; Ctrl-C ends it; in another terminal: {source}", err=True)
+def _announce(form: Form, file: Path | None, endpoints: Endpoints) -> None:
+    text = endpoints_text(endpoints, form)
+    if file is None:
+        click.echo(text)
+        _report("serving; Ctrl-C ends it; paste the lines above into another terminal, then start the daemon")
+        return
+    file.write_text(f"{text}\n", "utf-8")
+    name = shlex.quote(str(file))
+    place = name if "/" in name else f"./{name}"  # the shell looks in PATH for a name without a slash
+    source = f". {place}" if form == "shell" else f"see {place}"
+    click.echo(f"serving; Ctrl-C ends it; in another terminal: {source}", err=True)
 
 
 def _report(text: str) -> None:
@@ -256,11 +221,11 @@ def _exit_at_once(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 async def _serve(
-    options: LocalOptions, streams: tuple[NewStream, ...], where: _EndpointReport, until_eof: bool
+    serving: AbstractAsyncContextManager[Endpoints], announce: Callable[[Endpoints], None], until_eof: bool
 ) -> None:
-    async with local_endpoints(options, partial(_create, streams)) as endpoints:
+    async with serving as endpoints:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            where.report(endpoints)
+            announce(endpoints)
             async with anyio.create_task_group() as tasks:
                 if until_eof:
                     tasks.start_soon(_end_with_stdin, tasks.cancel_scope)
@@ -270,7 +235,14 @@ async def _serve(
 
 
 def endpoints_text(endpoints: Endpoints, form: Form) -> str:
-    environment = endpoints.environment()
+    environment = {
+        "AWS_ENDPOINT_URL_KINESIS": endpoints.kinesis_url,
+        "AWS_ENDPOINT_URL_DYNAMODB": endpoints.dynamodb_url,
+        "AWS_ENDPOINT_URL_CLOUDWATCH": endpoints.cloudwatch_url,
+        "AWS_ENDPOINT_URL_STS": endpoints.dynamodb_url,
+        "AWS_ENDPOINT_URL_GLUE": endpoints.dynamodb_url,
+        **ACCESS,
+    }
     if form == "json":
         urls = {
             "kinesis_url": endpoints.kinesis_url,
@@ -283,12 +255,12 @@ def endpoints_text(endpoints: Endpoints, form: Form) -> str:
 
 
 def _create(streams: tuple[NewStream, ...], kinesis: KinesisModel) -> None:
-    for stream in streams:
-        naming = "StreamARN" if stream.name.startswith("arn:") else "StreamName"
+    for name, shard_count in streams:
+        naming = "StreamARN" if name.startswith("arn:") else "StreamName"
         try:
-            kinesis.handle("CreateStream", {naming: stream.name, "ShardCount": stream.shard_count})
+            kinesis.handle("CreateStream", {naming: name, "ShardCount": shard_count})
         except ServiceError as error:
-            raise click.BadParameter(f"{stream.name}: {error.message}", param_hint="--stream") from error
+            raise click.BadParameter(f"{name}: {error.message}", param_hint="--stream") from error
 
 
 async def _end_with_stdin(scope: anyio.CancelScope) -> None:

@@ -7,17 +7,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncGenerator, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from difflib import get_close_matches
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
+import msgspec
 import orjson
 from aiohttp import web
 from anyio import CancelScope, sleep
 
-from kcl_local.faults import DROP, ResponseFault, ResponseFaultKind, ResponseFaults, corrupted
+from kcl_local.faults import DROP, FaultyService, ResponseFault, ResponseFaultKind, corrupted, half
 
 HOST: Final = "127.0.0.1"
 # PutRecords: 10 MiB, a third more as base64, and keys.
@@ -55,7 +55,7 @@ async def send_troubled(
         case ResponseFaultKind.CUT:
             return await _cut_midway(request, response, body)
         case ResponseFaultKind.SHORT:
-            response.body = body[: len(body) // 2]
+            response.body = half(body)
         case ResponseFaultKind.CORRUPT:
             response.body = corrupted(body)
         case _:
@@ -73,7 +73,7 @@ async def _cut_midway(request: web.Request, response: web.Response, body: bytes)
     cut.headers.update(response.headers)
     cut.content_length = len(body)
     await cut.prepare(request)
-    await cut.write(body[: len(body) // 2])
+    await cut.write(half(body))
     close_after_sending(request)
     return cut
 
@@ -82,93 +82,64 @@ CALLS: Final = "/_local/calls"
 FAULTS: Final = "/_local/faults"
 
 
-class Controlled(Protocol):
-    @property
-    def calls(self) -> Counter[str]: ...
-
-    @property
-    def operations(self) -> Collection[str]: ...
-
-    @property
-    def troubles(self) -> ResponseFaults: ...
-
-    def fail_next(self, operation: str, code: str, times: int = 1) -> None: ...
-
-    def clear_faults(self) -> None: ...
-
-
-def add_control(application: web.Application, controlled: Controlled) -> None:
-    control = _Control(controlled)
-    application.router.add_get(CALLS, control.calls)
-    application.router.add_post(FAULTS, control.order)
-    application.router.add_delete(FAULTS, control.clear)
-
-
-class _Control:
-    def __init__(self, controlled: Controlled) -> None:
-        self._controlled = controlled
-
-    async def calls(self, _request: web.Request) -> web.Response:
-        body = orjson.dumps(dict(self._controlled.calls)) + b"\n"
+def add_control(application: web.Application, service: FaultyService) -> None:
+    async def calls(_request: web.Request) -> web.Response:
+        body = orjson.dumps(dict(service.calls)) + b"\n"
         return web.Response(body=body, content_type="application/json")
 
-    async def order(self, request: web.Request) -> web.Response:
-        try:
-            _order(self._controlled, await read_object(request))
-        except KeyError as error:
-            raise web.HTTPBadRequest(text=f"no such fault: {error} is missing\n") from error
-        except (TypeError, ValueError) as error:
-            raise web.HTTPBadRequest(text=f"no such fault: {error}\n") from error
+    async def order(request: web.Request) -> web.Response:
+        with refused_as("no such fault"):
+            _obey(service, msgspec.json.decode(await request.read(), type=_Order))
         return web.Response(status=204)
 
-    async def clear(self, _request: web.Request) -> web.Response:
-        self._controlled.clear_faults()
+    async def clear(_request: web.Request) -> web.Response:
+        service.clear_faults()
         return web.Response(status=204)
 
-
-async def read_object(request: web.Request) -> dict[str, object]:
-    """ValueError or TypeError unless the body is a JSON object."""
-    reported = cast("object", orjson.loads(await request.read()))
-    if not isinstance(reported, dict):
-        raise TypeError("the body is not a JSON object")
-    return cast("dict[str, object]", reported)
+    application.router.add_get(CALLS, calls)
+    application.router.add_post(FAULTS, order)
+    application.router.add_delete(FAULTS, clear)
 
 
-def _order(controlled: Controlled, reported: dict[str, object]) -> None:
-    operation, fault = str(reported["operation"]), str(reported["fault"])
-    _check_names(controlled, operation, fault)
-    times = _whole(reported.get("times", 1))
-    if fault == "error":
-        controlled.fail_next(operation, str(reported["code"]), times)
-    elif fault == "drop":
-        controlled.fail_next(operation, DROP, times)
+class _Order(msgspec.Struct):
+    operation: str
+    fault: str
+    code: str = ""
+    times: int = 1
+    event: int = 0
+    seconds: float = 0.0
+
+
+@contextmanager
+def refused_as(outcome: str, *more: type[Exception]) -> Generator[None]:
+    """Status 400 for a body that is wrong, and for `more`."""
+    try:
+        yield
+    except (ValueError, msgspec.MsgspecError, *more) as error:
+        raise web.HTTPBadRequest(text=f"{outcome}: {error}\n") from error
+
+
+def _obey(service: FaultyService, order: _Order) -> None:
+    _check_names(service.operations, order.operation, order.fault)
+    if order.fault == "error":
+        if not order.code:
+            raise ValueError("'code' is missing")
+        service.fail_next(order.operation, order.code, order.times)
+    elif order.fault == "drop":
+        service.fail_next(order.operation, DROP, order.times)
     else:
-        trouble = ResponseFault(
-            ResponseFaultKind(fault),
-            event=_whole(reported.get("event", 0)),
-            seconds=_number(reported.get("seconds", 0)),
-            code=str(reported.get("code", "InternalFailureException")),
-        )
-        controlled.troubles.add(operation, trouble, times)
+        code = order.code or "InternalFailureException"
+        trouble = ResponseFault(ResponseFaultKind(order.fault), order.event, order.seconds, code)
+        service.troubles.add(order.operation, trouble, order.times)
 
 
-def _check_names(controlled: Controlled, operation: str, fault: str) -> None:
-    if operation not in controlled.operations:
-        near = get_close_matches(operation, sorted(controlled.operations), n=1)
+def _check_names(operations: frozenset[str], operation: str, fault: str) -> None:
+    if operation not in operations:
+        near = get_close_matches(operation, sorted(operations), n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(f"{operation} is not an operation of this endpoint{meant}")
     kinds = ("error", "drop", *ResponseFaultKind)
     if fault not in kinds:
         raise ValueError(f"{fault} is none; there are {', '.join(kinds)}")
-
-
-def _whole(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
-
-
-def _number(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not a number")
-    return value
+    if fault in {ResponseFaultKind.EXCEPTION, ResponseFaultKind.END} and operation != "SubscribeToShard":
+        raise ValueError(f"{fault} can happen to events of SubscribeToShard only, not to {operation}")

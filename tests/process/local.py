@@ -15,7 +15,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from botocore.config import Config
 
 from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
-from kcl_local.server import Endpoints, LocalOptions, local_endpoints
+from kcl_local.server import Endpoints, local_endpoints
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -112,10 +112,9 @@ class InProcess:
 def in_process(options: KinesisOptions = DEFAULTS) -> Generator[InProcess, None, None]:
     """Endpoints in a thread of this process, with clients."""
     clock = Clock()
-    local_options = LocalOptions(kinesis=options, now=clock)
     with (
         start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(local_endpoints(local_options)) as endpoints,
+        portal.wrap_async_context_manager(local_endpoints(options, now=clock)) as endpoints,
         kinesis_client(endpoints.kinesis_url) as kinesis,
         dynamodb_client(endpoints.dynamodb_url) as dynamodb,
     ):

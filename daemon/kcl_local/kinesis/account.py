@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import binascii
 import re
-from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, Self
 
-import orjson
+from msgspec import Struct, json
 
+from kcl_local import REGION
 from kcl_local.kinesis.arguments import (
     Arguments,
     KinesisOptions,
@@ -20,7 +20,7 @@ from kcl_local.kinesis.arguments import (
     not_found,
     whole_milliseconds,
 )
-from kcl_local.kinesis.stream import REGION, RegisteredConsumer, SequenceNumbers, Stream, stream_arn
+from kcl_local.kinesis.stream import RegisteredConsumer, SequenceNumbers, Stream, stream_arn
 
 Answer = dict[str, object]
 
@@ -90,107 +90,38 @@ class Account:
         return stream.consumers
 
 
-_ITERATOR_TYPES: Final = (str, str, int, str, int, float)
-
-
-@dataclass(frozen=True, slots=True)
-class ShardIterator:
-    """Every record above `after_tick` is still to be read.
-
-    `stream_identity` makes a new stream of the same name refuse it.
-    """
+class Token(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    """`stream_identity` makes a new stream of the same name refuse it."""
 
     stream_arn: str
     stream_identity: int
+
+    def encode(self) -> str:
+        return binascii.b2a_base64(json.encode(self), newline=False).decode("ascii")
+
+    @classmethod
+    def decode(cls, arguments: Arguments, name: str) -> Self:
+        """From that argument; ServiceError `InvalidArgumentException` unless `encode` wrote it."""
+        text = arguments.text(name)
+        try:
+            return json.decode(binascii.a2b_base64(text, strict_mode=True), type=cls)
+        except ValueError as error:  # no base64, no JSON, or another token
+            raise invalid_argument(f"{name} is not valid") from error
+
+
+class ShardIterator(Token, frozen=True):
+    """Every record above `after_tick` is still to be read."""
+
     shard_id: str
     after_tick: int
     issued_s: float
 
-    def encode(self) -> str:
-        return _pack(
-            [
-                "iterator",
-                self.stream_arn,
-                self.stream_identity,
-                self.shard_id,
-                self.after_tick,
-                self.issued_s,
-            ]
-        )
 
-    @classmethod
-    def decode(cls, text: str) -> ShardIterator:
-        """ServiceError `InvalidArgumentException` unless `encode` wrote it."""
-        fields = _unpack(text)
-        if (
-            not isinstance(fields, list)
-            or tuple(map(type, fields)) != _ITERATOR_TYPES
-            or fields[0] != "iterator"
-        ):
-            raise invalid_argument("ShardIterator is not valid")
-        _kind, arn, identity, shard_id, tick, issued_s = cast("tuple[str, str, int, str, int, float]", fields)
-        return cls(arn, identity, shard_id, tick, issued_s)
-
-
-@dataclass(frozen=True, slots=True)
-class ShardPage:
-    stream_arn: str
-    stream_identity: int
+class ShardPage(Token, frozen=True):
     after_shard_id: str
     issued_s: float
     shard_filter: dict[str, object] | None
 
-    def encode(self) -> str:
-        fields = [
-            self.stream_arn,
-            self.stream_identity,
-            self.after_shard_id,
-            self.issued_s,
-            self.shard_filter,
-        ]
-        return _pack(["page", *fields])
 
-    @classmethod
-    def decode(cls, text: str) -> ShardPage:
-        match _unpack(text):
-            case [
-                "page",
-                str(arn),
-                int(identity),
-                str(shard_id),
-                float() | int() as issued_s,
-                None | dict() as kept,
-            ]:
-                shard_filter = cast("dict[str, object] | None", kept)
-                return cls(arn, identity, shard_id, float(issued_s), shard_filter)
-            case _:
-                raise invalid_argument("NextToken is not valid")
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerPage:
-    stream_arn: str
-    stream_identity: int
+class ConsumerPage(Token, frozen=True):
     after_name: str
-
-    def encode(self) -> str:
-        return _pack(["consumers", self.stream_arn, self.stream_identity, self.after_name])
-
-    @classmethod
-    def decode(cls, text: str) -> ConsumerPage:
-        match _unpack(text):
-            case ["consumers", str(arn), int(identity), str(after_name)]:
-                return cls(arn, identity, after_name)
-            case _:
-                raise invalid_argument("NextToken is not valid")
-
-
-def _pack(fields: list[object]) -> str:
-    return binascii.b2a_base64(orjson.dumps(fields), newline=False).decode("ascii")
-
-
-def _unpack(text: str) -> object:
-    try:
-        return cast("object", orjson.loads(binascii.a2b_base64(text, strict_mode=True)))
-    except (binascii.Error, ValueError):
-        return None

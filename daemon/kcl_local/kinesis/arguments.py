@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, TypeVar
 
 
 class ServiceError(Exception):
@@ -37,6 +38,12 @@ def in_use(message: str) -> ServiceError:
 
 MAX_HASH: Final = 2**128 - 1
 _HASH_DIGITS: Final = len(str(MAX_HASH))
+PAGE_MAX: Final = 10_000
+SHARDS_MAX: Final = 10_000
+_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+_NUMBERS: Final[tuple[type[float], ...]] = (float, int)
+
+T = TypeVar("T")
 
 
 class Arguments:
@@ -51,10 +58,7 @@ class Arguments:
         return self._values.get(name) is not None
 
     def text(self, name: str) -> str:
-        value = self._values.get(name)
-        if not isinstance(value, str):
-            raise malformed(f"{name} must be a string, not {value!r:.80}")
-        return value
+        return _checked(name, self._values.get(name), str, "a string")
 
     def optional_text(self, name: str) -> str | None:
         return self.text(name) if self.has(name) else None
@@ -69,10 +73,7 @@ class Arguments:
         return self.integer(name, low, high) if self.has(name) else None
 
     def flag(self, name: str) -> bool:
-        value = self._values.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise malformed(f"{name} must be true or false, not {value!r:.80}")
-        return value is True
+        return self.has(name) and _checked(name, self._values[name], bool, "true or false")
 
     def hash_key(self, name: str) -> int:
         """ServiceError `InvalidArgumentException` unless it is a hash in decimal."""
@@ -84,34 +85,39 @@ class Arguments:
 
     def optional_timestamp(self, name: str) -> float | None:
         """Epoch seconds, cut to milliseconds."""
-        value = self._values.get(name)
-        if value is None:
+        if not self.has(name):
             return None
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise malformed(f"{name} must be a timestamp in epoch seconds, not {value!r:.80}")
-        return whole_milliseconds(value)
+        return whole_milliseconds(
+            _checked(name, self._values[name], _NUMBERS, "a timestamp in epoch seconds")
+        )
 
     def structure(self, name: str) -> Arguments | None:
-        value = self._values.get(name)
-        if value is None:
-            return None
-        return _as_arguments(name, value)
+        return _as_arguments(name, self._values[name]) if self.has(name) else None
 
     def structures(self, name: str) -> list[Arguments]:
-        value = self._values.get(name)
-        if not isinstance(value, list):
-            raise malformed(f"{name} must be a list, not {value!r:.80}")
-        return [_as_arguments(name, item) for item in cast("list[object]", value)]
+        items: list[object] = _checked(name, self._values.get(name), list, "a list")
+        return [_as_arguments(name, item) for item in items]
+
+
+def _checked(name: str, value: object, kind: type[T] | tuple[type[T], ...], expected: str) -> T:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise malformed(f"{name} must be {expected}, not {value!r:.80}")
+    return value
+
+
+def _as_arguments(name: str, value: object) -> Arguments:
+    return Arguments(_checked(name, value, dict, "a structure"))
+
+
+def checked_name(argument: str, name: str) -> str:
+    """Of a stream or consumer; ServiceError `ValidationException`."""
+    if not _NAME.fullmatch(name):
+        raise malformed(f"{argument} must be 1 to 128 of a-z A-Z 0-9 _ . -, not {name!r:.140}")
+    return name
 
 
 def whole_milliseconds(seconds: float) -> float:
     return math.floor(seconds * 1000 + 1e-6) / 1000  # 1.001 * 1000 is a little below 1001
-
-
-def _as_arguments(name: str, value: object) -> Arguments:
-    if not isinstance(value, dict):
-        raise malformed(f"{name} must be a structure, not {value!r:.80}")
-    return Arguments(cast("dict[str, object]", value))
 
 
 MIB: Final = 2**20

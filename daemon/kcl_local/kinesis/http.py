@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Final, cast
 
+import msgspec
 import orjson
 from aiohttp import web
 from anyio import CancelScope, Event, move_on_after, sleep
 
-from kcl_local.faults import DROP, ResponseFault, ResponseFaultKind, corrupted, http_status
+from kcl_local.faults import DROP, ResponseFault, ResponseFaultKind, corrupted, half, http_status
 from kcl_local.kinesis.arguments import ServiceError
 from kcl_local.kinesis.model import SUBSCRIBE, KinesisModel
 from kcl_local.kinesis.read_write import Subscription
@@ -24,12 +25,14 @@ from kcl_local.serving import (
     add_control,
     close_after_sending,
     drop,
-    read_object,
+    refused_as,
     send_troubled,
 )
 
+TRIM: Final = "/_local/trim"
 CONTENT_TYPE: Final = "application/vnd.amazon.eventstream"
 _JSON: Final = "application/x-amz-json-1.1"
+_TARGET_PREFIX: Final = "Kinesis_20131202."
 _TEXT: Final = 7  # header value type: string
 _LENGTHS: Final = struct.Struct("!II")
 _CHECKSUM: Final = struct.Struct("!I")
@@ -53,100 +56,68 @@ def _frame(headers: Mapping[str, str], payload: bytes) -> bytes:
 
 
 def _header(name: str, value: str) -> bytes:
-    name_bytes, value_bytes = name.encode(), value.encode()
-    return (
-        struct.pack("!B", len(name_bytes))
-        + name_bytes
-        + struct.pack("!BH", _TEXT, len(value_bytes))
-        + value_bytes
-    )
+    head = struct.pack("!B", len(name)) + name.encode("ascii")
+    return head + struct.pack("!BH", _TEXT, len(value)) + value.encode("ascii")
 
 
-_EVENT: Final = "SubscribeToShardEvent"
-
-
-class EventStream:
-    """One answer to SubscribeToShard; `trouble` happens to one of its events."""
-
-    def __init__(
-        self, request: web.Request, subscription: Subscription, trouble: ResponseFault | None
-    ) -> None:
-        self._request = request
-        self._subscription = subscription
-        self._trouble = trouble
-        self._response = web.StreamResponse()
-        self._sent = 0
-
-    async def run(self, request_id: str, *, initial_response: bool) -> web.StreamResponse:
+async def _send_events(
+    request: web.Request,
+    response: web.StreamResponse,
+    subscription: Subscription,
+    trouble: ResponseFault | None,
+) -> None:
+    """Every event until the subscription ends; `trouble` happens to one of them."""
+    numbers = count()
+    while True:
+        bell = Event()
+        subscription.ring(bell.set)
         try:
-            self._response.headers["Content-Type"] = CONTENT_TYPE
-            self._response.headers["x-amzn-RequestId"] = request_id
-            self._response.enable_chunked_encoding()
-            await self._response.prepare(self._request)
-            if initial_response:
-                await self._response.write(event_frame("initial-response", b"{}"))
-            await self._send_all()
-        except ConnectionResetError:
-            pass  # readers may leave at any time
-        finally:
-            self._subscription.close()
-        return self._response
+            event = subscription.next_event()
+        except ServiceError as error:
+            await response.write(_exception(error.code, error.message))
+            break
+        if event is not None:
+            frame = event_frame("SubscribeToShardEvent", orjson.dumps(event))
+            if trouble is None or next(numbers) != trouble.event:
+                await response.write(frame)
+            elif not await _send_damaged(request, response, frame, trouble):
+                return
+        elif subscription.ended:
+            break
+        else:
+            with move_on_after(subscription.due_in_s()):
+                await bell.wait()
+    await response.write_eof()
 
-    async def _send_all(self) -> None:
-        while True:
-            bell = Event()
-            self._subscription.ring(bell.set)
-            try:
-                event = self._subscription.next_event()
-            except ServiceError as error:
-                await self._response.write(_exception(error.code, error.message))
-                break
-            if event is not None:
-                if not await self._send(event_frame(_EVENT, orjson.dumps(event))):
-                    return
-            elif self._subscription.ended:
-                break
-            else:
-                with move_on_after(self._subscription.due_in_s()):
-                    await bell.wait()
-        await self._response.write_eof()
 
-    async def _send(self, frame: bytes) -> bool:
-        """Returns whether the stream continues."""
-        trouble = self._trouble if self._trouble and self._trouble.event == self._sent else None
-        self._sent += 1
-        if trouble is None:
-            await self._response.write(frame)
-            return True
-        match trouble.kind:
-            case ResponseFaultKind.DELAY:
-                await sleep(trouble.seconds)
-                await self._response.write(frame)
-                return True
-            case ResponseFaultKind.CORRUPT:
-                await self._response.write(corrupted(frame))
-                return True
-            case ResponseFaultKind.CUT:
-                await self._response.write(frame[: len(frame) // 2])
-                close_after_sending(self._request)
-                return False
-            case ResponseFaultKind.SHORT:
-                await self._response.write(frame[: len(frame) // 2])
-            case ResponseFaultKind.EXCEPTION:
-                await self._response.write(_exception(trouble.code, "the subscription was told to fail"))
-            case ResponseFaultKind.END:
-                pass
-        await self._response.write_eof()
-        return False
+async def _send_damaged(
+    request: web.Request, response: web.StreamResponse, frame: bytes, trouble: ResponseFault
+) -> bool:
+    """Returns whether the stream continues."""
+    match trouble.kind:
+        case ResponseFaultKind.DELAY:
+            await sleep(trouble.seconds)
+        case ResponseFaultKind.CORRUPT:
+            frame = corrupted(frame)
+        case ResponseFaultKind.CUT | ResponseFaultKind.SHORT:
+            frame = half(frame)
+        case ResponseFaultKind.EXCEPTION:
+            frame = _exception(trouble.code, "the subscription was told to fail")
+        case ResponseFaultKind.END:
+            await response.write_eof()
+            return False
+    await response.write(frame)
+    if trouble.kind in {ResponseFaultKind.DELAY, ResponseFaultKind.CORRUPT}:
+        return True
+    if trouble.kind is ResponseFaultKind.CUT:
+        close_after_sending(request)
+    else:
+        await response.write_eof()
+    return False
 
 
 def _exception(code: str, message: str) -> bytes:
     return exception_frame(code, orjson.dumps({"message": message}))
-
-
-TRIM: Final = "/_local/trim"
-_TARGET_PREFIX: Final = "Kinesis_20131202."
-_CONTENT_TYPE: Final = "application/x-amz-json-1.1"
 
 
 def application(model: KinesisModel) -> web.Application:
@@ -158,6 +129,11 @@ def application(model: KinesisModel) -> web.Application:
     add_control(served, model)
     served.on_shutdown.append(answers.end_streams)
     return served
+
+
+class _Trim(msgspec.Struct):
+    stream: str
+    before: float
 
 
 class _Answers:
@@ -185,13 +161,9 @@ class _Answers:
 
     async def trim(self, request: web.Request) -> web.Response:
         """Drop what is older than `before` (epoch seconds) in `stream`."""
-        try:
-            reported = await read_object(request)
-            self._model.trim(str(reported["stream"]), float(cast("float", reported["before"])))
-        except KeyError as error:
-            raise web.HTTPBadRequest(text=f"nothing is trimmed: {error} is missing\n") from error
-        except (TypeError, ValueError, ServiceError) as error:
-            raise web.HTTPBadRequest(text=f"nothing is trimmed: {error}\n") from error
+        with refused_as("nothing is trimmed", ServiceError):
+            trim = msgspec.json.decode(await request.read(), type=_Trim)
+            self._model.trim(trim.stream, trim.before)
         return web.Response(status=204)
 
     async def end_streams(self, _application: web.Application) -> None:
@@ -203,15 +175,22 @@ class _Answers:
         self, request: web.Request, arguments: dict[str, object], request_id: str
     ) -> web.StreamResponse:
         subscription = self._model.subscribe(arguments)
-        stream = EventStream(request, subscription, self._model.troubles.take(SUBSCRIBE))
+        trouble = self._model.troubles.take(SUBSCRIBE)
+        response = web.StreamResponse(headers=_headers(CONTENT_TYPE, request_id))
+        response.enable_chunked_encoding()
         with CancelScope() as scope:
             self._streams.add(scope)
             try:
-                return await stream.run(
-                    request_id, initial_response=self._model.options.fan_out.initial_response
-                )
+                await response.prepare(request)
+                if self._model.options.fan_out.initial_response:
+                    await response.write(event_frame("initial-response", b"{}"))
+                await _send_events(request, response, subscription, trouble)
+            except ConnectionResetError:
+                pass  # readers may leave at any time
             finally:
+                subscription.close()
                 self._streams.discard(scope)
+            return response
         return drop(request)
 
 
@@ -231,5 +210,8 @@ def _read(request: web.Request, body: bytes) -> tuple[str, dict[str, object]]:
 
 
 def _response(status: int, body: bytes, request_id: str) -> web.Response:
-    headers = {"Content-Type": _CONTENT_TYPE, "x-amzn-RequestId": request_id}
-    return web.Response(status=status, body=body, headers=headers)
+    return web.Response(status=status, body=body, headers=_headers(_JSON, request_id))
+
+
+def _headers(content_type: str, request_id: str) -> dict[str, str]:
+    return {"Content-Type": content_type, "x-amzn-RequestId": request_id}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from kcl_local.kinesis.account import Account, Answer, ConsumerPage, ShardPage
 from kcl_local.kinesis.arguments import (
+    PAGE_MAX,
+    SHARDS_MAX,
     Arguments,
     ServiceError,
+    checked_name,
     in_use,
     invalid_argument,
     malformed,
@@ -16,8 +18,8 @@ from kcl_local.kinesis.arguments import (
 )
 from kcl_local.kinesis.stream import RegisteredConsumer, Shard, Stream, stream_arn
 
-_PAGE: Final = 1000
-_PAGE_MAX: Final = 10_000
+_SHARDS_PAGE: Final = 1000
+_PAGE: Final = 100
 _TOKEN_TTL_S: Final = 300.0
 _NOT_WITH_TOKEN: Final = (
     "StreamName",
@@ -30,7 +32,7 @@ _NOT_WITH_TOKEN: Final = (
 
 def list_shards(account: Account, arguments: Arguments) -> Answer:
     """A page token must come without the stream, start and filter of the first call."""
-    page_size = arguments.optional_integer("MaxResults", 1, _PAGE_MAX) or _PAGE
+    page_size = arguments.optional_integer("MaxResults", 1, PAGE_MAX) or _SHARDS_PAGE
     if arguments.has("NextToken"):
         stream, after, shard_filter = _resume(account, arguments)
     else:
@@ -64,7 +66,7 @@ def _resume(account: Account, arguments: Arguments) -> tuple[Stream, str, Answer
     for name in _NOT_WITH_TOKEN:
         if arguments.has(name):
             raise invalid_argument(f"NextToken and {name} cannot be provided together.")
-    token = ShardPage.decode(arguments.text("NextToken"))
+    token = ShardPage.decode(arguments, "NextToken")
     if account.now_s - token.issued_s >= _TOKEN_TTL_S:
         raise ServiceError("ExpiredNextTokenException", f"NextToken is older than {_TOKEN_TTL_S:g} s")
     stream = account.identified_stream(token.stream_arn, token.stream_identity)
@@ -123,10 +125,8 @@ def _open_at(account: Account, stream: Stream, at_s: float) -> list[Shard]:
     ]
 
 
-_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _MODES: Final = ("PROVISIONED", "ON_DEMAND")
 _ON_DEMAND_SHARDS: Final = 4
-_SHARDS_MAX: Final = 10_000
 _RECORD_KIB_MIN: Final = 1024
 _RECORD_KIB_MAX: Final = 10_240
 _RETENTION_HOURS_MIN: Final = 24
@@ -136,15 +136,11 @@ _RETENTION_HOURS_MAX: Final = 8760
 def create_stream(account: Account, arguments: Arguments) -> Answer:
     """Unlike the service it also takes StreamARN, for a stream of another account."""
     arn = arguments.optional_text("StreamARN") or stream_arn(arguments.text("StreamName"))
-    name = arn.rpartition("/")[2]
-    if not _NAME.fullmatch(name):
-        raise malformed(f"StreamName must be 1 to 128 of a-z A-Z 0-9 _ . -, not {name!r:.140}")
+    checked_name("StreamName", arn.rpartition("/")[2])
     details = arguments.structure("StreamModeDetails")
-    mode = _mode(details) if details else _MODES[0]
-    if mode == "PROVISIONED":
-        shard_count = arguments.integer("ShardCount", 1, _SHARDS_MAX)
-    else:
-        shard_count = _ON_DEMAND_SHARDS
+    mode = _mode(details) if details else "PROVISIONED"
+    provisioned = mode == "PROVISIONED"
+    shard_count = arguments.integer("ShardCount", 1, SHARDS_MAX) if provisioned else _ON_DEMAND_SHARDS
     record_kib = arguments.optional_integer("MaxRecordSizeInKiB", _RECORD_KIB_MIN, _RECORD_KIB_MAX)
     if arn in account.streams:
         raise in_use(f"stream {arn} already exists")
@@ -172,7 +168,7 @@ def delete_stream(account: Account, arguments: Arguments) -> Answer:
 
 
 def list_streams(account: Account, arguments: Arguments) -> Answer:
-    limit = arguments.optional_integer("Limit", 1, 10_000) or 100
+    limit = arguments.optional_integer("Limit", 1, PAGE_MAX) or _PAGE
     after = arguments.optional_text("NextToken") or arguments.optional_text("ExclusiveStartStreamName") or ""
     own = {
         stream.name: stream for stream in account.streams.values() if stream.arn == stream_arn(stream.name)
@@ -201,7 +197,7 @@ def describe_stream_summary(account: Account, arguments: Arguments) -> Answer:
 
 def describe_stream(account: Account, arguments: Arguments) -> Answer:
     stream = account.stream(arguments)
-    limit = arguments.optional_integer("Limit", 1, 10_000) or 100
+    limit = arguments.optional_integer("Limit", 1, PAGE_MAX) or _PAGE
     after = arguments.optional_text("ExclusiveStartShardId") or ""
     shards = [shard for shard in stream.shards if shard.shard_id > after] if account.is_active(stream) else []
     own: Answer = {
@@ -211,21 +207,14 @@ def describe_stream(account: Account, arguments: Arguments) -> Answer:
     return {"StreamDescription": _common(account, stream) | _settings(stream) | own}
 
 
-def increase_retention(account: Account, arguments: Arguments) -> Answer:
-    stream, hours = _retention(account, arguments)
-    if hours < stream.retention_hours:
+def change_retention(direction: int, account: Account, arguments: Arguments) -> Answer:
+    """`direction` is 1 to increase it, -1 to decrease it."""
+    hours = arguments.integer("RetentionPeriodHours", _RETENTION_HOURS_MIN, _RETENTION_HOURS_MAX)
+    stream = account.active_stream(arguments)
+    if (hours - stream.retention_hours) * direction < 0:
+        wrong = "less" if direction > 0 else "more"
         raise invalid_argument(
-            f"{hours} hours are less than the retention of {stream.name}, {stream.retention_hours}"
-        )
-    stream.retention_hours = hours
-    return {}
-
-
-def decrease_retention(account: Account, arguments: Arguments) -> Answer:
-    stream, hours = _retention(account, arguments)
-    if hours > stream.retention_hours:
-        raise invalid_argument(
-            f"{hours} hours are more than the retention of {stream.name}, {stream.retention_hours}"
+            f"{hours} hours are {wrong} than the retention of {stream.name}, {stream.retention_hours}"
         )
     stream.retention_hours = hours
     return {}
@@ -253,11 +242,6 @@ def _mode(details: Arguments) -> str:
     return mode
 
 
-def _retention(account: Account, arguments: Arguments) -> tuple[Stream, int]:
-    hours = arguments.integer("RetentionPeriodHours", _RETENTION_HOURS_MIN, _RETENTION_HOURS_MAX)
-    return account.active_stream(arguments), hours
-
-
 def _common(account: Account, stream: Stream) -> Answer:
     return {
         "StreamName": stream.name,
@@ -274,9 +258,6 @@ def _settings(stream: Stream) -> Answer:
         "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
         "EncryptionType": "NONE",
     }
-
-
-_RESHARDING_SHARDS_MAX: Final = 10_000
 
 
 def split_shard(account: Account, arguments: Arguments) -> Answer:
@@ -297,7 +278,7 @@ def merge_shards(account: Account, arguments: Arguments) -> Answer:
 def update_shard_count(account: Account, arguments: Arguments) -> Answer:
     """At most double and at least half of the open shards, as in the service."""
     stream = account.active_stream(arguments)
-    target = arguments.integer("TargetShardCount", 1, _RESHARDING_SHARDS_MAX)
+    target = arguments.integer("TargetShardCount", 1, SHARDS_MAX)
     if arguments.text("ScalingType") != "UNIFORM_SCALING":
         raise malformed("ScalingType must be UNIFORM_SCALING")
     current = len(stream.open_shards)
@@ -315,18 +296,13 @@ def update_shard_count(account: Account, arguments: Arguments) -> Answer:
     }
 
 
-_REGISTERING_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _CREATING_MAX: Final = 5
-_REGISTERING_PAGE: Final = 100
-_REGISTERING_PAGE_MAX: Final = 10_000
 
 
 def register_consumer(account: Account, arguments: Arguments) -> Answer:
     """The answer always says CREATING, as the service's does."""
     arguments.text("StreamARN")  # StreamName is not enough here
-    name = arguments.text("ConsumerName")
-    if not _REGISTERING_NAME.fullmatch(name):
-        raise malformed(f"ConsumerName must be 1 to 128 of a-z A-Z 0-9 _ . -, not {name!r:.140}")
+    name = checked_name("ConsumerName", arguments.text("ConsumerName"))
     stream = account.active_stream(arguments)
     consumers = account.consumers(stream)
     if name in consumers:
@@ -348,14 +324,14 @@ def describe_consumer(account: Account, arguments: Arguments) -> Answer:
 
 
 def list_consumers(account: Account, arguments: Arguments) -> Answer:
-    page_size = arguments.optional_integer("MaxResults", 1, _REGISTERING_PAGE_MAX) or _REGISTERING_PAGE
+    page_size = arguments.optional_integer("MaxResults", 1, PAGE_MAX) or _PAGE
     arguments.text("StreamARN")
     stream = account.stream(arguments)
     after = ""
     if arguments.has("NextToken"):
         if arguments.has("StreamCreationTimestamp"):
             raise invalid_argument("NextToken and StreamCreationTimestamp cannot be provided together.")
-        token = ConsumerPage.decode(arguments.text("NextToken"))
+        token = ConsumerPage.decode(arguments, "NextToken")
         if account.identified_stream(token.stream_arn, token.stream_identity) is not stream:
             raise invalid_argument("StreamARN is not the stream of the NextToken")
         after = token.after_name

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
-from kcl_local.faults import Fault, Faults, ResponseFaults
+from kcl_local.faults import FaultyService
 from kcl_local.kinesis import managing, read_write
 from kcl_local.kinesis.account import Account, Answer
 from kcl_local.kinesis.arguments import DEFAULTS, Arguments, KinesisOptions, ServiceError
@@ -14,7 +14,7 @@ from kcl_local.kinesis.read_write import Subscription
 
 _OPERATIONS: Final[Mapping[str, Callable[[Account, Arguments], Answer]]] = {
     "CreateStream": managing.create_stream,
-    "DecreaseStreamRetentionPeriod": managing.decrease_retention,
+    "DecreaseStreamRetentionPeriod": partial(managing.change_retention, -1),
     "DeleteStream": managing.delete_stream,
     "DeregisterStreamConsumer": managing.deregister_consumer,
     "DescribeStream": managing.describe_stream,
@@ -22,7 +22,7 @@ _OPERATIONS: Final[Mapping[str, Callable[[Account, Arguments], Answer]]] = {
     "DescribeStreamSummary": managing.describe_stream_summary,
     "GetRecords": read_write.get_records,
     "GetShardIterator": read_write.get_shard_iterator,
-    "IncreaseStreamRetentionPeriod": managing.increase_retention,
+    "IncreaseStreamRetentionPeriod": partial(managing.change_retention, 1),
     "ListShards": managing.list_shards,
     "ListStreamConsumers": managing.list_consumers,
     "ListStreams": managing.list_streams,
@@ -38,19 +38,17 @@ _OPERATIONS: Final[Mapping[str, Callable[[Account, Arguments], Answer]]] = {
 SUBSCRIBE: Final = "SubscribeToShard"
 
 
-class KinesisModel:
+class KinesisModel(FaultyService):
     """Kinesis Data Streams of account 123456789012 in us-east-1, empty at first.
 
     `now` gives epoch seconds; if it goes back, the model's time stays.
     """
 
     def __init__(self, now: Callable[[], float], options: KinesisOptions = DEFAULTS) -> None:
+        super().__init__()
         self._now = now
         self._account = Account(options, now())
-        self._faults = Faults()
         self.options = options
-        self.troubles = ResponseFaults()
-        self.calls: Counter[str] = Counter()
 
     def handle(self, operation: str, arguments: Mapping[str, object]) -> dict[str, object]:
         """One call. Data is base64 text and timestamps are epoch seconds, as in the service's JSON.
@@ -90,17 +88,13 @@ class KinesisModel:
 
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
         """`code` may be `DROP`; ValueError for an unknown operation."""
-        if operation not in _OPERATIONS and operation != SUBSCRIBE:
+        if operation not in self.operations:
             raise ValueError(f"no such operation: {operation!r}")
-        self._faults.add(operation, Fault(code), times)
-
-    def clear_faults(self) -> None:
-        self._faults.clear()
-        self.troubles.clear()
+        super().fail_next(operation, code, times)
 
     def _begin(self, operation: str) -> None:
         self.calls[operation] += 1
-        fault = self._faults.take(operation)
+        fault = self.faults.take(operation)
         if fault is not None:
             raise ServiceError(fault.code, f"{operation} was told to fail")
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import binascii
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 from kcl_local.kinesis.account import Account, Answer, ShardIterator
 from kcl_local.kinesis.arguments import (
     MIB,
+    PAGE_MAX,
     Arguments,
     ServiceError,
     in_use,
@@ -22,134 +22,113 @@ from kcl_local.kinesis.arguments import (
     not_found,
 )
 from kcl_local.kinesis.managing import named_consumer, require_active
-from kcl_local.kinesis.stream import RegisteredConsumer, Shard, Stream, SubscriptionTurn
+from kcl_local.kinesis.stream import NewRecord, RegisteredConsumer, Shard, Stream, SubscriptionTurn
 
 
-@dataclass(frozen=True, slots=True)
-class StartPosition:
-    kind: str
-    number: str | None
-    timestamp_s: float | None
-
-    @classmethod
-    def of_iterator(cls, arguments: Arguments) -> Self:
-        return cls(
-            arguments.text("ShardIteratorType"),
-            arguments.optional_text("StartingSequenceNumber"),
-            arguments.optional_timestamp("Timestamp"),
-        )
-
-    @classmethod
-    def of_subscription(cls, position: Arguments) -> Self:
-        return cls(
-            position.text("Type"),
-            position.optional_text("SequenceNumber"),
-            position.optional_timestamp("Timestamp"),
-        )
-
-
-def position_after(account: Account, stream: Stream, shard: Shard, start: StartPosition) -> int:
-    match start.kind:
+def _start(account: Account, stream: Stream, shard: Shard, given: Arguments, names: tuple[str, str]) -> int:
+    """The tick to read after; `names` are those of the arguments with the type and the sequence number."""
+    kind, number = given.text(names[0]), given.optional_text(names[1])
+    timestamp_s = given.optional_timestamp("Timestamp")
+    match kind:
         case "TRIM_HORIZON":
             return 0
         case "LATEST":
             records = shard.records
             return records.tick(len(records) - 1) if len(records) else shard.opened_tick
         case "AT_TIMESTAMP":
-            return _after_time(account, shard, start)
+            return _after_time(account, shard, timestamp_s)
         case "AT_SEQUENCE_NUMBER":
-            return _issued_tick(stream, shard, start) - 1
+            return _issued_tick(stream, shard, number) - 1
         case "AFTER_SEQUENCE_NUMBER":
-            return _issued_tick(stream, shard, start)
+            return _issued_tick(stream, shard, number)
         case unknown:
             raise malformed(f"the type of position {unknown!r:.80} is unknown")
 
 
-def _after_time(account: Account, shard: Shard, start: StartPosition) -> int:
-    if start.timestamp_s is None:
+def _after_time(account: Account, shard: Shard, timestamp_s: float | None) -> int:
+    if timestamp_s is None:
         raise invalid_argument("a position AT_TIMESTAMP needs Timestamp")
-    if start.timestamp_s > account.now_s:
-        raise invalid_argument(f"Timestamp {start.timestamp_s} is in the future: it is {account.now_s}")
-    return shard.records.last_tick_before(start.timestamp_s)
+    if timestamp_s > account.now_s:
+        raise invalid_argument(f"Timestamp {timestamp_s} is in the future: it is {account.now_s}")
+    return shard.records.last_tick_before(timestamp_s)
 
 
-def _issued_tick(stream: Stream, shard: Shard, start: StartPosition) -> int:
-    if start.number is None:
+def _issued_tick(stream: Stream, shard: Shard, number: str | None) -> int:
+    if number is None:
         raise invalid_argument("positions AT_ and AFTER_SEQUENCE_NUMBER need a sequence number")
-    tick = stream.numbers.tick_of(start.number, shard.index)
+    tick = stream.numbers.tick_of(number, shard.index)
     if tick is None or not shard.has_issued(tick):
         raise invalid_argument(
-            f"sequence number {start.number:.80} was never issued by shard {shard.shard_id} of stream {stream.name}"
+            f"sequence number {number:.80} was never issued by shard {shard.shard_id} of stream {stream.name}"
         )
     return tick
 
 
-def record_entries(stream: Stream, shard: Shard, start: int, end: int) -> list[Answer]:
-    if start == end:
-        return []
-    text, index = stream.numbers.text, shard.index
-    return [
-        {
-            "SequenceNumber": text(tick, index),
-            "ApproximateArrivalTimestamp": arrival_s,
-            "PartitionKey": partition_key,
-            "Data": data,
-        }
-        for tick, arrival_s, partition_key, data in shard.records.columns(start, end)
-    ]
+def _page(
+    account: Account, stream: Stream, shard: Shard, after_tick: int, *, bytes_max: int, limit: int = PAGE_MAX
+) -> tuple[int, int]:
+    """Indices of the next records, from the first and up to the last."""
+    records = shard.records
+    records.trim(stream.horizon_s(account.now_s))
+    start = records.first_after(after_tick)
+    return start, records.end_of_page(start, limit, bytes_max)
 
 
-def millis_behind(account: Account, shard: Shard, end: int) -> int:
-    """Age of the first record after this answer, at least 1; 0 if there is none."""
-    if end == len(shard.records):
-        return 0
-    return max(1, round((account.now_s - shard.records.arrival_s(end)) * 1000))
-
-
-def child_entry(child: Shard) -> Answer:
-    return {
-        "ShardId": child.shard_id,
-        "ParentShards": list(child.parent_ids),
-        "HashKeyRange": child.hash_range(),
+def _read_answer(account: Account, stream: Stream, shard: Shard, start: int, end: int) -> Answer:
+    """These records; ChildShards with the last record of a closed shard."""
+    text, index, records = stream.numbers.text, shard.index, shard.records
+    answer: Answer = {
+        "Records": [
+            {
+                "SequenceNumber": text(tick, index),
+                "ApproximateArrivalTimestamp": arrival_s,
+                "PartitionKey": partition_key,
+                "Data": data,
+            }
+            for tick, arrival_s, partition_key, data in records.columns(start, end)
+        ],
+        "MillisBehindLatest": 0,
     }
-
-
-_RECORDS_MAX: Final = 10_000
+    if end < len(records):  # the age of the first record after these
+        answer["MillisBehindLatest"] = max(1, round((account.now_s - records.arrival_s(end)) * 1000))
+    elif not shard.is_open:
+        answer["ChildShards"] = [
+            {
+                "ShardId": child.shard_id,
+                "ParentShards": list(child.parent_ids),
+                "HashKeyRange": child.hash_range(),
+            }
+            for child in shard.children
+        ]
+    return answer
 
 
 def get_shard_iterator(account: Account, arguments: Arguments) -> Answer:
     stream = account.readable_stream(arguments)
     shard = stream.shard(arguments.text("ShardId"))
-    after_tick = position_after(account, stream, shard, StartPosition.of_iterator(arguments))
+    names = ("ShardIteratorType", "StartingSequenceNumber")
+    after_tick = _start(account, stream, shard, arguments, names)
     return {"ShardIterator": _iterator(account, stream, shard, after_tick)}
 
 
 def get_records(account: Account, arguments: Arguments) -> Answer:
     """The answer with a closed shard's last record has a null iterator and ChildShards."""
-    position = ShardIterator.decode(arguments.text("ShardIterator"))
-    limit = arguments.optional_integer("Limit", 1, _RECORDS_MAX) or _RECORDS_MAX
+    position = ShardIterator.decode(arguments, "ShardIterator")
+    limit = arguments.optional_integer("Limit", 1, PAGE_MAX) or PAGE_MAX
     _require_fresh(account, position)
     stream = account.identified_stream(position.stream_arn, position.stream_identity)
     if arguments.has("StreamARN") and account.stream(arguments) is not stream:
         raise invalid_argument("StreamARN is not the stream of the ShardIterator")
     shard = stream.shard(position.shard_id)
     _require_capacity(account, stream, shard)
-    records = shard.records
-    records.trim(stream.horizon_s(account.now_s))
-    start = records.first_after(position.after_tick)
-    end = records.end_of_page(start, limit, account.options.answer_bytes_max)
-    if account.options.limits is not None:
-        shard.traffic.count(account.now_s, records.size_bytes(start, end), account.options.limits)
-    answer: Answer = {
-        "Records": record_entries(stream, shard, start, end),
-        "MillisBehindLatest": millis_behind(account, shard, end),
-    }
-    if end == len(records) and not shard.is_open:
-        answer["NextShardIterator"] = None
-        answer["ChildShards"] = [child_entry(child) for child in shard.children]
-    else:
-        after_tick = records.tick(end - 1) if end > start else position.after_tick
-        answer["NextShardIterator"] = _iterator(account, stream, shard, after_tick)
+    bytes_max, limits = account.options.answer_bytes_max, account.options.limits
+    start, end = _page(account, stream, shard, position.after_tick, bytes_max=bytes_max, limit=limit)
+    if limits is not None:
+        shard.traffic.count(account.now_s, shard.records.size_bytes(start, end), limits)
+    answer = _read_answer(account, stream, shard, start, end)
+    after_tick = shard.records.tick(end - 1) if end > start else position.after_tick
+    ended = "ChildShards" in answer
+    answer["NextShardIterator"] = None if ended else _iterator(account, stream, shard, after_tick)
     return answer
 
 
@@ -173,9 +152,6 @@ def _require_capacity(account: Account, stream: Stream, shard: Shard) -> None:
             "ProvisionedThroughputExceededException",
             f"rate exceeded for shard {shard.shard_id} in stream {stream.name}",
         )
-
-
-_SUBSCRIBING_RECORDS_MAX = 10_000
 
 
 class Subscription:
@@ -252,30 +228,25 @@ class Subscription:
             raise in_use("Another active subscription exists for this consumer: it took over")
 
     def _read(self) -> Answer | None:
-        account, shard, records = self._account, self._shard, self._shard.records
-        records.trim(self._stream.horizon_s(account.now_s))
-        start = records.first_after(self._after_tick)
-        end = records.end_of_page(start, _SUBSCRIBING_RECORDS_MAX, account.options.fan_out.event_bytes_max)
+        account, stream, shard = self._account, self._stream, self._shard
+        rules, limits = account.options.fan_out, account.options.limits
+        start, end = _page(account, stream, shard, self._after_tick, bytes_max=rules.event_bytes_max)
         idle = start == end and shard.is_open
-        if idle and account.now_s < self._last_event_s + account.options.fan_out.idle_s:
+        if idle and account.now_s < self._last_event_s + rules.idle_s:
             return None
-        if account.options.limits is not None:
-            size_bytes = records.size_bytes(start, end)
-            self._held_until_s = account.now_s + size_bytes / account.options.limits.bytes_per_s
+        if limits is not None:
+            size_bytes = shard.records.size_bytes(start, end)
+            self._held_until_s = account.now_s + size_bytes / limits.bytes_per_s
         if end > start:
-            self._after_tick = records.tick(end - 1)
-        event: Answer = {
-            "Records": record_entries(self._stream, shard, start, end),
-            "MillisBehindLatest": millis_behind(account, shard, end),
-        }
-        if end == len(records) and not shard.is_open:
-            event["ChildShards"] = [child_entry(child) for child in shard.children]
+            self._after_tick = shard.records.tick(end - 1)
+        event = _read_answer(account, stream, shard, start, end)
+        if "ChildShards" in event:
             self.close()
-        else:
-            if idle:
-                self._after_tick = self._stream.numbers.next_tick()
-                shard.continue_at(self._after_tick)
-            event["ContinuationSequenceNumber"] = self._stream.numbers.text(self._after_tick, shard.index)
+            return event
+        if idle:
+            self._after_tick = stream.numbers.next_tick()
+            shard.continue_at(self._after_tick)
+        event["ContinuationSequenceNumber"] = stream.numbers.text(self._after_tick, shard.index)
         return event
 
 
@@ -288,7 +259,7 @@ def subscribe(account: Account, advance_clock: Callable[[], None], arguments: Ar
     stream, consumer = named_consumer(account, arguments)
     require_active(account, consumer)
     shard = stream.shard(arguments.text("ShardId"))
-    after_tick = position_after(account, stream, shard, StartPosition.of_subscription(position))
+    after_tick = _start(account, stream, shard, position, ("Type", "SequenceNumber"))
     last = consumer.turns.get(shard.shard_id)
     if last is not None and account.now_s < last.started_s + account.options.fan_out.protected_s:
         raise in_use(
@@ -305,19 +276,11 @@ _BATCH_MAX: Final = 500
 _BATCH_BYTES_MAX: Final = 10 * MIB
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    key_hash: int
-    partition_key: str
-    data: str
-    size_bytes: int
-
-
 def put_record(account: Account, arguments: Arguments) -> Answer:
     """SequenceNumberForOrdering has no effect: numbers always grow here."""
     stream = account.readable_stream(arguments)
-    entry = _read(arguments, stream.record_bytes_max)
-    return _store(account, stream, entry) | {"EncryptionType": "NONE"}
+    record = _read(arguments, stream.record_bytes_max)
+    return _store(account, stream, record) | {"EncryptionType": "NONE"}
 
 
 def put_records(account: Account, arguments: Arguments) -> Answer:
@@ -326,19 +289,19 @@ def put_records(account: Account, arguments: Arguments) -> Answer:
     given = arguments.structures("Records")
     if not 1 <= len(given) <= _BATCH_MAX:
         raise malformed(f"Records must have 1 to {_BATCH_MAX} records, not {len(given)}")
-    entries = [_read(record, stream.record_bytes_max) for record in given]
-    if sum(entry.size_bytes for entry in entries) > _BATCH_BYTES_MAX:
+    records = [_read(each, stream.record_bytes_max) for each in given]
+    if sum(record.size_bytes for record in records) > _BATCH_BYTES_MAX:
         raise invalid_argument(
             f"Records must have at most {_BATCH_BYTES_MAX} bytes of data and partition keys"
         )
     return {
         "FailedRecordCount": 0,
-        "Records": [_store(account, stream, entry) for entry in entries],
+        "Records": [_store(account, stream, record) for record in records],
         "EncryptionType": "NONE",
     }
 
 
-def _read(record: Arguments, bytes_max: int) -> _Entry:
+def _read(record: Arguments, bytes_max: int) -> NewRecord:
     partition_key = record.text("PartitionKey")
     if not 1 <= len(partition_key) <= _KEY_LENGTH_MAX:
         raise malformed(f"PartitionKey must have 1 to {_KEY_LENGTH_MAX} characters, not {len(partition_key)}")
@@ -349,13 +312,11 @@ def _read(record: Arguments, bytes_max: int) -> _Entry:
         raise malformed(f"Data and PartitionKey must have at most {bytes_max} bytes, not {size_bytes}")
     explicit = record.has("ExplicitHashKey")
     key_hash = record.hash_key("ExplicitHashKey") if explicit else _partition_hash(key_bytes)
-    return _Entry(key_hash, partition_key, data, size_bytes)
+    return NewRecord(key_hash, partition_key, data, size_bytes)
 
 
-def _store(account: Account, stream: Stream, entry: _Entry) -> Answer:
-    shard, tick = stream.put(
-        entry.key_hash, entry.partition_key, entry.data, size_bytes=entry.size_bytes, now_s=account.now_s
-    )
+def _store(account: Account, stream: Stream, record: NewRecord) -> Answer:
+    shard, tick = stream.put(record, account.now_s)
     return {"ShardId": shard.shard_id, "SequenceNumber": stream.numbers.text(tick, shard.index)}
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from kcl_local import REGION
 from kcl_local.kinesis.arguments import MAX_HASH, ReadLimits, invalid_argument, not_found
 
 _SMALLEST: Final = 495 * 10**53
@@ -53,11 +54,10 @@ class SequenceNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRecord:
-    """`arrival_s` is in epoch seconds, whole milliseconds; `data` is base64; `size_bytes` is key and data."""
+class NewRecord:
+    """`data` is base64; `size_bytes` is key and data."""
 
-    tick: int
-    arrival_s: float
+    key_hash: int
     partition_key: str
     data: str
     size_bytes: int
@@ -80,10 +80,10 @@ class RecordLog:
     def __len__(self) -> int:
         return len(self._ticks)
 
-    def append(self, record: StoredRecord) -> None:
-        """Ticks must rise and arrivals must not fall."""
-        self._ticks.append(record.tick)
-        self._arrivals.append(record.arrival_s)
+    def append(self, tick: int, arrival_s: float, record: NewRecord) -> None:
+        """Ticks must rise and arrivals, in epoch seconds of whole milliseconds, must not fall."""
+        self._ticks.append(tick)
+        self._arrivals.append(arrival_s)
         self._keys.append(record.partition_key)
         self._data.append(record.data)
         self._ends.append(self._bytes_before(len(self._ends)) + record.size_bytes)
@@ -174,7 +174,7 @@ class Shard:
 
     @property
     def shard_id(self) -> str:
-        return shard_id_of(self.index)
+        return f"shardId-{self.index:012d}"
 
     @property
     def is_open(self) -> bool:
@@ -199,10 +199,6 @@ class Shard:
 
     def hash_range(self) -> dict[str, object]:
         return {"StartingHashKey": str(self.start_hash), "EndingHashKey": str(self.end_hash)}
-
-
-def shard_id_of(index: int) -> str:
-    return f"shardId-{index:012d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +227,8 @@ class RegisteredConsumer:
         return "ACTIVE" if now_s >= self.created_s + creating_s else "CREATING"
 
 
-ACCOUNT_ID = "123456789012"
-REGION = "us-east-1"
-HOUR_S = 3600
+ACCOUNT_ID: Final = "123456789012"
+HOUR_S: Final = 3600
 
 
 class Stream:
@@ -298,15 +293,16 @@ class Stream:
             del self._shards[expired.shard_id]
             expired.wake()
 
-    def put(
-        self, key_hash: int, partition_key: str, data: str, *, size_bytes: int, now_s: float
-    ) -> tuple[Shard, int]:
-        """Store a record in the open shard of that hash; the shard and the tick."""
-        shard = self._open[bisect_right(self._open, key_hash, key=lambda shard: shard.start_hash) - 1]
+    def put(self, record: NewRecord, now_s: float) -> tuple[Shard, int]:
+        """Store a record in the open shard of its hash; the shard and the tick."""
+        shard = self._holder(record.key_hash)
         tick = self.numbers.next_tick()
-        shard.records.append(StoredRecord(tick, now_s, partition_key, data, size_bytes))
+        shard.records.append(tick, now_s, record)
         shard.wake()
         return shard, tick
+
+    def _holder(self, key_hash: int) -> Shard:
+        return self._open[bisect_right(self._open, key_hash, key=lambda shard: shard.start_hash) - 1]
 
     def split(self, shard: Shard, at_hash: int, now_s: float) -> None:
         self._require_open(shard)
@@ -334,7 +330,7 @@ class Stream:
     def scale(self, shard_count: int, now_s: float) -> None:
         edges = even_starts(shard_count)
         for edge in edges:
-            holder = self._open[bisect_right(self._open, edge, key=lambda shard: shard.start_hash) - 1]
+            holder = self._holder(edge)
             if holder.start_hash != edge:
                 self.split(holder, edge, now_s)
         wanted = set(edges)
@@ -373,8 +369,8 @@ class Stream:
             )
 
 
-def stream_arn(name: str, account_id: str = ACCOUNT_ID) -> str:
-    return f"arn:aws:kinesis:{REGION}:{account_id}:stream/{name}"
+def stream_arn(name: str) -> str:
+    return f"arn:aws:kinesis:{REGION}:{ACCOUNT_ID}:stream/{name}"
 
 
 def even_starts(count: int) -> list[int]:
