@@ -89,19 +89,16 @@ class LedgerReader:
     def new_entries(self) -> Iterator[LedgerEntry]:
         """Complete entries since the last call, ordered within each file only."""
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
-            yield from self._of(path)
-
-    def _of(self, path: Path) -> Iterator[LedgerEntry]:
-        position = self._positions.get(path.name, 0)
-        with path.open("rb") as file:
-            file.seek(position)
-            new_lines = file.read()
-        whole = new_lines[: new_lines.rfind(b"\n") + 1]
-        self._positions[path.name] = position + len(whole)
-        for line in whole.splitlines():
-            kind, at_s, shard_id, details = orjson.loads(line)
-            records = tuple(CountedRecord(number, counts) for number, counts in details)
-            yield LedgerEntry(kind, at_s, shard_id, path.name, records)
+            position = self._positions.get(path.name, 0)
+            with path.open("rb") as file:
+                file.seek(position)
+                new_lines = file.read()
+            whole = new_lines[: new_lines.rfind(b"\n") + 1]
+            self._positions[path.name] = position + len(whole)
+            for line in whole.splitlines():
+                kind, at_s, shard_id, details = orjson.loads(line)
+                records = tuple(CountedRecord(number, counts) for number, counts in details)
+                yield LedgerEntry(kind, at_s, shard_id, path.name, records)
 
 
 class ShardState(Enum):
@@ -111,22 +108,37 @@ class ShardState(Enum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ShardProgress:
-    """`unsaved` counts deliveries since the last checkpoint."""
+    """`numbers` are the sequence numbers written; `unsaved` counts deliveries since the last checkpoint."""
 
     shard_id: str
-    parents: tuple[str, ...]
-    is_open: bool
-    state: ShardState
-    written: int
-    delivered: int
-    unsaved: int
+    parents: tuple[str, ...] = ()
+    is_open: bool = True
+    state: ShardState = ShardState.WAITING
+    numbers: set[int] = field(default_factory=set[int])
+    first_delivered_s: dict[int, float] = field(default_factory=dict[int, float])
+    last_of_process: dict[str, int] = field(default_factory=dict[str, int])
+    ended_at_s: float | None = None
+    unsaved: int = 0
+
+    @property
+    def written(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def delivered(self) -> int:
+        return len(self.first_delivered_s)
 
     @property
     def behind(self) -> int:
         """Never negative: a delivery may be known before its write."""
         return max(0, self.written - self.delivered)
+
+    def done_at_s(self) -> float:
+        """When all its records were delivered and its end reported; infinity if not yet."""
+        times = [self.first_delivered_s.get(number, float("inf")) for number in self.numbers]
+        return max([*times, float("inf") if self.ended_at_s is None else self.ended_at_s])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,26 +170,9 @@ class CheckResult:
         return faults == 0 and self.words_agree
 
 
-@dataclass(slots=True)
-class _Shard:
-    parents: tuple[str, ...] = ()
-    is_open: bool = True
-    written: set[int] = field(default_factory=set[int])
-    first_delivered_s: dict[int, float] = field(default_factory=dict[int, float])
-    last_of_process: dict[str, int] = field(default_factory=dict[str, int])
-    state: ShardState = ShardState.WAITING
-    ended_at_s: float | None = None
-    unsaved: int = 0
-
-    def done_at_s(self) -> float:
-        """When all its records were delivered and its end reported; infinity if not yet."""
-        times = [self.first_delivered_s.get(number, float("inf")) for number in self.written]
-        return max([*times, float("inf") if self.ended_at_s is None else self.ended_at_s])
-
-
 class Checker:
     def __init__(self) -> None:
-        self._shards: dict[str, _Shard] = {}
+        self._shards: dict[str, ShardProgress] = {}
         self._words_written: Counter[str] = Counter()
         self._words_delivered: Counter[str] = Counter()
         self._repeated = 0
@@ -191,7 +186,7 @@ class Checker:
         shard.is_open = is_open
 
     def wrote(self, shard_id: str, sequence_number: str, word_counts: Mapping[str, int]) -> None:
-        self._shard(shard_id).written.add(int(sequence_number))
+        self._shard(shard_id).numbers.add(int(sequence_number))
         self._words_written.update(word_counts)
 
     def reported(self, entry: LedgerEntry) -> None:
@@ -216,7 +211,7 @@ class Checker:
             case _:
                 assert_never(entry.kind)
 
-    def _delivered(self, shard: _Shard, entry: LedgerEntry, record: CountedRecord) -> None:
+    def _delivered(self, shard: ShardProgress, entry: LedgerEntry, record: CountedRecord) -> None:
         number = int(record.sequence_number)
         if number <= shard.last_of_process.get(entry.process, -1):
             self._out_of_order += 1
@@ -232,62 +227,49 @@ class Checker:
         if self.last_delivery_s is None or entry.at_s > self.last_delivery_s:
             self.last_delivery_s = entry.at_s
 
-    def _shard(self, shard_id: str) -> _Shard:
-        return self._shards.setdefault(shard_id, _Shard())
+    def _shard(self, shard_id: str) -> ShardProgress:
+        return self._shards.setdefault(shard_id, ShardProgress(shard_id))
 
     def progress(self) -> tuple[ShardProgress, ...]:
-        return tuple(
-            ShardProgress(
-                shard_id=name,
-                parents=shard.parents,
-                is_open=shard.is_open,
-                state=shard.state,
-                written=len(shard.written),
-                delivered=len(shard.first_delivered_s),
-                unsaved=shard.unsaved,
-            )
-            for name, shard in sorted(self._shards.items())
-        )
+        """By ID; they change while the run goes on."""
+        return tuple(shard for _, shard in sorted(self._shards.items()))
 
     @property
     def written(self) -> int:
-        return sum(len(shard.written) for shard in self._shards.values())
+        return sum(shard.written for shard in self._shards.values())
 
     @property
     def delivered(self) -> int:
-        return sum(len(shard.first_delivered_s) for shard in self._shards.values())
+        return sum(shard.delivered for shard in self._shards.values())
 
     def sequence_numbers(self) -> Iterator[int]:
         for shard in self._shards.values():
-            yield from shard.written
+            yield from shard.numbers
 
     @property
     def is_settled(self) -> bool:
         """All records are delivered, and the end of every closed shard is reported."""
         return all(
-            shard.written <= shard.first_delivered_s.keys()
+            shard.numbers <= shard.first_delivered_s.keys()
             and (shard.is_open or shard.ended_at_s is not None)
             for shard in self._shards.values()
         )
-
-    def last_delivered(self, shard_id: str) -> int | None:
-        return max(self._shard(shard_id).first_delivered_s, default=None)
 
     def verdict(self) -> CheckResult:
         shards = self._shards.values()
         return CheckResult(
             written=self.written,
-            delivered=sum(len(shard.written & shard.first_delivered_s.keys()) for shard in shards),
+            delivered=sum(len(shard.numbers & shard.first_delivered_s.keys()) for shard in shards),
             repeated=self._repeated,
-            lost=sum(len(shard.written - shard.first_delivered_s.keys()) for shard in shards),
-            unknown=sum(len(shard.first_delivered_s.keys() - shard.written) for shard in shards),
+            lost=sum(len(shard.numbers - shard.first_delivered_s.keys()) for shard in shards),
+            unknown=sum(len(shard.first_delivered_s.keys() - shard.numbers) for shard in shards),
             out_of_order=self._out_of_order,
             before_parents=sum(self._before_parents(shard) for shard in shards),
             words_written=self._words_written,
             words_delivered=self._words_delivered,
         )
 
-    def _before_parents(self, shard: _Shard) -> int:
+    def _before_parents(self, shard: ShardProgress) -> int:
         if not shard.parents:
             return 0
         allowed_s = max(self._shard(parent).done_at_s() for parent in shard.parents)

@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import Final
@@ -20,9 +19,10 @@ import anyio
 import orjson
 from anyio.abc import Process
 
-from kcl_local.demo import check as ledger
+from kcl_local import ACCESS
 from kcl_local.demo import tied
-from kcl_local.demo.stream import KEY_ID, REGION, SECRET_KEY
+from kcl_local.demo.check import DIRECTORY_VARIABLE
+from kcl_local.demo.stream import Urls
 from kcl_local.demo.text import DemoError
 
 ENDPOINTS_READY_WITHIN_S: Final = 60.0
@@ -30,12 +30,6 @@ ENDPOINTS_END_WITHIN_S: Final = 20.0
 DAEMON_ENDS_WITHIN_S: Final = 60.0
 TAIL_LINES: Final = 30
 _POLL_S: Final = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Urls:
-    kinesis: str
-    dynamodb: str
 
 
 class RunningProcess:
@@ -74,13 +68,13 @@ class RunningProcess:
         self.signal(signal.SIGKILL)
         return await self._process.wait()
 
-    @property
-    def reads_stdin(self) -> bool:
-        return self._process.stdin is not None
-
-    async def close_stdin(self) -> None:
+    async def end(self) -> None:
+        """By EOF if it reads stdin, else by SIGTERM; nothing if it has ended."""
         if self._process.stdin is not None:
             await self._process.stdin.aclose()
+            await self.ended(ENDPOINTS_END_WITHIN_S)
+        elif self.exit_code is None:
+            await self.stop()
 
     async def fail_when_ended(self) -> None:
         """DemoError when a process ends that is still needed."""
@@ -112,66 +106,49 @@ class Processes:
     async def endpoints(self, directory: Path) -> AsyncGenerator[tuple[RunningProcess, Urls]]:
         answer = directory / "endpoints.json"
         command = [sys.executable, "-m", "kcl_local", "--until-eof", "--format", "json"]
-        with _open_files(answer, directory / "endpoints.log") as (stdout, stderr):
-            process = await anyio.open_process(
-                command,
-                stdin=PIPE,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=directory,
-                env=environment(),
-                start_new_session=True,
-            )
-        async with self._kept(
-            RunningProcess("the local endpoints", process, directory / "endpoints.log")
-        ) as running:
+        log = directory / "endpoints.log"
+        async with self._running_process("the local endpoints", command, log, answer, stdin=PIPE) as running:
             yield running, await _urls(running, answer)
 
     @asynccontextmanager
     async def daemon(self, name: str, properties: Path, ledgers: Path) -> AsyncGenerator[RunningProcess]:
-        program = [
-            sys.executable,
-            "-m",
-            "kcl_daemon",
-            "--properties",
-            str(properties),
-            "--log-format",
-            "console",
-        ]
-        command = [sys.executable, "-E", "-S", tied.__file__, str(os.getpid()), *program]
-        log = properties.with_suffix(".log")
-        with _open_files(log) as (output,):
-            process = await anyio.open_process(
-                command,
-                stdin=DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=properties.parent,
-                env=environment({ledger.DIRECTORY_VARIABLE: str(ledgers)}),
-                start_new_session=True,
-            )
-        async with self._kept(RunningProcess(name, process, log)) as running:
+        program = [sys.executable, "-m", "kcl_daemon", "--properties", str(properties)]
+        tie = [sys.executable, "-E", "-S", tied.__file__, str(os.getpid())]
+        command = [*tie, *program, "--log-format", "console"]
+        log, more = properties.with_suffix(".log"), {DIRECTORY_VARIABLE: str(ledgers)}
+        async with self._running_process(name, command, log, log, more=more) as running:
             yield running
 
     @asynccontextmanager
-    async def _kept(self, running: RunningProcess) -> AsyncGenerator[RunningProcess]:
-        """End it with the block, even if cancelled: by EOF if it reads stdin, else by SIGTERM."""
+    async def _running_process(
+        self,
+        name: str,
+        command: list[str],
+        log: Path,
+        output: Path,
+        *,
+        stdin: int = DEVNULL,
+        more: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[RunningProcess]:
+        """It ends with the block, even if cancelled."""
+        with _open_files(output, log) as (stdout, stderr):
+            process = await anyio.open_process(
+                command,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=log.parent,
+                env=environment(more),
+                start_new_session=True,
+            )
+        running = RunningProcess(name, process, log)
         self._running.append(running)
         try:
             yield running
         finally:
             with anyio.CancelScope(shield=True):
-                if running.exit_code is None:
-                    await self._end(running)
-                await running.close_stdin()
+                await running.end()
                 self._running.remove(running)
-
-    async def _end(self, running: RunningProcess) -> None:
-        if running.reads_stdin:
-            await running.close_stdin()
-            await running.ended(ENDPOINTS_END_WITHIN_S)
-        else:
-            await running.stop()
 
 
 @contextmanager
@@ -187,7 +164,7 @@ def _open_files(*paths: Path) -> Generator[tuple[int, ...]]:
 async def _urls(running: RunningProcess, answer: Path) -> Urls:
     with anyio.move_on_after(ENDPOINTS_READY_WITHIN_S):
         while running.exit_code is None:
-            line, end, _ = _content(answer).partition(b"\n")
+            line, end, _ = (await anyio.Path(answer).read_bytes()).partition(b"\n")
             if end:
                 reported: Mapping[str, str] = orjson.loads(line)
                 return Urls(reported["kinesis_url"], reported["dynamodb_url"])
@@ -198,21 +175,9 @@ async def _urls(running: RunningProcess, answer: Path) -> Urls:
     )
 
 
-def _content(path: Path) -> bytes:
-    return path.read_bytes()
-
-
 def environment(
     more: Mapping[str, str] | None = None, base: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Nothing of the user's AWS account, and keys for the local endpoints."""
     kept = {name: value for name, value in base.items() if not name.startswith("AWS_")}
-    return {
-        **kept,
-        "AWS_ACCESS_KEY_ID": KEY_ID,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        "AWS_REGION": REGION,
-        "AWS_DEFAULT_REGION": REGION,
-        "AWS_EC2_METADATA_DISABLED": "true",
-        **(more or {}),
-    }
+    return {**kept, **ACCESS, **(more or {})}

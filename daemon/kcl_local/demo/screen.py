@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
@@ -50,12 +50,6 @@ class DemoProgress:
     @property
     def behind(self) -> int:
         return sum(shard.behind for shard in self.shards)
-
-
-class Screen(Protocol):
-    def say(self, text: str) -> None: ...
-
-    def show(self, progress: DemoProgress) -> None: ...
 
 
 def short_name(shard_id: str) -> str:
@@ -144,19 +138,22 @@ def progress_table(progress: DemoProgress) -> Table:
             short_name(shard.shard_id),
             " ".join(map(short_name, shard.parents)),
             state_in_words(shard),
-            f"{shard.written:,}",
-            f"{shard.delivered:,}",
-            f"{shard.behind:,}",
+            *_figures(shard),
             checkpoint_in_words(shard),
         )
     table.add_section()
-    table.add_row(
-        "all", "", "", f"{progress.written:,}", f"{progress.delivered:,}", f"{progress.behind:,}", ""
-    )
+    table.add_row("all", "", "", *_figures(progress), "")
     if progress.spark is not None:
         table.caption = f"on Spark: {spark_in_words(progress.spark)}"
         table.caption_justify = "left"
     return table
+
+
+def _figures(of: ShardProgress | DemoProgress) -> tuple[str, str, str]:
+    return f"{of.written:,}", f"{of.delivered:,}", f"{of.behind:,}"
+
+
+Screen: TypeAlias = PlainScreen | TableScreen
 
 
 @contextmanager
@@ -211,15 +208,15 @@ def shards_not_saved(checker: Checker, stored: Mapping[str, str]) -> tuple[str, 
     return tuple(
         shard.shard_id
         for shard in checker.progress()
-        if stored.get(shard.shard_id) not in _right_checkpoints(checker, shard)
+        if stored.get(shard.shard_id) not in _right_checkpoints(shard)
     )
 
 
-def _right_checkpoints(checker: Checker, shard: ShardProgress) -> set[str | None]:
+def _right_checkpoints(shard: ShardProgress) -> set[str | None]:
     if not shard.is_open:
         return {None, SHARD_END}
-    last = checker.last_delivered(shard.shard_id)
-    return {None, TRIM_HORIZON} if last is None else {str(last)}
+    delivered = shard.first_delivered_s
+    return {str(max(delivered))} if delivered else {None, TRIM_HORIZON}
 
 
 def report(outcome: DemoOutcome) -> Iterator[str]:

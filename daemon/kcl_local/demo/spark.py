@@ -16,12 +16,10 @@ from urllib.parse import unquote, urlparse
 import anyio
 
 from kcl_local.demo.processes import RunningProcess
-from kcl_local.demo.stream import DaemonFile, DemoStream, errors_of, in_thread
+from kcl_local.demo.stream import DemoStream, call, properties_text
 from kcl_local.demo.text import DemoError, words
 
 if TYPE_CHECKING:
-    from mypy_boto3_kinesis.type_defs import RecordTypeDef
-
     from kcl_local.demo.stage import Stage
 
 
@@ -88,6 +86,10 @@ class SparkOutput:
                 self._read.add(str(path))
                 self.seen.update(row["sequence_number"] for row in _rows([path]))
 
+    @property
+    def windows(self) -> int:
+        return len({start for start, _ in self.counts})
+
     def progress(self) -> SparkProgress:
         totals: Counter[str] = Counter()
         for (_, word), count in self.counts.items():
@@ -95,7 +97,7 @@ class SparkOutput:
         return SparkProgress(
             batches=self.batches,
             records=len(self.seen),
-            windows=len({start for start, _ in self.counts}),
+            windows=self.windows,
             top=tuple(totals.most_common(_TOP_WORDS)),
         )
 
@@ -110,8 +112,8 @@ class SparkJob:
         await anyio.to_thread.run_sync(self._output.poll)
         return self._output.progress()
 
-    async def settled(self, records: int) -> bool:
-        """False on time-out."""
+    async def settled(self, records: int) -> None:
+        """Wait until all is counted, at most SETTLED_WITHIN_S."""
         with anyio.move_on_after(SETTLED_WITHIN_S):
             while len(self._output.seen) < records:
                 await self.poll()
@@ -120,8 +122,6 @@ class SparkJob:
             while self._output.counts != expected:
                 await self.poll()
                 await anyio.sleep(_POLL_S)
-            return True
-        return False
 
     async def close(self, written: Iterable[int]) -> SparkOutcome:
         exit_code = await self.running.stop(STOPPED_WITHIN_S)
@@ -131,7 +131,7 @@ class SparkJob:
             records=len(seen),
             lost=sum(1 for number in written if str(number) not in seen),
             repeated=sum(count - 1 for count in seen.values()),
-            windows=len({start for start, _ in self._output.counts}),
+            windows=self._output.windows,
             words_agree=self._output.counts == expected,
             exit_code=exit_code,
         )
@@ -140,7 +140,7 @@ class SparkJob:
         """The batch computation: read the whole stream again."""
         found: Counter[Window] = Counter()
         for shard in await self._stream.shards():
-            for arrival_s, data in await in_thread(_records_of, self._stream, shard.shard_id):
+            for arrival_s, data in await call("GetRecords", _records_of, self._stream, shard.shard_id):
                 start = arrival_s // WINDOW_S * WINDOW_S
                 found.update((start, word) for word in words(data))
         return dict(found)
@@ -153,24 +153,16 @@ async def spark_job(stage: Stage) -> AsyncGenerator[SparkJob]:
         raise DemoError("--spark needs the Spark client: pip install 'kcl-daemon[spark]'")
     folder = stage.directory / FOLDER
     folder.mkdir()
-    file = DaemonFile(
-        executable="",
-        worker_id="spark-worker",
-        application=APPLICATION,
-        stream=stage.stream.name,
-        kinesis_url=stage.urls.kinesis,
-        dynamodb_url=stage.urls.dynamodb,
-        more={
-            "sparkPipeline": "kcl_local.demo.sparkwords:counts",
-            "sparkMaster": "local[2]",
-            "sparkDriverMemory": "700m",
-            "sparkConf.spark.ui.enabled": "false",
-            "sparkConf.spark.sql.shuffle.partitions": "2",
-        },
-    )
+    own = {"streamName": stage.stream.name, "applicationName": APPLICATION, "workerId": "spark-worker"}
+    more = {
+        "sparkPipeline": "kcl_local.demo.sparkwords:counts",
+        "sparkMaster": "local[2]",
+        "sparkDriverMemory": "700m",
+        "sparkConf.spark.ui.enabled": "false",
+        "sparkConf.spark.sql.shuffle.partitions": "2",
+    }
     properties = folder / "spark-worker.properties"
-    text = "".join(f"{line}\n" for line in file.text().splitlines() if not line.startswith("executableName"))
-    properties.write_text(text, "ascii")
+    properties.write_text(properties_text(stage.urls, own, more), "ascii")
     async with stage.processes.daemon("the Spark daemon", properties, stage.ledgers) as running:
         yield SparkJob(running, stage.stream, SparkOutput(folder))
 
@@ -178,23 +170,19 @@ async def spark_job(stage: Stage) -> AsyncGenerator[SparkJob]:
 def _records_of(stream: DemoStream, shard_id: str) -> list[tuple[int, bytes]]:
     """Arrival in epoch seconds, and data."""
     found: list[tuple[int, bytes]] = []
-    with errors_of("GetRecords"):
-        answer = stream.client.get_shard_iterator(
-            StreamName=stream.name, ShardId=shard_id, ShardIteratorType="TRIM_HORIZON"
-        )
-        iterator: str | None = answer["ShardIterator"]
-        while iterator:
-            page = stream.client.get_records(ShardIterator=iterator)
-            found += [(_arrival_s(record), record["Data"]) for record in page["Records"]]
-            at_tip = not page["Records"] and page.get("MillisBehindLatest") == 0
-            iterator = None if at_tip else page.get("NextShardIterator")
+    answer = stream.client.get_shard_iterator(
+        StreamName=stream.name, ShardId=shard_id, ShardIteratorType="TRIM_HORIZON"
+    )
+    iterator: str | None = answer["ShardIterator"]
+    while iterator:
+        page = stream.client.get_records(ShardIterator=iterator)
+        for record in page["Records"]:
+            arrived = record.get("ApproximateArrivalTimestamp")
+            assert arrived is not None, "the endpoint gives every record one"
+            found.append((int(arrived.timestamp()), record["Data"]))
+        at_tip = not page["Records"] and page.get("MillisBehindLatest") == 0
+        iterator = None if at_tip else page.get("NextShardIterator")
     return found
-
-
-def _arrival_s(record: RecordTypeDef) -> int:
-    arrived = record.get("ApproximateArrivalTimestamp")
-    assert arrived is not None, "the endpoint gives every record one"
-    return int(arrived.timestamp())
 
 
 def _rows(files: list[Path]) -> list[dict[str, Any]]:

@@ -14,21 +14,21 @@ from anyio import lowlevel
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kcl_local.demo.check import Checker, LedgerReader, monotonic_s
-from kcl_local.demo.processes import Processes, RunningProcess, Urls
+from kcl_local.demo.processes import Processes, RunningProcess
 from kcl_local.demo.stream import (
-    DaemonFile,
     DemoStream,
+    Urls,
+    call,
     dynamodb_client,
-    errors_of,
     executable_name,
     in_thread,
     kinesis_client,
+    properties_text,
 )
 from kcl_local.demo.text import DemoError, Feed, Line, words
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
-    from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
     from mypy_boto3_kinesis.type_defs import PutRecordsOutputTypeDef
 
 
@@ -59,6 +59,11 @@ class WriteRate:
     def due(self, elapsed_s: float, sent: int) -> int:
         allowed = int(elapsed_s * self.rate) + 1
         return max(0, (allowed if self.records is None else min(allowed, self.records)) - sent)
+
+    @property
+    def lasts_s(self) -> float:
+        """How long writing takes at most."""
+        return self.seconds if self.records is None else min(self.seconds, self.records / self.rate)
 
     def is_done(self, sent: int) -> bool:
         return self.records is not None and sent >= self.records
@@ -174,21 +179,21 @@ class Stage:
     def ledgers(self) -> Path:
         return self.directory / "ledgers"
 
+    def elapsed_s(self) -> float:
+        return monotonic_s() - self.active_at_s
+
     def producer(self) -> Producer:
         return Producer(self.stream, self.checker)
 
     def write_properties(self, worker_id: str, more: Mapping[str, str] | None = None) -> Path:
         path = self.directory / f"{worker_id}.properties"
-        file = DaemonFile(
-            executable=executable_name(self.directory),
-            worker_id=worker_id,
-            application=APPLICATION,
-            stream=self.stream.name,
-            kinesis_url=self.urls.kinesis,
-            dynamodb_url=self.urls.dynamodb,
-            more=more or {},
-        )
-        path.write_text(file.text(), "ascii")
+        own = {
+            "executableName": executable_name(self.directory),
+            "streamName": self.stream.name,
+            "applicationName": APPLICATION,
+            "workerId": worker_id,
+        }
+        path.write_text(properties_text(self.urls, own, more or {}), "ascii")
         return path
 
     @asynccontextmanager
@@ -221,16 +226,16 @@ class Stage:
 
     async def leases(self) -> dict[str, StoredLease]:
         """DemoError if there is no lease table yet."""
-        with errors_of("Scan of the lease table"):
-            answer = await in_thread(self.dynamodb.scan, TableName=APPLICATION, ConsistentRead=True)
-        return {row["leaseKey"].get("S", ""): _stored(row) for row in answer["Items"] if "checkpoint" in row}
-
-
-def _stored(row: Mapping[str, AttributeValueTypeDef]) -> StoredLease:
-    owner = row.get("leaseOwner")
-    return StoredLease(
-        checkpoint=row["checkpoint"].get("S", ""), owner=None if owner is None else owner.get("S")
-    )
+        answer = await call(
+            "Scan of the lease table", self.dynamodb.scan, TableName=APPLICATION, ConsistentRead=True
+        )
+        return {
+            row["leaseKey"].get("S", ""): StoredLease(
+                checkpoint=row["checkpoint"].get("S", ""), owner=row.get("leaseOwner", {}).get("S")
+            )
+            for row in answer["Items"]
+            if "checkpoint" in row
+        }
 
 
 @asynccontextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,17 +20,16 @@ from anyio import to_thread
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from kcl_local import ACCESS, REGION
 from kcl_local.demo.check import monotonic_s
 from kcl_local.demo.text import DemoError
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_kinesis import KinesisClient
+    from mypy_boto3_kinesis.type_defs import ShardTypeDef
 
 
-REGION: Final = "us-east-1"
-KEY_ID: Final = "local"
-SECRET_KEY: Final = "local"  # noqa: S105 - the local endpoints accept any
 ACTIVE_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.05
 
@@ -76,11 +76,22 @@ async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     return await to_thread.run_sync(partial(call, *args, **kwargs))
 
 
+async def call(operation: str, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """A call of AWS, in a thread; DemoError names the operation if it fails."""
+    with errors_of(operation):
+        return await in_thread(method, *args, **kwargs)
+
+
 def local_session() -> boto3.Session:
     """It ignores the user's profiles and files: the demo must not reach an AWS account."""
     nothing = (None, None, None, None)
     session = botocore.session.Session(session_vars={"profile": nothing, "config_file": nothing})
-    return boto3.Session(KEY_ID, SECRET_KEY, region_name=REGION, botocore_session=session)
+    return boto3.Session(
+        ACCESS["AWS_ACCESS_KEY_ID"],
+        ACCESS["AWS_SECRET_ACCESS_KEY"],
+        region_name=REGION,
+        botocore_session=session,
+    )
 
 
 def client_config() -> Config:
@@ -105,44 +116,26 @@ class DemoStream:
 
     async def create(self, shard_count: int) -> float:
         """Returns when the stream is ACTIVE: that time, by `monotonic_s`."""
-        with errors_of("CreateStream"):
-            await in_thread(self.client.create_stream, StreamName=self.name, ShardCount=shard_count)
+        await call("CreateStream", self.client.create_stream, StreamName=self.name, ShardCount=shard_count)
         await self._active()
         return monotonic_s()
 
     async def shards(self) -> tuple[ShardView, ...]:
-        found: list[ShardView] = []
-        with errors_of("ListShards"):
-            page = await in_thread(self.client.list_shards, StreamName=self.name)
-            while True:
-                for shard in page["Shards"]:
-                    parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
-                    hashes = shard["HashKeyRange"]
-                    found.append(
-                        ShardView(
-                            shard_id=shard["ShardId"],
-                            first_hash=int(hashes["StartingHashKey"]),
-                            last_hash=int(hashes["EndingHashKey"]),
-                            parents=tuple(parent for parent in parents if parent),
-                            is_open="EndingSequenceNumber" not in shard["SequenceNumberRange"],
-                        )
-                    )
-                token = page.get("NextToken")
-                if not token:
-                    return tuple(found)
-                page = await in_thread(self.client.list_shards, NextToken=token)
+        """One page: a demo has far fewer than 1,000 shards."""
+        page = await call("ListShards", self.client.list_shards, StreamName=self.name)
+        return tuple(map(_view, page["Shards"]))
 
     async def split(self) -> ShardView | None:
         """Returns when the stream is ACTIVE again; None if no shard is open."""
         shard = shard_to_split(await self.shards())
         if shard is not None:
-            with errors_of("SplitShard"):
-                await in_thread(
-                    self.client.split_shard,
-                    StreamName=self.name,
-                    ShardToSplit=shard.shard_id,
-                    NewStartingHashKey=str(middle_hash(shard)),
-                )
+            await call(
+                "SplitShard",
+                self.client.split_shard,
+                StreamName=self.name,
+                ShardToSplit=shard.shard_id,
+                NewStartingHashKey=str(middle_hash(shard)),
+            )
             await self._active()
         return shard
 
@@ -150,24 +143,38 @@ class DemoStream:
         """Returns when the stream is ACTIVE again; None without a pair."""
         pair = shards_to_merge(await self.shards())
         if pair is not None:
-            with errors_of("MergeShards"):
-                await in_thread(
-                    self.client.merge_shards,
-                    StreamName=self.name,
-                    ShardToMerge=pair[0].shard_id,
-                    AdjacentShardToMerge=pair[1].shard_id,
-                )
+            await call(
+                "MergeShards",
+                self.client.merge_shards,
+                StreamName=self.name,
+                ShardToMerge=pair[0].shard_id,
+                AdjacentShardToMerge=pair[1].shard_id,
+            )
             await self._active()
         return pair
 
     async def _active(self) -> None:
-        with errors_of("DescribeStreamSummary"), anyio.move_on_after(ACTIVE_WITHIN_S):
+        with anyio.move_on_after(ACTIVE_WITHIN_S):
             while True:
-                answer = await in_thread(self.client.describe_stream_summary, StreamName=self.name)
+                answer = await call(
+                    "DescribeStreamSummary", self.client.describe_stream_summary, StreamName=self.name
+                )
                 if answer["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE":
                     return
                 await anyio.sleep(_POLL_S)
         raise DemoError(f"stream {self.name} did not become ACTIVE within {ACTIVE_WITHIN_S:g} s")
+
+
+def _view(shard: ShardTypeDef) -> ShardView:
+    hashes = shard["HashKeyRange"]
+    parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+    return ShardView(
+        shard_id=shard["ShardId"],
+        first_hash=int(hashes["StartingHashKey"]),
+        last_hash=int(hashes["EndingHashKey"]),
+        parents=tuple(parent for parent in parents if parent),
+        is_open="EndingSequenceNumber" not in shard["SequenceNumberRange"],
+    )
 
 
 PROCESSOR: Final = "kcl_local.demo.wordcount"
@@ -175,48 +182,37 @@ LAUNCHER: Final = "wordcount.sh"
 
 
 @dataclass(frozen=True, slots=True)
-class DaemonFile:
-    executable: str
-    worker_id: str
-    application: str
-    stream: str
-    kinesis_url: str
-    dynamodb_url: str
-    more: Mapping[str, str] = field(default_factory=dict[str, str])
+class Urls:
+    kinesis: str
+    dynamodb: str
 
-    def text(self) -> str:
-        """ASCII, as java.util.Properties reads it."""
-        values = {
-            "executableName": self.executable,
-            "streamName": self.stream,
-            "applicationName": self.application,
-            "workerId": self.worker_id,
-            "AwsCredentialsProvider": "DefaultCredentialsProvider",
-            "regionName": REGION,
-            "kinesisEndpoint": self.kinesis_url,
-            "dynamoDBEndpoint": self.dynamodb_url,
-            "initialPositionInStream": "TRIM_HORIZON",
-            "retrievalMode": "POLLING",
-            "idleTimeBetweenReadsInMillis": "250",
-            "parentShardPollIntervalMillis": "500",
-            "shutdownGraceMillis": "15000",
-            **self.more,
-        }
-        return "".join(f"{key} = {escaped(value)}\n" for key, value in values.items())
+
+def properties_text(urls: Urls, own: Mapping[str, str], more: Mapping[str, str]) -> str:
+    """ASCII, as java.util.Properties reads it: `own` comes first, `more` can replace what the demo sets."""
+    values = {
+        **own,
+        "AwsCredentialsProvider": "DefaultCredentialsProvider",
+        "regionName": REGION,
+        "kinesisEndpoint": urls.kinesis,
+        "dynamoDBEndpoint": urls.dynamodb,
+        "initialPositionInStream": "TRIM_HORIZON",
+        "retrievalMode": "POLLING",
+        "idleTimeBetweenReadsInMillis": "250",
+        "parentShardPollIntervalMillis": "500",
+        "shutdownGraceMillis": "15000",
+        **more,
+    }
+    return "".join(f"{key} = {escaped(value)}\n" for key, value in values.items())
 
 
 def escaped(value: str) -> str:
     """Backslashes doubled, non-ASCII as UTF-16 escapes."""
-    out: list[str] = []
-    for character in value:
-        if character == "\\":
-            out.append("\\\\")
-        elif " " <= character <= "~":
-            out.append(character)
-        else:
-            units = character.encode("utf-16-be", "surrogatepass")
-            out.extend(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
-    return "".join(out)
+
+    def units(found: re.Match[str]) -> str:
+        digits = found[0].encode("utf-16-be", "surrogatepass").hex()
+        return "".join(f"\\u{digits[at : at + 4]}" for at in range(0, len(digits), 4))
+
+    return re.sub(r"[^ -~]", units, value.replace("\\", r"\\"))
 
 
 def executable_name(directory: Path, python: str = sys.executable) -> str:

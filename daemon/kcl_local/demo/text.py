@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -126,12 +127,8 @@ class Feed(Protocol):
 
 class FileFeed:
     def __init__(self, description: str, lines: Iterator[Line]) -> None:
-        self._description = description
+        self.description = description
         self._lines = lines
-
-    @property
-    def description(self) -> str:
-        return self._description
 
     async def take(self, most: int) -> Sequence[Line]:
         try:
@@ -142,34 +139,22 @@ class FileFeed:
 
 class PipeFeed:
     def __init__(self, descriptor: int, name: str) -> None:
+        self.description = name
         self._descriptor = descriptor
-        self._name = name
         self._whole: deque[bytes] = deque()
         self._rest = b""
         self._at_end = False
         self._lines = in_blocks(name, self._next_whole())
 
-    @property
-    def description(self) -> str:
-        return self._name
-
     async def take(self, most: int) -> Sequence[Line]:
         while not self._whole and not self._at_end:
-            await self._wait()
-            self._received(self._read())
+            with suppress(PermissionError):  # epoll refuses regular files, which never block
+                await wait_readable(self._descriptor)
+            try:
+                self._received(os.read(self._descriptor, READ_BYTES))
+            except OSError as error:
+                raise DemoError(f"cannot read {self.description}: {error}") from error
         return list(islice(self._lines, min(most, len(self._whole))))
-
-    async def _wait(self) -> None:
-        try:
-            await wait_readable(self._descriptor)
-        except PermissionError:
-            return  # epoll refuses regular files, which never block
-
-    def _read(self) -> bytes:
-        try:
-            return os.read(self._descriptor, READ_BYTES)
-        except OSError as error:
-            raise DemoError(f"cannot read {self._name}: {error}") from error
 
     def _received(self, piece: bytes) -> None:
         lines = (self._rest + piece).split(b"\n")

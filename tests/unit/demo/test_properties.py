@@ -11,7 +11,7 @@ import javaproperties
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_local.demo.stream import LAUNCHER, PROCESSOR, DaemonFile, escaped, executable_name
+from kcl_local.demo.stream import LAUNCHER, PROCESSOR, Urls, escaped, executable_name, properties_text
 
 
 @given(
@@ -21,29 +21,20 @@ def test_any_value_comes_back_as_it_was(value: str) -> None:
     assert javaproperties.loads(f"key = {escaped(value)}\n") == {"key": value}
 
 
-def a_file(**changes: str) -> DaemonFile:
-    return DaemonFile(
-        executable="/usr/bin/python3 -m x",
-        worker_id="worker",
-        application="application",
-        stream="stream",
-        kinesis_url="http://127.0.0.1:1",
-        dynamodb_url="http://127.0.0.1:2",
-        more=changes,
-    )
+URLS = Urls("http://127.0.0.1:1", "http://127.0.0.1:2")
+OWN = {"executableName": "/usr/bin/python3 -m x", "streamName": "stream", "workerId": "worker"}
 
 
 def test_the_file_says_where_the_endpoints_are() -> None:
-    values = javaproperties.loads(a_file().text())
+    values = javaproperties.loads(properties_text(URLS, OWN, {}))
     assert values["kinesisEndpoint"] == "http://127.0.0.1:1"
     assert values["dynamoDBEndpoint"] == "http://127.0.0.1:2"
     assert values["executableName"] == "/usr/bin/python3 -m x"
 
 
 def test_further_keys_replace_those_of_the_demo() -> None:
-    values = javaproperties.loads(
-        a_file(idleTimeBetweenReadsInMillis="1000", failoverTimeMillis="2000").text()
-    )
+    more = {"idleTimeBetweenReadsInMillis": "1000", "failoverTimeMillis": "2000"}
+    values = javaproperties.loads(properties_text(URLS, OWN, more))
     assert values["idleTimeBetweenReadsInMillis"] == "1000"
     assert values["failoverTimeMillis"] == "2000"
 

@@ -30,8 +30,8 @@ def shard(
         parents=tuple(f"shardId-{parent:012d}" for parent in parents),
         is_open=state is not ShardState.ENDED,
         state=state,
-        written=9,
-        delivered=delivered,
+        numbers=set(range(9)),
+        first_delivered_s=dict.fromkeys(range(delivered), 0.0),
         unsaved=unsaved,
     )
 
