@@ -34,7 +34,7 @@ OWN: Final[tuple[Metric, ...]] = tuple(_metrics(own))
 
 def _families() -> tuple[Family, ...]:
     found = [OPERATIONS, *(each.family for each in (*CLOUDWATCH_METRICS, *OWN) if each.family is not None)]
-    return tuple(dict.fromkeys((*found, *own.FROM_SNAPSHOT, *own.FAMILIES)))
+    return tuple(dict.fromkeys((*found, *own.FROM_SNAPSHOT.values())))
 
 
 FAMILIES: Final[tuple[Family, ...]] = _families()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final, TypeAlias
@@ -39,6 +40,7 @@ class MetricKind(Enum):
 
 
 _SUFFIXES: Final = {MetricUnit.SECONDS: "_seconds", MetricUnit.BYTES: "_bytes"}
+_UNITS: Final = {"_seconds": MetricUnit.SECONDS, "_bytes": MetricUnit.BYTES, None: MetricUnit.COUNT}
 _OTLP_UNITS: Final = {MetricUnit.SECONDS: "s", MetricUnit.BYTES: "By"}
 
 
@@ -158,23 +160,22 @@ def operation(
     )
 
 
-def counter(
-    stem: str,
-    text: str,
-    labels: tuple[str, ...] = (),
-    unit: MetricUnit = MetricUnit.COUNT,
-    *,
-    from_snapshot: bool = False,
-) -> Family:
-    return Family(stem, MetricKind.COUNTER, text, labels, unit, from_snapshot=from_snapshot)
+_ROW: Final = re.compile(r"(\w+) ([a-z_]+?)(_seconds|_bytes)?(?:\{([a-z_,]+)\})?: (.+)")
 
 
-def gauge(
-    stem: str,
-    text: str,
-    labels: tuple[str, ...] = (),
-    unit: MetricUnit = MetricUnit.COUNT,
-    *,
-    from_snapshot: bool = False,
-) -> Family:
-    return Family(stem, MetricKind.GAUGE, text, labels, unit, from_snapshot=from_snapshot)
+def families(table: str, *, from_snapshot: bool = False) -> dict[str, Family]:
+    """By name, from lines such as `counter shard_bytes{shard_id}: What it counts.`; the name ends in the unit."""
+    found: dict[str, Family] = {}
+    for line in table.strip().splitlines():
+        row = _ROW.fullmatch(line.strip())
+        assert row is not None, f"not a row of the table: {line}"
+        kind, stem, ending, labels, text = row.groups()
+        found[stem + (ending or "")] = Family(
+            stem,
+            MetricKind(kind),
+            text,
+            tuple(labels.split(",")) if labels else (),
+            _UNITS[ending],
+            from_snapshot=from_snapshot,
+        )
+    return found
