@@ -31,7 +31,7 @@ from kcl_daemon.config.children import DeadLetterStore
 from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.dead_letter_file import DeadLetterFile
-from kcl_daemon.cpu.sources import MetadataClient, choose_cpu
+from kcl_daemon.cpu.sources import choose_cpu, metadata_client
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.metrics.catalog import KNOWN_COUNTS
 from kcl_daemon.metrics.metric import MetricLevel
@@ -72,7 +72,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             kept_open_by_guard=lambda: folder.lock_file,
         ) as children,
     ):
-        choice = choose_cpu(root=Path("/"), environment=os.environ, get=MetadataClient().get, clock=clock)
+        choice = choose_cpu(root=Path("/"), environment=os.environ, get=metadata_client(), clock=clock)
         log.info(
             "cpu_figure_chosen", source=None if choice.cpu is None else choice.cpu.name, reason=choice.why
         )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import urllib.request
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from http.client import HTTPException
 from math import fsum
 from pathlib import Path
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 from urllib.error import HTTPError, URLError
 
 import anyio
@@ -35,12 +36,13 @@ from kcl_daemon.errors import CpuUnreadable
 from kcl_daemon.metrics.kcl import CAPTURE_FAILED
 from kcl_daemon.ports import NO_METERS, Clock, Cpu, Log, Meters, Randomness
 
+T = TypeVar("T")
+
 _FULL: Final = 100.0
-_NANOSECONDS_PER_S: Final = 1_000_000_000  # in one second
+_NANOSECONDS_PER_S: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class HostTimes:
+class HostTimes(NamedTuple):
     """Times of all CPUs of a host since it started, in clock ticks."""
 
     user: int
@@ -48,10 +50,6 @@ class HostTimes:
     system: int
     idle: int
     iowait: int
-
-    @property
-    def total(self) -> int:
-        return self.user + self.nice + self.system + self.idle + self.iowait
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ def host_percent(before: HostTimes, after: HostTimes) -> float | None:
     """
     if before == after:
         return 0.0
-    total = after.total - before.total
+    total = sum(after) - sum(before)
     busy = total - (after.idle - before.idle)
     if busy < 0 and after.iowait < before.iowait:
         return 0.0
@@ -133,7 +131,6 @@ def ecs_limit_cpus(*, share: float, shares: float, task_cpus: float | None, onli
 
 # Fields of the `cpu` line that count; irq, softirq, steal and guests do not.
 _HOST_FIELDS: Final = 5
-_NO_QUOTA: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +146,21 @@ def parse_host(text: str) -> HostTimes:
     name, *fields = text.partition("\n")[0].split() or [""]
     if name != "cpu" or len(fields) < _HOST_FIELDS:
         raise ValueError("the first line does not give the times of all CPUs")
-    user, nice, system, idle, iowait = (_counter(field) for field in fields[:_HOST_FIELDS])
-    return HostTimes(user=user, nice=nice, system=system, idle=idle, iowait=iowait)
+    return HostTimes(*map(parse_counter, fields[:_HOST_FIELDS]))
 
 
 def parse_counter(text: str) -> int:
-    return _counter(text.strip())
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"{digits!r} is not a counter")
+    return int(digits)
 
 
 def parse_usage_us(text: str) -> int:
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name == "usage_usec":
-            return _counter(value.strip())
+            return parse_counter(value)
     raise ValueError("there is no usage_usec line")
 
 
@@ -171,13 +170,12 @@ def parse_cpu_max(text: str) -> float | None:
     if len(fields) != 2:
         raise ValueError(f"{text.strip()!r} is not a quota and a period")
     quota, period = fields
-    return None if quota == "max" else _cpus(_counter(quota), _counter(period))
+    return None if quota == "max" else _cpus(parse_counter(quota), parse_counter(period))
 
 
 def parse_quota_us(text: str) -> int | None:
     """Microseconds of a `cpu.cfs_quota_us`; None without a quota (-1)."""
-    value = text.strip()
-    return None if value == str(_NO_QUOTA) else _counter(value)
+    return None if text.strip() == "-1" else parse_counter(text)
 
 
 def quota_cpus(quota_us: int | None, period_us: int) -> float | None:
@@ -216,12 +214,6 @@ def parse_ecs_task(body: bytes) -> EcsTask:
     return EcsTask(cpus=_number(document, "Limits", "CPU"), shares=sum(shares))
 
 
-def _counter(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"{text!r} is not a counter")
-    return int(text)
-
-
 def _cpus(quota_us: int, period_us: int) -> float:
     if quota_us == 0 or period_us == 0:
         raise ValueError(f"a quota of {quota_us} µs in {period_us} µs is no limit")
@@ -230,7 +222,7 @@ def _cpus(quota_us: int, period_us: int) -> float:
 
 def _count_range(text: str) -> int:
     first, dash, last = text.partition("-")
-    count = _counter(last if dash else first) - _counter(first) + 1
+    count = parse_counter(last if dash else first) - parse_counter(first) + 1
     if count < 1:
         raise ValueError(f"{text!r} is not a range of CPUs")
     return count
@@ -324,32 +316,47 @@ def _start(path: Path) -> bytes:
         os.close(descriptor)
 
 
-_NANOSECONDS: Final = 1_000  # in one microsecond
+_NANOSECONDS_PER_US: Final = 1_000
 
 
-class Cgroup(Protocol):
-    """Each method raises CpuUnreadable for a missing or malformed file."""
+class CgroupCpu(ABC):
+    """The group of a container. Every method raises CpuUnreadable for a missing or malformed file."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
+    def __init__(self, cpus: Path, clock: Clock) -> None:
+        self._cpus = cpus
+        self._clock = clock
+        self._before: CgroupUsage | None = None
+
+    @abstractmethod
     def used_ns(self) -> int: ...
 
+    @abstractmethod
     def quota_cpus(self) -> float | None: ...
 
-    def effective_cpus(self) -> int: ...
+    async def sample(self) -> float | None:
+        """Percent of the container's limit since the last call; without a quota, of all its CPUs.
+
+        The limits are read every time: Kubernetes and Docker can change them.
+        """
+        after = CgroupUsage(used_ns=self.used_ns(), at_s=self._clock.monotonic())
+        before, self._before = self._before, after
+        limit_cpus = self.quota_cpus() or read(self._cpus, count_cpus)
+        return None if before is None else cgroup_percent(before, after, limit_cpus=limit_cpus)
 
 
-class CgroupV1:
+class CgroupV1(CgroupCpu):
     """A folder for each controller, under `/sys/fs/cgroup` (KCL: Cgroupv1CpuWorkerMetric)."""
 
-    def __init__(self, folder: Path) -> None:
-        self.name: Final = "cgroup-v1"
+    name = "cgroup-v1"
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        super().__init__(folder / "cpuset" / "cpuset.effective_cpus", clock)
         self._cpu = folder / "cpu"
         # Usually both controllers are mounted as one, `cpu,cpuacct`; if not, `cpu` has no usage.
         together = self._cpu / "cpuacct.usage"
         self._usage = together if together.exists() else folder / "cpuacct" / "cpuacct.usage"
-        self._set = folder / "cpuset" / "cpuset.effective_cpus"
 
     def used_ns(self) -> int:
         return read(self._usage, parse_counter)
@@ -358,48 +365,21 @@ class CgroupV1:
         quota_us = read(self._cpu / "cpu.cfs_quota_us", parse_quota_us)
         return read(self._cpu / "cpu.cfs_period_us", lambda text: quota_cpus(quota_us, parse_counter(text)))
 
-    def effective_cpus(self) -> int:
-        return read(self._set, count_cpus)
 
-
-class CgroupV2:
+class CgroupV2(CgroupCpu):
     """One folder; a container sees its own group in it (KCL: Cgroupv2CpuWorkerMetric)."""
 
-    def __init__(self, folder: Path) -> None:
-        self.name: Final = "cgroup-v2"
-        self._stat = folder / "cpu.stat"
-        self._max = folder / "cpu.max"
-        self._set = folder / "cpuset.cpus.effective"
+    name = "cgroup-v2"
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        super().__init__(folder / "cpuset.cpus.effective", clock)
+        self._folder = folder
 
     def used_ns(self) -> int:
-        return read(self._stat, parse_usage_us) * _NANOSECONDS
+        return read(self._folder / "cpu.stat", parse_usage_us) * _NANOSECONDS_PER_US
 
     def quota_cpus(self) -> float | None:
-        return read(self._max, parse_cpu_max)
-
-    def effective_cpus(self) -> int:
-        return read(self._set, count_cpus)
-
-
-class CgroupCpu:
-    def __init__(self, cgroup: Cgroup, clock: Clock) -> None:
-        self._cgroup = cgroup
-        self._clock = clock
-        self._before: CgroupUsage | None = None
-
-    @property
-    def name(self) -> str:
-        return self._cgroup.name
-
-    async def sample(self) -> float | None:
-        """Percent of the container's limit since the last call; without a quota, of all its CPUs.
-
-        The limits are read every time: Kubernetes and Docker can change them.
-        """
-        after = CgroupUsage(used_ns=self._cgroup.used_ns(), at_s=self._clock.monotonic())
-        before, self._before = self._before, after
-        limit_cpus = self._cgroup.quota_cpus() or self._cgroup.effective_cpus()
-        return None if before is None else cgroup_percent(before, after, limit_cpus=limit_cpus)
+        return read(self._folder / "cpu.max", parse_cpu_max)
 
 
 class HostCpu:
@@ -424,30 +404,24 @@ _TIMEOUT_S: Final = 2.0
 _BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
-class MetadataClient:
+def metadata_client(*, timeout_s: float = _TIMEOUT_S) -> HttpGet:
     """Gets documents from this host's metadata endpoint, one at a time, with urllib in a thread.
 
     It follows no proxy or redirect: the answer must come from this host. A cancelled request keeps its thread
     until the time-out; the next one waits for it.
     """
+    one = anyio.CapacityLimiter(1)
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.HTTPDefaultErrorHandler(),
+    ):
+        opener.add_handler(handler)
 
-    def __init__(self, *, timeout_s: float = _TIMEOUT_S) -> None:
-        self._timeout_s = timeout_s
-        self._one = anyio.CapacityLimiter(1)
-        self._opener = urllib.request.OpenerDirector()
-        for handler in (
-            urllib.request.HTTPHandler(),
-            urllib.request.HTTPErrorProcessor(),
-            urllib.request.HTTPDefaultErrorHandler(),
-        ):
-            self._opener.add_handler(handler)
-
-    async def get(self, url: str) -> bytes:
-        return await anyio.to_thread.run_sync(self._get, url, limiter=self._one, abandon_on_cancel=True)
-
-    def _get(self, url: str) -> bytes:
+    def get(url: str) -> bytes:
         try:
-            with self._opener.open(url, timeout=self._timeout_s) as answer:
+            with opener.open(url, timeout=timeout_s) as answer:
                 body: bytes = answer.read(_BODY_BYTES_MAX)
                 return body
         except HTTPError as error:
@@ -458,8 +432,10 @@ class MetadataClient:
         except (OSError, HTTPException, ValueError) as error:
             raise CpuUnreadable(str(error) or type(error).__name__) from error
 
+    async def get_in_thread(url: str) -> bytes:
+        return await anyio.to_thread.run_sync(get, url, limiter=one, abandon_on_cancel=True)
 
-T = TypeVar("T")
+    return get_in_thread
 
 
 class EcsCpu:
@@ -524,13 +500,13 @@ def choose_cpu(*, root: Path, environment: Mapping[str, str], get: HttpGet, cloc
 
 
 def _container(root: Path, clock: Clock) -> CpuChoice | None:
-    cgroup = _cgroup(root / _CGROUPS)
+    cgroup = _cgroup(root / _CGROUPS, clock)
     if (root / _KUBERNETES_TOKEN).is_file():
-        if cgroup is None:
-            return CpuChoice(None, "a Kubernetes pod that sees no control groups")
-        return CpuChoice(CgroupCpu(cgroup, clock), "a Kubernetes pod")
+        return CpuChoice(
+            cgroup, "a Kubernetes pod" if cgroup else "a Kubernetes pod that sees no control groups"
+        )
     if cgroup is not None and _has_quota(cgroup):
-        return CpuChoice(CgroupCpu(cgroup, clock), "a container with a CPU quota")
+        return CpuChoice(cgroup, "a container with a CPU quota")
     return None
 
 
@@ -554,15 +530,15 @@ def _ecs(endpoint: str, get: HttpGet) -> CpuChoice:
     return CpuChoice(EcsCpu(endpoint, get), "an ECS task")
 
 
-def _cgroup(folder: Path) -> Cgroup | None:
+def _cgroup(folder: Path, clock: Clock) -> CgroupCpu | None:
     if (folder / "cgroup.controllers").is_file():
-        return CgroupV2(folder)
+        return CgroupV2(folder, clock)
     if (folder / "memory").is_dir() or (folder / "cpu").is_dir():
-        return CgroupV1(folder)
+        return CgroupV1(folder, clock)
     return None
 
 
-def _has_quota(cgroup: Cgroup) -> bool:
+def _has_quota(cgroup: CgroupCpu) -> bool:
     try:
         return cgroup.quota_cpus() is not None
     except CpuUnreadable:

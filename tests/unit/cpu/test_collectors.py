@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kcl_daemon.cpu.sources import CgroupCpu, CgroupV1, CgroupV2, EcsCpu, HostCpu
+from kcl_daemon.cpu.sources import CgroupV1, CgroupV2, EcsCpu, HostCpu
 from kcl_daemon.errors import CpuUnreadable
 from kcl_daemon.ports import Cpu
 from tests.unit.cpu.machine import HandClock, Machine, ecs
@@ -21,11 +21,11 @@ def _host(machine: Machine, clock: HandClock) -> Cpu:
 
 
 def _v1(machine: Machine, clock: HandClock) -> Cpu:
-    return CgroupCpu(CgroupV1(machine.cgroups), clock)
+    return CgroupV1(machine.cgroups, clock)
 
 
 def _v2(machine: Machine, clock: HandClock) -> Cpu:
-    return CgroupCpu(CgroupV2(machine.cgroups), clock)
+    return CgroupV2(machine.cgroups, clock)
 
 
 _RECORDINGS: list[tuple[str, _MakeCpu, float, list[float | None]]] = [

@@ -29,7 +29,7 @@ _NUMBERS = st.floats(0, 1e18, allow_nan=False)
 
 
 def _host(**added: int) -> HostTimes:
-    return replace(_HOST, **{name: getattr(_HOST, name) + value for name, value in added.items()})
+    return _HOST._replace(**{name: getattr(_HOST, name) + value for name, value in added.items()})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import anyio
 import pytest
 
-from kcl_daemon.cpu.sources import EcsCpu, MetadataClient
+from kcl_daemon.cpu.sources import EcsCpu, metadata_client
 from kcl_daemon.errors import CpuUnreadable
 from tests.unit.cpu.machine import ecs
 
@@ -60,7 +60,7 @@ def server() -> Iterator[str]:
 
 @pytest.mark.anyio
 async def test_a_container_is_measured_over_http(server: str) -> None:
-    cpu = EcsCpu(f"{server}/v4/id", MetadataClient().get)
+    cpu = EcsCpu(f"{server}/v4/id", metadata_client())
     assert await cpu.sample() == pytest.approx(0.25 / 0.375 * 100)
 
 
@@ -68,7 +68,7 @@ async def test_a_container_is_measured_over_http(server: str) -> None:
 async def test_proxies_are_not_asked(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert await MetadataClient().get(f"{server}/v4/id") == ecs("container.json")
+    assert await metadata_client()(f"{server}/v4/id") == ecs("container.json")
 
 
 @pytest.mark.anyio
@@ -77,9 +77,9 @@ async def test_proxies_are_not_asked(server: str, monkeypatch: pytest.MonkeyPatc
     [("/nothing", "status 404"), ("/moved", "status 302"), ("/garbage", "not http"), ("/hangs", "timed out")],
 )
 async def test_everything_but_an_answer_of_200_is_told(server: str, path: str, problem: str) -> None:
-    client = MetadataClient(timeout_s=0.2 if path == "/hangs" else 60)
+    get = metadata_client(timeout_s=0.2 if path == "/hangs" else 60)
     with pytest.raises(CpuUnreadable, match=problem):
-        await client.get(server + path)
+        await get(server + path)
 
 
 @pytest.mark.anyio
@@ -87,19 +87,19 @@ async def test_nobody_listening_is_told() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(CpuUnreadable, match="refused"):
-            await MetadataClient().get(f"http://127.0.0.1:{bound.getsockname()[1]}/")
+            await metadata_client()(f"http://127.0.0.1:{bound.getsockname()[1]}/")
 
 
 @pytest.mark.anyio
 async def test_an_address_that_is_none_is_told() -> None:
     with pytest.raises(CpuUnreadable, match="nonnumeric port: 'port'"):
-        await MetadataClient().get("http://127.0.0.1:port/")
+        await metadata_client()("http://127.0.0.1:port/")
 
 
 @pytest.mark.anyio
 async def test_a_request_can_be_cancelled_while_the_server_is_silent(server: str) -> None:
-    client = MetadataClient(timeout_s=120)
+    get = metadata_client(timeout_s=120)
     with anyio.fail_after(60):
         with anyio.move_on_after(0.05) as scope:
-            await client.get(f"{server}/hangs")
+            await get(f"{server}/hangs")
     assert scope.cancelled_caught
