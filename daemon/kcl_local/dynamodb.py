@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Self
+from functools import cache
+from typing import TYPE_CHECKING, Final, Literal, Self, cast
 from urllib.parse import parse_qs
 
 import botocore.session
@@ -60,9 +61,8 @@ class MotoEndpoint(FaultyService):
     def __init__(self, service: Service, others: Mapping[str, Other] | None = None) -> None:
         super().__init__()
         self._service = service
-        self._application = create_backend_app(service.backend)
+        self._application = _application(service.backend)
         self._others: Mapping[str, Other] = others or {}
-        self._applications: dict[Other, WSGIApplication] = {}
 
     def application(self) -> web.Application:
         served = web.Application(client_max_size=BODY_BYTES_MAX)
@@ -80,7 +80,8 @@ class MotoEndpoint(FaultyService):
         body = await request.read()
         target = request.headers.get("X-Amz-Target", "")
         if self._others and not target.startswith(self._service.target):
-            return _perform(self._other(target), request, body)
+            other = next(name for prefix, name in self._others.items() if target.startswith(prefix))
+            return _perform(_application(other), request, body)
         operation = self._operation(request, body)
         self.calls[operation] += 1
         fault = self.faults.take(operation)
@@ -91,12 +92,6 @@ class MotoEndpoint(FaultyService):
         if fault.after:
             _perform(self._application, request, body)
         return drop(request) if fault.code == DROP else self._failure(operation, fault.code)
-
-    def _other(self, target: str) -> WSGIApplication:
-        name = next(name for prefix, name in self._others.items() if target.startswith(prefix))
-        if name not in self._applications:
-            self._applications[name] = create_backend_app(name)
-        return self._applications[name]
 
     def _operation(self, request: web.Request, body: bytes) -> str:
         target = request.headers.get("X-Amz-Target", "")
@@ -110,6 +105,11 @@ class MotoEndpoint(FaultyService):
         return web.Response(
             status=http_status(code), body=orjson.dumps(explained), content_type="application/x-amz-json-1.0"
         )
+
+
+@cache
+def _application(service: Literal["dynamodb", "cloudwatch", "sts", "glue"]) -> WSGIApplication:
+    return cast("WSGIApplication", create_backend_app(service))
 
 
 def _perform(application: WSGIApplication, request: web.Request, body: bytes) -> web.Response:

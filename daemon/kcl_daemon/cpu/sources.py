@@ -15,7 +15,6 @@ reading Java makes 0 %, here it is None: a failed capture. Parsers raise ValueEr
 
 from __future__ import annotations
 
-import os
 import urllib.request
 from abc import ABC, abstractmethod
 from collections import deque
@@ -301,19 +300,12 @@ _READ_BYTES: Final = 4096
 def read(path: Path, parse: Callable[[str], T]) -> T:
     """Parse the first 4 KiB of a file; CpuUnreadable with the path if it is missing or malformed."""
     try:
-        return parse(_start(path).decode("ascii"))
+        with path.open("rb", buffering=0) as file:
+            return parse((file.read(_READ_BYTES) or b"").decode("ascii"))
     except OSError as error:
         raise CpuUnreadable(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise CpuUnreadable(f"{path}: {error}") from error
-
-
-def _start(path: Path) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, _READ_BYTES)
-    finally:
-        os.close(descriptor)
 
 
 _NANOSECONDS_PER_US: Final = 1_000

@@ -121,8 +121,10 @@ async def _load(set_up: Stage, screen: Screen, feed: Feed, pace: WriteRate) -> f
 async def _show(set_up: Stage, screen: Screen, spark: SparkJob | None) -> None:
     while True:
         await set_up.poll()
-        counted = None if spark is None else await spark.poll()
-        screen.show(DemoProgress(set_up.elapsed_s(), set_up.checker.progress(), counted))
+        if spark is not None:
+            await spark.poll()
+        output = None if spark is None else spark.output
+        screen.show(DemoProgress(set_up.elapsed_s(), set_up.checker.progress(), output))
         await anyio.sleep(POLL_EVERY_S)
 
 

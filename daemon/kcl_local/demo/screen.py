@@ -6,19 +6,16 @@ import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import click
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
 from kcl_local.demo.check import Checker, CheckResult, ShardProgress, ShardState
-from kcl_local.demo.spark import SparkOutcome, SparkProgress
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.table import Table
-
+from kcl_local.demo.spark import SparkOutcome, SparkOutput
 
 PLAIN_EVERY_S: Final = 1.0
 _TABLE_PER_SECOND: Final = 4
@@ -37,7 +34,7 @@ class DemoProgress:
 
     elapsed_s: float
     shards: Sequence[ShardProgress]
-    spark: SparkProgress | None = None
+    spark: SparkOutput | None = None
 
     @property
     def written(self) -> int:
@@ -102,11 +99,9 @@ def plain_line(progress: DemoProgress) -> str:
     return f"{progress.elapsed_s:5.1f} s  {totals} | {shards}{spark}"
 
 
-def spark_in_words(spark: SparkProgress) -> str:
-    top = ", ".join(f"{word} {count:,}" for word, count in spark.top)
-    return (
-        f"{spark.records:,} records in {spark.batches} batches, {spark.windows} windows: {top or 'starting'}"
-    )
+def spark_in_words(spark: SparkOutput) -> str:
+    top = ", ".join(f"{word} {count:,}" for word, count in spark.top())
+    return f"{len(spark.seen):,} records in {spark.batches} batches, {spark.windows} windows: {top or 'starting'}"
 
 
 class TableScreen:
@@ -123,9 +118,6 @@ class TableScreen:
 
 def progress_table(progress: DemoProgress) -> Table:
     """Fits into 80 columns."""
-    from rich import box  # noqa: PLC0415 - only where there is a terminal
-    from rich.table import Table  # noqa: PLC0415
-
     table = Table(
         title=f"{progress.elapsed_s:.0f} s", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
@@ -158,12 +150,9 @@ Screen: TypeAlias = PlainScreen | TableScreen
 
 @contextmanager
 def open_screen(*, plain: bool) -> Generator[Screen]:
-    if plain or not sys.stdout.isatty() or find_spec("rich") is None:
+    if plain or not sys.stdout.isatty():
         yield PlainScreen()
         return
-    from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
-    from rich.live import Live  # noqa: PLC0415
-
     console = Console()
     with Live(console=console, refresh_per_second=_TABLE_PER_SECOND, transient=False) as live:
         yield TableScreen(console, live)

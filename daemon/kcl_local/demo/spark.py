@@ -36,14 +36,6 @@ Window = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class SparkProgress:
-    batches: int
-    records: int
-    windows: int
-    top: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SparkOutcome:
     """`words_agree` compares the counts per window with a batch computation over the stream."""
 
@@ -90,49 +82,44 @@ class SparkOutput:
     def windows(self) -> int:
         return len({start for start, _ in self.counts})
 
-    def progress(self) -> SparkProgress:
+    def top(self) -> list[tuple[str, int]]:
+        """The most frequent words with their counts."""
         totals: Counter[str] = Counter()
         for (_, word), count in self.counts.items():
             totals[word] += count
-        return SparkProgress(
-            batches=self.batches,
-            records=len(self.seen),
-            windows=self.windows,
-            top=tuple(totals.most_common(_TOP_WORDS)),
-        )
+        return totals.most_common(_TOP_WORDS)
 
 
 class SparkJob:
     def __init__(self, running: RunningProcess, stream: DemoStream, output: SparkOutput) -> None:
         self.running = running
+        self.output = output
         self._stream = stream
-        self._output = output
 
-    async def poll(self) -> SparkProgress:
-        await anyio.to_thread.run_sync(self._output.poll)
-        return self._output.progress()
+    async def poll(self) -> None:
+        await anyio.to_thread.run_sync(self.output.poll)
 
     async def settled(self, records: int) -> None:
         """Wait until all is counted, at most SETTLED_WITHIN_S."""
         with anyio.move_on_after(SETTLED_WITHIN_S):
-            while len(self._output.seen) < records:
+            while len(self.output.seen) < records:
                 await self.poll()
                 await anyio.sleep(_POLL_S)
             expected = await self._expected()
-            while self._output.counts != expected:
+            while self.output.counts != expected:
                 await self.poll()
                 await anyio.sleep(_POLL_S)
 
     async def close(self, written: Iterable[int]) -> SparkOutcome:
         exit_code = await self.running.stop(STOPPED_WITHIN_S)
         await self.poll()
-        seen, expected = self._output.seen, await self._expected()
+        seen, expected = self.output.seen, await self._expected()
         return SparkOutcome(
             records=len(seen),
             lost=sum(1 for number in written if str(number) not in seen),
             repeated=sum(count - 1 for count in seen.values()),
-            windows=self._output.windows,
-            words_agree=self._output.counts == expected,
+            windows=self.output.windows,
+            words_agree=self.output.counts == expected,
             exit_code=exit_code,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -196,10 +196,10 @@ class Stage:
         path.write_text(properties_text(self.urls, own, more or {}), "ascii")
         return path
 
-    @asynccontextmanager
-    async def daemon(self, properties: Path, name: str = "the daemon") -> AsyncGenerator[RunningProcess]:
-        async with self.processes.daemon(name, properties, self.ledgers) as running:
-            yield running
+    def daemon(
+        self, properties: Path, name: str = "the daemon"
+    ) -> AbstractAsyncContextManager[RunningProcess]:
+        return self.processes.daemon(name, properties, self.ledgers)
 
     async def poll(self) -> None:
         for shard in await self.stream.shards():

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
 
 ACTIVE_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.05
+
+# Short time-outs and no hidden retries, so that the producer knows what happened.
+_CONFIG: Final = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 1})
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,14 +65,6 @@ def shards_to_merge(shards: Iterable[ShardView]) -> tuple[ShardView, ShardView] 
     return min(pairs, key=lambda pair: len(pair[0].parents) + len(pair[1].parents), default=None)
 
 
-@contextmanager
-def errors_of(operation: str) -> Generator[None]:
-    try:
-        yield
-    except (ClientError, BotoCoreError) as error:
-        raise DemoError(f"{operation} failed: {error}") from error
-
-
 async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """A cancelled task waits for the end of the call."""
     return await to_thread.run_sync(partial(call, *args, **kwargs))
@@ -78,33 +72,26 @@ async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
 async def call(operation: str, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """A call of AWS, in a thread; DemoError names the operation if it fails."""
-    with errors_of(operation):
+    try:
         return await in_thread(method, *args, **kwargs)
+    except (ClientError, BotoCoreError) as error:
+        raise DemoError(f"{operation} failed: {error}") from error
 
 
 def local_session() -> boto3.Session:
     """It ignores the user's profiles and files: the demo must not reach an AWS account."""
     nothing = (None, None, None, None)
     session = botocore.session.Session(session_vars={"profile": nothing, "config_file": nothing})
-    return boto3.Session(
-        ACCESS["AWS_ACCESS_KEY_ID"],
-        ACCESS["AWS_SECRET_ACCESS_KEY"],
-        region_name=REGION,
-        botocore_session=session,
-    )
-
-
-def client_config() -> Config:
-    """Short time-outs and no hidden retries, so that the producer knows what happened."""
-    return Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 1})
+    keys = ACCESS["AWS_ACCESS_KEY_ID"], ACCESS["AWS_SECRET_ACCESS_KEY"]
+    return boto3.Session(*keys, region_name=REGION, botocore_session=session)
 
 
 def kinesis_client(url: str) -> KinesisClient:
-    return local_session().client("kinesis", endpoint_url=url, config=client_config())
+    return local_session().client("kinesis", endpoint_url=url, config=_CONFIG)
 
 
 def dynamodb_client(url: str) -> DynamoDBClient:
-    return local_session().client("dynamodb", endpoint_url=url, config=client_config())
+    return local_session().client("dynamodb", endpoint_url=url, config=_CONFIG)
 
 
 class DemoStream:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from anyio import wait_readable
 
@@ -116,21 +116,13 @@ READ_BYTES: Final = 64 * 1024
 STDIN: Final = 0
 
 
-class Feed(Protocol):
-    @property
-    def description(self) -> str: ...
-
-    async def take(self, most: int) -> Sequence[Line]:
-        """From one to `most` lines; waits for the first. Empty means the end. Cancelling loses no line."""
-        ...
-
-
 class FileFeed:
     def __init__(self, description: str, lines: Iterator[Line]) -> None:
         self.description = description
         self._lines = lines
 
     async def take(self, most: int) -> Sequence[Line]:
+        """From one to `most` lines; waits for the first. Empty means the end. Cancelling loses no line."""
         try:
             return list(islice(self._lines, most))
         except OSError as error:
@@ -168,6 +160,9 @@ class PipeFeed:
     def _next_whole(self) -> Iterator[bytes]:
         while self._whole:  # `take` never reads past it, so this ends only with the text
             yield self._whole.popleft()
+
+
+Feed: TypeAlias = FileFeed | PipeFeed
 
 
 def library_feed() -> FileFeed:

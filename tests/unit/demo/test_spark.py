@@ -19,7 +19,7 @@ from pyarrow import parquet
 from kcl_local.demo import spark
 from kcl_local.demo.check import CheckResult
 from kcl_local.demo.screen import DemoOutcome, DemoProgress, plain_line, progress_table, report
-from kcl_local.demo.spark import SparkOutcome, SparkOutput, SparkProgress
+from kcl_local.demo.spark import SparkOutcome, SparkOutput
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 RIGHT = SparkOutcome(records=10, lost=0, repeated=0, windows=2, words_agree=True, exit_code=0)
@@ -52,7 +52,8 @@ def test_of_a_word_in_a_window_the_newest_batch_counts(tmp_path: Path) -> None:
     output.poll()
     start_s = int(START.timestamp())
     assert output.counts == {(start_s, "a"): 5, (start_s, "b"): 2}
-    assert output.progress() == SparkProgress(batches=2, records=0, windows=1, top=(("a", 5), ("b", 2)))
+    assert (output.batches, len(output.seen), output.windows) == (2, 0, 1)
+    assert output.top() == [("a", 5), ("b", 2)]
 
 
 def test_only_files_that_the_sinks_log_names_are_seen_and_each_once(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_only_files_that_the_sinks_log_names_are_seen_and_each_once(tmp_path: Pa
 def test_nothing_there_yet_is_nothing_seen(tmp_path: Path) -> None:
     output = SparkOutput(tmp_path)
     output.poll()
-    assert output.progress().records == 0
+    assert output.seen == Counter()
 
 
 def outcome(spark: SparkOutcome | None) -> DemoOutcome:
@@ -90,7 +91,9 @@ def test_the_report_tells_of_spark_where_it_ran() -> None:
 
 
 def test_the_screen_shows_where_spark_is() -> None:
-    progress = DemoProgress(1.0, (), SparkProgress(3, 1_200, 2, (("the", 50),)))
+    seen = Counter(map(str, range(1_200)))
+    output = SparkOutput(Path("absent"), counts={(0, "the"): 20, (5, "the"): 30}, seen=seen, batches=3)
+    progress = DemoProgress(1.0, (), output)
     assert plain_line(progress).endswith("spark 1,200 records in 3 batches, 2 windows: the 50")
     assert "1,200 records" in str(progress_table(progress).caption)
 
