@@ -113,9 +113,10 @@ class _Order(msgspec.Struct):
 @contextmanager
 def refused_as(outcome: str, *more: type[Exception]) -> Generator[None]:
     """Status 400 for a body that is wrong, and for `more`."""
+    wrong: tuple[type[Exception], ...] = (ValueError, msgspec.MsgspecError, *more)
     try:
         yield
-    except (ValueError, msgspec.MsgspecError, *more) as error:
+    except wrong as error:
         raise web.HTTPBadRequest(text=f"{outcome}: {error}\n") from error
 
 
