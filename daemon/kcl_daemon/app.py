@@ -3,22 +3,23 @@
 Building calls nothing outside the process; `Worker.run` does.
 """
 
+# ruff: noqa: PLW0108 - a lambda finds its part when it is called, not when it is made
+
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Final
 
 from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.context import ConsumerContext, ShardCooldowns
 from kcl_daemon.cpu.sources import CpuSampler
-from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, StaleWorkerReaper, assignment_strategies
+from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, assignment_strategies
 from kcl_daemon.fleet.context import Broadcast, Timings, WorkerContext, timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
-from kcl_daemon.fleet.elector import ElectionInputs, Elector
-from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, OwnLeaseCleanup
+from kcl_daemon.fleet.elector import Elector
+from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, clean_own_leases
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.reporter import Reporter
@@ -45,7 +46,7 @@ from kcl_daemon.migrations.kcl2_loops import (
 )
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.migrations.kcl2_taking import LeaseTaker, TakingOptions
-from kcl_daemon.migrations.one_table_loops import MigrationResources, TableMigrator
+from kcl_daemon.migrations.one_table_loops import TableMigrator
 from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_daemon.ports import (
     NO_METERS,
@@ -71,7 +72,7 @@ from kcl_daemon.progress.watchdog import StallLimits, Watchdog
 from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.shards.lineage import parents_first
 from kcl_daemon.telemetry.snapshot import Snapshots, SparkSource, no_spark
-from kcl_daemon.worker import GaugeInputs, Gauges, Worker, WorkerLoops
+from kcl_daemon.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +100,6 @@ class Adapters:
     meters: Meters = NO_METERS
     cloudwatch: CloudWatch | None = None
     state_folder: StateFolder | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AppContext:
-    context: WorkerContext
-    incarnation: Incarnation
-    settings: Settings
-    adapters: Adapters
-    tables: ApplicationTables
-    malformed: MalformedRowLog
-    worker: Worker
-    streams: SingleStreamTracker | MultiStreamTracker
-    readers: ReaderFactory
 
 
 def streams_of(
@@ -153,78 +141,9 @@ def shard_sync_of(
 
     if isinstance(streams, SingleStreamTracker):
         return shard_sync(streams.stream)
-    former = FormerStreamCleanup(
-        table=table,
-        streams=streams,
-        settings=settings.streams,
-        clock=context.clock,
-        log=context.log,
-        meters=context.meters,
-    )
+    former = FormerStreamCleanup(context, table=table, streams=streams, settings=settings.streams)
     return MultiStreamShardSync(
-        table=table,
-        streams=streams,
-        shard_sync_of=shard_sync,
-        former=former,
-        log=context.log,
-        meters=context.meters,
-    )
-
-
-def versions_of(common: AppContext, switcher: ComponentSwitcher) -> ClientVersionMonitor:
-    return ClientVersionMonitor(
-        common.context,
-        table=common.adapters.tables.coordinator,
-        config=common.settings.leases.client_version_config,
-        switcher=switcher,
-    )
-
-
-def migrator_of(
-    common: AppContext, monitor: FleetMonitor, elector: Elector, reporter: Reporter
-) -> TableMigrator:
-    means = MigrationResources(
-        monitor=monitor, transactions=common.adapters.transactions, report=reporter.report
-    )
-    return TableMigrator(
-        common.context,
-        routes=common.tables.routes,
-        settings=common.settings.tables,
-        elector=elector,
-        means=means,
-    )
-
-
-def reporter_of(
-    common: AppContext, elector: Elector, on_other: Callable[[Incarnation], bool]
-) -> tuple[Reporter, CpuSampler | None]:
-    sampler = sampler_of(common)
-    reporter = Reporter(
-        common.context,
-        table=common.tables.routes.reports,
-        cpu_averages=None if sampler is None else sampler.averages,
-        cpu_host=None if sampler is None else common.adapters.cpu_host,
-        java_leader=lambda: elector.java_leader,
-        incarnation=common.incarnation,
-        on_other=on_other,
-    )
-    elector.on_java_leader(reporter.wake)
-    return reporter, sampler
-
-
-def sampler_of(common: AppContext) -> CpuSampler | None:
-    """None if there is no CPU figure, or none is wanted."""
-    adapters, balance = common.adapters, common.settings.balance
-    if adapters.cpu is None or balance.disable_worker_metrics:
-        return None
-    return CpuSampler(
-        cpu=adapters.cpu,
-        clock=adapters.clock,
-        randomness=adapters.randomness,
-        log=common.context.log,
-        capture_s=common.context.timings.capture_s,
-        max_averages=balance.persisted_averages,
-        meters=adapters.meters,
+        context, table=table, streams=streams, shard_sync_of=shard_sync, former=former
     )
 
 
@@ -243,361 +162,372 @@ def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
     )
 
 
-def watchdog_of(settings: Settings, periods: Timings, clock: Clock, log: Log) -> Watchdog:
-    return Watchdog(
-        active_leases=ActiveLeases(),
-        limits=stall_limits_of(settings, periods),
-        failover_s=periods.failover_s,
-        clock=clock,
-        log=log,
-    )
+class Application:
+    """All parts of one daemon, each made when it is first asked for.
 
+    A part gets what it needs in its constructor. Where two parts need each other, one of them gets a callback.
+    """
 
-def predecessors_of(
-    common: AppContext, renewer: LeaseRenewer, elector: Elector, discovery: Discovery
-) -> Predecessors:
-    most = common.settings.leases.max_leases_for_worker
-    return Predecessors(
-        common.context,
-        folder=common.adapters.state_folder,
-        tables=common.adapters.tables,
-        mine=common.incarnation,
-        elector=elector,
-        room=lambda: most - len(renewer.held),
-        on_taken=discovery.take_assigned,
-        on_same_id=discovery.wake,
-    )
+    def __init__(self, settings: Settings, adapters: Adapters, spark: SparkSource = no_spark) -> None:
+        log = adapters.log.bind(worker_id=settings.worker_id)
+        self._settings = settings
+        self._adapters = adapters
+        self._spark = spark
+        self._context = WorkerContext(
+            worker_id=WorkerId(settings.worker_id),
+            clock=adapters.clock,
+            randomness=adapters.randomness,
+            timings=timings(settings.leases, settings.balance),
+            log=log,
+            meters=adapters.meters,
+        )
+        self._incarnation = Incarnation(adapters.clock.wall_ms(), adapters.randomness.token())
+        self._application_tables = ApplicationTables(
+            adapters.tables,
+            settings=settings.tables,
+            clock=adapters.clock,
+            log=log,
+            meters=adapters.meters,
+        )
+        self._tables = self._application_tables.tables
+        self._routes = self._application_tables.routes
+        self._malformed = MalformedRowLog(log)
 
+    @cached_property
+    def worker(self) -> Worker:
+        return Worker(
+            context=self._context,
+            tables=self._application_tables,
+            streams=self._streams,
+            check_leases=partial(
+                require_same_stream_mode, self._tables.leases, many=self._settings.reads_many
+            ),
+            start_pause_s=self._settings.leases.start_backoff_ms / 1000,
+            consumers=self._consumers,
+            renewer=self._renewer,
+            elector=self._elector,
+            reporter=self._reporter,
+            discovery=self._discovery,
+            taker=self._taker,
+            shuffle=self._shuffle,
+            switcher=self._switcher,
+            versions=self._versions,
+            shutdown_handoff=self._shutdown_handoff,
+            monitor=self._monitor,
+            predecessors=self._predecessors,
+            duplicate_detector=self._duplicate_detector,
+            watchdog=self._watchdog,
+            clean_own_leases=self._clean_own_leases,
+            may_change_decider=self._settings.leases.client_version_config is not ClientVersionConfig.V3X,
+            buffered_bytes=lambda: self._readers.reserved_bytes,
+        )
 
-def duplicate_detector_of(common: AppContext, predecessors: Predecessors) -> DuplicateWorkerDetector:
-    return DuplicateWorkerDetector(
-        common.context,
-        tables=common.adapters.tables,
-        mine=common.incarnation,
-        predecessors=predecessors,
-        on_newer_worker=common.worker.fail,
-    )
+    @cached_property
+    def snapshots(self) -> Snapshots:
+        return Snapshots(
+            self.worker,
+            application=self._settings.application_name,
+            worker_id=self._context.worker_id,
+            clock=self._context.clock,
+            log=self._context.log,
+            spark=self._spark,
+            place=partial(location_of, self._settings, self.worker),
+        )
 
+    @cached_property
+    def _streams(self) -> SingleStreamTracker | MultiStreamTracker:
+        context = self._context
+        return streams_of(
+            self._settings, self._adapters.kinesis, context.clock, context.log, table=self._tables.leases
+        )
 
-def lost_to_duplicate(duplicate_detector: DuplicateWorkerDetector, reporter: Reporter) -> None:
-    """Count the loss, and report now: that reads our worker row."""
-    duplicate_detector.lease_lost()
-    reporter.wake()
+    @cached_property
+    def _readers(self) -> ReaderFactory:
+        adapters = self._adapters
+        return ReaderFactory(
+            self._settings,
+            kinesis=adapters.kinesis,
+            fan_out=adapters.fan_out,
+            clock=adapters.kinesis_clock or adapters.clock,
+            randomness=adapters.randomness,
+            log=self._context.log,
+            schemas=adapters.schemas,
+            meters=adapters.meters,
+        )
 
+    @cached_property
+    def _consumers(self) -> ConsumerContext:
+        settings, adapters, context = self._settings, self._adapters, self._context
+        return ConsumerContext(
+            settings=settings,
+            timings=context.timings,
+            streams=self._streams,
+            renewer=self._renewer,
+            table=self._tables.leases,
+            kinesis=adapters.kinesis,
+            children=adapters.children,
+            clock=context.clock,
+            randomness=context.randomness,
+            log=context.log,
+            readers=self._readers,
+            meters=context.meters,
+            shard_finished=Broadcast(context.clock),
+            on_leases_created=self._wake_assignment,
+            on_lease_written=self._discovery.take_assigned,
+            degraded=ShardCooldowns(context.clock, settings.failures.degraded_ms / 1000),
+            dead_letters=adapters.dead_letters,
+            on_fatal=lambda error: self.worker.fail(error),
+        )
 
-__all__ = ["Adapters", "build"]
+    def _wake_assignment(self) -> None:
+        """There are leases without an owner. Only the loops of the current mode run."""
+        self._assigner.wake()
+        self._taker.wake()
+        self._discovery.wake()
+
+    @cached_property
+    def _renewer(self) -> LeaseRenewer:
+        return LeaseRenewer(
+            self._context, table=self._tables.leases, on_duplicate=self._lease_lost_to_duplicate
+        )
+
+    def _lease_lost_to_duplicate(self) -> None:
+        """Count the loss, and report now: that reads our worker row."""
+        self._duplicate_detector.lease_lost()
+        self._reporter.wake()
+
+    @cached_property
+    def _monitor(self) -> FleetMonitor:
+        max_depth = self._settings.shards.waiting_generations_most
+        return FleetMonitor(
+            self._context,
+            tables=self._tables,
+            max_leases_for_worker=self._settings.leases.max_leases_for_worker,
+            malformed=self._malformed,
+            prioritize=list if max_depth is None else partial(parents_first, max_depth=max_depth),
+        )
+
+    @cached_property
+    def _notifier(self) -> AssignmentNotifier:
+        return AssignmentNotifier(self._context, on_assigned=lambda: self._discovery.leases_assigned())
+
+    @cached_property
+    def _elector(self) -> Elector:
+        return Elector(
+            self._context,
+            table=self._routes.lock,
+            notifier=self._notifier,
+            renewer=self._renewer,
+            monitor=self._monitor,
+            on_elected=lambda: self._assigner.begin_term(),
+            on_java_leader=lambda: self._reporter.wake(),
+        )
+
+    @cached_property
+    def _discovery(self) -> Discovery:
+        return Discovery(
+            self._context,
+            table=self._tables.leases,
+            renewer=self._renewer,
+            malformed=self._malformed,
+            leading=lambda: self._elector.is_leader,
+            on_found=lambda held: self.worker.on_lease_found(held),
+            notifier=self._notifier,
+        )
+
+    @cached_property
+    def _watchdog(self) -> Watchdog:
+        context = self._context
+        return Watchdog(
+            active_leases=ActiveLeases(),
+            limits=stall_limits_of(self._settings, context.timings),
+            failover_s=context.timings.failover_s,
+            clock=context.clock,
+            log=context.log,
+        )
+
+    def _shard_sync(self) -> ShardSync | MultiStreamShardSync:
+        """Each way to lead (`Assigner`, `LeaseTaker`) has its own."""
+        return shard_sync_of(
+            self._streams,
+            self._settings,
+            self._context,
+            table=self._tables.leases,
+            kinesis=self._adapters.kinesis,
+        )
+
+    @cached_property
+    def _assigner(self) -> Assigner:
+        discovery = self._discovery
+        return Assigner(
+            self._context,
+            tables=self._tables,
+            monitor=self._monitor,
+            elector=self._elector,
+            shard_sync=self._shard_sync(),
+            strategies=assignment_strategies(self._settings),
+            stale_worker_s=self._settings.balance.stale_worker_s,
+            listener=AssignmentListener(
+                discovery.offer, discovery.take_assigned, self._watchdog.active_leases.decided
+            ),
+        )
+
+    @cached_property
+    def _shuffle(self) -> ShuffleLeader:
+        return ShuffleLeader(self._context)
+
+    @cached_property
+    def _taker(self) -> LeaseTaker:
+        leases = self._settings.leases
+        return LeaseTaker(
+            self._context,
+            table=self._tables.leases,
+            renewer=self._renewer,
+            leader=self._shuffle,
+            shard_sync=self._shard_sync(),
+            options=TakingOptions(
+                failover_s=self._context.timings.failover_s,
+                max_leases_for_worker=leases.max_leases_for_worker,
+                max_leases_to_steal=leases.max_leases_to_steal,
+                priority=leases.priority_assignment,
+            ),
+            malformed=self._malformed,
+            on_found=lambda held: self.worker.on_lease_found(held),
+        )
+
+    @cached_property
+    def _predecessors(self) -> Predecessors:
+        renewer, most = self._renewer, self._settings.leases.max_leases_for_worker
+        return Predecessors(
+            self._context,
+            folder=self._adapters.state_folder,
+            tables=self._tables,
+            mine=self._incarnation,
+            elector=self._elector,
+            room=lambda: most - len(renewer.held),
+            on_taken=self._discovery.take_assigned,
+            on_same_id=self._discovery.wake,
+        )
+
+    @cached_property
+    def _duplicate_detector(self) -> DuplicateWorkerDetector:
+        return DuplicateWorkerDetector(
+            self._context,
+            tables=self._tables,
+            mine=self._incarnation,
+            predecessors=self._predecessors,
+            on_newer_worker=lambda error: self.worker.fail(error),
+        )
+
+    @cached_property
+    def _sampler(self) -> CpuSampler | None:
+        """None if there is no CPU figure, or none is wanted."""
+        balance, context = self._settings.balance, self._context
+        if self._adapters.cpu is None or balance.disable_worker_metrics:
+            return None
+        return CpuSampler(
+            cpu=self._adapters.cpu,
+            clock=context.clock,
+            randomness=context.randomness,
+            log=context.log,
+            capture_s=context.timings.capture_s,
+            max_averages=balance.persisted_averages,
+            meters=context.meters,
+        )
+
+    @cached_property
+    def _reporter(self) -> Reporter:
+        sampler, elector = self._sampler, self._elector
+        return Reporter(
+            self._context,
+            table=self._routes.reports,
+            cpu_averages=None if sampler is None else sampler.averages,
+            cpu_host=None if sampler is None else self._adapters.cpu_host,
+            java_leader=lambda: elector.java_leader,
+            incarnation=self._incarnation,
+            on_other=self._duplicate_detector.is_seen,
+        )
+
+    @cached_property
+    def _upgrader(self) -> Upgrader:
+        return Upgrader(
+            self._context,
+            tables=self._tables,
+            monitor=self._monitor,
+            leader=self._shuffle,
+            on_upgraded=lambda: self._versions.wake(),
+        )
+
+    @cached_property
+    def _migrator(self) -> TableMigrator:
+        return TableMigrator(
+            self._context,
+            routes=self._routes,
+            settings=self._settings.tables,
+            elector=self._elector,
+            monitor=self._monitor,
+            transactions=self._adapters.transactions,
+            report=self._reporter.report,
+            may_drive=lambda: self._versions.version is ClientVersion.V3X,
+        )
+
+    @cached_property
+    def _switcher(self) -> ComponentSwitcher:
+        sampler = self._sampler
+        tasks = SwitchedTasks(
+            reporter=PausableTask(self._reporter.run),
+            sampler=None if sampler is None else PausableTask(sampler.run),
+            index=PausableTask(self._application_tables.complete_index),
+            discovery=PausableTask(self._discovery.run),
+            taker=PausableTask(self._taker.run),
+            elector=PausableTask(self._elector.run),
+            assigner=PausableTask(self._assigner.run),
+            upgrader=PausableTask(self._upgrader.run),
+            migrator=PausableTask(self._migrator.run),
+        )
+        return ComponentSwitcher(tasks, renewer=self._renewer, elector=self._elector, shuffle=self._shuffle)
+
+    @cached_property
+    def _versions(self) -> ClientVersionMonitor:
+        return ClientVersionMonitor(
+            self._context,
+            table=self._tables.coordinator,
+            config=self._settings.leases.client_version_config,
+            switcher=self._switcher,
+        )
+
+    @cached_property
+    def _shutdown_handoff(self) -> ShutdownHandoff:
+        chosen = assignment_strategies(self._settings)
+        return ShutdownHandoff(
+            self._context,
+            renewer=self._renewer,
+            monitor=self._monitor,
+            elector=self._elector,
+            place=chosen.place if chosen.graceful else None,
+            grace_s=self._settings.child.shutdown_grace_ms / 1000,
+        )
+
+    async def _clean_own_leases(self) -> None:
+        elector, shuffle = self._elector, self._shuffle
+        await clean_own_leases(
+            self._context,
+            table=self._tables.leases,
+            finished=self._own_finished,
+            leading=lambda: elector.is_leader or shuffle.leads,
+            settings=self._settings.shards,
+        )
+
+    def _own_finished(self) -> set[LeaseKey]:
+        held = self._renewer.held.values()
+        return {*self._discovery.finished, *(each.key for each in held if each.lease.is_finished)}
 
 
 def build(settings: Settings, adapters: Adapters) -> Worker:
-    log = adapters.log.bind(worker_id=settings.worker_id)
-    meters = adapters.meters
-    tables = ApplicationTables(
-        adapters.tables, settings=settings.tables, clock=adapters.clock, log=log, meters=meters
-    )
-    adapters = replace(adapters, tables=tables.tables)
-    streams = streams_of(settings, adapters.kinesis, adapters.clock, log, table=adapters.tables.leases)
-    worker = Worker(
-        tables=tables,
-        streams=streams,
-        polls_leases=partial(require_same_stream_mode, adapters.tables.leases, many=settings.reads_many),
-        clock=adapters.clock,
-        log=log,
-        start_pause_s=settings.leases.start_backoff_ms / 1000,
-        meters=meters,
-    )
-    context = WorkerContext(
-        worker_id=WorkerId(settings.worker_id),
-        clock=adapters.clock,
-        randomness=adapters.randomness,
-        timings=timings(settings.leases, settings.balance),
-        log=log,
-        meters=meters,
-    )
-    common = AppContext(
-        context=context,
-        incarnation=Incarnation(adapters.clock.wall_ms(), adapters.randomness.token()),
-        settings=settings,
-        adapters=adapters,
-        tables=tables,
-        malformed=MalformedRowLog(log),
-        worker=worker,
-        streams=streams,
-        readers=_readers(settings, adapters, log),
-    )
-    loops, wake = _loops(common)
-    parts = ConsumerContext(
-        settings=settings,
-        timings=common.context.timings,
-        streams=streams,
-        renewer=loops.renewer,
-        table=adapters.tables.leases,
-        kinesis=adapters.kinesis,
-        children=adapters.children,
-        clock=adapters.clock,
-        randomness=adapters.randomness,
-        log=log,
-        readers=common.readers,
-        meters=meters,
-        shard_finished=Broadcast(adapters.clock),
-        on_leases_created=wake,
-        on_lease_written=loops.discovery.take_assigned,
-        degraded=ShardCooldowns(adapters.clock, settings.failures.degraded_ms / 1000),
-        dead_letters=adapters.dead_letters,
-        on_fatal=worker.fail,
-    )
-    worker.attach(loops, parts)
-    return worker
-
-
-def _readers(settings: Settings, adapters: Adapters, log: Log) -> ReaderFactory:
-    return ReaderFactory(
-        settings,
-        kinesis=adapters.kinesis,
-        fan_out=adapters.fan_out,
-        clock=adapters.kinesis_clock or adapters.clock,
-        randomness=adapters.randomness,
-        log=log,
-        schemas=adapters.schemas,
-        meters=adapters.meters,
-    )
-
-
-def _loops(common: AppContext) -> tuple[WorkerLoops, Callable[[], None]]:
-    """All loops, and the wakeup for leases without an owner."""
-    tables, clock, log = common.adapters.tables, common.adapters.clock, common.context.log
-    renewer = _renewer(common)
-    monitor = _monitor(common)
-    notifier = AssignmentNotifier(clock=clock, timings=common.context.timings)
-    elector = _elector(common, renewer, monitor, notifier)
-    discovery = _discovery(common, renewer, elector, notifier)
-    watchdog = watchdog_of(common.settings, common.context.timings, clock, log)
-    assigner = _assigner(common, monitor, elector, discovery, watchdog.active_leases)
-    shuffle = ShuffleLeader(worker_id=common.context.worker_id, clock=clock, log=log)
-    taker = _taker(common, renewer, shuffle)
-    predecessors = predecessors_of(common, renewer, elector, discovery)
-    duplicate_detector = duplicate_detector_of(common, predecessors)
-    reporter, sampler = reporter_of(common, elector, duplicate_detector.is_seen)
-    renewer.on_namesake = partial(lost_to_duplicate, duplicate_detector, reporter)
-    upgrader = Upgrader(
-        common.context,
-        tables=tables,
-        monitor=monitor,
-        leader=shuffle,
-    )
-    migrator = migrator_of(common, monitor, elector, reporter)
-    tasks = SwitchedTasks(
-        reporter=PausableTask(reporter.run),
-        sampler=None if sampler is None else PausableTask(sampler.run),
-        index=PausableTask(common.tables.complete_index),
-        discovery=PausableTask(discovery.run),
-        taker=PausableTask(taker.run),
-        elector=PausableTask(elector.run),
-        assigner=PausableTask(assigner.run),
-        upgrader=PausableTask(upgrader.run),
-        migrator=PausableTask(migrator.run),
-    )
-    switcher = ComponentSwitcher(tasks, renewer=renewer, elector=elector, shuffle=shuffle)
-    versions = versions_of(common, switcher)
-    upgrader.on_upgraded(versions.wake)
-    migrator.only_when(lambda: versions.version is ClientVersion.V3X)
-
-    def wake() -> None:
-        """Only those of the current mode run."""
-        assigner.wake()
-        taker.wake()
-        discovery.wake()
-
-    watched = GaugeInputs(renewer, elector, shuffle, versions, watchdog)
-    loops = WorkerLoops(
-        renewer=renewer,
-        elector=elector,
-        reporter=reporter,
-        discovery=discovery,
-        taker=taker,
-        switcher=switcher,
-        versions=versions,
-        shutdown=_shutdown_handoff(common, renewer, monitor, elector),
-        monitor=monitor,
-        predecessors=predecessors,
-        duplicate_detector=duplicate_detector,
-        watchdog=watchdog,
-        own_cleanup=_own_cleanup(common, discovery, watched),
-        gauges=_gauges(common, watched),
-    )
-    return loops, wake
-
-
-def _renewer(common: AppContext) -> LeaseRenewer:
-    return LeaseRenewer(
-        common.context,
-        table=common.adapters.tables.leases,
-    )
-
-
-def _own_cleanup(common: AppContext, discovery: Discovery, watched: GaugeInputs) -> OwnLeaseCleanup:
-    def finished() -> set[LeaseKey]:
-        held = watched.renewer.held.values()
-        return {*discovery.finished, *(each.key for each in held if each.lease.is_finished)}
-
-    return OwnLeaseCleanup(
-        table=common.adapters.tables.leases,
-        worker_id=common.context.worker_id,
-        finished=finished,
-        leading=lambda: watched.elector.is_leader or watched.shuffle.leads,
-        settings=common.settings.shards,
-        clock=common.adapters.clock,
-        log=common.context.log,
-    )
-
-
-def _gauges(common: AppContext, watched: GaugeInputs) -> Gauges:
-    return Gauges(
-        watched,
-        may_change=common.settings.leases.client_version_config is not ClientVersionConfig.V3X,
-        buffered=lambda: common.readers.reserved_bytes,
-        period_s=common.context.timings.renew_s,
-        meters=common.adapters.meters,
-        clock=common.adapters.clock,
-    )
-
-
-def _monitor(common: AppContext) -> FleetMonitor:
-    max_depth = common.settings.shards.waiting_generations_most
-    return FleetMonitor(
-        worker_id=common.context.worker_id,
-        clock=common.context.clock,
-        timings=common.context.timings,
-        tables=common.adapters.tables,
-        max_leases_for_worker=common.settings.leases.max_leases_for_worker,
-        malformed=common.malformed,
-        prioritize=list if max_depth is None else partial(parents_first, max_depth=max_depth),
-    )
-
-
-def _elector(
-    common: AppContext, renewer: LeaseRenewer, monitor: FleetMonitor, notifier: AssignmentNotifier
-) -> Elector:
-    elector = Elector(
-        common.context,
-        table=common.tables.routes.lock,
-        notifier=notifier,
-    )
-    elector.set_inputs(
-        ElectionInputs(
-            held=lambda: renewer.activity,
-            alone=lambda: monitor.is_alone,
-            calm=lambda: monitor.is_idle,
-            deputy=lambda: monitor.deputy,
-            young=lambda: renewer.is_young,
-        )
-    )
-    return elector
-
-
-def _shutdown_handoff(
-    common: AppContext, renewer: LeaseRenewer, monitor: FleetMonitor, elector: Elector
-) -> ShutdownHandoff:
-    chosen = assignment_strategies(common.settings)
-    return ShutdownHandoff(
-        common.context,
-        renewer=renewer,
-        monitor=monitor,
-        elector=elector,
-        place=chosen.place if chosen.graceful else None,
-        grace_s=common.settings.child.shutdown_grace_ms / 1000,
-    )
-
-
-def _discovery(
-    common: AppContext, renewer: LeaseRenewer, elector: Elector, notifier: AssignmentNotifier
-) -> Discovery:
-    return Discovery(
-        common.context,
-        table=common.adapters.tables.leases,
-        renewer=renewer,
-        malformed=common.malformed,
-        leading=lambda: elector.is_leader,
-        on_found=common.worker.on_lease_found,
-        notifier=notifier,
-    )
-
-
-def _shard_sync(common: AppContext) -> ShardSync | MultiStreamShardSync:
-    """Called once per way to lead (`Assigner`, `LeaseTaker`): each has its own state."""
-    adapters = common.adapters
-    return shard_sync_of(
-        common.streams,
-        common.settings,
-        common.context,
-        table=adapters.tables.leases,
-        kinesis=adapters.kinesis,
-    )
-
-
-def _assigner(
-    common: AppContext,
-    monitor: FleetMonitor,
-    elector: Elector,
-    discovery: Discovery,
-    active_leases: ActiveLeases,
-) -> Assigner:
-    tables, clock, log = common.adapters.tables, common.adapters.clock, common.context.log
-    return Assigner(
-        common.context,
-        table=tables.leases,
-        monitor=monitor,
-        elector=elector,
-        shard_sync=_shard_sync(common),
-        reaper=StaleWorkerReaper(
-            table=tables.worker_metrics, stale_s=common.settings.balance.stale_worker_s, clock=clock, log=log
-        ),
-        strategies=assignment_strategies(common.settings),
-        listener=AssignmentListener(discovery.offer, discovery.take_assigned, active_leases.decided),
-    )
-
-
-def _taker(common: AppContext, renewer: LeaseRenewer, shuffle: ShuffleLeader) -> LeaseTaker:
-    leases = common.settings.leases
-    options = TakingOptions(
-        failover_s=common.context.timings.failover_s,
-        max_leases_for_worker=leases.max_leases_for_worker,
-        max_leases_to_steal=leases.max_leases_to_steal,
-        priority=leases.priority_assignment,
-    )
-    return LeaseTaker(
-        common.context,
-        table=common.adapters.tables.leases,
-        renewer=renewer,
-        leader=shuffle,
-        shard_sync=_shard_sync(common),
-        options=options,
-        malformed=common.malformed,
-        on_found=common.worker.on_lease_found,
-    )
+    return Application(settings, adapters).worker
 
 
 _ARN_COLONS: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Application:
-    worker: Worker
-    snapshots: Snapshots
-
-
-def build_application(settings: Settings, adapters: Adapters, spark: SparkSource = no_spark) -> Application:
-    """`build`, with snapshots that include the Spark engine."""
-    worker = build(settings, adapters)
-    snapshots = Snapshots(
-        worker,
-        application=settings.application_name,
-        worker_id=WorkerId(settings.worker_id),
-        clock=adapters.clock,
-        log=adapters.log.bind(worker_id=settings.worker_id),
-        spark=spark,
-        place=partial(location_of, settings, worker),
-    )
-    return Application(worker, snapshots)
 
 
 def location_of(settings: Settings, worker: Worker) -> str:

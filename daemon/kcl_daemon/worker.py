@@ -7,7 +7,7 @@ lease would come back and crash again every few seconds.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -25,9 +25,9 @@ from kcl_daemon.errors import (
     Unavailable,
     WorkerIdTaken,
 )
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.discovery import Discovery
 from kcl_daemon.fleet.elector import Elector
-from kcl_daemon.fleet.lease_cleanup import OwnLeaseCleanup
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, lease_labels
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.reporter import Reporter
@@ -41,72 +41,11 @@ from kcl_daemon.migrations.kcl2_loops import ClientVersionMonitor, ComponentSwit
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.migrations.kcl2_taking import LeaseTaker
 from kcl_daemon.migrations.tables import ApplicationTables
-from kcl_daemon.ports import NO_METERS, Clock, Log, Meters
+from kcl_daemon.ports import NO_METERS
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import Watchdog, lag_s
 
 _BY_SHUFFLE = frozenset({ClientVersion.INIT, ClientVersion.UPGRADE_FROM_2X, ClientVersion.V2X})
-
-
-@dataclass(frozen=True, slots=True)
-class GaugeInputs:
-    renewer: LeaseRenewer
-    elector: Elector
-    shuffle: ShuffleLeader
-    versions: ClientVersionMonitor
-    watchdog: Watchdog
-
-
-class Gauges:
-    """`may_change`: shuffle leader and lock may alternate. `buffered`: bytes read ahead."""
-
-    def __init__(
-        self,
-        watched: GaugeInputs,
-        *,
-        may_change: bool,
-        buffered: Callable[[], int],
-        period_s: float,
-        meters: Meters,
-        clock: Clock,
-    ) -> None:
-        self._watched = watched
-        self._may_change = may_change
-        self._buffered = buffered
-        self._period_s = period_s
-        self._meters = meters
-        self._clock = clock
-
-    async def run(self) -> None:
-        while True:
-            asked_s = self._clock.monotonic()
-            await self._clock.sleep(self._period_s)
-            self._meters.add(own.LOOP_LAG, max(0.0, self._clock.monotonic() - asked_s - self._period_s))
-            self.poll()
-
-    def poll(self) -> None:
-        watched, add = self._watched, self._meters.add
-        held = watched.renewer.held
-        watched.renewer.renewals.tick(len(held))
-        now_s = self._clock.monotonic()
-        add(own.LEASE_AGE, max((now_s - each.moved_s for each in held.values()), default=0.0))
-        add(own.BUFFERED_BYTES, self._buffered())
-        by_shuffle = watched.versions.version in _BY_SHUFFLE
-        leads = watched.shuffle.leads if by_shuffle else watched.elector.is_leader
-        add(kcl.IS_LEADER, float(leads))
-        if self._may_change:
-            add(kcl.DECIDER_SHUFFLE if by_shuffle else kcl.DECIDER_LOCK)
-        if not by_shuffle:
-            add(own.LEADERLESS, watched.elector.leaderless_s)
-        self._record_shards(now_s)
-
-    def _record_shards(self, now_s: float) -> None:
-        watchdog, add = self._watched.watchdog, self._meters.add
-        for shard in watchdog.active_leases.shards:
-            behind_s = lag_s(shard.progress, watchdog.limits, now_s)
-            if behind_s is not None:
-                add(kcl.PROCESS_BEHIND, behind_s, **lease_labels(shard.lease))
-                add(kcl.APPLICATION_BEHIND, behind_s)
 
 
 FIRST_BACKOFF_S: Final = 1.0
@@ -121,47 +60,23 @@ class _Crash:
     cooldown_s: float
 
 
-class CrashBackoff:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._last: dict[LeaseKey, _Crash] = {}
+def crash_cooldown_s(crashes: dict[LeaseKey, _Crash], key: LeaseKey, now_s: float) -> float:
+    """Seconds until the lease is released, for a crash now, which is noted in `crashes`.
 
-    def cooldown_s(self, key: LeaseKey) -> float:
-        """Seconds until the lease is released, for a crash now.
-
-        Doubles up to a minute; starts again after ten minutes without a crash.
-        """
-        now_s = self._clock.monotonic()
-        self._last = {each: last for each, last in self._last.items() if now_s < last.at_s + _FORGOTTEN_S}
-        last = self._last.get(key)
-        cooldown_s = FIRST_BACKOFF_S if last is None else min(2 * last.cooldown_s, MAX_BACKOFF_S)
-        self._last[key] = _Crash(now_s, cooldown_s)
-        return cooldown_s
+    Doubles up to a minute; starts again after ten minutes without a crash.
+    """
+    for each, crash in list(crashes.items()):
+        if now_s >= crash.at_s + _FORGOTTEN_S:
+            del crashes[each]
+    last = crashes.get(key)
+    cooldown_s = FIRST_BACKOFF_S if last is None else min(2 * last.cooldown_s, MAX_BACKOFF_S)
+    crashes[key] = _Crash(now_s, cooldown_s)
+    return cooldown_s
 
 
 # KCL: maxInitializationAttempts.
 _START_ATTEMPTS: Final = 20
 _LEAVE_FIRST_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLoops:
-    """What the worker starts and stops; the ComponentSwitcher decides which of the others run."""
-
-    renewer: LeaseRenewer
-    elector: Elector
-    reporter: Reporter
-    discovery: Discovery
-    taker: LeaseTaker
-    switcher: ComponentSwitcher
-    versions: ClientVersionMonitor
-    shutdown: ShutdownHandoff
-    monitor: FleetMonitor
-    predecessors: Predecessors
-    duplicate_detector: DuplicateWorkerDetector
-    watchdog: Watchdog
-    gauges: Gauges
-    own_cleanup: OwnLeaseCleanup
 
 
 @dataclass(eq=False, slots=True)
@@ -170,52 +85,53 @@ class _Running:
     done: anyio.Event
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Worker:
-    """Run it once. `started` is set when tables and streams are ready and the loops run."""
+    """Run it once. The ComponentSwitcher decides which of the other loops run.
 
-    def __init__(
-        self,
-        *,
-        tables: ApplicationTables,
-        streams: StreamTracker,
-        polls_leases: Callable[[], Awaitable[None]],
-        clock: Clock,
-        log: Log,
-        start_pause_s: float = 1.0,
-        meters: Meters = NO_METERS,
-    ) -> None:
-        self._meters = meters
-        self._tables = tables
-        self._streams = streams
-        self._look_at_leases = polls_leases
-        self._clock = clock
-        self._log = log
-        self._start_pause_s = start_pause_s
-        self.started = anyio.Event()
-        self._crashes = CrashBackoff(clock)
+    Args:
+        may_change_decider: shuffle leader and lock may alternate.
+        buffered_bytes: read ahead.
+        started: set when tables and streams are ready and the loops run.
+    """
+
+    context: WorkerContext
+    tables: ApplicationTables
+    streams: StreamTracker
+    check_leases: Callable[[], Awaitable[None]]
+    start_pause_s: float
+    consumers: ConsumerContext
+    renewer: LeaseRenewer
+    elector: Elector
+    reporter: Reporter
+    discovery: Discovery
+    taker: LeaseTaker
+    shuffle: ShuffleLeader
+    switcher: ComponentSwitcher
+    versions: ClientVersionMonitor
+    shutdown_handoff: ShutdownHandoff
+    monitor: FleetMonitor
+    predecessors: Predecessors
+    duplicate_detector: DuplicateWorkerDetector
+    watchdog: Watchdog
+    clean_own_leases: Callable[[], Awaitable[None]]
+    may_change_decider: bool
+    buffered_bytes: Callable[[], int]
+    started: anyio.Event = field(default_factory=anyio.Event, init=False)
+
+    def __post_init__(self) -> None:
+        self._clock = self.context.clock
+        self._log = self.context.log
+        self._meters = self.context.meters
+        self._crashes: dict[LeaseKey, _Crash] = {}
         self._stop = anyio.Event()
         self._fatal: KclError | None = None
-        self._consumers: dict[LeaseKey, _Running] = {}
-        self._loops: WorkerLoops | None = None
-        self._parts: ConsumerContext | None = None
+        self._running: dict[LeaseKey, _Running] = {}
         self._work: TaskGroup | None = None
-
-    def attach(self, loops: WorkerLoops, parts: ConsumerContext) -> None:
-        """Not in the constructor: the parts call back into the worker."""
-        self._loops, self._parts = loops, parts
-
-    @property
-    def loops(self) -> WorkerLoops:
-        assert self._loops is not None, "equip() comes first"
-        return self._loops
 
     @property
     def stopping(self) -> bool:
         return self._stop.is_set()
-
-    @property
-    def streams(self) -> StreamTracker:
-        return self._streams
 
     def request_stop(self) -> None:
         """Begin the graceful stop. Idempotent."""
@@ -236,49 +152,46 @@ class Worker:
             ChildError: a child failed (`childFailurePolicy` EXIT).
             WorkerIdTaken: an older live process has our worker id.
         """
-        assert self._loops is not None, "equip() comes first"
         await self._prepare()
-        loops = self._loops
         if self._stop.is_set():
-            await loops.predecessors.leave()
+            await self.predecessors.leave()
             return
-        if loops.switcher.reports:
-            await loops.reporter.report()  # so that the first assignment knows of us
+        if self.switcher.reports:
+            await self.reporter.report()  # so that the first assignment knows of us
         async with anyio.create_task_group() as work:
             self._work = work
-            work.start_soon(loops.renewer.run)
-            work.start_soon(loops.watchdog.run)
+            work.start_soon(self.renewer.run)
+            work.start_soon(self.watchdog.run)
             if self._meters is not NO_METERS:
-                work.start_soon(loops.gauges.run)
+                work.start_soon(self._record_gauges)
             async with anyio.create_task_group() as coordination:
-                coordination.start_soon(self._tables.complete_recovery)
-                coordination.start_soon(loops.switcher.run)
-                coordination.start_soon(loops.versions.run)
-                coordination.start_soon(loops.own_cleanup.run)
-                coordination.start_soon(loops.predecessors.run)
+                coordination.start_soon(self.tables.complete_recovery)
+                coordination.start_soon(self.switcher.run)
+                coordination.start_soon(self.versions.run)
+                coordination.start_soon(self.clean_own_leases)
+                coordination.start_soon(self.predecessors.run)
                 self._log.info("worker_started")
                 self.started.set()
                 await self._stop.wait()
-                await loops.taker.settle()
+                await self.taker.settle()
                 coordination.cancel_scope.cancel()
-            await self._drain(loops)
+            await self._drain()
             work.cancel_scope.cancel()
-        await loops.predecessors.leave()
+        await self.predecessors.leave()
         self._log.info("worker_stopped")
         if self._fatal is not None:
             raise self._fatal
 
     async def _prepare(self) -> None:
         """Tables, version, then streams; retried while AWS is slow or busy."""
-        assert self._loops is not None, "equip() comes first"
-        await self._loops.predecessors.enter()
+        await self.predecessors.enter()
         steps = (
             self._list_streams_first,
-            self._tables.open,
-            self._look_at_leases,
-            self._loops.versions.begin,
-            self._streams.prepare,
-            partial(self._loops.duplicate_detector.settle, self._stop),
+            self.tables.open,
+            self.check_leases,
+            self.versions.begin,
+            self.streams.prepare,
+            partial(self.duplicate_detector.settle, self._stop),
         )
         with self._meters.operation(INITIALIZE):
             for step in steps:
@@ -286,10 +199,10 @@ class Worker:
 
     async def _list_streams_first(self) -> None:
         """In a new application a missing stream is a wrong name: create nothing."""
-        if not await self._tables.are_new():
+        if not await self.tables.are_new():
             return
         try:
-            await self._streams.discover()
+            await self.streams.discover()
         except StreamNotFound as missing:
             raise ConfigurationError(
                 f"{missing}. No worker of this application has run before, and nothing was created: "
@@ -312,16 +225,15 @@ class Worker:
                 )
             else:
                 return
-            with self._clock.move_on_after(self._start_pause_s):
+            with self._clock.move_on_after(self.start_pause_s):
                 await self._stop.wait()
 
     def on_lease_found(self, held: HeldLease) -> None:
         assert self._work is not None, "leases are found only while the worker runs"
-        assert self._parts is not None, "equip() comes first"
-        running = _Running(ShardConsumer(parts=self._parts, held=held), anyio.Event())
-        before = self._consumers.get(held.key)
-        self._consumers[held.key] = running
-        self.loops.watchdog.active_leases.add(held)
+        running = _Running(ShardConsumer(parts=self.consumers, held=held), anyio.Event())
+        before = self._running.get(held.key)
+        self._running[held.key] = running
+        self.watchdog.active_leases.add(held)
         self._work.start_soon(self._consume, held, running, before)
         if self._stop.is_set():
             running.consumer.request_stop()
@@ -335,15 +247,15 @@ class Worker:
             # Our bug in one shard must not end the others; releasing the lease lets another worker try.
             await self._crashed(held, running)
         finally:
-            self.loops.watchdog.active_leases.remove(held)
+            self.watchdog.active_leases.remove(held)
             running.done.set()
-            if self._consumers.get(held.key) is running:
-                del self._consumers[held.key]
-            self.loops.discovery.wake()
+            if self._running.get(held.key) is running:
+                del self._running[held.key]
+            self.discovery.wake()
 
     async def _crashed(self, held: HeldLease, running: _Running) -> None:
         """Release the lease after a pause; a stop, a handoff or losing the lease ends the pause."""
-        cooldown_s = self._crashes.cooldown_s(held.key)
+        cooldown_s = crash_cooldown_s(self._crashes, held.key, self._clock.monotonic())
         self._log.error(
             "consumer_crashed",
             shard_id=held.lease.shard_id,
@@ -358,16 +270,16 @@ class Worker:
         with self._clock.move_on_after(cooldown_s):
             await running.consumer.until_stop_requested()
         if held.lost is None:
-            await self.loops.renewer.release_lease(held)
+            await self.renewer.release_lease(held)
 
-    async def _drain(self, loops: WorkerLoops) -> None:
+    async def _drain(self) -> None:
         """Leave the fleet first, so that we are assigned nothing new; then end shard by shard."""
-        self._log.info("worker_stopping", leases=len(self._consumers))
+        self._log.info("worker_stopping", leases=len(self._running))
         gone = anyio.Event()
 
         async def leave() -> None:
-            await loops.reporter.retire()
-            await loops.elector.resign()
+            await self.reporter.retire()
+            await self.elector.resign()
             gone.set()
 
         async with anyio.create_task_group() as leaving:
@@ -377,12 +289,43 @@ class Worker:
             with self._clock.move_on_after(_LEAVE_FIRST_S):
                 await gone.wait()
             # If another process has our worker id, the other leases in our name are its own.
-            if gone.is_set() and loops.switcher.assigns and not loops.duplicate_detector.stands_aside:
-                leaving.start_soon(loops.discovery.give_back)
-                await loops.shutdown.begin_handoff()
-            for running in list(self._consumers.values()):
+            if gone.is_set() and self.switcher.assigns and not self.duplicate_detector.stands_aside:
+                leaving.start_soon(self.discovery.give_back)
+                await self.shutdown_handoff.begin_handoff()
+            for running in list(self._running.values()):
                 running.consumer.request_stop()
-            while self._consumers:
-                await next(iter(self._consumers.values())).done.wait()
-            for held in loops.renewer.held.values():  # finished ones that were kept
-                leaving.start_soon(loops.renewer.release_lease, held)
+            while self._running:
+                await next(iter(self._running.values())).done.wait()
+            for held in self.renewer.held.values():  # finished ones that were kept
+                leaving.start_soon(self.renewer.release_lease, held)
+
+    async def _record_gauges(self) -> None:
+        period_s = self.context.timings.renew_s
+        while True:
+            asked_s = self._clock.monotonic()
+            await self._clock.sleep(period_s)
+            now_s = self._clock.monotonic()
+            self._meters.add(own.LOOP_LAG, max(0.0, now_s - asked_s - period_s))
+            self._record_leases(now_s)
+            self._record_leader()
+
+    def _record_leases(self, now_s: float) -> None:
+        add, held = self._meters.add, self.renewer.held
+        self.renewer.renewals.tick(len(held))
+        add(own.LEASE_AGE, max((now_s - each.moved_s for each in held.values()), default=0.0))
+        add(own.BUFFERED_BYTES, self.buffered_bytes())
+        for shard in self.watchdog.active_leases.shards:
+            behind_s = lag_s(shard.progress, self.watchdog.limits, now_s)
+            if behind_s is not None:
+                add(kcl.PROCESS_BEHIND, behind_s, **lease_labels(shard.lease))
+                add(kcl.APPLICATION_BEHIND, behind_s)
+
+    def _record_leader(self) -> None:
+        add = self._meters.add
+        by_shuffle = self.versions.version in _BY_SHUFFLE
+        leads = self.shuffle.leads if by_shuffle else self.elector.is_leader
+        add(kcl.IS_LEADER, float(leads))
+        if self.may_change_decider:
+            add(kcl.DECIDER_SHUFFLE if by_shuffle else kcl.DECIDER_LOCK)
+        if not by_shuffle:
+            add(own.LEADERLESS, self.elector.leaderless_s)

@@ -20,7 +20,7 @@ from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_daemon.ports import Table, Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.unit.fakes import LoopClock, MemoryLog
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import lease_renewer, worker_context
 
 ME, OTHER = WorkerId("w-1"), WorkerId("w-2")
 SHARD = ShardId("shardId-000000000007")
@@ -68,10 +68,7 @@ class Stage:
         self.clients.dynamodb.put_item(TableName=table.name, Item=item)
 
     def renewer(self) -> LeaseRenewer:
-        return LeaseRenewer(
-            worker_context(ME, log=self.log),
-            table=self.tables.leases,
-        )
+        return lease_renewer(worker_context(ME, log=self.log), self.tables.leases)
 
     async def lease(self) -> Lease:
         row = await self.tables.leases.get(SHARD)

@@ -11,14 +11,13 @@ from kcl_daemon.aws.session import Clients
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.tables import TablesSettings
-from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.leases.lease import MAX_HASH
 from kcl_daemon.leases.worker_row import worker_from_row
 from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.contract.table_rows import ME, NUMBER, SHARD, Stage, all_tables
 from tests.unit.fakes import LoopClock, MemoryLog
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import elector_of, worker_context
 
 pytestmark = pytest.mark.anyio
 
@@ -89,10 +88,7 @@ async def test_a_leader_of_java_is_watched_not_overthrown(stage: Stage) -> None:
         "recordVersionNumber": {"S": "6d5c1b0e-7f6a-4a57-9d0b-2f4f0c1f6a11"},
     }
     stage.store(table, lock)
-    elector = Elector(
-        worker_context(ME, log=stage.log),
-        table=table,
-    )
+    elector = elector_of(worker_context(ME, log=stage.log), table)
     await elector._poll()
     assert not elector.is_leader
     assert stage.stored(table, "Leader") == lock

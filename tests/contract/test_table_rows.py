@@ -11,14 +11,14 @@ from typing import Any
 import anyio
 import pytest
 
-from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.lease import MAX_HASH, ShardId
+from kcl_daemon.leases.worker_row import Incarnation
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.contract.table_rows import ME, NUMBER, OTHER, SHARD, Stage, all_tables
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import elector_of, worker_context
 
 pytestmark = pytest.mark.anyio
 
@@ -139,6 +139,9 @@ def _reporter(stage: Stage, *averages: str) -> Reporter:
         worker_context(ME, log=stage.log),
         table=stage.tables.worker_metrics,
         cpu_averages=lambda: [Decimal(each) for each in averages],
+        java_leader=lambda: None,
+        incarnation=Incarnation(7, "nonce"),
+        on_other=lambda _: False,
     )
 
 
@@ -154,6 +157,8 @@ def _worker_row(stage: Stage, stats: dict[str, Any], ranges: dict[str, Any]) -> 
         "opr": {"M": ranges},
         "sup": {"N": "1"},
         "slu": update,
+        "daemonIncarnation": {"S": "nonce"},
+        "daemonStarted": {"N": "7"},
     }
 
 
@@ -171,12 +176,8 @@ async def test_a_workers_row_without_figures(stage: Stage) -> None:
 
 async def test_the_leaders_lock(stage: Stage) -> None:
     table = stage.tables.coordinator
-    elector = Elector(
-        worker_context(ME, log=stage.log),
-        table=table,
-    )
     elected = anyio.Event()
-    elector.on_elected(elected.set)
+    elector = elector_of(worker_context(ME, log=stage.log), table, on_elected=elected.set)
     async with anyio.create_task_group() as group:
         group.start_soon(elector.run)
         with anyio.fail_after(90):

@@ -102,7 +102,7 @@ class SimWorker:
     def watchdog(self) -> Watchdog | None:
         """Of a worker of ours that runs; None: there is none."""
         ours = self._worker
-        return ours.loops.watchdog if isinstance(ours, Worker) and ours.started.is_set() else None
+        return ours.watchdog if isinstance(ours, Worker) and ours.started.is_set() else None
 
     @property
     def is_living(self) -> bool:
@@ -294,7 +294,7 @@ class Fleet:
 def _watch_closely(worker: object, plan: Plan) -> None:
     """A run takes minutes: with the limits of the house hardly any shard would stand still for long enough."""
     if not plan.is_quiet and isinstance(worker, Worker):  # not one that a test has put in its place
-        watchdog = worker.loops.watchdog
+        watchdog = worker.watchdog
         watchdog.limits = replace(CLOSE_LIMITS, child_stuck_s=watchdog.limits.child_stuck_s)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.fleet.assigner import StaleWorkerReaper
+from kcl_daemon.fleet.assigner import Assigner
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.row import Equals, RowUpdate, WriteResult
 from kcl_daemon.ports import Cpu
@@ -248,10 +248,10 @@ def test_rows_and_attributes_of_a_later_version_stay_and_what_touches_them_is_no
     assert found is not None
     assert found.name == "foreign_attribute"
 
-    async def sweep_all(reaper: StaleWorkerReaper, _workers: object) -> None:
-        await reaper._table.delete("of a later version")
+    async def delete_all(assigner: Assigner) -> None:
+        await assigner._tables.worker_metrics.delete("of a later version")
 
-    monkeypatch.setattr(StaleWorkerReaper, "sweep", sweep_all)
+    monkeypatch.setattr(Assigner, "_delete_stale_workers", delete_all)
     found = outcome(later).violation
     assert found is not None
     assert found.name == "foreign_row_touched"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from kcl_daemon.app import Adapters, Application, build_application
+from kcl_daemon.app import Adapters, Application
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.lease import StreamIdentity
 from kcl_daemon.progress.progress import WaitReason
@@ -43,7 +43,7 @@ class Run:
     def build(self, settings: Settings, adapters: Adapters) -> Worker:
         # A lease that is released for its failing children begins anew.
         settings = replace(settings, failures=replace(settings.failures, failures_most=0))
-        self.assembled.append(build_application(settings, adapters))
+        self.assembled.append(Application(settings, adapters))
         return self.assembled[-1].worker
 
     @property

@@ -22,7 +22,7 @@ from typing import Final, Literal, NoReturn, Protocol, Self
 import anyio
 
 from kcl_daemon import __version__
-from kcl_daemon.app import build_application
+from kcl_daemon.app import Application
 from kcl_daemon.children.start import find_program, options_of
 from kcl_daemon.cli.common import load_file, refuse, report_failure, stream_text
 from kcl_daemon.config.load import Loaded
@@ -299,7 +299,7 @@ async def _serve(
         ):
             telemetry = telemetry_of(mine, adapters, serves_metrics=mine.admin.port is not None)
             engine.log_to(telemetry.adapters.log)
-            assembled = build_application(mine, telemetry.adapters, engine.figures)
+            assembled = Application(mine, telemetry.adapters, engine.figures)
             telemetry.snapshot = assembled.snapshots.now
             worker = assembled.worker
             reported = ServiceManaged(

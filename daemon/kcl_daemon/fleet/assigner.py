@@ -16,17 +16,17 @@ from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKin
 from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
 from kcl_daemon.config.balance import AssignmentStrategy
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import AccessDenied, AwsError
+from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
+from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync, log_failed_sync
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import RowUpdate
 from kcl_daemon.leases.worker_row import WorkerRow, unchanged
 from kcl_daemon.metrics import kcl
-from kcl_daemon.ports import Clock, Log, Meters, Table
+from kcl_daemon.ports import Meters, Table, Tables
 
 
 class _SyncRun:
@@ -38,21 +38,17 @@ class _SyncRun:
 
 
 class BackgroundSync:
-    """One shard sync at a time, in the background; the leader waits `timeout_s` for it."""
+    """One shard sync at a time, in the background; the leader waits `timings.poll_s` for it."""
 
     def __init__(
         self,
+        context: WorkerContext,
         shard_sync: ShardSync | MultiStreamShardSync,
         *,
-        timeout_s: float,
-        clock: Clock,
-        log: Log,
         on_late: Callable[[], None],
     ) -> None:
+        self._context = context
         self._shard_sync = shard_sync
-        self._timeout_s = timeout_s
-        self._clock = clock
-        self._log = log
         self._on_late = on_late
         self._poll: _SyncRun | None = None
 
@@ -76,7 +72,7 @@ class BackgroundSync:
             return False
         poll = self._poll = _SyncRun()
         background.start_soon(self._carry_out, poll, leases)
-        with self._clock.move_on_after(self._timeout_s):
+        with self._context.clock.move_on_after(self._context.timings.poll_s):
             await poll.ended.wait()
             return poll.created
         poll.is_late = True
@@ -97,8 +93,7 @@ class BackgroundSync:
         try:
             return await self._shard_sync.ensure(leases)
         except AwsError as error:
-            report = self._log.error if isinstance(error, AccessDenied) else self._log.warning
-            report("lease_sync_failed", error=str(error))
+            log_failed_sync(self._context.log, error)
             return False
 
 
@@ -151,35 +146,24 @@ def record_fleet_metrics(meters: Meters, monitor: FleetMonitor, fleet: Fleet, pl
 _PERIOD_S: Final = 3600.0
 
 
-class StaleWorkerReaper:
-    """KCL: MigrationAwareLAMDataManager."""
+async def delete_stale_workers(
+    context: WorkerContext, table: Table, workers: Iterable[WorkerRow], *, stale_s: float
+) -> None:
+    """Delete rows not updated for `stale_s` (KCL: MigrationAwareLAMDataManager).
 
-    def __init__(self, *, table: Table, stale_s: float, clock: Clock, log: Log) -> None:
-        self._table = table
-        self._stale_s = stale_s
-        self._clock = clock
-        self._log = log
-        self._reaped_s = clock.monotonic()
-
-    async def sweep(self, workers: Iterable[WorkerRow]) -> None:
-        """A row updated meanwhile stays. Never raises for AWS."""
-        now_s = self._clock.monotonic()
-        if now_s - self._reaped_s < min(_PERIOD_S, self._stale_s):
-            return
-        self._reaped_s = now_s
-        oldest_s = self._clock.wall_ms() / 1000 - self._stale_s
-        for worker in workers:
-            if worker.last_update_s < oldest_s:
-                await self._delete(worker)
-
-    async def _delete(self, worker: WorkerRow) -> None:
+    A row updated meanwhile stays. Never raises for AWS.
+    """
+    oldest_s = context.clock.wall_ms() / 1000 - stale_s
+    for worker in workers:
+        if worker.last_update_s >= oldest_s:
+            continue
         try:
-            deleted = await self._table.delete(worker.worker_id, unchanged(worker))
+            deleted = await table.delete(worker.worker_id, unchanged(worker))
         except AwsError as error:
-            self._log.info("worker_row_not_deleted", gone=worker.worker_id, error=str(error))
-            return
+            context.log.info("worker_row_not_deleted", gone=worker.worker_id, error=str(error))
+            continue
         if deleted.applied:
-            self._log.info("worker_row_deleted", gone=worker.worker_id, last_update_s=worker.last_update_s)
+            context.log.info("worker_row_deleted", gone=worker.worker_id, last_update_s=worker.last_update_s)
 
 
 _MAX_FAILURES: Final = 3
@@ -188,9 +172,6 @@ _MAX_PARALLEL_WRITES: Final = 10
 _LATE: Final = 1.5
 # In fail-over times: how long balancing waits for workers to find new leases; some never do.
 _MAX_REBALANCE_DELAY: Final = 2.0
-
-
-def _ignore_decision(_key: LeaseKey, _reason: str, _at_s: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +183,7 @@ class AssignmentListener:
 
     on_seen: Callable[[list[Lease]], None]
     on_assigned: Callable[[Lease, float], None]
-    on_decided: Callable[[LeaseKey, str, float], None] = _ignore_decision
+    on_decided: Callable[[LeaseKey, str, float], None]
 
 
 class Assigner:
@@ -215,43 +196,38 @@ class Assigner:
         self,
         context: WorkerContext,
         *,
-        table: Table,
+        tables: Tables,
         monitor: FleetMonitor,
         elector: Elector,
         shard_sync: ShardSync | MultiStreamShardSync,
-        reaper: StaleWorkerReaper,
         strategies: AssignmentStrategies,
+        stale_worker_s: float,
         listener: AssignmentListener,
     ) -> None:
+        self._context = context
         self._meters = context.meters
-        self._table = table
+        self._tables = tables
         self._monitor = monitor
         self._elector = elector
-        self._reaper = reaper
         self._strategies = strategies
+        self._stale_worker_s = stale_worker_s
+        self._reaped_s = context.clock.monotonic()
         self._clock = context.clock
         self._timings = context.timings
         self._log = context.log
         self._listener = listener
         self._wakeup = Wakeup(context.clock)
-        self._sync = BackgroundSync(
-            shard_sync,
-            timeout_s=context.timings.poll_s,
-            clock=context.clock,
-            log=context.log,
-            on_late=self._wakeup.wake,
-        )
+        self._sync = BackgroundSync(context, shard_sync, on_late=self._wakeup.wake)
         self._failures = 0
         self._balanced_s: float | None = None
         self._balanced_workers: frozenset[WorkerId] = frozenset()
         self._delayed_s: float | None = None
         self._reminded: frozenset[tuple[LeaseKey, int]] = frozenset()
-        elector.on_elected(self._begin)
 
     def wake(self) -> None:
         self._wakeup.wake()
 
-    def _begin(self) -> None:
+    def begin_term(self) -> None:
         self._sync.begin()
         self._failures = 0
         self._balanced_s = self._delayed_s = None
@@ -294,7 +270,15 @@ class Assigner:
             await self._load()
         await self._assign()
         self._listener.on_seen(self._monitor.leases)
-        await self._reaper.sweep(self._monitor.workers)
+        await self._delete_stale_workers()
+
+    async def _delete_stale_workers(self) -> None:
+        now_s, stale_s = self._clock.monotonic(), self._stale_worker_s
+        if now_s - self._reaped_s >= min(_PERIOD_S, stale_s):
+            self._reaped_s = now_s
+            await delete_stale_workers(
+                self._context, self._tables.worker_metrics, self._monitor.workers, stale_s=stale_s
+            )
 
     async def _load(self) -> None:
         with self._meters.operation(kcl.ASSIGNMENT_LOAD):
@@ -385,14 +369,12 @@ class Assigner:
 
     async def _carry_out(self, move: LeaseMove) -> None:
         began_s = self._clock.monotonic()
-        written = await self._table.update(self._write_for(move))
+        written = await self._tables.leases.update(self._write_for(move))
         if not written.applied or written.row is None:
             self._log.info("lease_assignment_overtaken", reason=move.reason)
             return
         self._log.info("lease_assigned", lease_key=move.lease.lease_key, to=move.to, reason=move.reason)
         self._listener.on_decided(move.lease.lease_key, move.reason, began_s)
-        try:
-            lease = lease_row.lease_from_row(written.row)
-        except lease_row.MalformedRowError:
-            return
-        self._listener.on_assigned(lease, began_s)
+        lease = lease_row.readable_lease(written.row)
+        if lease is not None:
+            self._listener.on_assigned(lease, began_s)

@@ -13,13 +13,13 @@ from typing import Final
 import anyio
 
 from kcl_daemon.errors import AwsError, TableNotFound
-from kcl_daemon.fleet.context import Timings, Wakeup, WorkerContext, for_each, raise_first
+from kcl_daemon.fleet.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
 from kcl_daemon.leases.leader import LeaderLock
 from kcl_daemon.leases.lease import Lease, LeaseKey
-from kcl_daemon.leases.row import KEY, OWNER, MalformedRowError, is_lease_row, lease_from_row, release
+from kcl_daemon.leases.row import KEY, OWNER, readable_lease, release
 from kcl_daemon.metrics import kcl
-from kcl_daemon.ports import Clock, Log, Table
+from kcl_daemon.ports import Table
 
 _POLL_S: Final = 0.25
 _BACKOFF_FRACTION: Final = 0.1
@@ -31,20 +31,14 @@ class _PendingHandoff:
     since_s: float
     polled_s: float
 
-    def next_poll_s(self, load_factor: float) -> float:
-        return self.polled_s + max(_POLL_S, _BACKOFF_FRACTION * (self.polled_s - self.since_s)) * load_factor
-
 
 class PendingHandoffs:
-    def __init__(
-        self, *, arrived: Callable[[LeaseKey], Awaitable[bool]], clock: Clock, timings: Timings, log: Log
-    ) -> None:
+    def __init__(self, context: WorkerContext, *, arrived: Callable[[LeaseKey], Awaitable[bool]]) -> None:
+        self._context = context
         self._arrived = arrived
-        self._clock = clock
-        self._max_s = timings.handoff_s + timings.failover_s
-        self._call_s = timings.call_s
-        self._log = log
-        self._wakeup = Wakeup(clock)
+        self._clock = context.clock
+        self._max_s = context.timings.handoff_s + context.timings.failover_s
+        self._wakeup = Wakeup(context.clock)
         self._expected: dict[LeaseKey, _PendingHandoff] = {}
 
     def expect(self, key: LeaseKey) -> None:
@@ -65,18 +59,20 @@ class PendingHandoffs:
         finally:
             self._expected.clear()
 
-    def _load_factor(self) -> float:
-        return max(1.0, len(self._expected) / _MAX_WATCHED_READS)
+    def _next_poll_s(self, handoff: _PendingHandoff) -> float:
+        load_factor = max(1.0, len(self._expected) / _MAX_WATCHED_READS)
+        waited_s = handoff.polled_s - handoff.since_s
+        return handoff.polled_s + max(_POLL_S, _BACKOFF_FRACTION * waited_s) * load_factor
 
     def _wait_s(self) -> float:
         if not self._expected:
             return self._max_s
-        first_s = min(handoff.next_poll_s(self._load_factor()) for handoff in self._expected.values())
+        first_s = min(map(self._next_poll_s, self._expected.values()))
         return max(0.0, first_s - self._clock.monotonic())
 
     async def _poll(self) -> None:
-        now_s, load_factor = self._clock.monotonic(), self._load_factor()
-        due = [key for key, handoff in self._expected.items() if handoff.next_poll_s(load_factor) <= now_s]
+        now_s = self._clock.monotonic()
+        due = [key for key, handoff in self._expected.items() if self._next_poll_s(handoff) <= now_s]
         async with anyio.create_task_group() as polls:
             for key in due[:_MAX_WATCHED_READS]:
                 polls.start_soon(self._poll_row, key, now_s)
@@ -86,31 +82,27 @@ class PendingHandoffs:
         expected.polled_s = now_s
         arrived = now_s - expected.since_s > self._max_s
         try:
-            with self._clock.move_on_after(self._call_s):
+            with self._clock.move_on_after(self._context.timings.call_s):
                 arrived |= await self._arrived(key)
             if arrived:
                 del self._expected[key]
         except AwsError as error:
-            self._log.debug("handover_look_failed", lease_key=key, error=str(error))
-
-
-def _ignore_assignment() -> None: ...
+            self._context.log.debug("handover_look_failed", lease_key=key, error=str(error))
 
 
 class AssignmentNotifier:
-    """Follows the assignment notices in the lock row; with them, a worker need not query for leases."""
+    """Follows the assignment notices in the lock row; with them, a worker need not query for leases.
 
-    def __init__(self, *, clock: Clock, timings: Timings) -> None:
-        self._clock = clock
-        self._timings = timings
+    `on_assigned` is called when leases may have been assigned, or notices stop.
+    """
+
+    def __init__(self, context: WorkerContext, *, on_assigned: Callable[[], None]) -> None:
+        self._clock = context.clock
+        self._timings = context.timings
+        self._on_assigned = on_assigned
         self._assignment_epoch: str | None = None
         self._read_s: float | None = None
-        self._changed_s = clock.monotonic()
-        self._on_assigned: Callable[[], None] = _ignore_assignment
-
-    def on_assigned(self, callback: Callable[[], None]) -> None:
-        """The callback runs in the event loop when leases may have been assigned, or notices stop."""
-        self._on_assigned = callback
+        self._changed_s = context.clock.monotonic()
 
     @property
     def is_kept(self) -> bool:
@@ -155,14 +147,11 @@ class Discovery:
         malformed: MalformedRowLog,
         leading: Callable[[], bool],
         on_found: Callable[[HeldLease], None],
-        notifier: AssignmentNotifier | None = None,
+        notifier: AssignmentNotifier,
     ) -> None:
         self._meters = context.meters
-        self._notifier = notifier or AssignmentNotifier(clock=context.clock, timings=context.timings)
-        self._notifier.on_assigned(self._on_assigned)
-        self._handoffs = PendingHandoffs(
-            arrived=self._take, clock=context.clock, timings=context.timings, log=context.log
-        )
+        self._notifier = notifier
+        self._handoffs = PendingHandoffs(context, arrived=self._take)
         self._table = table
         self._me = context.worker_id
         self._renewer = renewer
@@ -183,7 +172,8 @@ class Discovery:
     def wake(self) -> None:
         self._wakeup.wake()
 
-    def _on_assigned(self) -> None:
+    def leases_assigned(self) -> None:
+        """Look at once, also at leases that were finished."""
         self._finished.clear()
         self.wake()
 
@@ -260,13 +250,8 @@ class Discovery:
 
     async def _take(self, key: LeaseKey) -> bool:
         """Returns False while its handoff to us is not finished."""
-        row = await self._table.get(key)
-        if row is None or not is_lease_row(row):
-            return True
-        try:
-            lease = lease_from_row(row)
-        except MalformedRowError as malformed:
-            self._malformed.report(malformed)
+        lease = self._malformed.lease(await self._table.get(key))
+        if lease is None:
             return True
         if lease.is_finished:
             self._finished[key] = self._clock.monotonic()
@@ -295,14 +280,13 @@ class Discovery:
                 self._log.warning("lease_discovery_failed", error=str(error))
 
     async def _give_back(self, key: LeaseKey) -> None:
-        row = await self._table.get(key)
-        if row is None or not is_lease_row(row):
-            return
-        try:
-            lease = lease_from_row(row)
-        except MalformedRowError:
-            return
-        if lease.is_finished or lease.lease_owner != self._me or lease.checkpoint_owner is not None:
+        lease = readable_lease(await self._table.get(key))
+        if (
+            lease is None
+            or lease.is_finished
+            or lease.lease_owner != self._me
+            or lease.checkpoint_owner is not None
+        ):
             return
         written = await self._table.update(release(lease))
         if written.applied:

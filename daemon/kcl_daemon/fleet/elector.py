@@ -7,12 +7,14 @@ conditional.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.context import LeaderTerm, Wakeup, WorkerContext
 from kcl_daemon.fleet.discovery import AssignmentNotifier
+from kcl_daemon.fleet.lease_renewer import LeaseRenewer
+from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.leases.leader import (
     LEADER_KEY,
     ClaimLock,
@@ -28,16 +30,16 @@ from kcl_daemon.leases.leader import (
 )
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Row
-from kcl_daemon.ports import Clock, Log, Table
+from kcl_daemon.ports import Table
 
 _WARN_AFTER_LEASES: Final = 2.0
 
 
 class LeaderAbsence:
-    def __init__(self, *, clock: Clock, log: Log) -> None:
-        self._clock = clock
-        self._log = log
-        self._leader_seen_s = clock.monotonic()
+    def __init__(self, context: WorkerContext) -> None:
+        self._clock = context.clock
+        self._log = context.log
+        self._leader_seen_s = context.clock.monotonic()
         self._warn_at_s = 0.0
 
     @property
@@ -72,31 +74,27 @@ _DOUBTFUL: Final = 0.35
 _STAND_BACK_TERMS: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class ElectionInputs:
-    """What sets the pace.
-
-    `calm`: no more leases than workers. `deputy`: who should watch us while we lead. `young`: this worker has
-    just started.
-    """
-
-    held: Callable[[], int] = lambda: 0
-    alone: Callable[[], bool] = lambda: False
-    calm: Callable[[], bool] = lambda: False
-    deputy: Callable[[], WorkerId | None] = lambda: None
-    young: Callable[[], bool] = lambda: False
-
-
 class Elector:
+    """How much this worker holds, and how large and busy the fleet is, set the pace."""
+
     def __init__(
         self,
         context: WorkerContext,
         *,
         table: Table,
-        notifier: AssignmentNotifier | None = None,
+        notifier: AssignmentNotifier,
+        renewer: LeaseRenewer,
+        monitor: FleetMonitor,
+        on_elected: Callable[[], None],
+        on_java_leader: Callable[[], None],
     ) -> None:
-        self._notifier = notifier or AssignmentNotifier(clock=context.clock, timings=context.timings)
-        self._absence = LeaderAbsence(clock=context.clock, log=context.log)
+        """`on_java_leader` is called when `java_leader` changes."""
+        self._notifier = notifier
+        self._renewer = renewer
+        self._monitor = monitor
+        self._on_elected = on_elected
+        self._on_java_leader = on_java_leader
+        self._absence = LeaderAbsence(context)
         self._table = table
         self._context = context
         self._me = context.worker_id
@@ -107,7 +105,6 @@ class Elector:
         self._wakeup = Wakeup(context.clock)
         self._lock: LeaderLock | None = None
         self._confirmed_s = 0.0
-        self._inputs = ElectionInputs()
         self._observation: LockObservation | None = None
         self._silent_s = 0.0
         self._lease_s = context.timings.leader_lease_s
@@ -116,25 +113,14 @@ class Elector:
         self._assignments_made = 0
         self._reported = 0
         self._unanswered: set[str] = set()
-        self._on_elected: Callable[[], None] | None = None
         self._seen_leader: WorkerId | None = None
         self._java_leader: WorkerId | None = None
-        self._on_java_leader: Callable[[], None] | None = None
         self._may_claim_from_s = context.clock.monotonic()
         self._dead: LeaderLock | None = None
 
     @property
     def worker_id(self) -> WorkerId:
         return self._me
-
-    def on_elected(self, callback: Callable[[], None]) -> None:
-        self._on_elected = callback
-
-    def on_java_leader(self, callback: Callable[[], None]) -> None:
-        self._on_java_leader = callback
-
-    def set_inputs(self, inputs: ElectionInputs) -> None:
-        self._inputs = inputs
 
     @property
     def is_leader(self) -> bool:
@@ -200,9 +186,9 @@ class Elector:
             return min(self._timings.heartbeat_s, self._timings.poll_s)
         if self._is_deputy:
             return min(_CLOSE_WATCH * self._lease_s, self._timings.heartbeat_s)
-        held = self._inputs.held()
+        held = self._renewer.activity
         lock_s = self._timings.lock_s(held)
-        if self._notifier.is_kept and not self._inputs.young():
+        if self._notifier.is_kept and not self._renewer.is_young:
             return min(lock_s, self._timings.epoch_poll_s(held))
         return lock_s
 
@@ -217,7 +203,7 @@ class Elector:
         lock, self._lock = self._lock, None
         if lock is None:
             return
-        if stand_back and not self._inputs.alone():
+        if stand_back and not self._monitor.is_alone:
             self._may_claim_from_s = (
                 self._clock.monotonic() + _STAND_BACK_TERMS * self._timings.leader_lease_s
             )
@@ -250,7 +236,7 @@ class Elector:
         self._unanswered.add(version)
         assignment_epoch = version if given != self._reported else None
         term = self._term()
-        promised = replace(lock, duration_ms=int(term.lease_s * 1000), deputy=self._inputs.deputy())
+        promised = replace(lock, duration_ms=int(term.lease_s * 1000), deputy=self._monitor.deputy)
         update = heartbeat(promised, version, assignment_epoch)
         written = await self._context.call(self._table.update(update), "UpdateItem")
         row = lock_from_row(written.row)
@@ -309,17 +295,15 @@ class Elector:
             self._absence.leader_seen(self._me)
             self._follow(None)
             self._log.info("leadership_taken", reason=claim.reason)
-            if self._on_elected is not None:
-                self._on_elected()
+            self._on_elected()
 
     def _follow(self, java_leader: WorkerId | None) -> None:
         if java_leader != self._java_leader:
             self._java_leader = java_leader
-            if self._on_java_leader is not None:
-                self._on_java_leader()
+            self._on_java_leader()
 
     def _term(self) -> LeaderTerm:
-        return self._timings.term(calm=self._inputs.calm(), alone=self._inputs.alone())
+        return self._timings.term(calm=self._monitor.is_idle, alone=self._monitor.is_alone)
 
     def _step_down(self, reason: str) -> None:
         self._lock = None

@@ -1,7 +1,7 @@
 """Deletes finished leases, and leases of former streams (KCL: LeaseCleanupManager).
 
 `shards.sync` decides. A finished lease is deleted only if it is still finished. Under a Java leader, workers
-delete their own (`OwnLeaseCleanup`).
+delete their own (`clean_own_leases`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from typing import Final
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.config.streams import FormerStreams, StreamsSettings
 from kcl_daemon.errors import AwsError
-from kcl_daemon.fleet.context import for_each, raise_first
+from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.streams import MultiStreamTracker, StreamState
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, StreamIdentity, WorkerId
-from kcl_daemon.leases.row import MalformedRowError, Row, is_lease_row, lease_from_row
 from kcl_daemon.metrics import kcl
-from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Table
+from kcl_daemon.ports import Table
 from kcl_daemon.shards.lineage import Shard
 from kcl_daemon.shards.sync import CleanupVerdict, JudgedLease, judge_finished
 
@@ -27,73 +26,50 @@ _MAX_PARALLEL_DELETES: Final = 10
 _MAX_DELETES_PER_RUN: Final = 200
 
 
-def _allow_any(_: Lease) -> bool:
-    return True
+async def delete_finished(
+    context: WorkerContext,
+    table: Table,
+    leases: Sequence[Lease],
+    shards: Sequence[Shard] | None = None,
+    *,
+    on_deleted: Callable[[], None] | None = None,
+    owner: WorkerId | None = None,
+) -> None:
+    """A lease may go when those of its parents are gone.
 
+    With `shards` None Kinesis was not asked. With an `owner` only its leases go.
 
-def _ignore_deletion() -> None: ...
+    Raises:
+        AwsError: a delete failed, after all were tried; the next look continues.
+    """
+    left = {lease.lease_key: lease for lease in leases}
+    deleted = 0
 
-
-class FinishedLeaseDeleter:
-    def __init__(
-        self,
-        *,
-        table: Table,
-        log: Log,
-        may: Callable[[Lease], bool] = _allow_any,
-        on_deleted: Callable[[], None] = _ignore_deletion,
-    ) -> None:
-        self._table = table
-        self._log = log
-        self._may = may
-        self._on_deleted = on_deleted
-
-    async def remove(self, leases: Sequence[Lease], shards: Sequence[Shard] | None = None) -> None:
-        """A lease may go when those of its parents are gone.
-
-        With `shards` None Kinesis was not asked.
-
-        Raises:
-            AwsError: a delete failed; the next look continues.
-        """
-        left = {lease.lease_key: lease for lease in leases}
-        deleted = 0
-        while True:
-            judged = judge_finished(left.values(), shards)
-            ready = [
-                each for each in judged if each.verdict is not CleanupVerdict.WAITS and self._may(each.lease)
-            ]
-            going = ready[: _MAX_DELETES_PER_RUN - deleted]
-            if not going:
-                break
-            gone = await self._delete_all(going)
-            deleted += len(gone)
-            for each in going:
-                del left[each.lease.lease_key]
-            if len(gone) < len(going):
-                break
-        for each in judged:
-            if each.verdict is CleanupVerdict.WAITS:
-                self._log.debug("finished_lease_kept", lease_key=each.lease.lease_key, reason=each.reason)
-
-    async def _delete_all(self, going: Sequence[JudgedLease]) -> list[JudgedLease]:
-        """The first error is raised after all were tried."""
-        gone = list[JudgedLease]()
-
-        async def delete(judged: JudgedLease) -> None:
-            if await self._delete_one(judged):
-                gone.append(judged)
-
-        raise_first(await for_each(going, delete, at_once=_MAX_PARALLEL_DELETES))
-        return gone
-
-    async def _delete_one(self, each: JudgedLease) -> bool:
-        lease = each.lease
-        written = await self._table.delete(lease.lease_key, lease_row.if_still_finished(lease))
+    async def delete(each: JudgedLease) -> None:
+        nonlocal deleted
+        key = each.lease.lease_key
+        written = await table.delete(key, lease_row.if_still_finished(each.lease))
         if written.applied:
-            self._on_deleted()
-            self._log.info("lease_deleted", lease_key=lease.lease_key, reason=each.reason)
-        return written.applied
+            deleted += 1
+            if on_deleted is not None:
+                on_deleted()
+            context.log.info("lease_deleted", lease_key=key, reason=each.reason)
+
+    while True:
+        judged = judge_finished(left.values(), shards)
+        ready = [each for each in judged if each.verdict is not CleanupVerdict.WAITS]
+        own = [each for each in ready if owner is None or each.lease.lease_owner == owner]
+        before, going = deleted, own[: _MAX_DELETES_PER_RUN - deleted]
+        if not going:
+            break
+        raise_first(await for_each(going, delete, at_once=_MAX_PARALLEL_DELETES))
+        for each in going:
+            del left[each.lease.lease_key]
+        if deleted - before < len(going):
+            break
+    for each in judged:
+        if each.verdict is CleanupVerdict.WAITS:
+            context.log.debug("finished_lease_kept", lease_key=each.lease.lease_key, reason=each.reason)
 
 
 class LeaseCleanup:
@@ -101,19 +77,18 @@ class LeaseCleanup:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         table: Table,
         shards: Callable[[Sequence[Lease]], Awaitable[Sequence[Shard] | None]],
         settings: ShardSettings,
-        clock: Clock,
-        log: Log,
     ) -> None:
-        self._deleter = FinishedLeaseDeleter(table=table, log=log, on_deleted=self._deleted)
+        self._context = context
+        self._table = table
         self._shards = shards
         self._settings = settings
-        self._clock = clock
-        self._log = log
-        self._polled_s = self._completed_s = self._garbage_s = clock.monotonic()
+        self._clock = context.clock
+        self._polled_s = self._completed_s = self._garbage_s = context.clock.monotonic()
 
     async def clean(self, leases: Sequence[Lease]) -> None:
         """Clean up if it is time.
@@ -134,11 +109,14 @@ class LeaseCleanup:
                 self._garbage_s = self._polled_s
                 shards = await self._shards(leases)
                 if shards is not None:
-                    await self._deleter.remove(leases, shards)
+                    await self._delete(leases, shards)
             elif self._is_over(self._completed_s, self._settings.cleanup_completed_ms):
-                await self._deleter.remove(leases)
+                await self._delete(leases)
         except AwsError as error:
-            self._log.info("lease_cleanup_failed", error=str(error))
+            self._context.log.info("lease_cleanup_failed", error=str(error))
+
+    async def _delete(self, leases: Sequence[Lease], shards: Sequence[Shard] | None = None) -> None:
+        await delete_finished(self._context, self._table, leases, shards, on_deleted=self._deleted)
 
     def _deleted(self) -> None:
         self._completed_s = self._clock.monotonic()
@@ -147,57 +125,32 @@ class LeaseCleanup:
         return self._clock.monotonic() - since_s >= period_ms / 1000
 
 
-class OwnLeaseCleanup:
-    """`finished` gives the keys seen so far; the table is read only if there are any."""
+async def clean_own_leases(
+    context: WorkerContext,
+    *,
+    table: Table,
+    finished: Callable[[], Collection[str]],
+    leading: Callable[[], bool],
+    settings: ShardSettings,
+) -> None:
+    """A loop; it returns if cleanup is off, and never raises for AWS.
 
-    def __init__(
-        self,
-        *,
-        table: Table,
-        worker_id: WorkerId,
-        finished: Callable[[], Collection[str]],
-        leading: Callable[[], bool],
-        settings: ShardSettings,
-        clock: Clock,
-        log: Log,
-    ) -> None:
-        self._table = table
-        self._finished = finished
-        self._leading = leading
-        self._settings = settings
-        self._clock = clock
-        self._log = log
-        self._deleter = FinishedLeaseDeleter(
-            table=table, log=log, may=lambda lease: lease.lease_owner == worker_id
-        )
-
-    async def run(self) -> None:
-        """Never raises for AWS; returns if cleanup is off."""
-        period_s = max(self._settings.cleanup_ms, self._settings.cleanup_completed_ms) / 1000
-        while self._settings.cleanup_finished:
-            await self._clock.sleep(period_s)
-            if self._leading() or not self._finished():
-                continue
-            try:
-                for leases in (await self._by_stream()).values():
-                    await self._deleter.remove(leases)
-            except AwsError as error:
-                self._log.info("lease_cleanup_failed", error=str(error))
-
-    async def _by_stream(self) -> dict[StreamIdentity | None, list[Lease]]:
+    `finished` gives the keys seen so far; the table is read only if there are any.
+    """
+    period_s = max(settings.cleanup_ms, settings.cleanup_completed_ms) / 1000
+    while settings.cleanup_finished:
+        await context.clock.sleep(period_s)
+        if leading() or not finished():
+            continue
         found = defaultdict[StreamIdentity | None, list[Lease]](list)
-        for row in await self._table.scan():
-            lease = _parsed(row) if is_lease_row(row) else None
-            if lease is not None:
-                found[lease.stream].append(lease)
-        return found
-
-
-def _parsed(row: Row) -> Lease | None:
-    try:
-        return lease_from_row(row)
-    except MalformedRowError:
-        return None
+        try:
+            for row in await table.scan():
+                if (lease := lease_row.readable_lease(row)) is not None:
+                    found[lease.stream].append(lease)
+            for leases in found.values():
+                await delete_finished(context, table, leases, owner=context.worker_id)
+        except AwsError as error:
+            context.log.info("lease_cleanup_failed", error=str(error))
 
 
 class FormerStreamCleanup:
@@ -208,20 +161,18 @@ class FormerStreamCleanup:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         table: Table,
         streams: MultiStreamTracker,
         settings: StreamsSettings,
-        clock: Clock,
-        log: Log,
-        meters: Meters = NO_METERS,
     ) -> None:
-        self._meters = meters
+        self._meters = context.meters
         self._table = table
         self._streams = streams
         self._settings = settings
-        self._clock = clock
-        self._log = log
+        self._clock = context.clock
+        self._log = context.log
         self._since_s: dict[StreamIdentity, float] = {}
 
     def begin(self) -> None:

@@ -115,14 +115,11 @@ class LeaseRenewer:
     First renewals are spread at random, as leases often come by the hundred.
     """
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        *,
-        table: Table,
-    ) -> None:
+    def __init__(self, context: WorkerContext, *, table: Table, on_duplicate: Callable[[], None]) -> None:
+        """`on_duplicate` is called when another process wrote our lease under our worker id."""
         self._randomness = context.randomness
         self._table = table
+        self._on_duplicate = on_duplicate
         self._context = context
         self._me = context.worker_id
         self._clock = context.clock
@@ -136,9 +133,6 @@ class LeaseRenewer:
         """Whether finished leases stay held; set by `ComponentSwitcher`."""
         self.possible_owners: frozenset[WorkerId] | None = None
         """Who may receive a lease during shutdown; None: anyone. Set by `ShutdownHandoff`."""
-
-        self.on_namesake: Callable[[], None] = _ignore_change
-        """Called when another process wrote our lease under our worker id."""
 
     @property
     def held(self) -> dict[LeaseKey, HeldLease]:
@@ -332,7 +326,7 @@ class LeaseRenewer:
         if isinstance(verdict, LeaseGone):
             self._lose(held, verdict.reason)
             if verdict.by_duplicate:
-                self.on_namesake()
+                self._on_duplicate()
             raise LeaseLost(verdict.reason)
         if verdict.moved and uncertain_since_s is not None:
             # Others may have seen the counter change this early; our lease must not outlast their view.
@@ -401,6 +395,14 @@ class MalformedRowLog:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._reported: set[str] = set()
+
+    def lease(self, row: Row | None) -> Lease | None:
+        """None if the row is absent, no lease or malformed."""
+        try:
+            return lease_row.lease_from_row(row) if row is not None and lease_row.is_lease_row(row) else None
+        except MalformedRowError as malformed:
+            self.report(malformed)
+            return None
 
     def report(self, malformed: MalformedRowError) -> None:
         if malformed.key not in self._reported:

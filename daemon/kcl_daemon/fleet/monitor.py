@@ -5,36 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kcl_daemon.assignment.plan import Fleet
-from kcl_daemon.fleet.context import Timings
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
-from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.expiry import LivenessLog
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import Row
+from kcl_daemon.leases.row import Row, is_lease_row
 from kcl_daemon.leases.worker_row import WorkerRow, is_worker_row, worker_from_row
-from kcl_daemon.ports import Clock, Tables
+from kcl_daemon.ports import Tables
 
 
 class FleetMonitor:
     def __init__(
         self,
+        context: WorkerContext,
         *,
-        worker_id: WorkerId,
         tables: Tables,
         max_leases_for_worker: int,
-        clock: Clock,
-        timings: Timings,
         malformed: MalformedRowLog,
         prioritize: Callable[[list[Lease]], list[Lease]] = list,
     ) -> None:
+        self._context = context
         self._prioritize = prioritize
-        self._me = worker_id
+        self._me = context.worker_id
         self._tables = tables
         self._max_leases_for_worker = max_leases_for_worker
-        self._clock = clock
-        self._timings = timings
+        self._clock = context.clock
+        self._timings = context.timings
         self._malformed = malformed
-        self._book = LivenessLog(unclaimed_s=timings.unclaimed_s)
+        self._book = LivenessLog(unclaimed_s=context.timings.unclaimed_s)
         self._workers_read_s: float | None = None
         self._workers_are_fresh = False
         self._polled_s: float | None = None
@@ -61,7 +59,8 @@ class FleetMonitor:
             self.unreadable_workers = sum(map(is_worker_row, lease_rows)) - len(self.workers_in_leases)
         elif self._workers_are_due(began_s):
             await self._poll_workers(began_s)
-        self.leases = self._read_leases(lease_rows)
+        self.leases = [lease for row in lease_rows if (lease := self._malformed.lease(row)) is not None]
+        self.unreadable_leases = sum(map(is_lease_row, lease_rows)) - len(self.leases)
         self._polled_s = began_s
         self._remember(began_s)
 
@@ -109,11 +108,9 @@ class FleetMonitor:
 
     def another(self) -> FleetMonitor:
         return FleetMonitor(
-            worker_id=self._me,
+            self._context,
             tables=self._tables,
             max_leases_for_worker=self._max_leases_for_worker,
-            clock=self._clock,
-            timings=self._timings,
             malformed=self._malformed,
         )
 
@@ -172,19 +169,6 @@ class FleetMonitor:
         living = self._book.reporting(wall_s=self._clock.wall_ms() / 1000, active_s=self._timings.active_s)
         # We live, even if our leases were late; but not if our row is gone.
         return living | ({self._me} if self._me in self._book.workers else frozenset())
-
-    def _read_leases(self, rows: list[Row]) -> list[Lease]:
-        leases: list[Lease] = []
-        self.unreadable_leases = 0
-        for row in rows:
-            if not lease_row.is_lease_row(row):
-                continue
-            try:
-                leases.append(lease_row.lease_from_row(row))
-            except lease_row.MalformedRowError as malformed:
-                self.unreadable_leases += 1
-                self._malformed.report(malformed)
-        return leases
 
 
 def _read_workers(rows: list[Row], key_attribute: str) -> list[WorkerRow]:

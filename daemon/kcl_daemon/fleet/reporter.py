@@ -15,20 +15,12 @@ from typing import Final
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.row import Conditions, Row, RowUpdate
+from kcl_daemon.leases.row import Row, RowUpdate
 from kcl_daemon.leases.worker_row import CPU, ROW_EXISTS, Incarnation, incarnation_of, report, worker_from_row
 from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Table
 
 _FIRST_CAPTURES: Final = 2
-
-
-def _no_java_leader() -> WorkerId | None:
-    return None
-
-
-def _ignore_other(_other: Incarnation) -> bool:
-    return False
 
 
 class Reporter:
@@ -41,9 +33,9 @@ class Reporter:
         table: Table,
         cpu_averages: Callable[[], Sequence[Decimal]] | None = None,
         cpu_host: str | None = None,
-        java_leader: Callable[[], WorkerId | None] = _no_java_leader,
-        incarnation: Incarnation | None = None,
-        on_other: Callable[[Incarnation], bool] = _ignore_other,
+        java_leader: Callable[[], WorkerId | None],
+        incarnation: Incarnation,
+        on_other: Callable[[Incarnation], bool],
     ) -> None:
         """`cpu_averages` ends the window and returns the oldest first; None if CPU is not measured.
 
@@ -51,6 +43,7 @@ class Reporter:
         writing our row, so both live; it returns whether to leave it the row.
         """
         self._incarnation = incarnation
+        self._ours = incarnation.is_that_of_the_row
         self._on_other = on_other
         self._has_reported = False
         self._other: Incarnation | None = None
@@ -146,10 +139,6 @@ class Reporter:
             host=self._cpu_host,
             incarnation=self._incarnation,
         )
-
-    @property
-    def _ours(self) -> Conditions:
-        return () if self._incarnation is None else self._incarnation.is_that_of_the_row
 
     def _is_of_another(self, row: Row | None) -> bool:
         """Before our first report the row may be a dead process's, and its last report may arrive late.

@@ -6,7 +6,7 @@ KCL: ShardSyncTask, PeriodicShardSyncManager, Scheduler. `shards.sync` decides w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -15,7 +15,7 @@ import anyio
 
 from kcl_daemon.config.balance import ShardSettings, ShardSyncStrategy
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound
-from kcl_daemon.fleet.context import WorkerContext, for_each
+from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, LeaseCleanup
 from kcl_daemon.fleet.streams import (
     RECHECK_S,
@@ -30,7 +30,7 @@ from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, StreamIdentity
 from kcl_daemon.leases.row import creation
 from kcl_daemon.metrics import kcl
-from kcl_daemon.ports import NO_METERS, Clock, Kinesis, Log, Meters, StreamRef, Table
+from kcl_daemon.ports import Kinesis, Log, StreamRef, Table
 from kcl_daemon.shards.lineage import (
     HoleWatch,
     InitialPosition,
@@ -54,13 +54,13 @@ class SyncSchedule:
     creates nothing.
     """
 
-    def __init__(self, *, table: Table, settings: ShardSettings, clock: Clock, log: Log) -> None:
+    def __init__(self, context: WorkerContext, *, table: Table, settings: ShardSettings) -> None:
         self._table = table
         self._settings = settings
-        self._clock = clock
-        self._log = log
+        self._clock = context.clock
+        self._log = context.log
         self._audited_s: float | None = None
-        self._sees_hole = False
+        self.found_hole = False
         self._watch = HoleWatch()
 
     def begin(self) -> None:
@@ -73,17 +73,13 @@ class SyncSchedule:
         return self._audited_s is not None
 
     @property
-    def found_hole(self) -> bool:
-        return self._sees_hole
-
-    @property
     def is_due(self) -> bool:
         period_s = self._settings.audit_ms / 1000
         return self._audited_s is None or self._clock.monotonic() - self._audited_s >= period_s
 
     def needs_sync(self, leases: Sequence[Lease]) -> bool:
         hole = lease_hole(leases)
-        self._sees_hole = hole is not None
+        self.found_hole = hole is not None
         self._watch = self._watch.seen(hole)
         if not leases:
             return True  # a reshard never empties a table
@@ -128,30 +124,20 @@ class ShardSync:
         kinesis: Kinesis,
         stream: StreamRef,
         position: InitialPosition,
-        settings: ShardSettings | None = None,
-        watch: StreamMonitor | None = None,
+        settings: ShardSettings,
+        watch: StreamMonitor,
     ) -> None:
         self._meters = context.meters
-        self._settings = settings or ShardSettings()
+        self._settings = settings
         self._table = table
         self._kinesis = kinesis
         self._stream = stream
         self._position = position
         self._clock = context.clock
         self._log = context.log
-        self._watch = watch or StreamMonitor(
-            kinesis=kinesis, stream=stream, clock=context.clock, log=context.log
-        )
-        self._schedule = SyncSchedule(
-            table=table, settings=self._settings, clock=context.clock, log=context.log
-        )
-        self._cleanup = LeaseCleanup(
-            table=table,
-            shards=self._own_shards,
-            settings=self._settings,
-            clock=context.clock,
-            log=context.log,
-        )
+        self._watch = watch
+        self._schedule = SyncSchedule(context, table=table, settings=settings)
+        self._cleanup = LeaseCleanup(context, table=table, shards=self._own_shards, settings=settings)
         self._compared = False
         self._logged_finished = set[LeaseKey]()
         self._not_before_s = context.clock.monotonic()
@@ -243,14 +229,24 @@ class ShardSync:
             return False
         if self._stream.identity is not None:
             wanted = [replace(lease, stream_created_s=self._watch.created_s) for lease in wanted]
-        creating = _LeaseCreation(self._table, len(wanted), self._log, self._meters)
+        created = 0
+
+        async def create(lease: Lease) -> None:
+            nonlocal created
+            at = kcl.SYNC_CREATE_AT[lease.checkpoint.sequence_number]
+            with self._meters.operation(kcl.SYNC_CREATE), self._meters.operation(at):
+                written = await self._table.put(*creation(lease))
+            created += written.applied
+            if written.applied and created % _PROGRESS_EVERY == 0:
+                self._log.info("leases_being_created", count=created, of=len(wanted))
+
         try:
             for generation in generations(wanted):
-                await creating.create(generation)
+                await _until_one_fails(generation, create)
         finally:
-            if creating.created:
-                self._log.info("leases_created", count=creating.created, position=self._position.at.value)
-        return creating.created > 0
+            if created:
+                self._log.info("leases_created", count=created, position=self._position.at.value)
+        return created > 0
 
     async def _is_same_stream(self) -> bool:
         return self._stream.identity is None or await self._watch.poll() is StreamState.THERE
@@ -315,38 +311,26 @@ class ShardSync:
         )
 
 
-class _LeaseCreation:
-    def __init__(self, table: Table, wanted: int, log: Log, meters: Meters) -> None:
-        self._meters = meters
-        self._table = table
-        self._wanted = wanted
-        self._log = log
-        self.created = 0
+async def _until_one_fails(leases: Sequence[Lease], create: Callable[[Lease], Awaitable[None]]) -> None:
+    """The first error is raised after all running writes have returned."""
+    pending, failures = deque(leases), list[AwsError]()
 
-    async def create(self, leases: Sequence[Lease]) -> None:
-        """The first error is raised after all running writes have returned."""
-        pending, failures = deque(leases), list[AwsError]()
+    async def work() -> None:
+        while pending and not failures:
+            try:
+                await create(pending.popleft())
+            except AwsError as error:
+                failures.append(error)
 
-        async def work() -> None:
-            while pending and not failures:
-                try:
-                    await self._create_one(pending.popleft())
-                except AwsError as error:
-                    failures.append(error)
+    async with anyio.create_task_group() as writes:
+        for _ in range(min(_MAX_PARALLEL_CREATES, len(pending))):
+            writes.start_soon(work)
+    raise_first(failures)
 
-        async with anyio.create_task_group() as writes:
-            for _ in range(min(_MAX_PARALLEL_CREATES, len(pending))):
-                writes.start_soon(work)
-        if failures:
-            raise failures[0]
 
-    async def _create_one(self, lease: Lease) -> None:
-        at = kcl.SYNC_CREATE_AT[lease.checkpoint.sequence_number]
-        with self._meters.operation(kcl.SYNC_CREATE), self._meters.operation(at):
-            written = await self._table.put(*creation(lease))
-        self.created += written.applied
-        if written.applied and self.created % _PROGRESS_EVERY == 0:
-            self._log.info("leases_being_created", count=self.created, of=self._wanted)
+def log_failed_sync(log: Log, error: AwsError, **stream: str) -> None:
+    report = log.error if isinstance(error, AccessDenied) else log.warning
+    report("lease_sync_failed", **stream, error=str(error))
 
 
 _MAX_PARALLEL_SYNCS: Final = 8
@@ -358,20 +342,19 @@ class MultiStreamShardSync:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         table: Table,
         streams: MultiStreamTracker,
         shard_sync_of: Callable[[TrackedStream], ShardSync],
         former: FormerStreamCleanup,
-        log: Log,
-        meters: Meters = NO_METERS,
     ) -> None:
-        self._meters = meters
+        self._meters = context.meters
         self._table = table
         self._streams = streams
         self._shard_sync_of = shard_sync_of
         self._former = former
-        self._log = log
+        self._log = context.log
         self._syncers: dict[StreamIdentity, ShardSync] = {}
 
     def begin(self) -> None:
@@ -432,8 +415,7 @@ class MultiStreamShardSync:
             try:
                 created = await shard_sync.ensure(leases.get(identity, ())) or created
             except AwsError as error:
-                report = self._log.error if isinstance(error, AccessDenied) else self._log.warning
-                report("lease_sync_failed", stream=str(identity), error=str(error))
+                log_failed_sync(self._log, error, stream=str(identity))
 
         await for_each(self._syncers.items(), ensure, at_once=_MAX_PARALLEL_SYNCS)
         return created

@@ -7,7 +7,6 @@ program and may be anything. A creation time other than the one noted in its lea
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from fnmatch import fnmatchcase
@@ -220,12 +219,7 @@ class SingleStreamTracker:
 
 async def leases_of(table: Table) -> Sequence[Lease]:
     """Leaves out rows that are no lease or unreadable; raises AwsError."""
-    found: list[Lease] = []
-    for row in await table.scan():
-        if lease_row.is_lease_row(row):
-            with suppress(lease_row.MalformedRowError):
-                found.append(lease_row.lease_from_row(row))
-    return found
+    return [lease for row in await table.scan() if (lease := lease_row.readable_lease(row)) is not None]
 
 
 async def require_same_stream_mode(table: Table, *, many: bool) -> None:

@@ -26,6 +26,10 @@ class TableWrapper:
     def __init__(self, table: Table) -> None:
         self._table = table
 
+    def route_to(self, table: Table) -> None:
+        """Running calls finish on the old table."""
+        self._table = table
+
     @property
     def name(self) -> str:
         return self._table.name
@@ -69,12 +73,6 @@ class TableWrapper:
 
     async def _carry_out(self, call: Awaitable[T], operation: str) -> T:  # noqa: ARG002 - for subclasses
         return await call
-
-
-class RoutedTable(TableWrapper):
-    def route_to(self, table: Table) -> None:
-        """Running calls finish on the old table."""
-        self._table = table
 
 
 class RowKindTable(TableWrapper):

@@ -8,7 +8,6 @@ leaves the same rows as a dead process: only proof, or a fail-over time without 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +20,7 @@ from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.expiry import ProcessRecord, ProvenDead, judge_process
 from kcl_daemon.leases.leader import LEADER_KEY, lock_from_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import MalformedRowError, Row, RowUpdate, WriteResult, lease_from_row
+from kcl_daemon.leases.row import Row, RowUpdate, WriteResult
 from kcl_daemon.leases.worker_row import Incarnation, incarnation_of, worker_from_row
 from kcl_daemon.ports import StateFolder, Tables
 
@@ -149,7 +148,9 @@ class Predecessors:
             self._confirmed.add(record.incarnation)
         if lock is not None and lock.owner == former:
             self._elector.take_over_from(lock)
-        leases = [lease for row in rows if (lease := _held(row)) is not None and lease.actual_owner == former]
+        leases = [
+            lease for row in rows if (lease := _unfinished(row)) is not None and lease.actual_owner == former
+        ]
         await self._take_all(leases, former)
         if former == self._me:
             self._on_same_id()
@@ -182,7 +183,7 @@ class Predecessors:
         for _ in range(_MAX_ATTEMPTS):
             began_s = self._clock.monotonic()
             written = await self._update(self._write_for(lease))
-            after = None if written.row is None else _held(written.row)
+            after = _unfinished(written.row)
             if after is None:
                 return
             if written.applied:
@@ -206,14 +207,9 @@ class Predecessors:
         return await self._context.call(self._tables.leases.update(update), "UpdateItem")
 
 
-def _held(row: Row) -> Lease | None:
-    if not lease_row.is_lease_row(row):
-        return None
-    try:
-        lease = lease_row.lease_from_row(row)
-    except lease_row.MalformedRowError:
-        return None
-    return None if lease.is_finished else lease
+def _unfinished(row: Row | None) -> Lease | None:
+    lease = lease_row.readable_lease(row)
+    return None if lease is None or lease.is_finished else lease
 
 
 # An older row is a dead process's, even with clocks minutes apart.
@@ -355,10 +351,9 @@ class DuplicateWorkerDetector:
         found: list[tuple[LeaseKey, int]] = []
         for key in await self._keys():
             row = await self._tables.leases.get(key)
-            with suppress(MalformedRowError):
-                lease = None if row is None else lease_from_row(row)
-                if lease is not None and lease.actual_owner == self._me and not lease.is_finished:
-                    found.append((lease.lease_key, lease.lease_counter))
+            lease = _unfinished(row)
+            if lease is not None and lease.actual_owner == self._me:
+                found.append((lease.lease_key, lease.lease_counter))
         return tuple(found)
 
     async def _keys(self) -> list[str]:

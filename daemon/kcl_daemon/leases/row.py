@@ -82,31 +82,6 @@ class WriteResult:
     row: Row | None
 
 
-def holds(condition: Condition, row: Row | None) -> bool:
-    value = None if row is None else row.get(condition.attribute)
-    match condition:
-        case Equals(_, wanted):
-            return value is not None and value == wanted
-        case Absent():
-            return value is None
-        case Present():
-            return value is not None
-
-
-def apply_update(update: RowUpdate, row: Row | None, *, key_attribute: str) -> WriteResult:
-    if not all(holds(condition, row) for condition in update.require):
-        return WriteResult(applied=False, row=row)
-    new: dict[str, Value] = {**(row or {}), **update.put, key_attribute: update.key}
-    for name, amount in update.add.items():
-        old = new.get(name, 0)
-        if not isinstance(old, int | Decimal):
-            raise TypeError(f"{name} of row {update.key} is no number: {old!r}")
-        new[name] = old + amount
-    for name in update.remove:
-        new.pop(name, None)
-    return WriteResult(applied=True, row=new)
-
-
 KEY: Final = "leaseKey"
 OWNER: Final = "leaseOwner"
 OWNER_INDEX: Final = "LeaseOwnerToLeaseKeyIndex"
@@ -171,6 +146,14 @@ def lease_from_row(row: Row) -> Lease:
         degraded_by=reader.worker(_DEGRADED),
         stream_created_s=created if isinstance(created := row.get(_STREAM_CREATED), int) else None,
     )
+
+
+def readable_lease(row: Row | None) -> Lease | None:
+    """None if the row is absent, no lease or malformed."""
+    try:
+        return lease_from_row(row) if row is not None and is_lease_row(row) else None
+    except MalformedRowError:
+        return None
 
 
 def new_lease_row(lease: Lease) -> Row:

@@ -19,7 +19,7 @@ from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.leases.layout import StateRefusal, StateRowCreation
-from kcl_daemon.leases.lease import Lease, WorkerId
+from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Row, RowUpdate
 from kcl_daemon.metrics import kcl
 from kcl_daemon.migrations.kcl2_rules import (
@@ -47,7 +47,7 @@ from kcl_daemon.migrations.kcl2_rules import (
     next_poll_after_s,
     upgrade_readiness,
 )
-from kcl_daemon.ports import Clock, IndexState, Log, Table, Tables
+from kcl_daemon.ports import IndexState, Table, Tables
 
 
 class PausableTask:
@@ -82,10 +82,10 @@ class PausableTask:
 
 
 class ShuffleLeader:
-    def __init__(self, *, worker_id: WorkerId, clock: Clock, log: Log) -> None:
-        self._me = worker_id
-        self._clock = clock
-        self._log = log
+    def __init__(self, context: WorkerContext) -> None:
+        self._me = context.worker_id
+        self._clock = context.clock
+        self._log = context.log
         self._verdict: ShuffleElection | None = None
         self._polls = 0
         self._polled_s = 0.0
@@ -120,21 +120,19 @@ class Upgrader:
         tables: Tables,
         monitor: FleetMonitor,
         leader: ShuffleLeader,
+        on_upgraded: Callable[[], None],
     ) -> None:
         self._meters = context.meters
         self._tables = tables
         self._monitor = monitor
         self._leader = leader
+        self._on_upgraded = on_upgraded
         self._me = context.worker_id
         self._clock = context.clock
         self._report_s = context.timings.report_s
         self._log = context.log
-        self._on_upgraded: Callable[[], None] | None = None
         self._ready_since_s: float | None = None
         self._reported = ""
-
-    def on_upgraded(self, callback: Callable[[], None]) -> None:
-        self._on_upgraded = callback
 
     async def run(self) -> None:
         self._ready_since_s, self._reported = None, ""
@@ -174,8 +172,7 @@ class Upgrader:
             case Upgrade(update, reason):
                 if (await self._tables.coordinator.update(update)).applied:
                     self._log.info("upgrade_made", reason=reason)
-                if self._on_upgraded is not None:
-                    self._on_upgraded()
+                self._on_upgraded()
 
     async def _readiness(self) -> UpgradeReadiness:
         state = await self._tables.leases.describe()

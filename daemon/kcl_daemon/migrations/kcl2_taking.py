@@ -21,14 +21,7 @@ from kcl_daemon.fleet.context import Wakeup, WorkerContext, for_each, raise_firs
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import (
-    MalformedRowError,
-    Row,
-    RowUpdate,
-    is_lease_row,
-    lease_from_row,
-    steal_or_take,
-)
+from kcl_daemon.leases.row import RowUpdate, steal_or_take
 from kcl_daemon.metrics import kcl
 from kcl_daemon.migrations.kcl2_loops import ShuffleLeader
 from kcl_daemon.ports import Table
@@ -51,10 +44,6 @@ class TakingOptions:
     max_leases_for_worker: int = 2**31 - 1
     max_leases_to_steal: int = 1
     priority: bool = True
-
-    @property
-    def period_s(self) -> float:
-        return 2 * (self.failover_s + 0.025)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,13 +245,7 @@ class LeaseTaker:
         self._malformed = malformed
         self._on_found = on_found
         self._wakeup = Wakeup(context.clock)
-        self._sync = BackgroundSync(
-            shard_sync,
-            timeout_s=context.timings.poll_s,
-            clock=context.clock,
-            log=context.log,
-            on_late=self._wakeup.wake,
-        )
+        self._sync = BackgroundSync(context, shard_sync, on_late=self._wakeup.wake)
         self._seen = CounterHistory()
         self._writing = anyio.Lock()
         self._settled = False
@@ -281,10 +264,9 @@ class LeaseTaker:
                 except AwsError as error:
                     failures += 1
                     self._log.warning("lease_taking_failed", error=str(error), failures=failures)
-                pause_s = (
-                    _PAUSE_FIRST_S * 2.0 ** min(failures - 1, 10) if failures else self._options.period_s
-                )
-                await self._wakeup.wait(min(pause_s, self._options.period_s))
+                period_s = 2 * (self._options.failover_s + 0.025)
+                pause_s = _PAUSE_FIRST_S * 2.0 ** min(failures - 1, 10) if failures else period_s
+                await self._wakeup.wait(min(pause_s, period_s))
 
     async def settle(self) -> None:
         """Take no more leases.
@@ -328,7 +310,7 @@ class LeaseTaker:
         began_s = self._clock.monotonic()
         with self._meters.operation(kcl.TAKING_LIST):
             rows = await self._table.scan()
-        leases = [lease for row in rows if is_lease_row(row) and (lease := self._parsed(row)) is not None]
+        leases = [lease for row in rows if (lease := self._malformed.lease(row)) is not None]
         self._seen = self._seen.poll(leases, began_s=began_s, ended_s=self._clock.monotonic())
         return leases
 
@@ -400,18 +382,10 @@ class LeaseTaker:
                     raise
                 attempt += 1
             else:
-                return self._parsed(written.row) if written.applied and written.row is not None else None
+                return self._malformed.lease(written.row) if written.applied else None
 
     async def _get(self, key: LeaseKey) -> Lease | None:
-        row = await self._context.call(self._table.get(key), "GetItem")
-        return None if row is None else self._parsed(row)
-
-    def _parsed(self, row: Row) -> Lease | None:
-        try:
-            return lease_from_row(row)
-        except MalformedRowError as malformed:
-            self._malformed.report(malformed)
-            return None
+        return self._malformed.lease(await self._context.call(self._table.get(key), "GetItem"))
 
     def _found(self, held: HeldLease, reason: str) -> None:
         self._log.info(

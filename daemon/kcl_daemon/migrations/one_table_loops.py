@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, assert_never
 
 from kcl_daemon.config.tables import TablesSettings
@@ -15,13 +15,7 @@ from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.table_views import (
-    COORDINATOR_KINDS,
-    WORKER_KINDS,
-    RoutedTable,
-    RowKindTable,
-    TableWrapper,
-)
+from kcl_daemon.fleet.table_views import COORDINATOR_KINDS, WORKER_KINDS, RowKindTable, TableWrapper
 from kcl_daemon.leases.layout import StateRefusal, TableLayout
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Conditions, Row, RowUpdate, WriteResult
@@ -46,10 +40,9 @@ from kcl_daemon.migrations.one_table_rules import (
     WithdrawStatusRow,
     followed,
     migration_readiness,
-    routing,
 )
 from kcl_daemon.migrations.one_table_rules import next_migration_step as step
-from kcl_daemon.ports import Meters, Table, TablePart, Tables, Transactions
+from kcl_daemon.ports import Clock, Meters, Table, TablePart, Tables, Transactions
 
 _ORDINALS: Final = {status: number for number, status in enumerate(TableStatus, start=1)}
 _UNKNOWN: Final = 0
@@ -113,9 +106,6 @@ class DualTable(TableWrapper):
         row = await super().get(key)
         return row if row is not None else self._as_legacy(await self._leases.get(key))
 
-    async def scan(self) -> list[Row]:
-        return await super().scan()
-
     async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
         if self._written is not self._leases:
             return await super().put(row, require)
@@ -158,16 +148,15 @@ class DualTable(TableWrapper):
         return {old if name == new else name: value for name, value in row.items()}
 
 
-class LeaderLockTable(RoutedTable):
+class LeaderLockTable(TableWrapper):
     """The lock is taken only after a check that it has not moved; AwsError if `is_here` cannot know."""
 
-    def __init__(self, table: Table, is_here: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self, table: Table, is_here: Callable[[], Awaitable[bool]], on_taken: Callable[[], None]
+    ) -> None:
         super().__init__(table)
         self._is_here = is_here
-        self._on_taken: Callable[[], None] | None = None
-
-    def on_taken(self, callback: Callable[[], None]) -> None:
-        self._on_taken = callback
+        self._on_taken = on_taken
 
     async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
         """Refused with no row if the lock has moved, or had moved when the caller read it."""
@@ -175,7 +164,7 @@ class LeaderLockTable(RoutedTable):
         taken = WriteResult(applied=False, row=None)
         if is_here and self._is_made_for(row, require):
             taken = await super().put(row, require)
-        if self._on_taken is not None and (taken.applied or not is_here):
+        if taken.applied or not is_here:
             self._on_taken()
         return taken
 
@@ -192,27 +181,25 @@ class TableRoutes:
     of the old table.
     """
 
-    def __init__(self, separate: Tables, *, migrate_all: bool) -> None:
+    def __init__(self, separate: Tables, *, migrate_all: bool, clock: Clock) -> None:
         self.separate = separate
         self.migrate_all = migrate_all
-        self._worker_rows = RoutedTable(separate.worker_metrics)
-        self._coordinator_rows = RoutedTable(separate.coordinator)
-        self._reports = RoutedTable(separate.worker_metrics)
-        self._lock = LeaderLockTable(separate.coordinator, self._lock_is_here)
+        self.lock_taken = Wakeup(clock)
+        """This worker took the lock, or found that it has moved."""
+        self._worker_rows = TableWrapper(separate.worker_metrics)
+        self._coordinator_rows = TableWrapper(separate.coordinator)
+        self._reports = TableWrapper(separate.worker_metrics)
+        self.lock = LeaderLockTable(separate.coordinator, self._lock_is_here, self.lock_taken.wake)
         self.tables = Tables(separate.leases, self._worker_rows, self._coordinator_rows)
         self.reports: Table = self._reports
         self.status = TableStatus.COMPLETE
-
-    @property
-    def lock(self) -> LeaderLockTable:
-        return self._lock
 
     def route_to(self, layout: TableLayout, status: TableStatus) -> None:
         """`status` is this worker's at its start and decides where it writes."""
         self.status = status
         match layout:
             case TableLayout.SEPARATE:
-                self._route_to_separate(routing(status, status).metrics_written)
+                self._route_to_separate(to_leases=status in {TableStatus.PENDING, TableStatus.COMPLETE})
             case TableLayout.SINGLE:
                 self.switch_over()
             case _:
@@ -235,21 +222,26 @@ class TableRoutes:
         self._worker_rows.route_to(workers)
         self._reports.route_to(workers)
         self._coordinator_rows.route_to(coordinator)
-        self._lock.route_to(coordinator)
+        self.lock.route_to(coordinator)
 
-    def _route_to_separate(self, written: TableSide) -> None:
+    def _route_to_separate(self, *, to_leases: bool) -> None:
+        """Where rows are while there are several tables (KCL: WorkerMetricStatsDAO, CoordinatorStateDAO).
+
+        A worker writes to the table of its start status as long as it runs, so that rows do not move when
+        leaders change their minds. (A Java worker keeps writing to the old table even at the end; then no one
+        reads its rows, and it gets no leases.)
+        """
         leases, workers, coordinator = (
             self.separate.leases,
             self.separate.worker_metrics,
             self.separate.coordinator,
         )
-        to_leases = written is TableSide.LEASES
         self._worker_rows.route_to(DualTable(workers, leases, written=leases if to_leases else workers))
         self._reports.route_to(leases if to_leases else workers)
         self._coordinator_rows.route_to(
             DualTable(coordinator, leases, written=leases if to_leases else coordinator)
         )
-        self._lock.route_to(coordinator)
+        self.lock.route_to(coordinator)
 
     async def _lock_is_here(self) -> bool:
         """Runs before each attempt to lead, so that no worker leads without knowing the status of the move."""
@@ -271,13 +263,6 @@ _MAX_POLL_S: Final = 30.0
 _MAX_STEPS: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationResources:
-    monitor: FleetMonitor
-    transactions: Transactions
-    report: Callable[[], Awaitable[object]]
-
-
 class TableMigrator:
     def __init__(
         self,
@@ -286,31 +271,31 @@ class TableMigrator:
         routes: TableRoutes,
         settings: TablesSettings,
         elector: Elector,
-        means: MigrationResources,
+        monitor: FleetMonitor,
+        transactions: Transactions,
+        report: Callable[[], Awaitable[object]],
+        may_drive: Callable[[], bool],
     ) -> None:
+        """The move advances only while `may_drive` is true: after the upgrade from 2.x.
+
+        A rollback to 2.x brings back workers that fail on other rows in the lease table.
+        """
         self._meters = context.meters
         self._routes = routes
         self._settings = settings
         self._elector = elector
-        self._means = means
+        self._monitor = monitor
+        self._transactions = transactions
+        self._report_worker = report
+        self._may_drive = may_drive
         self._context = context
         self._me = context.worker_id
         self._clock = context.clock
         self._report_s = context.timings.report_s
         self._log = context.log
-        self._wakeup = Wakeup(context.clock)
         self._failures = 0
         self._is_moving = settings.migrate_all
         self._reported: object = None
-        self._may_drive: Callable[[], bool] = lambda: True
-        routes.lock.on_taken(self._wakeup.wake)
-
-    def only_when(self, may_drive: Callable[[], bool]) -> None:
-        """Advance the move only while this returns true: after the upgrade from 2.x.
-
-        A rollback to 2.x brings back workers that fail on other rows in the lease table.
-        """
-        self._may_drive = may_drive
 
     async def run(self) -> None:
         if self._is_over:
@@ -320,7 +305,7 @@ class TableMigrator:
             "table_migration_complete",
             advice="when all workers report this, the two old tables can be deleted",
         )
-        await self._means.report()  # our row in the old table is no longer read
+        await self._report_worker()  # our row in the old table is no longer read
 
     @property
     def _is_over(self) -> bool:
@@ -335,7 +320,7 @@ class TableMigrator:
             except AwsError as error:
                 await self._failed(error)
             if not self._is_over:
-                await self._wakeup.wait(self._pause_s())
+                await self._routes.lock_taken.wait(self._pause_s())
 
     async def _poll(self) -> None:
         row = await self._follow()
@@ -348,7 +333,7 @@ class TableMigrator:
             self._refused(row)
 
     def _pause_s(self) -> float:
-        if self._failures or (self._elector.is_leader and self._means.monitor.age_s is None):
+        if self._failures or (self._elector.is_leader and self._monitor.age_s is None):
             return _BUSY_S
         if self._elector.is_leader and self._settings.migrate_all:
             return _BUSY_S
@@ -367,7 +352,7 @@ class TableMigrator:
             # Until a move is requested the steps are bookkeeping of every application.
             pending = row is not None and row.state is TableStatus.PENDING
             self._is_moving = self._settings.migrate_all or pending
-            record_migration_phases(self._meters, seen, self._means.monitor.leases)
+            record_migration_phases(self._meters, seen, self._monitor.leases)
             decided = step(
                 seen,
                 status=self._routes.status,
@@ -382,7 +367,7 @@ class TableMigrator:
             row = await self._follow()
 
     async def _survey(self, row: MigrationRow | None) -> MigrationReadiness | None:
-        monitor = self._means.monitor
+        monitor = self._monitor
         if monitor.age_s is None or monitor.age_s > _MAX_POLL_S:
             return None
         moving = self._settings.migrate_all and row is not None and row.state is not TableStatus.INIT
@@ -447,7 +432,7 @@ class TableMigrator:
             TableSide.LEASES: self._routes.separate.leases,
         }
         placed = [TablePart(places[part.place], part.what) for part in parts]
-        committed = await self._context.call(self._means.transactions.commit(placed))
+        committed = await self._context.call(self._transactions.commit(placed))
         if not committed.applied:
             self._log.warning(
                 "table_migration_step_refused",

@@ -61,45 +61,6 @@ class TableSide(Enum):
     LEASES = "the lease table"
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """Where rows are written and read, in this order (KCL: WorkerMetricStatsDAO, CoordinatorStateDAO).
-
-    Worker rows of both tables count together. Coordinator rows exclude the lock and `TableMigration3.5`.
-    """
-
-    metrics_written: TableSide
-    metrics_read: tuple[TableSide, ...]
-    coordinator_written: TableSide
-    coordinator_read: tuple[TableSide, ...]
-    lock: TableSide
-    migration_row: tuple[TableSide, ...]
-
-
-_BOTH: Final = (TableSide.LEGACY, TableSide.LEASES)
-_COMPLETE: Final = Routing(
-    TableSide.LEASES,
-    (TableSide.LEASES,),
-    TableSide.LEASES,
-    (TableSide.LEASES,),
-    TableSide.LEASES,
-    (TableSide.LEASES, TableSide.LEGACY),
-)
-
-
-def routing(started_as: TableStatus, status: TableStatus) -> Routing:
-    """Where rows are for a worker.
-
-    It writes to the table of its start status as long as it runs, so that rows do not move when leaders
-    change their minds; COMPLETE moves all to the lease table. (A Java worker keeps writing to the old table;
-    then no one reads its rows, and it gets no leases.)
-    """
-    if TableStatus.COMPLETE in {started_as, status}:
-        return _COMPLETE
-    written = TableSide.LEASES if started_as is TableStatus.PENDING else TableSide.LEGACY
-    return Routing(written, _BOTH, written, _BOTH, TableSide.LEGACY, (TableSide.LEGACY,))
-
-
 def effective_status(
     row: MigrationRow | StateRefusal | None, *, legacy_table: bool, migrate_all: bool
 ) -> TableStatus | StateRefusal:

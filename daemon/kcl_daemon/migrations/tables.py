@@ -241,7 +241,7 @@ class ApplicationTables:
         self._log = log
         self._in_use: tuple[MonitoredTable, ...] = ()
         self._waits_for_index = False
-        self.routes = TableRoutes(Tables(*self._separate), migrate_all=settings.migrate_all)
+        self.routes = TableRoutes(Tables(*self._separate), migrate_all=settings.migrate_all, clock=clock)
         self.tables = self.routes.tables
 
     @property

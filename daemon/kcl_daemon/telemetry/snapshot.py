@@ -328,17 +328,17 @@ class Snapshots:
         self._place = place
         self._began_s = clock.monotonic()
         self._memory = ResidentMemory(clock)
-        self._viewer = worker.loops.monitor.another()
+        self._viewer = worker.monitor.another()
         self._reading = anyio.Lock()
         self._tried_s: float | None = None
         self._tails = _Tails()
         self._leases_shown: tuple[list[Lease], tuple[LeaseView, ...]] = ([], ())
 
     def now(self) -> Snapshot:
-        loops, now_s = self._worker.loops, self._clock.monotonic()
-        active_leases, elector = loops.watchdog.active_leases, loops.elector
+        worker, now_s = self._worker, self._clock.monotonic()
+        active_leases, elector = worker.watchdog.active_leases, worker.elector
         shards = active_leases.shards
-        elects = loops.switcher.assigns
+        elects = worker.switcher.assigns
         monitor = self._monitor
         held_s = [now_s - watched.moved_s for watched in shards if watched.lost is None]
         return Snapshot(
@@ -357,14 +357,14 @@ class Snapshots:
             workers=() if monitor is None else self._workers(monitor),
             moves=tuple(MoveView(now_s - move.at_s, move.key, move.reason) for move in active_leases.moves),
             fleet_age_s=None if monitor is None else monitor.age_s,
-            loop_lag_s=loops.watchdog.loop_lag_s,
+            loop_lag_s=worker.watchdog.loop_lag_s,
             spark=self._spark(),
             place=self._place(),
             at_ms=self._clock.wall_ms(),
         )
 
     async def asked(self) -> Snapshot:
-        if self._worker.started.is_set() and self._worker.loops.monitor.age_s is None:
+        if self._worker.started.is_set() and self._worker.monitor.age_s is None:
             async with self._reading:
                 await self._read()
         return self.now()
@@ -383,7 +383,7 @@ class Snapshots:
     @property
     def _monitor(self) -> FleetMonitor | None:
         """The leader's monitor, else the one that was read for a viewer."""
-        monitor = self._worker.loops.monitor
+        monitor = self._worker.monitor
         if monitor.age_s is not None:
             return monitor
         return None if self._viewer.age_s is None else self._viewer
@@ -404,7 +404,7 @@ class Snapshots:
         return tuple(self._shard(watched, memory, now_s) for watched in shards)
 
     def _shard(self, watched: ActiveLease, memory: dict[int, int | None], now_s: float) -> ShardView:
-        watchdog, lease, progress = self._worker.loops.watchdog, watched.lease, watched.progress
+        watchdog, lease, progress = self._worker.watchdog, watched.lease, watched.progress
         seen = stall_status(progress, watchdog.limits, now_s)
         stalled = watchdog.is_stalled(watched)
         return ShardView(

@@ -14,8 +14,9 @@ from typing import Final, assert_never
 
 from kcl_daemon.aws.dynamodb import check_key, check_update, number, number_text
 from kcl_daemon.errors import InvalidRequest, TableNotFound
-from kcl_daemon.leases.row import OWNER, Conditions, Row, RowUpdate, Value, WriteResult, apply_update, holds
+from kcl_daemon.leases.row import OWNER, Conditions, Row, RowUpdate, Value, WriteResult
 from kcl_daemon.ports import IndexState, TableState
+from tests.simulator.memory.updates import apply_update, holds
 
 # A whole number below this has no more digits than DynamoDB keeps.
 _SMALL: Final = 10**38

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 
 from kcl_daemon.aws.dynamodb import check_parts, row_key
 from kcl_daemon.errors import InvalidRequest, TableNotFound
-from kcl_daemon.leases.row import RowCheck, RowDelete, RowPut, holds
+from kcl_daemon.leases.row import RowCheck, RowDelete, RowPut
 from kcl_daemon.ports import CommitResult, Table, TablePart
 from tests.simulator.memory.table import frozen_row
+from tests.simulator.memory.updates import holds
 
 
 class MemoryTransactions:

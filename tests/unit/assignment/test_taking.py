@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import apply_update, lease_from_row, new_lease_row, steal_or_take
+from kcl_daemon.leases.row import lease_from_row, new_lease_row, steal_or_take
 from kcl_daemon.migrations.kcl2_rules import JavaRandom
 from kcl_daemon.migrations.kcl2_taking import (
     CounterHistory,
@@ -22,6 +22,7 @@ from kcl_daemon.migrations.kcl2_taking import (
     plan_taking,
 )
 from kcl_protocol.sequence import TRIM_HORIZON
+from tests.simulator.memory.updates import apply_update
 
 ME, A, B, C = WorkerId("me"), WorkerId("a"), WorkerId("b"), WorkerId("c")
 OPTIONS = TakingOptions()

@@ -24,7 +24,7 @@ from kcl_daemon.fleet.streams import StreamTracker
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.leader import LeaderLock, heartbeat, lock_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
-from kcl_daemon.leases.row import Row, apply_update, new_lease_row, renewal
+from kcl_daemon.leases.row import Row, new_lease_row, renewal
 from kcl_daemon.leases.worker_row import report
 from kcl_daemon.migrations.tables import open_existing
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom, StreamRef, StreamSummary, Tables
@@ -32,6 +32,7 @@ from kcl_daemon.records.payload import EMPTY
 from kcl_daemon.shards.lineage import InitialPosition, Shard
 from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
+from tests.simulator.memory.updates import apply_update
 from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.troubled import TroubledTable
 

@@ -7,23 +7,27 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from kcl_daemon.assignment.plan import by_lease_count
-from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, AssignmentStrategies, StaleWorkerReaper
-from kcl_daemon.fleet.discovery import Discovery
-from kcl_daemon.fleet.elector import Elector
-from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
-from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.reporter import Reporter
-from kcl_daemon.fleet.shard_sync import ShardSync
+from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, AssignmentStrategies
+from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
+from kcl_daemon.fleet.lease_renewer import HeldLease, MalformedRowLog
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import report
-from kcl_daemon.ports import StreamRef, Tables
-from kcl_daemon.shards.lineage import InitialPosition, StartAt
+from kcl_daemon.ports import Tables
+from kcl_daemon.progress.progress import ActiveLeases
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import (
+    elector_of,
+    fleet_monitor,
+    lease_renewer,
+    nothing,
+    reporter_of,
+    words_sync,
+    worker_context,
+)
 from tests.unit.fleet.slow_kinesis import SlowKinesis
 from tests.unit.troubled import TroubledTable
 
@@ -39,25 +43,19 @@ class Stage:
         self.clock = clock
         context = worker_context(ME, clock=clock, log=self.log)
         self.leases = TroubledTable()
-        self.tables = Tables(
-            self.leases, TroubledTable("metrics", "wid"), TroubledTable("coordinator", "key")
-        )
+        self.workers = TroubledTable("metrics", "wid")
+        self.tables = Tables(self.leases, self.workers, TroubledTable("coordinator", "key"))
         self.model = KinesisModel(lambda: clock.wall_ms() / 1000)
         self.model.handle("CreateStream", {"StreamName": "words", "ShardCount": 4})
         self.found: list[LeaseKey] = []
         self.kinesis = SlowKinesis(self.model)
-        self.renewer = LeaseRenewer(
+        self.renewer = lease_renewer(context, self.leases)
+        self.elector = elector_of(
             context,
-            table=self.leases,
+            self.tables.coordinator,
+            on_elected=lambda: self.assigner.begin_term(),  # noqa: PLW0108 - made below
         )
-        self.elector = Elector(
-            context,
-            table=self.tables.coordinator,
-        )
-        self.reporter = Reporter(
-            context,
-            table=self.tables.worker_metrics,
-        )
+        self.reporter = reporter_of(context, self.tables.worker_metrics)
         malformed = MalformedRowLog(self.log)
         self.discovery = Discovery(
             context,
@@ -66,31 +64,20 @@ class Stage:
             malformed=malformed,
             leading=lambda: self.elector.is_leader,
             on_found=self._on_found,
+            notifier=AssignmentNotifier(context, on_assigned=nothing),
         )
+        self.monitor = fleet_monitor(context, self.tables, malformed)
         self.assigner = Assigner(
             context,
-            table=self.leases,
-            monitor=FleetMonitor(
-                worker_id=context.worker_id,
-                clock=context.clock,
-                timings=context.timings,
-                tables=self.tables,
-                max_leases_for_worker=1000,
-                malformed=malformed,
-            ),
+            tables=self.tables,
+            monitor=self.monitor,
             elector=self.elector,
-            shard_sync=ShardSync(
-                context,
-                table=self.leases,
-                kinesis=self.kinesis,
-                stream=StreamRef("words"),
-                position=InitialPosition(StartAt.TRIM_HORIZON),
-            ),
-            reaper=StaleWorkerReaper(
-                table=self.tables.worker_metrics, stale_s=86_400.0, clock=clock, log=self.log
-            ),
+            shard_sync=words_sync(context, self.leases, self.kinesis),
             strategies=strategies,
-            listener=AssignmentListener(self.discovery.offer, self.discovery.take_assigned),
+            stale_worker_s=86_400.0,
+            listener=AssignmentListener(
+                self.discovery.offer, self.discovery.take_assigned, ActiveLeases().decided
+            ),
         )
 
     def _on_found(self, held: HeldLease) -> None:

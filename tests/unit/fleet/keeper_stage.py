@@ -7,14 +7,14 @@ from typing import TypeVar
 
 import anyio
 
-from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer
+from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import lease_from_row
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import MemoryLog
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import lease_renewer, worker_context
 from tests.unit.troubled import TroubledTable
 
 T = TypeVar("T")
@@ -32,10 +32,7 @@ class Stage:
     def __init__(self) -> None:
         self.table = TroubledTable()
         self.log = MemoryLog()
-        self.renewer = LeaseRenewer(
-            worker_context(ME, log=self.log),
-            table=self.table,
-        )
+        self.renewer = lease_renewer(worker_context(ME, log=self.log), self.table)
         self.changes = 0
 
     async def begin(self) -> HeldLease:

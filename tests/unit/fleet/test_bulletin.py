@@ -6,13 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from kcl_daemon.config.balance import LeaseSettings
-from kcl_daemon.fleet.context import timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier
 from kcl_daemon.leases.leader import LeaderLock
 from kcl_daemon.leases.lease import WorkerId
 from tests.simulator.loop import run_virtual
-from tests.unit.fakes import LoopClock
+from tests.unit.fleet.contexts import worker_context
 
 
 def lock(assignment_epoch: str | None, version: str = "v") -> LeaderLock:
@@ -31,11 +29,10 @@ def fresh(notifier: AssignmentNotifier) -> bool:
 
 def play(scene: Callable[[AssignmentNotifier, list[float]], Awaitable[None]]) -> None:
     async def main() -> None:
-        notifier, heard = (
-            AssignmentNotifier(clock=LoopClock(), timings=timings(LeaseSettings())),
-            list[float](),
+        heard = list[float]()
+        notifier = AssignmentNotifier(
+            worker_context(), on_assigned=lambda: heard.append(anyio.current_time())
         )
-        notifier.on_assigned(lambda: heard.append(anyio.current_time()))
         await scene(notifier, heard)
 
     run_virtual(main)

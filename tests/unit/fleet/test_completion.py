@@ -8,15 +8,12 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kcl_daemon.fleet.assigner import BackgroundSync
-from kcl_daemon.fleet.shard_sync import ShardSync
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import lease_from_row
-from kcl_daemon.ports import StreamRef
-from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import words_sync, worker_context
 from tests.unit.fleet.slow_kinesis import SlowKinesis
 from tests.unit.troubled import TroubledTable
 
@@ -29,16 +26,9 @@ class Stage:
         model = KinesisModel(lambda: clock.wall_ms() / 1000)
         model.handle("CreateStream", {"StreamName": "words", "ShardCount": 4})
         self.kinesis, self.table, self.late = SlowKinesis(model), TroubledTable(), 0
-        shard_sync = ShardSync(
-            worker_context(clock=clock, log=self.log),
-            table=self.table,
-            kinesis=self.kinesis,
-            stream=StreamRef("words"),
-            position=InitialPosition(StartAt.TRIM_HORIZON),
-        )
-        self.completion = BackgroundSync(
-            shard_sync, timeout_s=2.0, clock=clock, log=self.log, on_late=self._created_late
-        )
+        context = worker_context(clock=clock, log=self.log)
+        shard_sync = words_sync(context, self.table, self.kinesis)
+        self.completion = BackgroundSync(context, shard_sync, on_late=self._created_late)
         self.completion.begin()
 
     def _created_late(self) -> None:

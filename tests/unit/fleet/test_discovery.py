@@ -11,14 +11,14 @@ from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.errors import TableNotFound
 from kcl_daemon.fleet.context import timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
-from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
+from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.leader import LeaderLock
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import lease_renewer, worker_context
 from tests.unit.troubled import TroubledTable
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
@@ -29,16 +29,16 @@ class Stage:
     """Discovery over a lease table, with a bulletin that a scene writes."""
 
     def __init__(self) -> None:
-        clock, log, periods = LoopClock(), MemoryLog(), timings(LeaseSettings())
+        clock, log = LoopClock(), MemoryLog()
         self.log = log
         self.table = CountingTable()
         self.found: list[tuple[float, LeaseKey]] = []
         context = worker_context(ME, clock=clock, log=log)
-        self.renewer = LeaseRenewer(
+        self.renewer = lease_renewer(context, self.table)
+        self.notifier = AssignmentNotifier(
             context,
-            table=self.table,
+            on_assigned=lambda: self.discovery.leases_assigned(),  # noqa: PLW0108 - made below
         )
-        self.notifier = AssignmentNotifier(clock=clock, timings=periods)
         self.discovery = Discovery(
             context,
             table=self.table,

@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from kcl_daemon.fleet.elector import ElectionInputs, Elector
 from kcl_daemon.leases.leader import LEADER_KEY, LeaderLock, lock_from_row, lock_row
 from kcl_daemon.leases.lease import WorkerId
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import MemoryLog
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import elector_of, held_number, known_fleet, worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
@@ -24,12 +23,18 @@ class Stage:
         self.table = TroubledTable("coordinator", "key")
         self.log = MemoryLog()
         self.elected_at_s: list[float] = []
-        self.elector = Elector(
-            worker_context(ME, log=self.log),
-            table=self.table,
+        self.java_leaders: list[WorkerId | None] = []
+        context = worker_context(ME, log=self.log)
+        self.renewer, self.fleet = held_number(context, self.table), known_fleet(context, self.table)
+        self.renewer.number = 4
+        self.elector = elector_of(
+            context,
+            self.table,
+            renewer=self.renewer,
+            monitor=self.fleet,
+            on_elected=lambda: self.elected_at_s.append(anyio.current_time()),
+            on_java_leader=lambda: self.java_leaders.append(self.elector.java_leader),
         )
-        self.elector.set_inputs(ElectionInputs(held=lambda: 4))
-        self.elector.on_elected(lambda: self.elected_at_s.append(anyio.current_time()))
 
     async def lock(self) -> LeaderLock | None:
         return lock_from_row(await TroubledTable.get(self.table, LEADER_KEY))
@@ -209,7 +214,7 @@ def test_who_resigns_because_it_cannot_lead_leaves_the_lock_to_others_for_a_whil
 
 def test_who_is_alone_has_nobody_to_leave_the_lock_to() -> None:
     async def scene(stage: Stage) -> None:
-        stage.elector.set_inputs(ElectionInputs(held=lambda: 4, alone=lambda: True))
+        stage.fleet.alone = True
         await anyio.sleep(1.0)
         await stage.elector.resign(stand_back=True)
         await anyio.sleep(10.0)
@@ -231,7 +236,7 @@ def test_a_worker_that_does_not_lead_leaves_the_lock_alone_when_it_resigns() -> 
 
 def test_a_worker_without_leases_looks_rarely_and_still_takes_over_in_time() -> None:
     async def scene(stage: Stage) -> None:
-        stage.elector.set_inputs(ElectionInputs(held=lambda: 0))
+        stage.renewer.number = 0
         await anyio.sleep(14.0)
         assert stage.table.calls.count("get") == 1
         await anyio.sleep(200.0)
@@ -242,7 +247,7 @@ def test_a_worker_without_leases_looks_rarely_and_still_takes_over_in_time() -> 
 
 def test_a_leader_alone_shows_itself_less_often() -> None:
     async def scene(stage: Stage) -> None:
-        stage.elector.set_inputs(ElectionInputs(alone=lambda: True))
+        stage.renewer.number, stage.fleet.alone = 0, True
         await anyio.sleep(100.0)
         assert 9 <= stage.table.calls.count("update") <= 10  # a third of the 30 s that it promises
         assert stage.elector.is_leader
@@ -314,7 +319,7 @@ def test_a_follower_adds_nothing_to_the_row_of_a_java_leader_and_minds_no_troubl
 def test_the_leader_of_a_fleet_at_rest_promises_less() -> None:
     async def scene(stage: Stage) -> None:
         await anyio.sleep(0.1)
-        stage.elector.set_inputs(ElectionInputs(calm=lambda: True))
+        stage.renewer.number, stage.fleet.idle = 0, True
         await anyio.sleep(3.0)
         lock = await stage.lock()
         assert lock is not None
@@ -323,7 +328,7 @@ def test_the_leader_of_a_fleet_at_rest_promises_less() -> None:
         lock = await stage.lock()
         assert lock is not None
         assert lock.version == "token-2"
-        stage.elector.set_inputs(ElectionInputs())
+        stage.fleet.idle = False
         await anyio.sleep(1.0)
         lock = await stage.lock()
         assert lock is not None
@@ -334,12 +339,12 @@ def test_the_leader_of_a_fleet_at_rest_promises_less() -> None:
 
 def test_the_leader_names_a_deputy_while_there_is_one() -> None:
     async def scene(stage: Stage) -> None:
-        stage.elector.set_inputs(ElectionInputs(deputy=lambda: OTHER))
+        stage.renewer.number, stage.fleet.chosen = 0, OTHER
         await anyio.sleep(4.0)
         lock = await stage.lock()
         assert lock is not None
         assert lock.deputy == OTHER
-        stage.elector.set_inputs(ElectionInputs())
+        stage.fleet.chosen = None
         await anyio.sleep(3.0)
         lock = await stage.lock()
         assert lock is not None
@@ -350,7 +355,7 @@ def test_the_leader_names_a_deputy_while_there_is_one() -> None:
 
 def test_the_deputy_leads_soon_after_the_leaders_lease_is_over() -> None:
     async def scene(stage: Stage) -> None:
-        stage.elector.set_inputs(ElectionInputs(held=lambda: 1))
+        stage.renewer.number = 1
         for beat in range(20):
             lock = LeaderLock(OTHER, f"beat-{beat}", 12_000)
             await TroubledTable.put(stage.table, {**lock_row("key", lock), "daemonDeputy": ME})
@@ -393,15 +398,11 @@ def test_a_sound_fleet_is_not_warned_of() -> None:
 
 
 def test_a_java_leader_is_told_from_one_of_ours_until_another_is_seen() -> None:
-    reported: list[WorkerId | None] = []
-
     async def scene(stage: Stage) -> None:
-        stage.elector.on_java_leader(lambda: reported.append(stage.elector.java_leader))
         await stage.led_by(OTHER)
         await anyio.sleep(120)
         await TroubledTable.delete(stage.table, LEADER_KEY)
         await stage.led_by(OTHER, version="v-2", assignment_epoch="some")
         await anyio.sleep(120)
 
-    play(scene)
-    assert reported == [OTHER, None]
+    assert play(scene).java_leaders == [OTHER, None]

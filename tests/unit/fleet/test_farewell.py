@@ -8,9 +8,6 @@ import anyio
 import pytest
 
 from kcl_daemon.assignment.plan import by_lease_count
-from kcl_daemon.fleet.elector import Elector
-from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
-from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.leader import LEADER_KEY, LeaderLock, lock_from_row, lock_row
@@ -20,7 +17,7 @@ from kcl_daemon.ports import Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import elector_of, fleet_monitor, lease_renewer, worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
 ME, A, B, LEADER = WorkerId("me"), WorkerId("a"), WorkerId("b"), WorkerId("a")
@@ -35,26 +32,13 @@ class Stage:
         self.workers = TroubledTable("metrics", "wid")
         self.coordinator = TroubledTable("coordinator", "key")
         context = worker_context(ME, clock=self.clock, log=self.log)
-        self.renewer = LeaseRenewer(
-            context,
-            table=self.leases,
-        )
+        self.renewer = lease_renewer(context, self.leases)
         self.called_away: list[LeaseKey] = []
         self.shutdown = ShutdownHandoff(
             context,
             renewer=self.renewer,
-            monitor=FleetMonitor(
-                worker_id=context.worker_id,
-                clock=context.clock,
-                timings=context.timings,
-                tables=Tables(self.leases, self.workers, self.coordinator),
-                max_leases_for_worker=1000,
-                malformed=MalformedRowLog(self.log),
-            ),
-            elector=Elector(
-                context,
-                table=self.coordinator,
-            ),
+            monitor=fleet_monitor(context, Tables(self.leases, self.workers, self.coordinator)),
+            elector=elector_of(context, self.coordinator),
             place=by_lease_count if graceful else None,
             grace_s=grace_s,
         )

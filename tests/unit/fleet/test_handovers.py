@@ -6,13 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.errors import Unavailable
-from kcl_daemon.fleet.context import timings
 from kcl_daemon.fleet.discovery import PendingHandoffs
 from kcl_daemon.leases.lease import LeaseKey
 from tests.simulator.loop import run_virtual
-from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 
 KEY = LeaseKey("shard-1")
 
@@ -25,9 +23,7 @@ class Stage:
         self.arrived: set[LeaseKey] = set()
         self.trouble = 0
         self.hangs = False
-        self.handoffs = PendingHandoffs(
-            arrived=self._poll, clock=LoopClock(), timings=timings(LeaseSettings()), log=MemoryLog()
-        )
+        self.handoffs = PendingHandoffs(worker_context(), arrived=self._poll)
 
     async def _poll(self, key: LeaseKey) -> bool:
         self.polls.append((anyio.current_time(), key))

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import anyio
 
-from kcl_daemon.fleet.lease_renewer import LeaseRenewer
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.leases.row import RowUpdate, WriteResult
@@ -15,7 +14,7 @@ from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.chance import Chance
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.table import MemoryTable
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import lease_renewer, worker_context
 from tests.unit.fleet.keeper_stage import ME
 
 LEASES = 200
@@ -39,10 +38,7 @@ def renewals(seconds: float) -> list[tuple[float, str]]:
     async def main() -> list[tuple[float, str]]:
         table = TimedTable()
         await table.ensure()
-        renewer = LeaseRenewer(
-            replace(worker_context(ME), randomness=Chance("spread")),
-            table=table,
-        )
+        renewer = lease_renewer(replace(worker_context(ME), randomness=Chance("spread")), table)
         for number in range(LEASES):
             row, _ = lease_row.creation(Lease(LeaseKey(f"s-{number}"), 1, TRIM_HORIZON, lease_owner=ME))
             await table.put(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from kcl_daemon.errors import Unavailable
@@ -11,6 +12,7 @@ from kcl_daemon.migrations.one_table_loops import DualTable, TableRoutes
 from kcl_daemon.migrations.one_table_rules import TABLE_STATUS_CODEC, TableStatus
 from kcl_daemon.ports import Tables
 from tests.simulator.loop import at_once
+from tests.unit.fakes import LoopClock
 from tests.unit.troubled import Trouble, TroubledTable
 
 INIT, DEPLOYED, PENDING, COMPLETE = TableStatus
@@ -33,7 +35,8 @@ class Stage:
         return DualTable(self.coordinator, self.leases, written=written or self.coordinator)
 
     def routes(self, status: TableStatus, *, migrate_all: bool = False) -> TableRoutes:
-        routes = TableRoutes(Tables(self.leases, self.workers, self.coordinator), migrate_all=migrate_all)
+        tables = Tables(self.leases, self.workers, self.coordinator)
+        routes = TableRoutes(tables, migrate_all=migrate_all, clock=LoopClock())
         routes.route_to(TableLayout.SEPARATE, status)
         return routes
 
@@ -160,30 +163,35 @@ def test_the_end_waits_for_the_switch() -> None:
     assert (routes.status, routes.lock.name) == (PENDING, "app-CoordinatorState")
 
 
+def is_taken(routes: TableRoutes) -> bool:
+    """Since it was last asked."""
+    woken, routes.lock_taken._event = routes.lock_taken._event.is_set(), anyio.Event()
+    return woken
+
+
 def test_nobody_takes_the_lock_without_reading_the_state() -> None:
     stage = Stage()
     stage.says(DEPLOYED)
-    lock, taken = stage.routes(DEPLOYED).lock, list[str]()
-    lock.on_taken(lambda: taken.append("now"))
+    routes = stage.routes(DEPLOYED)
+    lock = routes.lock
     stage.coordinator.reads.append(Trouble.FAILED_BEFORE)
     with pytest.raises(Unavailable):
         at_once(lock.put(LOCK, (Absent("key"),)))
-    assert (stage.keys()[0], taken) == ({"TableMigration3.5"}, [])
+    assert (stage.keys()[0], is_taken(routes)) == ({"TableMigration3.5"}, False)
     assert at_once(lock.put(LOCK, (Absent("key"),))).applied
-    assert (stage.keys()[0], taken) == ({"TableMigration3.5", "Leader"}, ["now"])
+    assert (stage.keys()[0], is_taken(routes)) == ({"TableMigration3.5", "Leader"}, True)
 
 
 def test_who_tries_for_a_lock_that_has_moved_finds_the_new_one() -> None:
     stage = Stage()
     stage.says(COMPLETE)
-    routes, noticed = stage.routes(DEPLOYED), list[str]()
-    routes.lock.on_taken(lambda: noticed.append("now"))
+    routes = stage.routes(DEPLOYED)
     written = at_once(routes.lock.put(LOCK, (Absent("key"),)))
     assert (written.applied, written.row) == (False, None)
     assert stage.keys() == ({"TableMigration3.5"}, set())
-    assert (routes.status, routes.lock.name, noticed) == (COMPLETE, "app", ["now"])
+    assert (routes.status, routes.lock.name, is_taken(routes)) == (COMPLETE, "app", True)
     assert at_once(routes.lock.put({"leaseKey": "Leader", "ownerName": "w-1"}, (Absent("leaseKey"),))).applied
-    assert noticed == ["now", "now"]
+    assert is_taken(routes)
 
 
 def test_a_claim_made_from_the_old_table_does_not_take_the_lock_in_the_new_one() -> None:

@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable, Collection
 import anyio
 
 from kcl_daemon.config.balance import ShardSettings
-from kcl_daemon.fleet.lease_cleanup import OwnLeaseCleanup
+from kcl_daemon.fleet.lease_cleanup import clean_own_leases
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.row import RowUpdate
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.table import MemoryTable
-from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fakes import MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
 ME, JAVA = WorkerId("me"), WorkerId("java")
@@ -30,14 +31,15 @@ class Stage:
         self.table, self.log = TroubledTable(), MemoryLog()
         self.noticed: Collection[str] = {OLD, OLDER}
         self.leads = False
-        self.cleanup = OwnLeaseCleanup(
+        self._settings = settings
+
+    async def clean(self) -> None:
+        await clean_own_leases(
+            worker_context(ME, log=self.log),
             table=self.table,
-            worker_id=ME,
             finished=lambda: self.noticed,
             leading=lambda: self.leads,
-            settings=settings,
-            clock=LoopClock(),
-            log=self.log,
+            settings=self._settings,
         )
 
     async def has(
@@ -77,7 +79,7 @@ def play(scene: Callable[[Stage], Awaitable[None]], settings: ShardSettings | No
         await stage.has(OLD, SHARD_END, parent=OLDER, child=OPEN)
         await stage.has(OPEN, READ, parent=OLD)
         async with anyio.create_task_group() as background:
-            background.start_soon(stage.cleanup.run)
+            background.start_soon(stage.clean)
             await scene(stage)
             background.cancel_scope.cancel()
         return stage

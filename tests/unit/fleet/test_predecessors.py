@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.worker_identity import Predecessors
 from kcl_daemon.leases.expiry import FileLockState, ProcessObservation, ProcessRecord
 from kcl_daemon.leases.leader import LeaderLock, lock_row
@@ -15,7 +14,7 @@ from kcl_daemon.ports import LeftoverRecord, Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import elector_of, worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
 ME, DEAD, NEXT, OTHER = WorkerId("me"), WorkerId("dead"), WorkerId("next"), WorkerId("other")
@@ -61,10 +60,7 @@ class Stage:
         self.order: list[str] = []
         clock = LoopClock()
         context = worker_context(ME, clock=clock, log=self.log)
-        elector = Elector(
-            context,
-            table=self.tables.coordinator,
-        )
+        elector = elector_of(context, self.tables.coordinator)
         take_over_from = elector.take_over_from
 
         def note(lock: LeaderLock) -> None:

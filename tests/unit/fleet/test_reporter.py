@@ -10,7 +10,7 @@ import pytest
 
 from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.worker_row import CPU, MetricName, report, worker_from_row
+from kcl_daemon.leases.worker_row import CPU, Incarnation, MetricName, report, worker_from_row
 from tests.simulator.loop import run_virtual
 from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import Trouble, TroubledTable
@@ -28,6 +28,8 @@ async def stage(
         table=table,
         cpu_averages=averages,
         java_leader=lambda: leader,
+        incarnation=Incarnation(1, "mine"),
+        on_other=lambda _: False,
     )
     return table, reporter
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import anyio
 
-from kcl_daemon.fleet.assigner import StaleWorkerReaper
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.worker_row import WorkerRow, report
 from tests.simulator.loop import run_virtual
-from tests.unit.fakes import LoopClock, MemoryLog
-from tests.unit.troubled import Trouble, TroubledTable
-
-DAY_S = 86_400.0
+from tests.unit.fleet.assigner_stage import Stage
+from tests.unit.troubled import Trouble
 
 
 def swept(
@@ -20,10 +17,9 @@ def swept(
     """The workers whose rows are left."""
 
     async def play() -> set[str]:
-        clock, table = LoopClock(), TroubledTable("metrics", "wid")
+        stage = Stage()
+        table, now_s = stage.workers, stage.clock.wall_ms() // 1000
         await table.ensure()
-        reaper = StaleWorkerReaper(table=table, stale_s=DAY_S, clock=clock, log=MemoryLog())
-        now_s = clock.wall_ms() // 1000
         rows = [WorkerRow(WorkerId("gone"), now_s - 90_000), WorkerRow(WorkerId("alive"), now_s)]
         for row in rows:
             await table.update(report(row.worker_id, now_s=row.last_update_s))
@@ -31,7 +27,8 @@ def swept(
         if reports_again:
             await table.update(report(WorkerId("gone"), now_s=now_s))
         table.writes.append(trouble)
-        await reaper.sweep(rows)
+        stage.monitor.workers = rows
+        await stage.assigner._delete_stale_workers()
         return {str(row["wid"]) for row in await table.scan()}
 
     return run_virtual(play)

@@ -9,16 +9,12 @@ import anyio
 import pytest
 
 from kcl_daemon.config.tables import TablesSettings
-from kcl_daemon.fleet.elector import Elector
-from kcl_daemon.fleet.lease_renewer import MalformedRowLog
-from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.layout import StateRow, TableLayout
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row, RowUpdate
 from kcl_daemon.leases.worker_row import report
-from kcl_daemon.migrations.one_table_loops import MigrationResources, TableMigrator, TableRoutes
+from kcl_daemon.migrations.one_table_loops import TableMigrator, TableRoutes
 from kcl_daemon.migrations.one_table_rules import TABLE_STATUS_CODEC, TableStatus, effective_status
 from kcl_daemon.ports import Tables
 from kcl_protocol.sequence import TRIM_HORIZON
@@ -26,7 +22,7 @@ from tests.simulator.loop import run_virtual
 from tests.simulator.memory.table import MemoryTable
 from tests.simulator.memory.transactions import MemoryTransactions
 from tests.unit.fakes import LoopClock, MemoryLog
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import elector_of, fleet_monitor, reporter_of, worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
 INIT, DEPLOYED, PENDING, COMPLETE = TableStatus
@@ -45,31 +41,22 @@ class Stage:
         self.coordinator = TroubledTable("app-CoordinatorState", "key")
         self.state, self.migrate_all = state, migrate_all
         separate = Tables(self.leases, self.workers, self.coordinator)
-        self.routes = TableRoutes(separate, migrate_all=migrate_all)
+        self.routes = TableRoutes(separate, migrate_all=migrate_all, clock=self.clock)
+        self.may_drive = True
         context = worker_context(ME, clock=self.clock, log=self.log)
-        self.monitor = FleetMonitor(
-            worker_id=context.worker_id,
-            clock=context.clock,
-            timings=context.timings,
-            tables=self.routes.tables,
-            max_leases_for_worker=1000,
-            malformed=MalformedRowLog(self.log),
-        )
-        self.elector = Elector(
-            context,
-            table=self.routes.lock,
-        )
-        self.reporter = Reporter(
-            context,
-            table=self.routes.reports,
-        )
+        self.monitor = fleet_monitor(context, self.routes.tables)
+        self.elector = elector_of(context, self.routes.lock)
+        self.reporter = reporter_of(context, self.routes.reports)
         transactions = MemoryTransactions((self.leases, self.workers, self.coordinator))
         self.migrator = TableMigrator(
             context,
             routes=self.routes,
             settings=replace(SETTINGS, migrate_all=migrate_all),
             elector=self.elector,
-            means=MigrationResources(self.monitor, transactions, self.reporter.report),
+            monitor=self.monitor,
+            transactions=transactions,
+            report=self.reporter.report,
+            may_drive=lambda: self.may_drive,
         )
 
     async def begin(self) -> None:
@@ -330,7 +317,7 @@ def test_what_a_person_has_to_put_right_is_told_once_while_the_leader_leads_on()
 
 def test_an_application_that_may_still_go_back_to_2x_is_not_moved() -> None:
     async def scene(stage: Stage) -> None:
-        stage.migrator.only_when(lambda: False)
+        stage.may_drive = False
         await anyio.sleep(600)
 
     assert play(scene).row() is None

@@ -10,7 +10,6 @@ from kcl_daemon.fleet.table_views import (
     COORDINATOR_KINDS,
     WORKER_KINDS,
     MonitoredTable,
-    RoutedTable,
     RowKindTable,
     TableWrapper,
 )
@@ -49,7 +48,7 @@ def test_a_view_of_the_lease_table_shows_the_rows_of_its_kind() -> None:
 
 def test_a_route_may_change_from_one_call_to_the_next() -> None:
     one, other = made("one"), made("other")
-    routed = RoutedTable(one)
+    routed = TableWrapper(one)
     at_once(routed.put({"leaseKey": "k", "n": 1}))
     routed.route_to(other)
     assert routed.name == "other"

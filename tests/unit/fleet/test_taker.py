@@ -8,20 +8,17 @@ import anyio
 
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.fleet.context import timings
-from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
-from kcl_daemon.fleet.shard_sync import ShardSync
+from kcl_daemon.fleet.lease_renewer import HeldLease, MalformedRowLog
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row, lease_from_row, renewal
 from kcl_daemon.migrations.kcl2_loops import ShuffleLeader
 from kcl_daemon.migrations.kcl2_taking import LeaseTaker, TakingOptions
-from kcl_daemon.ports import StreamRef
-from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import lease_renewer, words_sync, worker_context
 from tests.unit.fleet.slow_kinesis import SlowKinesis
 from tests.unit.troubled import Trouble, TroubledTable
 
@@ -39,24 +36,15 @@ class Stage:
         model.handle("CreateStream", {"StreamName": "words", "ShardCount": 4})
         self.kinesis = SlowKinesis(model)
         self.found: list[LeaseKey] = []
-        self.renewer = LeaseRenewer(
-            context,
-            table=self.table,
-        )
+        self.renewer = lease_renewer(context, self.table)
         self.renewer.keeps_finished = True
-        self.leader = ShuffleLeader(worker_id=ME, clock=clock, log=self.log)
+        self.leader = ShuffleLeader(context)
         self.taker = LeaseTaker(
             context,
             table=self.table,
             renewer=self.renewer,
             leader=self.leader,
-            shard_sync=ShardSync(
-                context,
-                table=self.table,
-                kinesis=self.kinesis,
-                stream=StreamRef("words"),
-                position=InitialPosition(StartAt.TRIM_HORIZON),
-            ),
+            shard_sync=words_sync(context, self.table, self.kinesis),
             options=TakingOptions(failover_s=periods.failover_s),
             malformed=MalformedRowLog(self.log),
             on_found=self._found,

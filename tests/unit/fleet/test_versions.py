@@ -9,9 +9,6 @@ import pytest
 
 from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.errors import ConfigurationError, Unavailable
-from kcl_daemon.fleet.elector import Elector
-from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
-from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.layout import StateRefusal, StateRow
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
@@ -31,7 +28,7 @@ from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.table import MemoryTable
 from tests.unit.fakes import LoopClock, MemoryLog
-from tests.unit.fleet.contexts import worker_context
+from tests.unit.fleet.contexts import elector_of, fleet_monitor, lease_renewer, worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
@@ -59,27 +56,15 @@ class Stage:
         self.coordinator = Raced("coordinator", "key")
         self.tables = Tables(TroubledTable(), TroubledTable("metrics", "wid"), self.coordinator)
         context = worker_context(ME, clock=self.clock, log=self.log)
-        self.renewer = LeaseRenewer(
-            context,
-            table=self.tables.leases,
-        )
-        self.elector = Elector(
-            context,
-            table=self.coordinator,
-        )
-        self.shuffle = ShuffleLeader(worker_id=ME, clock=self.clock, log=self.log)
+        self.renewer = lease_renewer(context, self.tables.leases)
+        self.elector = elector_of(context, self.coordinator)
+        self.shuffle = ShuffleLeader(context)
         self.upgrader = Upgrader(
             context,
             tables=self.tables,
-            monitor=FleetMonitor(
-                worker_id=context.worker_id,
-                clock=context.clock,
-                timings=context.timings,
-                tables=self.tables,
-                max_leases_for_worker=1000,
-                malformed=MalformedRowLog(self.log),
-            ),
+            monitor=fleet_monitor(context, self.tables),
             leader=self.shuffle,
+            on_upgraded=lambda: self.versions.wake(),  # noqa: PLW0108 - made below
         )
         names = ("reporter", "sampler", "index", "discovery", "taker", "assigner", "migrator")
         waiting = {name: PausableTask(anyio.sleep_forever) for name in names}
@@ -95,7 +80,6 @@ class Stage:
             config=config,
             switcher=self.switcher,
         )
-        self.upgrader.on_upgraded(self.versions.wake)
 
     @property
     def on(self) -> set[str]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.leases.layout import MAX_HISTORY, PastState, StateRefusal, StateRow, StateRowCreation
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.row import Absent, Equals, Present, Row, RowUpdate, Value, apply_update, holds
+from kcl_daemon.leases.row import Absent, Equals, Present, Row, RowUpdate, Value
 from kcl_daemon.migrations.kcl2_rules import (
     CLIENT_VERSION_CODEC,
     AssignmentMode,
@@ -26,6 +26,7 @@ from kcl_daemon.migrations.kcl2_rules import (
     decide_start_version,
     follow_stored_version,
 )
+from tests.simulator.memory.updates import apply_update, holds
 
 INIT, UPGRADE, WITH_ROLLBACK, V2X, V3X = ClientVersion
 PHASE_1, CONFIG_2X, CONFIG_3X = ClientVersionConfig

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from kcl_daemon.leases.expiry import LivenessLog
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import Value, apply_update
+from kcl_daemon.leases.row import Value
 from kcl_daemon.leases.worker_row import WorkerRow, report, worker_from_row
 from kcl_protocol.sequence import TRIM_HORIZON
+from tests.simulator.memory.updates import apply_update
 
 A, B = WorkerId("a"), WorkerId("b")
 LEASE = Lease(LeaseKey("s"), 1, TRIM_HORIZON, lease_owner=A)

@@ -19,7 +19,8 @@ from kcl_daemon.leases.leader import (
     lock_row,
 )
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.row import Absent, Equals, Present, apply_update
+from kcl_daemon.leases.row import Absent, Equals, Present
+from tests.simulator.memory.updates import apply_update
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
 LOCK = LeaderLock(OTHER, "v-1", 120_000)

@@ -8,17 +8,9 @@ import pytest
 
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
-from kcl_daemon.leases.row import (
-    Absent,
-    Equals,
-    MalformedRowError,
-    Row,
-    RowUpdate,
-    Value,
-    apply_update,
-    lease_from_row,
-)
+from kcl_daemon.leases.row import Absent, Equals, MalformedRowError, Row, RowUpdate, Value, lease_from_row
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.simulator.memory.updates import apply_update
 
 A, B = WorkerId("w-a"), WorkerId("w-b")
 KEY = LeaseKey("shardId-000000000007")

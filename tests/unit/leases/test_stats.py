@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.row import Row, Value, apply_update, holds
+from kcl_daemon.leases.row import Row, Value
 from kcl_daemon.leases.worker_row import (
     CPU,
     FAILED,
@@ -21,6 +21,7 @@ from kcl_daemon.leases.worker_row import (
     unchanged,
     worker_from_row,
 )
+from tests.simulator.memory.updates import apply_update, holds
 
 ME = WorkerId("w-1")
 JAVA: Row = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.leases.row import Absent, Equals, Present, Row, RowUpdate, apply_update, holds
+from kcl_daemon.leases.row import Absent, Equals, Present, Row, RowUpdate
+from tests.simulator.memory.updates import apply_update, holds
 
 
 def test_conditions_on_a_row_and_on_no_row() -> None:

@@ -16,14 +16,12 @@ from kcl_daemon.migrations.one_table_rules import (
     TABLE_STATUS_CODEC,
     MigrationReadiness,
     MigrationRow,
-    Routing,
     TableSide,
     TableStatus,
     effective_status,
     fleet_support,
     followed,
     migration_readiness,
-    routing,
 )
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 
@@ -99,31 +97,6 @@ def test_a_running_worker_follows_the_row_but_never_leaves_complete(
         assert followed(INIT, seen, migrate_all=migrate_all) == effective_status(
             seen, legacy_table=True, migrate_all=migrate_all
         )
-
-
-# Routing
-
-
-def test_rows_are_where_the_reference_has_them() -> None:
-    both = (LEGACY, LEASES)
-    separate = Routing(LEGACY, both, LEGACY, both, LEGACY, (LEGACY,))
-    assert {status: routing(status, status) for status in TableStatus} == {
-        INIT: separate,
-        DEPLOYED: separate,
-        PENDING: Routing(LEASES, both, LEASES, both, LEGACY, (LEGACY,)),
-        COMPLETE: Routing(LEASES, (LEASES,), LEASES, (LEASES,), LEASES, (LEASES, LEGACY)),
-    }
-
-
-def test_what_is_written_does_not_wander_while_a_worker_runs() -> None:
-    assert routing(PENDING, DEPLOYED).metrics_written is LEASES
-    assert routing(DEPLOYED, PENDING).metrics_written is LEGACY
-
-
-def test_once_complete_nothing_is_written_where_nobody_reads_it() -> None:
-    # A Java worker goes on writing to the old table if it started that way, and is given no leases any more.
-    for started_as in TableStatus:
-        assert routing(started_as, COMPLETE) == routing(COMPLETE, COMPLETE)
 
 
 # Support code

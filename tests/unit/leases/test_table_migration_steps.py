@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kcl_daemon.config.tables import complete_bake_s
 from kcl_daemon.leases.layout import StateRefusal, StateRow, StateRowCreation
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.row import Conditions, Row, RowCheck, RowDelete, RowPut, Value, apply_update, holds
+from kcl_daemon.leases.row import Conditions, Row, RowCheck, RowDelete, RowPut, Value
 from kcl_daemon.migrations.one_table_rules import (
     MAX_BATCH_ROWS,
     TABLE_STATUS_CODEC,
@@ -30,6 +30,7 @@ from kcl_daemon.migrations.one_table_rules import (
     WithdrawStatusRow,
     next_migration_step,
 )
+from tests.simulator.memory.updates import apply_update, holds
 
 INIT, DEPLOYED, PENDING, COMPLETE = TableStatus
 LEGACY, LEASES = TableSide

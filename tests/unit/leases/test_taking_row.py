@@ -8,7 +8,8 @@ import pytest
 
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.row import Equals, Row, Value, apply_update, lease_from_row
+from kcl_daemon.leases.row import Equals, Row, Value, lease_from_row
+from tests.simulator.memory.updates import apply_update
 
 A, B, C = WorkerId("w-a"), WorkerId("w-b"), WorkerId("w-c")
 

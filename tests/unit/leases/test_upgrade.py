@@ -6,7 +6,7 @@ import pytest
 
 from kcl_daemon.leases.layout import PastState, StateRefusal, StateRow
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import Row, RowUpdate, apply_update
+from kcl_daemon.leases.row import Row, RowUpdate
 from kcl_daemon.leases.worker_row import WorkerRow
 from kcl_daemon.migrations.kcl2_rules import (
     CLIENT_VERSION_CODEC,
@@ -22,6 +22,7 @@ from kcl_daemon.migrations.kcl2_rules import (
     upgrade_readiness,
 )
 from kcl_protocol.sequence import TRIM_HORIZON
+from tests.simulator.memory.updates import apply_update
 
 _, UPGRADE, WITH_ROLLBACK, V2X, V3X = ClientVersion
 ME, OTHER = WorkerId("w-1"), WorkerId("w-2")

@@ -14,7 +14,7 @@ import anyio
 from kcl_daemon.assignment.plan import Fleet
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, Throttled
-from kcl_daemon.fleet.context import timings
+from kcl_daemon.fleet.context import WorkerContext, timings
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.streams import StreamTracker, TrackedStream
@@ -25,6 +25,7 @@ from kcl_daemon.leases.worker_row import worker_from_row
 from kcl_daemon.migrations.tables import OpenedTables, TableOrigin
 from kcl_daemon.ports import Clock, Kinesis, Log, Tables
 from kcl_daemon.retrieval.source import StartMemory, read_from
+from kcl_daemon.system import SystemRandomness
 from kcl_protocol.sequence import LATEST
 
 
@@ -104,11 +105,11 @@ async def observe(
     """Poll for this many seconds, at least once; raises AwsError. Malformed lease rows are logged."""
     tables, pace = opened.tables, timings(settings.leases, settings.balance)
     monitor = FleetMonitor(
-        worker_id=_OBSERVER,
+        WorkerContext(
+            worker_id=_OBSERVER, clock=clock, randomness=SystemRandomness(), timings=pace, log=log
+        ),
         tables=tables,
         max_leases_for_worker=settings.leases.max_leases_for_worker,
-        clock=clock,
-        timings=pace,
         malformed=MalformedRowLog(log),
     )
     began_s = since_s = clock.monotonic()
