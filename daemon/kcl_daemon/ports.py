@@ -456,28 +456,24 @@ class Meters(Protocol):
         ...
 
 
-class _SilentSpan:
+class NoMeters:
+    """Counts nothing; it is the span of each of its operations, too."""
+
+    def add(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None: ...
+
+    def operation(self, operation: Operation, /, **labels: str) -> Span:  # noqa: ARG002 - of the port
+        return self
+
+    def done(self, operation: Operation, seconds: float, ok: bool = True, /, **labels: str) -> None: ...
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return
+    ) -> None: ...
 
     def failed(self) -> None: ...
-
-
-_SILENCE: Final = _SilentSpan()
-
-
-class NoMeters:
-    def add(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None: ...
-
-    def operation(self, operation: Operation, /, **labels: str) -> Span:  # noqa: ARG002 - of the port
-        return _SILENCE
-
-    def done(self, operation: Operation, seconds: float, ok: bool = True, /, **labels: str) -> None: ...
 
 
 NO_METERS: Final[Meters] = NoMeters()

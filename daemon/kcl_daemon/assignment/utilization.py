@@ -46,10 +46,6 @@ class _Donor:
     leases: list[Lease]
     weights: list[float]
 
-    def take(self, index: int) -> Lease:
-        del self.weights[index]
-        return self.leases.pop(index)
-
 
 def fill_empty_workers(
     state: FleetLoad, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]
@@ -244,9 +240,9 @@ def _move(state: FleetLoad, giver: _Donor, index: int, to: WorkerLoad, why: str)
 
 
 def _moved(state: FleetLoad, giver: _Donor, index: int, to: WorkerLoad, change: str) -> LeaseMove:
-    lease, donor = giver.take(index), giver.load
+    lease, weight, donor = giver.leases.pop(index), giver.weights.pop(index), giver.load
     reason = f"{lease.lease_key}: {donor.worker_id} -> {to.worker_id}, {change}"
-    weight, kbps = state.scale.weight(lease), state.scale.kbps(lease)
+    kbps = state.scale.kbps(lease)
     donor.drop(weight, kbps)
     to.add(weight, kbps)
     return LeaseMove(lease, to.worker_id, reason, MoveKind.HANDOFF)
@@ -262,28 +258,21 @@ _Room: TypeAlias = tuple[float, int, WorkerId, WorkerLoad]
 
 
 def by_utilization(options: BalanceOptions) -> Strategy:
-    return _ByUtilization(options)
-
-
-@dataclass(frozen=True, slots=True)
-class _ByUtilization:
-    options: BalanceOptions
-
-    def __call__(self, fleet: Fleet) -> AssignmentPlan:
-        state = measure_fleet(fleet, alpha=self.options.ema_alpha)
-        moves, unplaced = _place(state, fleet, self.options)
-        if self.options.balance_this_run:
+    def plan(fleet: Fleet) -> AssignmentPlan:
+        state = measure_fleet(fleet, alpha=options.ema_alpha)
+        moves, unplaced = _place(state, fleet, options)
+        if options.balance_this_run:
             placed = frozenset(lease.lease_key for lease in state.waiting)
-            fed = fill_empty_workers(state, fleet, self.options, placed)
             # Let the figures of filled workers settle before more moves.
             moves += (
-                fed
-                or even_out(state, fleet, self.options, placed)
-                or level_lease_counts(state, fleet, self.options, placed)
+                fill_empty_workers(state, fleet, options, placed)
+                or even_out(state, fleet, options, placed)
+                or level_lease_counts(state, fleet, options, placed)
             )
-        return AssignmentPlan(
-            tuple(moves), tuple(unplaced), {name: load.leases for name, load in state.loads.items()}
-        )
+        counts = {name: load.leases for name, load in state.loads.items()}
+        return AssignmentPlan(tuple(moves), tuple(unplaced), counts)
+
+    return plan
 
 
 def _place(state: FleetLoad, fleet: Fleet, options: BalanceOptions) -> tuple[list[LeaseMove], list[LeaseKey]]:

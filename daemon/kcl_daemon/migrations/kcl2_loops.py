@@ -7,8 +7,7 @@ at 3.x, as a new one is, costs one read at the start.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 import anyio
 
@@ -27,13 +26,10 @@ from kcl_daemon.migrations.kcl2_rules import (
     CLIENT_VERSION_CODEC,
     POLL_EVERY_S,
     POLL_JITTER_S,
-    AssignmentMode,
     ClientVersion,
     Component,
     Components,
-    IndexNeed,
     KeepVersion,
-    LeaderKind,
     NotReady,
     ShuffleElection,
     SwitchVersion,
@@ -192,8 +188,9 @@ class Upgrader:
         self._reported = what
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchedTasks:
+class SwitchedTasks(NamedTuple):
+    """In the order of their start."""
+
     reporter: PausableTask
     sampler: PausableTask | None
     index: PausableTask
@@ -203,21 +200,6 @@ class SwitchedTasks:
     assigner: PausableTask
     upgrader: PausableTask
     migrator: PausableTask
-
-    @property
-    def all(self) -> tuple[PausableTask, ...]:
-        tasks = (
-            self.reporter,
-            self.sampler,
-            self.index,
-            self.discovery,
-            self.taker,
-            self.elector,
-            self.assigner,
-            self.upgrader,
-            self.migrator,
-        )
-        return tuple(gate for gate in tasks if gate is not None)
 
 
 class ComponentSwitcher:
@@ -239,8 +221,9 @@ class ComponentSwitcher:
 
     async def run(self) -> None:
         async with anyio.create_task_group() as loops:
-            for gate in self._tasks.all:
-                loops.start_soon(gate.run)
+            for task in self._tasks:
+                if task is not None:
+                    loops.start_soon(task.run)
 
     async def change(self, version: ClientVersion, order: Iterable[Component] = ()) -> None:
         """Switch all components, those of `order` first. Never raises for AWS errors."""
@@ -252,36 +235,29 @@ class ComponentSwitcher:
             await self._release_finished()
 
     async def _switch_part(self, part: Component, wanted: Components) -> None:
-        tasks = self._tasks
+        tasks, assigns = self._tasks, wanted.leader_assigns
         match part:
             case Component.METRICS:
                 tasks.reporter.turn(wanted.reports_metrics)
                 if tasks.sampler is not None:
                     tasks.sampler.turn(wanted.reports_metrics)
             case Component.INDEX:
-                tasks.index.turn(wanted.index is IndexNeed.CREATE)
+                tasks.index.turn(wanted.creates_index)
             case Component.ASSIGNMENT:
-                taking = wanted.assignment is AssignmentMode.TAKING
-                self._renewer.keeps_finished = taking
-                tasks.taker.turn(taking)
-                tasks.discovery.turn(not taking)
+                self._renewer.keeps_finished = not assigns
+                tasks.taker.turn(not assigns)
+                tasks.discovery.turn(assigns)
             case Component.LEADER:
-                await self._elect_by(wanted.leader)
+                tasks.elector.turn(assigns)
+                if assigns:
+                    self._shuffle.forget()
+                else:
+                    await self._elector.resign()
+                tasks.migrator.turn(assigns)
             case Component.ASSIGNER:
-                tasks.assigner.turn(wanted.assigner_runs)
+                tasks.assigner.turn(assigns)
             case _:
                 assert_never(part)
-
-    async def _elect_by(self, kind: LeaderKind) -> None:
-        self._tasks.elector.turn(kind is LeaderKind.LOCK)
-        match kind:
-            case LeaderKind.LOCK:
-                self._shuffle.forget()
-            case LeaderKind.SHUFFLE:
-                await self._elector.resign()
-            case _:
-                assert_never(kind)
-        self._tasks.migrator.turn(kind is LeaderKind.LOCK)
 
     async def _release_finished(self) -> None:
         """A leader that assigns needs no owner for finished leases."""

@@ -8,8 +8,8 @@ none, until the next poll; all that a leader does must be safe then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Final, TypeAlias, TypeVar
 
@@ -44,39 +44,27 @@ POLL_EVERY_S: Final = 60.0
 POLL_JITTER_S: Final = 30.0
 
 
-class AssignmentMode(Enum):
-    TAKING = "each worker takes"
-    ASSIGNED = "the leader assigns"
-
-
-class LeaderKind(Enum):
-    SHUFFLE = "shuffle of the lease owners"
-    LOCK = "lock row"
-
-
-class IndexNeed(Enum):
-    NONE = "not used, not created"
-    CREATE = "created if it is missing; no worker waits for it"
-    USE = "used if it exists, never created: a rollback may be about to remove it"
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """What runs on a worker (KCL: DynamicMigrationComponentsInitializer)."""
+    """What runs on a worker (KCL: DynamicMigrationComponentsInitializer).
 
-    assignment: AssignmentMode
-    leader: LeaderKind
+    Args:
+        creates_index: by owner, if it is missing; no worker waits for it. Not while a rollback may remove it.
+        leader_assigns: the leader has the lock and assigns leases. Else each worker takes leases, and a shuffle
+            of the lease owners elects.
+    """
+
     reports_metrics: bool
-    index: IndexNeed
-    assigner_runs: bool
+    creates_index: bool
+    leader_assigns: bool
 
 
 class Component(Enum):
-    METRICS = "reports_metrics"
-    INDEX = "index"
-    ASSIGNMENT = "assignment"
-    LEADER = "leader"
-    ASSIGNER = "assigner_runs"
+    METRICS = "worker rows and their CPU figures"
+    INDEX = "index by owner"
+    ASSIGNMENT = "how leases come to this worker"
+    LEADER = "how the leader is elected"
+    ASSIGNER = "what the leader does"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,37 +91,13 @@ class KeepVersion:
     reason: str
 
 
-_2X: Final = Components(
-    AssignmentMode.TAKING,
-    LeaderKind.SHUFFLE,
-    reports_metrics=False,
-    index=IndexNeed.NONE,
-    assigner_runs=False,
-)
+_2X: Final = Components(reports_metrics=False, creates_index=False, leader_assigns=False)
 _COMPONENTS: Final[Mapping[ClientVersion, Components]] = {
     ClientVersion.INIT: _2X,
     ClientVersion.V2X: _2X,
-    ClientVersion.UPGRADE_FROM_2X: Components(
-        AssignmentMode.TAKING,
-        LeaderKind.SHUFFLE,
-        reports_metrics=True,
-        index=IndexNeed.CREATE,
-        assigner_runs=False,
-    ),
-    ClientVersion.V3X_WITH_ROLLBACK: Components(
-        AssignmentMode.ASSIGNED,
-        LeaderKind.LOCK,
-        reports_metrics=True,
-        index=IndexNeed.USE,
-        assigner_runs=True,
-    ),
-    ClientVersion.V3X: Components(
-        AssignmentMode.ASSIGNED,
-        LeaderKind.LOCK,
-        reports_metrics=True,
-        index=IndexNeed.CREATE,
-        assigner_runs=True,
-    ),
+    ClientVersion.UPGRADE_FROM_2X: replace(_2X, reports_metrics=True, creates_index=True),
+    ClientVersion.V3X_WITH_ROLLBACK: replace(_2X, reports_metrics=True, leader_assigns=True),
+    ClientVersion.V3X: Components(reports_metrics=True, creates_index=True, leader_assigns=True),
 }
 
 _CHANGES: Final[Mapping[tuple[ClientVersion, ClientVersion], tuple[Component, ...]]] = {
@@ -384,35 +348,38 @@ _MASK_48_BITS: Final = (1 << 48) - 1
 _MAX_INT: Final = (1 << 31) - 1
 
 
-class JavaRandom:
-    """The 48-bit generator of `java.util.Random`."""
+def java_random(seed: int) -> Callable[[int], int]:
+    """`nextInt(bound)` of a `java.util.Random`: from 0 up to below `bound`.
 
-    def __init__(self, seed: int) -> None:
-        self._state = (seed ^ _MULTIPLIER) & _MASK_48_BITS
+    ValueError unless `bound` is a positive Java int.
+    """
+    state = (seed ^ _MULTIPLIER) & _MASK_48_BITS
 
-    def next_int(self, bound: int) -> int:
-        """`nextInt(bound)`: from 0 up to below `bound`; ValueError unless `bound` is a positive Java int."""
+    def next_31_bits() -> int:
+        nonlocal state
+        state = (state * _MULTIPLIER + _INCREMENT) & _MASK_48_BITS
+        return state >> 17
+
+    def next_int(bound: int) -> int:
         if not 0 < bound <= _MAX_INT:
             raise ValueError(f"bound is {bound}, it must be from 1 to {_MAX_INT}")
         if bound & (bound - 1) == 0:
-            return (bound * self._next_31_bits()) >> 31
+            return (bound * next_31_bits()) >> 31
         while True:
-            bits = self._next_31_bits()
+            bits = next_31_bits()
             value = bits % bound
             # In Java an int overflow shows that these bits belong to the last, incomplete range.
             if bits - value + bound - 1 <= _MAX_INT:
                 return value
 
-    def _next_31_bits(self) -> int:
-        self._state = (self._state * _MULTIPLIER + _INCREMENT) & _MASK_48_BITS
-        return self._state >> 17
+    return next_int
 
 
 def shuffled(items: Sequence[_Item], seed: int) -> list[_Item]:
     order = list(items)
-    chance = JavaRandom(seed)
+    next_int = java_random(seed)
     for size in range(len(order), 1, -1):
-        other = chance.next_int(size)
+        other = next_int(size)
         order[size - 1], order[other] = order[other], order[size - 1]
     return order
 

@@ -88,19 +88,18 @@ class StallLimits:
     answer_s: float = 35.0
     child_stuck_s: float | None = None
 
-    def of(self, cause: WaitReason) -> float | None:
-        limits: dict[WaitReason, float | None] = {
-            WaitReason.STARTING: self.starting_s,
-            WaitReason.CHILD: self.child_s,
-            WaitReason.RESTART: self.restart_s,
-            WaitReason.KINESIS: self.kinesis_s,
-            WaitReason.DYNAMODB: self.dynamodb_s,
-            WaitReason.PARENT: self.parent_s,
-            WaitReason.STREAM: self.stream_s,
-            WaitReason.LEASE: self.lease_s,
-            WaitReason.NOTHING_NEW: None,
-        }
-        return limits[cause]
+
+def _limit_s(limits: StallLimits, cause: WaitReason) -> float | None:
+    return {
+        WaitReason.STARTING: limits.starting_s,
+        WaitReason.CHILD: limits.child_s,
+        WaitReason.RESTART: limits.restart_s,
+        WaitReason.KINESIS: limits.kinesis_s,
+        WaitReason.DYNAMODB: limits.dynamodb_s,
+        WaitReason.PARENT: limits.parent_s,
+        WaitReason.STREAM: limits.stream_s,
+        WaitReason.LEASE: limits.lease_s,
+    }.get(cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ def stall_status(
     cause, detail, since_s = _waits_for(progress, limits, now_s, timeout_s)
     if progress.failures and cause is not WaitReason.RESTART:
         detail = f"{detail}; the last child failed: {progress.failure}".removeprefix("; ")
-    waits_s, limit_s, stalled_by = now_s - since_s, limits.of(cause), None
+    waits_s, limit_s, stalled_by = now_s - since_s, _limit_s(limits, cause), None
     if limit_s is not None and waits_s > limit_s + timeout_s:
         stalled_by = cause
     elif progress.failures and now_s - progress.failing_s > limits.restart_s + timeout_s:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import lease_from_row, new_lease_row, steal_or_take
-from kcl_daemon.migrations.kcl2_rules import JavaRandom
+from kcl_daemon.migrations.kcl2_rules import java_random
 from kcl_daemon.migrations.kcl2_taking import (
     CounterHistory,
     Pick,
@@ -33,7 +33,7 @@ def first(_: int) -> int:
 
 
 def seeded(seed: int) -> Pick:
-    return JavaRandom(seed).next_int
+    return java_random(seed)
 
 
 def leases(*owners: WorkerId | None) -> list[Lease]:

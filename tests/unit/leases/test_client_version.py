@@ -12,13 +12,10 @@ from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Absent, Equals, Present, Row, RowUpdate, Value
 from kcl_daemon.migrations.kcl2_rules import (
     CLIENT_VERSION_CODEC,
-    AssignmentMode,
     ClientVersion,
     Component,
     Components,
-    IndexNeed,
     KeepVersion,
-    LeaderKind,
     StartVersion,
     SwitchVersion,
     VersionRow,
@@ -225,14 +222,15 @@ def test_losing_the_race_to_create_the_row_is_answered_by_reading_it_again(
 
 
 def test_the_parts_of_each_version() -> None:
-    taking, assigned = AssignmentMode.TAKING, AssignmentMode.ASSIGNED
-    shuffle, lock = LeaderKind.SHUFFLE, LeaderKind.LOCK
+    def parts(metrics: bool, index: bool, assigns: bool) -> Components:
+        return Components(reports_metrics=metrics, creates_index=index, leader_assigns=assigns)
+
     assert {version: components_of_version(version) for version in ClientVersion} == {
-        INIT: Components(taking, shuffle, False, IndexNeed.NONE, False),
-        UPGRADE: Components(taking, shuffle, True, IndexNeed.CREATE, False),
-        WITH_ROLLBACK: Components(assigned, lock, True, IndexNeed.USE, True),
-        V2X: Components(taking, shuffle, False, IndexNeed.NONE, False),
-        V3X: Components(assigned, lock, True, IndexNeed.CREATE, True),
+        INIT: parts(False, False, False),
+        UPGRADE: parts(True, True, False),
+        WITH_ROLLBACK: parts(True, False, True),
+        V2X: parts(False, False, False),
+        V3X: parts(True, True, True),
     }
 
 
@@ -272,9 +270,13 @@ def test_on_the_way_back_metrics_stop_first_and_the_leader_changes_last() -> Non
 )
 def test_a_switch_names_every_part_that_differs(before: ClientVersion, after: ClientVersion) -> None:
     old, new = components_of_version(before), components_of_version(after)
-    differing = {part for part in Component if getattr(old, part.value) != getattr(new, part.value)}
-    if new.index is not IndexNeed.CREATE:
-        differing.discard(Component.INDEX)  # a worker never removes it, and what it may use is there already
+    differing = set[Component]()
+    if old.reports_metrics != new.reports_metrics:
+        differing.add(Component.METRICS)
+    if new.creates_index and not old.creates_index:  # a worker never removes it
+        differing.add(Component.INDEX)
+    if old.leader_assigns != new.leader_assigns:
+        differing |= {Component.ASSIGNMENT, Component.LEADER, Component.ASSIGNER}
     assert set(switch(before, after).order) == differing
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.migrations.kcl2_rules import JavaRandom, java_order, shuffled
+from kcl_daemon.migrations.kcl2_rules import java_order, java_random, shuffled
 
 SHUFFLED = {
     0: [],
@@ -39,15 +39,15 @@ def test_the_shuffle_of_the_election_is_javas(size: int) -> None:
 
 @pytest.mark.parametrize("seed", DRAWN)
 def test_numbers_below_a_bound_are_javas(seed: int) -> None:
-    chance = JavaRandom(seed)
-    assert tuple(chance.next_int(bound) for bound in BOUNDS) == DRAWN[seed]
+    chance = java_random(seed)
+    assert tuple(chance(bound) for bound in BOUNDS) == DRAWN[seed]
 
 
 def test_the_first_number_follows_from_the_definition() -> None:
     # Seed 0: state 0x5DEECE66D, times the multiplier plus 11, the upper 31 of 48 bits, modulo 10.
     state = (0x5DEECE66D * 0x5DEECE66D + 0xB) % 2**48
-    assert (state // 2**17) % 10 == JavaRandom(0).next_int(10) == 0
-    assert (1000 * (state // 2**17)) // 2**31 != JavaRandom(0).next_int(1000)  # only powers of two are scaled
+    assert (state // 2**17) % 10 == java_random(0)(10) == 0
+    assert (1000 * (state // 2**17)) // 2**31 != java_random(0)(1000)  # only powers of two are scaled
 
 
 @pytest.mark.parametrize(
@@ -60,23 +60,23 @@ def test_the_first_number_follows_from_the_definition() -> None:
 )
 def test_a_stretch_that_lacks_a_single_number_is_not_used(seed: int, drawn: tuple[int, ...]) -> None:
     # Three times this bound is 2**31 + 1: a third of all draws is made again.
-    chance = JavaRandom(seed)
-    assert tuple(chance.next_int(715827883) for _ in drawn) == drawn
+    chance = java_random(seed)
+    assert tuple(chance(715827883) for _ in drawn) == drawn
 
 
 def test_only_the_lower_48_bits_of_a_seed_count() -> None:
-    assert JavaRandom(-1).next_int(1000) == JavaRandom(2**48 - 1).next_int(1000)
+    assert java_random(-1)(1000) == java_random(2**48 - 1)(1000)
 
 
 @pytest.mark.parametrize("bound", [0, -1, 2**31])
 def test_a_bound_that_is_no_positive_int_is_refused(bound: int) -> None:
     with pytest.raises(ValueError, match=str(bound)):
-        JavaRandom(0).next_int(bound)
+        java_random(0)(bound)
 
 
 @given(seed=st.integers(-(2**63), 2**63 - 1), bound=st.integers(1, 2**31 - 1))
 def test_numbers_stay_below_their_bound(seed: int, bound: int) -> None:
-    assert 0 <= JavaRandom(seed).next_int(bound) < bound
+    assert 0 <= java_random(seed)(bound) < bound
 
 
 @given(items=st.lists(st.integers()), seed=st.integers())
