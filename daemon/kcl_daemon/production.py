@@ -156,12 +156,12 @@ class Exporter(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Telemetry:
-    """The figures of one worker; set `snapshot` before the first text is asked for."""
+    """The figures of one worker."""
 
-    totals: Totals
-    snapshot: Callable[[], Snapshot | None]
+    _totals: Totals
+    _snapshot: Callable[[], Snapshot | None]
     _adapters: Adapters
     _recorder: MetricsRecorder | None
     _exporters: Sequence[Exporter]
@@ -181,12 +181,9 @@ class Telemetry:
             fan_out=None if fan_out is None else MeteredFanOut(fan_out, recorder),
         )
 
-    def current(self) -> Snapshot | None:
-        return self.snapshot()
-
     def exposition(self) -> PrometheusExposition:
         """Needs `serves_metrics` at `telemetry_of`."""
-        return PrometheusExposition(self.totals, self.current)
+        return PrometheusExposition(self._totals, self._snapshot)
 
     def background(self, worker: MeteredWorker) -> MeteredWorker:
         recorder = self._recorder
@@ -195,22 +192,28 @@ class Telemetry:
         return _WorkerWithExporters(worker, recorder, self._exporters, self._adapters.clock)
 
 
-def telemetry_of(settings: Settings, adapters: Adapters, *, serves_metrics: bool = False) -> Telemetry:
+def telemetry_of(
+    settings: Settings,
+    adapters: Adapters,
+    *,
+    snapshot: Callable[[], Snapshot | None],
+    serves_metrics: bool = False,
+) -> Telemetry:
     """Counts nothing if nothing is exported.
 
-    `serves_metrics`: `exposition` is served. Raises ConfigurationError if OTLP packages are missing.
+    `snapshot` is first called when figures are exported. `serves_metrics`: `exposition` is served. Raises
+    ConfigurationError if OTLP packages are missing.
     """
     metrics = settings.metrics
     level = _LEVELS[metrics.level] if adapters.cloudwatch is not None else None
     totals = Totals()
     if level is None and metrics.otlp_endpoint is None and not serves_metrics:
-        return Telemetry(totals, _no_snapshot, adapters, None, ())
+        return Telemetry(totals, snapshot, adapters, None, ())
     shown = None if _ALL in metrics.dimensions else frozenset(metrics.dimensions)
     statistics = StatisticSets(CloudWatchOptions(level, shown, settings.worker_id, metrics.queue_most))
     totals.begin(KNOWN_COUNTS)
     recorder = MetricsRecorder(adapters.clock.monotonic, statistics, totals)
     exporters: list[Exporter] = []
-    telemetry = Telemetry(totals, _no_snapshot, adapters, recorder, exporters)
     if level is not None and adapters.cloudwatch is not None:
         publisher = CloudWatchExporter(
             statistics,
@@ -223,12 +226,17 @@ def telemetry_of(settings: Settings, adapters: Adapters, *, serves_metrics: bool
         )
         exporters.append(publisher)
     if metrics.otlp_endpoint is not None:
-        exporters.append(_otlp(settings, metrics.otlp_endpoint, telemetry, recorder, adapters))
-    return telemetry
+        exporters.append(_otlp(settings, metrics.otlp_endpoint, totals, snapshot, recorder, adapters))
+    return Telemetry(totals, snapshot, adapters, recorder, exporters)
 
 
 def _otlp(
-    settings: Settings, endpoint: str, telemetry: Telemetry, recorder: MetricsRecorder, adapters: Adapters
+    settings: Settings,
+    endpoint: str,
+    totals: Totals,
+    snapshot: Callable[[], Snapshot | None],
+    recorder: MetricsRecorder,
+    adapters: Adapters,
 ) -> Exporter:
     try:
         from kcl_daemon.telemetry.otlp import OtlpExporter  # noqa: PLC0415 - an extra, and slow to load
@@ -240,8 +248,8 @@ def _otlp(
     return OtlpExporter(
         endpoint,
         who={"kcl.application": settings.application_name, "service.instance.id": settings.worker_id},
-        totals=telemetry.totals,
-        snapshot=telemetry.current,
+        totals=totals,
+        snapshot=snapshot,
         period_s=settings.metrics.otlp_period_ms / 1000,
         meters=recorder,
         clock=adapters.clock,
@@ -283,7 +291,3 @@ class _WorkerWithExporters:
         while True:
             await self._clock.sleep(_SWEEP_S)
             self._recorder.sweep()
-
-
-def _no_snapshot() -> Snapshot | None:
-    return None

@@ -245,7 +245,7 @@ class Fleet:
 
         def make() -> MeteredWorker:
             if kind is Kind.OURS:
-                telemetry = telemetry_of(settings, adapters)
+                telemetry = telemetry_of(settings, adapters, snapshot=lambda: None)
                 ours = build(settings, telemetry.adapters)
                 _watch_closely(ours, self._plan)
                 return telemetry.background(ours)

@@ -297,10 +297,14 @@ async def _serve(
             spark_engine(settings, clock=SystemClock(), log=log) as (mine, engine),
             real_adapters(mine, log) as adapters,
         ):
-            telemetry = telemetry_of(mine, adapters, serves_metrics=mine.admin.port is not None)
+            telemetry = telemetry_of(
+                mine,
+                adapters,
+                snapshot=lambda: assembled.snapshots.now(),  # noqa: PLW0108 - made below, of what is counted
+                serves_metrics=mine.admin.port is not None,
+            )
             engine.log_to(telemetry.adapters.log)
             assembled = Application(mine, telemetry.adapters, engine.figures)
-            telemetry.snapshot = assembled.snapshots.now
             worker = assembled.worker
             reported = ServiceManaged(
                 worker,

@@ -37,29 +37,28 @@ _WARN_AFTER_LEASES: Final = 2.0
 
 class LeaderAbsence:
     def __init__(self, context: WorkerContext) -> None:
-        self._clock = context.clock
-        self._log = context.log
+        self._context = context
         self._leader_seen_s = context.clock.monotonic()
         self._warn_at_s = 0.0
 
     @property
     def silent_s(self) -> float:
-        return self._clock.monotonic() - self._leader_seen_s
+        return self._context.clock.monotonic() - self._leader_seen_s
 
     def leader_seen(self, leader: str) -> None:
         if self._warn_at_s:
-            self._log.info("fleet_has_leader_again", leader=leader, after_s=round(self.silent_s, 1))
-        self._leader_seen_s, self._warn_at_s = self._clock.monotonic(), 0.0
+            self._context.log.info("fleet_has_leader_again", leader=leader, after_s=round(self.silent_s, 1))
+        self._leader_seen_s, self._warn_at_s = self._context.clock.monotonic(), 0.0
 
     def began(self) -> None:
-        self._leader_seen_s, self._warn_at_s = self._clock.monotonic(), 0.0
+        self._leader_seen_s, self._warn_at_s = self._context.clock.monotonic(), 0.0
 
     def poll(self, lease_s: float) -> None:
         silent_s, period_s = self.silent_s, _WARN_AFTER_LEASES * lease_s
         if silent_s < max(self._warn_at_s, period_s):
             return
         self._warn_at_s = silent_s + period_s
-        self._log.warning(
+        self._context.log.warning(
             "fleet_without_leader",
             silent_s=round(silent_s, 1),
             advice="leases are not assigned; find out why no worker can write the row of the leader lock",

@@ -167,12 +167,11 @@ class FormerStreamCleanup:
         streams: MultiStreamTracker,
         settings: StreamsSettings,
     ) -> None:
+        self._context = context
         self._meters = context.meters
         self._table = table
         self._streams = streams
         self._settings = settings
-        self._clock = context.clock
-        self._log = context.log
         self._since_s: dict[StreamIdentity, float] = {}
 
     def begin(self) -> None:
@@ -181,7 +180,7 @@ class FormerStreamCleanup:
 
     async def clean(self, leases: Mapping[StreamIdentity, Sequence[Lease]]) -> None:
         """Never raises for AWS."""
-        now_s = self._clock.monotonic()
+        now_s = self._context.clock.monotonic()
         former = [identity for identity in leases if self._is_former(identity)]
         self._since_s = {identity: self._since_s.get(identity, now_s) for identity in former}
         self._meters.add(kcl.STREAMS_PENDING, len(former))
@@ -191,7 +190,7 @@ class FormerStreamCleanup:
                 if reason is not None:
                     await self._delete(identity, leases[identity], reason)
             except AwsError as error:
-                self._log.info("former_stream_not_cleaned", stream=str(identity), error=str(error))
+                self._context.log.info("former_stream_not_cleaned", stream=str(identity), error=str(error))
 
     def _is_former(self, identity: StreamIdentity) -> bool:
         if not self._streams.is_list_known:
@@ -203,7 +202,7 @@ class FormerStreamCleanup:
         if since_s is None or not self._should_delete(identity):
             return None
         successor = self._streams.successor(identity)
-        if self._clock.monotonic() - since_s >= self._settings.former_wait_s:
+        if self._context.clock.monotonic() - since_s >= self._settings.former_wait_s:
             if successor is not None:
                 return f"the stream was recreated; it is {successor} now"
             return "the stream is no longer listed"
@@ -232,6 +231,6 @@ class FormerStreamCleanup:
             self._meters.add(kcl.STREAMS_DELETED)
         finally:
             if count:
-                self._log.info(
+                self._context.log.info(
                     "former_stream_leases_deleted", stream=str(identity), count=count, reason=reason
                 )

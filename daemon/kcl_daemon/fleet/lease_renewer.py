@@ -117,11 +117,9 @@ class LeaseRenewer:
 
     def __init__(self, context: WorkerContext, *, table: Table, on_duplicate: Callable[[], None]) -> None:
         """`on_duplicate` is called when another process wrote our lease under our worker id."""
-        self._randomness = context.randomness
         self._table = table
         self._on_duplicate = on_duplicate
         self._context = context
-        self._me = context.worker_id
         self._clock = context.clock
         self._timings = context.timings
         self._log = context.log
@@ -154,7 +152,7 @@ class LeaseRenewer:
         """Hold a lease; `moved_s` is the monotonic time before the write that made it ours."""
         throughput = Throughput(self._timings.renew_s, stored_kbps=lease.throughput_kbps)
         spread_s = self._timings.renew_s * _SPREAD
-        early_s = self._randomness.uniform(0.0, spread_s)
+        early_s = self._context.randomness.uniform(0.0, spread_s)
         progress = LeaseProgress(self._clock.monotonic)
         held = HeldLease(lease, moved_s, throughput, moved_s, progress, early_s=early_s)
         self._held[lease.lease_key] = held
@@ -282,7 +280,7 @@ class LeaseRenewer:
         next_owner = lease.lease_owner if lease.checkpoint_owner is not None else None
         if next_owner is not None and (self.possible_owners is None or next_owner in self.possible_owners):
             return lease_row.assignment(lease, next_owner)
-        return lease_row.release(lease, degraded_by=self._me if degraded else None)
+        return lease_row.release(lease, degraded_by=self._context.worker_id if degraded else None)
 
     def drop(self, held: HeldLease) -> None:
         if self._held.get(held.key) is held:
@@ -322,7 +320,9 @@ class LeaseRenewer:
             return True
         row = await self._call_get(held.key) if written is None else written.row
         uncertain_since_s = held.uncertain_since_s
-        verdict = judge_written_row(held.lease, row, me=self._me, uncertain=uncertain_since_s is not None)
+        verdict = judge_written_row(
+            held.lease, row, me=self._context.worker_id, uncertain=uncertain_since_s is not None
+        )
         if isinstance(verdict, LeaseGone):
             self._lose(held, verdict.reason)
             if verdict.by_duplicate:

@@ -55,10 +55,9 @@ class SyncSchedule:
     """
 
     def __init__(self, context: WorkerContext, *, table: Table, settings: ShardSettings) -> None:
+        self._context = context
         self._table = table
         self._settings = settings
-        self._clock = context.clock
-        self._log = context.log
         self._audited_s: float | None = None
         self.found_hole = False
         self._watch = HoleWatch()
@@ -75,7 +74,7 @@ class SyncSchedule:
     @property
     def is_due(self) -> bool:
         period_s = self._settings.audit_ms / 1000
-        return self._audited_s is None or self._clock.monotonic() - self._audited_s >= period_s
+        return self._audited_s is None or self._context.clock.monotonic() - self._audited_s >= period_s
 
     def needs_sync(self, leases: Sequence[Lease]) -> bool:
         hole = lease_hole(leases)
@@ -86,7 +85,7 @@ class SyncSchedule:
         if self._audited_s is None:
             return hole is not None or self._settings.sync_strategy is ShardSyncStrategy.PERIODIC
         if hole is not None:
-            self._log.debug(
+            self._context.log.debug(
                 "lease_hole_seen", start_hash=hole.start, end_hash=hole.end, times=self._watch.times
             )
         if self._settings.sync_strategy is ShardSyncStrategy.PERIODIC:
@@ -94,7 +93,7 @@ class SyncSchedule:
         return self._watch.is_believed(self._settings.audit_confidence)
 
     def done(self, *, synced: bool) -> None:
-        self._audited_s = self._clock.monotonic()
+        self._audited_s = self._context.clock.monotonic()
         if synced:
             self._watch = HoleWatch()
 
@@ -103,7 +102,7 @@ class SyncSchedule:
         for lease, hash_range in missing_hash_ranges(leases, shards):
             written = await self._table.update(lease_row.hash_range_update(lease, hash_range))
             if written.applied:
-                self._log.info("lease_hashes_filled_in", lease_key=lease.lease_key)
+                self._context.log.info("lease_hashes_filled_in", lease_key=lease.lease_key)
 
 
 _LIST_ATTEMPTS: Final = 3  # KCL: HierarchicalShardSyncer

@@ -41,7 +41,6 @@ class ShutdownHandoff:
         grace_s: float,
     ) -> None:
         self._context = context
-        self._me = context.worker_id
         self._renewer = renewer
         self._monitor = monitor
         self._elector = elector
@@ -62,7 +61,7 @@ class ShutdownHandoff:
         with self._clock.move_on_after(self._timings.call_s):
             try:
                 fleet = await self._poll()
-                moves = handoffs_on_shutdown(fleet, self._me, self._place)
+                moves = handoffs_on_shutdown(fleet, self._context.worker_id, self._place)
                 waiting_s = self._waiting_s(moves)
                 await self._begin(moves)
             except AwsError as error:

@@ -79,9 +79,7 @@ class PausableTask:
 
 class ShuffleLeader:
     def __init__(self, context: WorkerContext) -> None:
-        self._me = context.worker_id
-        self._clock = context.clock
-        self._log = context.log
+        self._context = context
         self._verdict: ShuffleElection | None = None
         self._polls = 0
         self._polled_s = 0.0
@@ -92,13 +90,15 @@ class ShuffleLeader:
 
     def poll(self, leases: Iterable[Lease]) -> bool:
         """Elect a leader if the poll is due. True if this worker begins to lead."""
-        now_s = self._clock.monotonic()
+        now_s = self._context.clock.monotonic()
         if self._polls and now_s - self._polled_s < next_poll_after_s(self._polls):
             return False
-        before, self._verdict = self._verdict, elect_by_shuffle(self._me, leases)
+        before, self._verdict = self._verdict, elect_by_shuffle(self._context.worker_id, leases)
         self._polls, self._polled_s = self._polls + 1, now_s
         if before is None or before.leads != self._verdict.leads:
-            self._log.info("leader_by_shuffle", leads=self._verdict.leads, reason=self._verdict.reason)
+            self._context.log.info(
+                "leader_by_shuffle", leads=self._verdict.leads, reason=self._verdict.reason
+            )
         return self._verdict.leads and not (before is not None and before.leads)
 
     def forget(self) -> None:
@@ -118,12 +118,12 @@ class Upgrader:
         leader: ShuffleLeader,
         on_upgraded: Callable[[], None],
     ) -> None:
+        self._context = context
         self._meters = context.meters
         self._tables = tables
         self._monitor = monitor
         self._leader = leader
         self._on_upgraded = on_upgraded
-        self._me = context.worker_id
         self._clock = context.clock
         self._report_s = context.timings.report_s
         self._log = context.log
@@ -156,7 +156,7 @@ class Upgrader:
             ready,
             self._ready_since_s,
             leads=True,
-            me=self._me,
+            me=self._context.worker_id,
             now_s=self._clock.monotonic(),
             now_ms=self._clock.wall_ms(),
             key_attribute=self._tables.coordinator.key_attribute,
@@ -285,10 +285,7 @@ class ClientVersionMonitor:
         self._table = table
         self._config = config
         self._context = context
-        self._me = context.worker_id
         self._switcher = switcher
-        self._clock = context.clock
-        self._randomness = context.randomness
         self._log = context.log
         self._wakeup = Wakeup(context.clock)
         self._ended = False
@@ -313,8 +310,8 @@ class ClientVersionMonitor:
             decided = decide_start_version(
                 self._config,
                 stored,
-                me=self._me,
-                now_ms=self._clock.wall_ms(),
+                me=self._context.worker_id,
+                now_ms=self._context.clock.wall_ms(),
                 key_attribute=self._table.key_attribute,
             )
             if decided.write is None or await self._write(decided.write):
@@ -327,7 +324,7 @@ class ClientVersionMonitor:
         raise Unavailable(f"row {CLIENT_VERSION_CODEC.row_key} kept changing", operation="PutItem")
 
     async def run(self) -> None:
-        pause_s = POLL_EVERY_S + self._randomness.uniform(0.0, POLL_JITTER_S)
+        pause_s = POLL_EVERY_S + self._context.randomness.uniform(0.0, POLL_JITTER_S)
         while not self._ended:
             await self._wakeup.wait(pause_s)
             pause_s = await self._poll()

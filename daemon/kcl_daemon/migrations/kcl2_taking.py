@@ -239,8 +239,6 @@ class LeaseTaker:
         self._leader = leader
         self._options = options
         self._clock = context.clock
-        self._randomness = context.randomness
-        self._timings = context.timings
         self._log = context.log
         self._malformed = malformed
         self._on_found = on_found
@@ -274,7 +272,7 @@ class LeaseTaker:
         Returns when no write is in flight that could make a lease ours, or after a timeout.
         """
         self._settled = True
-        with self._clock.move_on_after(2 * self._timings.call_s):
+        with self._clock.move_on_after(2 * self._context.timings.call_s):
             async with self._writing:
                 pass
 
@@ -315,7 +313,7 @@ class LeaseTaker:
         return leases
 
     def _pick(self, below: int) -> int:
-        return min(int(self._randomness.uniform(0, below)), below - 1)
+        return min(int(self._context.randomness.uniform(0, below)), below - 1)
 
     def _may_take(self, lease: Lease) -> bool:
         """Whether the row names us as owner but we do not hold the lease.

@@ -5,10 +5,9 @@ KCL: TableMigrationStateMachineImpl. With one table from the start none of this 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.errors import AwsError
@@ -46,14 +45,16 @@ from kcl_daemon.ports import Clock, Meters, Table, TablePart, Tables, Transactio
 
 _ORDINALS: Final = {status: number for number, status in enumerate(TableStatus, start=1)}
 _UNKNOWN: Final = 0
+_Write: TypeAlias = CreateStatusRow | WithdrawStatusRow | AdvanceStatus | RowBatch | MigrationCompletion
+_FAULTS: Final[Mapping[type[_Write], Metric]] = {
+    WithdrawStatusRow: kcl.TABLE_DELETE_FAULT,
+    MigrationCompletion: kcl.TABLE_COMPLETE_FAULT,
+}
 
 
 def record_migration_status(meters: Meters, row: MigrationRow | StateRefusal | None) -> None:
-    match row:
-        case None | StateRefusal():
-            meters.add(kcl.TABLE_STATUS, _UNKNOWN)
-        case _:
-            meters.add(kcl.TABLE_STATUS, _ORDINALS[row.state])
+    status = _UNKNOWN if row is None or isinstance(row, StateRefusal) else _ORDINALS[row.state]
+    meters.add(kcl.TABLE_STATUS, status)
 
 
 def record_migration_phases(meters: Meters, seen: MigrationReadiness, leases: Sequence[Lease]) -> None:
@@ -63,31 +64,6 @@ def record_migration_phases(meters: Meters, seen: MigrationReadiness, leases: Se
     meters.add(kcl.TABLE_BEFORE, len(before))
     meters.add(kcl.TABLE_PHASE_1, len(first))
     meters.add(kcl.TABLE_PHASE_2, len(owners - before - first))
-
-
-@contextmanager
-def faults(meters: Meters, step: MigrationStep) -> Generator[None, None, None]:
-    match step:
-        case RowBatch():
-            meters.add(kcl.TABLE_MOVE_BATCHES)
-            with meters.operation(kcl.TABLE_MOVE):
-                yield
-        case _:
-            try:
-                yield
-            except AwsError:
-                meters.add(_fault_of(step))
-                raise
-
-
-def _fault_of(step: MigrationStep) -> Metric:
-    match step:
-        case WithdrawStatusRow():
-            return kcl.TABLE_DELETE_FAULT
-        case MigrationCompletion():
-            return kcl.TABLE_COMPLETE_FAULT
-        case _:
-            return kcl.TABLE_WRITE_FAULT
 
 
 class DualTable(TableWrapper):
@@ -289,8 +265,6 @@ class TableMigrator:
         self._report_worker = report
         self._may_drive = may_drive
         self._context = context
-        self._me = context.worker_id
-        self._clock = context.clock
         self._report_s = context.timings.report_s
         self._log = context.log
         self._failures = 0
@@ -359,8 +333,8 @@ class TableMigrator:
                 migrate_all=self._settings.migrate_all,
                 bake_s=self._settings.complete_bake_s,
                 deploy_bake_s=self._settings.deploy_bake_s,
-                me=self._me,
-                now_ms=self._clock.wall_ms(),
+                me=self._context.worker_id,
+                now_ms=self._context.clock.wall_ms(),
             )
             if not await self._carry_out(decided) or not self._elector.is_leader:
                 return
@@ -377,7 +351,7 @@ class TableMigrator:
             legacy_workers=monitor.workers_apart,
             workers=monitor.workers_in_leases,
             legacy_rows=await self._old_rows() if moving else (),
-            wall_s=self._clock.wall_ms() / 1000,
+            wall_s=self._context.clock.wall_ms() / 1000,
             report_s=self._report_s,
         )
 
@@ -401,17 +375,25 @@ class TableMigrator:
             case SwitchOver():
                 await self._switch_over()
             case _:
-                with faults(self._meters, decided):
-                    applied = await self._write(decided)
+                applied = await self._counted(decided)
                 if applied:
                     report = self._log.info if self._is_moving else self._log.debug
                     report("table_migration_step", reason=decided.reason, **_facts(decided))
                 return applied
         return False
 
-    async def _write(
-        self, decided: CreateStatusRow | WithdrawStatusRow | AdvanceStatus | RowBatch | MigrationCompletion
-    ) -> bool:
+    async def _counted(self, decided: _Write) -> bool:
+        if isinstance(decided, RowBatch):
+            self._meters.add(kcl.TABLE_MOVE_BATCHES)
+            with self._meters.operation(kcl.TABLE_MOVE):
+                return await self._write(decided)
+        try:
+            return await self._write(decided)
+        except AwsError:
+            self._meters.add(_FAULTS.get(type(decided), kcl.TABLE_WRITE_FAULT))
+            raise
+
+    async def _write(self, decided: _Write) -> bool:
         table = self._routes.separate.coordinator
         match decided:
             case CreateStatusRow(creation):
@@ -473,9 +455,7 @@ class TableMigrator:
         self._reported = kind
 
 
-def _facts(
-    decided: CreateStatusRow | WithdrawStatusRow | AdvanceStatus | RowBatch | MigrationCompletion,
-) -> dict[str, object]:
+def _facts(decided: _Write) -> dict[str, object]:
     match decided:
         case CreateStatusRow():
             return {"to": str(TableStatus.INIT)}

@@ -6,9 +6,10 @@ transactions that fail as a whole unless this worker still holds the old lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from functools import partial
 from typing import Final, TypeAlias, assert_never
 
 from kcl_daemon.leases.layout import ENTITY, StateCodec, StateRefusal, StateRow, StateRowCreation
@@ -299,6 +300,9 @@ MigrationStep: TypeAlias = (
 )
 
 
+_Advance: TypeAlias = Callable[[TableStatus, str], AdvanceStatus]
+
+
 def next_migration_step(
     seen: MigrationReadiness,
     *,
@@ -314,13 +318,18 @@ def next_migration_step(
     row = seen.row
     if row is None:
         return _begin(seen, migrate_all=migrate_all, me=me, now_ms=now_ms)
+    baked_s = (now_ms - row.at_ms) / 1000
+    advance = partial(_advance, row, me, now_ms)
     match row.state:
         case TableStatus.INIT:
-            return _while_init(seen, row, migrate_all=migrate_all, bake_s=deploy_bake_s, me=me, now_ms=now_ms)
+            return _while_init(seen, advance, migrate_all=migrate_all, baked_s=baked_s, bake_s=deploy_bake_s)
         case TableStatus.DEPLOYED:
-            return _while_deployed(seen, row, migrate_all=migrate_all, me=me, now_ms=now_ms)
+            return _while_deployed(seen, advance, migrate_all=migrate_all, me=me)
         case TableStatus.PENDING:
-            return _while_pending(seen, row, migrate_all=migrate_all, bake_s=bake_s, me=me, now_ms=now_ms)
+            complete = partial(migration_completion, row, me, now_ms)
+            return _while_pending(
+                seen, advance, complete, migrate_all=migrate_all, baked_s=baked_s, bake_s=bake_s
+            )
         case TableStatus.COMPLETE:
             return SwitchOver(f"{row.by} completed the migration to the lease table")
         case _:
@@ -340,22 +349,21 @@ def _begin(seen: MigrationReadiness, *, migrate_all: bool, me: WorkerId, now_ms:
 
 
 def _while_init(
-    seen: MigrationReadiness, row: MigrationRow, *, migrate_all: bool, bake_s: int, me: WorkerId, now_ms: int
+    seen: MigrationReadiness, advance: _Advance, *, migrate_all: bool, baked_s: float, bake_s: int
 ) -> MigrationStep:
     if migrate_all:
-        return _set_too_early(f"row {TABLE_STATUS_CODEC.row_key} says {row.state}")
+        return _set_too_early(f"row {TABLE_STATUS_CODEC.row_key} says {TableStatus.INIT}")
     if seen.support_code < 1:
         return WithdrawStatusRow(
             TABLE_STATUS_CODEC.row_key, (TABLE_STATUS_CODEC.holds(TableStatus.INIT),), _unsupported(seen)
         )
-    baked_s = (now_ms - row.at_ms) / 1000
     if baked_s < bake_s:
         return NoStep(f"every lease owner has known the single table for {baked_s:.0f} s of {bake_s} s")
-    return _advance(row, TableStatus.DEPLOYED, me, now_ms, f"all have known it for {bake_s} s")
+    return advance(TableStatus.DEPLOYED, f"all have known it for {bake_s} s")
 
 
 def _while_deployed(
-    seen: MigrationReadiness, row: MigrationRow, *, migrate_all: bool, me: WorkerId, now_ms: int
+    seen: MigrationReadiness, advance: _Advance, *, migrate_all: bool, me: WorkerId
 ) -> MigrationStep:
     if not migrate_all:
         return NoStep(
@@ -367,37 +375,31 @@ def _while_deployed(
         return NoStep(_in_legacy(seen))
     if seen.legacy_rows:
         return next_row_batch(seen.legacy_rows, me)
-    return _advance(row, TableStatus.PENDING, me, now_ms, "workers and rows are all in the lease table")
+    return advance(TableStatus.PENDING, "workers and rows are all in the lease table")
 
 
 def _while_pending(
-    seen: MigrationReadiness, row: MigrationRow, *, migrate_all: bool, bake_s: int, me: WorkerId, now_ms: int
+    seen: MigrationReadiness,
+    advance: _Advance,
+    complete: Callable[[str], MigrationCompletion],
+    *,
+    migrate_all: bool,
+    baked_s: float,
+    bake_s: int,
 ) -> MigrationStep:
+    back = TableStatus.DEPLOYED
     if not migrate_all:
-        return _advance(
-            row,
-            TableStatus.DEPLOYED,
-            me,
-            now_ms,
-            "this leader runs with migrateAllEntitiesToLeaseTable=false",
-        )
+        return advance(back, "this leader runs with migrateAllEntitiesToLeaseTable=false")
     if seen.in_legacy:
-        return _advance(row, TableStatus.DEPLOYED, me, now_ms, _in_legacy(seen))
+        return advance(back, _in_legacy(seen))
     if seen.legacy_rows:
-        return _advance(
-            row,
-            TableStatus.DEPLOYED,
-            me,
-            now_ms,
-            f"row {row_key(seen.legacy_rows[0])} is in the old table again",
-        )
-    baked_s = (now_ms - row.at_ms) / 1000
+        return advance(back, f"row {row_key(seen.legacy_rows[0])} is in the old table again")
     if baked_s < bake_s:
         return NoStep(f"only the lease table was used for {baked_s:.0f} s of {bake_s} s")
-    return migration_completion(row, me, now_ms, f"the lease table has been used alone for {bake_s} s")
+    return complete(f"the lease table has been used alone for {bake_s} s")
 
 
-def _advance(row: MigrationRow, to: TableStatus, me: WorkerId, now_ms: int, reason: str) -> AdvanceStatus:
+def _advance(row: MigrationRow, me: WorkerId, now_ms: int, to: TableStatus, reason: str) -> AdvanceStatus:
     after = row.followed_by(to, by=me, at_ms=now_ms)
     return AdvanceStatus(TABLE_STATUS_CODEC.update(row, after, key_attribute=LEGACY_KEY), to, reason)
 

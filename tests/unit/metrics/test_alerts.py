@@ -14,10 +14,11 @@ from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.catalog import KNOWN_COUNTS
 from kcl_daemon.ports import CallMetrics
 from kcl_daemon.production import telemetry_of
+from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.unit.metrics.promql import Scrapes, evaluate
 from tests.unit.metrics.snapshots import snapshot
 from tests.unit.metrics.test_dashboard import panels, rules
-from tests.unit.metrics.test_metered import adapters, settings
+from tests.unit.metrics.test_metered import adapters, no_snapshot, settings
 
 PERIOD_S = 60.0
 RARE = {
@@ -40,13 +41,18 @@ class Target:
 
     def restart(self, now_s: float) -> None:
         """Another process, at the same address."""
-        self._began_s = now_s
-        self._telemetry = telemetry_of(settings(level=MetricsLevel.NONE), adapters(None), serves_metrics=True)
+        self._began_s = self._now_s = now_s
+        self._telemetry = telemetry_of(
+            settings(level=MetricsLevel.NONE), adapters(None), snapshot=self._snapshot, serves_metrics=True
+        )
         self.meters = self._telemetry.adapters.meters
         self.log = self._telemetry.adapters.log
 
+    def _snapshot(self) -> Snapshot:
+        return replace(snapshot(), uptime_s=self._now_s - self._began_s)
+
     def scrape(self, now_s: float) -> None:
-        self._telemetry.snapshot = lambda: replace(snapshot(), uptime_s=now_s - self._began_s)
+        self._now_s = now_s
         text = anyio.run(self._telemetry.exposition().render).body.decode()
         ours_only = "".join(line for line in text.splitlines(keepends=True) if line.startswith("kcl_"))
         self._scrapes.add(now_s, ours_only, job="app", instance=self._instance)
@@ -189,7 +195,9 @@ def test_counts_of_the_whole_worker_are_there_from_the_start_and_stay() -> None:
     for metric in (own.TRIMMED, own.DEAD_LETTERS, own.SKIPPED, own.CRASHES, kcl.RENEWAL_LOST):
         assert metric.family is not None
         assert metric.family.name in known
-    telemetry = telemetry_of(settings(level=MetricsLevel.NONE), adapters(None), serves_metrics=True)
+    telemetry = telemetry_of(
+        settings(level=MetricsLevel.NONE), adapters(None), snapshot=no_snapshot, serves_metrics=True
+    )
     text = anyio.run(telemetry.exposition().render).body.decode()
     assert "kcl_positions_trimmed_total 0.0\n" in text
     assert 'kcl_table_migration_faults_total{step="read"} 0.0\n' in text

@@ -209,18 +209,22 @@ def adapters(cloudwatch: MemoryCloudWatch | None, log: MemoryLog | None = None) 
     )
 
 
+def no_snapshot() -> None:
+    """Nothing is shown here."""
+
+
 def settings(**metrics: Any) -> Settings:
     return Settings("app", "words", ChildSettings(("true",)), "w-1", metrics=MetricsSettings(**metrics))
 
 
 def test_where_nobody_is_told_nothing_is_counted_and_the_worker_is_as_it_was() -> None:
     base = adapters(None)
-    telemetry = telemetry_of(settings(), base)
+    telemetry = telemetry_of(settings(), base, snapshot=no_snapshot)
     worker: MeteredWorker = Idle(anyio.lowlevel.checkpoint)
     assert telemetry.adapters is base
     assert telemetry.adapters.meters is NO_METERS
     assert telemetry.background(worker) is worker
-    none = telemetry_of(settings(level=MetricsLevel.NONE), adapters(MemoryCloudWatch()))
+    none = telemetry_of(settings(level=MetricsLevel.NONE), adapters(MemoryCloudWatch()), snapshot=no_snapshot)
     assert none.adapters.meters is NO_METERS
 
 
@@ -229,7 +233,7 @@ def test_figures_are_told_while_it_runs_and_the_rest_at_its_end(fails: bool) -> 
     cloudwatch = MemoryCloudWatch()
 
     async def main() -> list[int]:
-        telemetry = telemetry_of(settings(namespace="mine"), adapters(cloudwatch))
+        telemetry = telemetry_of(settings(namespace="mine"), adapters(cloudwatch), snapshot=no_snapshot)
         after: list[int] = []
 
         async def work() -> None:
@@ -271,7 +275,7 @@ def test_a_call_under_way_at_the_end_is_waited_for_a_few_seconds(
     cloudwatch = SlowCloudWatch(takes_s)
 
     async def main() -> float:
-        telemetry = telemetry_of(settings(), adapters(cloudwatch))
+        telemetry = telemetry_of(settings(), adapters(cloudwatch), snapshot=no_snapshot)
 
         async def work() -> None:
             telemetry.adapters.meters.add(kcl.RENEWAL_HELD, 1)
@@ -292,7 +296,7 @@ def test_a_worker_that_is_killed_tells_nothing_more() -> None:
     cloudwatch = MemoryCloudWatch()
 
     async def main() -> None:
-        telemetry = telemetry_of(settings(), adapters(cloudwatch))
+        telemetry = telemetry_of(settings(), adapters(cloudwatch), snapshot=no_snapshot)
 
         async def work() -> None:
             telemetry.adapters.meters.add(kcl.RENEWAL_HELD, 1)
@@ -307,7 +311,7 @@ def test_a_worker_that_is_killed_tells_nothing_more() -> None:
 
 def test_the_log_of_a_worker_is_counted() -> None:
     log = MemoryLog()
-    telemetry = telemetry_of(settings(), adapters(None, log), serves_metrics=True)
+    telemetry = telemetry_of(settings(), adapters(None, log), serves_metrics=True, snapshot=no_snapshot)
     telemetry.adapters.log.warning("position_trimmed")
     text = anyio.run(telemetry.exposition().render).body.decode()
     assert "kcl_positions_trimmed_total 1.0" in text
@@ -316,7 +320,7 @@ def test_the_log_of_a_worker_is_counted() -> None:
 
 def test_old_series_are_swept_while_it_runs() -> None:
     async def main() -> str:
-        telemetry = telemetry_of(settings(), adapters(None), serves_metrics=True)
+        telemetry = telemetry_of(settings(), adapters(None), serves_metrics=True, snapshot=no_snapshot)
 
         async def work() -> None:
             telemetry.adapters.meters.add(kcl.ASSIGNMENT_LEASES, 5)
@@ -341,7 +345,9 @@ def test_otlp_without_its_packages_is_refused_with_what_to_install(monkeypatch: 
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ConfigurationError, match=r"pip install 'kcl-daemon\[otlp\]'"):
-        telemetry_of(settings(otlp_endpoint="http://127.0.0.1:4318/v1/metrics"), adapters(None))
+        telemetry_of(
+            settings(otlp_endpoint="http://127.0.0.1:4318/v1/metrics"), adapters(None), snapshot=no_snapshot
+        )
 
 
 def test_operations_are_counted_for_all_shards_together() -> None:
