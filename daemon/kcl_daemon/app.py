@@ -3,7 +3,7 @@
 Building calls nothing outside the process; `Worker.run` does.
 """
 
-# ruff: noqa: PLW0108 - a lambda finds its part when it is called, not when it is made
+# ruff: noqa: PLW0108 - a lambda finds its part later
 
 from __future__ import annotations
 
@@ -163,9 +163,9 @@ def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
 
 
 class Application:
-    """All parts of one daemon, each made when it is first asked for.
+    """All parts of one daemon, each made when first asked for.
 
-    A part gets what it needs in its constructor. Where two parts need each other, one of them gets a callback.
+    Where two parts need each other, one gets a callback.
     """
 
     def __init__(self, settings: Settings, adapters: Adapters, spark: SparkSource = no_spark) -> None:
@@ -477,7 +477,7 @@ class Application:
         tasks = SwitchedTasks(
             reporter=PausableTask(self._reporter.run),
             sampler=None if sampler is None else PausableTask(sampler.run),
-            index=PausableTask(self._application_tables.complete_index),
+            owner_index=PausableTask(self._application_tables.complete_index),
             discovery=PausableTask(self._discovery.run),
             taker=PausableTask(self._taker.run),
             elector=PausableTask(self._elector.run),

@@ -2,10 +2,6 @@
 
 Loops use only these; the simulator has its own adapters. Adapters raise the errors of `kcl_daemon.errors`. A
 call may be cancelled at any await; a cancelled write may have taken effect.
-
-Log levels as settings and children name them, and logging at such a level.
-
-Counts the calls of one AWS service by outcome (`kcl_aws_calls_total`).
 """
 
 from __future__ import annotations
@@ -457,7 +453,7 @@ class Meters(Protocol):
 
 
 class NoMeters:
-    """Counts nothing; it is the span of each of its operations, too."""
+    """Also the span of its operations."""
 
     def add(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None: ...
 

@@ -226,13 +226,23 @@ def telemetry_of(
         )
         exporters.append(publisher)
     if metrics.otlp_endpoint is not None:
-        exporters.append(_otlp(settings, metrics.otlp_endpoint, totals, snapshot, recorder, adapters))
+        exporters.append(
+            _otlp(
+                settings,
+                metrics.otlp_endpoint,
+                totals=totals,
+                snapshot=snapshot,
+                recorder=recorder,
+                adapters=adapters,
+            )
+        )
     return Telemetry(totals, snapshot, adapters, recorder, exporters)
 
 
 def _otlp(
     settings: Settings,
     endpoint: str,
+    *,
     totals: Totals,
     snapshot: Callable[[], Snapshot | None],
     recorder: MetricsRecorder,

@@ -6,7 +6,7 @@ lease would come back and crash again every few seconds.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -61,7 +61,7 @@ class _Crash:
 
 
 def crash_cooldown_s(crashes: dict[LeaseKey, _Crash], key: LeaseKey, now_s: float) -> float:
-    """Seconds until the lease is released, for a crash now, which is noted in `crashes`.
+    """Seconds until the lease is released, for a crash now.
 
     Doubles up to a minute; starts again after ten minutes without a crash.
     """
@@ -114,7 +114,7 @@ class Worker:
     predecessors: Predecessors
     duplicate_detector: DuplicateWorkerDetector
     watchdog: Watchdog
-    clean_own_leases: Callable[[], Awaitable[None]]
+    clean_own_leases: Callable[[], Coroutine[object, object, None]]
     may_change_decider: bool
     buffered_bytes: Callable[[], int]
     started: anyio.Event = field(default_factory=anyio.Event, init=False)

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.progress.progress import ActiveLease, WaitReason
-from kcl_daemon.progress.watchdog import StallStatus, Watchdog, stall_status
+from kcl_daemon.progress.watchdog import StallStatus, Watchdog, stall_limit_s, stall_status
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.clock import SimClock
 from tests.simulator.deliveries import Deliveries
@@ -212,7 +212,7 @@ class ProgressRules:
                 report("false_parent", f"{what}, but its parents are finished")
         elif seen.cause is WaitReason.STREAM and says_s > _UNNOTICED_S:
             report("false_stream", f"{what}, but the stream is there")
-        limit_s = watchdog.limits.of(seen.cause)
+        limit_s = stall_limit_s(watchdog.limits, seen.cause)
         is_one_wait = limit_s is not None and says_s > limit_s + _SLACK_S
         if not is_one_wait and (for_s <= _ALL_IN_TURN_S or seen.cause is WaitReason.PARENT):
             return

@@ -16,11 +16,11 @@ from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKin
 from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
 from kcl_daemon.config.balance import AssignmentStrategy
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import AwsError
+from kcl_daemon.errors import AccessDenied, AwsError
 from kcl_daemon.fleet.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync, log_failed_sync
+from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import RowUpdate
@@ -93,7 +93,9 @@ class BackgroundSync:
         try:
             return await self._shard_sync.ensure(leases)
         except AwsError as error:
-            log_failed_sync(self._context.log, error)
+            log = self._context.log
+            report = log.error if isinstance(error, AccessDenied) else log.warning
+            report("lease_sync_failed", error=str(error))
             return False
 
 

@@ -173,7 +173,6 @@ class Discovery:
         self._wakeup.wake()
 
     def leases_assigned(self) -> None:
-        """Look at once, also at leases that were finished."""
         self._finished.clear()
         self.wake()
 

@@ -74,8 +74,6 @@ _STAND_BACK_TERMS: Final = 2.0
 
 
 class Elector:
-    """How much this worker holds, and how large and busy the fleet is, set the pace."""
-
     def __init__(
         self,
         context: WorkerContext,

@@ -30,7 +30,7 @@ from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, StreamIdentity
 from kcl_daemon.leases.row import creation
 from kcl_daemon.metrics import kcl
-from kcl_daemon.ports import Kinesis, Log, StreamRef, Table
+from kcl_daemon.ports import Kinesis, StreamRef, Table
 from kcl_daemon.shards.lineage import (
     HoleWatch,
     InitialPosition,
@@ -327,11 +327,6 @@ async def _until_one_fails(leases: Sequence[Lease], create: Callable[[Lease], Aw
     raise_first(failures)
 
 
-def log_failed_sync(log: Log, error: AwsError, **stream: str) -> None:
-    report = log.error if isinstance(error, AccessDenied) else log.warning
-    report("lease_sync_failed", **stream, error=str(error))
-
-
 _MAX_PARALLEL_SYNCS: Final = 8
 _MAX_NOTES_PER_RUN: Final = 200
 
@@ -414,7 +409,8 @@ class MultiStreamShardSync:
             try:
                 created = await shard_sync.ensure(leases.get(identity, ())) or created
             except AwsError as error:
-                log_failed_sync(self._log, error, stream=str(identity))
+                report = self._log.error if isinstance(error, AccessDenied) else self._log.warning
+                report("lease_sync_failed", stream=str(identity), error=str(error))
 
         await for_each(self._syncers.items(), ensure, at_once=_MAX_PARALLEL_SYNCS)
         return created

@@ -159,9 +159,7 @@ class LayoutDecision:
     warning: str | None = None
 
 
-def lease_table_contents(rows: Iterable[Row] | None) -> LeaseTableContents:
-    if rows is None:
-        return LeaseTableContents.NO_TABLE
+def lease_table_contents(rows: Iterable[Row]) -> LeaseTableContents:
     holds = LeaseTableContents.NOTHING
     for row in rows:
         entity = row.get(ENTITY)

@@ -104,33 +104,27 @@ def report(
     *,
     now_s: int,
     metrics: Mapping[MetricName, Sequence[float]] | None = None,
-    operating_ranges: Mapping[MetricName, int] | None = None,
     host: str | None = None,
     incarnation: Incarnation | None = None,
 ) -> RowUpdate:
     """The unconditional write of a report; it replaces all earlier figures.
 
-    Averages are oldest first; empty lists are left out, because Java rejects such rows. Operating ranges must
-    be above 0, else ValueError. `host` is set if the CPU figure covers all processes of the host.
+    Averages are oldest first; empty lists are left out, because Java rejects such rows. `host` is set if the
+    CPU figure covers all processes of the host.
     """
-    ranges = operating_ranges or {}
     reported = {name: averages for name, averages in (metrics or {}).items() if averages}
-    ceilings = {name: ranges.get(name, OPERATING_RANGE_DEFAULT) for name in reported}
-    for name, ceiling in ceilings.items():
-        if ceiling <= 0:
-            raise ValueError(f"operating range of metric {name} is {ceiling} %, it must be above 0")
     stats: dict[str, Value] = {
         name: tuple(_decimal(value) for value in averages[-MAX_AVERAGES:])
         for name, averages in reported.items()
     }
-    limits: dict[str, Value] = {name: (ceiling,) for name, ceiling in ceilings.items()}
+    ceilings: dict[str, Value] = dict.fromkeys(reported, (OPERATING_RANGE_DEFAULT,))
     return RowUpdate(
         worker_id,
         put={
             _ENTITY: _ENTITY_VALUE,
             _LAST_UPDATE: now_s,
             _STATS: stats,
-            _RANGES: limits,
+            _RANGES: ceilings,
             _SUPPORT: _SUPPORT_CODE,
             _SUPPORT_UPDATE: now_s,
             **({} if host is None else {_HOST: host}),

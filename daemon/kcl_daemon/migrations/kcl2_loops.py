@@ -189,11 +189,11 @@ class Upgrader:
 
 
 class SwitchedTasks(NamedTuple):
-    """In the order of their start."""
+    """In start order."""
 
     reporter: PausableTask
     sampler: PausableTask | None
-    index: PausableTask
+    owner_index: PausableTask
     discovery: PausableTask
     taker: PausableTask
     elector: PausableTask
@@ -242,7 +242,7 @@ class ComponentSwitcher:
                 if tasks.sampler is not None:
                     tasks.sampler.turn(wanted.reports_metrics)
             case Component.INDEX:
-                tasks.index.turn(wanted.creates_index)
+                tasks.owner_index.turn(wanted.creates_index)
             case Component.ASSIGNMENT:
                 self._renewer.keeps_finished = not assigns
                 tasks.taker.turn(not assigns)

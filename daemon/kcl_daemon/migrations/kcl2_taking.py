@@ -45,6 +45,10 @@ class TakingOptions:
     max_leases_to_steal: int = 1
     priority: bool = True
 
+    @property
+    def period_s(self) -> float:
+        return 2 * (self.failover_s + 0.025)
+
 
 @dataclass(frozen=True, slots=True)
 class CounterHistory:
@@ -262,7 +266,7 @@ class LeaseTaker:
                 except AwsError as error:
                     failures += 1
                     self._log.warning("lease_taking_failed", error=str(error), failures=failures)
-                period_s = 2 * (self._options.failover_s + 0.025)
+                period_s = self._options.period_s
                 pause_s = _PAUSE_FIRST_S * 2.0 ** min(failures - 1, 10) if failures else period_s
                 await self._wakeup.wait(min(pause_s, period_s))
 

@@ -204,8 +204,7 @@ class TableRoutes:
         """Where rows are while there are several tables (KCL: WorkerMetricStatsDAO, CoordinatorStateDAO).
 
         A worker writes to the table of its start status as long as it runs, so that rows do not move when
-        leaders change their minds. (A Java worker keeps writing to the old table even at the end; then no one
-        reads its rows, and it gets no leases.)
+        leaders change their minds.
         """
         leases, workers, coordinator = (
             self.separate.leases,

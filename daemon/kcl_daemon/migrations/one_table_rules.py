@@ -63,10 +63,9 @@ class TableSide(Enum):
 
 
 def effective_status(
-    row: MigrationRow | StateRefusal | None, *, legacy_table: bool, migrate_all: bool
+    row: MigrationRow | StateRefusal | None, *, migrate_all: bool
 ) -> TableStatus | StateRefusal:
-    if not legacy_table:
-        return TableStatus.COMPLETE
+    """Of an application with several tables."""
     if isinstance(row, StateRefusal):
         return row
     state = TableStatus.INIT if row is None else row.state
@@ -96,7 +95,7 @@ def followed(
     """COMPLETE is final."""
     if status is TableStatus.COMPLETE:
         return status
-    return effective_status(row, legacy_table=True, migrate_all=migrate_all)
+    return effective_status(row, migrate_all=migrate_all)
 
 
 MAX_BATCH_ROWS: Final = 25
@@ -253,9 +252,6 @@ def _supports(worker: WorkerRow, wall_s: float, report_s: float) -> bool:
     )
 
 
-DEPLOY_BAKE_S: Final = 3_600
-
-
 @dataclass(frozen=True, slots=True)
 class NoStep:
     reason: str
@@ -311,7 +307,7 @@ def next_migration_step(
     bake_s: int,
     me: WorkerId,
     now_ms: int,
-    deploy_bake_s: int = DEPLOY_BAKE_S,
+    deploy_bake_s: int,
 ) -> MigrationStep:
     if status is TableStatus.COMPLETE:
         return NoStep("all rows are in the lease table")

@@ -140,9 +140,7 @@ async def inspect_tables(tables: Tables, *, wished: TableLayout, migrate_all: bo
     layout, reason = decision.layout, decision.reason
     status = TableStatus.COMPLETE if layout is TableLayout.SINGLE else TableStatus.INIT
     if coordinator is not None:
-        reported = effective_status(
-            TABLE_STATUS_CODEC.read(migration_row), legacy_table=True, migrate_all=migrate_all
-        )
+        reported = effective_status(TABLE_STATUS_CODEC.read(migration_row), migrate_all=migrate_all)
         if isinstance(reported, StateRefusal):
             raise ConfigurationError(f"{reported.problem}; {reported.advice}")
         status = reported

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
@@ -98,6 +98,7 @@ class FailureHistory:
 def _no_conversation() -> None: ...
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class LeaseProgress:
     """The progress of one held lease. Times are monotonic seconds.
 
@@ -113,68 +114,40 @@ class LeaseProgress:
         busy_since_s: since when the child works on its action without progress; None: idle.
     """
 
-    __slots__ = (
-        "_end_conversation",
-        "_failures",
-        "_furthest",
-        "_left_at_s",
-        "_left_s",
-        "_monotonic",
-        "_moved_s",
-        "_reader",
-        "_timed_out",
-        "at_end",
-        "began_s",
-        "busy_since_s",
-        "cause",
-        "child",
-        "child_since_s",
-        "children",
-        "data_bytes",
-        "detail",
-        "doing",
-        "failing_s",
-        "failure",
-        "last_fetch",
-        "next_try_s",
-        "oldest_undone_s",
-        "records",
-        "refused",
-        "refused_s",
-        "since_s",
-        "stderr_tail",
-        "without_records_since_s",
-    )
+    _monotonic: Callable[[], float]
+    at_end: bool = False
+    began_s: float = field(init=False)
+    busy_since_s: float | None = None
+    cause: WaitReason = WaitReason.LEASE
+    child: ChildInfo | None = None
+    child_since_s: float = field(init=False)
+    children: int = 0
+    data_bytes: int = 0
+    detail: str = ""
+    doing: str = ""
+    failing_s: float = field(init=False)
+    failure: str = ""
+    last_fetch: LastFetch = field(default_factory=LastFetch)
+    next_try_s: float | None = None
+    oldest_undone_s: float | None = None
+    records: int = 0
+    refused: str | None = None
+    refused_s: float = field(init=False)
+    since_s: float = field(init=False)
+    stderr_tail: tuple[str, ...] = ()
+    without_records_since_s: float = field(init=False)
+    _end_conversation: Callable[[], None] = _no_conversation
+    _failures: int = 0
+    _furthest: ExtendedSequenceNumber | None = None
+    _left_at_s: float = NEVER_S
+    _left_s: float | None = None
+    _moved_s: float = field(init=False)
+    _reader: ReaderInfo | None = None
+    _timed_out: ChildTimedOut | None = None
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._moved_s = self.since_s = self.without_records_since_s = self.failing_s = self.refused_s = (
-            monotonic()
-        )
-        self._reader: ReaderInfo | None = None
-        self.began_s = self.since_s
-        self.oldest_undone_s: float | None = None
-        self.at_end = False
-        self._left_s: float | None = None
-        self._left_at_s = NEVER_S
-        self._furthest: ExtendedSequenceNumber | None = None
-        self._end_conversation: Callable[[], None] = _no_conversation
-        self._timed_out: ChildTimedOut | None = None
-        self.cause = WaitReason.LEASE
-        self.detail = ""
-        self.last_fetch = LastFetch()
-        self.records = 0
-        self.data_bytes = 0
-        self._failures = 0
-        self.failure = ""
-        self.next_try_s: float | None = None
-        self.stderr_tail: tuple[str, ...] = ()
-        self.refused: str | None = None
-        self.child: ChildInfo | None = None
-        self.child_since_s = self.since_s
-        self.children = 0
-        self.busy_since_s: float | None = None
-        self.doing = ""
+    def __post_init__(self) -> None:
+        self._moved_s = self.since_s = self.began_s = self.child_since_s = self._monotonic()
+        self.without_records_since_s = self.failing_s = self.refused_s = self.since_s
 
     @property
     def progressed_s(self) -> float:

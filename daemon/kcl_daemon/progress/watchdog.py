@@ -89,7 +89,7 @@ class StallLimits:
     child_stuck_s: float | None = None
 
 
-def _limit_s(limits: StallLimits, cause: WaitReason) -> float | None:
+def stall_limit_s(limits: StallLimits, cause: WaitReason) -> float | None:
     return {
         WaitReason.STARTING: limits.starting_s,
         WaitReason.CHILD: limits.child_s,
@@ -118,7 +118,7 @@ def stall_status(
     cause, detail, since_s = _waits_for(progress, limits, now_s, timeout_s)
     if progress.failures and cause is not WaitReason.RESTART:
         detail = f"{detail}; the last child failed: {progress.failure}".removeprefix("; ")
-    waits_s, limit_s, stalled_by = now_s - since_s, _limit_s(limits, cause), None
+    waits_s, limit_s, stalled_by = now_s - since_s, stall_limit_s(limits, cause), None
     if limit_s is not None and waits_s > limit_s + timeout_s:
         stalled_by = cause
     elif progress.failures and now_s - progress.failing_s > limits.restart_s + timeout_s:

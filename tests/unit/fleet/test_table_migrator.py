@@ -67,7 +67,6 @@ class Stage:
             await self.says(self.state)
         status = effective_status(
             TABLE_STATUS_CODEC.read(await MemoryTable.get(self.coordinator, TABLE_STATUS_CODEC.row_key)),
-            legacy_table=True,
             migrate_all=self.migrate_all,
         )
         assert isinstance(status, TableStatus)

@@ -66,7 +66,7 @@ class Stage:
             leader=self.shuffle,
             on_upgraded=lambda: self.versions.wake(),  # noqa: PLW0108 - made below
         )
-        names = ("reporter", "sampler", "index", "discovery", "taker", "assigner", "migrator")
+        names = ("reporter", "sampler", "owner_index", "discovery", "taker", "assigner", "migrator")
         waiting = {name: PausableTask(anyio.sleep_forever) for name in names}
         self.tasks = SwitchedTasks(
             **waiting, elector=PausableTask(self.elector.run), upgrader=PausableTask(self.upgrader.run)
@@ -84,7 +84,7 @@ class Stage:
     @property
     def on(self) -> set[str]:
         """What is turned on."""
-        names = ("reporter", "index", "discovery", "taker", "elector", "assigner", "upgrader")
+        names = ("reporter", "owner_index", "discovery", "taker", "elector", "assigner", "upgrader")
         return {name for name in names if getattr(self.tasks, name).is_open}
 
     async def says(self, version: ClientVersion) -> None:
@@ -147,7 +147,7 @@ def test_a_new_application_writes_its_row_once_and_costs_nothing_afterwards() ->
         await stage.versions.begin()
         assert stage.coordinator.calls == ["get", "put"]
         assert (stage.stored().state, stage.stored().by) == (V.V3X, "me")
-        assert stage.on == ASSIGNED | {"index"}
+        assert stage.on == ASSIGNED | {"owner_index"}
         stage.tasks.elector.turn(False)
         began_s = anyio.current_time()
         await run_for(stage, 600)
@@ -172,7 +172,7 @@ def test_a_lost_race_to_write_the_first_row_is_answered_by_reading_it_again() ->
         await stage.versions.begin()
         assert stage.at() is V.UPGRADE_FROM_2X
         assert stage.stored().by == "other"
-        assert stage.on == TAKING | {"reporter", "index", "upgrader"}
+        assert stage.on == TAKING | {"reporter", "owner_index", "upgrader"}
 
     play(Stage, scene)
 
@@ -224,7 +224,7 @@ def test_the_setting_3x_ends_an_upgrade_for_good() -> None:
 def test_a_worker_follows_the_row_there_and_back_and_there_again() -> None:
     async def scene(stage: Stage) -> None:
         await stage.versions.begin()
-        assert stage.on == TAKING | {"reporter", "index", "upgrader"}
+        assert stage.on == TAKING | {"reporter", "owner_index", "upgrader"}
         await stage.says(V.V3X_WITH_ROLLBACK)
         await run_for(stage, 61)
         assert stage.on == ASSIGNED
@@ -236,7 +236,7 @@ def test_a_worker_follows_the_row_there_and_back_and_there_again() -> None:
         assert "Leader" not in stage.coordinator._rows  # given up, not left to expire
         await stage.says(V.UPGRADE_FROM_2X)
         await run_for(stage, 61)
-        assert stage.on == TAKING | {"reporter", "index", "upgrader"}
+        assert stage.on == TAKING | {"reporter", "owner_index", "upgrader"}
 
     play(upgrading, scene)
 
@@ -249,7 +249,7 @@ def test_the_last_change_ends_the_looks() -> None:
         await stage.says(V.V3X)
         await stage.versions.run()  # returns
         assert stage.at() is V.V3X
-        assert stage.on == ASSIGNED | {"index"}
+        assert stage.on == ASSIGNED | {"owner_index"}
 
     play(upgrading, scene)
 

@@ -24,7 +24,6 @@ TYPED_LEASE: Row = {**PLAIN_LEASE, "entityType": "LEASE"}
 @pytest.mark.parametrize(
     ("rows", "holds"),
     [
-        (None, NO_TABLE),
         ([], NOTHING),
         ([PLAIN_LEASE], PLAIN),
         ([PLAIN_LEASE, TYPED_LEASE, PLAIN_LEASE], TYPED),
@@ -33,7 +32,7 @@ TYPED_LEASE: Row = {**PLAIN_LEASE, "entityType": "LEASE"}
         ([{"leaseKey": "Migration3.0", "entityType": "CLIENT_VERSION_MIGRATION"}], OTHER),
     ],
 )
-def test_rows_tell_who_wrote_them(rows: list[Row] | None, holds: LeaseTableContents) -> None:
+def test_rows_tell_who_wrote_them(rows: list[Row], holds: LeaseTableContents) -> None:
     assert lease_table_contents(rows) is holds
 
 

@@ -92,13 +92,8 @@ def test_a_metric_without_averages_is_left_out() -> None:
 
 
 def test_an_operating_range_is_written_as_an_integer() -> None:
-    put = report(ME, now_s=7, metrics={CPU: (3.0,)}, operating_ranges={CPU: 80}).put
-    assert put["opr"] == {"C": (80,)}
-
-
-def test_an_operating_range_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="operating range of metric C is 0 %"):
-        report(ME, now_s=7, metrics={CPU: (3.0,)}, operating_ranges={CPU: 0})
+    put = report(ME, now_s=7, metrics={CPU: (3.0,)}).put
+    assert put["opr"] == {"C": (100,)}
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def test_the_status_of_a_worker_follows_from_the_row_and_its_setting(
     row: TableStatus | None, stays: TableStatus, migrates: TableStatus | None
 ) -> None:
     stored = None if row is None else at(row)
-    assert effective_status(stored, legacy_table=True, migrate_all=False) is stays
-    status = effective_status(stored, legacy_table=True, migrate_all=True)
+    assert effective_status(stored, migrate_all=False) is stays
+    status = effective_status(stored, migrate_all=True)
     if migrates is None:
         assert isinstance(status, StateRefusal)
         assert "migrateAllEntitiesToLeaseTable" in status.problem
@@ -78,14 +78,8 @@ def test_the_status_of_a_worker_follows_from_the_row_and_its_setting(
         assert status is migrates
 
 
-@pytest.mark.parametrize("migrate_all", [False, True])
-def test_without_a_coordinator_table_all_is_in_the_lease_table(migrate_all: bool) -> None:
-    for row in (None, at(INIT), UNREADABLE):
-        assert effective_status(row, legacy_table=False, migrate_all=migrate_all) is COMPLETE
-
-
 def test_a_row_that_cannot_be_read_stops_the_start() -> None:
-    assert effective_status(UNREADABLE, legacy_table=True, migrate_all=False) is UNREADABLE
+    assert effective_status(UNREADABLE, migrate_all=False) is UNREADABLE
 
 
 @given(st.sampled_from(TableStatus), st.booleans())
@@ -95,7 +89,7 @@ def test_a_running_worker_follows_the_row_but_never_leaves_complete(
     for seen in (None, at(row), UNREADABLE):
         assert followed(COMPLETE, seen, migrate_all=migrate_all) is COMPLETE
         assert followed(INIT, seen, migrate_all=migrate_all) == effective_status(
-            seen, legacy_table=True, migrate_all=migrate_all
+            seen, migrate_all=migrate_all
         )
 
 

@@ -119,7 +119,13 @@ def ask(
     bake_s: int = BAKE_S,
 ) -> MigrationStep:
     return next_migration_step(
-        seen, status=status, migrate_all=migrate_all, bake_s=bake_s, me=ME, now_ms=int(now_s * 1000)
+        seen,
+        status=status,
+        migrate_all=migrate_all,
+        bake_s=bake_s,
+        deploy_bake_s=3_600,
+        me=ME,
+        now_ms=int(now_s * 1000),
     )
 
 

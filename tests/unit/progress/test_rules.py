@@ -19,6 +19,7 @@ from kcl_daemon.progress.watchdog import (
     child_stuck_s,
     lag_s,
     next_report,
+    stall_limit_s,
     stall_status,
 )
 from tests.unit.progress.support import FakeChild, FakeReader, Time, position, started
@@ -33,7 +34,7 @@ def seen(progress: LeaseProgress, time: Time, limits: StallLimits = LIMITS) -> S
 
 def test_every_cause_has_advice_and_all_but_nothing_new_a_limit() -> None:
     assert set(ADVICE) == set(WaitReason)
-    assert {cause for cause in WaitReason if LIMITS.of(cause) is None} == {WaitReason.NOTHING_NEW}
+    assert {cause for cause in WaitReason if stall_limit_s(LIMITS, cause) is None} == {WaitReason.NOTHING_NEW}
     assert all(field.name.endswith("_s") for field in fields(LIMITS))
 
 
@@ -48,7 +49,7 @@ def test_a_wait_is_too_long_when_it_is_longer_than_its_limit(cause: WaitReason) 
     time.passes(10_000)
     progress.moved()
     progress.waits(cause, "why")
-    limit_s = LIMITS.of(cause)
+    limit_s = stall_limit_s(LIMITS, cause)
     assert limit_s is not None
     time.passes(limit_s)
     assert seen(progress, time) == StallStatus(cause, "why", limit_s, limit_s, None)

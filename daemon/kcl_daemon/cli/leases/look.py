@@ -105,9 +105,7 @@ async def observe(
     """Poll for this many seconds, at least once; raises AwsError. Malformed lease rows are logged."""
     tables, pace = opened.tables, timings(settings.leases, settings.balance)
     monitor = FleetMonitor(
-        WorkerContext(
-            worker_id=_OBSERVER, clock=clock, randomness=SystemRandomness(), timings=pace, log=log
-        ),
+        WorkerContext(worker_id=_OBSERVER, clock=clock, randomness=SystemRandomness(), timings=pace, log=log),
         tables=tables,
         max_leases_for_worker=settings.leases.max_leases_for_worker,
         malformed=MalformedRowLog(log),
