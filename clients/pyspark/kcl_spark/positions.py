@@ -18,8 +18,6 @@ Positions: TypeAlias = Mapping[str, Position]
 """By shard id; a missing shard is at `START`."""
 
 START: Final[Position] = (-1, 0)
-_SHARDS: Final = "s"
-_VERSION: Final = "kcl"
 
 
 def position(sequence_number: str | None, sub_sequence_number: int | None) -> Position:
@@ -29,37 +27,26 @@ def position(sequence_number: str | None, sub_sequence_number: int | None) -> Po
     return int(sequence_number), sub_sequence_number or 0
 
 
-def to_text(where: Position) -> str:
-    return f"{where[0]}/{where[1]}"
+def to_text(where: Position, separator: str = "/") -> str:
+    return f"{where[0]}{separator}{where[1]}"
 
 
-def from_text(text: str) -> Position:
-    sequence, _, sub = text.partition("/")
-    return int(sequence), int(sub)
-
-
-def to_mark(where: Position) -> str:
-    return f"{where[0]}.{where[1]}"
-
-
-def from_mark(text: str) -> Position:
-    sequence, _, sub = text.partition(".")
+def from_text(text: str, separator: str = "/") -> Position:
+    sequence, _, sub = text.partition(separator)
     return int(sequence), int(sub)
 
 
 def to_offset(positions: Positions) -> dict[str, object]:
-    shards = {shard: to_text(positions[shard]) for shard in sorted(positions)}
-    return {_VERSION: 1, _SHARDS: shards}
+    return {"kcl": 1, "s": {shard: to_text(positions[shard]) for shard in sorted(positions)}}
 
 
 def from_offset(offset: object) -> dict[str, Position] | None:
     """None if another source wrote the offset."""
-    if not isinstance(offset, dict) or offset.get(_VERSION) != 1:
-        return None
-    shards = offset.get(_SHARDS)
-    if not isinstance(shards, dict):
-        return None
-    return {str(shard): from_text(str(text)) for shard, text in shards.items()}
+    match offset:
+        case {"kcl": 1, "s": dict() as shards}:
+            return {str(shard): from_text(str(text)) for shard, text in shards.items()}
+        case _:
+            return None
 
 
 def minimum(all_positions: Iterable[Positions]) -> dict[str, Position]:
@@ -85,24 +72,23 @@ class QueryPositions:
 class QueryLog:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._books: QueryPositions | None = None
+        self._books = QueryPositions(None, {}, None, {})
 
     def read(self) -> QueryPositions:
         before = self._books
-        if before is not None and not self._moved(before):
+        planned_batch = self._newest("offsets", before.planned_batch)
+        committed_batch = self._newest("commits", before.committed_batch)
+        if (planned_batch, committed_batch) == (before.planned_batch, before.committed_batch):
             return before
-        planned_batch = self._newest("offsets", None if before is None else before.planned_batch)
-        committed_batch = self._newest("commits", None if before is None else before.committed_batch)
         planned = {} if planned_batch is None else self._end_of(planned_batch)
-        books = QueryPositions(
+        self._books = QueryPositions(
             planned_batch=planned_batch,
             planned=planned or {},
             committed_batch=committed_batch,
             committed={} if committed_batch is None else self.end_of(committed_batch),
             is_ours=planned is not None,
         )
-        self._books = books
-        return books
+        return self._books
 
     def end_of(self, batch_id: int) -> dict[str, Position]:
         """The least position if a query reads the stream more than once."""
@@ -117,22 +103,16 @@ class QueryLog:
         offsets = [each for each in (from_offset(_json(line)) for line in lines[2:]) if each is not None]
         return minimum(offsets) if offsets else None
 
-    def _moved(self, books: QueryPositions) -> bool:
-        return self._has("offsets", books.planned_batch) or self._has("commits", books.committed_batch)
-
-    def _has(self, log: str, after: int | None) -> bool:
-        return (self.folder / log / str(0 if after is None else after + 1)).exists()
-
     def _newest(self, log: str, known: int | None) -> int | None:
-        if known is not None:
-            while self._has(log, known):
-                known += 1
-            return known
-        try:
-            names = [path.name for path in (self.folder / log).iterdir()]
-        except FileNotFoundError:
-            return None
-        return max((int(name) for name in names if name.isdigit()), default=None)
+        folder = self.folder / log
+        if known is None:
+            try:
+                return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=None)
+            except FileNotFoundError:
+                return None
+        while (folder / str(known + 1)).exists():
+            known += 1
+        return known
 
 
 def _json(line: str) -> object:

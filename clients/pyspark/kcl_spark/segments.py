@@ -10,9 +10,12 @@ Spark logs the result of `ends` before it reads; from then on that batch always 
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapreplace, merge
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -20,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute
 from pyarrow import fs
 
-from kcl_spark.positions import START, Position, Positions, from_mark, to_mark, to_text
+from kcl_spark.positions import START, Position, Positions, from_text, to_text
 
 RecordBatch: TypeAlias = Any
 SUFFIX: Final = ".arrow"
@@ -73,8 +76,8 @@ class Segment:
 
     @property
     def name(self) -> str:
-        times = f"{self.first_ms}~{self.last_ms}"
-        return f"{to_mark(self.after)}~{to_mark(self.last)}~{self.rows}~{self.size_bytes}~{times}{SUFFIX}"
+        ends = f"{to_text(self.after, '.')}~{to_text(self.last, '.')}"
+        return f"{ends}~{self.rows}~{self.size_bytes}~{self.first_ms}~{self.last_ms}{SUFFIX}"
 
     def path(self, spool: Path) -> Path:
         return spool / self.shard_id / self.name
@@ -85,7 +88,7 @@ def parse_name(shard_id: str, name: str) -> Segment | None:
     if not name.endswith(SUFFIX) or len(parts) != 6:
         return None
     after, last, *numbers = parts
-    return Segment(shard_id, from_mark(after), from_mark(last), *map(int, numbers))
+    return Segment(shard_id, from_text(after, "."), from_text(last, "."), *map(int, numbers))
 
 
 def list_segments(spool: Path) -> dict[str, list[Segment]]:
@@ -171,24 +174,12 @@ def _opened(location: str) -> Any:
 
 
 def rows_up_to(batch: RecordBatch, where: Position) -> int:
-    if where == START or not batch.num_rows:
-        return 0
-    high: int = batch.num_rows
     sequences, subs = batch.column("sequence_number"), batch.column("sub_sequence_number")
-    low = 0
-    if _at(sequences, subs, high - 1) <= where:
-        return high
-    while low < high:
-        middle = (low + high) // 2
-        if _at(sequences, subs, middle) <= where:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
+    def position_of(row: int) -> Position:
+        return int(sequences[row].as_py()), int(subs[row].as_py())
 
-def _at(sequences: Any, subs: Any, row: int) -> Position:
-    return int(sequences[row].as_py()), int(subs[row].as_py())
+    return bisect_right(range(batch.num_rows), where, key=position_of)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -246,36 +237,27 @@ def ends(
     Other hosts may have committed up to `granted`, the leases' checkpoints. Without `times` segments are
     taken whole.
     """
+    most = sys.maxsize if max_bytes is None else max_bytes
     queues = {
         shard: [each for each in segments if each.last > start.get(shard, START)]
-        for shard, segments in sorted(spooled.items())
+        for shard, segments in spooled.items()
     }
-    whole_ms = _whole_up_to(queues, max_bytes, horizon_ms)
-    heads: list[tuple[int, int, str, Step, Iterator[Step]]] = []
+    whole_ms = _whole_up_to(queues.values(), most, horizon_ms)
 
-    def push(turn: int, shard: str, steps: Iterator[Step]) -> None:
-        step = next(steps, None)
-        if step is not None and step.arrived_ms <= horizon_ms:
-            heappush(heads, (step.arrived_ms, turn, shard, step, steps))
+    def turns(shard: str) -> Iterator[tuple[int, int, str, Step]]:
+        steps = _steps(queues[shard], start.get(shard, START), horizon_ms, times, whole_ms=whole_ms)
+        for turn, step in enumerate(steps):
+            yield step.arrived_ms, turn, shard, step
 
-    for shard, queue in queues.items():
-        push(0, shard, _steps(queue, start.get(shard, START), whole_ms, times))
     reached, taken = dict(start), 0
-    while heads:
-        now_ms = heads[0][0]
-        together: list[tuple[str, Step]] = []
-        while heads and heads[0][0] == now_ms:
-            _, turn, shard, step, steps = heappop(heads)
-            together.append((shard, step))
-            push(turn + 1, shard, steps)
-        size = sum(step.size_bytes for _, step in together)
-        fits = max_bytes is None or taken + size <= max_bytes
-        if not fits and taken:
+    for _, group in groupby(merge(*map(turns, queues)), key=lambda each: each[0]):
+        together = list(group)
+        if taken and taken + sum(step.size_bytes for *_, step in together) > most:
             return reached
-        for shard, step in together:
-            if not fits and max_bytes is not None and taken and taken + step.size_bytes > max_bytes:
+        for _, _, shard, step in together:
+            if taken and taken + step.size_bytes > most:
                 return reached
-            _refuse_hole(shard, reached.get(shard, START), granted.get(shard, START), step.after)
+            _refuse_hole(shard, max(reached.get(shard, START), granted.get(shard, START)), step.after)
             reached[shard] = step.last
             taken += step.size_bytes
     return reached
@@ -285,46 +267,45 @@ def end_within(
     segments: Sequence[Segment], start: Position, horizon_ms: int, times: Times | None = None
 ) -> Position:
     queue = [each for each in segments if each.last > start]
-    last = START
-    for step in _steps(queue, start, horizon_ms, times):
-        if step.arrived_ms > horizon_ms:
-            break
-        last = step.last
-    return last
+    steps = _steps(queue, start, horizon_ms, times, whole_ms=horizon_ms)
+    return max((step.last for step in steps), default=START)
 
 
-def _whole_up_to(queues: Mapping[str, Sequence[Segment]], max_bytes: int | None, horizon_ms: int) -> int:
+def _whole_up_to(queues: Iterable[Sequence[Segment]], most: int, horizon_ms: int) -> int:
     """An arrival time up to which everything fits, so that those segments need not be read."""
-    segments = [each for queue in queues.values() for each in queue if each.first_ms <= horizon_ms]
-    if max_bytes is None or sum(each.size_bytes for each in segments) <= max_bytes:
-        return horizon_ms
-    segments.sort(key=lambda each: each.first_ms)
-    best, size, number = CLOSED_MS, 0, 0
-    for until_ms in sorted({each.last_ms for each in segments}):
-        while number < len(segments) and segments[number].first_ms <= until_ms:
-            size += segments[number].size_bytes
-            number += 1
-        if size > max_bytes:
-            break
-        best = until_ms
-    return min(best, horizon_ms)
+    size = 0
+    for each in sorted((each for queue in queues for each in queue), key=lambda each: each.first_ms):
+        size += each.size_bytes
+        if size > most:
+            return min(each.first_ms - 1, horizon_ms)
+    return horizon_ms
 
 
-def _steps(queue: Sequence[Segment], start: Position, whole_ms: int, times: Times | None) -> Iterator[Step]:
+def _steps(
+    queue: Sequence[Segment], start: Position, horizon_ms: int, times: Times | None, *, whole_ms: int
+) -> Iterator[Step]:
     for each in queue:
         if times is None or each.last_ms <= whole_ms or each.first_ms == each.last_ms:
-            yield Step(each.first_ms, each.last, each.size_bytes, each.after)
-            continue
-        after = each.after
-        for arrivals in times(each):
-            if arrivals.last > start:
-                arrived_ms = max(arrivals.arrived_ms, each.first_ms)
-                yield Step(arrived_ms, arrivals.last, each.size_bytes * arrivals.rows // each.rows, after)
-            after = arrivals.last
+            steps = [Step(each.first_ms, each.last, each.size_bytes, each.after)]
+        else:
+            steps = _steps_inside(each, times(each))
+        for step in steps:
+            if step.arrived_ms > horizon_ms:
+                return
+            if step.last > start:
+                yield step
 
 
-def _refuse_hole(shard_id: str, reached: Position, granted: Position, after: Position) -> None:
-    if after > max(reached, granted):
+def _steps_inside(segment: Segment, arrivals: Sequence[Arrivals]) -> Iterator[Step]:
+    after = segment.after
+    for each in arrivals:
+        size_bytes = segment.size_bytes * each.rows // segment.rows
+        yield Step(max(each.arrived_ms, segment.first_ms), each.last, size_bytes, after)
+        after = each.last
+
+
+def _refuse_hole(shard_id: str, reached: Position, after: Position) -> None:
+    if after > reached:
         raise MissingRange(shard_id, reached, after)
 
 
@@ -340,26 +321,20 @@ def is_covered(shard_id: str, segments: Sequence[Segment], after: Position, last
     """Whether the segments hold all of (after, last]; `MissingRange` if the rest cannot come any more."""
     reached = after
     for each in segments:
-        if reached >= last:
-            break
-        if each.last > reached:
-            if each.after > reached:
-                raise MissingRange(shard_id, reached, each.after)
+        if reached < min(last, each.last):
+            _refuse_hole(shard_id, reached, each.after)
             reached = each.last
     return reached >= last
 
 
 def tasks(all_pieces: Sequence[Sequence[SegmentRange]], most: int) -> list[list[SegmentRange]]:
-    groups: list[tuple[int, list[SegmentRange]]] = []
-    sized = sorted(
-        ((sum(each.segment.size_bytes for each in shard), list(shard)) for shard in all_pieces if shard),
-        key=lambda pair: pair[0],
-        reverse=True,
-    )
-    for size, shard in sized:
-        if len(groups) < most:
-            groups.append((size, shard))
-            continue
-        smallest = min(range(len(groups)), key=lambda number: groups[number][0])
-        groups[smallest] = (groups[smallest][0] + size, groups[smallest][1] + shard)
-    return [group for _, group in groups]
+    groups: list[tuple[int, int, list[SegmentRange]]] = [(0, number, []) for number in range(most)]
+    for shard in sorted(all_pieces, key=_size_bytes, reverse=True):
+        size, number, smallest = groups[0]
+        smallest.extend(shard)
+        heapreplace(groups, (size + _size_bytes(shard), number, smallest))
+    return [group for _, _, group in sorted(groups, key=lambda each: each[1]) if group]
+
+
+def _size_bytes(shard: Sequence[SegmentRange]) -> int:
+    return sum(each.segment.size_bytes for each in shard)

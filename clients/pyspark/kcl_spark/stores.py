@@ -6,7 +6,6 @@ The engine writes; the source reads in Spark's planner. A reader sees a file who
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from kcl_spark.control import make_folder, write_text
-from kcl_spark.positions import START, Position, from_mark, from_text, to_mark, to_text
+from kcl_spark.positions import START, Position, from_text, to_text
 from kcl_spark.segments import OPEN_MS, SCHEMA, SUFFIX, Segment, is_whole, list_segments, parse_name, span_ms
 
 _NAME: Final = "lease.json"
@@ -38,19 +37,11 @@ class Grant:
 NOT_HELD: Final = Grant(held=False)
 
 
-def write_grant(spool: Path, shard_id: str, grant: Grant) -> None:
-    folder = spool / shard_id
-    make_folder(folder)
-    temporary = folder / f".{_NAME}"
-    write_text(temporary, json.dumps({"held": grant.held, "after": to_text(grant.after)}))
-    os.replace(temporary, folder / _NAME)  # noqa: PTH105 - atomic replacement is the point
-
-
 def read_grant(spool: Path, shard_id: str) -> Grant:
     try:
         reported = json.loads((spool / shard_id / _NAME).read_text())
     except (FileNotFoundError, NotADirectoryError):
-        return Grant(held=False)
+        return NOT_HELD
     return Grant(bool(reported["held"]), from_text(reported["after"]))
 
 
@@ -115,14 +106,12 @@ class FolderStore:
                 if path.is_dir():
                     shutil.rmtree(path)
             write_text(note, boot)
-        for segments in list_segments(self.folder).values():
-            for each in segments:
-                if not is_whole(each.path(self.folder), each.size_bytes):
-                    self.drop(each)
-        for path in self.folder.iterdir():
-            if path.is_dir():
-                _remove_unknown(path)
-                self.note(path.name, NOT_HELD)
+        for folder in filter(Path.is_dir, self.folder.iterdir()):
+            for path in folder.glob(f"*{SUFFIX}"):
+                segment = parse_name(folder.name, path.name)
+                if segment is None or not is_whole(path, segment.size_bytes):
+                    path.unlink()  # its records are delivered again
+            self.note(folder.name, NOT_HELD)
 
     def put(
         self, shard_id: str, after: Position, last: Position, table: Table, *, not_before_ms: int = 0
@@ -134,19 +123,19 @@ class FolderStore:
             _write(file, table)
         size_bytes, times = temporary.stat().st_size, span_ms(table, not_before_ms)
         segment = Segment(shard_id, after, last, table.num_rows, size_bytes, *times)
-        os.replace(temporary, segment.path(self.folder))  # noqa: PTH105 - atomic replacement is the point
+        temporary.replace(segment.path(self.folder))
         return segment
 
     def drop(self, segment: Segment) -> None:
         segment.path(self.folder).unlink(missing_ok=True)
 
     def note(self, shard_id: str, grant: Grant) -> None:
-        write_grant(self.folder, shard_id, grant)
+        folder = self.folder / shard_id
+        make_folder(folder)
+        _replace(folder / _NAME, json.dumps({"held": grant.held, "after": to_text(grant.after)}))
 
     def set_horizon(self, arrived_ms: int) -> None:
-        temporary = self.folder / ".horizon"
-        write_text(temporary, str(arrived_ms))
-        os.replace(temporary, self.folder / _HORIZON)  # noqa: PTH105 - atomic replacement is the point
+        _replace(self.folder / _HORIZON, str(arrived_ms))
 
     def horizon_ms(self) -> int:
         try:
@@ -218,7 +207,7 @@ class SharedStore:
 
     def note(self, shard_id: str, grant: Grant) -> None:
         number, before = self._notes.get(shard_id, (0, ""))
-        name = f"{number + 1}~{to_mark(grant.after)}~{'held' if grant.held else 'gone'}{_LEASE}"
+        name = f"{number + 1}~{to_text(grant.after, '.')}~{'held' if grant.held else 'gone'}{_LEASE}"
         self._create(shard_id, name, b"")
         self._notes[shard_id] = (number + 1, name)
         if before:
@@ -264,11 +253,11 @@ def open_store(where: str) -> Store:
     return SharedStore(where) if "://" in where else FolderStore(Path(where))
 
 
-def _remove_unknown(folder: Path) -> None:
-    """They are delivered again."""
-    for path in folder.glob(f"*{SUFFIX}"):
-        if parse_name(folder.name, path.name) is None:
-            path.unlink()
+def _replace(path: Path, text: str) -> None:
+    """Readers see the old or the new text. Not fsynced: after a reboot the spool begins anew."""
+    temporary = path.with_name(f".{path.name}")
+    write_text(temporary, text)
+    temporary.replace(path)
 
 
 def _write(file: object, table: Table) -> None:
@@ -281,4 +270,4 @@ def _read_note(name: str) -> tuple[int, Grant] | None:
     if not name.endswith(_LEASE) or len(parts) != 3:
         return None
     number, after, word = parts
-    return int(number), Grant(held=word == "held", after=from_mark(after))
+    return int(number), Grant(held=word == "held", after=from_text(after, "."))
