@@ -130,11 +130,8 @@ def span_ms(table: Any, not_before_ms: int) -> tuple[int, int]:
 
 def read_arrivals(location: str) -> list[Arrivals]:
     """In order; reads only three columns."""
-    files, path = (
-        (fs.LocalFileSystem(), location) if "://" not in location else fs.FileSystem.from_uri(location)
-    )
     options = pa.ipc.IpcReadOptions(included_fields=[*_PLACES, _ARRIVED])
-    with files.open_input_file(path) as file, pa.ipc.open_file(file, options=options) as reader:
+    with _opened(location, whole=False) as file, pa.ipc.open_file(file, options=options) as reader:
         table = reader.read_all().combine_chunks()
     arrived = table.column("approximate_arrival_timestamp").cast(pa.int64()).combine_chunks()
     known = _COMPUTE.fill_null_forward(_COMPUTE.cumulative_max(arrived, skip_nulls=True))
@@ -165,12 +162,13 @@ def unpacked(content: bytes) -> Iterator[RecordBatch]:
         yield from reader
 
 
-def _opened(location: str) -> Any:
+def _opened(location: str, *, whole: bool = True) -> Any:
+    """`whole`: one read for a remote file."""
     if "://" not in location:
         return pa.memory_map(location)
     files, path = fs.FileSystem.from_uri(location)
-    with files.open_input_file(path) as file:
-        return pa.BufferReader(file.read_buffer())
+    file = files.open_input_file(path)
+    return pa.BufferReader(file.read_buffer()) if whole else file
 
 
 def rows_up_to(batch: RecordBatch, where: Position) -> int:

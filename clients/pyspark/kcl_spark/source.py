@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes
 from pyspark.sql.types import StructType
 
 from kcl_spark.control import monotonic_s, pause
-from kcl_spark.positions import START, Position, Positions, from_offset, to_offset
+from kcl_spark.positions import START, Position, from_offset, to_offset
 from kcl_spark.segments import (
     Arrivals,
     RecordBatch,
@@ -43,6 +43,7 @@ COLUMNS: Final = {
 INLINE_MOST_BYTES: Final = 16 * 1024 * 1024
 """Limit if tasks carry the records: Spark's driver holds several copies."""
 _POLL_S: Final = 0.02
+_LOST_S: Final = 60.0
 _ARRIVALS_KEPT: Final = 256
 _DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
 
@@ -54,9 +55,8 @@ class LostRange(Exception):
 class KclDataSource(DataSource):
     """`spark.readStream.format("kcl")`; the engine sets the options.
 
-    `inline`: tasks carry the records, so workers need not reach the spool. `pollMillis`: how long to wait for
-    new records. `lostRangeMillis`: how long a shard may be without a lease before `onLostRange` (fail, skip)
-    applies.
+    `inline`: tasks carry the records, so workers need not reach the spool. `onLostRange`: `fail` or `skip`, once
+    a shard was without a lease for a minute.
     """
 
     @classmethod
@@ -86,9 +86,7 @@ class KclStreamReader(DataSourceStreamReader):
         most = INLINE_MOST_BYTES if self._inline else sys.maxsize
         self._max_bytes = min(int(options.get("maxBytesPerTrigger", _DEFAULT_MAX_BYTES)), most)
         self._max_tasks = int(options.get("maxTasks", 8))
-        self._poll_s = int(options.get("pollMillis", 0)) / 1000
         self._skip_lost = options.get("onLostRange", "fail") == "skip"
-        self._lost_s = int(options.get("lostRangeMillis", 60_000)) / 1000
         self._names = list(names)
         self._arrivals: dict[tuple[str, str], list[Arrivals]] = {}
 
@@ -102,12 +100,15 @@ class KclStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         before = _positions(start)
-        deadline_s = monotonic_s() + self._poll_s
-        while True:
-            reached = self._ends(before, most)
-            if reached != before or monotonic_s() >= deadline_s:
-                return to_offset(reached)
-            pause(_POLL_S)
+        horizon_ms = self._store.horizon_ms()  # first, as segments are written before the horizon
+        held = {shard: stored for shard, stored in self._store.poll().items() if stored.grant.held}
+        spooled = {shard: stored.segments for shard, stored in held.items()}
+        granted = {shard: stored.grant.after for shard, stored in held.items()}
+        try:
+            reached = ends(before, spooled, granted, most, horizon_ms=horizon_ms, times=self._times)
+        except FileNotFoundError:
+            reached = before
+        return to_offset(reached)
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """Waits until all records of the batch are here.
@@ -117,11 +118,11 @@ class KclStreamReader(DataSourceStreamReader):
             MissingRange: later ones are already here.
         """
         before, after = _positions(start), _positions(end)
-        advanced = {shard: last for shard, last in after.items() if last > before.get(shard, START)}
         seen = self._store.poll()
         whole = [
             self._pieces(shard, before.get(shard, START), last, seen)
-            for shard, last in sorted(advanced.items())
+            for shard, last in sorted(after.items())
+            if last > before.get(shard, START)
         ]
         return [self._task(each) for each in tasks(whole, self._max_tasks)]
 
@@ -130,22 +131,6 @@ class KclStreamReader(DataSourceStreamReader):
         batches = _read(partition.ranges) if partition.inline is None else unpacked(partition.inline)
         for batch in batches:
             yield batch.rename_columns(self._names)
-
-    def _ends(self, before: Positions, most: int | None) -> dict[str, Position]:
-        horizon_ms = (
-            self._store.horizon_ms()
-        )  # read before the poll, as segments are written before the horizon
-        held = {
-            shard: stored_shard
-            for shard, stored_shard in self._store.poll().items()
-            if stored_shard.grant.held
-        }
-        spooled = {shard: stored_shard.segments for shard, stored_shard in held.items()}
-        granted = {shard: stored_shard.grant.after for shard, stored_shard in held.items()}
-        try:
-            return ends(before, spooled, granted, most, horizon_ms=horizon_ms, times=self._times)
-        except FileNotFoundError:
-            return dict(before)
 
     def _times(self, segment: Segment) -> list[Arrivals]:
         key = (segment.shard_id, segment.name)
@@ -162,7 +147,7 @@ class KclStreamReader(DataSourceStreamReader):
     def _pieces(
         self, shard_id: str, after: Position, last: Position, seen: Mapping[str, StoredShard]
     ) -> list[SegmentRange]:
-        deadline_s = monotonic_s() + self._lost_s
+        deadline_s = monotonic_s() + _LOST_S
         while True:
             stored_shard = seen.get(shard_id, StoredShard())
             segments, grant = stored_shard.segments, stored_shard.grant
@@ -170,7 +155,7 @@ class KclStreamReader(DataSourceStreamReader):
             if grant.after >= last or is_covered(shard_id, segments, max(after, grant.after), last):
                 return pieces(segments, after, last)
             if grant.held:
-                deadline_s = monotonic_s() + self._lost_s
+                deadline_s = monotonic_s() + _LOST_S
             elif monotonic_s() >= deadline_s:
                 if self._skip_lost:
                     return pieces(segments, after, last)
