@@ -11,8 +11,7 @@ from pyspark.sql.connect.proto import WriteStreamOperationStart
 
 from kcl_spark.api import Batch, NotAPipeline, QueryContext, is_connect, with_batch
 from kcl_spark.positions import QueryLog
-from kcl_spark.queries import declared
-from kcl_spark.session import bind, server_writer
+from kcl_spark.queries import bind, declared, file_sink_path
 from tests.spark.parts import SHARD, at, plan, positions
 
 seen: list[Batch] = []
@@ -49,7 +48,7 @@ def writer(**fields: Any) -> Any:
 def test_a_declared_query_is_looked_into_by_its_message() -> None:
     about = declared(writer(query_name="raw", format="parquet", options={"path": "out"}))
     assert (about.name, about.sink, about.path, about.has_trigger) == ("raw", "parquet", "out", False)
-    assert about.is_file_sink
+    assert file_sink_path(about) == "out"
     assert declared(writer(query_name="n", processing_time_interval="1 minute")).has_trigger
     with pytest.raises(NotAPipeline, match="sparkTrigger=availableNow"):
         declared(writer(query_name="n", available_now=True))
@@ -64,7 +63,7 @@ def test_a_handler_is_told_of_its_batch_where_it_runs(tmp_path: Path) -> None:
     plan(tmp_path, 1, positions({SHARD: 9}), committed=False)
     context = QueryContext("raw", QueryLog(tmp_path), "state", planned_before=1)
     declared_one = writer(query_name="raw").foreachBatch(with_batch(note))
-    assert server_writer(declared_one).sink == ""
+    assert declared(declared_one).sink == ""
     bound: Any = bind(declared_one, context)
     on_the_server = cloudpickle.loads(bound._write_proto.foreach_batch.python_function.command)
     frame: Any = Writer()

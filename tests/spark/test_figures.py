@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from kcl_daemon.spark.supervisor import FORGOTTEN_S, EngineMetrics
 from kcl_daemon.telemetry.snapshot import SparkQueryView, SparkShardView, SparkView
 from kcl_spark.conversation import CommitProgress, ShardState
-from kcl_spark.figures import FIGURES_S, FigureReporter, LateRows, QueryFigures, query_figures
+from kcl_spark.figures import (
+    FIGURES_S,
+    QueryFigures,
+    ReportKey,
+    figure_reporter,
+    late_rows,
+    query_figures,
+)
 from kcl_spark.positions import START, QueryLog
 from kcl_spark.spool import ShardFigures, Spool, SpoolCounters
 from kcl_spark.stores import FolderStore
@@ -176,13 +183,17 @@ def report(batch: int, *dropped: int, run: str = "a") -> dict[str, Any]:
 
 
 def test_rows_that_spark_drops_as_late_are_added_up_once_over_all_reports_and_starts() -> None:
-    late = LateRows()
-    assert (late.take([]), late.count) == (0, None)
-    assert (late.take([report(0)]), late.count) == (0, None)  # it keeps no state
-    assert (late.take([report(2, 0, 3), report(1, 4), report(0)]), late.count) == (7, 7)
-    assert (late.take([report(2, 0, 3), report(1, 4)]), late.count) == (0, 7)
-    assert (late.take([report(3, 0), report(2, 0, 3)]), late.count) == (0, 7)
-    assert (late.take([report(3, 5, run="b")]), late.count) == (5, 12)  # the query was started again
+    seen: ReportKey = ()
+    for newest_first, expected in (
+        ([], None),
+        ([report(0)], None),  # it keeps no state
+        ([report(2, 0, 3), report(1, 4), report(0)], 7),
+        ([report(2, 0, 3), report(1, 4)], None),
+        ([report(3, 0), report(2, 0, 3)], 0),
+        ([report(3, 5, run="b")], 5),  # the query was started again
+    ):
+        more, seen = late_rows(newest_first, seen)
+        assert more == expected
 
 
 def test_the_time_since_a_commit_begins_anew_with_each(tmp_path: Path) -> None:
@@ -213,7 +224,7 @@ class Pipe:
         self.figures.append(json.loads(json.dumps(fields)))
 
 
-def engine_at(folder: Path, pipe: Pipe, *states: ShardState) -> FigureReporter:
+def engine_at(folder: Path, pipe: Pipe, *states: ShardState) -> Callable[[float], None]:
     """An engine with two queries, one of which has failed, and ten rows of which nothing is committed."""
     spool = spool_at(folder / "spool")
     for shard_id in (SHARD, OTHER):
@@ -226,13 +237,13 @@ def engine_at(folder: Path, pipe: Pipe, *states: ShardState) -> FigureReporter:
         "counts": QueryFigures(True, 0, 1.0, 2.0, 0.5, 9, 2),
         "raw": QueryFigures(running=False, failures=3),
     }
-    return FigureReporter(lambda: states, spool.figures, progress, lambda: queries, pipe)
+    return figure_reporter(lambda: states, spool.figures, progress, lambda: queries, pipe)
 
 
 def test_the_daemon_understands_what_the_engine_tells(tmp_path: Path) -> None:
     pipe = Pipe()
     state = ShardState(SHARD, behind_ms=40, trimmed=5)
-    engine_at(tmp_path, pipe, state, ShardState(OTHER, ended=True)).report_when_due(100.0)
+    engine_at(tmp_path, pipe, state, ShardState(OTHER, ended=True))(100.0)
 
     async def heard() -> SparkView | None:
         figures = EngineMetrics(LoopClock())
@@ -254,16 +265,16 @@ def test_the_daemon_understands_what_the_engine_tells(tmp_path: Path) -> None:
 
 def test_figures_are_told_from_time_to_time(tmp_path: Path) -> None:
     pipe = Pipe()
-    figures = engine_at(tmp_path, pipe)
+    report_when_due = engine_at(tmp_path, pipe)
     for now_s in (100.0, 100.1, 100.0 + FIGURES_S, 100.0 + 1.5 * FIGURES_S):
-        figures.report_when_due(now_s)
+        report_when_due(now_s)
     assert len(pipe.figures) == 2
     assert pipe.figures[0]["shards"] == {}  # nobody serves them
 
 
 def test_times_go_on_and_figures_are_forgotten_when_the_engine_falls_silent_or_ends(tmp_path: Path) -> None:
     pipe = Pipe()
-    engine_at(tmp_path, pipe, ShardState(SHARD)).report_when_due(0.0)
+    engine_at(tmp_path, pipe, ShardState(SHARD))(0.0)
 
     async def play() -> None:
         figures = EngineMetrics(LoopClock())

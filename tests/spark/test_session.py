@@ -22,7 +22,7 @@ from kcl_spark.api import Batch, NotAPipeline, batch, load, pipeline, writers_of
 from kcl_spark.control import Refused
 from kcl_spark.decode import WRAPPER, framed, with_wrapper
 from kcl_spark.positions import START
-from kcl_spark.queries import declared
+from kcl_spark.queries import declared, file_sink_path
 from kcl_spark.sinks import delta, overwrite_batch
 from kcl_spark.spool import Spool
 from kcl_spark.state import MARK, claim_path
@@ -171,10 +171,10 @@ def test_a_query_is_looked_into_before_it_starts(spark: SparkSession, tmp_path: 
     frame = stream(spark, tmp_path)
     about = declared(frame.writeStream.queryName("raw").format("parquet").option("path", "out"))
     assert (about.name, about.sink, about.path, about.has_trigger) == ("raw", "parquet", "out", False)
-    assert about.is_file_sink
+    assert file_sink_path(about) == "out"
     timed = declared(frame.writeStream.queryName("n").format("noop").trigger(processingTime="1 minute"))
     assert timed.has_trigger
-    assert not timed.is_file_sink
+    assert file_sink_path(timed) is None
     with pytest.raises(NotAPipeline, match="sparkTrigger=availableNow"):
         declared(frame.writeStream.queryName("n").format("noop").trigger(availableNow=True))
     with pytest.raises(NotAPipeline, match="has no name"):

@@ -19,7 +19,7 @@ from kcl_spark.alignment import Alignment, SkewLimits
 from kcl_spark.api import NotAPipeline, load, writers_of
 from kcl_spark.control import ControlPipe, EmitEvent, Refused, monotonic_s, take_over_stdout
 from kcl_spark.conversation import CheckpointTimings, CommitProgress, RelayConversation
-from kcl_spark.figures import CaughtUp, FigureReporter
+from kcl_spark.figures import CaughtUp, figure_reporter
 from kcl_spark.listener import RelayListener, open_tls_listener
 from kcl_spark.positions import START, Position
 from kcl_spark.queries import PipelineFailed, Queries
@@ -123,14 +123,14 @@ def _serve(
         SkewLimits(options.max_skew_ms, options.max_skew_wait_ms / 1000, is_shared=bool(options.listen)),
         log_event,
     )
-    figures = FigureReporter(listener.states, spool.figures, progress, queries.figures, log_event)
+    report_when_due = figure_reporter(listener.states, spool.figures, progress, queries.figures, log_event)
     try:
         while not stop.asked.wait(_TICK_S):
             spool.flush_aged()
             alignment.set_horizon(listener.states(), spool, monotonic_s())
             progress.poll()
             queries.check()
-            figures.report_when_due(monotonic_s())
+            report_when_due(monotonic_s())
             if options.is_available_now and caught_up.is_so(monotonic_s()):
                 caught_up.report_once(log_event)
     finally:

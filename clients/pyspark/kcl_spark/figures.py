@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from kcl_spark.control import EmitEvent
 from kcl_spark.conversation import CommitProgress, ShardState
 from kcl_spark.positions import Position
 from kcl_spark.spool import ShardFigures
 
+ReportKey: TypeAlias = tuple[object, ...]
+"""Names a report of Spark."""
 FIGURES_S: Final = 2.0
 """The daemon drops figures that are much older."""
 
@@ -54,62 +56,52 @@ def _rate(reported: float | str | None) -> float:
     return rate if isfinite(rate) else 0.0
 
 
-class LateRows:
-    def __init__(self) -> None:
-        self._newest: tuple[object, ...] = ()
-        self.count: int | None = None
-
-    def take(self, newest_first: Iterable[Mapping[str, Any]]) -> int:
-        more, newest = 0, self._newest
-        for number, each in enumerate(newest_first):
-            key = (each["runId"], each["timestamp"], each["batchId"])
-            if key == self._newest:
-                break
-            newest = newest if number else key
-            if each["stateOperators"]:
-                self.count = self.count or 0
-                more += sum(int(state["numRowsDroppedByWatermark"]) for state in each["stateOperators"])
-        self._newest = newest
-        self.count = self.count if self.count is None else self.count + more
-        return more
+def late_rows(newest_first: Iterable[Mapping[str, Any]], seen: ReportKey) -> tuple[int | None, ReportKey]:
+    """The rows dropped as late after the report `seen`, None without state; and the newest report."""
+    more: int | None = None
+    newest = seen
+    for number, each in enumerate(newest_first):
+        key = (each["runId"], each["timestamp"], each["batchId"])
+        if key == seen:
+            break
+        newest = newest if number else key
+        if states := each["stateOperators"]:
+            more = (more or 0) + sum(int(state["numRowsDroppedByWatermark"]) for state in states)
+    return more, newest
 
 
-class FigureReporter:
-    def __init__(
-        self,
-        states: Callable[[], Sequence[ShardState]],
-        shards: Callable[[], Mapping[str, ShardFigures]],
-        progress: CommitProgress,
-        queries: Callable[[], Mapping[str, QueryFigures]],
-        log_event: EmitEvent,
-    ) -> None:
-        self._states = states
-        self._shards = shards
-        self._progress = progress
-        self._queries = queries
-        self._log_event = log_event
-        self._next_s = 0.0
+def figure_reporter(
+    states: Callable[[], Sequence[ShardState]],
+    shards: Callable[[], Mapping[str, ShardFigures]],
+    progress: CommitProgress,
+    queries: Callable[[], Mapping[str, QueryFigures]],
+    log_event: EmitEvent,
+) -> Callable[[float], None]:
+    """Call the result with the time, as often as you like."""
+    next_s = 0.0
 
-    def report_when_due(self, now_s: float) -> None:
-        if now_s < self._next_s:
+    def report_when_due(now_s: float) -> None:
+        nonlocal next_s
+        if now_s < next_s:
             return
-        self._next_s = now_s + FIGURES_S
-        batches, ages_s = self._progress.batches(), self._progress.ages_s()
-        queries = {
+        next_s = now_s + FIGURES_S
+        batches, ages_s, known = progress.batches(), progress.ages_s(), shards()
+        of_queries = {
             name: {**asdict(each), "batch": batches.get(name, -1), "since_commit_s": ages_s.get(name, 0.0)}
-            for name, each in self._queries().items()
+            for name, each in queries().items()
         }
-        known = self._shards()
-        shards = {
-            state.shard_id: {
-                **asdict(known[state.shard_id]),
-                "behind_ms": state.behind_ms,
-                "trimmed": state.trimmed,
+        of_shards = {
+            each.shard_id: {
+                **asdict(known[each.shard_id]),
+                "behind_ms": each.behind_ms,
+                "trimmed": each.trimmed,
             }
-            for state in self._states()
-            if not state.ended and state.shard_id in known
+            for each in states()
+            if not each.ended and each.shard_id in known
         }
-        self._log_event("debug", "spark_figures", queries=queries, shards=shards)
+        log_event("debug", "spark_figures", queries=of_queries, shards=of_shards)
+
+    return report_when_due
 
 
 QUIET_S: Final = 5.0
@@ -127,7 +119,7 @@ class CaughtUp:
         self._states = states
         self._committed = committed
         self._mark = mark
-        self._since_s: float | None = None
+        self._since_s = 0.0
         self._seen: frozenset[str] = frozenset()
         self._reported = False
 
@@ -136,10 +128,7 @@ class CaughtUp:
         shards = frozenset(state.shard_id for state in states)
         done = bool(states) and all(self._is_done(state) for state in states)
         if not done or shards != self._seen:
-            self._seen = shards
-            self._since_s = now_s if done else None
-            return False
-        self._since_s = now_s if self._since_s is None else self._since_s
+            self._seen, self._since_s = shards, now_s
         return now_s - self._since_s >= QUIET_S
 
     def report_once(self, log_event: EmitEvent) -> None:
@@ -148,7 +137,5 @@ class CaughtUp:
             log_event("info", "caught_up", shards=len(self._seen))
 
     def _is_done(self, state: ShardState) -> bool:
-        if state.ended:
-            return True
         done = max(self._committed(state.shard_id), state.checkpoint)
-        return state.behind_ms == 0 and done >= self._mark(state.shard_id)
+        return state.ended or (state.behind_ms == 0 and done >= self._mark(state.shard_id))

@@ -11,16 +11,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from kcl_spark.api import NotAPipeline, QueryContext, is_connect, register
+from kcl_spark.api import BatchHandler, NotAPipeline, QueryContext, is_connect, register
 from kcl_spark.control import EmitEvent, monotonic_s, pause
-from kcl_spark.figures import LateRows, QueryFigures, query_figures
+from kcl_spark.figures import QueryFigures, ReportKey, late_rows, query_figures
 from kcl_spark.positions import QueryLog, to_text
-from kcl_spark.session import EngineOptions, ServerWriter, bind, server_writer
+from kcl_spark.session import EngineOptions
 from kcl_spark.state import StateFolder, claim_path
 
 _ENDING_TRIGGERS = ("AvailableNow", "OneTime")
@@ -29,14 +30,14 @@ FILE_SINKS = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
 
 @dataclass(frozen=True, slots=True)
 class DeclaredQuery:
+    """What a writer says before it is started. `ends`: by its trigger."""
+
     name: str
     sink: str
     path: str | None
+    checkpoint_location: str | None
     has_trigger: bool
-
-    @property
-    def is_file_sink(self) -> bool:
-        return self.sink in FILE_SINKS and self.path is not None
+    ends: bool
 
 
 def declared(writer: DataStreamWriter) -> DeclaredQuery:
@@ -45,35 +46,51 @@ def declared(writer: DataStreamWriter) -> DeclaredQuery:
     Raises:
         NotAPipeline: no valid name, or a setting that the engine must make.
     """
-    reported = server_writer(writer) if is_connect(writer) else _reported(writer)
-    name = reported.name
+    about = _declared_on_server(writer) if is_connect(writer) else _declared_here(writer)
+    name = about.name
     if not name:
         raise NotAPipeline(
             "a query of the pipeline has no name; add .queryName('...'): its state belongs to the name"
         )
     if "/" in name or name.startswith("."):
         raise NotAPipeline(f"the query name {name!r} cannot name a folder; use letters, digits, - and _")
-    if reported.checkpoint_location:
+    if about.checkpoint_location:
         raise NotAPipeline(
             f"query {name!r} sets checkpointLocation; leave it out, the engine keeps the state"
         )
-    if reported.ends:
+    if about.ends:
         raise NotAPipeline(
             f"query {name!r} sets a trigger that ends; leave it out and set sparkTrigger=availableNow in the properties file"
         )
+    return about
+
+
+def file_sink_path(about: DeclaredQuery) -> str | None:
+    return about.path if about.sink in FILE_SINKS else None
+
+
+def _declared_on_server(writer: DataStreamWriter) -> DeclaredQuery:
+    proto = _message(writer)
+    options = {name.lower(): value for name, value in proto.options.items()}
+    trigger = proto.WhichOneof("trigger")
     return DeclaredQuery(
-        name=name, sink=reported.sink.lower(), path=reported.path, has_trigger=reported.has_trigger
+        name=proto.query_name or options.get("queryname", ""),
+        sink="" if proto.HasField("foreach_batch") else proto.format.lower(),
+        path=proto.path or options.get("path"),
+        checkpoint_location=options.get("checkpointlocation"),
+        has_trigger=trigger is not None,
+        ends=trigger in {"available_now", "once"},
     )
 
 
-def _reported(writer: DataStreamWriter) -> ServerWriter:
+def _declared_here(writer: DataStreamWriter) -> DeclaredQuery:
     inner: Any = writer._jwrite  # noqa: SLF001 - there is no public way to ask
     options = _field(inner, "extraOptions")
-    sink = str(_field(inner, "source") or "")
+    sink = str(_field(inner, "source") or "").lower()
     trigger = str(_field(inner, "trigger"))
-    return ServerWriter(
-        name=_option(options, "queryName"),
-        sink="" if sink.lower() == "foreachbatch" else sink,
+    return DeclaredQuery(
+        name=_option(options, "queryName") or "",
+        sink="" if sink == "foreachbatch" else sink,
         path=_option(options, "path"),
         checkpoint_location=_option(options, "checkpointLocation"),
         has_trigger=trigger != "ProcessingTimeTrigger(0)",
@@ -90,6 +107,21 @@ def _field(inner: Any, name: str) -> Any:
 def _option(options: Any, name: str) -> str | None:
     found = options.get(name)
     return str(found.get()) if found.isDefined() else None
+
+
+def bind(writer: DataStreamWriter, context: QueryContext) -> DataStreamWriter:
+    """The writer of a server, whose handler of batches takes its context with it."""
+    proto = _message(writer)
+    if not proto.HasField("foreach_batch"):
+        return writer
+    handler = cloudpickle.loads(proto.foreach_batch.python_function.command)
+    if type(handler).__name__ != BatchHandler.__name__:
+        return writer
+    return writer.foreachBatch(BatchHandler(handler.function, context))
+
+
+def _message(writer: DataStreamWriter) -> Any:
+    return writer._write_proto  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public way to ask
 
 
 _FIRST_PAUSE_S: Final = 1.0
@@ -113,8 +145,8 @@ class _Query:
     all_failures: int = 0
     failed_at_batch: int | None = None
     start_at_s: float = 0.0
-    late: LateRows = field(default_factory=LateRows)
-    is_late_reported: bool = False
+    late_rows: int | None = None
+    newest_report: ReportKey = ()
     figures: QueryFigures = field(default_factory=lambda: QueryFigures(running=False))
 
 
@@ -147,11 +179,9 @@ class Queries:
     def claim_outputs(self) -> None:
         """Raises Refused if a file sink's path belongs to others."""
         for name, query in self._queries.items():
-            if query.declared.is_file_sink and query.declared.path is not None:
+            if (path := file_sink_path(query.declared)) is not None:
                 is_new = query.context.log.read().committed_batch is None
-                claim_path(
-                    self._spark, query.declared.path, state_id=self._state.state_id, query=name, is_new=is_new
-                )
+                claim_path(self._spark, path, state_id=self._state.state_id, query=name, is_new=is_new)
 
     def start(self) -> None:
         for query in self._queries.values():
@@ -176,12 +206,12 @@ class Queries:
         for name, query in self._queries.items():
             if query.running is None:
                 query.figures = QueryFigures(
-                    running=False, failures=query.all_failures, late_rows=query.late.count
+                    running=False, failures=query.all_failures, late_rows=query.late_rows
                 )
             else:
                 self._count_late(name, query, query.running)
                 query.figures = query_figures(
-                    query.running.lastProgress, query.figures, query.all_failures, query.late.count
+                    query.running.lastProgress, query.figures, query.all_failures, query.late_rows
                 )
         return {name: query.figures for name, query in self._queries.items()}
 
@@ -200,9 +230,11 @@ class Queries:
             query.running.stop()
 
     def _count_late(self, name: str, query: _Query, running: StreamingQuery) -> None:
-        if query.late.take(_newest_first(running)) and not query.is_late_reported:
-            query.is_late_reported = True
-            self._log_event("warning", "spark_rows_late", query=name, rows=query.late.count)
+        more, query.newest_report = late_rows(_newest_first(running), query.newest_report)
+        if more is not None:
+            before, query.late_rows = query.late_rows, (query.late_rows or 0) + more
+            if more and not before:
+                self._log_event("warning", "spark_rows_late", query=name, rows=query.late_rows)
 
     def _start(self, query: _Query) -> None:
         writer = bind(query.writer, query.context) if is_connect(query.writer) else query.writer

