@@ -9,7 +9,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.connect.proto import WriteStreamOperationStart
 
-from kcl_spark.api import Batch, NotAPipeline, QueryContext, is_connect, with_batch
+from kcl_spark.api import Batch, BatchHandler, NotAPipeline, QueryContext, is_connect
 from kcl_spark.positions import QueryLog
 from kcl_spark.queries import bind, declared, file_sink_path
 from tests.spark.parts import SHARD, at, plan, positions
@@ -62,7 +62,7 @@ def test_a_handler_is_told_of_its_batch_where_it_runs(tmp_path: Path) -> None:
     plan(tmp_path, 0, positions({SHARD: 5}), committed=True)
     plan(tmp_path, 1, positions({SHARD: 9}), committed=False)
     context = QueryContext("raw", QueryLog(tmp_path), "state", planned_before=1)
-    declared_one = writer(query_name="raw").foreachBatch(with_batch(note))
+    declared_one = writer(query_name="raw").foreachBatch(BatchHandler(note))
     assert declared(declared_one).sink == ""
     bound: Any = bind(declared_one, context)
     on_the_server = cloudpickle.loads(bound._write_proto.foreach_batch.python_function.command)

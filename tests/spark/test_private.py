@@ -12,7 +12,7 @@ import pytest
 from kcl_spark.control import make_folder, replace_text, write_text
 from kcl_spark.positions import START
 from kcl_spark.spool import Spool
-from kcl_spark.state import StateFolder
+from kcl_spark.state import open_state
 from kcl_spark.stores import FolderStore, SharedStore
 from tests.spark.parts import ME, SHARD, files, fill
 
@@ -59,7 +59,7 @@ def test_a_spool_in_a_folder_that_was_there_is_closed_below_it(tmp_path: Path) -
 
 
 def test_state_is_closed(tmp_path: Path) -> None:
-    with StateFolder(tmp_path / "state", "app", wait_s=0) as state:
+    with open_state(tmp_path / "state", "app", wait_s=0) as state:
         state.remember_jvm(os.getpid())
         assert list(open_to_others(tmp_path / "state")) == []
         for name in ("lock", "state.json", "engine.json"):

@@ -14,33 +14,32 @@ import pytest
 from kcl_spark.api import Batch
 from kcl_spark.control import Refused
 from kcl_spark.session import parse
-from kcl_spark.sinks import Upsert, staging_table, statement
-from kcl_spark.state import StateFolder, StateInUse
+from kcl_spark.sinks import jdbc_upsert, staging_table, statement
+from kcl_spark.state import StateInUse, open_state
 
 
 def test_the_state_keeps_its_name(tmp_path: Path) -> None:
-    with StateFolder(tmp_path / "state", "app") as first:
-        assert first.is_new
-    with StateFolder(tmp_path / "state", "app") as again:
-        assert not again.is_new
+    with open_state(tmp_path / "state", "app") as first:
+        assert first.state_id
+    with open_state(tmp_path / "state", "app") as again:
         assert again.state_id == first.state_id
 
 
 def test_one_engine_at_a_time(tmp_path: Path) -> None:
     with (
-        StateFolder(tmp_path, "app"),
+        open_state(tmp_path, "app"),
         pytest.raises(StateInUse, match="another engine runs"),
-        StateFolder(tmp_path, "app", wait_s=0),
+        open_state(tmp_path, "app", wait_s=0),
     ):
         pass
 
 
 def test_another_applications_state_is_refused(tmp_path: Path) -> None:
-    with StateFolder(tmp_path, "app"):
+    with open_state(tmp_path, "app"):
         pass
     with (
         pytest.raises(StateInUse, match="is the state of the application 'app'"),
-        StateFolder(tmp_path, "other"),
+        open_state(tmp_path, "other"),
     ):
         pass
 
@@ -51,11 +50,11 @@ def test_a_jvm_that_outlived_its_engine_is_ended_and_no_other_process(tmp_path: 
         subprocess.Popen(sleeps, stdin=subprocess.PIPE) as orphan,
         subprocess.Popen(sleeps, stdin=subprocess.PIPE) as stranger,
     ):
-        with StateFolder(tmp_path, "app") as state:
+        with open_state(tmp_path, "app") as state:
             state.remember_jvm(orphan.pid)
             note = (tmp_path / "engine.json").read_text()
         (tmp_path / "engine.json").write_text(note)  # as after a kill
-        with StateFolder(tmp_path, "app"):
+        with open_state(tmp_path, "app"):
             assert orphan.wait(60) == -9
         reused = {
             **json.loads(note),
@@ -63,17 +62,17 @@ def test_a_jvm_that_outlived_its_engine_is_ended_and_no_other_process(tmp_path: 
             "started": "1",
         }  # the number was given to another process since
         (tmp_path / "engine.json").write_text(json.dumps(reused))
-        with StateFolder(tmp_path, "app"):
+        with open_state(tmp_path, "app"):
             assert stranger.poll() is None
         stranger.kill()
 
 
 @pytest.mark.parametrize("left", ["", "{", "[]", '{"pid": "x", "started": "1"}', '{"pid": 1}'])
 def test_a_note_of_the_jvm_that_a_crash_has_left_hollow_is_none(left: str, tmp_path: Path) -> None:
-    with StateFolder(tmp_path, "app") as first:
+    with open_state(tmp_path, "app") as first:
         pass
     (tmp_path / "engine.json").write_text(left)
-    with StateFolder(tmp_path, "app") as again:
+    with open_state(tmp_path, "app") as again:
         assert again.state_id == first.state_id
         assert not (tmp_path / "engine.json").exists()
 
@@ -86,10 +85,10 @@ def test_nothing_is_left_hollow_when_the_disk_is_full(
 
     with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
         patched.setattr(os, "fsync", full)
-        with StateFolder(tmp_path, "app"):
+        with open_state(tmp_path, "app"):
             pass
-    with StateFolder(tmp_path, "app") as state:
-        assert state.is_new
+    with open_state(tmp_path, "app") as state:
+        assert state.state_id
         with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
             patched.setattr(os, "fsync", full)
             state.remember_jvm(os.getpid())
@@ -98,12 +97,12 @@ def test_nothing_is_left_hollow_when_the_disk_is_full(
 
 @pytest.mark.parametrize("left", ["", "[]", '{"id": "x"}'])
 def test_state_that_nobody_can_name_is_refused_with_what_to_do(left: str, tmp_path: Path) -> None:
-    with StateFolder(tmp_path, "app"):
+    with open_state(tmp_path, "app"):
         pass
     (tmp_path / "state.json").write_text(left)
     with (
         pytest.raises(Refused, match=r"state\.json cannot be read.*sparkStateReset"),
-        StateFolder(tmp_path, "app"),
+        open_state(tmp_path, "app"),
     ):
         pass
 
@@ -157,6 +156,6 @@ def test_queries_and_hosts_have_staging_tables_of_their_own() -> None:
 
 def test_an_upsert_needs_keys_that_are_columns() -> None:
     with pytest.raises(ValueError, match="at least one key"):
-        Upsert("jdbc:postgresql://host/db", "totals", [], {})
+        jdbc_upsert("jdbc:postgresql://host/db", "totals", [])
     with pytest.raises(ValueError, match="shop is no column"):
         statement("totals", "staging", ["day"], ["shop"])

@@ -92,23 +92,17 @@ def context_of(frame: DataFrame) -> QueryContext | None:
     return next((each for each in _contexts.values() if each.query_id == query_id), None)
 
 
+@dataclass(frozen=True, eq=False)
 class BatchHandler:
-    def __init__(
-        self, function: Callable[[DataFrame, Batch], Any], context: QueryContext | None = None
-    ) -> None:
-        self.function = function
-        self.context = context
+    """Calls the function with the query's `Batch`."""
+
+    function: Callable[[DataFrame, Batch], Any]
+    context: QueryContext | None = None
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         context = self.context or context_of(frame)
-        if context is None:
-            self.function(frame, Batch(batch_id, "", {}, is_replay=True))
-        else:
-            self.function(frame, context.batch(batch_id))
-
-
-def with_batch(function: Callable[[DataFrame, Batch], Any]) -> Callable[[DataFrame, int], None]:
-    return BatchHandler(function)
+        batch = context.batch(batch_id) if context else Batch(batch_id, "", {}, is_replay=True)
+        self.function(frame, batch)
 
 
 __all__ = ["Batch", "NotAPipeline", "batch", "load", "pipeline", "writers_of"]
@@ -185,7 +179,7 @@ def writers_of(
 ) -> list[DataStreamWriter]:
     mark = getattr(function, _MARK, "pipeline")
     if mark != "pipeline":
-        return [records.writeStream.queryName(mark).foreachBatch(with_batch(function))]
+        return [records.writeStream.queryName(mark).foreachBatch(BatchHandler(function))]
     takes_spark = len(inspect.signature(function).parameters) > 1
     given = function(records, spark) if takes_spark else function(records)
     writers = list(given) if isinstance(given, Iterable) else [given]

@@ -11,13 +11,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from kcl_spark.alignment import Alignment, SkewLimits
 from kcl_spark.api import NotAPipeline, load, writers_of
-from kcl_spark.control import ControlPipe, EmitEvent, Refused, monotonic_s, take_over_stdout
+from kcl_spark.control import EmitEvent, Refused, monotonic_s, take_over_stdout
 from kcl_spark.conversation import CheckpointTimings, CommitProgress, RelayConversation
 from kcl_spark.figures import CaughtUp, figure_reporter
 from kcl_spark.listener import RelayListener, open_tls_listener
@@ -35,7 +34,7 @@ from kcl_spark.session import (
     web_address,
 )
 from kcl_spark.spool import Spool
-from kcl_spark.state import StateFolder, StateInUse, refuse_old_checkpoints
+from kcl_spark.state import StateInUse, open_state, refuse_old_checkpoints
 from kcl_spark.stores import open_store
 
 EXIT_PIPELINE: Final = 65
@@ -44,19 +43,15 @@ _TICK_S: Final = 0.03
 _STOP_PATIENCE_S: Final = 10.0
 
 
-@dataclass(eq=False, slots=True)
-class _Stop:
-    asked: threading.Event
-    error: Exception | None = None
+def run(options: EngineOptions, log_event: EmitEvent, stop: threading.Event) -> None:
+    failures: list[Exception] = []
 
-    def because(self, error: Exception) -> None:
-        if not self.asked.is_set():
-            self.error = error
-        self.asked.set()
+    def fail(error: Exception) -> None:
+        if not stop.is_set():
+            failures.append(error)
+        stop.set()
 
-
-def run(options: EngineOptions, log_event: EmitEvent, stop: _Stop) -> None:
-    with StateFolder(options.state, options.application) as state:
+    with open_state(options.state, options.application) as state:
         prepare_environment(options, log_event)
         spark = build_session(options)
         try:
@@ -76,22 +71,29 @@ def run(options: EngineOptions, log_event: EmitEvent, stop: _Stop) -> None:
             queries.start()
             try:
                 _serve(
-                    options, log_event=log_event, stop=stop, spool=spool, progress=progress, queries=queries
+                    options,
+                    log_event=log_event,
+                    stop=stop,
+                    fail=fail,
+                    spool=spool,
+                    progress=progress,
+                    queries=queries,
                 )
             finally:
                 queries.stop(_STOP_PATIENCE_S)
                 progress.poll()
         finally:
             spark.stop()
-    if stop.error is not None:
-        raise stop.error
+    if failures:
+        raise failures[0]
 
 
 def _serve(
     options: EngineOptions,
     *,
     log_event: EmitEvent,
-    stop: _Stop,
+    stop: threading.Event,
+    fail: Callable[[Exception], None],
     spool: Spool,
     progress: CommitProgress,
     queries: Queries,
@@ -111,11 +113,11 @@ def _serve(
             progress=progress,
             pace=pace,
             admit=admit,
-            stopping=stop.asked.is_set,
+            stopping=stop.is_set,
             log_event=log_event,
         )
 
-    listener = RelayListener(Path(options.socket), converse, log_event, stop.because)
+    listener = RelayListener(Path(options.socket), converse, log_event, fail)
     tls_listener = open_tls_listener(options, listener.serve, log_event)
     log_event("info", "engine_ready", queries=sorted(queries.logs()), state=str(options.state))
     caught_up = CaughtUp(listener.states, progress.committed, spool.mark)
@@ -125,7 +127,7 @@ def _serve(
     )
     report_when_due = figure_reporter(listener.states, spool.figures, progress, queries.figures, log_event)
     try:
-        while not stop.asked.wait(_TICK_S):
+        while not stop.wait(_TICK_S):
             spool.flush_aged()
             alignment.set_horizon(listener.states(), spool, monotonic_s())
             progress.poll()
@@ -134,7 +136,7 @@ def _serve(
             if options.is_available_now and caught_up.is_so(monotonic_s()):
                 caught_up.report_once(log_event)
     finally:
-        stop.asked.set()
+        stop.set()
         if tls_listener is not None:
             tls_listener.close()
         listener.close()
@@ -142,15 +144,15 @@ def _serve(
 
 def main() -> int:
     log_event = take_over_stdout()
-    stop = _Stop(threading.Event())
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.asked.set())
+        signal.signal(number, lambda _number, _frame: stop.set())
     options = parse(sys.stdin.buffer.readline())
     threading.Thread(target=_until_daemon_goes, args=(stop,), daemon=True).start()
-    return _guarded(options, log_event, stop)
+    return exit_code(options, log_event, stop)
 
 
-def _guarded(options: EngineOptions, log_event: ControlPipe, stop: _Stop) -> int:
+def exit_code(options: EngineOptions, log_event: EmitEvent, stop: threading.Event) -> int:
     try:
         run(options, log_event, stop)
     except PipelineFailed as error:
@@ -165,10 +167,10 @@ def _guarded(options: EngineOptions, log_event: ControlPipe, stop: _Stop) -> int
     return 0
 
 
-def _until_daemon_goes(stop: _Stop) -> None:
+def _until_daemon_goes(stop: threading.Event) -> None:
     while os.read(0, 4096):  # sys.stdin would hold its lock at exit
         pass
-    stop.asked.set()
+    stop.set()
 
 
 if __name__ == "__main__":

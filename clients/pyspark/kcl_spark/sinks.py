@@ -9,67 +9,29 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from kcl_spark.api import Batch, is_connect, with_batch
+from kcl_spark.api import Batch, BatchHandler, is_connect
 from kcl_spark.state import claim_path
 
 _QUOTE: Final = '"'
 _DRIVERS: Final = {"jdbc:postgresql": "org.postgresql.Driver", "jdbc:sqlite": "org.sqlite.JDBC"}
 
 
-class Upsert:
-    def __init__(
-        self,
-        url: str,
-        table: str,
-        keys: Sequence[str],
-        options: Mapping[str, str],
-        newest_by: Sequence[str] = (),
-    ) -> None:
-        if not keys:
-            raise ValueError("jdbc_upsert needs at least one key column: without one, a replay inserts twice")
-        driver = _DRIVERS.get(":".join(url.split(":")[:2]))
-        self._url = url
-        self._table = table
-        self._keys = list(keys)
-        self._newest_by = list(newest_by)
-        # Java does not find drivers in Spark's packages by itself.
-        self._options = {**({"driver": driver} if driver else {}), **options}
-
-    def __call__(self, frame: DataFrame, batch: Batch) -> None:
-        """The staging table is replaced, so an interrupted batch leaves nothing behind."""
-        if is_connect(frame):
-            raise ValueError(
-                "jdbc_upsert needs the driver in the engine (sparkMaster); with sparkRemote, write rows to the database "
-                "from a function for foreachBatch"
-            )
-        staging = staging_table(self._table, batch)
-        upsert = statement(self._table, staging, frame.columns, self._keys, self._newest_by)
-        (
-            frame.write.mode("overwrite")
-            .format("jdbc")
-            .options(**self._options)
-            .option("url", self._url)
-            .option("dbtable", staging)
-            .save()
-        )
-        self._execute(frame, [upsert, f"DROP TABLE {staging}"])
-
-    def _execute(self, frame: DataFrame, statements: Sequence[str]) -> None:
-        jvm: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - Spark has no call for plain SQL over JDBC
-        if "driver" in self._options:
-            registry = jvm.org.apache.spark.sql.execution.datasources.jdbc.DriverRegistry
-            registry.register(self._options["driver"])
-        properties = jvm.java.util.Properties()
-        for name, value in self._options.items():
-            properties.setProperty(name, value)
-        connection = jvm.java.sql.DriverManager.getConnection(self._url, properties)
-        try:
-            connection.setAutoCommit(False)
-            for each in statements:
-                connection.createStatement().execute(each)
-            connection.commit()
-        finally:
-            connection.close()
+def _execute(frame: DataFrame, url: str, options: Mapping[str, str], statements: Sequence[str]) -> None:
+    """In one transaction."""
+    jvm: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - Spark has no call for plain SQL over JDBC
+    if "driver" in options:
+        jvm.org.apache.spark.sql.execution.datasources.jdbc.DriverRegistry.register(options["driver"])
+    properties = jvm.java.util.Properties()
+    for name, value in options.items():
+        properties.setProperty(name, value)
+    connection = jvm.java.sql.DriverManager.getConnection(url, properties)
+    try:
+        connection.setAutoCommit(False)
+        for each in statements:
+            connection.createStatement().execute(each)
+        connection.commit()
+    finally:
+        connection.close()
 
 
 def staging_table(table: str, batch: Batch) -> str:
@@ -124,7 +86,7 @@ ForeachBatch = Callable[[DataFrame, int], None]
 
 def foreach_batch(function: Callable[[DataFrame, Batch], Any]) -> ForeachBatch:
     """Call `function(df, batch)` for each batch, replays (`batch.is_replay`) too."""
-    return with_batch(function)
+    return BatchHandler(function)
 
 
 def overwrite_batch(path: str, file_format: str = "parquet", **options: str) -> ForeachBatch:
@@ -143,7 +105,7 @@ def overwrite_batch(path: str, file_format: str = "parquet", **options: str) -> 
             f"{path}/batch_id={batch.id}"
         )
 
-    return with_batch(write)
+    return BatchHandler(write)
 
 
 def delta(path: str, **options: str) -> ForeachBatch:
@@ -164,7 +126,7 @@ def delta(path: str, **options: str) -> ForeachBatch:
             .save(path)
         )
 
-    return with_batch(write)
+    return BatchHandler(write)
 
 
 def jdbc_upsert(
@@ -183,4 +145,22 @@ def jdbc_upsert(
             and in the table, whichever host writes last.
         options: `user`, `password`; `driver`, the class, for other databases.
     """
-    return with_batch(Upsert(url, table, keys, options, newest_by or ()))
+    if not keys:
+        raise ValueError("jdbc_upsert needs at least one key column: without one, a replay inserts twice")
+    driver = _DRIVERS.get(":".join(url.split(":")[:2]))
+    # Java does not find drivers in Spark's packages by itself.
+    settings = {"driver": driver, **options} if driver else options
+
+    def write(frame: DataFrame, batch: Batch) -> None:
+        if is_connect(frame):
+            raise ValueError(
+                "jdbc_upsert needs the driver in the engine (sparkMaster); with sparkRemote, write rows to the database "
+                "from a function for foreachBatch"
+            )
+        staging = staging_table(table, batch)
+        upsert = statement(table, staging, frame.columns, keys, newest_by or ())
+        # Replaced, so an interrupted batch leaves nothing behind.
+        frame.write.jdbc(url, staging, "overwrite", settings)
+        _execute(frame, url, settings, [upsert, f"DROP TABLE {staging}"])
+
+    return BatchHandler(write)

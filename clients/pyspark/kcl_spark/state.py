@@ -11,10 +11,11 @@ import fcntl
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -31,40 +32,10 @@ _POLL_S: Final = 0.1
 class StateInUse(Exception): ...
 
 
+@dataclass(frozen=True, slots=True)
 class StateFolder:
-    """Locks the folder; waits up to `wait_s` for a previous engine to end."""
-
-    def __init__(self, path: Path, application: str, *, wait_s: float = 60.0) -> None:
-        self.path = path
-        self._wait_s = wait_s
-        self._application = application
-        self._lock: int | None = None
-        self.state_id = ""
-        self.is_new = False
-
-    def __enter__(self) -> Self:
-        make_folder(self.path)
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        if not self._locked(self._lock):
-            os.close(self._lock)
-            raise StateInUse(
-                f"another engine runs on {self.path}; one application needs one state folder on each host "
-                "(sparkStateDir), and one daemon"
-            )
-        try:
-            self._end_orphan()
-            self._identify()
-        except BaseException:
-            os.close(self._lock)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        (self.path / "engine.json").unlink(missing_ok=True)
-        if self._lock is not None:
-            os.close(self._lock)
+    path: Path
+    state_id: str
 
     def query_folder(self, name: str) -> Path:
         return self.path / "queries" / name
@@ -74,51 +45,76 @@ class StateFolder:
         note = {"pid": pid, "started": _started(pid)}
         replace_text(self.path / "engine.json", json.dumps(note))
 
-    def _locked(self, lock: int) -> bool:
-        deadline_s = monotonic_s() + self._wait_s
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if monotonic_s() >= deadline_s:
-                    return False
+
+@contextmanager
+def open_state(path: Path, application: str, *, wait_s: float = 60.0) -> Generator[StateFolder]:
+    """The folder, locked; waits up to `wait_s` for a previous engine to end.
+
+    Raises:
+        StateInUse: by another engine or application.
+        Refused: nobody can tell whose state it is.
+    """
+    make_folder(path)
+    lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        _wait_for(lock, path, wait_s)
+        _end_orphan(path / "engine.json")
+        state = StateFolder(path, _identify(path / "state.json", application))
+        try:
+            yield state
+        finally:
+            (path / "engine.json").unlink(missing_ok=True)
+    finally:
+        os.close(lock)
+
+
+def _wait_for(lock: int, path: Path, wait_s: float) -> None:
+    deadline_s = monotonic_s() + wait_s
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if monotonic_s() < deadline_s:
                 pause(_POLL_S)
-            else:
-                return True
+                continue
+            raise StateInUse(
+                f"another engine runs on {path}; one application needs one state folder on each host "
+                "(sparkStateDir), and one daemon"
+            ) from None
+        return
 
-    def _identify(self) -> None:
-        note = self.path / "state.json"
-        if note.exists():
-            reported = _read(note)
-            if reported is None or not {"id", "application"} <= reported.keys():
-                raise Refused(
-                    f"{note} cannot be read, so that nobody can tell whose state this is. Bring it back from a copy; where "
-                    "there is none, move the folder away and set sparkStateReset=true to begin with new state from the "
-                    "stored checkpoints, with new output paths"
-                )
-            if reported["application"] != self._application:
-                raise StateInUse(
-                    f"{self.path} is the state of the application {reported['application']!r}, not of "
-                    f"{self._application!r}; give each application a folder of its own (sparkStateDir)"
-                )
-            self.state_id = str(reported["id"])
-            return
-        self.is_new = True
-        self.state_id = os.urandom(12).hex()
-        replace_text(note, json.dumps({"id": self.state_id, "application": self._application}))
 
-    def _end_orphan(self) -> None:
-        """Kill a previous engine's JVM, which may still be writing. An unreadable note is ignored."""
-        note = self.path / "engine.json"
-        reported = _read(note) or {}
-        pid, started = reported.get("pid"), reported.get("started")
-        if isinstance(pid, int) and started is not None:
-            for _ in range(_GONE_TRIES):
-                if _started(pid) != started:
-                    break
-                os.kill(pid, signal.SIGKILL)
-                pause(0.05)
-        note.unlink(missing_ok=True)
+def _identify(note: Path, application: str) -> str:
+    if not note.exists():
+        state_id = os.urandom(12).hex()
+        replace_text(note, json.dumps({"id": state_id, "application": application}))
+        return state_id
+    reported = _read(note)
+    if reported is None or not {"id", "application"} <= reported.keys():
+        raise Refused(
+            f"{note} cannot be read, so that nobody can tell whose state this is. Bring it back from a copy; where "
+            "there is none, move the folder away and set sparkStateReset=true to begin with new state from the "
+            "stored checkpoints, with new output paths"
+        )
+    if reported["application"] != application:
+        raise StateInUse(
+            f"{note.parent} is the state of the application {reported['application']!r}, not of "
+            f"{application!r}; give each application a folder of its own (sparkStateDir)"
+        )
+    return str(reported["id"])
+
+
+def _end_orphan(note: Path) -> None:
+    """Kill a previous engine's JVM, which may still be writing. An unreadable note is ignored."""
+    reported = _read(note) or {}
+    pid, started = reported.get("pid"), reported.get("started")
+    if isinstance(pid, int) and started is not None:
+        for _ in range(_GONE_TRIES):
+            if _started(pid) != started:
+                break
+            os.kill(pid, signal.SIGKILL)
+            pause(0.05)
+    note.unlink(missing_ok=True)
 
 
 def _read(note: Path) -> dict[str, Any] | None:
@@ -160,41 +156,37 @@ def claim_path(spark: SparkSession, path: str, *, state_id: str, query: str, is_
     output = _RemoteOutput(spark, path) if is_connect(spark) else _Output(spark, path)
     wanted = {"state": state_id, "query": query}
     reported = output.mark()
+    if reported is None and is_new and output.has_sink_log():
+        reported = _UNKNOWN
     if reported is None:
-        if is_new and output.has_sink_log():
-            raise Refused(_belongs_to_another(path, query, _UNKNOWN))
         output.write_mark(wanted)
     elif reported != wanted:
-        raise Refused(_belongs_to_another(path, query, reported))
+        raise Refused(
+            f"query {query!r} would write to {path}, which is the output of query {reported.get('query')!r} under other state "
+            f"({reported.get('state', 'no mark')}): batches would be dropped without a word. Give the query a path of its own; "
+            f"where several hosts run, one for each host"
+        )
 
 
 class _Output:
     def __init__(self, spark: SparkSession, path: str) -> None:
         context: Any = spark.sparkContext
-        self._path = context._jvm.org.apache.hadoop.fs.Path  # noqa: SLF001 - the only way to Hadoop's file systems
-        self._folder = self._path(path)
-        self._files = self._folder.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
+        hadoop_path = context._jvm.org.apache.hadoop.fs.Path  # noqa: SLF001 - the only way to Hadoop's file systems
+        self._mark, self._sink_log = hadoop_path(path, MARK), hadoop_path(path, _SINK_LOG)
+        self._files = self._mark.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
 
     def mark(self) -> dict[str, str] | None:
-        mark = self._path(self._folder, MARK)
-        if not self._files.exists(mark):
+        if not self._files.exists(self._mark):
             return None
-        stream = self._files.open(mark)
-        try:
-            reported: dict[str, str] = json.loads(bytes(stream.readAllBytes()))
-        finally:
-            stream.close()
-        return reported
+        with closing(self._files.open(self._mark)) as stream:
+            return dict(json.loads(bytes(stream.readAllBytes())))
 
     def has_sink_log(self) -> bool:
-        return bool(self._files.exists(self._path(self._folder, _SINK_LOG)))
+        return bool(self._files.exists(self._sink_log))
 
     def write_mark(self, mark: Mapping[str, str]) -> None:
-        stream = self._files.create(self._path(self._folder, MARK), True)
-        try:
+        with closing(self._files.create(self._mark, True)) as stream:
             stream.write(bytearray(json.dumps(mark).encode()))
-        finally:
-            stream.close()
 
 
 class _RemoteOutput:
@@ -224,11 +216,3 @@ class _RemoteOutput:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise
             return None
-
-
-def _belongs_to_another(path: str, query: str, reported: dict[str, str]) -> str:
-    return (
-        f"query {query!r} would write to {path}, which is the output of query {reported.get('query')!r} under other state "
-        f"({reported.get('state', 'no mark')}): batches would be dropped without a word. Give the query a path of its own; "
-        f"where several hosts run, one for each host"
-    )
