@@ -57,19 +57,13 @@ class HorizonDecision:
 def decide(pacers: Sequence[ShardPace], limits: SkewLimits) -> HorizonDecision:
     behind = [each for each in pacers if not each.at_tip]
     left = frozenset(each.shard_id for each in behind if each.silent_s >= limits.wait_s)
-    holding = [each for each in behind if each.silent_s < limits.wait_s]
+    holding = [each for each in behind if each.shard_id not in left]
     if not holding:
         return HorizonDecision(OPEN_MS, None, left)
     slowest = min(holding, key=lambda each: CLOSED_MS if each.reached_ms is None else each.reached_ms)
     if slowest.reached_ms is None:
         return HorizonDecision(CLOSED_MS, slowest, left)
     return HorizonDecision(min(OPEN_MS, slowest.reached_ms + limits.max_skew_ms), slowest, left)
-
-
-@dataclass(frozen=True, slots=True)
-class _AbsentShard:
-    pacer: ShardPace
-    since_s: float
 
 
 class Alignment:
@@ -82,8 +76,10 @@ class Alignment:
         self._served: dict[str, ShardPace] = {}
         self._finished: set[str] = set()
         self._tips: set[str] = set()
-        self._away: dict[str, _AbsentShard] = {}
-        self._reported: set[tuple[str, str]] = set()
+        self._away: dict[str, tuple[ShardPace, float]] = {}
+        """How a shard went, and when."""
+        self._waits: set[str] = set()
+        self._left: frozenset[str] = frozenset()
 
     def horizon_ms(
         self, served: Sequence[ShardPace], reached_ms: Mapping[str, int | None], now_s: float
@@ -92,21 +88,18 @@ class Alignment:
         self._see(served, now_s)
         if self._limits.wait_s <= 0:
             return OPEN_MS
-        if not self._settled and not self._known:
-            return CLOSED_MS
-        if not self._settled and now_s - self._newest_s < min(SETTLE_S, self._limits.wait_s):
+        settle_s = min(SETTLE_S, self._limits.wait_s)
+        if not self._settled and (not self._known or now_s - self._newest_s < settle_s):
             return CLOSED_MS
         self._settled = True
         away = [
             replace(
-                each.pacer,
-                at_tip=each.pacer.at_tip and not each.pacer.ended and not self._limits.is_shared,
-                silent_s=now_s - each.since_s,
-                reached_ms=each.pacer.reached_ms
-                if each.pacer.ended or each.pacer.at_tip
-                else reached_ms.get(name),
+                pace,
+                at_tip=pace.at_tip and not pace.ended and not self._limits.is_shared,
+                silent_s=now_s - since_s,
+                reached_ms=pace.reached_ms if pace.ended or pace.at_tip else reached_ms.get(name),
             )
-            for name, each in self._away.items()
+            for name, (pace, since_s) in self._away.items()
         ]
         decision = decide([*self._served.values(), *away], self._limits)
         self._report_result(decision)
@@ -119,37 +112,31 @@ class Alignment:
             self._newest_s = now_s
         for name, before in self._served.items():
             if name not in here:
-                self._away[name] = _AbsentShard(_as_it_went(before, served), now_s)
+                self._away[name] = _as_it_went(before, served), now_s
         for name, each in here.items():
             if each.ended and name not in self._finished:
                 self._finished.add(name)
-                self._away[name] = _AbsentShard(each, now_s)
+                self._away[name] = each, now_s
         self._served = {name: each for name, each in here.items() if not each.ended}
-        for name, away in list(self._away.items()):
-            came_back = name in here and not here[name].ended
+        for name, (pace, since_s) in list(self._away.items()):
             # The parent is unknown: any shard that starts after the end counts as its child.
-            followed = (
-                away.pacer.ended and self._newest_s > away.since_s and now_s - self._newest_s >= SETTLE_S
-            )
-            if came_back or followed or now_s - away.since_s >= 2 * self._limits.wait_s:
+            followed = pace.ended and self._newest_s > since_s and now_s - self._newest_s >= SETTLE_S
+            if name in self._served or followed or now_s - since_s >= 2 * self._limits.wait_s:
                 del self._away[name]
 
     def set_horizon(self, states: Sequence[ShardState], spool: Spool, now_s: float) -> None:
-        now = [replace(state) for state in states]
-        served = [self._pacer(state, spool, now_s) for state in now]
+        served = [self._pace(replace(state), spool, now_s) for state in states]
         spool.set_horizon(self.horizon_ms(served, spool.taken_ms(), now_s))
 
-    def _pacer(self, state: ShardState, spool: Spool, now_s: float) -> ShardPace:
+    def _pace(self, state: ShardState, spool: Spool, now_s: float) -> ShardPace:
         name, arrived = state.shard_id, spool.arrived(state.shard_id)
         if state.behind_ms != 0:
             self._tips.discard(name)
         elif arrived.all_on_disk:
             self._tips.add(name)
-        # More records of the same millisecond may come.
-        is_whole = state.ended or state.is_last or arrived.is_full
         reached_ms = arrived.reached_ms
-        if reached_ms is not None and not is_whole:
-            reached_ms -= 1
+        if reached_ms is not None and not (state.ended or state.is_last or arrived.is_full):
+            reached_ms -= 1  # more records of the same millisecond may come
         return ShardPace(
             name,
             reached_ms,
@@ -159,20 +146,13 @@ class Alignment:
         )
 
     def _report_result(self, decision: HorizonDecision) -> None:
-        silent = set[tuple[str, str]]()
-        holder = decision.held_by
-        if holder is not None and holder.silent_s >= _REPORT_AFTER_S:
-            silent.add(("spark_waits_for_shard", holder.shard_id))
-        silent |= {("spark_waits_for_shard", name) for name in decision.left_behind}
-        silent |= {("spark_shard_left_behind", name) for name in decision.left_behind}
-        for event, name in sorted(silent - self._reported):
-            if event == "spark_shard_left_behind":
-                self._log_event(
-                    "warning", "spark_shard_left_behind", shard_id=name, waited_s=self._limits.wait_s
-                )
-            elif name not in decision.left_behind:
-                self._log_event("info", "spark_waits_for_shard", shard_id=name, at_most_s=self._limits.wait_s)
-        self._reported = silent
+        holder, left = decision.held_by, decision.left_behind
+        waits = {holder.shard_id} if holder and holder.silent_s >= _REPORT_AFTER_S else set[str]()
+        for name in sorted(left - self._left):
+            self._log_event("warning", "spark_shard_left_behind", shard_id=name, waited_s=self._limits.wait_s)
+        for name in waits - self._waits:
+            self._log_event("info", "spark_waits_for_shard", shard_id=name, at_most_s=self._limits.wait_s)
+        self._waits, self._left = waits | left, left
 
 
 def _as_it_went(before: ShardPace, served: Sequence[ShardPace]) -> ShardPace:

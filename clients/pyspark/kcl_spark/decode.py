@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from json import dumps, loads
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -25,11 +26,12 @@ _BITS: Final = 7
 
 
 def framed(data: Column) -> Column:
+    """`data` as the field of a message. Its length takes five bytes, the most that a varint of 32 bits may take."""
     length = F.octet_length(data)
-    frame = _varint(length, 5)
-    for size in (4, 3, 2, 1):
-        frame = F.when(length < 1 << _BITS * size, _varint(length, size)).otherwise(frame)
-    return F.concat(F.lit(_TAG_OF_THE_FIELD), frame, data)
+    groups = [F.shiftright(length, _BITS * place).bitwiseAND(F.lit(0x7F)) for place in range(5)]
+    more = [each.bitwiseOR(F.lit(0x80)) for each in groups[:-1]]
+    octets = [F.lpad(F.hex(each), 2, "0") for each in (*more, groups[-1])]
+    return F.concat(F.lit(_TAG_OF_THE_FIELD), F.unhex(F.concat(*octets)), data)
 
 
 def with_wrapper(descriptor: bytes, message: str) -> bytes:
@@ -57,16 +59,6 @@ def _names(prefix: str, messages: Iterable[Any]) -> Iterator[str]:
     for each in messages:
         yield prefix + each.name
         yield from _names(f"{prefix}{each.name}.", each.nested_type)
-
-
-def _varint(number: Column, size: int) -> Column:
-    value = F.lit(0).cast("long")
-    for place in range(size):
-        bits = F.shiftright(number, _BITS * place).bitwiseAND(F.lit(0x7F))
-        if place < size - 1:
-            bits = bits.bitwiseOR(F.lit(0x80))
-        value = F.shiftleft(value, 8).bitwiseOR(bits.cast("long"))
-    return F.unhex(F.lpad(F.hex(value), 2 * size, "0"))
 
 
 CORRUPT: Final = "_corrupt"
@@ -212,8 +204,7 @@ def glue_payload(data: Column) -> Column:
 def glue_schema_id(data: bytes) -> str:
     """The id of the schema version in Glue's header, a UUID; ValueError if there is none."""
     glue(data[:_GLUE_HEADER_BYTES] if len(data) > 1 and data[1] == 0 else data)
-    text = data[2:_GLUE_HEADER_BYTES].hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return str(UUID(bytes=bytes(data[2:_GLUE_HEADER_BYTES])))
 
 
 def struct_type(records: DataFrame, schema: str | StructType) -> StructType:

@@ -36,19 +36,13 @@ class ShardFigures:
     spooled_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _BufferedRows:
-    last: Position
-    rows: int
-    since_s: float
-
-
 class SpoolCounters:
     def __init__(self) -> None:
         self._rows = 0
         self._size_bytes = 0
         self._committed = 0
-        self._waiting: deque[_BufferedRows] = deque()
+        self._waiting: deque[tuple[Segment, float]] = deque()
+        """With the arrival of the segment's oldest row."""
         self._young_rows = 0
         self._young_since_s = 0.0
 
@@ -58,7 +52,7 @@ class SpoolCounters:
         self._young_rows += rows
 
     def written(self, segment: Segment) -> None:
-        self._waiting.append(_BufferedRows(segment.last, segment.rows, self._young_since_s))
+        self._waiting.append((segment, self._young_since_s))
         self._rows += segment.rows
         self._size_bytes += segment.size_bytes
         self._young_rows = 0
@@ -67,22 +61,22 @@ class SpoolCounters:
         self._young_rows = 0
 
     def kept(self, segments: Iterable[Segment], now_s: float) -> None:
-        known = {each.last: each.since_s for each in self._waiting}
+        known = dict(self._waiting)
         self.forgotten()
         self._waiting.clear()
         for each in segments:
-            if each.last not in known:
+            if each not in known:
                 self._rows += each.rows
                 self._size_bytes += each.size_bytes
-            self._waiting.append(_BufferedRows(each.last, each.rows, known.get(each.last, now_s)))
+            self._waiting.append((each, known.get(each, now_s)))
 
     def done(self, last: Position) -> None:
-        while self._waiting and self._waiting[0].last <= last:
-            self._committed += self._waiting.popleft().rows
+        while self._waiting and self._waiting[0][0].last <= last:
+            self._committed += self._waiting.popleft()[0].rows
 
     def figures(self, now_s: float, spooled_bytes: int) -> ShardFigures:
-        oldest_s = self._waiting[0].since_s if self._waiting else self._young_since_s
-        waiting = sum(each.rows for each in self._waiting) + self._young_rows
+        oldest_s = self._waiting[0][1] if self._waiting else self._young_since_s
+        waiting = sum(each.rows for each, _ in self._waiting) + self._young_rows
         return ShardFigures(
             rows=self._rows,
             size_bytes=self._size_bytes,
@@ -129,10 +123,7 @@ class ShardSpool:
         return self.buffered_bytes + sum(each.size_bytes for each in self.segments)
 
     def taken_ms(self, done: Position) -> int | None:
-        for each in self.segments:
-            if each.last > done:
-                return each.first_ms - 1
-        return self.reached_ms
+        return next((each.first_ms - 1 for each in self.segments if each.last > done), self.reached_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +150,10 @@ class Spool:
 
     def _recover(self) -> None:
         self.store.recover()
-        for shard_id, stored_shard in self.store.poll().items():
-            if not stored_shard.segments:
-                continue
-            shard = self._shards[shard_id] = ShardSpool(shard_id)
-            shard.segments = list(stored_shard.segments)
-            shard.revoked_s = monotonic_s()
+        for shard_id, stored in self.store.poll().items():
+            if stored.segments:
+                segments, now_s = list(stored.segments), monotonic_s()
+                self._shards[shard_id] = ShardSpool(shard_id, segments=segments, revoked_s=now_s)
 
     def grant(self, shard_id: str, checkpoint: Position, holder: object) -> Position:
         """Accept the records of a shard after the returned mark; the previous holder may add nothing more.
@@ -177,10 +166,8 @@ class Spool:
             reached = max(checkpoint, self._committed.get(shard_id, START))
             kept: list[Segment] = []
             for each in shard.segments:
-                if each.last <= reached:
-                    kept.append(each)
-                elif each.after <= reached:
-                    reached = each.last
+                if each.after <= reached:
+                    reached = max(reached, each.last)
                     kept.append(each)
                 else:
                     self.store.drop(each)
@@ -234,9 +221,9 @@ class Spool:
         Idempotent.
         """
         with self._lock:
-            shard = self._shards.get(shard_id)
-            if shard is None or shard.holder is not holder:
+            if not self.holds(shard_id, holder):
                 return
+            shard = self._shards[shard_id]
             shard.holder = None
             shard.buffer, shard.buffered_bytes = [], 0
             shard.tally.forgotten()
@@ -332,9 +319,8 @@ class Spool:
         if not shard.buffer:
             return
         table = pa.Table.from_batches(shard.buffer, SCHEMA).combine_chunks()
-        not_before_ms = shard.reached_ms or 0
         segment = self.store.put(
-            shard.shard_id, shard.flushed, shard.mark, table, not_before_ms=not_before_ms
+            shard.shard_id, shard.flushed, shard.mark, table, not_before_ms=shard.reached_ms or 0
         )
         shard.reached_ms = segment.last_ms
         shard.segments.append(segment)
