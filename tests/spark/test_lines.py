@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from kcl_daemon.spark.supervisor import EventSplitter, UnreadableLine
+from kcl_daemon.spark.supervisor import UnreadableLine, event_splitter
 from kcl_spark.control import ControlPipe
 
 HELLO = b'{"level":"info","event":"hello"}\n'
@@ -14,14 +14,14 @@ HELLO = b'{"level":"info","event":"hello"}\n'
 
 def test_events_come_whole_however_they_are_cut() -> None:
     for size in range(1, len(HELLO) + 2):
-        cutter = EventSplitter()
+        feed = event_splitter()
         text = 3 * HELLO
-        found = [each for at in range(0, len(text), size) for each in cutter.feed(text[at : at + size])]
+        found = [each for at in range(0, len(text), size) for each in feed(text[at : at + size])]
         assert found == 3 * [{"level": "info", "event": "hello"}]
 
 
 def test_half_a_line_is_nothing() -> None:
-    assert EventSplitter().feed(HELLO[:-1]) == []
+    assert event_splitter()(HELLO[:-1]) == []
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_half_a_line_is_nothing() -> None:
     ],
 )
 def test_what_is_no_event_is_told_and_the_next_one_is_read(line: bytes) -> None:
-    unreadable, hello = EventSplitter().feed(line + b"\n" + HELLO)
+    unreadable, hello = event_splitter()(line + b"\n" + HELLO)
     assert isinstance(unreadable, UnreadableLine)
     assert unreadable.error
     assert len(unreadable.line) <= 200
@@ -48,10 +48,10 @@ def test_what_is_no_event_is_told_and_the_next_one_is_read(line: bytes) -> None:
 
 
 def test_a_line_that_is_too_long_is_passed_over_and_not_kept() -> None:
-    cutter = EventSplitter(max_bytes=100)
+    feed = event_splitter(max_bytes=100)
     for _ in range(10):
-        assert cutter.feed(60 * b"x") == []
-    unreadable, hello = cutter.feed(b"\n" + HELLO)
+        assert feed(60 * b"x") == []
+    unreadable, hello = feed(b"\n" + HELLO)
     assert isinstance(unreadable, UnreadableLine)
     assert unreadable.error == "it has 600 bytes, more than 100"
     assert unreadable.line == 60 * "x"
@@ -62,6 +62,6 @@ def test_a_path_that_is_no_utf_8_comes_through() -> None:
     reading, writing = os.pipe()
     ControlPipe(writing)("error", "pipeline_failed", error="caf\udce9.parquet: größer\n")
     os.close(writing)
-    (event,) = EventSplitter().feed(os.read(reading, 4096))
+    (event,) = event_splitter()(os.read(reading, 4096))
     os.close(reading)
     assert event == {"level": "error", "event": "pipeline_failed", "error": "caf?.parquet: größer\n"}

@@ -45,36 +45,27 @@ class UnreadableLine:
     line: str
 
 
-class EventSplitter:
-    """Memory is bounded: skips lines longer than `max_bytes`."""
+def event_splitter(max_bytes: int = MAX_EVENT_BYTES) -> Callable[[bytes], list[Event | UnreadableLine]]:
+    """Feed the result with pieces. Memory is bounded: of a line longer than `max_bytes` only the beginning is kept."""
+    parts: list[bytes] = []
+    size = 0
 
-    def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def feed(self, piece: bytes) -> list[Event | UnreadableLine]:
-        *ends, rest = piece.split(b"\n")
+    def feed(piece: bytes) -> list[Event | UnreadableLine]:
+        nonlocal parts, size
         found: list[Event | UnreadableLine] = []
-        for end in ends:
-            self._add(end)
-            found.append(self._take())
-        self._add(rest)
+        for number, part in enumerate(piece.split(b"\n")):
+            if number:
+                line, too_long = b"".join(parts), f"it has {size} bytes, more than {max_bytes}"
+                found.append(read_event(line) if size <= max_bytes else _unreadable(too_long, line))
+                parts, size = [], 0
+            size += len(part)
+            if size <= max_bytes:
+                parts.append(part)
+            else:
+                parts = [b"".join(parts)[:_SHOWN_BYTES]]
         return found
 
-    def _add(self, part: bytes) -> None:
-        self._size += len(part)
-        if self._size <= self._max_bytes:
-            self._parts.append(part)
-        else:
-            self._parts = [b"".join(self._parts)[:_SHOWN_BYTES]]
-
-    def _take(self) -> Event | UnreadableLine:
-        line, size = b"".join(self._parts), self._size
-        self._parts, self._size = [], 0
-        if size > self._max_bytes:
-            return _unreadable(f"it has {size} bytes, more than {self._max_bytes}", line)
-        return read_event(line)
+    return feed
 
 
 def read_event(line: bytes) -> Event | UnreadableLine:
@@ -98,24 +89,14 @@ _KILL_PATIENCE_S: Final = 5.0
 
 
 class EngineProcess:
-    """Call `listen` once, `stop` meanwhile.
+    """Starts the engine in a process group of its own, with the JVM; OSError if it cannot start.
 
-    `process` leads its own process group, with the JVM; its pipes now belong to this object.
+    Call `listen` once, `stop` meanwhile.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], clock: Clock, log: Log) -> None:
-        self._group = ProcessGroup(process, log)
-        self._stdin = PipeWriter(_taken(process.stdin))
-        self._stdout = PipeReader(_taken(process.stdout))
-        self._stderr = PipeReader(_taken(process.stderr))
-        self._clock = clock
-        self._ended = anyio.Event()
-
-    @classmethod
-    def start(
-        cls, command: tuple[str, ...], environment: Mapping[str, str], *, clock: Clock, log: Log
-    ) -> EngineProcess:
-        """OSError if it cannot start. Never awaits, so `stop` finds the engine started or not."""
+    def __init__(
+        self, command: tuple[str, ...], environment: Mapping[str, str], *, clock: Clock, log: Log
+    ) -> None:
         process = subprocess.Popen(  # noqa: S603 - our own program, no shell
             command,
             env=environment,
@@ -124,7 +105,12 @@ class EngineProcess:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        return cls(process, clock, log)
+        self._group = ProcessGroup(process, log)
+        self._stdin = PipeWriter(_taken(process.stdin))
+        self._stdout = PipeReader(_taken(process.stdout))
+        self._stderr = PipeReader(_taken(process.stderr))
+        self._clock = clock
+        self._ended = anyio.Event()
 
     @property
     def pid(self) -> int:
@@ -184,9 +170,9 @@ def _taken(pipe: IO[bytes] | None) -> int:
 
 
 async def _events(pipe: PipeReader, on_event: Callable[[Event | UnreadableLine], None]) -> None:
-    cutter = EventSplitter()
+    feed = event_splitter()
     while piece := await pipe.receive(_EVENTS_BYTES):
-        for reported in cutter.feed(piece):
+        for reported in feed(piece):
             on_event(reported)
 
 
@@ -456,7 +442,7 @@ class SparkEngine:
 
     async def _run_once(self) -> int:
         try:
-            process = EngineProcess.start(self._command, self._environment, clock=self._clock, log=self._log)
+            process = EngineProcess(self._command, self._environment, clock=self._clock, log=self._log)
         except OSError as error:
             self._said = str(error)
             return EXIT_REFUSED
