@@ -3,38 +3,54 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from pyspark.sql import SparkSession
 
-from kcl_spark.session import find_java, lean_home, register_source
-
-ROOT = Path(__file__).parents[2]
+from kcl_daemon.spark.supervisor import engine_options
+from kcl_spark.session import EngineOptions, build_session, parse, prepare_environment
+from tests.spark.daemon import QUICK, SETTINGS
+from tests.spark.parts import no_tell
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession, None, None]:
-    """A small local session with the data source."""
+    """A small local session as an engine builds it, with the data source."""
     folder = tmp_path_factory.mktemp("spark")
-    os.environ["JAVA_HOME"] = str(find_java(os.environ, folder / "java").home)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_HOME"] = str(lean_home(folder / "spark-home"))
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "600m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-        .getOrCreate()
+    options = replace(
+        parse(engine_options(SETTINGS, folder / "unused")),
+        state_dir=str(folder),
+        conf={**QUICK, "spark.sql.warehouse.dir": str(folder / "warehouse")},
     )
+    with mock.patch.dict(os.environ):
+        prepare_environment(options, no_tell)
+        session = build_session(options)
     session.sparkContext.setLogLevel("ERROR")
-    register_source(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def spark_of_engines(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Generator[SparkSession, None, None]:
+    """Engines in threads take the one session and leave it running; pipelines find their files in `tmp_path`."""
+
+    def nothing(*_given: object) -> None:
+        """The session is there, and stays."""
+
+    def the_session(_options: EngineOptions) -> SparkSession:
+        return spark
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kcl_spark.engine.prepare_environment", nothing)
+        patch.setattr("kcl_spark.engine.build_session", the_session)
+        patch.setattr(SparkSession, "stop", nothing)
+        patch.setattr("kcl_spark.figures.FIGURES_S", 0.3)
+        patch.setattr("kcl_spark.figures.QUIET_S", 1.0)
+        patch.chdir(tmp_path)
+        yield spark

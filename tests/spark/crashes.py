@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 import pyarrow.dataset as ds
@@ -214,6 +215,16 @@ def texts(folder: Path) -> list[str]:
         files = [str(path) for path in folder.rglob("*.parquet")]
     found: list[str] = ds.dataset(files, format="parquet").to_table(columns=["text"])["text"].to_pylist()
     return found
+
+
+def newest_rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of windows in batches, of each window and shard only the last."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    batches = [each for each in folder.glob("batch_id=*") if list(each.glob("*.parquet"))]
+    for batch in sorted(batches, key=lambda each: int(each.name.partition("=")[2])):
+        for row in ds.dataset([str(each) for each in batch.glob("*.parquet")]).to_table().to_pylist():
+            found[row["window"]["start"], row["shard_id"]] = row
+    return list(found.values())
 
 
 def _committed_files(log: Path) -> list[Path]:

@@ -24,9 +24,20 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.spark import SparkSettings
 from kcl_daemon.spark.supervisor import engine_options
 from kcl_spark.control import monotonic_s, pause
+from kcl_spark.engine import exit_code
 from kcl_spark.positions import START, Position
+from kcl_spark.session import parse
 
 ROOT = Path(__file__).parents[2]
+QUICK = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.pollingDelay": "200ms",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
+"""For a few records it takes longer to compile than to run."""
 SETTINGS = Settings(
     application_name="app",
     stream_name="words",
@@ -37,11 +48,7 @@ SETTINGS = Settings(
         master="local[2]",
         driver_memory="600m",
         checkpoint_interval_ms=100,
-        conf=(
-            ("spark.ui.enabled", "false"),
-            ("spark.sql.shuffle.partitions", "2"),
-            ("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1"),
-        ),
+        conf=tuple(QUICK.items()),
     ),
 )
 BASE = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000
@@ -76,11 +83,58 @@ class Shard:
         return 0 if self.checkpoint == START else self.checkpoint[0] - BASE + 1
 
 
-class EngineProcess:
+class Engine:
+    """What an engine has told."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    def has(self, event: str) -> bool:
+        return any(each["event"] == event for each in self.events)
+
+    def event(self, name: str) -> dict[str, Any]:
+        return next(each for each in self.events if each["event"] == name)
+
+    def newest_figures(self) -> dict[str, Any]:
+        return next(each for each in reversed(self.events) if each["event"] == "spark_figures")
+
+
+class EngineThread(Engine):
+    """The engine in a thread of this process, with the Spark that the fixture `spark_of_engines` gives it."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__()
+        self._codes: list[int] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(json.dumps(options).encode(),), daemon=True)
+        self._thread.start()
+
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self, within_s: float = 120) -> int:
+        """Ask it to stop; gives the exit code."""
+        self._stop.set()
+        return self.wait(within_s)
+
+    def wait(self, within_s: float) -> int:
+        self._thread.join(within_s)
+        assert not self.is_running(), "the engine did not end"
+        (code,) = self._codes
+        return code
+
+    def _run(self, line: bytes) -> None:
+        self._codes.append(exit_code(parse(line), self._log_event, self._stop))
+
+    def _log_event(self, level: str, event: str, /, **fields: object) -> None:
+        self.events.append(json.loads(json.dumps({"level": level, "event": event, **fields}, default=str)))
+
+
+class EngineProcess(Engine):
     """The engine as the daemon starts it: a process group of its own."""
 
     def __init__(self, options: dict[str, Any], cwd: Path, environment: Mapping[str, str]) -> None:
-        self.events: list[dict[str, Any]] = []
+        super().__init__()
         self.started_s = monotonic_s()
         self.stderr = (cwd / "engine.log").open("ab")
         self.process = subprocess.Popen(
@@ -102,12 +156,6 @@ class EngineProcess:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.events.append(json.loads(line))
-
-    def has(self, event: str) -> bool:
-        return any(each["event"] == event for each in self.events)
-
-    def event(self, name: str) -> dict[str, Any]:
-        return next(each for each in self.events if each["event"] == name)
 
     def kill(self) -> None:
         """SIGKILL to the whole group."""
@@ -231,6 +279,7 @@ class Daemon:
         self.socket = folder / "engine.sock"
         self.hooks: dict[str, Callable[[Relay], None]] = {}
         self.engine: EngineProcess | None = None
+        self.thread: EngineThread | None = None
         self.relays: list[Relay] = []
         self.environment: dict[str, str] = {}
         """Of engines, beside ours."""
@@ -244,6 +293,8 @@ class Daemon:
             if self.engine.process.poll() is None:
                 self.engine.kill()
             self.engine.close()
+        if self.thread is not None and self.thread.is_running():
+            self.thread.stop()
         for relay in self.relays:
             relay.drain.set()
             relay.join(60)
@@ -263,6 +314,11 @@ class Daemon:
     def start_engine(self, *, ready_within_s: float = 240, **more: Any) -> EngineProcess:
         engine = self.engine = EngineProcess(self.options(**more), self.folder, self.environment)
         wait_for(lambda: engine.has("engine_ready") or engine.process.poll() is not None, ready_within_s)
+        return engine
+
+    def start_engine_thread(self, **more: Any) -> EngineThread:
+        engine = self.thread = EngineThread(self.options(**more))
+        wait_for(lambda: engine.has("engine_ready") or not engine.is_running(), 240)
         return engine
 
     def start_relays(self) -> None:

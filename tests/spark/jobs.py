@@ -17,6 +17,11 @@ HOLD = Path("hold")
 """While this file is there, `checked` stops at the place that the file names and says so in `held`."""
 
 
+def out(name: str) -> str:
+    """Where an output goes; absolute, as the driver may be elsewhere."""
+    return str(Path("out", name).absolute())
+
+
 def held(point: str) -> None:
     if HOLD.exists() and HOLD.read_text() == point:
         HOLD.rename("held")
@@ -27,8 +32,8 @@ def held(point: str) -> None:
 def two_sinks(records: DataFrame) -> Iterator[DataStreamWriter]:
     """The file sink, and the helper that replaces a batch; both stop where the test asks for it."""
     texts = records.select(records.data.cast("string").alias("text"), "shard_id", "sequence_number")
-    yield texts.writeStream.queryName("files").format("parquet").option("path", "out/files")
-    write = sinks.overwrite_batch("out/batches")
+    yield texts.writeStream.queryName("files").format("parquet").option("path", out("files"))
+    write = sinks.overwrite_batch(out("batches"))
 
     def checked(frame: DataFrame, batch_id: int) -> None:
         held("in_batch")
@@ -49,7 +54,7 @@ def windows(records: DataFrame) -> DataStreamWriter:
     return (
         counted.writeStream.queryName("windows")
         .outputMode("update")
-        .foreachBatch(sinks.overwrite_batch("out/windows"))
+        .foreachBatch(sinks.overwrite_batch(out("windows")))
     )
 
 
@@ -61,17 +66,22 @@ def impatient(records: DataFrame) -> DataStreamWriter:
     return (
         counted.writeStream.queryName("impatient")
         .outputMode("update")
-        .foreachBatch(sinks.overwrite_batch("out/impatient"))
+        .foreachBatch(sinks.overwrite_batch(out("impatient")))
     )
 
 
 @pipeline
+def patient_and_impatient(records: DataFrame) -> Iterator[DataStreamWriter]:
+    yield windows(records)
+    yield impatient(records)
+
+
+@pipeline
 def everything(records: DataFrame) -> Iterator[DataStreamWriter]:
-    """The file sink, the helper that replaces a batch, and windows; absolute paths, as the driver may be elsewhere."""
-    out = Path("out").absolute()
+    """The file sink, the helper that replaces a batch, and windows."""
     texts = records.select(records.data.cast("string").alias("text"), "shard_id", "sequence_number")
-    yield texts.writeStream.queryName("files").format("parquet").option("path", str(out / "files"))
-    yield (texts.writeStream.queryName("batches").foreachBatch(sinks.overwrite_batch(str(out / "batches"))))
+    yield texts.writeStream.queryName("files").format("parquet").option("path", out("files"))
+    yield (texts.writeStream.queryName("batches").foreachBatch(sinks.overwrite_batch(out("batches"))))
     counted = (
         records.withWatermark("approximate_arrival_timestamp", "10 minutes")
         .groupBy(F.window("approximate_arrival_timestamp", "1 second"), "shard_id")
@@ -80,7 +90,7 @@ def everything(records: DataFrame) -> Iterator[DataStreamWriter]:
     yield (
         counted.writeStream.queryName("windows")
         .outputMode("update")
-        .foreachBatch(sinks.overwrite_batch(str(out / "windows")))
+        .foreachBatch(sinks.overwrite_batch(out("windows")))
     )
 
 
@@ -91,7 +101,7 @@ def keyed(records: DataFrame) -> Iterator[DataStreamWriter]:
     texts = records.select(
         "partition_key", "shard_id", "sequence_number", records.data.cast("string").alias("text")
     )
-    yield texts.writeStream.queryName("rows").foreachBatch(sinks.overwrite_batch("out/rows"))
+    yield texts.writeStream.queryName("rows").foreachBatch(sinks.overwrite_batch(out("rows")))
     counted = (
         records.withWatermark(arrived, "1 hour")
         .groupBy(F.window(arrived, "5 seconds"), "partition_key")
@@ -100,7 +110,7 @@ def keyed(records: DataFrame) -> Iterator[DataStreamWriter]:
     yield (
         counted.writeStream.queryName("windows")
         .outputMode("update")
-        .foreachBatch(sinks.overwrite_batch("out/windows"))
+        .foreachBatch(sinks.overwrite_batch(out("windows")))
     )
 
 
@@ -124,7 +134,7 @@ def into_postgres(records: DataFrame) -> Iterator[DataStreamWriter]:
 @pipeline
 def into_delta(records: DataFrame) -> DataStreamWriter:
     """A Delta table; stops where the test asks for it."""
-    write = sinks.delta("out/delta")
+    write = sinks.delta(out("delta"))
 
     def checked(frame: DataFrame, batch_id: int) -> None:
         write(frame, batch_id)
@@ -164,5 +174,5 @@ def minutes(records: DataFrame) -> DataStreamWriter:
     return (
         counted.writeStream.queryName("minutes")
         .outputMode("update")
-        .foreachBatch(sinks.overwrite_batch("out/minutes"))
+        .foreachBatch(sinks.overwrite_batch(out("minutes")))
     )

@@ -102,7 +102,7 @@ async def counted(folder: Path, case: Backlog, more: dict[str, str] | None = Non
     return sum(windows(out).values()), len({number for number, _ in batches(out)}), log
 
 
-@pytest.mark.prove  # every day `test_engine` counts windows, over a reshard
+@pytest.mark.prove  # every day `test_session` counts windows, over a reshard
 async def test_windows_count_a_skewed_backlog_whole(tmp_path: Path) -> None:
     case = Backlog(shards=4, hot=70, batch_bytes=MIB, record_bytes=400)
     total, made, log = await counted(tmp_path, case)

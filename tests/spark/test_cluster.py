@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from tests.spark.cluster import WORKER_MEMORY, connect_server, standalone_cluster
-from tests.spark.crashes import Account, account
+from tests.spark.crashes import Account, account, newest_rows
 from tests.spark.daemon import Daemon, Relay, Shard, wait_for
-from tests.spark.test_engine import newest_rows
 
 WITHIN_S = 240
 MINUTE_0 = 1_735_689_600

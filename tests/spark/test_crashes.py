@@ -21,7 +21,7 @@ def test_a_kill_loses_nothing_and_repeats_nothing(point: str, tmp_path: Path) ->
     assert accounts == {"files": Account(0, 0), "batches": Account(0, 0)}
 
 
-@pytest.mark.prove  # every day `test_engine` kills one within a batch
+@pytest.mark.prove  # every day `test_session` kills one within a batch
 @pytest.mark.timeout(900)
 def test_a_kill_between_sink_and_log_with_the_spool_gone_loses_nothing(tmp_path: Path) -> None:
     with stage(tmp_path, records=3_000) as daemon:

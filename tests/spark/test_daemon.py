@@ -20,6 +20,7 @@ from kcl_local.demo.stream import in_thread
 from kcl_local.demo.text import library_feed
 from tests.ports import free_port
 from tests.spark.crashes import texts
+from tests.spark.daemon import QUICK
 
 RECORDS = 2_000
 WITHIN_S = 300
@@ -80,7 +81,7 @@ async def test_a_scheduled_job_reads_a_split_stream_to_its_end_and_stops(tmp_pat
                 "sparkConf.spark.ui.port": "0",
                 "sparkStateDir": str(tmp_path / "state"),
                 "adminPort": str(port),
-                "sparkConf.spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+                **{f"sparkConf.{name}": value for name, value in QUICK.items() if name != "spark.ui.enabled"},
             },
         )
         kept = [line for line in properties.read_text().splitlines() if not line.startswith("executableName")]
@@ -94,6 +95,7 @@ async def test_a_scheduled_job_reads_a_split_stream_to_its_end_and_stops(tmp_pat
                     background.cancel_scope.cancel()
         log = daemon.log.read_text()
         assert code == 0, log[-5_000:]
+        assert "engine_stopped" in log
         assert re.search(r"spark_started.*\bui\W+http://127\.0\.0\.1:\d+", log)
         leases = await set_up.leases()
         assert sum(lease.checkpoint == "SHARD_END" for lease in leases.values()) == 2

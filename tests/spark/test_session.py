@@ -1,11 +1,16 @@
-"""What needs a Spark but no engine: the data source, decoders, outputs that are marked, queries that are looked into."""
+"""What needs a Spark, one for all: the data source, decoders, outputs that are marked, queries that are looked into, engines.
+
+In one file, as a Spark takes longer to start than all of them to run.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 import tracemalloc
 import uuid
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +26,21 @@ from kcl_spark import decode
 from kcl_spark.api import Batch, NotAPipeline, batch, load, pipeline, writers_of
 from kcl_spark.control import Refused
 from kcl_spark.decode import WRAPPER, framed, with_wrapper
+from kcl_spark.engine import EXIT_PIPELINE, EXIT_REFUSED
 from kcl_spark.positions import START
 from kcl_spark.queries import declared, file_sink_path
 from kcl_spark.sinks import delta, overwrite_batch
 from kcl_spark.spool import Spool
 from kcl_spark.state import MARK, claim_path
 from kcl_spark.stores import FolderStore
+from tests.spark.crashes import hold_at, newest_rows
+from tests.spark.daemon import BASE, Daemon, Relay, Shard, wait_for
 from tests.spark.packaged import descriptor, protobuf
 from tests.spark.parts import ME, SHARD, fill
 
-pytestmark = pytest.mark.timeout(240)
+WITHIN_S = 240
+
+pytestmark = pytest.mark.timeout(900)
 
 
 def records(spark: SparkSession, *data: bytes) -> DataFrame:
@@ -254,3 +264,102 @@ def test_queries_that_are_planned_side_by_side_cannot_spoil_each_others_tasks(sp
     known = session.sessionState().dataSourceManager().lookupDataSource("kcl")
     assert known.dataSourceCls().envVars().getClass().getSimpleName() == "ConcurrentHashMap"
     assert isinstance(spark.sparkContext.environment, dict)
+
+
+# --- engines
+
+
+def prepared(folder: Path, *shards: Shard) -> Daemon:
+    shutil.copy(Path(__file__).with_name("jobs.py"), folder / "jobs.py")
+    return Daemon(folder, list(shards), most_records=300, pace_s=0.01)
+
+
+def open_shards(daemon: Daemon) -> set[str]:
+    return {shard.shard_id for shard in daemon.shards if not shard.ends}
+
+
+@pytest.mark.usefixtures("spark_of_engines")
+def test_windows_over_a_reshard_are_right_and_what_comes_too_late_for_others_is_counted(
+    tmp_path: Path,
+) -> None:
+    """The child's records are of the parent's beginning: in time for one query, late for the other."""
+    parent = Shard("shardId-000000000000", 3_000, ends=True)
+    with prepared(tmp_path, parent, Shard("shardId-000000000001", 2_000)) as daemon:
+        engine = daemon.start_engine_thread(pipeline="tests.spark.jobs:patient_and_impatient")
+        daemon.start_relays()
+        wait_for(lambda: parent.finished, WITHIN_S)
+        child = Shard("shardId-000000000002", 1_000)
+        daemon.shards.append(child)
+        daemon.relays.append(Relay(daemon, child))
+        wait_for(daemon.is_done, WITHIN_S)
+        wait_for(lambda: engine.newest_figures()["shards"].keys() == open_shards(daemon), WITHIN_S)
+        assert engine.newest_figures()["queries"]["windows"]["state_rows"] > 0
+        wait_for(lambda: (engine.newest_figures()["queries"]["impatient"]["late_rows"] or 0) > 0, WITHIN_S)
+        daemon.drain()
+        wait_for(lambda: engine.newest_figures()["shards"] == {}, WITHIN_S)
+        assert engine.stop() == 0
+        expected = Counter(
+            (number // 1000, shard.shard_id) for shard in daemon.shards for number in range(shard.count)
+        )
+        found = {
+            (int(row["window"]["start"].timestamp()) - 1_735_689_600, row["shard_id"]): row["count"]
+            for row in newest_rows(tmp_path / "out" / "windows")
+        }
+        assert found == dict(expected)
+        assert [each["query"] for each in engine.events if each["event"] == "spark_rows_late"] == [
+            "impatient"
+        ]
+
+
+@pytest.mark.usefixtures("spark_of_engines")
+def test_a_replay_is_told_and_a_scheduled_job_ends_and_foreign_state_is_refused(tmp_path: Path) -> None:
+    shard = Shard("shardId-000000000000", 2_000)
+    with prepared(tmp_path, shard) as daemon:
+        standing = hold_at(daemon, "in_batch")
+        (tmp_path / "hold").write_text("in_batch")
+        killed = daemon.start_engine(pipeline="jobs:noted")  # a process: it is killed
+        daemon.start_relays()
+        wait_for(standing, WITHIN_S)
+        killed.kill()
+        engine = daemon.start_engine_thread(pipeline="tests.spark.jobs:noted", trigger="availableNow")
+        daemon.start_relays()
+        wait_for(lambda: engine.has("caught_up"), WITHIN_S)
+        daemon.drain()
+        assert engine.stop() == 0
+        noted = [line.split() for line in (tmp_path / "noted").read_text().splitlines()]
+        (first, again), later = noted[:2], noted[2:]
+        assert first[:3] == ["0", "noted", "False"]
+        assert again == ["0", "noted", "True", *first[3:]]
+        assert [line[2] for line in later] == ["False"] * len(later)
+        assert sum(int(line[3]) for line in noted[1:]) == 2_000
+        assert shard.checkpoint == (BASE + 1_999, 0)
+
+        shutil.rmtree(tmp_path / "state")
+        engine = daemon.start_engine_thread(pipeline="tests.spark.jobs:noted")
+        daemon.start_relays()
+        assert engine.wait(WITHIN_S) == EXIT_REFUSED
+        assert "sparkStateReset=true" in engine.event("engine_refused")["error"]
+
+
+@pytest.mark.usefixtures("spark_of_engines")
+def test_a_pipeline_that_fails_holds_the_stream_and_says_where(tmp_path: Path) -> None:
+    shard = Shard("shardId-000000000000", 500)
+    with prepared(tmp_path, shard) as daemon:
+        engine = daemon.start_engine_thread(pipeline="tests.spark.jobs:failing", query_retries=1)
+        daemon.start_relays()
+        assert engine.wait(WITHIN_S) == EXIT_PIPELINE
+        failed = engine.event("query_failed")
+        assert failed["query"] == "poisoned"
+        assert shard.shard_id in failed["ranges"]
+        assert f"cannot digest batch {failed['batch']}" in engine.event("pipeline_failed")["error"]
+        assert shard.checkpoint == START
+
+
+def test_a_process_that_must_not_start_says_why_and_ends_with_its_code(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "state.json").write_text('{"id": "x", "application": "another"}')
+    with prepared(tmp_path) as daemon:
+        engine = daemon.start_engine()
+        assert engine.process.wait(WITHIN_S) == EXIT_REFUSED
+        engine.close()
+        assert "is the state of the application 'another'" in engine.event("engine_refused")["error"]

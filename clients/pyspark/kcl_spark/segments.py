@@ -283,9 +283,8 @@ def _steps(
     queue: Sequence[Segment], start: Position, horizon_ms: int, times: Times | None, *, whole_ms: int
 ) -> Iterator[Step]:
     for each in queue:
-        if times is None or each.last_ms <= whole_ms or each.first_ms == each.last_ms:
-            steps = [Step(each.first_ms, each.last, each.size_bytes, each.after)]
-        else:
+        steps: Iterable[Step] = [Step(each.first_ms, each.last, each.size_bytes, each.after)]
+        if times is not None and whole_ms < each.last_ms != each.first_ms:
             steps = _steps_inside(each, times(each))
         for step in steps:
             if step.arrived_ms > horizon_ms:
