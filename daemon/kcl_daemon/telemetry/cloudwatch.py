@@ -22,9 +22,6 @@ _NAMES: Final = {"shard_id": "ShardId", "stream": "StreamId"}
 _Key: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def _nobody_waits() -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class CloudWatchOptions:
     """`level` None sends no metrics; `dimensions` None allows all.
@@ -77,7 +74,7 @@ class StatisticSets:
 
     def __init__(self, options: CloudWatchOptions) -> None:
         self._options = options
-        self.on_half_full: Callable[[], None] = _nobody_waits
+        self.on_half_full: Callable[[], None] | None = None
         self._windows: dict[_Key, StatisticWindow] = {}
         self._waiting: deque[StatisticWindow] = deque()
         self._many = max(1, options.queue_most // 2)
@@ -108,7 +105,7 @@ class StatisticSets:
             self.dropped += 1
             return False
         self._waiting.append(window)
-        if len(self._waiting) == self._many:
+        if len(self._waiting) == self._many and self.on_half_full is not None:
             self.on_half_full()
         return True
 

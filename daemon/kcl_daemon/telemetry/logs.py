@@ -161,7 +161,7 @@ def build_log(
         _Lines(stream),
         processors=[
             structlog.processors.add_log_level,
-            _Timestamp(clock),
+            _timestamp(clock),
             structlog.processors.format_exc_info,
             _fit_to_show,
             render,
@@ -186,14 +186,13 @@ class _Lines:
     debug = info = warning = error = msg
 
 
-class _Timestamp:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def __call__(self, _logger: object, _method: str, event: _EventDict) -> _EventDict:
-        moment = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
+def _timestamp(clock: Clock) -> structlog.typing.Processor:
+    def stamp(_logger: object, _method: str, event: _EventDict) -> _EventDict:
+        moment = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
         event["timestamp"] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return event
+
+    return stamp
 
 
 def _fit_to_show(_logger: object, _method: str, event: _EventDict) -> _EventDict:
@@ -245,30 +244,27 @@ def _to_json(_logger: object, _method: str, event: _EventDict) -> str:
     return orjson.dumps({**ordered, **event}).decode()
 
 
-class _OneLine:
-    """Control characters could fake log lines or control a terminal.
+def _in_lines(event: _EventDict) -> _EventDict:
+    """Escapes control characters, which could fake log lines or control a terminal.
 
     Tracebacks keep their lines.
     """
-
-    def __call__(self, _logger: object, _method: str, event: _EventDict) -> _EventDict:
-        for name, value in event.items():
-            if isinstance(value, str):
-                lines = value.split("\n") if name == "exception" else [value]
-                event[name] = "\n".join(on_one_line(line) for line in lines)
-            elif isinstance(value, list | dict):
-                event[name] = orjson.dumps(value).decode()
-        return event
+    for name, value in event.items():
+        if isinstance(value, str):
+            lines = value.split("\n") if name == "exception" else [value]
+            event[name] = "\n".join(on_one_line(line) for line in lines)
+        elif isinstance(value, list | dict):
+            event[name] = orjson.dumps(value).decode()
+    return event
 
 
 def _console(*, colours: bool) -> structlog.typing.Processor:
     renderer = structlog.dev.ConsoleRenderer(
         colors=colours, sort_keys=False, pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
     )
-    one_line = _OneLine()
 
     def render(logger: Any, method: str, event: _EventDict) -> str:  # Any: structlog's own type
-        shown = one_line(logger, method, event)
+        shown = _in_lines(event)
         if not colours:
             return renderer(logger, method, shown)
         return _child_line(shown) or renderer(logger, method, _for_terminal(shown))

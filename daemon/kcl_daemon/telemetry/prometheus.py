@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from anyio.lowlevel import checkpoint
 
@@ -24,35 +24,19 @@ _GAUGE_SWEEPS: Final = 3
 _SERIES_SWEEPS: Final = 15
 
 
-class Total(Protocol):
-    idle: int
-    """Sweeps since the last value."""
+class Scalar:
+    """A counter, or a gauge, whose value is replaced. `idle`: sweeps since the last value."""
 
-    def add(self, value: float) -> None: ...
+    __slots__ = ("_is_gauge", "idle", "value")
 
-
-class Counter:
-    __slots__ = ("idle", "value")
-
-    def __init__(self) -> None:
+    def __init__(self, *, is_gauge: bool) -> None:
+        self._is_gauge = is_gauge
         self.idle = 0
         self.value = 0.0
 
     def add(self, value: float) -> None:
         self.idle = 0
-        self.value += value
-
-
-class Gauge:
-    __slots__ = ("idle", "value")
-
-    def __init__(self) -> None:
-        self.idle = 0
-        self.value = 0.0
-
-    def add(self, value: float) -> None:
-        self.idle = 0
-        self.value = float(value)
+        self.value = float(value) if self._is_gauge else self.value + value
 
 
 class Histogram:
@@ -82,27 +66,25 @@ class Histogram:
         return copied
 
 
-def new_total(family: Family) -> Counter | Gauge | Histogram:
-    match family.kind:
-        case MetricKind.COUNTER:
-            return Counter()
-        case MetricKind.GAUGE:
-            return Gauge()
-        case MetricKind.HISTOGRAM:
-            return Histogram(family.buckets)
+Total: TypeAlias = Scalar | Histogram
 
 
 class Totals:
     def __init__(self) -> None:
-        self._series: dict[Family, dict[Labels, Counter | Gauge | Histogram]] = {}
+        self._series: dict[Family, dict[Labels, Total]] = {}
 
-    def series(self, family: Family, labels: Iterable[tuple[str, str]]) -> Counter | Gauge | Histogram:
+    def series(self, family: Family, labels: Iterable[tuple[str, str]]) -> Total:
         """Ignores labels that the family does not have."""
         wanted = tuple(label for label in labels if label[0] in family.labels)
         of_family = self._series.setdefault(family, {})
         found = of_family.get(wanted)
         if found is None:
-            found = of_family[wanted] = new_total(family)
+            is_histogram = family.kind is MetricKind.HISTOGRAM
+            found = of_family[wanted] = (
+                Histogram(family.buckets)
+                if is_histogram
+                else Scalar(is_gauge=family.kind is MetricKind.GAUGE)
+            )
         return found
 
     def begin(self, counts: Iterable[tuple[Family, Labels]]) -> None:
@@ -110,7 +92,7 @@ class Totals:
         for family, labels in counts:
             self.series(family, labels)
 
-    def families(self) -> Iterator[tuple[Family, list[tuple[Labels, Counter | Gauge | Histogram]]]]:
+    def families(self) -> Iterator[tuple[Family, list[tuple[Labels, Total]]]]:
         for family, series in list(self._series.items()):
             yield family, list(series.items())
 

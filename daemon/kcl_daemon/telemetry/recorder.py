@@ -12,48 +12,10 @@ from typing import Final, Self, TypeAlias
 from kcl_daemon.metrics import own
 from kcl_daemon.metrics.metric import OPERATIONS, Metric, Operation
 from kcl_daemon.ports import Log, Meters
-from kcl_daemon.telemetry.cloudwatch import StatisticSets, StatisticWindow
-from kcl_daemon.telemetry.prometheus import Counter, Gauge, Histogram, Totals
+from kcl_daemon.telemetry.cloudwatch import StatisticSets
+from kcl_daemon.telemetry.prometheus import Totals
 
-_Total: TypeAlias = Counter | Gauge | Histogram
-
-
-class _Cell:
-    __slots__ = ("_total", "_window")
-
-    def __init__(self, window: StatisticWindow | None, total: _Total | None) -> None:
-        self._window = window
-        self._total = total
-
-    def add(self, value: float) -> None:
-        if self._window is not None:
-            self._window.add(value)
-        if self._total is not None:
-            self._total.add(value)
-
-
-class _OperationCell:
-    """Creates its two series, success and failure, on first use."""
-
-    __slots__ = ("_make", "_series", "_success", "_time")
-
-    def __init__(
-        self, success: StatisticWindow | None, time: StatisticWindow | None, make: Callable[[bool], _Total]
-    ) -> None:
-        self._success = success
-        self._time = time
-        self._make = make
-        self._series: dict[bool, _Total] = {}
-
-    def add(self, seconds: float, ok: bool) -> None:
-        if self._success is not None:
-            self._success.add(1.0 if ok else 0.0)
-        if self._time is not None:
-            self._time.add(seconds)
-        series = self._series.get(ok)
-        if series is None:
-            series = self._series[ok] = self._make(ok)
-        series.add(seconds)
+_Add: TypeAlias = Callable[[float], object]
 
 
 class RecordedSpan:
@@ -87,56 +49,61 @@ class MetricsRecorder:
         self.now_s = now_s
         self._statistics = statistics
         self._totals = totals
-        self._cells: dict[object, _Cell] = {}
-        self._operations: dict[object, _OperationCell] = {}
+        self._adders: dict[object, tuple[_Add, ...]] = {}
+        self._operations: dict[object, tuple[tuple[_Add, ...], tuple[_Add, ...]]] = {}
 
     def add(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None:
         key = (metric, *labels.items()) if labels else metric
-        cell = self._cells.get(key)
-        if cell is None:
-            cell = self._new_cell(key, metric, labels)
-        cell.add(value)
+        adders = self._adders.get(key)
+        if adders is None:
+            adders = self._adders[key] = self._adders_of(metric, labels)
+        for add in adders:
+            add(value)
 
     def operation(self, operation: Operation, /, **labels: str) -> RecordedSpan:
         return RecordedSpan(self, operation, labels)
 
     def done(self, operation: Operation, seconds: float, ok: bool = True, /, **labels: str) -> None:
-        key = (operation, *labels.items()) if labels else operation
-        cell = self._operations.get(key)
-        if cell is None:
-            cell = self._new_operation(key, operation, labels)
-        cell.add(seconds, ok)
+        key = (operation, ok, *labels.items())
+        adders = self._operations.get(key)
+        if adders is None:
+            adders = self._operations[key] = self._operation_adders_of(operation, ok, labels)
+        successes, times = adders
+        for add in successes:
+            add(1.0 if ok else 0.0)
+        for add in times:
+            add(seconds)
 
     def sweep(self) -> None:
         """Forget idle series; call it every minute."""
         self._statistics.forget()
         self._totals.sweep()
-        self._cells.clear()
+        self._adders.clear()
         self._operations.clear()
 
-    def _new_cell(self, key: object, metric: Metric, labels: dict[str, str]) -> _Cell:
+    def _adders_of(self, metric: Metric, labels: dict[str, str]) -> tuple[_Add, ...]:
         assert labels.keys() <= set(metric.labels), (
             f"{metric.name} has labels {metric.labels}, not {[*labels]}"
         )
         family = metric.family
-        total = None
-        if family is not None and not family.from_snapshot:
-            total = self._totals.series(family, (*metric.fixed, *labels.items()))
-        cell = self._cells[key] = _Cell(self._statistics.window(metric, labels.items()), total)
-        return cell
+        if family is None or family.from_snapshot:
+            return self._windows(metric, labels)
+        total = self._totals.series(family, (*metric.fixed, *labels.items()))
+        return (*self._windows(metric, labels), total.add)
 
-    def _new_operation(self, key: object, operation: Operation, labels: dict[str, str]) -> _OperationCell:
-        def make(ok: bool) -> _Total:
-            outcome = "success" if ok else "failure"
-            named = (("operation", operation.name), ("step", operation.step), ("outcome", outcome))
-            return self._totals.series(OPERATIONS, named)
+    def _operation_adders_of(
+        self, operation: Operation, ok: bool, labels: dict[str, str]
+    ) -> tuple[tuple[_Add, ...], tuple[_Add, ...]]:
+        """What takes the successes, and what takes the seconds."""
+        outcome = "success" if ok else "failure"
+        named = (("operation", operation.name), ("step", operation.step), ("outcome", outcome))
+        times = self._windows(operation.time, labels)
+        return self._windows(operation.success, labels), (*times, self._totals.series(OPERATIONS, named).add)
 
-        def window(metric: Metric | None) -> StatisticWindow | None:
-            return None if metric is None else self._statistics.window(metric, labels.items())
-
-        cell = _OperationCell(window(operation.success), window(operation.time), make)
-        self._operations[key] = cell
-        return cell
+    def _windows(self, metric: Metric | None, labels: dict[str, str]) -> tuple[_Add, ...]:
+        """The window of CloudWatch, if the metric is sent there."""
+        window = None if metric is None else self._statistics.window(metric, labels.items())
+        return () if window is None else (window.add,)
 
 
 OF_EVENTS: Final[Mapping[str, Metric]] = {
