@@ -7,7 +7,7 @@ Building calls nothing outside the process; `Worker.run` does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
 
@@ -245,14 +245,11 @@ class Application:
     def _readers(self) -> ReaderFactory:
         adapters = self._adapters
         return ReaderFactory(
+            replace(self._context, clock=adapters.kinesis_clock or adapters.clock),
             self._settings,
             kinesis=adapters.kinesis,
             fan_out=adapters.fan_out,
-            clock=adapters.kinesis_clock or adapters.clock,
-            randomness=adapters.randomness,
-            log=self._context.log,
             schemas=adapters.schemas,
-            meters=adapters.meters,
         )
 
     @cached_property

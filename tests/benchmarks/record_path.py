@@ -31,7 +31,7 @@ from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.fan_out import ConsumerRegistration, FanOutReader
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader, ShardSource, StartMemory
-from kcl_daemon.system import SystemClock, SystemRandomness
+from kcl_daemon.system import SystemClock
 from kcl_daemon.transport.caller import AwsJsonClient
 from kcl_daemon.transport.event_stream import HttpFanOut
 from kcl_daemon.transport.kinesis import FastKinesis
@@ -40,7 +40,7 @@ from kcl_protocol.sequence import TRIM_HORIZON
 from tests.benchmarks.canned import SHAPES
 from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.memory.kinesis import MemoryKinesis
-from tests.unit.fakes import MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.transport.certificate import write_certificate
 from tests.unit.transport.scripted import calling
 
@@ -122,12 +122,10 @@ async def measure(case: Case, url: str, certificate: Path, pipes: list[int], sec
 def _polled(case: Case, kinesis: Kinesis, budget: ByteBudget) -> ShardReader:
     return PollingReader(
         _source(case),
+        worker_context(clock=SystemClock()),
+        budget,
         kinesis=kinesis,
         settings=RetrievalSettings(idle_time_between_reads_ms=case.idle_ms),
-        clock=SystemClock(),
-        randomness=SystemRandomness(),
-        log=MemoryLog(),
-        budget=budget,
         limited=False,
     )
 
@@ -136,10 +134,14 @@ def _pushed(case: Case, caller: AwsJsonClient, budget: ByteBudget) -> ShardReade
     model = MemoryKinesis(KinesisModel(time.time))  # noqa: TID251 - never asked
     consumers = MemoryFanOut(model.model)  # nor this one
     fan_out = HttpFanOut(caller, consumers)
+    context = worker_context(clock=SystemClock())
     return FanOutReader(
         _source(case),
+        context,
+        budget,
         fan_out=fan_out,
         consumer=ConsumerRegistration(
+            context,
             fan_out=fan_out,
             kinesis=model,
             stream=StreamRef("bench"),
@@ -147,14 +149,7 @@ def _pushed(case: Case, caller: AwsJsonClient, budget: ByteBudget) -> ShardReade
                 consumer_arn="arn:aws:kinesis:us-east-1:123456789012:stream/bench/consumer/b:1"
             ),
             application_name="bench",
-            clock=SystemClock(),
-            randomness=SystemRandomness(),
-            log=MemoryLog(),
         ),
-        clock=SystemClock(),
-        randomness=SystemRandomness(),
-        log=MemoryLog(),
-        budget=budget,
         reports_empty=True,
     )
 

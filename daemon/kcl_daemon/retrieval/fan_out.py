@@ -24,16 +24,14 @@ from kcl_daemon.errors import (
     Throttled,
     Unavailable,
 )
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.ports import (
-    Clock,
     ConsumerName,
     ConsumerStatus,
     FanOut,
     IteratorKind,
     Kinesis,
-    Log,
     PushedRecords,
-    Randomness,
     ReadFrom,
     StreamConsumer,
     StreamRef,
@@ -43,6 +41,7 @@ from kcl_daemon.records.payload import EMPTY, Payload
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.source import (
     INCONSISTENT_END,
+    BufferedReader,
     DeliveryBatch,
     EndOfShard,
     ShardSource,
@@ -87,24 +86,22 @@ class ConsumerRegistration:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         fan_out: FanOut,
         kinesis: Kinesis,
         stream: StreamRef,
         settings: FanOutSettings,
         application_name: str,
-        clock: Clock,
-        randomness: Randomness,
-        log: Log,
     ) -> None:
         self._fan_out = fan_out
         self._kinesis = kinesis
         self._stream = stream
         self._settings = settings
         self._name = settings.consumer_name or application_name
-        self._clock = clock
-        self._randomness = randomness
-        self._log = log
+        self._clock = context.clock
+        self._randomness = context.randomness
+        self._log = context.log
         self._lock = anyio.Lock()
         self._arn = settings.consumer_arn
         self._failed: _FailedAttempt | None = None
@@ -225,42 +222,26 @@ _LONGEST_BACKOFF_S: Final = 10.0
 _MAX_DOUBLINGS: Final = 10
 
 
-class FanOutReader:
+class FanOutReader(BufferedReader):
     """If `reports_empty`, events without records become empty batches."""
 
     def __init__(
         self,
         source: ShardSource,
+        context: WorkerContext,
+        budget: ByteBudget,
         *,
         fan_out: FanOut,
         consumer: ConsumerRegistration,
-        clock: Clock,
-        randomness: Randomness,
-        log: Log,
-        budget: ByteBudget,
         reports_empty: bool,
     ) -> None:
-        self._source = source
+        super().__init__(source, context, budget)
         self._fan_out = fan_out
         self._consumer = consumer
-        self._clock = clock
-        self._randomness = randomness
-        self._log = log
-        self._budget = budget
         self._reports_empty = reports_empty
         self._item: DeliveryBatch | EndOfShard | None = None
-        self._filled = anyio.Event()
-        self._taken = anyio.Event()
-        self._child_waits = False
         self._continuation: str | None = None
-        self._last_sequence_number: str | None = None
         self._failures = 0
-        self._last_fetch = source.last_fetch
-        self._last_fetch.trouble = None
-
-    @property
-    def trouble(self) -> str | None:
-        return self._last_fetch.trouble
 
     @property
     def oldest_s(self) -> float | None:
@@ -268,13 +249,7 @@ class FanOutReader:
 
     async def next(self) -> DeliveryBatch | EndOfShard:
         while (item := self._item) is None:
-            self._filled = anyio.Event()
-            self._child_waits = True
-            self._budget.wake()
-            try:
-                await self._filled.wait()
-            finally:
-                self._child_waits = False
+            await self._wait_until_filled()
         self._item = None
         self._taken.set()
         return item
@@ -348,7 +323,7 @@ class FanOutReader:
                 await checkpoint()  # a million user records would delay lease renewals
             if not gave:
                 self._record_fetch(pushed, empty=not payload and not at_the_end)
-            decoder = self._source.decoder(payload, self._set_trouble)
+            decoder = self._source.decoder(payload)
             if decoder is None:
                 if payload:
                     gave = True
@@ -364,9 +339,7 @@ class FanOutReader:
 
     async def _deliver(self, payload: Payload, behind_ms: int | None) -> None:
         oldest_s = arrived_s(payload, behind_ms, self._clock)  # waiting for room takes time
-        reservation = await self._budget.acquire(
-            payload.size_bytes, is_child_waiting=lambda: self._child_waits
-        )
+        reservation = await self._budget.acquire(payload.size_bytes, is_child_waiting=self._is_child_waiting)
         batch = DeliveryBatch(payload, behind_ms, reservation.release, arrived_s=oldest_s)
         reservation.resize(batch.size_bytes)
         await self._put(batch)
@@ -376,20 +349,11 @@ class FanOutReader:
             behind_ms=pushed.millis_behind_latest, empty=empty, now_s=self._clock.monotonic()
         )
 
-    def _set_trouble(self, reason: str | None) -> None:
-        self._last_fetch.trouble = reason
-
     def _remember(self, pushed: PushedRecords) -> None:
-        memory, payload = self._source.memory, pushed.payload
-        if payload:
-            if self._last_sequence_number is None:
-                self._source.check_first_record(payload.first.sequence_number, self._log)
-            self._last_sequence_number = payload.last.sequence_number
-            memory.idle_after = memory.idle_iterator = None
-            if memory.first_sequence_number is None:
-                memory.first_sequence_number = payload.first.sequence_number
-        elif memory.first_sequence_number is None:
-            memory.idle_after = pushed.continuation
+        if pushed.payload:
+            self._remember_records(pushed.payload)
+        elif self._source.memory.first_sequence_number is None:
+            self._source.memory.idle_after = pushed.continuation
 
     async def _put(self, item: DeliveryBatch | EndOfShard) -> None:
         self._item = item
@@ -412,11 +376,7 @@ class FanOutReader:
             self._log_failure(error)
             await self._pause()
             return False
-        self._log.warning(
-            "shard_not_found",
-            error=str(gone),
-            advice="the stream no longer has this shard; the lease ends here",
-        )
+        self._log_shard_not_found(gone)
         return True
 
     def _note(self, error: AwsError) -> None:
@@ -455,4 +415,4 @@ class FanOutReader:
         elif self._failures > 1:
             doublings = min(self._failures - 2, _MAX_DOUBLINGS)
             most_s: float = min(_LONGEST_BACKOFF_S, _SHORTEST_BACKOFF_S * 2**doublings)
-            await self._clock.sleep(most_s * self._randomness.uniform(0.5, 1.0))
+            await self._clock.sleep(most_s * self._context.randomness.uniform(0.5, 1.0))

@@ -24,12 +24,14 @@ from kcl_daemon.errors import (
     Throttled,
     Unavailable,
 )
-from kcl_daemon.ports import Clock, FetchedRecords, IteratorKind, Kinesis, Log, Randomness, ReadFrom
+from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom
 from kcl_daemon.records.payload import EMPTY, Payload
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.schemas import PayloadDecoder
 from kcl_daemon.retrieval.source import (
     INCONSISTENT_END,
+    BufferedReader,
     DeliveryBatch,
     EndOfShard,
     ShardSource,
@@ -112,7 +114,7 @@ _FIRST_EXPECTED_BYTES: Final = 8 * 2**20
 _MIN_EXPECTED_BYTES: Final = 64 * 1024
 
 
-class PollingReader:
+class PollingReader(BufferedReader):
     """`run` fills the buffer, `next` takes from it, with one taker at a time. Call `close` at the end.
 
     Unless `reports_empty`, answers without records are not delivered.
@@ -121,43 +123,27 @@ class PollingReader:
     def __init__(
         self,
         source: ShardSource,
+        context: WorkerContext,
+        budget: ByteBudget,
         *,
         kinesis: Kinesis,
         settings: RetrievalSettings,
-        clock: Clock,
-        randomness: Randomness,
-        log: Log,
-        budget: ByteBudget | None = None,
         limited: bool = True,
         reports_empty: bool = True,
     ) -> None:
-        self._source = source
+        super().__init__(source, context, budget)
         self._kinesis = kinesis
         self._settings = settings
-        self._clock = clock
-        self._randomness = randomness
-        self._log = log
-        self._budget = budget or ByteBudget(clock)
         self._reports_empty = reports_empty
         self._buffer: deque[DeliveryBatch | EndOfShard] = deque()
         self._buffered_bytes = 0
         self._buffered_records = 0
-        self._filled = anyio.Event()
-        self._taken = anyio.Event()
         self._pace = PollPace(
             settings.idle_time_between_reads_ms / 1000, settings.reduced_tps_within_ms / 1000, limited=limited
         )
-        self._last_sequence_number: str | None = None
         self._iterator_at_s = 0.0
         self._expected_bytes = _FIRST_EXPECTED_BYTES
-        self._child_waits = False
         self._reservation: Reservation | None = None
-        self._last_fetch = source.last_fetch
-        self._last_fetch.trouble = None
-
-    @property
-    def trouble(self) -> str | None:
-        return self._last_fetch.trouble
 
     @property
     def oldest_s(self) -> float | None:
@@ -168,14 +154,7 @@ class PollingReader:
 
     async def next(self) -> DeliveryBatch | EndOfShard:
         while not self._buffer:
-            self._filled = anyio.Event()
-            self._child_waits = True
-            self._budget.wake()
-            self._taken.set()
-            try:
-                await self._filled.wait()
-            finally:
-                self._child_waits = False
+            await self._wait_until_filled()
         item = self._buffer.popleft()
         if isinstance(item, DeliveryBatch):
             self._buffered_bytes -= item.size_bytes
@@ -236,11 +215,7 @@ class PollingReader:
         except AwsError:
             gone = False
         if gone:
-            self._log.warning(
-                "shard_not_found",
-                error=str(error),
-                advice="the stream no longer has this shard; the lease ends here",
-            )
+            self._log_shard_not_found(error)
         else:
             self._last_fetch.trouble = str(error)
             await self._source.wait_out(self._clock, _GONE_PAUSE_S)
@@ -250,7 +225,7 @@ class PollingReader:
         while not self._has_room():
             await self._wait_for_taker()
         self._reservation = await self._budget.acquire(
-            self._expected_bytes, is_child_waiting=lambda: self._child_waits
+            self._expected_bytes, is_child_waiting=self._is_child_waiting
         )
 
     async def _wait_for_taker(self) -> None:
@@ -273,35 +248,30 @@ class PollingReader:
             reservation.release()
 
     async def _fetch(self, iterator: str) -> FetchedRecords:
-        with self._clock.move_on_after(_CALL_TIMEOUT_S):
-            fetched = await self._kinesis.get_records(
-                self._source.stream, self._source.shard_id, iterator, self._settings.max_records
-            )
-            if (fetched.next_iterator is None) is not bool(fetched.child_shards):
-                raise Unavailable(INCONSISTENT_END, operation="GetRecords")
-            return fetched
-        raise Unavailable(f"no answer within {_CALL_TIMEOUT_S:g} s", operation="GetRecords")
+        source, most = self._source, self._settings.max_records
+        answer = self._kinesis.get_records(source.stream, source.shard_id, iterator, most)
+        fetched = await self._context.call(answer, "GetRecords", timeout_s=_CALL_TIMEOUT_S)
+        if (fetched.next_iterator is None) is not bool(fetched.child_shards):
+            raise Unavailable(INCONSISTENT_END, operation="GetRecords")
+        return fetched
 
     async def _new_iterator(self) -> str:
+        source, memory = self._source, self._source.memory
         where = (
-            read_from(self._source.checkpoint, self._source.memory, self._source.timestamp_s)
+            read_from(source.checkpoint, memory, source.timestamp_s)
             if self._last_sequence_number is None
             else ReadFrom(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number=self._last_sequence_number)
         )
         asked_s = self._clock.monotonic()
-        with self._clock.move_on_after(_CALL_TIMEOUT_S):
-            iterator = await self._kinesis.get_shard_iterator(
-                self._source.stream, self._source.shard_id, where
-            )
-            self._iterator_at_s = self._clock.monotonic()
-            if where.kind is IteratorKind.LATEST:
-                # If nothing is answered while it lives, LATEST again would skip records.
-                memory = self._source.memory
-                # Read the wall clock afterwards: the answer may have corrected it.
-                took_s = self._iterator_at_s - asked_s
-                memory.idle_iterator, memory.idle_until_s = iterator, self._clock.wall_ms() / 1000 - took_s
-            return iterator
-        raise Unavailable(f"no answer within {_CALL_TIMEOUT_S:g} s", operation="GetShardIterator")
+        answer = self._kinesis.get_shard_iterator(source.stream, source.shard_id, where)
+        iterator = await self._context.call(answer, "GetShardIterator", timeout_s=_CALL_TIMEOUT_S)
+        self._iterator_at_s = self._clock.monotonic()
+        if where.kind is IteratorKind.LATEST:
+            # If nothing is answered while it lives, LATEST again would skip records.
+            # Read the wall clock afterwards: the answer may have corrected it.
+            took_s = self._iterator_at_s - asked_s
+            memory.idle_iterator, memory.idle_until_s = iterator, self._clock.wall_ms() / 1000 - took_s
+        return iterator
 
     async def _accept(self, fetched: FetchedRecords) -> PollResult:
         self._remember(fetched)
@@ -310,7 +280,7 @@ class PollingReader:
         for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
-            decoder = self._source.decoder(payload, self._set_trouble)
+            decoder = self._source.decoder(payload)
             if decoder is not None:
                 is_empty = not await self._put_decoded(decoder, behind_ms, whole.size_bytes) and is_empty
             elif payload:
@@ -335,7 +305,7 @@ class PollingReader:
         while not self._has_room():
             await self._wait_for_taker()
         # The batch reserves these bytes again, with no await in between.
-        reservation = await self._budget.acquire(part.size_bytes, is_child_waiting=lambda: self._child_waits)
+        reservation = await self._budget.acquire(part.size_bytes, is_child_waiting=self._is_child_waiting)
         reservation.release()
 
     async def _put_decoded(self, decoder: PayloadDecoder, behind_ms: int | None, whole_bytes: int) -> bool:
@@ -350,9 +320,6 @@ class PollingReader:
             gave = True
         return gave
 
-    def _set_trouble(self, reason: str | None) -> None:
-        self._last_fetch.trouble = reason
-
     def _batch(self, payload: Payload, behind_ms: int | None) -> DeliveryBatch:
         reservation = self._budget.take(0)
         batch = DeliveryBatch(
@@ -362,14 +329,9 @@ class PollingReader:
         return batch
 
     def _remember(self, fetched: FetchedRecords) -> None:
-        memory, payload = self._source.memory, fetched.payload
-        if payload:
-            if self._last_sequence_number is None:
-                self._source.check_first_record(payload.first.sequence_number, self._log)
-            self._last_sequence_number = payload.last.sequence_number
-            if memory.first_sequence_number is None:
-                memory.first_sequence_number = payload.first.sequence_number
-            memory.idle_iterator = None
+        memory = self._source.memory
+        if fetched.payload:
+            self._remember_records(fetched.payload)
         elif memory.first_sequence_number is None:
             memory.idle_iterator, memory.idle_until_s = fetched.next_iterator, self._clock.wall_ms() / 1000
 
@@ -423,5 +385,5 @@ class PollingReader:
     async def _pause(self, pace: PollPace, answer: PollResult | None, began_s: float) -> None:
         self._pace = pace
         elapsed_s = self._clock.monotonic() - began_s
-        chance = self._randomness.uniform(0, 1) if pace.failures else 0.0
+        chance = self._context.randomness.uniform(0, 1) if pace.failures else 0.0
         await self._clock.sleep(pace.pause_s(answer, elapsed_s=elapsed_s, chance=chance))

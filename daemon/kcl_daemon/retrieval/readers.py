@@ -15,19 +15,17 @@ import anyio
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError, IteratorExpired
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.ports import (
-    NO_METERS,
     CallMetrics,
-    Clock,
     ConsumerName,
     FanOut,
     FetchedRecords,
     Kinesis,
     Log,
     Meters,
-    Randomness,
     ReadFrom,
     Schemas,
     StreamConsumer,
@@ -36,11 +34,11 @@ from kcl_daemon.ports import (
     Subscription,
 )
 from kcl_daemon.progress.progress import LastFetch
-from kcl_daemon.records.kpl import Deaggregator, OnMalformed
+from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.fan_out import IMPOSSIBLE, ConsumerRegistration, FanOutReader
 from kcl_daemon.retrieval.polling import PollingReader, has_service_limits
-from kcl_daemon.retrieval.schemas import SchemaDecoder
+from kcl_daemon.retrieval.schemas import SchemaCache, ShardSchemaDecoder
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardReader, ShardSource, SkippedRecords
 from kcl_daemon.shards.lineage import InitialPosition, Shard
 
@@ -118,34 +116,28 @@ _RETRY_S = 5.0
 
 
 class ReaderFactory:
-    """Without `fan_out` shards are polled; without `schemas` records are not decoded."""
+    """Without `fan_out` shards are polled; without `schemas` records are not decoded.
+
+    The clock of `context` has the time of day of Kinesis.
+    """
 
     def __init__(
         self,
+        context: WorkerContext,
         settings: Settings,
         *,
         kinesis: Kinesis,
         fan_out: FanOut | None,
-        clock: Clock,
-        randomness: Randomness,
-        log: Log,
         schemas: Schemas | None = None,
-        meters: Meters = NO_METERS,
     ) -> None:
+        self._context = context
         self._settings = settings
         self._kinesis = kinesis
-        self._clock = clock
-        self._randomness = randomness
-        self._budget = ByteBudget(clock)
+        self._budget = ByteBudget(context.clock)
         self._fan_out = fan_out if settings.retrieval.mode is RetrievalMode.FANOUT else None
-        self._log = log
-        self._meters = meters
         self._consumers: dict[StreamRef, ConsumerRegistration] = {}
-        self._schemas = (
-            SchemaDecoder(schemas, on_failure=settings.schemas.on_failure, clock=clock, randomness=randomness)
-            if schemas is not None and settings.schemas.are_resolved
-            else None
-        )
+        resolving = schemas if settings.schemas.are_resolved else None
+        self._schemas = None if resolving is None else SchemaCache(resolving, context)
 
     @property
     def reserved_bytes(self) -> int:
@@ -153,68 +145,54 @@ class ReaderFactory:
 
     def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:
         """Deaggregation, schema decoding and skipped-record counts are added to `source`."""
-        skipped = SkippedRecords(self._meters, shard_labels(source.shard_id, source.stream), log)
+        context, cache = replace(self._context, log=log), self._schemas
+        on_failure = self._settings.schemas.on_failure
+        skipped = SkippedRecords(context.meters, shard_labels(source.shard_id, source.stream), log)
         source = replace(
             source,
-            split=Deaggregator(
-                hash_range, _malformed_aggregate_logger(log), skipped.other_shard, skipped.bad_keys
-            ),
+            split=Deaggregator(hash_range, skipped.malformed, skipped.other_shard, skipped.bad_keys),
             skipped=skipped,
-            schemas=None if self._schemas is None else self._schemas.of_shard(log),
+            schemas=None
+            if cache is None
+            else ShardSchemaDecoder(cache, on_failure, context, source.last_fetch),
         )
         if self._fan_out is None:
-            return self._polling(source, log)
+            return self._polling(source, context)
         consumer = self._consumer_of(source.stream, self._fan_out)
-        if not self._settings.fan_out.fallback_to_polling:
-            return self._pushed(source, self._fan_out, consumer, log)
-        return FanOutOrPolling(
-            consumer,
-            pushed=self._pushed(source, self._fan_out, consumer, log),
-            polled=self._polling(source, log),
-            last_fetch=source.last_fetch,
-            clock=self._clock,
-            log=log,
+        pushed = FanOutReader(
+            source,
+            context,
+            self._budget,
+            fan_out=self._fan_out,
+            consumer=consumer,
+            reports_empty=self._settings.child.call_for_empty,
         )
+        if not self._settings.fan_out.fallback_to_polling:
+            return pushed
+        polled = self._polling(source, context)
+        return FanOutOrPolling(consumer, context, source.last_fetch, pushed=pushed, polled=polled)
 
     def _consumer_of(self, stream: StreamRef, fan_out: FanOut) -> ConsumerRegistration:
         found = self._consumers.get(stream)
         if found is None:
             found = self._consumers[stream] = ConsumerRegistration(
+                self._context,
                 fan_out=fan_out,
                 kinesis=self._kinesis,
                 stream=stream,
                 settings=self._settings.fan_out,
                 application_name=self._settings.application_name,
-                clock=self._clock,
-                randomness=self._randomness,
-                log=self._log,
             )
         return found
 
-    def _polling(self, source: ShardSource, log: Log) -> PollingReader:
+    def _polling(self, source: ShardSource, context: WorkerContext) -> PollingReader:
         return PollingReader(
             source,
+            context,
+            self._budget,
             kinesis=self._kinesis,
             settings=self._settings.retrieval,
-            clock=self._clock,
-            randomness=self._randomness,
-            log=log,
-            budget=self._budget,
             limited=has_service_limits(self._settings.endpoints.kinesis),
-            reports_empty=self._settings.child.call_for_empty,
-        )
-
-    def _pushed(
-        self, source: ShardSource, fan_out: FanOut, consumer: ConsumerRegistration, log: Log
-    ) -> FanOutReader:
-        return FanOutReader(
-            source,
-            fan_out=fan_out,
-            consumer=consumer,
-            clock=self._clock,
-            randomness=self._randomness,
-            log=log,
-            budget=self._budget,
             reports_empty=self._settings.child.call_for_empty,
         )
 
@@ -225,21 +203,19 @@ class FanOutOrPolling:
     def __init__(
         self,
         consumer: ConsumerRegistration,
-        *,
-        pushed: ShardReader,
-        polled: ShardReader,
+        context: WorkerContext,
         last_fetch: LastFetch,
-        clock: Clock,
-        log: Log,
+        *,
+        pushed: FanOutReader,
+        polled: PollingReader,
     ) -> None:
         self._consumer = consumer
+        self._context = context
         self._pushed = pushed
         self._polled = polled
-        self._clock = clock
-        self._log = log
+        self._last_fetch = last_fetch
         self._chosen: ShardReader | None = None
         self._is_chosen = anyio.Event()
-        self._last_fetch = last_fetch
 
     @property
     def trouble(self) -> str | None:
@@ -268,29 +244,10 @@ class FanOutOrPolling:
             try:
                 await self._consumer.arn()
             except IMPOSSIBLE as error:
-                self._log.info("polling_instead_of_fan_out", why=str(error))
+                self._context.log.info("polling_instead_of_fan_out", why=str(error))
                 return self._polled
             except AwsError as error:
                 self._last_fetch.trouble = str(error)
-                await self._clock.sleep(_RETRY_S)
+                await self._context.clock.sleep(_RETRY_S)
             else:
                 return self._pushed
-
-
-def _malformed_aggregate_logger(log: Log) -> OnMalformed:
-    """Warn once per reader: all aggregates of the producer may be malformed."""
-    count = 0
-
-    def complain(reason: str, sequence_number: str) -> None:
-        nonlocal count
-        count += 1
-        log_event = log.warning if count == 1 else log.debug
-        log_event(
-            "aggregate_malformed",
-            reason=reason,
-            sequence_number=sequence_number,
-            count=count,
-            advice="it is delivered unchanged; check the producer, or anything that rewrites its records",
-        )
-
-    return complain

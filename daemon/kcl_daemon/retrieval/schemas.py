@@ -8,17 +8,18 @@ or deliver as received.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon.config.retrieval import SchemaFailure
-from kcl_daemon.errors import AccessDenied, AwsError, SchemaNotFound, Unavailable
-from kcl_daemon.ports import Clock, Log, Randomness, Schemas
+from kcl_daemon.errors import AccessDenied, AwsError, SchemaNotFound
+from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.ports import Schemas
+from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records import schema_header
 from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, Payload, RawRecord, SchemaRecord, SchemaTexts
 from kcl_daemon.records.schema_header import Header, UnreadablePayload
@@ -32,9 +33,9 @@ _CALL_S: Final = 20.0
 
 
 class SchemaCache:
-    def __init__(self, schemas: Schemas, clock: Clock) -> None:
+    def __init__(self, schemas: Schemas, context: WorkerContext) -> None:
         self._schemas = schemas
-        self._clock = clock
+        self._context = context
         self._known: OrderedDict[str, SchemaTexts] = OrderedDict()
         self._known_bytes = 0
         self._unknown: OrderedDict[str, tuple[float, SchemaNotFound]] = OrderedDict()
@@ -64,29 +65,21 @@ class SchemaCache:
             self._known.move_to_end(version_id)
             return found
         until_s, error = self._unknown.get(version_id, (0.0, None))
-        if error is not None and self._clock.monotonic() < until_s:
+        if error is not None and self._context.clock.monotonic() < until_s:
             raise SchemaNotFound(str(error))
         return None
 
     async def _ask(self, version_id: str) -> SchemaTexts:
+        answer = self._schemas.schema(version_id)
         try:
-            return self._keep(version_id, await self._answer(version_id))
+            found = await self._context.call(answer, "GetSchemaVersion", timeout_s=_CALL_S)
         except SchemaNotFound as error:
-            self._unknown[version_id] = (self._clock.monotonic() + UNKNOWN_S, error)
+            self._unknown[version_id] = (self._context.clock.monotonic() + UNKNOWN_S, error)
             self._unknown.move_to_end(version_id)
             if len(self._unknown) > _MAX_UNKNOWN:
                 self._unknown.popitem(last=False)
             raise
-
-    async def _answer(self, version_id: str) -> SchemaTexts:
-        with self._clock.move_on_after(_CALL_S):
-            registered = await self._schemas.schema(version_id)
-            return SchemaTexts.of(
-                RecordSchema(registered.name, version_id, registered.data_format, registered.definition)
-            )
-        raise Unavailable(f"no answer within {_CALL_S:g} s", operation="GetSchemaVersion")
-
-    def _keep(self, version_id: str, schema: SchemaTexts) -> SchemaTexts:
+        schema = SchemaTexts.of(RecordSchema(found.name, version_id, found.data_format, found.definition))
         self._unknown.pop(version_id, None)
         self._known[version_id] = schema
         self._known_bytes += len(schema.definition)
@@ -106,9 +99,8 @@ _OF_THE_RECORD: Final = (
 )
 
 
-class FailureAction(Enum):
-    RETRY = "try to open it again"
-    AS_RECEIVED = "deliver it with its header, without a schema"
+PART_BYTES: Final = 4 * 2**20
+"""Each record of a line carries its definition, so a line could be very long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,35 +111,60 @@ class DecodeFailure:
     attempt: int
 
 
-class DecodeFailurePolicy(Protocol):
-    """The shard delivers nothing while this waits."""
-
-    async def judge(self, failure: DecodeFailure) -> FailureAction: ...
-
-
 @dataclass(frozen=True, slots=True)
-class RetryWait:
-    """Pauses between attempts. Logs the first failure, then ever fewer."""
+class _KnownSchema:
+    header: Header
+    schema: SchemaTexts
 
-    clock: Clock
-    randomness: Randomness
-    log: Log
 
-    async def wait_for_schema(self, failure: DecodeFailure) -> None:
-        await self._wait("schema_unresolved", failure, _OF_THE_RECORD)
+class ShardSchemaDecoder:
+    """Decodes the records of one shard, and decides about those that cannot be decoded.
 
-    async def wait_for_registry(self, failure: DecodeFailure, error: AwsError) -> None:
+    `context` has the log of the shard. `last_fetch` shows why the shard waits.
+    """
+
+    def __init__(
+        self, cache: SchemaCache, on_failure: SchemaFailure, context: WorkerContext, last_fetch: LastFetch
+    ) -> None:
+        self.schema = cache.schema
+        self._on_failure = on_failure
+        self._context = context
+        self._last_fetch = last_fetch
+        self._passed_over = 0
+
+    def decoder(self, payload: Payload) -> PayloadDecoder | None:
+        """Return None if nothing needs decoding."""
+        if not schema_header.may_have_header(payload.records):
+            return None
+        return PayloadDecoder(self, payload.records)
+
+    async def must_retry(self, failure: DecodeFailure, error: AwsError | UnreadablePayload) -> bool:
+        """Wait before the next attempt, forever if need be. False: deliver the record as received."""
+        self._last_fetch.trouble = failure.reason
         if isinstance(error, AccessDenied):
-            await self._wait("schema_registry_refused", failure, "allow glue:GetSchemaVersion", is_grave=True)
-        else:
+            advice = "allow glue:GetSchemaVersion"
+            await self._wait("schema_registry_refused", failure, advice, is_grave=True)
+        elif isinstance(error, AwsError) and not isinstance(error, SchemaNotFound):
             await self._wait("schema_registry_failed", failure, "the shard waits until Glue answers")
+        elif self._on_failure is SchemaFailure.RETRY:
+            await self._wait("schema_unresolved", failure, _OF_THE_RECORD)
+        else:
+            self._pass_over(failure)
+            self.succeeded()
+            return False
+        return True
+
+    def succeeded(self) -> None:
+        self._last_fetch.trouble = None
 
     async def _wait(self, event: str, failure: DecodeFailure, advice: str, *, is_grave: bool = False) -> None:
+        """Log the first failure, then ever fewer."""
+        log = self._context.log
         longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failure.attempt - 1, _MAX_DOUBLINGS))
-        pause_s = longest_s * self.randomness.uniform(0.5, 1.0)
+        pause_s = longest_s * self._context.randomness.uniform(0.5, 1.0)
         rarely = failure.attempt & (failure.attempt - 1) == 0
-        loud = self.log.error if is_grave else self.log.warning
-        log_event = loud if rarely else self.log.debug
+        loud = log.error if is_grave else log.warning
+        log_event = loud if rarely else log.debug
         log_event(
             event,
             reason=failure.reason,
@@ -158,103 +175,28 @@ class RetryWait:
             pause_s=round(pause_s, 1),
             advice=advice,
         )
-        await self.clock.sleep(pause_s)
+        await self._context.clock.sleep(pause_s)
 
-
-class RetryPolicy:
-    """Retries forever: no record is lost or delivered undecoded, but the shard waits."""
-
-    def __init__(self, patience: RetryWait) -> None:
-        self._patience = patience
-
-    async def judge(self, failure: DecodeFailure) -> FailureAction:
-        await self._patience.wait_for_schema(failure)
-        return FailureAction.RETRY
-
-
-class PassThroughPolicy:
-    """Delivers the record as received; warns once per reader."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self._count = 0
-
-    async def judge(self, failure: DecodeFailure) -> FailureAction:
-        self._count += 1
-        log_event = self._log.warning if self._count == 1 else self._log.debug
+    def _pass_over(self, failure: DecodeFailure) -> None:
+        """Warns once per reader."""
+        log = self._context.log
+        self._passed_over += 1
+        log_event = log.warning if self._passed_over == 1 else log.debug
         log_event(
             "schema_passed_over",
             reason=failure.reason,
             schema_version_id=failure.version_id,
             sequence_number=failure.record.sequence_number,
             sub_sequence_number=failure.record.sub_sequence_number,
-            count=self._count,
+            count=self._passed_over,
             advice="it is delivered with its header; the processor sees it by the missing schemaVersionId",
         )
-        return FailureAction.AS_RECEIVED
-
-
-def policy_of(choice: SchemaFailure, patience: RetryWait) -> DecodeFailurePolicy:
-    match choice:
-        case SchemaFailure.RETRY:
-            return RetryPolicy(patience)
-        case SchemaFailure.PASSTHROUGH:
-            return PassThroughPolicy(patience.log)
-
-
-PART_BYTES: Final = 4 * 2**20
-"""Each record of a line carries its definition, so a line could be very long."""
-
-OnTrouble = Callable[[str | None], None]
-"""Receives why a shard waits, None when it continues."""
-
-
-@dataclass(frozen=True, slots=True)
-class _KnownSchema:
-    header: Header
-    schema: SchemaTexts
-
-
-class SchemaDecoder:
-    def __init__(
-        self, schemas: Schemas, *, on_failure: SchemaFailure, clock: Clock, randomness: Randomness
-    ) -> None:
-        self._cache = SchemaCache(schemas, clock)
-        self._on_failure = on_failure
-        self._clock = clock
-        self._randomness = randomness
-
-    def of_shard(self, log: Log) -> ShardSchemaDecoder:
-        patience = RetryWait(self._clock, self._randomness, log)
-        return ShardSchemaDecoder(self._cache, policy_of(self._on_failure, patience), patience)
-
-
-class ShardSchemaDecoder:
-    def __init__(self, cache: SchemaCache, policy: DecodeFailurePolicy, patience: RetryWait) -> None:
-        self._cache = cache
-        self._policy = policy
-        self._patience = patience
-
-    def decoder(self, payload: Payload, trouble: OnTrouble) -> PayloadDecoder | None:
-        if not schema_header.may_have_header(payload.records):
-            return None
-        return PayloadDecoder(self, payload.records, trouble)
-
-    async def schema(self, version_id: str) -> SchemaTexts:
-        return await self._cache.schema(version_id)
-
-    async def judge(self, failure: DecodeFailure, error: AwsError | UnreadablePayload) -> FailureAction:
-        if isinstance(error, AwsError) and not isinstance(error, SchemaNotFound):
-            await self._patience.wait_for_registry(failure, error)
-            return FailureAction.RETRY
-        return await self._policy.judge(failure)
 
 
 class PayloadDecoder:
-    def __init__(self, schemas: ShardSchemaDecoder, records: Sequence[RawRecord], trouble: OnTrouble) -> None:
+    def __init__(self, schemas: ShardSchemaDecoder, records: Sequence[RawRecord]) -> None:
         self._schemas = schemas
         self._records = records
-        self._trouble = trouble
         self._at = 0
         self._known: dict[bytes, _KnownSchema] = {}
 
@@ -298,22 +240,13 @@ class PayloadDecoder:
             except (AwsError, UnreadablePayload) as error:
                 if not may_wait:
                     return None
-                if await self._judge(record, header, error, attempt) is FailureAction.AS_RECEIVED:
+                failure = DecodeFailure(record, header.version_id, str(error), attempt)
+                if not await self._schemas.must_retry(failure, error):
                     return record
             else:
                 if attempt > 1:
-                    self._trouble(None)
+                    self._schemas.succeeded()
                 return opened
-
-    async def _judge(
-        self, record: RawRecord, header: Header, error: AwsError | UnreadablePayload, attempt: int
-    ) -> FailureAction:
-        reason = str(error)
-        self._trouble(reason)
-        verdict = await self._schemas.judge(DecodeFailure(record, header.version_id, reason, attempt), error)
-        if verdict is FailureAction.AS_RECEIVED:
-            self._trouble(None)
-        return verdict
 
 
 def _size_bytes(record: RawRecord) -> int:

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from kcl_daemon.errors import AwsError
+import anyio
+
+from kcl_daemon.errors import AwsError, StreamNotFound
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.metrics.own import NOT_DELIVERED
 from kcl_daemon.ports import Clock, IteratorKind, Log, Meters, ReadFrom, StreamRef
 from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records.payload import Payload, Split
-from kcl_daemon.retrieval.schemas import OnTrouble, PayloadDecoder, ShardSchemaDecoder
+from kcl_daemon.retrieval.byte_budget import ByteBudget
+from kcl_daemon.retrieval.schemas import PayloadDecoder, ShardSchemaDecoder
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
 
@@ -102,18 +106,21 @@ class SkipReason(StrEnum):
 
 
 class SkippedRecords:
+    """Of one reader. Each kind warns once, as all aggregates of a producer may be alike."""
+
     def __init__(self, meters: Meters, labels: Mapping[str, str], log: Log) -> None:
         self._meters = meters
         self._labels = dict(labels)
         self._log = log
         self._of_other_shards = 0
         self._bad_keys = 0
+        self._malformed = 0
 
     def before_checkpoint(self, count: int) -> None:
         self._count(count, SkipReason.BEFORE_CHECKPOINT)
 
     def other_shard(self, count: int, total: int, sequence_number: str) -> None:
-        """`total` is all in the aggregate. Warns once per reader."""
+        """`total` is all in the aggregate."""
         log_event = self._log.debug if self._of_other_shards else self._log.warning
         self._of_other_shards += count
         self._count(count, SkipReason.OTHER_SHARD)
@@ -127,7 +134,7 @@ class SkippedRecords:
         )
 
     def bad_keys(self, reason: str, count: int, total: int, sequence_number: str) -> None:
-        """These are delivered anyway. Warns once per reader."""
+        """These are delivered anyway."""
         log_event = self._log.debug if self._bad_keys else self._log.warning
         self._bad_keys += count
         log_event(
@@ -138,6 +145,17 @@ class SkippedRecords:
             of=total,
             so_far=self._bad_keys,
             advice=_CHECK_PRODUCER,
+        )
+
+    def malformed(self, reason: str, sequence_number: str) -> None:
+        self._malformed += 1
+        log_event = self._log.warning if self._malformed == 1 else self._log.debug
+        log_event(
+            "aggregate_malformed",
+            reason=reason,
+            sequence_number=sequence_number,
+            count=self._malformed,
+            advice="it is delivered unchanged; check the producer, or anything that rewrites its records",
         )
 
     def _count(self, count: int, skip_reason: SkipReason) -> None:
@@ -206,20 +224,9 @@ class ShardSource:
             self.skipped.before_checkpoint(len(payload) - len(rest))
         return rest
 
-    def decoder(self, payload: Payload, trouble: OnTrouble) -> PayloadDecoder | None:
+    def decoder(self, payload: Payload) -> PayloadDecoder | None:
         """Return None if nothing needs decoding."""
-        return None if self.schemas is None else self.schemas.decoder(payload, trouble)
-
-    def check_first_record(self, first_sequence_number: str, log: Log) -> None:
-        if has_been_trimmed(self.checkpoint, first_sequence_number):
-            log.warning(
-                "position_trimmed",
-                checkpoint=str(self.checkpoint),
-                first_sequence_number=first_sequence_number,
-                advice="the checkpoint is older than the retention of the stream; reading continues at the "
-                "oldest record, the records before it are lost. Raise the retention, or find out why "
-                "this shard was not read for so long",
-            )
+        return None if self.schemas is None else self.schemas.decoder(payload)
 
 
 INCONSISTENT_END: Final = "the answer has neither a way on nor child shards, or both"
@@ -308,3 +315,63 @@ class ShardReader(Protocol):
     def close(self) -> None:
         """Release everything not taken."""
         ...
+
+
+class BufferedReader:
+    """What polling and fan-out readers share: the child that waits, and the first record.
+
+    `context` has the log of the shard.
+    """
+
+    def __init__(self, source: ShardSource, context: WorkerContext, budget: ByteBudget) -> None:
+        self._source = source
+        self._context = context
+        self._clock = context.clock
+        self._log = context.log
+        self._budget = budget
+        self._filled = anyio.Event()
+        self._taken = anyio.Event()
+        self._child_waits = False
+        self._last_sequence_number: str | None = None
+        self._last_fetch = source.last_fetch
+        self._last_fetch.trouble = None
+
+    @property
+    def trouble(self) -> str | None:
+        return self._last_fetch.trouble
+
+    async def _wait_until_filled(self) -> None:
+        self._filled = anyio.Event()
+        self._child_waits = True
+        self._budget.wake()
+        self._taken.set()
+        try:
+            await self._filled.wait()
+        finally:
+            self._child_waits = False
+
+    def _is_child_waiting(self) -> bool:
+        return self._child_waits
+
+    def _remember_records(self, payload: Payload) -> None:
+        memory, first = self._source.memory, payload.first.sequence_number
+        if self._last_sequence_number is None and has_been_trimmed(self._source.checkpoint, first):
+            self._log.warning(
+                "position_trimmed",
+                checkpoint=str(self._source.checkpoint),
+                first_sequence_number=first,
+                advice="the checkpoint is older than the retention of the stream; reading continues at the "
+                "oldest record, the records before it are lost. Raise the retention, or find out why "
+                "this shard was not read for so long",
+            )
+        self._last_sequence_number = payload.last.sequence_number
+        memory.idle_after = memory.idle_iterator = None
+        if memory.first_sequence_number is None:
+            memory.first_sequence_number = first
+
+    def _log_shard_not_found(self, error: StreamNotFound) -> None:
+        self._log.warning(
+            "shard_not_found",
+            error=str(error),
+            advice="the stream no longer has this shard; the lease ends here",
+        )

@@ -16,7 +16,7 @@ from kcl_daemon.fleet.shard_sync import ShardSync
 from kcl_daemon.fleet.streams import StreamMonitor
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.worker_row import Incarnation
-from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table, Tables
+from kcl_daemon.ports import NO_METERS, Clock, Kinesis, Log, Meters, StreamRef, Table, Tables
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
 
@@ -24,7 +24,11 @@ _ME: Final = WorkerId("me")
 
 
 def worker_context(
-    worker_id: WorkerId = _ME, *, clock: Clock | None = None, log: Log | None = None
+    worker_id: WorkerId = _ME,
+    *,
+    clock: Clock | None = None,
+    log: Log | None = None,
+    meters: Meters = NO_METERS,
 ) -> WorkerContext:
     return WorkerContext(
         worker_id=worker_id,
@@ -32,6 +36,7 @@ def worker_context(
         randomness=CalmChance(),
         timings=timings(LeaseSettings()),
         log=log or MemoryLog(),
+        meters=meters,
     )
 
 

@@ -27,7 +27,8 @@ from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.fan_out import MemoryFanOut, MemorySubscription
 from tests.simulator.memory.kinesis import MemoryKinesis
-from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 
 T = TypeVar("T")
 STREAM = StreamRef("words")
@@ -111,6 +112,7 @@ class FanOutStage:
         self.memory = StartMemory()
         self.stream_is_there = True
         self.readers = ReaderFactory(
+            worker_context(clock=clock, log=self.log),
             Settings(
                 application_name="app",
                 stream_name="words",
@@ -121,9 +123,6 @@ class FanOutStage:
             ),
             kinesis=MemoryKinesis(self.model),
             fan_out=self.fan_out,
-            clock=clock,
-            randomness=CalmChance(),
-            log=self.log,
         )
 
     async def _is_there(self) -> bool:

@@ -23,7 +23,8 @@ from kcl_protocol.messages import ProcessRecords
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
-from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 
 T = TypeVar("T")
 STREAM = StreamRef("words")
@@ -96,13 +97,11 @@ class Stage:
     ) -> PollingReader:
         return PollingReader(
             ShardSource(STREAM, SHARD, checkpoint, None, self.memory, split),
+            worker_context(clock=clock, log=self.log),
+            budget or ByteBudget(clock or LoopClock()),
             kinesis=self.kinesis,
             settings=settings or RetrievalSettings(),
-            clock=clock or LoopClock(),
-            randomness=CalmChance(),
-            log=self.log,
             reports_empty=reports_empty,
-            budget=budget,
         )
 
 

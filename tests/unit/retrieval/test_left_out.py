@@ -21,7 +21,8 @@ from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.memory.kinesis import MemoryKinesis
-from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.metrics.stage import Gathered
 from tests.unit.retrieval.aggregates import UserRecord, aggregate
 from tests.unit.retrieval.fanout_stage import texts
@@ -43,6 +44,7 @@ class Stage:
         self.log = MemoryLog()
         self.gathered = Gathered()
         self._readers = ReaderFactory(
+            worker_context(clock=clock, log=self.log, meters=self.gathered.meters),
             Settings(
                 application_name="app",
                 stream_name="words",
@@ -52,10 +54,6 @@ class Stage:
             ),
             kinesis=MemoryKinesis(self.model),
             fan_out=MemoryFanOut(self.model),
-            clock=clock,
-            randomness=CalmChance(),
-            log=self.log,
-            meters=self.gathered.meters,
         )
 
     def put(self, data: bytes) -> str:

@@ -10,7 +10,7 @@ import pytest
 from kcl_daemon.errors import SchemaNotFound, Unavailable
 from kcl_daemon.retrieval.schemas import MAX_KNOWN_BYTES, UNKNOWN_S, SchemaCache
 from tests.simulator.loop import run_virtual
-from tests.unit.fakes import LoopClock
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.retrieval.registry import CLICKS, ORDERS, MemorySchemas
 
 Scene = Callable[[MemorySchemas, SchemaCache], Awaitable[None]]
@@ -19,7 +19,7 @@ Scene = Callable[[MemorySchemas, SchemaCache], Awaitable[None]]
 def play(scene: Scene, *version_ids: str) -> None:
     async def main() -> None:
         schemas = MemorySchemas(*version_ids)
-        await scene(schemas, SchemaCache(schemas, LoopClock()))
+        await scene(schemas, SchemaCache(schemas, worker_context()))
 
     run_virtual(main)
 

@@ -30,7 +30,8 @@ from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.memory.kinesis import MemoryKinesis
-from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.retrieval.aggregates import aggregate
 from tests.unit.retrieval.registry import CLICKS, ORDERS, MemorySchemas, framed, reported
 from tests.unit.retrieval.stage import SHARD, STREAM
@@ -58,12 +59,10 @@ class Stage:
             schemas=schemas,
         )
         readers = ReaderFactory(
+            worker_context(clock=clock, log=self.log),
             settings,
             kinesis=MemoryKinesis(self.model),
             fan_out=MemoryFanOut(self.model),
-            clock=clock,
-            randomness=CalmChance(),
-            log=self.log,
             schemas=self.schemas,
         )
         self.reader: ShardReader = readers.reader(
