@@ -20,7 +20,7 @@ from kcl_daemon.aws.build import (
     build_tables,
     build_transactions,
     open_json_client,
-    open_updates,
+    open_update_item,
 )
 from kcl_daemon.aws.cloudwatch import open_cloudwatch
 from kcl_daemon.aws.other_services import open_remote_dead_letters
@@ -60,7 +60,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
     async with (
         open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
         open_json_client(clients, clock, on_date=service_clock.learn) as caller,
-        open_updates(clients, clock) as updates,
+        open_update_item(clients, clock) as update_item,
         _dead_letters(settings) as dead_letters,
         open_cloudwatch(settings, clients, clock, log) as cloudwatch,
         _state_folder(settings, log) as folder,
@@ -80,7 +80,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             clock=clock,
             randomness=SystemRandomness(),
             kinesis=FastKinesis(caller, build_kinesis(clients)),
-            tables=build_tables(settings, clients, clock, updates),
+            tables=build_tables(settings, clients, clock, update_item),
             transactions=build_transactions(clients),
             children=children,
             log=log,

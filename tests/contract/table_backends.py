@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from kcl_daemon.aws.build import open_updates
+from kcl_daemon.aws.build import open_update_item
 from kcl_daemon.aws.calls import CallLimiters, Item
-from kcl_daemon.aws.dynamodb import DynamoTable, DynamoTransactions, TableUpdates
+from kcl_daemon.aws.dynamodb import DynamoTable, DynamoTransactions, UpdateItem
 from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.tables import TableSpec, creation_request
 from kcl_daemon.ports import Table, Transactions
@@ -71,16 +71,15 @@ def _in_memory() -> Generator[Store, None, None]:
     yield Store(new_table, old_table, transactions)
 
 
-class EachOnItsOwn:
+def _each_on_its_own(clients: Clients) -> UpdateItem:
     """Updates over the daemon's own transport; the tests have an event loop each, so that no connection outlives a call."""
 
-    def __init__(self, clients: Clients) -> None:
-        self._clients = clients
+    async def update(request: UpdateItemInputTypeDef) -> Item:
+        async with open_update_item(clients, LoopClock()) as update_item:
+            assert update_item is not None
+            return await update_item(request)
 
-    async def update(self, request: UpdateItemInputTypeDef) -> Item:
-        async with open_updates(self._clients, LoopClock()) as updates:
-            assert updates is not None
-            return await updates.update(request)
+    return update
 
 
 def _over_http() -> AbstractContextManager[Store]:
@@ -88,17 +87,19 @@ def _over_http() -> AbstractContextManager[Store]:
 
 
 def _over_own_transport() -> AbstractContextManager[Store]:
-    return _dynamodb(EachOnItsOwn)
+    return _dynamodb(_each_on_its_own)
 
 
 @contextmanager
-def _dynamodb(way: Callable[[Clients], TableUpdates | None]) -> Generator[Store, None, None]:
+def _dynamodb(way: Callable[[Clients], UpdateItem | None]) -> Generator[Store, None, None]:
     with DynamoDbServer() as server, local_clients(dynamodb=server.url) as clients:
-        limiters, updates = CallLimiters(), way(clients)
+        limiters, update_item = CallLimiters(), way(clients)
 
         def new_table(with_index: bool) -> Table:
             spec = TableSpec(_name(), "leaseKey", with_index)
-            return DynamoTable(spec, clients.dynamodb, limiters.leases, clock=QuickClock(), updates=updates)
+            return DynamoTable(
+                spec, clients.dynamodb, limiters.leases, clock=QuickClock(), update_item=update_item
+            )
 
         def old_table() -> Table:
             table = new_table(True)

@@ -14,9 +14,9 @@ from kcl_daemon.aws.calls import CallLimiters
 from kcl_daemon.aws.dynamodb import (
     DynamoTable,
     DynamoTransactions,
-    FastUpdates,
-    TableUpdates,
+    UpdateItem,
     condition_failed,
+    http_update_item,
 )
 from kcl_daemon.aws.kinesis import AwsConsumers, AwsKinesis
 from kcl_daemon.aws.other_services import GlueSchemas
@@ -38,8 +38,9 @@ _DYNAMODB_CONTENT: Final = "application/x-amz-json-1.0"
 
 
 def build_tables(
-    settings: Settings, clients: Clients, clock: Clock, updates: TableUpdates | None = None
+    settings: Settings, clients: Clients, clock: Clock, update_item: UpdateItem | None = None
 ) -> Tables:
+    """Without `update_item` the SDK makes that call too."""
     limiters = CallLimiters()
     options = settings.tables
     leases = TableSpec(settings.lease_table, KEY, has_owner_index=True, options=options.leases)
@@ -47,7 +48,7 @@ def build_tables(
     coordinator = TableSpec(settings.coordinator_table, _COORDINATOR_KEY, options=options.coordinator)
     client = clients.dynamodb
     return Tables(
-        leases=DynamoTable(leases, client, limiters.leases, clock=clock, updates=updates),
+        leases=DynamoTable(leases, client, limiters.leases, clock=clock, update_item=update_item),
         worker_metrics=DynamoTable(workers, client, limiters.others, clock=clock),
         coordinator=DynamoTable(coordinator, client, limiters.others, clock=clock),
     )
@@ -96,7 +97,7 @@ async def open_json_client(
 
 
 @asynccontextmanager
-async def open_updates(clients: Clients, clock: Clock) -> AsyncGenerator[TableUpdates | None, None]:
+async def open_update_item(clients: Clients, clock: Clock) -> AsyncGenerator[UpdateItem | None, None]:
     """The fast way to renew leases and write checkpoints, on its own connections.
 
     Yields None if DynamoDB endpoints must be discovered: only the SDK can do that.
@@ -116,7 +117,7 @@ async def open_updates(clients: Clients, clock: Clock) -> AsyncGenerator[TableUp
         means=condition_failed,
     )
     async with _closing(caller):
-        yield FastUpdates(caller)
+        yield http_update_item(caller)
 
 
 @asynccontextmanager

@@ -1,28 +1,21 @@
-"""`Table` and `Transactions` over DynamoDB.
+"""`Table` and `Transactions` over DynamoDB: rows, conditions and updates as attributes and expressions.
 
-UpdateItem renews leases and writes checkpoints; it uses the SDK or, with less CPU, the daemon's own
-transport.
-
-Rows, conditions and updates as DynamoDB attributes and expressions.
-
-Must agree with `kcl_daemon.leases.row`.
-
-Attributes of foreign types (NULL, BOOL, NS, BS) are left out of rows read and stay in the table.
+Must agree with `kcl_daemon.leases.row`. Attributes of foreign types (NULL, BOOL, NS, BS) are left out of rows read and stay in the table.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar, assert_never, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, cast
 
 import msgspec
 
 from kcl_daemon.aws.calls import CallLimiter, ConditionFailed, Item, TableLimiters, TransactionCancelled
-from kcl_daemon.aws.tables import READY_WITHIN_S, TableMaker, TableSpec
+from kcl_daemon.aws.tables import READY_WITHIN_S, TableAdmin, TableSpec
 from kcl_daemon.errors import InvalidRequest, TableNotFound, Unavailable
 from kcl_daemon.leases.row import (
     OWNER,
@@ -40,30 +33,29 @@ from kcl_daemon.leases.row import (
     Value,
     WriteResult,
 )
-from kcl_daemon.ports import Clock, CommitResult, Table, TablePart, TableState
+from kcl_daemon.ports import Clock, CommitResult, TablePart
 from kcl_daemon.transport.caller import AwsJsonClient
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_dynamodb.type_defs import (
         AttributeValueTypeDef,
+        ConditionCheckTypeDef,
         DeleteItemInputTypeDef,
+        DeleteTypeDef,
         PutItemInputTypeDef,
+        PutTypeDef,
         QueryInputTypeDef,
         ScanInputTypeDef,
+        TransactWriteItemTypeDef,
         UpdateItemInputTypeDef,
     )
 
     from kcl_daemon.errors import AwsError
     from kcl_daemon.transport.caller import ErrorResponse
 
-    Write = TypeVar("Write", PutItemInputTypeDef, UpdateItemInputTypeDef, DeleteItemInputTypeDef)
-    from mypy_boto3_dynamodb.type_defs import (
-        ConditionCheckTypeDef,
-        DeleteTypeDef,
-        PutTypeDef,
-        TransactWriteItemTypeDef,
-    )
+    Write: TypeAlias = PutItemInputTypeDef | UpdateItemInputTypeDef | DeleteItemInputTypeDef
+    Part: TypeAlias = ConditionCheckTypeDef | PutTypeDef | DeleteTypeDef
 
 
 _DIGITS_MAX: Final = 38
@@ -230,30 +222,16 @@ _CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 _NO_ANSWER: Final = "the answer has no Attributes"
 
 
-class TableUpdates(Protocol):
-    async def update(self, request: UpdateItemInputTypeDef) -> Item:
-        """Update with ReturnValues=ALL_NEW; return all attributes.
+UpdateItem: TypeAlias = "Callable[[UpdateItemInputTypeDef], Awaitable[Item]]"
+"""Renews a lease or writes a checkpoint: updates with ReturnValues=ALL_NEW, and returns all attributes.
 
-        Sent once; if cancelled, it may still take effect.
+Sent once; if cancelled, it may still take effect.
 
-        Raises:
-            ConditionFailed: its condition does not hold.
-            Unavailable: it may have taken effect or not.
-            AwsError: it was refused otherwise.
-        """
-        ...
-
-
-class SdkUpdates:
-    def __init__(self, client: DynamoDBClient, limiter: CallLimiter) -> None:
-        self._client = client
-        self._limiter = limiter
-
-    async def update(self, request: UpdateItemInputTypeDef) -> Item:
-        answer = await self._limiter.run(_OPERATION, partial(self._client.update_item, **request))
-        if "Attributes" not in answer:
-            raise Unavailable(_NO_ANSWER, operation=_OPERATION)
-        return answer["Attributes"]
+Raises:
+    ConditionFailed: its condition does not hold.
+    Unavailable: it may have taken effect or not.
+    AwsError: it was refused otherwise.
+"""
 
 
 class _Answer(msgspec.Struct, gc=False):
@@ -264,14 +242,13 @@ class _Answer(msgspec.Struct, gc=False):
 _answers: Final = msgspec.json.Decoder(_Answer)
 
 
-class FastUpdates:
-    """Make `caller` with `condition_failed`."""
+def http_update_item(caller: AwsJsonClient) -> UpdateItem:
+    """With less CPU than the SDK. Make `caller` with `condition_failed`."""
 
-    def __init__(self, caller: AwsJsonClient) -> None:
-        self._caller = caller
+    async def update_item(request: UpdateItemInputTypeDef) -> Item:
+        return await caller.call(_OPERATION, cast("Mapping[str, object]", request), _updated, once=True)
 
-    async def update(self, request: UpdateItemInputTypeDef) -> Item:
-        return await self._caller.call(_OPERATION, cast("Mapping[str, object]", request), _updated, once=True)
+    return update_item
 
 
 def condition_failed(refusal: ErrorResponse, operation: str) -> AwsError | None:
@@ -316,7 +293,9 @@ def _attribute(raw: object) -> object:
 _INDEX_WORDS: Final = ("specified index", "global secondary index")
 
 
-class DynamoTable:
+class DynamoTable(TableAdmin):
+    """Without `update_item` the SDK makes that call too."""
+
     def __init__(
         self,
         spec: TableSpec,
@@ -325,13 +304,10 @@ class DynamoTable:
         *,
         clock: Clock,
         ready_within_s: float = READY_WITHIN_S,
-        updates: TableUpdates | None = None,
+        update_item: UpdateItem | None = None,
     ) -> None:
-        self._spec = spec
-        self._client = client
-        self._limiters = limiters
-        self._updates = updates or SdkUpdates(client, limiters.writes)
-        self._maker = TableMaker(spec, client, limiters, clock=clock, ready_within_s=ready_within_s)
+        super().__init__(spec, client, limiters, clock=clock, ready_within_s=ready_within_s)
+        self._update_item = update_item or self._update_by_sdk
 
     @property
     def name(self) -> str:
@@ -340,21 +316,6 @@ class DynamoTable:
     @property
     def key_attribute(self) -> str:
         return self._spec.key_attribute
-
-    async def describe(self) -> TableState | None:
-        return await self._maker.describe()
-
-    async def ensure(self) -> bool:
-        return await self._maker.ensure()
-
-    async def add_owner_index(self) -> None:
-        await self._maker.add_index()
-
-    async def remove_owner_index(self) -> None:
-        await self._maker.remove_index()
-
-    async def enable_recovery(self) -> None:
-        await self._maker.enable_recovery()
 
     async def get(self, key: str) -> Row | None:
         call = partial(self._client.get_item, TableName=self.name, Key=self._key(key), ConsistentRead=True)
@@ -399,7 +360,7 @@ class DynamoTable:
         key = check_key(row.get(self.key_attribute), key_attribute=self.key_attribute)
         item, placeholders = encode_row(row), Placeholders()
         request: PutItemInputTypeDef = {"TableName": self.name, "Item": item}
-        _complete(request, condition_expression(require, placeholders), placeholders)
+        _complete(request, require, placeholders)
         try:
             await self._limiters.writes.run("PutItem", partial(self._client.put_item, **request))
         except ConditionFailed as refused:
@@ -416,9 +377,9 @@ class DynamoTable:
         changes = update_expression(update, placeholders, key_attribute=self.key_attribute)
         if changes:
             request["UpdateExpression"] = changes
-        _complete(request, condition_expression(update.require, placeholders), placeholders)
+        _complete(request, update.require, placeholders)
         try:
-            item = await self._updates.update(request)
+            item = await self._update_item(request)
         except ConditionFailed as refused:
             return await self._refused(update.key, refused)
         return WriteResult(applied=True, row=decode_row(item))
@@ -426,12 +387,18 @@ class DynamoTable:
     async def delete(self, key: str, require: Conditions = ()) -> WriteResult:
         placeholders = Placeholders()
         request: DeleteItemInputTypeDef = {"TableName": self.name, "Key": self._key(key)}
-        _complete(request, condition_expression(require, placeholders), placeholders)
+        _complete(request, require, placeholders)
         try:
             await self._limiters.writes.run("DeleteItem", partial(self._client.delete_item, **request))
         except ConditionFailed as refused:
             return await self._refused(key, refused)
         return WriteResult(applied=True, row=None)
+
+    async def _update_by_sdk(self, request: UpdateItemInputTypeDef) -> Item:
+        answer = await self._limiters.writes.run(_OPERATION, partial(self._client.update_item, **request))
+        if "Attributes" not in answer:
+            raise Unavailable(_NO_ANSWER, operation=_OPERATION)
+        return answer["Attributes"]
 
     def _key(self, key: str) -> dict[str, AttributeValueTypeDef]:
         return {self.key_attribute: {"S": check_key(key, key_attribute=self.key_attribute)}}
@@ -453,10 +420,15 @@ class DynamoTable:
         return list[Item](answer["Items"]), answer.get("LastEvaluatedKey")
 
 
-def _complete(request: Write, condition: str, placeholders: Placeholders) -> None:
-    if condition:
-        request["ConditionExpression"] = condition
+def _complete(request: Write, require: Conditions, placeholders: Placeholders) -> None:
+    if require:
         request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+    _add_expressions(request, require, placeholders)
+
+
+def _add_expressions(request: Write | Part, require: Conditions, placeholders: Placeholders) -> None:
+    if require:
+        request["ConditionExpression"] = condition_expression(require, placeholders)
     if placeholders.names:
         request["ExpressionAttributeNames"] = placeholders.names
     if placeholders.values:
@@ -519,32 +491,19 @@ def _transactions_item(part: TablePart) -> TransactWriteItemTypeDef:
                 "Key": _key(part),
                 "ConditionExpression": "",
             }
-            _transactions_complete(check, require)
+            _add_expressions(check, require, Placeholders())
             return {"ConditionCheck": check}
         case RowPut(row, require):
             put: PutTypeDef = {"TableName": part.table.name, "Item": encode_row(row)}
-            _transactions_complete(put, require)
+            _add_expressions(put, require, Placeholders())
             return {"Put": put}
         case RowDelete(_, require):
             delete: DeleteTypeDef = {"TableName": part.table.name, "Key": _key(part)}
-            _transactions_complete(delete, require)
+            _add_expressions(delete, require, Placeholders())
             return {"Delete": delete}
         case _:
             assert_never(part.what)
 
 
 def _key(part: TablePart) -> dict[str, AttributeValueTypeDef]:
-    table: Table = part.table
-    return {table.key_attribute: {"S": row_key(part)}}
-
-
-def _transactions_complete(
-    request: ConditionCheckTypeDef | PutTypeDef | DeleteTypeDef, require: Conditions
-) -> None:
-    placeholders = Placeholders()
-    condition = condition_expression(require, placeholders)
-    if condition:
-        request["ConditionExpression"] = condition
-        request["ExpressionAttributeNames"] = placeholders.names
-    if placeholders.values:
-        request["ExpressionAttributeValues"] = placeholders.values
+    return {part.table.key_attribute: {"S": row_key(part)}}

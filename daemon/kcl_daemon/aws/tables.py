@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     )
 
 
-_READY: Final = frozenset({"ACTIVE", "UPDATING"})
+# A table is UPDATING while its index is built.
+_USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def state_of(spec: TableSpec, table: TableDescriptionTypeDef) -> TableState:
     if index is None:
         state = IndexState.ABSENT
     else:
-        state = IndexState.ACTIVE if index.get("IndexStatus") in _READY else IndexState.BUILDING
+        state = IndexState.ACTIVE if index.get("IndexStatus") in _USABLE else IndexState.BUILDING
     return TableState(state, tuple(_differences(spec.options, table)))
 
 
@@ -182,13 +183,13 @@ READY_WITHIN_S: Final = 600.0
 _POLL_FIRST_S: Final = 0.2
 _POLL_MOST_S: Final = 2.0
 _POLL_GROWTH: Final = 1.5
-# A table is UPDATING while its index is built.
-_USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
 _TRANSIENT_STATUSES: Final = frozenset({"CREATING", "DELETING"})
 _PENDING_STATUSES: Final[TableDescriptionTypeDef] = {"TableStatus": "CREATING"}
 
 
-class TableMaker:
+class TableAdmin:
+    """The table itself, not its rows."""
+
     def __init__(
         self,
         spec: TableSpec,
@@ -236,7 +237,7 @@ class TableMaker:
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * _POLL_GROWTH, _POLL_MOST_S)
 
-    async def add_index(self) -> None:
+    async def add_owner_index(self) -> None:
         """Start building the index by owner; the table stays usable.
 
         Raises:
@@ -244,20 +245,12 @@ class TableMaker:
             Unavailable: the table is being changed.
             InvalidRequest: for example, the index exists.
         """
-        table = await self._describe()
-        if table is None:
-            raise TableNotFound(f"table {self._spec.name} does not exist", operation="UpdateTable")
-        request = index_request(self._spec, table)
+        request = index_request(self._spec, await self._existing())
         await self._limiters.writes.run("UpdateTable", partial(self._client.update_table, **request))
 
-    async def remove_index(self) -> None:
-        """Errors as `add_index`; InvalidRequest if there is no index."""
-        table = await self._describe()
-        if table is None:
-            raise TableNotFound(f"table {self._spec.name} does not exist", operation="UpdateTable")
-        if not any(
-            index.get("IndexName") == OWNER_INDEX for index in table.get("GlobalSecondaryIndexes", [])
-        ):
+    async def remove_owner_index(self) -> None:
+        """Errors as `add_owner_index`; InvalidRequest if there is no index."""
+        if _owner_index(await self._existing()) is None:
             raise InvalidRequest(f"table {self._spec.name} has no index by owner", operation="UpdateTable")
         call = partial(
             self._client.update_table,
@@ -295,6 +288,12 @@ class TableMaker:
         if "Table" not in answer:
             raise Unavailable("the answer has no Table", operation="DescribeTable")
         return answer["Table"]
+
+    async def _existing(self) -> TableDescriptionTypeDef:
+        table = await self._describe()
+        if table is None:
+            raise TableNotFound(f"table {self._spec.name} does not exist", operation="UpdateTable")
+        return table
 
     async def _create(self) -> TableDescriptionTypeDef | None:
         """Return None if another worker is creating it now."""

@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from kcl_daemon.aws.access import AwsAccess
-from kcl_daemon.aws.build import open_updates
+from kcl_daemon.aws.build import open_update_item
 from kcl_daemon.aws.calls import CallLimiters, ConditionFailed, Item
-from kcl_daemon.aws.dynamodb import TableUpdates
+from kcl_daemon.aws.dynamodb import UpdateItem
 from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, TableNotFound, Throttled, Unavailable
 from kcl_daemon.transport.pool import ServiceEndpoint
 from tests.contract.aws_access import local_clients
@@ -40,18 +40,16 @@ class Ahead(LoopClock):
 @asynccontextmanager
 async def updating(
     script: Script, clock: LoopClock | None = None
-) -> AsyncGenerator[tuple[Server, TableUpdates]]:
+) -> AsyncGenerator[tuple[Server, UpdateItem]]:
     async with serving(script) as server:
         with local_clients(dynamodb=f"http://127.0.0.1:{server.port}") as clients:
-            async with open_updates(clients, clock or LoopClock()) as updates:
+            async with open_update_item(clients, clock or LoopClock()) as updates:
                 assert updates is not None
                 yield server, updates
 
 
-async def update(updates: TableUpdates) -> Item:
-    return await updates.update(
-        {"TableName": "t", "Key": {"leaseKey": {"S": "k"}}, "ReturnValues": "ALL_NEW"}
-    )
+async def update(updates: UpdateItem) -> Item:
+    return await updates({"TableName": "t", "Key": {"leaseKey": {"S": "k"}}, "ReturnValues": "ALL_NEW"})
 
 
 async def test_an_update_is_the_request_that_the_sdk_would_send() -> None:
@@ -144,8 +142,8 @@ async def test_an_update_goes_where_the_sdk_would_send_it(
 async def test_where_endpoints_are_discovered_the_sdk_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_DISCOVERY_ENABLED", "true")
     with local_clients(real_dynamodb=True) as clients:
-        async with open_updates(clients, LoopClock()) as updates:
+        async with open_update_item(clients, LoopClock()) as updates:
             assert updates is None
     with local_clients(dynamodb="http://127.0.0.1:1") as clients:
-        async with open_updates(clients, LoopClock()) as updates:
+        async with open_update_item(clients, LoopClock()) as updates:
             assert updates is not None, "an endpoint that is given is not discovered"
