@@ -106,7 +106,7 @@ def _dynamodb(way: Callable[[Clients], UpdateItem | None]) -> Generator[Store, N
             clients.dynamodb.create_table(**creation_request(TableSpec(table.name, "leaseKey")))
             return table
 
-        yield Store(new_table, old_table, DynamoTransactions(clients.dynamodb, limiters.other_writes))
+        yield Store(new_table, old_table, DynamoTransactions(clients.dynamodb, limiters.others.writes))
 
 
 def _name() -> str:

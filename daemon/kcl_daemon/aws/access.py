@@ -14,6 +14,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from anyio import CapacityLimiter, Semaphore, to_thread
+from anyio.lowlevel import checkpoint
 from botocore import xform_name
 from botocore.awsrequest import AWSPreparedRequest, HeadersDict
 from botocore.credentials import RefreshableCredentials
@@ -23,6 +24,7 @@ from botocore.utils import get_environ_proxies
 from kcl_daemon.aws.calls import SDK_ERRORS, CallLimiter
 from kcl_daemon.errors import AccessDenied, Unavailable
 from kcl_daemon.ports import Clock
+from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
 from kcl_daemon.transport.http1 import ConnectionBroken, Framing, Head
 from kcl_daemon.transport.pool import (
     LARGE_BODIES_AT_ONCE,
@@ -252,12 +254,20 @@ async def _blocking(call: Callable[[], T], limiter: CapacityLimiter) -> T:
 _SILENCE_S: Final = 10.0
 
 
-def plain_transports(
-    access: ServiceAccess, *, ca_bundle: str | None, clock: Clock
-) -> Callable[[ServiceEndpoint], HttpTransport]:
+@asynccontextmanager
+async def open_client(
+    access: ServiceAccess,
+    api: JsonApi,
+    clock: Clock,
+    *,
+    ca_bundle: str | None,
+    pack: Callable[[bytes], bytes | None] | None = None,
+    on_date: Callable[[float], None] | None = None,
+) -> AsyncGenerator[AwsJsonClient, None]:
+    """`pack` and `on_date` as in `AwsJsonClient`."""
     large = Semaphore(LARGE_BODIES_AT_ONCE)
 
-    def wire(target: ServiceEndpoint) -> HttpTransport:
+    def transport_of(target: ServiceEndpoint) -> HttpTransport:
         proxies = proxies_for(target)
         if proxies:
             return ProxyTransport(target, proxies, ca_bundle=ca_bundle, silence_s=_SILENCE_S)
@@ -265,4 +275,9 @@ def plain_transports(
             ConnectionPool(target, access.tls, silence_s=_SILENCE_S, now_s=clock.monotonic), large
         )
 
-    return wire
+    client = AwsJsonClient(access, api, clock=clock, transport_of=transport_of, pack=pack, on_date=on_date)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+        await checkpoint()  # closed transports release their sockets later

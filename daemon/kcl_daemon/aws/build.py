@@ -6,11 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from anyio.lowlevel import checkpoint
-
-from kcl_daemon import __version__
-from kcl_daemon.aws.access import AwsAccess, plain_transports
-from kcl_daemon.aws.calls import CallLimiters
+from kcl_daemon.aws.access import AwsAccess, open_client
 from kcl_daemon.aws.dynamodb import (
     DynamoTable,
     DynamoTransactions,
@@ -23,25 +19,25 @@ from kcl_daemon.aws.other_services import GlueSchemas
 from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.tables import TableSpec
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import StreamNotFound, TableNotFound
+from kcl_daemon.errors import TableNotFound
 from kcl_daemon.leases.row import KEY
 from kcl_daemon.ports import Clock, FanOut, Kinesis, Schemas, Tables, Transactions
-from kcl_daemon.transport.caller import AwsJsonClient, ignore_date
+from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
 from kcl_daemon.transport.event_stream import HttpFanOut
-from kcl_daemon.transport.kinesis import TARGET_PREFIX
+from kcl_daemon.transport.kinesis import KINESIS_API
 
 _WORKER_KEY: Final = "wid"
 _COORDINATOR_KEY: Final = "key"
-_USER_AGENT: Final = f"kcl-daemon/{__version__}"
-_DYNAMODB_PREFIX: Final = "DynamoDB_20120810."
-_DYNAMODB_CONTENT: Final = "application/x-amz-json-1.0"
+_DYNAMODB_API: Final = JsonApi(
+    "DynamoDB_20120810.", TableNotFound, "application/x-amz-json-1.0", error_of=condition_failed
+)
 
 
 def build_tables(
     settings: Settings, clients: Clients, clock: Clock, update_item: UpdateItem | None = None
 ) -> Tables:
     """Without `update_item` the SDK makes that call too."""
-    limiters = CallLimiters()
+    limiters = clients.limiters
     options = settings.tables
     leases = TableSpec(settings.lease_table, KEY, has_owner_index=True, options=options.leases)
     workers = TableSpec(settings.worker_metrics_table, _WORKER_KEY, options=options.worker_metrics)
@@ -55,45 +51,35 @@ def build_tables(
 
 
 def build_transactions(clients: Clients) -> Transactions:
-    return DynamoTransactions(clients.dynamodb, CallLimiters().other_writes)
+    return DynamoTransactions(clients.dynamodb, clients.limiters.others.writes)
 
 
 def build_kinesis(clients: Clients) -> Kinesis:
-    return AwsKinesis(clients.kinesis, CallLimiters().kinesis)
+    return AwsKinesis(clients.kinesis, clients.limiters.kinesis)
 
 
 def build_consumers(clients: Clients) -> AwsConsumers:
-    return AwsConsumers(clients.kinesis, CallLimiters().kinesis)
+    return AwsConsumers(clients.kinesis, clients.limiters.kinesis)
 
 
 def build_fan_out(clients: Clients, caller: AwsJsonClient) -> FanOut:
-    return HttpFanOut(caller, AwsConsumers(clients.kinesis, CallLimiters().kinesis))
+    return HttpFanOut(caller, AwsConsumers(clients.kinesis, clients.limiters.kinesis))
 
 
 def build_schemas(clients: Clients) -> Schemas | None:
-    return None if clients.glue is None else GlueSchemas(clients.glue, CallLimiters().schemas)
+    return None if clients.glue is None else GlueSchemas(clients.glue, clients.limiters.schemas)
 
 
 @asynccontextmanager
 async def open_json_client(
-    clients: Clients,
-    clock: Clock,
-    *,
-    on_date: Callable[[float], None] = ignore_date,
+    clients: Clients, clock: Clock, *, on_date: Callable[[float], None] | None = None
 ) -> AsyncGenerator[AwsJsonClient, None]:
     """Kinesis over the daemon's own transport. `on_date` now and then receives the service's epoch time."""
-    access = AwsAccess(clients.of_kinesis, CallLimiters().kinesis)
-    caller = AwsJsonClient(
-        access,
-        clock=clock,
-        wire=plain_transports(access, ca_bundle=clients.ca_bundle, clock=clock),
-        prefix=TARGET_PREFIX,
-        user_agent=_USER_AGENT,
-        not_found=StreamNotFound,
-        on_date=on_date,
-    )
-    async with _closing(caller):
-        yield caller
+    access = AwsAccess(clients.of_kinesis, clients.limiters.kinesis)
+    async with open_client(
+        access, KINESIS_API, clock, ca_bundle=clients.ca_bundle, on_date=on_date
+    ) as client:
+        yield client
 
 
 @asynccontextmanager
@@ -105,25 +91,6 @@ async def open_update_item(clients: Clients, clock: Clock) -> AsyncGenerator[Upd
     if clients.discovers_dynamodb:
         yield None
         return
-    access = AwsAccess(clients.of_dynamodb, CallLimiters().reads)
-    caller = AwsJsonClient(
-        access,
-        clock=clock,
-        wire=plain_transports(access, ca_bundle=clients.ca_bundle, clock=clock),
-        prefix=_DYNAMODB_PREFIX,
-        user_agent=_USER_AGENT,
-        not_found=TableNotFound,
-        content_type=_DYNAMODB_CONTENT,
-        means=condition_failed,
-    )
-    async with _closing(caller):
-        yield http_update_item(caller)
-
-
-@asynccontextmanager
-async def _closing(caller: AwsJsonClient) -> AsyncGenerator[None, None]:
-    try:
-        yield
-    finally:
-        await caller.aclose()
-        await checkpoint()  # closed transports release their sockets later
+    access = AwsAccess(clients.of_dynamodb, clients.limiters.leases.writes)
+    async with open_client(access, _DYNAMODB_API, clock, ca_bundle=clients.ca_bundle) as client:
+        yield http_update_item(client)

@@ -6,7 +6,7 @@ Lease writes have their own limiter: a renewal behind slow reads can lose the le
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -185,30 +185,12 @@ class TableLimiters:
     writes: CallLimiter
 
 
-def _table_limiter(slots: int) -> CallLimiter:
-    return CallLimiter(slots, not_found=TableNotFound)
-
-
-def _kinesis_limiter() -> CallLimiter:
-    return CallLimiter(_KINESIS_CALLS, not_found=StreamNotFound)
-
-
-def _schema_limiter() -> CallLimiter:
-    return CallLimiter(_SCHEMA_CALLS, not_found=SchemaNotFound)
-
-
-@dataclass(frozen=True, slots=True)
 class CallLimiters:
-    lease_writes: CallLimiter = field(default_factory=lambda: _table_limiter(_LEASE_WRITES))
-    other_writes: CallLimiter = field(default_factory=lambda: _table_limiter(_OTHER_WRITES))
-    reads: CallLimiter = field(default_factory=lambda: _table_limiter(_READS))
-    kinesis: CallLimiter = field(default_factory=_kinesis_limiter)
-    schemas: CallLimiter = field(default_factory=_schema_limiter)
+    """Made once for all adapters of a daemon (`Clients.limiters`)."""
 
-    @property
-    def leases(self) -> TableLimiters:
-        return TableLimiters(self.reads, self.lease_writes)
-
-    @property
-    def others(self) -> TableLimiters:
-        return TableLimiters(self.reads, self.other_writes)
+    def __init__(self) -> None:
+        reads = CallLimiter(_READS, not_found=TableNotFound)
+        self.leases = TableLimiters(reads, CallLimiter(_LEASE_WRITES, not_found=TableNotFound))
+        self.others = TableLimiters(reads, CallLimiter(_OTHER_WRITES, not_found=TableNotFound))
+        self.kinesis = CallLimiter(_KINESIS_CALLS, not_found=StreamNotFound)
+        self.schemas = CallLimiter(_SCHEMA_CALLS, not_found=SchemaNotFound)

@@ -14,10 +14,8 @@ from ssl import SSLContext
 from typing import Final
 
 import msgspec
-from anyio.lowlevel import checkpoint
 
-from kcl_daemon import __version__
-from kcl_daemon.aws.access import AwsAccess, plain_transports
+from kcl_daemon.aws.access import AwsAccess, open_client
 from kcl_daemon.aws.calls import SDK_ERRORS, CallLimiter, translated
 from kcl_daemon.aws.session import Clients, ServiceClient, Services
 from kcl_daemon.config.metrics_and_page import MetricsLevel
@@ -25,12 +23,11 @@ from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError, ConfigurationError
 from kcl_daemon.ports import Clock, Log, Statistic
-from kcl_daemon.transport.caller import AwsJsonClient
+from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
 from kcl_daemon.transport.pool import AccessKeys, Parameters, ServiceEndpoint
 
 _OPERATION: Final = "PutMetricData"
-_PREFIX: Final = "GraniteServiceVersion20100801."
-_CONTENT: Final = "application/x-amz-json-1.0"
+_API: Final = JsonApi("GraniteServiceVersion20100801.", AwsError, "application/x-amz-json-1.0")
 _CALLS: Final = 1
 # As the SDK does. The fastest level already shrinks a body to a thirtieth.
 _PACKED_FROM_BYTES: Final = 10_240
@@ -143,22 +140,11 @@ async def open_cloudwatch(
         )
         yield None
         return
-    caller = AwsJsonClient(
-        access,
-        clock=clock,
-        wire=plain_transports(access, ca_bundle=clients.ca_bundle, clock=clock),
-        prefix=_PREFIX,
-        user_agent=f"kcl-daemon/{__version__}",
-        not_found=AwsError,
-        content_type=_CONTENT,
-        packs=access.pack,
-    )
     try:
-        yield AwsCloudWatch(caller)
+        async with open_client(access, _API, clock, ca_bundle=clients.ca_bundle, pack=access.pack) as client:
+            yield AwsCloudWatch(client)
     finally:
-        await caller.aclose()
         access.close()
-        await checkpoint()  # closed transports release their sockets later
 
 
 async def _is_local_endpoint(access: LazyAccess) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from http import HTTPStatus
@@ -37,6 +37,7 @@ from kcl_daemon.aws.calls import (
     GLUE_CONNECTIONS,
     KINESIS_CONNECTIONS,
     SDK_ERRORS,
+    CallLimiters,
     translated,
 )
 from kcl_daemon.config.services import CredentialsProvider, CredentialsSource, Endpoints, ServiceSettings
@@ -210,6 +211,7 @@ class Clients:
     ca_bundle: str | None
     glue: GlueClient | None = None
     discovers_dynamodb: bool = False
+    limiters: CallLimiters = field(default_factory=CallLimiters)
 
     @property
     def of_kinesis(self) -> ServiceClient:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from kcl_daemon import __version__
 from kcl_daemon.errors import AwsError, Unavailable
 from kcl_daemon.ports import Clock
 from kcl_daemon.transport.http1 import ConnectionBroken, Head
@@ -94,20 +95,34 @@ def date_of(head: Head) -> float | None:
 CONTENT_TYPE: Final = "application/x-amz-json-1.1"
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _PATH_SAFE: Final = "/~"
+_USER_AGENT: Final = f"kcl-daemon/{__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonApi:
+    """How one service is called.
+
+    Args:
+        prefix: before the operation in `X-Amz-Target`.
+        not_found: the error for a missing resource.
+        error_of: maps errors beyond the common codes.
+    """
+
+    prefix: str
+    not_found: type[AwsError]
+    content_type: str = CONTENT_TYPE
+    error_of: Callable[[ErrorResponse, str], AwsError | None] | None = None
 
 
 class Signer:
-    def __init__(
-        self, target: ServiceEndpoint, *, prefix: str, user_agent: str, content_type: str = CONTENT_TYPE
-    ) -> None:
+    def __init__(self, target: ServiceEndpoint, api: JsonApi) -> None:
         self._target = target
-        self._prefix = prefix
-        self._content_type = content_type
+        self._api = api
         self._canonical_path = quote(target.path, safe=_PATH_SAFE)
         self._host = target.host
         self._start = (
-            f"POST {target.path} HTTP/1.1\r\nHost: {self._host}\r\nUser-Agent: {user_agent}\r\n"
-            f"Content-Type: {content_type}\r\n"
+            f"POST {target.path} HTTP/1.1\r\nHost: {self._host}\r\nUser-Agent: {_USER_AGENT}\r\n"
+            f"Content-Type: {api.content_type}\r\n"
         )
         self._day_key: tuple[str, str, bytes] | None = None
 
@@ -119,25 +134,25 @@ class Signer:
         The service refuses an `epoch_s` some minutes off. `encoding`, such as `gzip`, is not signed.
         """
         date = strftime("%Y%m%dT%H%M%SZ", gmtime(epoch_s))
-        api = f"{self._prefix}{operation}"
-        names, signature = self._signature(api, body, keys, date)
+        name = f"{self._api.prefix}{operation}"
+        names, signature = self._signature(name, body, keys, date)
         scope = self._scope(date)
         token = f"X-Amz-Security-Token: {keys.token}\r\n" if keys.token else ""
         encoded = f"Content-Encoding: {encoding}\r\n" if encoding else ""
         return (
-            f"{self._start}X-Amz-Target: {api}\r\nX-Amz-Date: {date}\r\n{token}{encoded}"
+            f"{self._start}X-Amz-Target: {name}\r\nX-Amz-Date: {date}\r\n{token}{encoded}"
             f"Authorization: {_ALGORITHM} Credential={keys.access_key}/{scope}, SignedHeaders={names}, "
             f"Signature={signature}\r\nContent-Length: {len(body)}\r\n\r\n"
         ).encode("latin-1")
 
-    def _signature(self, api: str, body: bytes, keys: AccessKeys, date: str) -> tuple[str, str]:
+    def _signature(self, name: str, body: bytes, keys: AccessKeys, date: str) -> tuple[str, str]:
         token, token_name = "", ""
         if keys.token:
             token, token_name = f"x-amz-security-token:{keys.token}\n", "x-amz-security-token;"
         names = f"content-type;host;x-amz-date;{token_name}x-amz-target"
         canonical = (
-            f"POST\n{self._canonical_path}\n\ncontent-type:{self._content_type}\nhost:{self._host}\n"
-            f"x-amz-date:{date}\n{token}x-amz-target:{api}\n\n{names}\n{sha256(body).hexdigest()}"
+            f"POST\n{self._canonical_path}\n\ncontent-type:{self._api.content_type}\nhost:{self._host}\n"
+            f"x-amz-date:{date}\n{token}x-amz-target:{name}\n\n{names}\n{sha256(body).hexdigest()}"
         )
         digest = sha256(canonical.encode()).hexdigest()
         text = f"{_ALGORITHM}\n{date}\n{self._scope(date)}\n{digest}"
@@ -163,12 +178,6 @@ _DATED_EVERY_S: Final = 10.0
 _PACKED: Final = "gzip"
 
 
-def ignore_date(_server_s: float) -> None: ...
-
-
-def _not_packed(_body: bytes) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ResponseStream:
     """A successful answer whose body is still arriving.
@@ -187,40 +196,29 @@ class AwsJsonClient:
     sent again with the server's time, which then stays in use.
 
     Args:
-        wire: makes the transport of an endpoint.
-        prefix: before the operation in `X-Amz-Target`.
-        not_found: the error for a missing resource.
-        means: maps errors beyond the common codes.
+        transport_of: makes the transport of an endpoint.
+        pack: gzips a body; None: send it plain.
         on_date: now and then receives the service's epoch time.
-        packs: gzips a body; None: send it plain.
     """
 
     def __init__(
         self,
         access: ServiceAccess,
+        api: JsonApi,
         *,
         clock: Clock,
-        wire: Callable[[ServiceEndpoint], HttpTransport],
-        prefix: str,
-        user_agent: str,
-        not_found: type[AwsError],
-        content_type: str = CONTENT_TYPE,
-        means: Callable[[ErrorResponse, str], AwsError | None] | None = None,
-        packs: Callable[[bytes], bytes | None] = _not_packed,
-        on_date: Callable[[float], None] = ignore_date,
+        transport_of: Callable[[ServiceEndpoint], HttpTransport],
+        pack: Callable[[bytes], bytes | None] | None = None,
+        on_date: Callable[[float], None] | None = None,
     ) -> None:
         self._access = access
+        self._api = api
         self._clock = clock
-        self._wire = wire
-        self._prefix = prefix
-        self._user_agent = user_agent
-        self._not_found = not_found
-        self._content_type = content_type
-        self._means = means
-        self._packs = packs
+        self._transport_of = transport_of
+        self._pack = pack
+        self._on_date = on_date
         self._routes: dict[ServiceEndpoint, tuple[Signer, HttpTransport]] = {}
         self._skew_s = 0.0
-        self._on_date = on_date
         self._dated_s = -_DATED_EVERY_S
 
     async def call(
@@ -267,8 +265,8 @@ class AwsJsonClient:
 
     async def aclose(self) -> None:
         while self._routes:
-            _, (_, wire) = self._routes.popitem()
-            await wire.aclose()
+            _, (_, transport) = self._routes.popitem()
+            await transport.aclose()
 
     async def _call(
         self, operation: str, parameters: Parameters, read: Callable[[bytearray], T], *, once: bool
@@ -281,14 +279,14 @@ class AwsJsonClient:
             self._report_date(head)
             return read(answer)
 
-        return await signed.wire.exchange(signed.head, signed.body, answered, once=once)
+        return await signed.transport.exchange(signed.head, signed.body, answered, once=once)
 
     @asynccontextmanager
     async def _opened(
         self, operation: str, parameters: Parameters, silence_s: float
     ) -> AsyncGenerator[StreamedResponse, None]:
         signed = await self._signed(operation, parameters)
-        async with signed.wire.stream(signed.head, signed.body, silence_s=silence_s) as stream:
+        async with signed.transport.stream(signed.head, signed.body, silence_s=silence_s) as stream:
             if stream.head.status != OK:
                 said = bytearray()
                 async for piece in stream.pieces:
@@ -307,23 +305,21 @@ class AwsJsonClient:
     async def _signed(self, operation: str, parameters: Parameters) -> _SignedRequest:
         target = await self._access.target(operation, parameters)
         keys = await self._access.keys()
-        signer, wire = self._routes.get(target) or self._route(target)
+        signer, transport = self._routes.get(target) or self._route(target)
         plain = msgspec.json.encode(parameters)
-        packed = self._packs(plain)
+        packed = None if self._pack is None else self._pack(plain)
         body, encoding = (plain, None) if packed is None else (packed, _PACKED)
         epoch_s = self._clock.wall_ms() / _MS_PER_S + self._skew_s
         head = signer.head(operation, body, keys, epoch_s=epoch_s, encoding=encoding)
-        return _SignedRequest(head, body, epoch_s, wire)
+        return _SignedRequest(head, body, epoch_s, transport)
 
     def _route(self, target: ServiceEndpoint) -> tuple[Signer, HttpTransport]:
-        signer = Signer(
-            target, prefix=self._prefix, user_agent=self._user_agent, content_type=self._content_type
-        )
-        return self._routes.setdefault(target, (signer, self._wire(target)))
+        route = Signer(target, self._api), self._transport_of(target)
+        return self._routes.setdefault(target, route)
 
     def _report_date(self, head: Head) -> None:
         now_s = self._clock.monotonic()
-        if now_s - self._dated_s < _DATED_EVERY_S:
+        if self._on_date is None or now_s - self._dated_s < _DATED_EVERY_S:
             return
         date_s = date_of(head)
         if date_s is not None:
@@ -340,13 +336,10 @@ class AwsJsonClient:
         except ConnectionBroken as broken:
             raise Unavailable(str(broken), operation=operation) from broken
         except ErrorResponse as refused:
-            particular = None if self._means is None else self._means(refused, operation)
-            raise particular or service_error(
-                refused.code,
-                refused.message,
-                operation=operation,
-                not_found=self._not_found,
-                status=refused.status,
+            api, code = self._api, refused.code
+            own = None if api.error_of is None else api.error_of(refused, operation)
+            raise own or service_error(
+                code, refused.message, operation=operation, not_found=api.not_found, status=refused.status
             ) from refused
 
 
@@ -355,4 +348,4 @@ class _SignedRequest:
     head: bytes
     body: bytes
     epoch_s: float
-    wire: HttpTransport
+    transport: HttpTransport

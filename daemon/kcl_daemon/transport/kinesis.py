@@ -13,12 +13,13 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
+from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import FetchedRecords, Kinesis, ReadFrom, StreamRef, StreamSummary
 from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, Payload, RawRecord
 from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
 from kcl_daemon.transport import service_answers
-from kcl_daemon.transport.caller import AwsJsonClient
+from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 _MS_PER_S: Final = 1000
@@ -98,7 +99,7 @@ def _decode_leniently(body: bytes | bytearray) -> object:
     return json.loads(body.decode("utf-8", "replace"))
 
 
-TARGET_PREFIX: Final = "Kinesis_20131202."
+KINESIS_API: Final = JsonApi("Kinesis_20131202.", StreamNotFound)
 
 
 class FastKinesis:

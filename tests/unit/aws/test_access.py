@@ -189,7 +189,7 @@ async def test_what_somebody_else_has_renewed_is_used() -> None:
         prepared = Clients(clients.kinesis, clients.dynamodb, shared, shared, None)
         reads, writes = (
             AwsAccess(prepared.of_kinesis, CallLimiters().kinesis),
-            AwsAccess(prepared.of_dynamodb, CallLimiters().reads),
+            AwsAccess(prepared.of_dynamodb, CallLimiters().leases.reads),
         )
         assert await reads.keys() == await writes.keys() == AccessKeys("AKID1", "secret", "token")
         now += timedelta(hours=5, minutes=50)

@@ -9,8 +9,9 @@ import anyio
 import pytest
 
 from kcl_daemon.aws.access import ProxyTransport
-from kcl_daemon.errors import StreamNotFound, Throttled, Unavailable
+from kcl_daemon.errors import Throttled, Unavailable
 from kcl_daemon.transport.caller import AwsJsonClient
+from kcl_daemon.transport.kinesis import KINESIS_API
 from tests.unit.fakes import LoopClock
 from tests.unit.transport.scripted import Exchange, FixedAccess, Script, Server, serving
 
@@ -25,16 +26,14 @@ async def through_a_proxy(
     async with serving(script) as proxy:
         caller = AwsJsonClient(
             FixedAccess("http://kinesis.invalid/"),
+            KINESIS_API,
             clock=LoopClock(),
-            wire=lambda target: ProxyTransport(
+            transport_of=lambda target: ProxyTransport(
                 target,
                 {"http": f"http://127.0.0.1:{proxy.port}"},
                 ca_bundle=None,
                 silence_s=silence_s,
             ),
-            prefix="Kinesis_20131202.",
-            user_agent="tests",
-            not_found=StreamNotFound,
         )
         try:
             yield proxy, caller

@@ -134,7 +134,7 @@ async def test_an_update_goes_where_the_sdk_would_send_it(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with local_clients(real_dynamodb=True) as clients:
-        access = AwsAccess(clients.of_dynamodb, CallLimiters().reads)
+        access = AwsAccess(clients.of_dynamodb, CallLimiters().leases.reads)
         found = await access.target("UpdateItem", {"TableName": "t", "Key": {"leaseKey": {"S": "k"}}})
     assert found == ServiceEndpoint(url, "us-east-1", "dynamodb")
 

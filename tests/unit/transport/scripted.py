@@ -12,8 +12,8 @@ import anyio
 from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.tls import TLSListener
 
-from kcl_daemon.errors import StreamNotFound
-from kcl_daemon.transport.caller import AwsJsonClient, ignore_date
+from kcl_daemon.transport.caller import AwsJsonClient
+from kcl_daemon.transport.kinesis import KINESIS_API
 from kcl_daemon.transport.pool import (
     LARGE_BODIES_AT_ONCE,
     AccessKeys,
@@ -112,26 +112,18 @@ async def calling(
     silence_s: float = 60.0,
     tls: ssl.SSLContext | None = None,
     clock: LoopClock | None = None,
-    on_date: Callable[[float], None] = ignore_date,
+    on_date: Callable[[float], None] | None = None,
 ) -> AsyncGenerator[AwsJsonClient, None]:
     """A caller of that endpoint."""
     access, used = FixedAccess(url, tls), clock or LoopClock()
     large = anyio.Semaphore(LARGE_BODIES_AT_ONCE)
 
-    def wire(target: ServiceEndpoint) -> HttpTransport:
+    def transport_of(target: ServiceEndpoint) -> HttpTransport:
         return DirectTransport(
             ConnectionPool(target, access.tls, silence_s=silence_s, now_s=used.monotonic), large
         )
 
-    caller = AwsJsonClient(
-        access,
-        clock=used,
-        wire=wire,
-        prefix="Kinesis_20131202.",
-        user_agent="tests",
-        not_found=StreamNotFound,
-        on_date=on_date,
-    )
+    caller = AwsJsonClient(access, KINESIS_API, clock=used, transport_of=transport_of, on_date=on_date)
     try:
         yield caller
     finally:

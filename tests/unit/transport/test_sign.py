@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.transport.caller import CONTENT_TYPE, Signer
+from kcl_daemon.transport.kinesis import KINESIS_API
 from kcl_daemon.transport.pool import AccessKeys, ServiceEndpoint
 
 PREFIX = "Kinesis_20131202."
@@ -72,7 +73,7 @@ def test_a_signature_is_the_sdks(
     times_s: list[int],
 ) -> None:
     target, keys = ServiceEndpoint(url, region, service), AccessKeys("AKID", secret, token)
-    signer = Signer(target, prefix=PREFIX, user_agent="tests")
+    signer = Signer(target, KINESIS_API)
     for epoch_s in times_s:  # one signer over several days
         reported = headers(signer.head(operation, body, keys, epoch_s=epoch_s))
         assert reported["Authorization"] == by_the_sdk(target, operation, body, keys, epoch_s)
@@ -82,7 +83,7 @@ def test_a_signature_is_the_sdks(
 
 def test_other_keys_sign_at_once() -> None:
     target = ServiceEndpoint("https://kinesis.eu-west-1.amazonaws.com", "eu-west-1", "kinesis")
-    signer = Signer(target, prefix=PREFIX, user_agent="tests")
+    signer = Signer(target, KINESIS_API)
     for keys in (AccessKeys("A", "one"), AccessKeys("B", "two", "token"), AccessKeys("A", "one")):
         reported = headers(signer.head("GetRecords", b"{}", keys, epoch_s=1_795_190_400))
         assert reported["Authorization"] == by_the_sdk(target, "GetRecords", b"{}", keys, 1_795_190_400)
