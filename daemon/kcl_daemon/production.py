@@ -14,12 +14,10 @@ from anyio import to_thread
 
 from kcl_daemon.app import Adapters
 from kcl_daemon.aws.build import (
-    build_fan_out,
-    build_kinesis,
     build_schemas,
     build_tables,
     build_transactions,
-    open_json_client,
+    open_kinesis_client,
     open_update_item,
 )
 from kcl_daemon.aws.cloudwatch import open_cloudwatch
@@ -43,7 +41,8 @@ from kcl_daemon.telemetry.cloudwatch import CloudWatchExporter, CloudWatchOption
 from kcl_daemon.telemetry.prometheus import PrometheusExposition, Totals
 from kcl_daemon.telemetry.recorder import CountedLog, MetricsRecorder
 from kcl_daemon.telemetry.snapshot import Snapshot
-from kcl_daemon.transport.kinesis import FastKinesis
+from kcl_daemon.transport.event_stream import HttpFanOut
+from kcl_daemon.transport.kinesis import HttpKinesis
 
 
 @asynccontextmanager
@@ -59,7 +58,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
         log.warning("region_unknown", region=name, nearest=nearest)
     async with (
         open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
-        open_json_client(clients, clock, on_date=service_clock.learn) as caller,
+        open_kinesis_client(clients, clock, on_date=service_clock.learn) as client,
         open_update_item(clients, clock) as update_item,
         _dead_letters(settings) as dead_letters,
         open_cloudwatch(settings, clients, clock, log) as cloudwatch,
@@ -79,7 +78,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
         yield Adapters(
             clock=clock,
             randomness=SystemRandomness(),
-            kinesis=FastKinesis(caller, build_kinesis(clients)),
+            kinesis=HttpKinesis(client),
             tables=build_tables(settings, clients, clock, update_item),
             transactions=build_transactions(clients),
             children=children,
@@ -87,7 +86,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             cpu=choice.cpu,
             kinesis_clock=service_clock,
             cpu_host=choice.host,
-            fan_out=build_fan_out(clients, caller),
+            fan_out=HttpFanOut(client),
             schemas=build_schemas(clients),
             dead_letters=dead_letters,
             cloudwatch=cloudwatch,

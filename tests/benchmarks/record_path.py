@@ -34,11 +34,10 @@ from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader, ShardSource,
 from kcl_daemon.system import SystemClock
 from kcl_daemon.transport.caller import AwsJsonClient
 from kcl_daemon.transport.event_stream import HttpFanOut
-from kcl_daemon.transport.kinesis import FastKinesis
+from kcl_daemon.transport.kinesis import HttpKinesis
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.benchmarks.canned import SHAPES
-from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.fleet.contexts import worker_context
 from tests.unit.transport.certificate import write_certificate
@@ -100,7 +99,7 @@ async def measure(case: Case, url: str, certificate: Path, pipes: list[int], sec
     clock, lags, count, row = SystemClock(), list[float](), Count(), ""
     tls = ssl.create_default_context(cafile=str(certificate)) if case.tls else None
     async with calling(url, tls=tls) as caller, anyio.create_task_group() as group:
-        kinesis = FastKinesis(caller, MemoryKinesis(KinesisModel(time.time)))  # noqa: TID251 - never asked
+        kinesis = HttpKinesis(caller)
         budget = ByteBudget(clock)
         for number, fd in enumerate(pipes):
             prefetch = _pushed(case, caller, budget) if case.fan_out else _polled(case, kinesis, budget)
@@ -132,8 +131,7 @@ def _polled(case: Case, kinesis: Kinesis, budget: ByteBudget) -> ShardReader:
 
 def _pushed(case: Case, caller: AwsJsonClient, budget: ByteBudget) -> ShardReader:
     model = MemoryKinesis(KinesisModel(time.time))  # noqa: TID251 - never asked
-    consumers = MemoryFanOut(model.model)  # nor this one
-    fan_out = HttpFanOut(caller, consumers)
+    fan_out = HttpFanOut(caller)
     context = worker_context(clock=SystemClock())
     return FanOutReader(
         _source(case),

@@ -8,9 +8,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, cast
 
-from kcl_daemon.aws.build import build_fan_out, open_json_client
+from kcl_daemon.aws.build import open_kinesis_client
 from kcl_daemon.ports import ConsumerName, FanOut
 from kcl_daemon.system import SystemClock
+from kcl_daemon.transport.event_stream import HttpFanOut
 from kcl_local.kinesis.arguments import KinesisOptions
 from kcl_local.kinesis.http import application
 from kcl_local.kinesis.model import KinesisModel
@@ -89,8 +90,8 @@ async def _over_transport(options: KinesisOptions) -> AsyncGenerator[FanOutAccou
     model = KinesisModel(wall, options)
     async with serve(application(model), 0) as url:
         with local_clients(kinesis=url) as clients:
-            async with open_json_client(clients, SystemClock()) as caller:
-                yield _account(model, wall, build_fan_out(clients, caller))
+            async with open_kinesis_client(clients, SystemClock()) as client:
+                yield _account(model, wall, HttpFanOut(client))
 
 
 STREAMED: list[FanOutBackend] = [

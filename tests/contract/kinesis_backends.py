@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from kcl_daemon.aws.build import build_kinesis, open_json_client
+from kcl_daemon.aws.build import open_kinesis_client
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom, StreamRef
 from kcl_daemon.system import SystemClock
-from kcl_daemon.transport.kinesis import FastKinesis
+from kcl_daemon.transport.kinesis import HttpKinesis
 from kcl_local.kinesis.arguments import KinesisOptions
 from kcl_local.kinesis.http import application
 from kcl_local.kinesis.model import KinesisModel
@@ -109,21 +109,11 @@ async def _over_http(options: KinesisOptions) -> AsyncGenerator[Account, None]:
     model = KinesisModel(wall, options)
     async with serve(application(model), 0) as url:
         with local_clients(kinesis=url) as clients:
-            yield Account(wall, model, build_kinesis(clients))
-
-
-@asynccontextmanager
-async def _over_transport(options: KinesisOptions) -> AsyncGenerator[Account, None]:
-    wall = Wall()
-    model = KinesisModel(wall, options)
-    async with serve(application(model), 0) as url:
-        with local_clients(kinesis=url) as clients:
-            async with open_json_client(clients, SystemClock()) as caller:
-                yield Account(wall, model, FastKinesis(caller, build_kinesis(clients)))
+            async with open_kinesis_client(clients, SystemClock()) as client:
+                yield Account(wall, model, HttpKinesis(client))
 
 
 BACKENDS: list[KinesisBackend] = [
     KinesisBackend("memory", _in_memory),
     KinesisBackend("http", _over_http),
-    KinesisBackend("transport", _over_transport),
 ]

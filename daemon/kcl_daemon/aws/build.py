@@ -14,16 +14,14 @@ from kcl_daemon.aws.dynamodb import (
     condition_failed,
     http_update_item,
 )
-from kcl_daemon.aws.kinesis import AwsConsumers, AwsKinesis
 from kcl_daemon.aws.other_services import GlueSchemas
 from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.tables import TableSpec
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import TableNotFound
 from kcl_daemon.leases.row import KEY
-from kcl_daemon.ports import Clock, FanOut, Kinesis, Schemas, Tables, Transactions
+from kcl_daemon.ports import Clock, Schemas, Tables, Transactions
 from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
-from kcl_daemon.transport.event_stream import HttpFanOut
 from kcl_daemon.transport.kinesis import KINESIS_API
 
 _WORKER_KEY: Final = "wid"
@@ -54,24 +52,12 @@ def build_transactions(clients: Clients) -> Transactions:
     return DynamoTransactions(clients.dynamodb, clients.limiters.others.writes)
 
 
-def build_kinesis(clients: Clients) -> Kinesis:
-    return AwsKinesis(clients.kinesis, clients.limiters.kinesis)
-
-
-def build_consumers(clients: Clients) -> AwsConsumers:
-    return AwsConsumers(clients.kinesis, clients.limiters.kinesis)
-
-
-def build_fan_out(clients: Clients, caller: AwsJsonClient) -> FanOut:
-    return HttpFanOut(caller, AwsConsumers(clients.kinesis, clients.limiters.kinesis))
-
-
 def build_schemas(clients: Clients) -> Schemas | None:
     return None if clients.glue is None else GlueSchemas(clients.glue, clients.limiters.schemas)
 
 
 @asynccontextmanager
-async def open_json_client(
+async def open_kinesis_client(
     clients: Clients, clock: Clock, *, on_date: Callable[[float], None] | None = None
 ) -> AsyncGenerator[AwsJsonClient, None]:
     """Kinesis over the daemon's own transport. `on_date` now and then receives the service's epoch time."""

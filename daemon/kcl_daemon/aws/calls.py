@@ -170,12 +170,11 @@ def _cancellation(answer: Mapping[str, object], operation: str, not_found: type[
 _LEASE_WRITES: Final = 8
 _OTHER_WRITES: Final = 2
 _READS: Final = 4
-# More threads would only wait for each other, each with an answer of up to 10 MiB.
-_KINESIS_CALLS: Final = 8
+# The SDK only finds endpoints and credentials of Kinesis.
+_KINESIS_CALLS: Final = 4
 _SCHEMA_CALLS: Final = 2
 
 DYNAMODB_CONNECTIONS: Final = _LEASE_WRITES + _OTHER_WRITES + _READS
-KINESIS_CONNECTIONS: Final = _KINESIS_CALLS
 GLUE_CONNECTIONS: Final = _SCHEMA_CALLS
 
 

@@ -1,23 +1,20 @@
 """The SDK's clients: endpoints, credentials, timeouts. Nothing is retried here.
 
-Uses botocore without boto3, to save memory and time. Kinesis answers stay plain JSON, because the child's
-line needs base64 and numeric timestamps.
+Uses botocore without boto3, to save memory and time. Its client of Kinesis only finds the endpoint.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import botocore.session
-import orjson
 from anyio import to_thread
 from botocore.config import Config
 from botocore.credentials import (
@@ -28,14 +25,12 @@ from botocore.credentials import (
     create_credential_resolver,
 )
 from botocore.exceptions import BotoCoreError, MetadataRetrievalError
-from botocore.parsers import ResponseParserError
 from botocore.utils import IMDSRegionProvider
 
 from kcl_daemon import __version__
 from kcl_daemon.aws.calls import (
     DYNAMODB_CONNECTIONS,
     GLUE_CONNECTIONS,
-    KINESIS_CONNECTIONS,
     SDK_ERRORS,
     CallLimiters,
     translated,
@@ -46,7 +41,6 @@ from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError, NoCred
 if TYPE_CHECKING:
     from botocore.client import BaseClient
     from botocore.credentials import Credentials
-    from botocore.model import Shape
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_glue import GlueClient
     from mypy_boto3_kinesis import KinesisClient
@@ -128,57 +122,13 @@ class _RoleProvider(CredentialProvider):
         return DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method=_ROLE_METHOD)
 
 
-class Parser(Protocol):
-    def parse(self, response: Mapping[str, object], shape: Shape | None) -> Mapping[str, object]: ...
-
-
-class ParserFactory(Protocol):
-    def create_parser(self, protocol_name: str) -> object: ...
-
-
-class PlainParser:
-    """Leaves successful answers as plain JSON; botocore parses errors."""
-
-    def __init__(self, ordinary: Parser) -> None:
-        self._ordinary = ordinary
-
-    def parse(self, response: Mapping[str, object], shape: Shape | None) -> Mapping[str, object]:
-        status = cast("int", response["status_code"])
-        if status >= HTTPStatus.MULTIPLE_CHOICES:
-            return self._ordinary.parse(response, shape)
-        answer = _json_object(cast("bytes", response["body"]))
-        answer["ResponseMetadata"] = {"HTTPStatusCode": status, "HTTPHeaders": response["headers"]}
-        return answer
-
-
-class PlainParserFactory:
-    def __init__(self, ordinary: ParserFactory) -> None:
-        self._ordinary = ordinary
-
-    def create_parser(self, protocol_name: str) -> object:
-        parser = self._ordinary.create_parser(protocol_name)
-        return PlainParser(cast("Parser", parser)) if protocol_name == "json" else parser
-
-
-def _json_object(body: bytes) -> dict[str, object]:
-    if not body:
-        return {}
-    try:
-        parsed = cast("object", orjson.loads(body))
-    except orjson.JSONDecodeError as error:
-        raise ResponseParserError(f"the answer is no JSON: {body[:80]!r}") from error
-    if not isinstance(parsed, dict):
-        raise ResponseParserError(f"the answer is no JSON object: {body[:80]!r}")
-    return cast("dict[str, object]", parsed)
-
-
 Service = Literal["kinesis", "dynamodb", "cloudwatch", "glue"]
 
 _CONNECT_TIMEOUT_S: Final = 5
 # A slower lease call is useless, and shutdown waits for the last thread.
 _READ_TIMEOUT_S: Final = 10
 
-_PARSERS: Final = "response_parser_factory"
+_NO_CALLS: Final = 1
 _NO_REGION: Final = "no AWS region: set regionName in the properties file, or AWS_REGION, or a region in the profile of ~/.aws/config"
 _NO_METADATA: Final = "AWS_EC2_METADATA_DISABLED"
 _NO_CREDENTIALS: Final = (
@@ -199,10 +149,7 @@ class ServiceClient:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """The clients of one daemon; thread-safe. Renewing credentials may block.
-
-    `kinesis` answers with plain JSON: `Data` is base64 text, timestamps are numbers.
-    """
+    """The clients of one daemon; thread-safe. Renewing credentials may block."""
 
     kinesis: KinesisClient
     dynamodb: DynamoDBClient
@@ -254,11 +201,7 @@ def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
         dynamodb = services.client("dynamodb", DYNAMODB_CONNECTIONS)
         discovers = services.discovers("dynamodb")
         registry = services.client("glue", GLUE_CONNECTIONS) if glue else None
-        session = services.session("kinesis")
-        parsers = cast("ParserFactory", session.get_component(_PARSERS))
-        session.register_component(_PARSERS, PlainParserFactory(parsers))
-        kinesis = services.client("kinesis", KINESIS_CONNECTIONS)
-        session.register_component(_PARSERS, parsers)
+        kinesis = services.client("kinesis", _NO_CALLS)
     except (*SDK_ERRORS, ValueError) as error:
         raise refused(error) from error
     return Clients(
@@ -266,7 +209,7 @@ def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
         dynamodb=cast("DynamoDBClient", dynamodb),
         credentials=credentials,
         dynamodb_credentials=dynamodb_credentials,
-        ca_bundle=_ca_bundle(session),
+        ca_bundle=_ca_bundle(services.session("kinesis")),
         glue=cast("GlueClient | None", registry),
         discovers_dynamodb=discovers,
     )

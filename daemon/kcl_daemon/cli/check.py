@@ -17,7 +17,7 @@ import click
 from anyio import to_thread
 
 from kcl_daemon.app import streams_of
-from kcl_daemon.aws.build import build_consumers, build_kinesis, build_schemas, build_tables
+from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_client
 from kcl_daemon.aws.session import Clients, caller_identity, open_clients, unknown_regions
 from kcl_daemon.cli.common import (
     EXIT_CONFIGURATION,
@@ -57,6 +57,8 @@ from kcl_daemon.shards.lineage import Shard, finished_but_open, leases_of_former
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.text import masked, numbered, on_one_line, shown
+from kcl_daemon.transport.event_stream import HttpFanOut
+from kcl_daemon.transport.kinesis import HttpKinesis
 
 _Result = TypeVar("_Result")
 
@@ -212,8 +214,11 @@ async def check_services(settings: Settings) -> list[Finding]:
     Raises ConfigurationError for an unusable region, profile or endpoint, Unavailable if the instance
     metadata has no region, AccessDenied without credentials.
     """
-    async with open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients:
-        kinesis, consumers = build_kinesis(clients), build_consumers(clients)
+    async with (
+        open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
+        open_kinesis_client(clients, SystemClock()) as client,
+    ):
+        kinesis, consumers = HttpKinesis(client), HttpFanOut(client)
         findings = await _identity(settings, clients)
         if settings.streams.name_filter is not None:
             listed = await try_check(findings, "ListStreams", kinesis.list_streams)

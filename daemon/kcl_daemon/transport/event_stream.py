@@ -12,18 +12,33 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol, cast
+from typing import Final, TypedDict, cast
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from kcl_daemon.errors import AwsError, StreamNotFound, SubscriptionTaken, Unavailable
+from kcl_daemon.errors import (
+    AwsError,
+    ConsumerLimitReached,
+    StreamNotFound,
+    SubscriptionTaken,
+    Throttled,
+    Unavailable,
+)
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import ConsumerName, PushedRecords, ReadFrom, StreamConsumer, StreamRef, Subscription
+from kcl_daemon.ports import (
+    ConsumerName,
+    ConsumerStatus,
+    PushedRecords,
+    ReadFrom,
+    StreamConsumer,
+    StreamRef,
+    Subscription,
+)
 from kcl_daemon.transport import service_answers
 from kcl_daemon.transport.caller import AwsJsonClient, ErrorResponse, ResponseStream
-from kcl_daemon.transport.kinesis import WireRecord, child_shards, payload
+from kcl_daemon.transport.kinesis import WireRecord, child_shards, parsed, payload
 from kcl_daemon.transport.service_answers import service_error
 
 # Length of the frame, length of the headers, checksum of both.
@@ -219,12 +234,14 @@ def _decode_leniently(body: bytes) -> PushedRecords:
 # An event comes about every five seconds, even without records.
 _SILENCE_S: Final = 30.0
 _IN_USE: Final = "ResourceInUseException"
+_LIMIT: Final = "LimitExceededException"
+_DESCRIBE: Final = "DescribeStreamConsumer"
+_REGISTER: Final = "RegisterStreamConsumer"
 
 
-class FanOutConsumers(Protocol):
-    async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None: ...
-
-    async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer: ...
+class ConsumerShape(TypedDict):
+    ConsumerARN: str
+    ConsumerStatus: str
 
 
 class HttpSubscription:
@@ -260,17 +277,30 @@ class HttpSubscription:
 
 
 class HttpFanOut:
-    """`caller` makes the subscriptions, `consumers` all other calls."""
-
-    def __init__(self, caller: AwsJsonClient, consumers: FanOutConsumers) -> None:
-        self._caller = caller
-        self._consumers = consumers
+    def __init__(self, client: AwsJsonClient) -> None:
+        self._client = client
 
     async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
-        return await self._consumers.describe_consumer(consumer)
+        request = {"ConsumerARN": consumer} if isinstance(consumer, str) else _named(consumer)
+        try:
+            return await self._client.call(
+                _DESCRIBE, request, lambda body: parsed(_DESCRIBE, described_consumer, body)
+            )
+        except StreamNotFound:
+            return None
 
     async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
-        return await self._consumers.register_consumer(consumer)
+        try:
+            return await self._client.call(
+                _REGISTER,
+                _named(consumer),
+                lambda body: parsed(_REGISTER, registered_consumer, body),
+                once=True,
+            )
+        except Throttled as error:
+            if _has_code(error, _LIMIT):
+                raise ConsumerLimitReached(str(error)) from error
+            raise
 
     @asynccontextmanager
     async def subscribe(
@@ -289,14 +319,33 @@ class HttpFanOut:
         async with AsyncExitStack() as stack:
             try:
                 answer = await stack.enter_async_context(
-                    self._caller.open_stream(OPERATION, request, silence_s=_SILENCE_S)
+                    self._client.open_stream(OPERATION, request, silence_s=_SILENCE_S)
                 )
             except Unavailable as error:
-                cause = error.__cause__
-                if isinstance(cause, ErrorResponse) and cause.code == _IN_USE:
+                if _has_code(error, _IN_USE):
                     raise SubscriptionTaken(str(error)) from error
                 raise
             yield HttpSubscription(answer)
+
+
+def described_consumer(shape: Mapping[str, ConsumerShape]) -> StreamConsumer:
+    return _consumer(shape["ConsumerDescription"])
+
+
+def registered_consumer(shape: Mapping[str, ConsumerShape]) -> StreamConsumer:
+    return _consumer(shape["Consumer"])
+
+
+def _consumer(shape: ConsumerShape) -> StreamConsumer:
+    return StreamConsumer(shape["ConsumerARN"], ConsumerStatus(shape["ConsumerStatus"]))
+
+
+def _named(consumer: ConsumerName) -> dict[str, str]:
+    return {"StreamARN": consumer.stream_arn, "ConsumerName": consumer.name}
+
+
+def _has_code(error: AwsError, code: str) -> bool:
+    return isinstance(error.__cause__, ErrorResponse) and error.__cause__.code == code
 
 
 def _error(code: str, message: str) -> AwsError:

@@ -1,13 +1,13 @@
-"""`Kinesis` with the record path over this transport; all other calls use the SDK.
+"""`Kinesis` over this transport. Records stay undecoded.
 
-Records stay undecoded. A malformed answer is Unavailable, so it is requested again.
+A malformed answer is Unavailable, so it is requested again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -15,12 +15,16 @@ from msgspec.json import Decoder
 
 from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import FetchedRecords, Kinesis, ReadFrom, StreamRef, StreamSummary
+from kcl_daemon.ports import FetchedRecords, ReadFrom, StreamRef, StreamSummary
 from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, Payload, RawRecord
 from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
 from kcl_daemon.transport import service_answers
 from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
+from kcl_daemon.transport.pool import Parameters
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+Shape = TypeVar("Shape")
+T = TypeVar("T")
 
 _MS_PER_S: Final = 1000
 _QUOTE: Final = b'"'
@@ -59,9 +63,10 @@ def fetched(body: bytes | bytearray) -> FetchedRecords:
         )
 
 
-def iterator(body: bytes | bytearray) -> str:
-    with service_answers.parsing_answer("GetShardIterator"):
-        return service_answers.iterator(cast("service_answers.IteratorShape", _decode_leniently(body)))
+def parsed(operation: str, read: Callable[[Shape], T], body: bytes | bytearray) -> T:
+    """What `read` makes of an answer without records."""
+    with service_answers.parsing_answer(operation):
+        return read(cast("Shape", _decode_leniently(body)))
 
 
 def payload(records: Sequence[WireRecord], body_bytes: int) -> Payload:
@@ -102,33 +107,29 @@ def _decode_leniently(body: bytes | bytearray) -> object:
 KINESIS_API: Final = JsonApi("Kinesis_20131202.", StreamNotFound)
 
 
-class FastKinesis:
-    """`caller` makes GetRecords and GetShardIterator, `control` the other calls."""
-
-    def __init__(self, caller: AwsJsonClient, control: Kinesis) -> None:
-        self._caller = caller
-        self._control = control
+class HttpKinesis:
+    def __init__(self, client: AwsJsonClient) -> None:
+        self._client = client
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary:
-        return await self._control.describe_stream(stream)
+        return await self._call("DescribeStreamSummary", _named(stream), service_answers.summary)
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
-        return await self._control.list_streams()
+        return await self._pages("ListStreams", {}, service_answers.summaries)
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
-        return await self._control.list_shards(stream, start)
+        request = _named(stream)
+        if start is not None:
+            request["ShardFilter"] = service_answers.shard_filter(start)
+        return await self._pages("ListShards", request, service_answers.shards)
 
     async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
-        request: dict[str, object] = {"ShardId": shard_id, "ShardIteratorType": read_from.kind.value}
-        if stream.arn is None:
-            request["StreamName"] = stream.name
-        else:
-            request["StreamARN"] = stream.arn
+        request = {**_named(stream), "ShardId": shard_id, "ShardIteratorType": read_from.kind.value}
         if read_from.sequence_number is not None:
             request["StartingSequenceNumber"] = read_from.sequence_number
         if read_from.timestamp_s is not None:
             request["Timestamp"] = read_from.timestamp_s
-        return await self._caller.call("GetShardIterator", request, iterator)
+        return await self._call("GetShardIterator", request, service_answers.iterator)
 
     async def get_records(
         self,
@@ -140,4 +141,28 @@ class FastKinesis:
         request: dict[str, object] = {"ShardIterator": iterator, "Limit": limit}
         if stream.arn is not None:
             request["StreamARN"] = stream.arn
-        return await self._caller.call("GetRecords", request, fetched)
+        return await self._client.call("GetRecords", request, fetched)
+
+    async def _call(self, operation: str, request: Parameters, read: Callable[[Shape], T]) -> T:
+        return await self._client.call(operation, request, lambda body: parsed(operation, read, body))
+
+    async def _pages(
+        self, operation: str, request: Parameters, read: Callable[[Shape], tuple[T, ...]]
+    ) -> tuple[T, ...]:
+        """Requests for further pages must have the token alone."""
+
+        def page(shape: Shape) -> tuple[tuple[T, ...], object]:
+            found = read(shape)
+            return found, cast("Mapping[str, object]", shape).get("NextToken")
+
+        items: list[T] = []
+        while True:
+            found, token = await self._call(operation, request, page)
+            items += found
+            if not token:
+                return tuple(items)
+            request = {"NextToken": token}
+
+
+def _named(stream: StreamRef) -> dict[str, object]:
+    return {"StreamName": stream.name} if stream.arn is None else {"StreamARN": stream.arn}

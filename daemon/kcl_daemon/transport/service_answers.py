@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Final, Literal, NotRequired, TypedDict, assert_never
+from typing import Final, NotRequired, TypedDict
 
 from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, IteratorExpired, Throttled, Unavailable
 from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.ports import FetchedRecords, StreamSummary
 from kcl_daemon.records.payload import Payload
-from kcl_daemon.shards.lineage import ChildShard, Shard, StartAt
+from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard, StartAt
 from kcl_protocol.messages import Record
 
 _MS_PER_S: Final = 1000
@@ -83,20 +83,18 @@ class IteratorShape(TypedDict):
     ShardIterator: str
 
 
-FilterType = Literal["AT_TRIM_HORIZON", "AT_LATEST", "AT_TIMESTAMP"]
-
-
-def filter_type(start: StartAt) -> FilterType:
+def shard_filter(start: InitialPosition) -> dict[str, object]:
     """Only shards open at that position (KCL: HierarchicalShardSyncer)."""
-    match start:
-        case StartAt.TRIM_HORIZON:
-            return "AT_TRIM_HORIZON"
-        case StartAt.LATEST:
-            return "AT_LATEST"
-        case StartAt.TIMESTAMP:
-            return "AT_TIMESTAMP"
-        case _:
-            assert_never(start)
+    if start.timestamp_s is None:
+        return {"Type": _FILTERS[start.at]}
+    return {"Type": _FILTERS[start.at], "Timestamp": start.timestamp_s}
+
+
+_FILTERS: Final = {
+    StartAt.TRIM_HORIZON: "AT_TRIM_HORIZON",
+    StartAt.LATEST: "AT_LATEST",
+    StartAt.TIMESTAMP: "AT_TIMESTAMP",
+}
 
 
 @contextmanager

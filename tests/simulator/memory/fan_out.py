@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
 
-from kcl_daemon.aws.kinesis import consumer_of
 from kcl_daemon.errors import (
     AwsError,
     ConsumerLimitReached,
@@ -21,7 +20,12 @@ from kcl_daemon.errors import (
 )
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import ConsumerName, PushedRecords, ReadFrom, StreamConsumer, StreamRef
-from kcl_daemon.transport.event_stream import event_of_shape
+from kcl_daemon.transport.event_stream import (
+    ConsumerShape,
+    described_consumer,
+    event_of_shape,
+    registered_consumer,
+)
 from kcl_daemon.transport.service_answers import service_error
 from kcl_local.faults import DROP, http_status
 from kcl_local.kinesis.arguments import ServiceError
@@ -73,14 +77,14 @@ class MemoryFanOut:
             answer = _reported(operation, lambda: self.model.handle(operation, arguments))
         except StreamNotFound:
             return None
-        return consumer_of(answer.get("ConsumerDescription"), operation)
+        return described_consumer(cast("Mapping[str, ConsumerShape]", answer))
 
     async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
         """As the port says."""
         arguments: Mapping[str, object] = {"StreamARN": consumer.stream_arn, "ConsumerName": consumer.name}
         operation = "RegisterStreamConsumer"
         answer = _reported(operation, lambda: self.model.handle(operation, arguments))
-        return consumer_of(answer.get("Consumer"), operation)
+        return registered_consumer(cast("Mapping[str, ConsumerShape]", answer))
 
     def open(self, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom) -> MemorySubscription:
         """Subscribe, at once."""

@@ -48,10 +48,7 @@ class MemoryKinesis:
         """As the port says."""
         arguments = _naming(stream)
         if start is not None:
-            chosen: dict[str, object] = {"Type": service_answers.filter_type(start.at)}
-            arguments["ShardFilter"] = chosen
-            if start.timestamp_s is not None:
-                chosen["Timestamp"] = start.timestamp_s
+            arguments["ShardFilter"] = service_answers.shard_filter(start)
         found: list[Shard] = []
         while True:
             answer = cast("service_answers.ShardsShape", self._call("ListShards", arguments))

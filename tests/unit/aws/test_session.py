@@ -9,7 +9,7 @@ import pytest
 
 from kcl_daemon import __version__
 from kcl_daemon.aws import session
-from kcl_daemon.aws.calls import DYNAMODB_CONNECTIONS, KINESIS_CONNECTIONS
+from kcl_daemon.aws.calls import DYNAMODB_CONNECTIONS
 from kcl_daemon.aws.session import Clients, make_clients, open_clients
 from kcl_daemon.cli.common import advice_for, exit_code
 from kcl_daemon.config.services import Endpoints, ServiceSettings
@@ -59,7 +59,6 @@ def test_clients_do_not_try_again_and_do_not_wait_for_ever(clients: Clients) -> 
 
 
 def test_every_call_that_may_run_has_a_connection(clients: Clients) -> None:
-    assert clients.kinesis.meta.config.max_pool_connections == KINESIS_CONNECTIONS  # type: ignore[attr-defined]
     assert clients.dynamodb.meta.config.max_pool_connections == DYNAMODB_CONNECTIONS  # type: ignore[attr-defined]
 
 

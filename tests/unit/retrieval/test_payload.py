@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from kcl_daemon.errors import Unavailable
 from kcl_daemon.records.payload import EMPTY, Payload, Piece, RawRecord, line_bytes
-from kcl_daemon.transport import kinesis
+from kcl_daemon.transport import kinesis, service_answers
 from kcl_protocol import decode_daemon_line, encode
 from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
@@ -220,7 +220,7 @@ def test_no_body_fails_in_another_way(reported: bytes) -> None:
     with pytest.raises(Unavailable):
         kinesis.fetched(reported)
     with pytest.raises(Unavailable):
-        kinesis.iterator(reported)
+        kinesis.parsed("GetShardIterator", service_answers.iterator, reported)
 
 
 @given(records(), st.data())
