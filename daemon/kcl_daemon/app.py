@@ -256,18 +256,14 @@ class Application:
     def _consumers(self) -> ConsumerContext:
         settings, adapters, context = self._settings, self._adapters, self._context
         return ConsumerContext(
+            context=context,
             settings=settings,
-            timings=context.timings,
             streams=self._streams,
             renewer=self._renewer,
             table=self._tables.leases,
             kinesis=adapters.kinesis,
             children=adapters.children,
-            clock=context.clock,
-            randomness=context.randomness,
-            log=context.log,
             readers=self._readers,
-            meters=context.meters,
             shard_finished=Broadcast(context.clock),
             on_leases_created=self._wake_assignment,
             on_lease_written=self._discovery.take_assigned,

@@ -258,12 +258,7 @@ class Transactions(Protocol):
         ...
 
 
-class Child(Protocol):
-    """A running child process; the adapter passes its stderr on."""
-
-    @property
-    def pid(self) -> int: ...
-
+class ChildPipes(Protocol):
     async def send(self, line: bytes) -> None:
         """Waits while the pipe is full. ChildExited if it is closed."""
         ...
@@ -272,6 +267,17 @@ class Child(Protocol):
         """The next piece of stdout; empty: closed."""
         ...
 
+    async def wait(self) -> int:
+        """Its exit code after it was reaped; negative: a signal."""
+        ...
+
+
+class Child(ChildPipes, Protocol):
+    """A running child process; the adapter passes its stderr on."""
+
+    @property
+    def pid(self) -> int: ...
+
     @property
     def stderr_tail(self) -> tuple[str, ...]:
         """The last lines, oldest first; complete after `wait`."""
@@ -279,10 +285,6 @@ class Child(Protocol):
 
     async def close_stdin(self) -> None:
         """Never raises."""
-        ...
-
-    async def wait(self) -> int:
-        """Its exit code after it was reaped; negative: a signal."""
         ...
 
     def terminate(self) -> None:

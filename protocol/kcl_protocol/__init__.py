@@ -1,6 +1,6 @@
 """The line protocol between the daemon and a record processor, without I/O.
 
-Each side cuts lines (`LineFramer`), decodes and encodes messages, and checks them with a `Conversation`.
+`DaemonSide` and `ChildSide` are its two ends: bytes in, messages out, each checked by the rules of `Conversation`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from kcl_protocol.errors import (
     UnknownCheckpointError,
     checkpoint_error,
 )
-from kcl_protocol.framing import LineFramer, OversizedLine
 from kcl_protocol.messages import (
     Action,
     CheckpointAnswer,
@@ -42,6 +41,7 @@ from kcl_protocol.messages import (
     ProcessRecords,
     Record,
     RecordSchema,
+    Scalar,
     ShardEnded,
     Shutdown,
     ShutdownRequested,
@@ -55,6 +55,7 @@ from kcl_protocol.sequence import (
     ExtendedSequenceNumber,
     Sentinel,
 )
+from kcl_protocol.sides import ChildSide, DaemonSide, LineFramer, OversizedLine
 
 __all__ = [
     "AT_TIMESTAMP",
@@ -71,8 +72,10 @@ __all__ = [
     "CheckpointShutdown",
     "CheckpointThrottled",
     "ChildMessage",
+    "ChildSide",
     "Conversation",
     "DaemonMessage",
+    "DaemonSide",
     "Echo",
     "ExtendedSequenceNumber",
     "Initialize",
@@ -88,6 +91,7 @@ __all__ = [
     "RecordSchema",
     "RemoteProtocolError",
     "Role",
+    "Scalar",
     "Sentinel",
     "ShardEnded",
     "Shutdown",

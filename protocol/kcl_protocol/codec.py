@@ -161,6 +161,7 @@ def _excerpt(trimmed: bytes) -> str:
 
 
 _EXCERPT_CHARACTERS: Final = 80
+_START_FIELDS: Final = frozenset({"action", "shardId", "sequenceNumber", "subSequenceNumber"})
 
 _Fields = Mapping[str, object]
 
@@ -200,6 +201,11 @@ def _initialize(fields: _Fields) -> Initialize:
         sub_sequence_number=_integer_or_none(fields, "subSequenceNumber"),
         stream_name=_text_or_none(fields, "streamName"),
         stream_arn=_text_or_none(fields, "streamArn"),
+        extra={
+            name: value
+            for name, value in fields.items()
+            if name not in _START_FIELDS and (value is None or isinstance(value, str | int | float))
+        },
     )
 
 
@@ -315,9 +321,6 @@ _READERS: Final[Mapping[str, Callable[[_Fields], DaemonMessage]]] = {
     ShutdownRequested.action: lambda _fields: ShutdownRequested(),
     Shutdown.action: lambda fields: Shutdown(_daemon_line_text(fields, "reason")),
 }
-
-
-__all__ = ["Echo", "Stray", "decode_child_line", "decode_daemon_line", "encode"]
 
 
 def encode(message: Message) -> bytes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
+
+Scalar = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class Record:
 class Initialize:
     """First message to a child; the position is the lease's checkpoint, or a sentinel.
 
-    `stream_name` and `stream_arn` are an extension, sent only if one daemon reads many streams.
+    `stream_name` and `stream_arn` are an extension, sent only if one daemon reads many streams. `extra` has all
+    scalar fields of a received line beside shard and position; it is not sent.
     """
 
     action: ClassVar[str] = "initialize"
@@ -49,6 +52,7 @@ class Initialize:
     sub_sequence_number: int | None
     stream_name: str | None = None
     stream_arn: str | None = None
+    extra: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar], compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

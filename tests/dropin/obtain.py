@@ -17,7 +17,6 @@ import pytest
 
 KCLPY: Final = "3.2.0"
 KCLPY_OF_KCL_1_8: Final = "1.5.1"
-KCLPY_OF_KCL_1_0: Final = "1.3.1"
 KCL_FOR_NODE: Final = "2.3.2"
 NODE_REPOSITORY: Final = "https://github.com/awslabs/amazon-kinesis-client-nodejs"
 NODE_RELEASE: Final = "v3.1.1"

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from kcl_daemon.cli import main
 from tests.dropin.libraries import LIBRARIES, PROCESSORS, Library
-from tests.dropin.obtain import KCLPY_OF_KCL_1_0, KCLPY_OF_KCL_1_8, kclpy
+from tests.dropin.obtain import KCLPY_OF_KCL_1_8, kclpy
 from tests.dropin.resharding import QUICK, is_finished, open_shards, split
 from tests.process.daemon import application, wait_until
 from tests.process.local import Local
@@ -35,31 +35,17 @@ def test_records_in_are_records_out_with_a_reshard_and_a_restart(
     local: Local, tmp_path: Path, library: Library
 ) -> None:
     name = f"dropin-{library.name.lower().replace(' ', '-').strip('.*')}"
-    run_through(local, tmp_path, name, library.command(), QUICK, asks_to_stop=True)
+    run_through(local, tmp_path, name, library.command(), QUICK)
 
 
-@pytest.mark.parametrize(
-    ("version", "generation", "asks_to_stop"),
-    [(KCLPY_OF_KCL_1_8, "KCL_1_8", True), (KCLPY_OF_KCL_1_0, "KCL_1_0", False)],
-)
-def test_libraries_of_kcl_1_are_spoken_to_in_their_way(
-    local: Local, tmp_path: Path, version: str, generation: str, asks_to_stop: bool
-) -> None:
-    """Also the real ones: amazon_kclpy of 2019 and of 2015."""
-    command = f"{sys.executable} {PROCESSORS / 'kclpy.py'} {kclpy(version)} v1"
-    settings = {**QUICK, "childProtocol": generation}
-    name = f"dropin-{generation.lower()}"
-    run_through(local, tmp_path, name, command, settings, asks_to_stop=asks_to_stop)
+def test_a_library_of_kcl_1_is_spoken_to_in_its_way(local: Local, tmp_path: Path) -> None:
+    """The real one: amazon_kclpy of 2019."""
+    command = f"{sys.executable} {PROCESSORS / 'kclpy.py'} {kclpy(KCLPY_OF_KCL_1_8)} v1"
+    run_through(local, tmp_path, "dropin-kcl_1_8", command, {**QUICK, "childProtocol": "KCL_1_8"})
 
 
 def run_through(
-    local: Local,
-    directory: Path,
-    name: str,
-    command: str,
-    settings: Mapping[str, object],
-    *,
-    asks_to_stop: bool,
+    local: Local, directory: Path, name: str, command: str, settings: Mapping[str, object]
 ) -> None:
     """Put, split, put, stop, put, start, stop: the account must be right at the end."""
     with application(local, directory, name, shards=SHARDS) as app:
@@ -83,7 +69,7 @@ def run_through(
         assert ("ended", parent) in kinds
         assert {shard_id for kind, shard_id in kinds if kind == "lost"} == set(open_shards(app))
         asked = {shard_id for kind, shard_id in kinds if kind == "stopping"}
-        assert asked == (set(open_shards(app)) if asks_to_stop else set())
+        assert asked == set(open_shards(app))
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio  # noqa: TID251 - the user's coroutines are asyncio's, and anyio would be a dependency of every child
 import os
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
+from kcl_client._processor import name_of
 from kcl_client._session import READ_BYTES
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 run_until_complete: Final = asyncio.run
@@ -23,19 +25,21 @@ class AsyncRuntime:
         self,
         read: Callable[[], Awaitable[bytes]],
         write: Callable[[bytes], None],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.turn = asyncio.Lock()
+        self.read = read
         self.write = write
-        self._read = read
-        self._sleep = sleep
+        self.sleep = sleep
         self._unfinished: set[object] = set()  # the loop holds its tasks only weakly
 
-    async def read(self) -> bytes:
-        return await self._read()
-
-    async def sleep(self, seconds: float) -> None:
-        await self._sleep(seconds)
+    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        result = method(*args, **kwargs)
+        if not isinstance(result, Awaitable):
+            raise TypeError(
+                f"{name_of(method)} must be `async def`; for a plain method derive from RecordProcessor"
+            )
+        await result
 
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
         """A cancelled caller returns at once; the steps still finish."""
@@ -45,26 +49,20 @@ class AsyncRuntime:
         return await asyncio.shield(task)
 
 
-class AsyncReader:
-    def __init__(self, source: int) -> None:
-        self._source = source
-
-    async def read(self) -> bytes:
-        """b"" at the end. Cancelling it loses no data."""
-        await self._readable()
-        return os.read(self._source, READ_BYTES)
-
-    async def _readable(self) -> None:
-        loop = asyncio.get_running_loop()
-        ready: asyncio.Future[None] = loop.create_future()
-        try:
-            loop.add_reader(self._source, _wake, ready)
-        except PermissionError:  # epoll: a regular file, which is always ready
-            return await pause()
+async def read_when_ready(source: int) -> bytes:
+    """b"" at the end. Cancelling it loses no data."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    try:
+        loop.add_reader(source, _wake, ready)
+    except PermissionError:  # epoll: a regular file, which is always ready
+        await pause()
+    else:
         try:
             await ready
         finally:
-            loop.remove_reader(self._source)
+            loop.remove_reader(source)
+    return os.read(source, READ_BYTES)
 
 
 def _wake(ready: asyncio.Future[None]) -> None:

@@ -9,18 +9,24 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from binascii import a2b_base64
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from types import MappingProxyType
-from typing import ClassVar, Final, TypeVar, cast
+from typing import ClassVar, Final, ParamSpec, TypeVar, cast
 
 from kcl_protocol import messages
-from kcl_protocol.messages import CheckpointRequest, RecordSchema
+from kcl_protocol.messages import CheckpointRequest, RecordSchema, Scalar
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+JsonValue = dict[str, "JsonValue"] | list["JsonValue"] | Scalar
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NOTHING: Final[Mapping[str, Scalar]] = MappingProxyType({})
 
 
 def complete(steps: Coroutine[object, object, T]) -> T:
@@ -56,6 +62,16 @@ class PlainRuntime:
         self._read = read
         self._sleep = sleep
 
+    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        result = method(*args, **kwargs)
+        if isinstance(result, Awaitable):
+            close = getattr(result, "close", None)
+            if callable(close):
+                close()  # otherwise Python would add its own warning to the error
+            raise TypeError(
+                f"{name_of(method)} must not be `async def`; for that derive from AsyncRecordProcessor"
+            )
+
     async def read(self) -> bytes:
         return self._read()
 
@@ -66,11 +82,8 @@ class PlainRuntime:
         return await steps
 
 
-Scalar = str | int | float | bool | None
-JsonValue = dict[str, "JsonValue"] | list["JsonValue"] | Scalar
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NOTHING: Final[Mapping[str, Scalar]] = MappingProxyType({})
+def name_of(method: object) -> str:
+    return str(getattr(method, "__qualname__", method))
 
 
 class Record:

@@ -10,7 +10,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Coroutine
 from fcntl import F_DUPFD_CLOEXEC, fcntl
+from functools import partial
 from io import TextIOWrapper
 from typing import Final
 
@@ -22,14 +24,7 @@ from kcl_client._processor import (
     RecordProcessor,
     complete,
 )
-from kcl_client._session import (
-    READ_BYTES,
-    AsyncCallbacks,
-    Callbacks,
-    PlainCallbacks,
-    ProcessorFailed,
-    Session,
-)
+from kcl_client._session import READ_BYTES, ProcessorFailed, Session
 from kcl_protocol.errors import ProtocolError
 
 _FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even if one of them was closed at the start
@@ -138,27 +133,26 @@ def run(processor: RecordProcessor | AsyncRecordProcessor, *, max_line_bytes: in
 
 def _run_plain(processor: RecordProcessor, pipes: Pipes, max_line_bytes: int) -> int:
     runtime = PlainRuntime(pipes.read, pipes.write, sleep=_block)
-    session = Session(runtime, max_line_bytes=max_line_bytes)
-    callbacks = PlainCallbacks(processor, Checkpointer(session.store))
-    return complete(_serve(session, callbacks, pipes))
+    session = Session(processor, Checkpointer, runtime, max_line_bytes=max_line_bytes)
+    return complete(_exit_code(session.serve(), pipes))
 
 
 def _run_async(processor: AsyncRecordProcessor, pipes: Pipes, max_line_bytes: int) -> int:
     from kcl_client import _asynchronous  # noqa: PLC0415 - asyncio costs more start-up time than all the rest
 
     async def main() -> int:
-        runtime = _asynchronous.AsyncRuntime(_asynchronous.AsyncReader(pipes.source).read, pipes.write)
-        session = Session(runtime, max_line_bytes=max_line_bytes)
-        callbacks = AsyncCallbacks(processor, AsyncCheckpointer(session.store))
-        return await _serve(session, callbacks, pipes)
+        read = partial(_asynchronous.read_when_ready, pipes.source)
+        runtime = _asynchronous.AsyncRuntime(read, pipes.write)
+        session = Session(processor, AsyncCheckpointer, runtime, max_line_bytes=max_line_bytes)
+        return await _exit_code(session.serve(), pipes)
 
     return _asynchronous.run_until_complete(main())
 
 
-async def _serve(session: Session, callbacks: Callbacks, pipes: Pipes) -> int:
+async def _exit_code(session: Coroutine[object, object, None], pipes: Pipes) -> int:
     """Close the pipes only after the traceback is written: the daemon may then kill us."""
     try:
-        await session.serve(callbacks)
+        await session
     except ProcessorFailed as failure:
         _report_result(failure)
         return EXIT_USER_ERROR

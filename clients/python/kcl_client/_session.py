@@ -6,26 +6,18 @@ refused: an `async def` in a plain processor would not run, and its records woul
 
 from __future__ import annotations
 
-import json
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Final, ParamSpec, Protocol, TypeVar, assert_never
+from typing import ClassVar, Final, Generic, ParamSpec, Protocol, TypeVar, assert_never
 
 from kcl_client._processor import (
     CHECKPOINT_ATTEMPTS,
     FIRST_BACKOFF_S,
-    AsyncCheckpointer,
-    AsyncRecordProcessor,
     Batch,
-    Checkpointer,
     Record,
-    RecordProcessor,
-    Scalar,
     ShardStart,
+    Store,
 )
-from kcl_protocol.codec import decode_daemon_line, encode
-from kcl_protocol.conversation import Conversation, Role
 from kcl_protocol.errors import (
     CheckpointError,
     CheckpointInvalidState,
@@ -33,7 +25,6 @@ from kcl_protocol.errors import (
     RemoteProtocolError,
     checkpoint_error,
 )
-from kcl_protocol.framing import LineFramer, OversizedLine
 from kcl_protocol.messages import (
     Action,
     CheckpointAnswer,
@@ -49,173 +40,33 @@ from kcl_protocol.messages import (
     Status,
 )
 from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
+from kcl_protocol.sides import ChildSide
 
 READ_BYTES: Final = 256 * 1024
 
-
 P = ParamSpec("P")
-
-
-class Callbacks(Protocol):
-    @property
-    def checkpoint_at_shard_end(self) -> bool: ...
-
-    async def initialize(self, start: ShardStart) -> None: ...
-
-    async def process_records(self, batch: Batch) -> None: ...
-
-    async def lease_lost(self) -> None: ...
-
-    async def shard_ended(self) -> None: ...
-
-    async def shutdown_requested(self) -> None: ...
-
-
-class PlainCallbacks:
-    def __init__(self, processor: RecordProcessor, checkpointer: Checkpointer) -> None:
-        self._processor = processor
-        self._checkpointer = checkpointer
-
-    @property
-    def checkpoint_at_shard_end(self) -> bool:
-        return self._processor.checkpoint_at_shard_end
-
-    async def initialize(self, start: ShardStart) -> None:
-        _call(self._processor.initialize, start)
-
-    async def process_records(self, batch: Batch) -> None:
-        _call(self._processor.process_records, batch, self._checkpointer)
-
-    async def lease_lost(self) -> None:
-        _call(self._processor.lease_lost)
-
-    async def shard_ended(self) -> None:
-        _call(self._processor.shard_ended, self._checkpointer)
-
-    async def shutdown_requested(self) -> None:
-        _call(self._processor.shutdown_requested, self._checkpointer)
-
-
-class AsyncCallbacks:
-    def __init__(self, processor: AsyncRecordProcessor, checkpointer: AsyncCheckpointer) -> None:
-        self._processor = processor
-        self._checkpointer = checkpointer
-
-    @property
-    def checkpoint_at_shard_end(self) -> bool:
-        return self._processor.checkpoint_at_shard_end
-
-    async def initialize(self, start: ShardStart) -> None:
-        await _await(self._processor.initialize, start)
-
-    async def process_records(self, batch: Batch) -> None:
-        await _await(self._processor.process_records, batch, self._checkpointer)
-
-    async def lease_lost(self) -> None:
-        await _await(self._processor.lease_lost)
-
-    async def shard_ended(self) -> None:
-        await _await(self._processor.shard_ended, self._checkpointer)
-
-    async def shutdown_requested(self) -> None:
-        await _await(self._processor.shutdown_requested, self._checkpointer)
-
-
-def _call(method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-    result = method(*args, **kwargs)
-    if isinstance(result, Awaitable):
-        close = getattr(result, "close", None)
-        if callable(close):
-            close()  # otherwise Python would add its own warning to the error
-        raise TypeError(f"{_name(method)} must not be `async def`; for that derive from AsyncRecordProcessor")
-
-
-async def _await(method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-    result = method(*args, **kwargs)
-    if isinstance(result, Awaitable):
-        await result
-        return
-    raise TypeError(f"{_name(method)} must be `async def`; for a plain method derive from RecordProcessor")
-
-
-def _name(method: object) -> str:
-    return str(getattr(method, "__qualname__", method))
-
-
-_KNOWN_FIELDS: Final = frozenset({"action", "shardId", "sequenceNumber", "subSequenceNumber"})
-
-
-class DaemonGone(Exception): ...
-
-
-class DaemonConnection:
-    def __init__(
-        self, read: Callable[[], Awaitable[bytes]], write: Callable[[bytes], None], max_line_bytes: int
-    ) -> None:
-        self._read = read
-        self._write = write
-        self._max_line_bytes = max_line_bytes
-        self._framer = LineFramer(max_line_bytes)
-        self._conversation = Conversation(Role.CHILD)
-        self._lines: deque[bytes | OversizedLine] = deque()
-        self.extra_fields: Mapping[str, Scalar] = {}
-
-    @property
-    def may_checkpoint(self) -> bool:
-        return self._conversation.may_checkpoint
-
-    async def receive(self) -> DaemonMessage:
-        """The next message; RemoteProtocolError if it is malformed or not allowed now."""
-        line = await self._next_line()
-        message = decode_daemon_line(line)
-        self._conversation.receive(message)
-        if isinstance(message, Initialize):
-            self.extra_fields = _extra_fields(line)
-        return message
-
-    def send(self, message: ChildMessage) -> None:
-        self._conversation.send(message)
-        # The leading newline ends whatever was written to the pipe before.
-        frame = b"\n" + encode(message)
-        try:
-            self._write(frame)
-        except ConnectionError as error:
-            raise DaemonGone from error
-
-    async def _next_line(self) -> bytes:
-        while not self._lines:
-            try:
-                data = await self._read()
-            except ConnectionError as error:  # only where stdin is a socket
-                raise DaemonGone from error
-            if not data:
-                raise DaemonGone
-            self._lines.extend(line for line in self._framer.feed(data) if not _is_blank(line))
-        line = self._lines.popleft()
-        if isinstance(line, OversizedLine):
-            raise RemoteProtocolError(
-                f"the daemon's line of {line.length_bytes} bytes is over max_line_bytes={self._max_line_bytes}"
-            )
-        return line
-
-
-def _is_blank(line: bytes | OversizedLine) -> bool:
-    return isinstance(line, bytes) and (not line or line.isspace())
-
-
-def _extra_fields(line: bytes) -> Mapping[str, Scalar]:
-    fields: dict[str, object] = json.loads(line)
-    return {
-        name: value
-        for name, value in fields.items()
-        if name not in _KNOWN_FIELDS and (value is None or isinstance(value, str | int | float))
-    }
-
-
 T = TypeVar("T")
+C = TypeVar("C")
+C_contra = TypeVar("C_contra", contravariant=True)
 
 _WHOLE_SHARD: Final = (None, Sentinel.SHARD_END.value)
 _SHARD_ENDED_BEFORE_KCL_2: Final = "TERMINATE"
+
+
+class Processor(Protocol[C_contra]):
+    """A `RecordProcessor` or an `AsyncRecordProcessor`; `C_contra` is its checkpointer."""
+
+    checkpoint_at_shard_end: ClassVar[bool]
+
+    def initialize(self, start: ShardStart, /) -> object: ...
+
+    def process_records(self, batch: Batch, checkpointer: C_contra, /) -> object: ...
+
+    def lease_lost(self) -> object: ...
+
+    def shard_ended(self, checkpointer: C_contra, /) -> object: ...
+
+    def shutdown_requested(self, checkpointer: C_contra, /) -> object: ...
 
 
 class Runtime(Protocol):
@@ -224,7 +75,11 @@ class Runtime(Protocol):
         """Allows one checkpoint at a time, and no status while one is pending."""
         ...
 
-    async def read(self) -> bytes:
+    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call a method of the processor; TypeError if it is of the wrong kind."""
+        ...
+
+    def read(self) -> Awaitable[bytes]:
         """b"" at the end; ConnectionError if the connection broke."""
         ...
 
@@ -232,7 +87,7 @@ class Runtime(Protocol):
         """Sends all bytes; ConnectionError once the daemon is gone."""
         ...
 
-    async def sleep(self, seconds: float) -> None: ...
+    def sleep(self, seconds: float, /) -> Awaitable[object]: ...
 
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
         """Run the steps to their end even if the caller is cancelled, or the protocol would break."""
@@ -247,16 +102,28 @@ class ProcessorFailed(Exception):
         self.action = action
 
 
-class Session:
-    def __init__(self, runtime: Runtime, *, max_line_bytes: int) -> None:
+class DaemonGone(Exception): ...
+
+
+class Session(Generic[C]):
+    def __init__(
+        self,
+        processor: Processor[C],
+        checkpointer: Callable[[Store], C],
+        runtime: Runtime,
+        *,
+        max_line_bytes: int,
+    ) -> None:
+        self._processor = processor
+        self._checkpointer = checkpointer(self.store)
         self._runtime = runtime
-        self._connection = DaemonConnection(runtime.read, runtime.write, max_line_bytes)
+        self._side = ChildSide(max_line_bytes=max_line_bytes)
         self._whole_shard_stored = False
         self._daemon_gone = False
         self._lease_gone = False
         self._broken: RemoteProtocolError | None = None
 
-    async def serve(self, callbacks: Callbacks) -> None:
+    async def serve(self) -> None:
         """Perform the daemon's actions until it closes the connection; returns then, even during an action.
 
         Raises:
@@ -267,7 +134,7 @@ class Session:
         try:
             while not self._daemon_gone:
                 # No variable: an idle child must not keep its last batch in memory.
-                await self._perform(await self._next_action(), callbacks)
+                await self._perform(await self._next_action())
         except DaemonGone:
             return
 
@@ -291,15 +158,32 @@ class Session:
         return await self._runtime.finish(self._ask(request))
 
     async def _next_action(self) -> Action:
-        message = await self._connection.receive()
+        message = await self._receive()
         assert not isinstance(message, CheckpointAnswer), (
             "the conversation lets none pass that nobody asked for"
         )
         return message
 
-    async def _perform(self, action: Action, callbacks: Callbacks) -> None:
+    async def _receive(self) -> DaemonMessage:
+        while (message := self._side.next_message()) is None:
+            try:
+                data = await self._runtime.read()
+            except ConnectionError as error:  # only where stdin is a socket
+                raise DaemonGone from error
+            if not data:
+                raise DaemonGone
+            self._side.receive_data(data)
+        return message
+
+    def _send(self, message: ChildMessage) -> None:
+        try:
+            self._runtime.write(self._side.send_data(message))
+        except ConnectionError as error:
+            raise DaemonGone from error
+
+    async def _perform(self, action: Action) -> None:
         self._whole_shard_stored = False
-        steps = self._steps(action, callbacks)
+        steps = self._steps(action)
         try:
             await steps
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
@@ -311,30 +195,33 @@ class Session:
             if self._broken is not None:
                 raise self._broken
             if not self._daemon_gone:
-                self._connection.send(Status(action.action))
+                self._send(Status(action.action))
 
-    def _steps(self, action: Action, callbacks: Callbacks) -> Coroutine[object, object, None]:
+    def _steps(self, action: Action) -> Coroutine[object, object, None]:
+        call, processor = self._runtime.call, self._processor
         match action:
             case Initialize():
-                return callbacks.initialize(_start(action, self._connection.extra_fields))
+                return call(processor.initialize, _start(action))
             case ProcessRecords():
                 records = tuple(map(Record, action.records))
-                return callbacks.process_records(Batch(records, action.millis_behind_latest))
+                batch = Batch(records, action.millis_behind_latest)
+                return call(processor.process_records, batch, self._checkpointer)
             case ShutdownRequested():
-                return callbacks.shutdown_requested()
+                return call(processor.shutdown_requested, self._checkpointer)
             case ShardEnded():
-                return self._end_shard(callbacks)
+                return self._end_shard()
             case Shutdown(reason=reason) if reason == _SHARD_ENDED_BEFORE_KCL_2:
-                return self._end_shard(callbacks)
+                return self._end_shard()
             case LeaseLost() | Shutdown():
-                return callbacks.lease_lost()
+                return call(processor.lease_lost)
             case _:
                 assert_never(action)
 
-    async def _end_shard(self, callbacks: Callbacks) -> None:
-        await callbacks.shard_ended()
+    async def _end_shard(self) -> None:
+        processor = self._processor
+        await self._runtime.call(processor.shard_ended, self._checkpointer)
         # KCL does not always turn the last position into SHARD_END, but always a request without one.
-        if callbacks.checkpoint_at_shard_end and not self._whole_shard_stored and not self._daemon_gone:
+        if processor.checkpoint_at_shard_end and not self._whole_shard_stored and not self._daemon_gone:
             await self.store(CheckpointRequest(), CHECKPOINT_ATTEMPTS)
 
     async def _ask(self, request: CheckpointRequest) -> None:
@@ -350,8 +237,8 @@ class Session:
     async def _exchange(self, request: CheckpointRequest) -> CheckpointAnswer:
         self._refuse_where_impossible()
         try:
-            self._connection.send(request)
-            answer = await self._connection.receive()
+            self._send(request)
+            answer = await self._receive()
         except DaemonGone as error:
             self._daemon_gone = True
             raise CheckpointShutdown("the daemon has gone; whether this was stored is not known") from error
@@ -366,7 +253,7 @@ class Session:
             raise CheckpointShutdown("the daemon has gone; nothing can be stored any more")
         if self._lease_gone:
             raise CheckpointShutdown("the lease was lost; another worker has the shard")
-        if self._broken is not None or not self._connection.may_checkpoint:
+        if self._broken is not None or not self._side.may_checkpoint:
             raise CheckpointInvalidState(
                 "a checkpoint is possible only while process_records, shard_ended or shutdown_requested runs"
             )
@@ -383,12 +270,12 @@ class Session:
         return isinstance(error, CheckpointShutdown)
 
 
-def _start(action: Initialize, extra: Mapping[str, Scalar]) -> ShardStart:
+def _start(action: Initialize) -> ShardStart:
     text = action.sequence_number
     if text is None:
-        return ShardStart(action.shard_id, None, extra)
+        return ShardStart(action.shard_id, None, action.extra)
     try:
         position = ExtendedSequenceNumber(text, action.sub_sequence_number or 0)
     except ValueError as error:
         raise RemoteProtocolError(f"initialize: not a position: {error}") from error
-    return ShardStart(action.shard_id, position, extra)
+    return ShardStart(action.shard_id, position, action.extra)

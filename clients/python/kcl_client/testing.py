@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from binascii import b2a_base64
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -22,11 +22,9 @@ from kcl_client._processor import (
     complete,
 )
 from kcl_client._run import EXIT_USER_ERROR
-from kcl_client._session import AsyncCallbacks, Callbacks, PlainCallbacks, ProcessorFailed, Session
-from kcl_protocol.codec import decode_child_line, encode
-from kcl_protocol.conversation import Conversation, Role
+from kcl_client._session import ProcessorFailed, Session
+from kcl_protocol.codec import Stray
 from kcl_protocol.errors import CheckpointError, CheckpointIllegalArgument
-from kcl_protocol.framing import LineFramer
 from kcl_protocol.messages import (
     Action,
     CheckpointAnswer,
@@ -43,6 +41,7 @@ from kcl_protocol.messages import (
     Status,
 )
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from kcl_protocol.sides import DaemonSide
 
 
 class MemoryDaemon:
@@ -58,8 +57,7 @@ class MemoryDaemon:
         self._errors = deque(errors)
         self._stored = self._delivered = start
         self._answer: CheckpointAnswer | None = None
-        self._conversation = Conversation(Role.DAEMON)
-        self._framer = LineFramer(sys.maxsize)
+        self._side = DaemonSide(max_line_bytes=sys.maxsize)
 
     def read(self) -> bytes:
         if self._answer is not None:
@@ -77,21 +75,18 @@ class MemoryDaemon:
 
     def write(self, data: bytes) -> None:
         """Raises RemoteProtocolError if the protocol does not allow the message now."""
-        for line in self._framer.feed(data):
-            if line == b"":
+        for message in self._side.receive_data(data):
+            if isinstance(message, Stray) and message.blank:
                 continue
-            assert isinstance(line, bytes), "there is no limit to the length of a line here"
-            message = decode_child_line(line)
             assert isinstance(message, Status | CheckpointRequest), f"not a child's message: {message}"
-            self._conversation.receive(message)
+            self._side.receive(message)
             self.messages.append(message)
             if isinstance(message, CheckpointRequest):
                 self._answer = self._judge(message)
 
     def _say(self, message: DaemonMessage) -> bytes:
-        self._conversation.send(message)
         self.messages.append(message)
-        return encode(message)
+        return self._side.send_data(message)
 
     def _judge(self, request: CheckpointRequest) -> CheckpointAnswer:
         error = self._errors.popleft() if self._errors else None
@@ -223,9 +218,8 @@ def drive(
         exit_code, exception = _run_async(processor, daemon, backoffs_s)
     else:
         runtime = PlainRuntime(daemon.read, daemon.write, backoffs_s.append)
-        session = Session(runtime, max_line_bytes=sys.maxsize)
-        callbacks = PlainCallbacks(processor, Checkpointer(session.store))
-        exit_code, exception = complete(_serve(session, callbacks))
+        session = Session(processor, Checkpointer, runtime, max_line_bytes=sys.maxsize)
+        exit_code, exception = complete(_outcome(session.serve()))
     return Report(
         messages=tuple(daemon.messages),
         checkpoints=tuple(daemon.checkpoints),
@@ -250,15 +244,16 @@ def _run_async(
         await _asynchronous.pause()
 
     async def main() -> tuple[int, BaseException | None]:
-        session = Session(_asynchronous.AsyncRuntime(read, daemon.write, note), max_line_bytes=sys.maxsize)
-        return await _serve(session, AsyncCallbacks(processor, AsyncCheckpointer(session.store)))
+        runtime = _asynchronous.AsyncRuntime(read, daemon.write, note)
+        session = Session(processor, AsyncCheckpointer, runtime, max_line_bytes=sys.maxsize)
+        return await _outcome(session.serve())
 
     return _asynchronous.run_until_complete(main())
 
 
-async def _serve(session: Session, callbacks: Callbacks) -> tuple[int, BaseException | None]:
+async def _outcome(session: Coroutine[object, object, None]) -> tuple[int, BaseException | None]:
     try:
-        await session.serve(callbacks)
+        await session
     except ProcessorFailed as failure:
         return EXIT_USER_ERROR, failure.__cause__
     except SystemExit as wish:

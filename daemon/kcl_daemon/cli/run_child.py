@@ -23,18 +23,17 @@ import orjson
 
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.cli.common import EXIT_FAILURE
-from kcl_daemon.config.children import ChildProtocol
+from kcl_daemon.config.children import ChildProtocol, ChildSettings
 from kcl_daemon.consumer.child_session import end_child
-from kcl_daemon.consumer.connection import ChildConnection, Dialect
+from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics, lease_lost, shard_ended
 from kcl_daemon.errors import ChildError, ChildExited, ChildStartFailed
 from kcl_daemon.leases.lease import CheckpointWindow, ShardId
-from kcl_daemon.ports import Child, Clock, Log, LogLevel
+from kcl_daemon.ports import NO_METERS, Child, ChildPipes, Clock, Log, LogLevel
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.text import on_one_line
-from kcl_protocol import Echo, Stray, decode_child_line
+from kcl_protocol.codec import decode_child_line
 from kcl_protocol.errors import CheckpointError
-from kcl_protocol.framing import LineFramer, OversizedLine
 from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,
@@ -43,8 +42,11 @@ from kcl_protocol.messages import (
     ProcessRecords,
     Record,
     RecordSchema,
+    ShutdownRequested,
+    Status,
 )
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
+from kcl_protocol.sides import DaemonSide
 
 End = Literal["shard-ended", "stopped", "lost"]
 EXIT_GRACE_S: Final = 5.0
@@ -55,8 +57,7 @@ class ChildScript:
     shard_id: str
     batches: list[list[Record]]
     end: End
-    dialect: Dialect
-    timeout_s: float
+    settings: ChildSettings
 
 
 @dataclass(slots=True)
@@ -70,22 +71,29 @@ class DriveResult:
     error: str | None = None
 
 
-async def drive_child(
-    command: tuple[str, ...], script: ChildScript, *, clock: Clock, log: Log, tape: BinaryIO | None
-) -> DriveResult:
+async def drive_child(script: ChildScript, *, clock: Clock, log: Log, tape: BinaryIO | None) -> DriveResult:
     outcome = DriveResult()
-    shard_id = ShardId(script.shard_id)
-    async with ProcessChildren(command, log, clock) as children:
+    checkpoints = _Checkpoints(outcome, log)
+    async with ProcessChildren(script.settings.command, log, clock) as children:
         try:
-            started = await children.start(shard_id)
+            child = await children.start(ShardId(script.shard_id))
         except ChildStartFailed as failed:
             outcome.error = failed.plain
             return outcome
-        child: Child = started if tape is None else RecordedChild(started, tape)
-        run = _Run(child, script, outcome, clock=clock, log=log)
+        connection = ChildConnection(
+            child if tape is None else RecordedPipes(child, tape),
+            script.settings,
+            clock=clock,
+            log=log,
+            metrics=ChildMetrics(NO_METERS, clock, {}),
+            on_checkpoint=checkpoints.answer,
+        )
         async with anyio.create_task_group() as background:
-            background.start_soon(run.connection.pump)
-            await run.converse()
+            background.start_soon(connection.pump)
+            try:
+                await _converse(connection, script, outcome, checkpoints)
+            except ChildError as error:
+                outcome.error = str(error)
             await end_child(child, clock=clock, grace_s=EXIT_GRACE_S, ask=outcome.error is None, log=log)
             background.cancel_scope.cancel()
         outcome.exit_code = await child.wait()
@@ -94,53 +102,40 @@ async def drive_child(
     return outcome
 
 
-class _Run:
-    def __init__(
-        self, child: Child, script: ChildScript, outcome: DriveResult, *, clock: Clock, log: Log
-    ) -> None:
-        self._script = script
+async def _converse(
+    connection: ChildConnection, script: ChildScript, outcome: DriveResult, checkpoints: _Checkpoints
+) -> None:
+    perform, protocol = connection.perform, script.settings.protocol
+    await perform(Initialize(script.shard_id, str(TRIM_HORIZON), 0))
+    for batch in script.batches:
+        await perform(ProcessRecords(batch, 0), before_send=partial(checkpoints.delivering, batch[-1]))
+        outcome.delivered += len(batch)
+    if script.end == "shard-ended":
+        await perform(shard_ended(protocol), before_send=checkpoints.shard_ended)
+        if not outcome.checkpoint.is_shard_end:
+            outcome.error = "it answered shardEnded without a checkpoint"
+        return
+    if script.end == "stopped":
+        await perform(ShutdownRequested())
+    await perform(lease_lost(protocol))
+
+
+class _Checkpoints:
+    """Kept in memory, by the daemon's rules."""
+
+    def __init__(self, outcome: DriveResult, log: Log) -> None:
         self._outcome = outcome
         self._log = log
         self._largest = TRIM_HORIZON
         self._shard_ended = False
-        self.connection = ChildConnection(
-            child,
-            clock=clock,
-            log=log,
-            timeout_s=script.timeout_s,
-            encode_answer=script.dialect.answer,
-            on_checkpoint=self._checkpoint,
-            on_end_of_output=lambda: None,
-        )
 
-    async def converse(self) -> None:
-        try:
-            await self._converse()
-        except ChildError as error:
-            self._outcome.error = str(error)
-
-    async def _converse(self) -> None:
-        script, perform = self._script, self.connection.perform
-        await perform(Initialize(script.shard_id, str(TRIM_HORIZON), 0))
-        for batch in script.batches:
-            await perform(ProcessRecords(batch, 0), before_send=partial(self._deliver, batch[-1]))
-            self._outcome.delivered += len(batch)
-        if script.end == "shard-ended":
-            await perform(script.dialect.shard_ended, before_send=self._end_shard)
-            if not self._outcome.checkpoint.is_shard_end:
-                self._outcome.error = "it answered shardEnded without a checkpoint"
-            return
-        if script.end == "stopped" and (asks := script.dialect.shutdown_requested) is not None:
-            await perform(asks)
-        await perform(script.dialect.lease_lost)
-
-    def _deliver(self, last: Record) -> None:
+    def delivering(self, last: Record) -> None:
         self._largest = ExtendedSequenceNumber(last.sequence_number, last.sub_sequence_number)
 
-    def _end_shard(self) -> None:
+    def shard_ended(self) -> None:
         self._shard_ended = True
 
-    async def _checkpoint(self, request: CheckpointRequest) -> CheckpointAnswer:
+    async def answer(self, request: CheckpointRequest) -> CheckpointAnswer:
         self._outcome.requests += 1
         window = CheckpointWindow(self._outcome.checkpoint, self._largest, self._shard_ended)
         error: str | None = None
@@ -152,21 +147,13 @@ class _Run:
         return CheckpointAnswer(request.sequence_number, request.sub_sequence_number, error)
 
 
-class RecordedChild:
-    """A child whose lines are recorded in both directions."""
+class RecordedPipes:
+    """A child's lines are recorded in both directions."""
 
-    def __init__(self, child: Child, tape: BinaryIO) -> None:
+    def __init__(self, child: ChildPipes, tape: BinaryIO) -> None:
         self._child = child
         self._tape = tape
         self._rest = b""
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    @property
-    def stderr_tail(self) -> tuple[str, ...]:
-        return self._child.stderr_tail
 
     async def send(self, line: bytes) -> None:
         self._record("daemon", line)
@@ -180,20 +167,8 @@ class RecordedChild:
                 self._record("child", line)
         return piece
 
-    async def close_stdin(self) -> None:
-        await self._child.close_stdin()
-
     async def wait(self) -> int:
         return await self._child.wait()
-
-    def terminate(self) -> None:
-        self._child.terminate()
-
-    def kill(self) -> None:
-        self._child.kill()
-
-    async def aclose(self) -> None:
-        await self._child.aclose()
 
     def _record(self, speaker: str, line: bytes) -> None:
         entry = {"from": speaker, "line": line.strip().decode(errors="replace")}
@@ -401,14 +376,14 @@ def run_child(
     """
     clock = SystemClock()
     given = _records(records, form)
-    dialect = Dialect(ChildProtocol(protocol.upper()))
-    script = ChildScript(shard, in_batches(given, batch), end, dialect, timeout)
+    settings = ChildSettings(command, timeout_s=timeout, protocol=ChildProtocol(protocol.upper()))
+    script = ChildScript(shard, in_batches(given, batch), end, settings)
     log = build_log(level=log_level, form="console", stream=sys.stderr, clock=clock)
     with ExitStack() as files:
         if transcript is not None:
             files.enter_context(transcript)
             transcript.write(b'{"about":"recorded by kcl-daemon run-child","ends":"over"}\n')
-        outcome = anyio.run(partial(drive_child, command, script, clock=clock, log=log, tape=transcript))
+        outcome = anyio.run(partial(drive_child, script, clock=clock, log=log, tape=transcript))
     click.echo(_summary(outcome, len(given)))
     if outcome.error is not None:
         click.echo(on_one_line(f"failed: {outcome.error}"), err=True)
@@ -432,9 +407,6 @@ def _summary(outcome: DriveResult, given: int) -> str:
         f"delivered {outcome.delivered} of {given} records, {outcome.requests} checkpoints, "
         f"last at {outcome.checkpoint}"
     )
-
-
-_MAX_LINE_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,13 +438,8 @@ def lines_of(data: bytes) -> Iterator[TranscriptLine]:
             raise BadTranscript(f'line {number}: not an object with "from" and "line"') from None
         if speaker == "daemon":
             yield TranscriptLine(number, line, None)
-        elif (expected := _message(line)) is not None:
+        elif isinstance(expected := decode_child_line(line), Status | CheckpointRequest):
             yield TranscriptLine(number, line, expected)
-
-
-def _message(line: bytes) -> ChildMessage | None:
-    meant = decode_child_line(line)
-    return None if isinstance(meant, Stray | Echo) else meant
 
 
 @click.command("replay", short_help="Replay a recorded session with a processor.", epilog=EPILOG)
@@ -538,7 +505,7 @@ async def _one(child: Child, reader: _MessageReader, line: TranscriptLine) -> st
 class _MessageReader:
     def __init__(self, child: Child) -> None:
         self._child = child
-        self._framer = LineFramer(_MAX_LINE_BYTES)
+        self._side = DaemonSide()
         self._heard: list[ChildMessage] = []
 
     async def message(self) -> ChildMessage | None:
@@ -547,8 +514,8 @@ class _MessageReader:
             piece = await self._child.receive()
             if not piece:
                 return None
-            whole = [line for line in self._framer.feed(piece) if not isinstance(line, OversizedLine)]
-            self._heard += [message for line in whole if (message := _message(line)) is not None]
+            heard = self._side.receive_data(piece)
+            self._heard += [each for each in heard if isinstance(each, Status | CheckpointRequest)]
         return self._heard.pop(0)
 
     async def drain(self) -> None:

@@ -8,12 +8,19 @@ whole whenever the worker dies: the next owner repeats every step without harm.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
-from kcl_daemon.consumer.connection import Checkpointer, ChildConnection, ChildMetrics, Dialect
+from kcl_daemon.consumer.connection import (
+    Checkpointer,
+    ChildConnection,
+    ChildMetrics,
+    lease_lost,
+    shard_ended,
+)
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.poison import PoisonSearch
 from kcl_daemon.errors import (
@@ -23,7 +30,6 @@ from kcl_daemon.errors import (
     ChildStartFailed,
     ChildTimedOut,
     LeaseLost,
-    Unavailable,
 )
 from kcl_daemon.fleet.lease_renewer import HeldLease, lease_labels
 from kcl_daemon.leases.lease import Lease, ShardId, WorkerId
@@ -33,7 +39,7 @@ from kcl_daemon.ports import Child, Clock, Log, StreamRef
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardReader, ShardSource, StartMemory
 from kcl_daemon.shards.lineage import ChildShard, awaited_parents, child_leases
-from kcl_protocol.messages import Initialize
+from kcl_protocol.messages import Initialize, ShutdownRequested
 
 
 async def end_child(child: Child, *, clock: Clock, grace_s: float, ask: bool, log: Log) -> None:
@@ -80,7 +86,9 @@ async def create_child_leases(
     while True:
         try:
             if not named:
-                with parts.meters.operation(shard_metrics.SHUTDOWN_CHILDREN, **lease_labels(held.lease)):
+                with parts.context.meters.operation(
+                    shard_metrics.SHUTDOWN_CHILDREN, **lease_labels(held.lease)
+                ):
                     await parts.renewer.write_children(held, frozenset(child.shard_id for child in children))
                 named = True
             missing = await _try_to_create(parts, held, children, log)
@@ -93,7 +101,7 @@ async def create_child_leases(
         except AwsError as error:
             held.progress.waits(WaitReason.DYNAMODB, str(error))
             log.warning("child_leases_failed", error=str(error))
-        await parts.clock.sleep(pause_s)
+        await parts.context.clock.sleep(pause_s)
         pause_s = min(2 * pause_s, _RETRY_MOST_S)
 
 
@@ -123,18 +131,16 @@ def _first_owner(parts: ConsumerContext) -> WorkerId | None:
 
 async def _create(parts: ConsumerContext, lease: Lease, log: Log) -> None:
     """Not cancellable, or a lease of ours could exist without anyone knowing."""
-    began_s = parts.clock.monotonic()
-    with parts.clock.move_on_after(parts.timings.call_s) as scope:
-        scope.shield = True
-        creating, at = shard_metrics.SHUTDOWN_CREATE, shard_metrics.SHUTDOWN_CREATE_AT
-        with parts.meters.operation(creating), parts.meters.operation(at):
-            written = await parts.table.put(*creation(lease))
+    began_s = parts.context.clock.monotonic()
+    creating, at = shard_metrics.SHUTDOWN_CREATE, shard_metrics.SHUTDOWN_CREATE_AT
+    operation = parts.context.meters.operation
+    with anyio.CancelScope(shield=True):
+        with operation(creating), operation(at):
+            written = await parts.context.call(parts.table.put(*creation(lease)), "PutItem")
         if written.applied:
             log.info("child_lease_created", child_shard_id=lease.shard_id, owner=lease.lease_owner)
             if lease.lease_owner is not None:
                 parts.on_lease_written(lease, began_s)
-    if scope.cancelled_caught:
-        raise Unavailable(f"no answer within {parts.timings.call_s:g} s", operation="PutItem")
 
 
 async def _missing_parents(parts: ConsumerContext, held: HeldLease, child: Lease) -> frozenset[ShardId]:
@@ -142,7 +148,7 @@ async def _missing_parents(parts: ConsumerContext, held: HeldLease, child: Lease
     for parent in sorted(child.parent_shard_ids - parents.keys()):
         row = await parts.table.get(child.key_of(parent))
         if row is None:
-            parts.meters.add(shard_metrics.SHUTDOWN_NO_PARENT_LEASE)
+            parts.context.meters.add(shard_metrics.SHUTDOWN_NO_PARENT_LEASE)
             parents[parent] = None
             continue
         try:
@@ -153,7 +159,7 @@ async def _missing_parents(parts: ConsumerContext, held: HeldLease, child: Lease
         return frozenset()
     shards = await parts.kinesis.list_shards(parts.streams.of(child).ref)
     if not parents.keys() <= {shard.shard_id for shard in shards}:
-        parts.meters.add(shard_metrics.SHUTDOWN_NO_PARENT)
+        parts.context.meters.add(shard_metrics.SHUTDOWN_NO_PARENT)
     return awaited_parents(child, parents, shards)
 
 
@@ -208,7 +214,7 @@ class ChildRun:
         self._memory = memory
         self._poison_search = poison_search
         self._log = log
-        self._dialect = Dialect(parts.settings.child.protocol)
+        self._settings = parts.settings.child
         self._stream = parts.streams.of(held.lease)
         self._checkpointer = Checkpointer(held=held, renewer=parts.renewer, log=log)
 
@@ -239,25 +245,21 @@ class ChildRun:
         return self._stream.ref if self._stream.ref.identity is not None else None
 
     async def _run(self, child: Child) -> ChildRunOutcome:
-        settings = self._parts.settings.child
+        clock, meters = self._parts.context.clock, self._parts.context.meters
         connection = ChildConnection(
             child,
-            clock=self._parts.clock,
+            self._settings,
+            clock=clock,
             log=self._log,
-            timeout_s=settings.timeout_s,
-            warn_after_s=None if settings.warn_after_ms is None else settings.warn_after_ms / 1000,
-            accepts_logs=settings.log_messages,
-            encode_answer=self._dialect.answer,
+            metrics=ChildMetrics(meters, clock, lease_labels(self._held.lease)),
             on_checkpoint=self._checkpointer.answer,
-            on_end_of_output=self._stop_signal.wake,
-            tally=ChildMetrics(self._parts.meters, self._parts.clock, self._held.lease),
         )
         reader = self._reader()
         self._progress.reading(reader)
         outcome: ChildRunOutcome = Stopped()
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(connection.pump)
+                tasks.start_soon(self._pump, connection)
                 tasks.start_soon(reader.run)
                 outcome = await self._converse_and_end(child, connection, reader, tasks)
                 tasks.cancel_scope.cancel()
@@ -265,6 +267,10 @@ class ChildRun:
             self._progress.reading_ended()
             reader.close()
         return outcome
+
+    async def _pump(self, connection: ChildConnection) -> None:
+        await connection.pump()
+        self._stop_signal.wake()
 
     async def _converse_and_end(
         self, child: Child, connection: ChildConnection, reader: ShardReader, tasks: TaskGroup
@@ -292,8 +298,8 @@ class ChildRun:
         )
         await end_child(
             child,
-            clock=self._parts.clock,
-            grace_s=self._parts.settings.child.exit_grace_ms / 1000,
+            clock=self._parts.context.clock,
+            grace_s=self._settings.exit_grace_ms / 1000,
             ask=not stuck,
             log=self._log,
         )
@@ -315,8 +321,10 @@ class ChildRun:
     async def _limit(self, conversation: anyio.CancelScope) -> None:
         await self._stop_signal.until_stop_requested()
         handed_over = self._held.next_owner is not None and not self._held.announced
-        grace_s = self._parts.settings.child.shutdown_grace_ms / 1000
-        await self._parts.clock.sleep(max(grace_s, self._parts.timings.handoff_s) if handed_over else grace_s)
+        grace_s = self._settings.shutdown_grace_ms / 1000
+        await self._parts.context.clock.sleep(
+            max(grace_s, self._parts.context.timings.handoff_s) if handed_over else grace_s
+        )
         conversation.cancel()
 
     async def _converse(self, connection: ChildConnection, reader: ShardReader) -> ChildRunOutcome:
@@ -368,14 +376,9 @@ class ChildRun:
 
     async def _process(self, connection: ChildConnection, batch: DeliveryBatch) -> None:
         last = batch.last
-
-        def before_send() -> None:
-            if last is not None:
-                self._checkpointer.delivering(last)
-
         try:
             if last is not None:
-                self._held.throughput.record(batch.data_bytes, now_s=self._parts.clock.monotonic())
+                self._held.throughput.record(batch.data_bytes, now_s=self._parts.context.clock.monotonic())
                 if self._poison_search is not None:
                     await self._poison_search.deliver(
                         batch,
@@ -384,10 +387,11 @@ class ChildRun:
                         may_continue=lambda: self._stop_signal.reason is StopReason.NONE,
                     )
                     return
-            elif not self._parts.settings.child.call_for_empty:
+            elif not self._settings.call_for_empty:
                 return
             self._progress.works("processRecords", arrived_s=batch.arrived_s)
             self._checkpointer.begin_batch()
+            before_send = None if last is None else partial(self._checkpointer.delivering, last)
             await connection.deliver(batch, before_send=before_send)
             self._progress.done(last, batch.count, batch.data_bytes)
         finally:
@@ -403,7 +407,8 @@ class ChildRun:
             if self._stop_signal.reason is not StopReason.NONE:
                 return None
         self._progress.shard_ended()
-        await connection.perform(self._dialect.shard_ended, before_send=self._checkpointer.shard_ended)
+        ended = shard_ended(self._settings.protocol)
+        await connection.perform(ended, before_send=self._checkpointer.shard_ended)
         if self._held.lease.is_finished:
             return Finished()
         if self._held.lost is not None:
@@ -420,10 +425,9 @@ class ChildRun:
     async def _shut_down_child(self, connection: ChildConnection) -> None:
         """Ask for a last checkpoint, release the lease, then send leaseLost (KCL: ShutdownNotificationTask)."""
         if self._stop_signal.reason is StopReason.STOP and self._held.lost is None:
-            if (shutdown_request := self._dialect.shutdown_requested) is not None:
-                self._progress.works("shutdownRequested")
-                await connection.perform(shutdown_request)
+            self._progress.works("shutdownRequested")
+            await connection.perform(ShutdownRequested())
             self._progress.waits(WaitReason.LEASE, "it is passed on")
             await self._parts.renewer.release_lease(self._held)
         self._progress.works("leaseLost")
-        await connection.perform(self._dialect.lease_lost)
+        await connection.perform(lease_lost(self._settings.protocol))

@@ -1,21 +1,19 @@
 """The conversation with one child: actions, checkpoint answers, statuses, time-outs (KCL: MultiLangProtocol).
 
-Checkpoint requests follow ShardRecordProcessorCheckpointer. Only `Dialect` knows children older than KCL 2.0.
+Checkpoint requests follow ShardRecordProcessorCheckpointer.
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from kcl_daemon.config.children import ChildProtocol
+from kcl_daemon.config.children import ChildProtocol, ChildSettings
 from kcl_daemon.errors import (
     AwsError,
     ChildBrokeProtocol,
@@ -26,14 +24,13 @@ from kcl_daemon.errors import (
     Throttled,
 )
 from kcl_daemon.errors import LeaseLost as errors_LeaseLost
-from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, lease_labels
-from kcl_daemon.leases.lease import CheckpointWindow, Lease
+from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer
+from kcl_daemon.leases.lease import CheckpointWindow
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.metrics.metric import Operation
-from kcl_daemon.ports import Child, Clock, Log, Meters, at_level, level_of
+from kcl_daemon.ports import ChildPipes, Clock, Log, Meters, at_level, level_of
 from kcl_daemon.retrieval.source import DeliveryBatch
-from kcl_protocol import Echo, LogLine, Stray, decode_child_line, decode_log_line, encode
-from kcl_protocol.conversation import Conversation, Role
+from kcl_protocol.codec import LogLine, Stray
 from kcl_protocol.errors import (
     CheckpointDependencyFailed,
     CheckpointError,
@@ -43,7 +40,6 @@ from kcl_protocol.errors import (
     CheckpointThrottled,
     RemoteProtocolError,
 )
-from kcl_protocol.framing import LineFramer, OversizedLine
 from kcl_protocol.messages import (
     Action,
     CheckpointAnswer,
@@ -54,46 +50,18 @@ from kcl_protocol.messages import (
     ProcessRecords,
     ShardEnded,
     Shutdown,
-    ShutdownRequested,
     Status,
 )
 from kcl_protocol.sequence import ExtendedSequenceNumber
+from kcl_protocol.sides import DaemonSide
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    generation: ChildProtocol
+def shard_ended(protocol: ChildProtocol) -> Action:
+    return Shutdown("TERMINATE") if protocol is ChildProtocol.KCL_1_8 else ShardEnded()
 
-    @property
-    def shard_ended(self) -> Action:
-        return ShardEnded() if self._is_current else Shutdown("TERMINATE")
 
-    @property
-    def lease_lost(self) -> Action:
-        return LeaseLost() if self._is_current else Shutdown("ZOMBIE")
-
-    @property
-    def shutdown_requested(self) -> Action | None:
-        """None for children from before KCL 1.8."""
-        return None if self.generation is ChildProtocol.KCL_1_0 else ShutdownRequested()
-
-    def answer(self, answer: CheckpointAnswer) -> bytes:
-        """Before 2017 the position in an answer was called `checkpoint`."""
-        if self.generation is not ChildProtocol.KCL_1_0:
-            return encode(answer)
-        fields = {
-            "action": answer.action,
-            "checkpoint": answer.sequence_number,
-            "sequenceNumber": answer.sequence_number,
-            "subSequenceNumber": answer.sub_sequence_number,
-            "error": answer.error,
-        }
-        # ASCII, because the position comes from the child and may not be valid text.
-        return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
-
-    @property
-    def _is_current(self) -> bool:
-        return self.generation is ChildProtocol.CURRENT
+def lease_lost(protocol: ChildProtocol) -> Action:
+    return Shutdown("ZOMBIE") if protocol is ChildProtocol.KCL_1_8 else LeaseLost()
 
 
 _OPERATIONS: Final[Mapping[str, Operation]] = {
@@ -105,10 +73,12 @@ _OPERATIONS: Final[Mapping[str, Operation]] = {
 
 
 class ChildMetrics:
-    def __init__(self, meters: Meters, clock: Clock, lease: Lease) -> None:
+    """`labels` name the shard."""
+
+    def __init__(self, meters: Meters, clock: Clock, labels: Mapping[str, str]) -> None:
         self._meters = meters
         self._clock = clock
-        self._labels = lease_labels(lease)
+        self._labels = labels
         self._began_s = 0.0
 
     def begin(self) -> None:
@@ -135,7 +105,6 @@ class ChildMetrics:
 
 T = TypeVar("T")
 
-_LINE_MOST_BYTES: Final = 1024 * 1024
 _INBOX_MESSAGES: Final = 16
 _EXIT_STATUS_WAIT_S: Final = 1.0
 _LOG_MESSAGE_CHARACTERS: Final = 16 * 1024
@@ -144,43 +113,27 @@ _LINES_PER_TURN: Final = 64
 _RECORDS: Final = ProcessRecords((), None)
 
 
-def _do_nothing() -> None:
-    pass
-
-
 class ChildConnection:
-    """The conversation with one child. `pump` must run beside it, from start to end.
-
-    `timeout_s` applies to each message of the child. If `accepts_logs` is False, `log` messages count as
-    stray output. `on_end_of_output` is called when the child's stdout has ended.
-    """
+    """The conversation with one child. `pump` must run beside it, from start to end."""
 
     def __init__(
         self,
-        child: Child,
+        child: ChildPipes,
+        settings: ChildSettings,
         *,
         clock: Clock,
         log: Log,
-        timeout_s: float | None,
-        warn_after_s: float | None = None,
-        accepts_logs: bool = False,
-        encode_answer: Callable[[CheckpointAnswer], bytes] = encode,
+        metrics: ChildMetrics,
         on_checkpoint: Callable[[CheckpointRequest], Awaitable[CheckpointAnswer]],
-        on_end_of_output: Callable[[], None],
-        tally: ChildMetrics | None = None,
     ) -> None:
-        self._tally = tally
         self._child = child
+        self._timeout_s = settings.timeout_s
+        self._warn_after_s = None if settings.warn_after_ms is None else settings.warn_after_ms / 1000
         self._clock = clock
         self._log = log
-        self._timeout_s = timeout_s
-        self._warn_after_s = warn_after_s
-        self._accepts_logs = accepts_logs
-        self._encode_answer = encode_answer
+        self._metrics = metrics
         self._on_checkpoint = on_checkpoint
-        self._on_end_of_output = on_end_of_output
-        self._conversation = Conversation(Role.DAEMON)
-        self._framer = LineFramer(_LINE_MOST_BYTES)
+        self._side = DaemonSide(accepts_logs=settings.log_messages)
         self._inbox: deque[ChildMessage] = deque()
         self._arrived = anyio.Event()
         self._flooded = False
@@ -190,18 +143,12 @@ class ChildConnection:
     async def pump(self) -> None:
         """Read the child's stdout until it ends, also between actions, so that a chatty child cannot block."""
         while data := await self._child.receive():
-            for number, line in enumerate(self._framer.feed(data), start=1):
-                self._line(line)
-                if number % _LINES_PER_TURN == 0:
-                    await checkpoint()
-        rest = self._framer.close()
-        if rest is not None:
-            self._line(rest)
+            await self._take(data)
+        await self._take(b"")
         self.silent = True
         self._arrived.set()
-        self._on_end_of_output()
 
-    async def perform(self, action: Action, *, before_send: Callable[[], None] = _do_nothing) -> None:
+    async def perform(self, action: Action, *, before_send: Callable[[], None] | None = None) -> None:
         """Send an action and wait for its status.
 
         `before_send` is called just before the line is written, after earlier requests were answered. If it
@@ -212,21 +159,16 @@ class ChildConnection:
             ChildTimedOut: a message took too long; the caller should end the child.
             ChildBrokeProtocol: the child sent any other answer.
         """
-        self._conversation.send(action)
-        if self._inbox:
-            await self._answer_waiting_requests(action)
-        self._begin(before_send)
-        await self._send(encode(action), action.action)
+        line = self._side.send_data(action)
+        await self._begin(action, before_send)
+        await self._send(line, action.action)
         await self._finish(action)
-        if self._tally is not None:
-            self._tally.performed(action)
+        self._metrics.performed(action)
 
-    async def deliver(self, batch: DeliveryBatch, *, before_send: Callable[[], None] = _do_nothing) -> None:
+    async def deliver(self, batch: DeliveryBatch, *, before_send: Callable[[], None] | None = None) -> None:
         """Send records, otherwise as `perform`. The batch is released as soon as its line is written."""
-        self._conversation.send(_RECORDS)
-        if self._inbox:
-            await self._answer_waiting_requests(_RECORDS)
-        self._begin(before_send)
+        self._side.send(_RECORDS)
+        await self._begin(_RECORDS, before_send)
         try:
             # Keep no other reference to the line: the child may take hours.
             await self._send(batch.take_line(), _RECORDS.action)
@@ -235,16 +177,16 @@ class ChildConnection:
         try:
             await self._finish(_RECORDS)
         except ChildError:
-            if self._tally is not None:
-                self._tally.failed()
+            self._metrics.failed()
             raise
-        if self._tally is not None:
-            self._tally.processed(batch)
+        self._metrics.processed(batch)
 
-    def _begin(self, before_send: Callable[[], None]) -> None:
-        before_send()
-        if self._tally is not None:
-            self._tally.begin()
+    async def _begin(self, action: Action, before_send: Callable[[], None] | None) -> None:
+        if self._inbox:
+            await self._answer_waiting_requests(action)
+        if before_send is not None:
+            before_send()
+        self._metrics.begin()
 
     async def _answer_waiting_requests(self, action: Action) -> None:
         """Answer them now, as the Java daemon does in its next wait.
@@ -274,21 +216,20 @@ class ChildConnection:
             raise ChildBrokeProtocol(f"it sent more than {_INBOX_MESSAGES} messages without an answer to any")
         self._received(request)
         answer = await self._answer(request)
-        self._conversation.send(answer)
-        await self._send(self._encode_answer(answer), action.action)
+        await self._send(self._side.send_data(answer), action.action)
 
     def _received(self, message: ChildMessage) -> None:
         try:
-            self._conversation.receive(message)
+            self._side.receive(message)
         except RemoteProtocolError as broken:
             raise ChildBrokeProtocol(str(broken)) from broken
 
     async def _answer(self, request: CheckpointRequest) -> CheckpointAnswer:
-        if self._conversation.may_checkpoint:
+        if self._side.may_checkpoint:
             return await self._on_checkpoint(request)
         refused = CheckpointInvalidState.wire_name
         self._log.warning(
-            "checkpoint_refused", error=refused, reason=f"not possible during {self._conversation.awaiting}"
+            "checkpoint_refused", error=refused, reason=f"not possible during {self._side.awaiting}"
         )
         return CheckpointAnswer(request.sequence_number, request.sub_sequence_number, refused)
 
@@ -331,25 +272,22 @@ class ChildConnection:
             return await wait()
         raise ChildTimedOut(doing, self._timeout_s)
 
-    def _line(self, line: bytes | OversizedLine) -> None:
-        if isinstance(line, OversizedLine):
-            self._log_stray(f"a line of {line.length_bytes} bytes", line.head.decode(errors="replace"))
-            return
-        match decode_child_line(line):
-            case Stray() as stray:
-                if self._accepts_logs and (said := decode_log_line(line)) is not None:
-                    self._forward(said)
-                elif not stray.blank:
-                    self._log_stray(stray.reason, stray.text)
-            case Echo(action):
-                self._log_stray("it echoed an action of ours", action)
-            case message:
-                if len(self._inbox) < _INBOX_MESSAGES:
+    async def _take(self, data: bytes) -> None:
+        for number, message in enumerate(self._side.receive_data(data), start=1):
+            match message:
+                case LogLine():
+                    self._forward(message)
+                case Stray():
+                    if not message.blank:
+                        self._log_stray(message.reason, message.text)
+                case _ if len(self._inbox) < _INBOX_MESSAGES:
                     self._inbox.append(message)
                     self._arrived.set()
-                else:
+                case _:
                     self._flooded = True
                     self._log_stray("more messages than were asked for", str(message))
+            if number % _LINES_PER_TURN == 0:
+                await checkpoint()
 
     def _forward(self, said: LogLine) -> None:
         at_level(self._log, level_of(said.level) or "info")(
@@ -359,7 +297,7 @@ class ChildConnection:
     def _log_stray(self, reason: str, text: str) -> None:
         self._strays += 1
         log_event = self._log.warning if self._strays == 1 else self._log.debug
-        awaiting = self._conversation.awaiting
+        awaiting = self._side.awaiting
         log_event(
             "child_stray_output",
             reason=reason,

@@ -39,10 +39,11 @@ class RestartPolicy:
 
     async def cool_down(self) -> None:
         """Pause if this worker has just released the lease for its failures."""
-        before = self._parts.degraded.failures(self._held.lease)
-        if before is not None:
-            self._held.progress.continue_after(before)
-        cooldown_s = self._parts.degraded.cooldown_s(self._held.lease)
+        rest = self._parts.degraded.rest(self._held.lease)
+        if rest is None:
+            return
+        failures, cooldown_s = rest
+        self._held.progress.continue_after(failures)
         if cooldown_s:
             self._log.info("shard_rests", for_s=round(cooldown_s, 1))
             await self._pause(cooldown_s)
@@ -105,11 +106,11 @@ class RestartPolicy:
         """Doubles with each failure in a row; random, so that shards do not restart together."""
         settings = self._parts.settings.child
         most_ms = min(settings.backoff_first_ms * 2 ** min(failures - 1, 20), settings.backoff_most_ms)
-        await self._pause(most_ms / 1000 * self._parts.randomness.uniform(0.5, 1.0))
+        await self._pause(most_ms / 1000 * self._parts.context.randomness.uniform(0.5, 1.0))
 
     async def _pause(self, seconds: float) -> None:
         self._held.progress.pauses(seconds)
-        with self._parts.clock.move_on_after(seconds):
+        with self._parts.context.clock.move_on_after(seconds):
             await self._stop_signal.until_stop_requested()
 
 
@@ -128,7 +129,7 @@ class ShardConsumer:
         self._memory = StartMemory()
         stream = held.lease.stream
         named = {} if stream is None else {"stream": str(stream)}
-        self._log = parts.log.bind(**named, shard_id=held.lease.shard_id)
+        self._log = parts.context.log.bind(**named, shard_id=held.lease.shard_id)
         self._restart_policy = RestartPolicy(
             parts=parts, held=held, stop_signal=self._stop_signal, log=self._log
         )
@@ -200,7 +201,7 @@ class ShardConsumer:
             )
             reported = True
             await self._stop_signal.interruptible(
-                lambda: self._parts.shard_finished.wait(self._parts.timings.parents_s)
+                lambda: self._parts.shard_finished.wait(self._parts.context.timings.parents_s)
             )
         return False
 
@@ -228,7 +229,7 @@ class ShardConsumer:
             self._held.progress.waits(WaitReason.STREAM, why)
             (self._log.debug if reported else self._log.info)("shard_waits_for_stream", why=why)
             reported = True
-            await self._stop_signal.interruptible(lambda: self._parts.clock.sleep(_STREAM_PAUSE_S))
+            await self._stop_signal.interruptible(lambda: self._parts.context.clock.sleep(_STREAM_PAUSE_S))
         return False
 
     async def _unfinished_parents(self) -> frozenset[ShardId]:

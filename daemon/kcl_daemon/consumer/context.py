@@ -11,11 +11,11 @@ import anyio
 
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildError
-from kcl_daemon.fleet.context import Broadcast, Timings
+from kcl_daemon.fleet.context import Broadcast, WorkerContext
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
 from kcl_daemon.fleet.streams import StreamTracker
 from kcl_daemon.leases.lease import Lease, LeaseKey
-from kcl_daemon.ports import NO_METERS, Children, Clock, DeadLetters, Kinesis, Log, Meters, Randomness, Table
+from kcl_daemon.ports import Children, Clock, DeadLetters, Kinesis, Table
 from kcl_daemon.progress.progress import FailureHistory
 from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_protocol.sequence import ExtendedSequenceNumber
@@ -106,16 +106,12 @@ class ShardCooldowns:
         }
         self._cooldowns[lease.lease_key] = _Cooldown(now_s + self._cooldown_s, lease.checkpoint, failures)
 
-    def failures(self, lease: Lease) -> FailureHistory | None:
-        cooldown = self._cooldowns.get(lease.lease_key)
-        return None if cooldown is None or cooldown.checkpoint != lease.checkpoint else cooldown.failures
-
-    def cooldown_s(self, lease: Lease) -> float:
-        """The rest of the cooldown; 0 if the lease has advanced since."""
+    def rest(self, lease: Lease) -> tuple[FailureHistory, float] | None:
+        """Its failures, and the rest of the cooldown in seconds; None if the lease has advanced since."""
         cooldown = self._cooldowns.get(lease.lease_key)
         if cooldown is None or cooldown.checkpoint != lease.checkpoint:
-            return 0.0
-        return max(0.0, cooldown.until_s - self._clock.monotonic())
+            return None
+        return cooldown.failures, max(0.0, cooldown.until_s - self._clock.monotonic())
 
 
 class StartupFailures:
@@ -153,16 +149,13 @@ class ConsumerContext:
         on_fatal: gets the failure that ends the daemon.
     """
 
+    context: WorkerContext
     settings: Settings
-    timings: Timings
     streams: StreamTracker
     renewer: LeaseRenewer
     table: Table
     kinesis: Kinesis
     children: Children
-    clock: Clock
-    randomness: Randomness
-    log: Log
     readers: ReaderFactory
     shard_finished: Broadcast
     on_leases_created: Callable[[], None]
@@ -170,5 +163,4 @@ class ConsumerContext:
     degraded: ShardCooldowns
     dead_letters: DeadLetters | None
     on_fatal: Callable[[ChildError], None]
-    meters: Meters = NO_METERS
     startup_failures: StartupFailures = field(default_factory=StartupFailures)

@@ -21,7 +21,6 @@ from kcl_daemon.ports import Log
 from kcl_daemon.records.dead_letter import DeadLetter
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.retrieval.source import DeliveryBatch
-from kcl_protocol.sequence import ExtendedSequenceNumber
 from kcl_protocol.sequence import ExtendedSequenceNumber as Position
 
 
@@ -44,9 +43,6 @@ class Suspects:
     last: Position
     count: int
     failures: int = 0
-
-    def hold(self, delivery: Delivery) -> bool:
-        return self.after <= delivery.after and delivery.last <= self.last
 
 
 class BisectResult(Enum):
@@ -105,14 +101,19 @@ class BisectState:
         before = self.suspects
         failures = 0
         if delivery.count == 1:
-            same = before is not None and before.count == 1 and before.last == delivery.last
-            failures = before.failures if same and before is not None else 0
+            if before is not None and before.count == 1 and before.last == delivery.last:
+                failures = before.failures
             failures += delivery.alone
         suspects = Suspects(delivery.after, delivery.last, delivery.count, failures)
         verdict = BisectResult.SUSPECTED
         if failures >= tries:
             verdict = BisectResult.GUILTY
-        elif before is not None and before.hold(delivery) and delivery.count < before.count:
+        elif (
+            before is not None
+            and before.after <= delivery.after
+            and delivery.last <= before.last
+            and delivery.count < before.count
+        ):
             verdict = BisectResult.NARROWED
         return replace(self, suspects=suspects), verdict
 
@@ -265,7 +266,7 @@ class PoisonSearch:
         return SearchProgress(progressed, narrowed=verdict is BisectResult.NARROWED)
 
     async def _set_aside(
-        self, single: Payload, after: ExtendedSequenceNumber, error: ChildError, stderr: tuple[str, ...]
+        self, single: Payload, after: Position, error: ChildError, stderr: tuple[str, ...]
     ) -> None:
         dead_letter = self._dead_letter(single, error, stderr)
         facts = {
@@ -306,7 +307,7 @@ class PoisonSearch:
             stream_arn=stream.arn,
             shard_id=lease.shard_id,
             worker_id=parts.settings.worker_id,
-            set_aside_ms=parts.clock.wall_ms(),
+            set_aside_ms=parts.context.clock.wall_ms(),
             failures=0 if suspects is None else suspects.failures,
             error=str(error),
             stderr=stderr,
@@ -325,14 +326,14 @@ class PoisonSearch:
         reason = ""
         for attempt in range(_STORE_TRIES):
             if attempt:
-                await self._parts.clock.sleep(_STORE_PAUSE_S * 2 ** (attempt - 1))
+                await self._parts.context.clock.sleep(_STORE_PAUSE_S * 2 ** (attempt - 1))
             try:
-                with self._parts.clock.move_on_after(_STORE_TIMEOUT_S):
-                    await self._parts.dead_letters.store(dead_letter)
-                    return True
-                reason = f"no answer within {_STORE_TIMEOUT_S:g} s"
+                storing = self._parts.dead_letters.store(dead_letter)
+                await self._parts.context.call(storing, timeout_s=_STORE_TIMEOUT_S)
             except (AwsError, DeadLetterNotStored) as error:
                 reason = str(error)
+            else:
+                return True
             self._log.warning("dead_letter_failed", error=reason, attempt=attempt + 1)
         self._log.error(
             "dead_letter_not_stored",
@@ -345,7 +346,7 @@ class PoisonSearch:
         )
         return False
 
-    async def _checkpoint(self, after: ExtendedSequenceNumber, position: ExtendedSequenceNumber) -> None:
+    async def _checkpoint(self, after: Position, position: Position) -> None:
         """Only if all records before it are checkpointed; the next worker then need not search."""
         if self._held.lost is not None or self._held.lease.checkpoint < after:
             return

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from kcl_client import AsyncCheckpointer, AsyncRecordProcessor, Batch, Checkpointer, RecordProcessor
 from kcl_client._asynchronous import AsyncRuntime
 from kcl_client._processor import PlainRuntime, complete
-from kcl_client._session import AsyncCallbacks, PlainCallbacks, Session
+from kcl_client._session import Session
 from kcl_protocol.codec import decode_child_line, encode
 from kcl_protocol.messages import (
     CheckpointAnswer,
@@ -81,8 +81,8 @@ def no_wait(_seconds: float) -> None:
 
 def serve(processor: RecordProcessor, wire: Wire, *, max_line_bytes: int = sys.maxsize) -> None:
     """Run a plain processor over the wire to its end."""
-    session = Session(PlainRuntime(wire.read, wire.write, no_wait), max_line_bytes=max_line_bytes)
-    complete(session.serve(PlainCallbacks(processor, Checkpointer(session.store))))
+    runtime = PlainRuntime(wire.read, wire.write, no_wait)
+    complete(Session(processor, Checkpointer, runtime, max_line_bytes=max_line_bytes).serve())
 
 
 def serve_async(processor: AsyncRecordProcessor, wire: Wire) -> None:
@@ -93,7 +93,7 @@ def serve_async(processor: AsyncRecordProcessor, wire: Wire) -> None:
         return wire.read()
 
     async def main() -> None:
-        session = Session(AsyncRuntime(read, wire.write), max_line_bytes=sys.maxsize)
-        await session.serve(AsyncCallbacks(processor, AsyncCheckpointer(session.store)))
+        runtime = AsyncRuntime(read, wire.write)
+        await Session(processor, AsyncCheckpointer, runtime, max_line_bytes=sys.maxsize).serve()
 
     asyncio.run(main())

@@ -17,7 +17,7 @@ from kcl_client import (
     CheckpointThrottled,
     ShardStart,
 )
-from kcl_client._asynchronous import AsyncReader
+from kcl_client._asynchronous import read_when_ready
 from kcl_client._session import ProcessorFailed
 from kcl_client.testing import Ending, drive
 from kcl_protocol.messages import CheckpointAnswer, CheckpointRequest, LeaseLost, Status
@@ -162,8 +162,8 @@ def test_another_failure_beside_the_lost_lease_is_one() -> None:
 
 def read_all(descriptor: int) -> bytes:
     async def main() -> bytes:
-        reader, pieces = AsyncReader(descriptor), list[bytes]()
-        while piece := await reader.read():
+        pieces: list[bytes] = []
+        while piece := await read_when_ready(descriptor):
             pieces.append(piece)
         return b"".join(pieces)
 
@@ -198,14 +198,13 @@ def test_a_cancelled_read_loses_nothing() -> None:
     source, sink = os.pipe()
 
     async def main() -> bytes:
-        reader = AsyncReader(source)
-        task = asyncio.create_task(reader.read())
+        task = asyncio.create_task(read_when_ready(source))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         os.write(sink, b"kept")
-        return await asyncio.wait_for(reader.read(), 20)
+        return await asyncio.wait_for(read_when_ready(source), 20)
 
     try:
         assert asyncio.run(main()) == b"kept"

@@ -23,7 +23,7 @@ from kcl_client import (
     UnknownCheckpointError,
 )
 from kcl_client._processor import PlainRuntime, PlainTurn, complete
-from kcl_client._session import PlainCallbacks, Session
+from kcl_client._session import Session
 from kcl_client.testing import Ending, Report, drive, make_record
 from kcl_protocol.messages import CheckpointRequest, Status
 from kcl_protocol.sequence import SHARD_END, Sentinel
@@ -181,8 +181,7 @@ def test_no_status_goes_out_in_the_middle_of_a_threads_checkpoint() -> None:
     wire = Slow(INITIALIZE, BATCH, STORED)
     runtime = PlainRuntime(wire.read, wire.write, no_wait)
     runtime.turn = Watched()
-    session = Session(runtime, max_line_bytes=sys.maxsize)
-    complete(session.serve(PlainCallbacks(Handled(handle), Checkpointer(session.store))))
+    complete(Session(Handled(handle), Checkpointer, runtime, max_line_bytes=sys.maxsize).serve())
     threads[0].join(60)
     assert wire.said == [Status("initialize"), CheckpointRequest(), Status("processRecords")]
 

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from kcl_daemon.consumer.connection import ChildConnection
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics
 from kcl_daemon.errors import ChildBrokeProtocol, ChildError, ChildExited, ChildTimedOut
+from kcl_daemon.ports import NO_METERS
 from kcl_protocol import CheckpointAnswer, CheckpointRequest, encode
 from kcl_protocol.messages import Initialize, LeaseLost, ProcessRecords, Record, ShardEnded, Status
 from tests.simulator.loop import run_virtual
@@ -27,21 +29,22 @@ class Talk:
         self.log = MemoryLog()
         self.asked: list[CheckpointRequest] = []
         self.silences = 0
+        warn_after_ms = None if warn_after_s is None else round(1000 * warn_after_s)
         self.dialogue = ChildConnection(
             self.child,
+            ChildSettings(("child",), timeout_s=timeout_s, warn_after_ms=warn_after_ms),
             clock=LoopClock(),
             log=self.log,
-            timeout_s=timeout_s,
-            warn_after_s=warn_after_s,
+            metrics=ChildMetrics(NO_METERS, LoopClock(), {}),
             on_checkpoint=self._checkpoint,
-            on_end_of_output=self._silence,
         )
 
     async def _checkpoint(self, request: CheckpointRequest) -> CheckpointAnswer:
         self.asked.append(request)
         return CheckpointAnswer(request.sequence_number, request.sub_sequence_number, None)
 
-    def _silence(self) -> None:
+    async def pump(self) -> None:
+        await self.dialogue.pump()
         self.silences += 1
 
 
@@ -57,7 +60,7 @@ def talk(
     async def play() -> Talk:
         stage = Talk(answer, timeout_s, warn_after_s)
         async with anyio.create_task_group() as background:
-            background.start_soon(stage.dialogue.pump)
+            background.start_soon(stage.pump)
             await scene(stage)
             background.cancel_scope.cancel()
         return stage

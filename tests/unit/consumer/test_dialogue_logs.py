@@ -5,7 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from kcl_daemon.consumer.connection import ChildConnection
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics
+from kcl_daemon.ports import NO_METERS
 from kcl_protocol import CheckpointAnswer, CheckpointRequest, LogLine, encode, encode_log_line
 from kcl_protocol.messages import Initialize, Status
 from tests.simulator.loop import run_virtual
@@ -26,12 +28,11 @@ def initialized(*lines: bytes, accepts_logs: bool = True) -> MemoryLog:
     async def play() -> None:
         dialogue = ChildConnection(
             Puppet(saying(b"".join(lines))),
+            ChildSettings(("child",), timeout_s=5.0, log_messages=accepts_logs),
             clock=LoopClock(),
             log=log,
-            timeout_s=5.0,
-            accepts_logs=accepts_logs,
+            metrics=ChildMetrics(NO_METERS, LoopClock(), {}),
             on_checkpoint=never,
-            on_end_of_output=lambda: None,
         )
         async with anyio.create_task_group() as background:
             background.start_soon(dialogue.pump)

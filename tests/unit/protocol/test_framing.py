@@ -15,8 +15,7 @@ from kcl_protocol import LineFramer, OversizedLine
 def framed(pieces: list[bytes], max_line_bytes: int = 1000) -> list[bytes | OversizedLine]:
     framer = LineFramer(max_line_bytes)
     lines = [line for piece in pieces for line in framer.feed(piece)]
-    last = framer.close()
-    return lines if last is None else [*lines, last]
+    return lines + framer.close()
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
@@ -47,20 +46,20 @@ def test_a_line_is_delivered_when_it_ends() -> None:
     assert framer.feed(b"on") == []
     assert framer.feed(b"e\ntw") == [b"one"]
     assert framer.feed(b"o\n") == [b"two"]
-    assert framer.close() is None
+    assert framer.close() == []
 
 
 def test_closing_gives_the_unfinished_line_once() -> None:
     framer = LineFramer(100)
     assert framer.feed(b"one\ntwo") == [b"one"]
-    assert framer.close() == b"two"
-    assert framer.close() is None
+    assert framer.close() == [b"two"]
+    assert framer.close() == []
 
 
 def test_closing_forgets_a_cr() -> None:
     framer = LineFramer(100)
     framer.feed(b"one\r")
-    assert framer.close() is None
+    assert framer.close() == []
     assert framer.feed(b"\n") == [b""]
 
 
