@@ -106,7 +106,7 @@ def test_a_moment_without_either_does_not_end_the_listener(
         def run(self) -> None:
             served.set()
 
-    def converse(_lines: object, _send: object) -> RelayConversation:
+    def converse(_relay: object) -> RelayConversation:
         return cast("RelayConversation", Talk())
 
     listener = RelayListener(tmp_path / "s", converse, reported, failures.append)

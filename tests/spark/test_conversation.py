@@ -16,10 +16,24 @@ from kcl_spark.figures import CaughtUp
 from kcl_spark.positions import START, Position, QueryLog
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore
-from kcl_spark.wire import RelayGone
+from kcl_spark.wire import RelayConnection, RelayGone
 from tests.spark.parts import OTHER, SHARD, at, message, no_tell, plan, positions, record
 
 ANY_TIME = CheckpointTimings(checkpoint_s=0, drain_s=5)
+
+
+class ScriptedRelay(RelayConnection):
+    """A relay whose daemon says prepared lines."""
+
+    def __init__(self, lines: Iterator[bytes], send: Callable[[bytes], None]) -> None:
+        self._said = lines
+        self._hear = send
+
+    def receive(self) -> bytes | None:
+        return next(self._said, None)
+
+    def send(self, data: bytes) -> None:
+        self._hear(data)
 
 
 class World:
@@ -59,8 +73,7 @@ class World:
         admit: Callable[[str, Position], None] = lambda _shard, _stored: None,
     ) -> RelayConversation:
         conversation = RelayConversation(
-            lines=self._lines(script),
-            send=self._send,
+            ScriptedRelay(self._lines(script), self._send),
             stream="words",
             spool=self.spool,
             progress=self.progress,

@@ -74,7 +74,7 @@ def uplink(given: UplinkOptions, reported: Told | None = None) -> Generator[tupl
         wait_for(Path(given.socket).exists, WITHIN_S)
         yield made, running
     finally:
-        made.stopped.set()
+        made.stop()
         running.join(WITHIN_S)
 
 
@@ -96,7 +96,7 @@ def echo(connection: socket.socket) -> None:
     """Answer every line until there are no more."""
     wire = RelayConnection(connection)
     with connection:
-        for line in wire.lines():
+        while (line := wire.receive()) is not None:
             wire.send(line.upper())
         wire.close()
 
@@ -259,7 +259,7 @@ def test_half_a_line_of_a_relay_that_was_killed_is_nothing() -> None:
         theirs.sendall(b'{"action":"initialize"}\n{"action":"processRec')
         theirs.close()
         wire = RelayConnection(ours)
-        assert list(wire.lines()) == [b'{"action":"initialize"}\n']
+        assert [wire.receive(), wire.receive()] == [b'{"action":"initialize"}\n', None]
         with pytest.raises(RelayGone):
             for _ in range(100):
                 wire.send(b"x" * 100_000)

@@ -6,7 +6,8 @@ A checkpoint never goes beyond what all queries have committed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +29,7 @@ from kcl_spark.positions import (
 )
 from kcl_spark.segments import SCHEMA, RecordBatch
 from kcl_spark.spool import NotHeld, Spool
-from kcl_spark.wire import RelayGone
+from kcl_spark.wire import RelayConnection, RelayGone
 
 _MICROSECONDS: Final = 1000
 
@@ -59,16 +60,8 @@ read_line: Final = msgspec.json.Decoder(Message).decode
 
 
 def behind(records: Sequence[Record], mark: Position) -> Sequence[Record]:
-    if not records or records[0].where > mark:
-        return records
-    low, high = 0, len(records)
-    while low < high:
-        middle = (low + high) // 2
-        if records[middle].where <= mark:
-            low = middle + 1
-        else:
-            high = middle
-    return records[low:]
+    first = bisect_right(records, mark, key=lambda record: record.where)
+    return records[first:] if first else records
 
 
 def to_arrow(records: Sequence[Record], *, stream: str, shard_id: str) -> RecordBatch:
@@ -179,9 +172,8 @@ class RelayConversation:
 
     def __init__(
         self,
+        relay: RelayConnection,
         *,
-        lines: Iterator[bytes],
-        send: Callable[[bytes], None],
         stream: str,
         spool: Spool,
         progress: CommitProgress,
@@ -190,8 +182,7 @@ class RelayConversation:
         stopping: Callable[[], bool],
         log_event: EmitEvent,
     ) -> None:
-        self._lines = lines
-        self._send = send
+        self._relay = relay
         self._stream = stream
         self._spool = spool
         self._progress = progress
@@ -219,21 +210,20 @@ class RelayConversation:
 
     def _perform(self) -> bool:
         self.state.asked_s = monotonic_s()
-        line = next(self._lines, None)
+        line = self._relay.receive()
         if line is None:
             return False
         self.state.asked_s = None
         message = read_line(line)
         del line
-        match message.action:
+        action = message.action
+        match action:
             case "initialize":
                 self._initialize(message)
             case "processRecords":
                 self._process(message)
                 del message  # frees the batch while its shard waits
                 self._hold_back()
-                self._send(encode(Status("processRecords")))
-                return True
             case "shutdownRequested":
                 self._drain()
             case "shardEnded":
@@ -241,7 +231,7 @@ class RelayConversation:
             case _:
                 self._lost = True
                 self._spool.revoke(self.state.shard_id, self)
-        self._send(encode(Status(message.action)))
+        self._relay.send(encode(Status(action)))
         return True
 
     def _initialize(self, message: Message) -> None:
@@ -301,8 +291,8 @@ class RelayConversation:
         return error is None
 
     def _ask(self, request: CheckpointRequest) -> str | None:
-        self._send(encode(request))
-        line = next(self._lines, None)
+        self._relay.send(encode(request))
+        line = self._relay.receive()
         if line is None:
             raise RelayGone
         error = read_line(line).error

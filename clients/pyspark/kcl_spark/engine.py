@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +36,7 @@ from kcl_spark.session import (
 from kcl_spark.spool import Spool
 from kcl_spark.state import StateInUse, open_state, refuse_old_checkpoints
 from kcl_spark.stores import open_store
+from kcl_spark.wire import RelayConnection
 
 EXIT_PIPELINE: Final = 65
 EXIT_REFUSED: Final = 78
@@ -104,10 +105,9 @@ def _serve(
         if stored != START and progress.is_new() and not options.state_reset:
             raise refuse_old_checkpoints(shard_id, stored, state=str(options.state))
 
-    def converse(lines: Iterator[bytes], send: Callable[[bytes], None]) -> RelayConversation:
+    def converse(relay: RelayConnection) -> RelayConversation:
         return RelayConversation(
-            lines=lines,
-            send=send,
+            relay,
             stream=options.stream,
             spool=spool,
             progress=progress,

@@ -6,11 +6,10 @@ One thread per shard.
 from __future__ import annotations
 
 import hmac
-import os
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,18 +20,19 @@ from kcl_spark.wire import (
     PATIENCE_S,
     RelayConnection,
     RelayGone,
-    accept,
+    accept_in_background,
+    greeting,
     keep_alive,
+    listen,
     parse_address,
     read_line,
-    read_token,
     shut,
     write_line,
 )
 
 _BACKLOG: Final = 1024
 
-Open = Callable[[Iterator[bytes], Callable[[bytes], None]], RelayConversation]
+Open = Callable[[RelayConnection], RelayConversation]
 
 
 class RelayListener:
@@ -49,16 +49,14 @@ class RelayListener:
         self._open: dict[socket.socket, RelayConversation] = {}
         self._ended: dict[str, ShardState] = {}
         self._closed = False
-        path.unlink(missing_ok=True)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # Renamed once its mode is set, because anybody who finds the socket can connect.
-        young = path.with_name(f".{path.name}.{os.getpid()}")
-        young.unlink(missing_ok=True)
-        self._socket.bind(str(young))
-        young.chmod(0o600)
-        self._socket.listen(_BACKLOG)
-        young.rename(path)
-        threading.Thread(target=self._accept, name="kcl-accept", daemon=True).start()
+        self._socket = listen(path)
+        accept_in_background(
+            self._socket,
+            lambda relay, _who: self.serve(relay),
+            name="kcl-accept",
+            is_closed=lambda: self._closed,
+            log_event=log_event,
+        )
 
     def states(self) -> list[ShardState]:
         with self._lock:
@@ -83,7 +81,7 @@ class RelayListener:
     def serve(self, relay: socket.socket) -> None:
         wire = RelayConnection(relay)
         with relay:
-            conversation = self._converse(wire.lines(), wire.send)
+            conversation = self._converse(wire)
             with self._lock:
                 self._open[relay] = conversation
             if self._closed:
@@ -100,17 +98,6 @@ class RelayListener:
                     del self._open[relay]
                     if conversation.state.ended:
                         self._ended[conversation.state.shard_id] = conversation.state
-
-    def _accept(self) -> None:
-        accept(
-            self._socket,
-            lambda relay, _who: self.serve(relay),
-            is_closed=lambda: self._closed,
-            log_event=self._log_event,
-        )
-
-
-_GATE_BACKLOG: Final = 1_024
 
 
 class TlsListener:
@@ -130,8 +117,14 @@ class TlsListener:
         self._log_event = log_event
         self._closed = False
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._socket = socket.create_server(address, family=family, backlog=_GATE_BACKLOG)
-        threading.Thread(target=self._accept, name="kcl-gate", daemon=True).start()
+        self._socket = socket.create_server(address, family=family, backlog=_BACKLOG)
+        accept_in_background(
+            self._socket,
+            self._admit,
+            name="kcl-gate",
+            is_closed=lambda: self._closed,
+            log_event=log_event,
+        )
 
     @property
     def port(self) -> int:
@@ -141,9 +134,6 @@ class TlsListener:
         self._closed = True
         shut(self._socket)
         self._socket.close()
-
-    def _accept(self) -> None:
-        accept(self._socket, self._admit, is_closed=lambda: self._closed, log_event=self._log_event)
 
     def _admit(self, plain: socket.socket, address: tuple[Any, ...]) -> None:
         peer = str(address[0])
@@ -167,12 +157,12 @@ class TlsListener:
             return
         self._serve(relay)
 
-    def _judge(self, greeting: dict[str, Any]) -> str | None:
-        token = str(greeting.get("token", ""))
+    def _judge(self, said: dict[str, Any]) -> str | None:
+        token = str(said.get("token", ""))
         if not hmac.compare_digest(token.encode(), self._expected["token"].encode()):
             return "the token is not that of this engine (sparkEngineTokenFile)"
         for name in ("application", "stream"):
-            if greeting.get(name) != self._expected[name]:
+            if said.get(name) != self._expected[name]:
                 return f"the {name} of this engine is another: {self._expected[name]!r}"
         return None
 
@@ -190,11 +180,7 @@ def open_tls_listener(
         raise Refused(
             f"sparkEngineCertificate, sparkEngineKey: {options.certificate}: {error}; both are PEM files"
         ) from error
-    expected = {
-        "token": read_token(options.token_file),
-        "application": options.application,
-        "stream": options.stream,
-    }
+    expected = greeting(options.token_file, options.application, options.stream)
     try:
         tls_listener = TlsListener(parse_address(options.listen), context, expected, serve, log_event)
     except OSError as error:

@@ -21,11 +21,12 @@ from typing import Any, Final
 from kcl_spark.control import EmitEvent, Refused, monotonic_s, take_over_stdout
 from kcl_spark.wire import (
     PATIENCE_S,
-    accept,
+    accept_in_background,
+    greeting,
     keep_alive,
+    listen,
     parse_address,
     read_line,
-    read_token,
     shut,
     write_line,
 )
@@ -35,7 +36,6 @@ _CHUNK_BYTES: Final = 256 * 1024
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
 _REPORT_S: Final = 30.0
-_BACKLOG: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,41 +56,30 @@ class Uplink:
         self._log_event = log_event
         self._address = parse_address(options.engine)
         self._context = _context(options)
-        greeting = {
-            "token": read_token(options.token_file),
-            "application": options.application,
-            "stream": options.stream,
-        }
-        self._greeting = write_line(greeting)
+        self._greeting = write_line(greeting(options.token_file, options.application, options.stream))
         self._reported_s = -_REPORT_S
-        self.stopped = threading.Event()
+        self._stopped = threading.Event()
         self.refusal: Refused | None = None
 
     def run(self) -> None:
         path = Path(self._options.socket)
-        path.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-            young = path.with_name(f".{path.name}.young")
-            young.unlink(missing_ok=True)
-            listening.bind(str(young))
-            young.chmod(0o600)
-            listening.listen(_BACKLOG)
-            young.rename(path)
-            threading.Thread(target=self._accept, args=(listening,), name="kcl-accept", daemon=True).start()
+        with listen(path) as listening:
+            accept_in_background(
+                listening,
+                lambda relay, _who: self._serve(relay),
+                name="kcl-accept",
+                is_closed=self._stopped.is_set,
+                log_event=self._log_event,
+            )
             self._log_event("info", "engine_ready", engine=self._options.engine)
-            self.stopped.wait()
+            self._stopped.wait()
             path.unlink(missing_ok=True)
             shut(listening)
         if self.refusal is not None:
             raise self.refusal
 
-    def _accept(self, listening: socket.socket) -> None:
-        accept(
-            listening,
-            lambda relay, _who: self._serve(relay),
-            is_closed=self.stopped.is_set,
-            log_event=self._log_event,
-        )
+    def stop(self) -> None:
+        self._stopped.set()
 
     def _serve(self, relay: socket.socket) -> None:
         with relay:
@@ -98,7 +87,7 @@ class Uplink:
                 engine = self._connect(relay)
             except Refused as refusal:
                 self.refusal = refusal
-                self.stopped.set()
+                self.stop()
                 return
             if engine is not None:
                 with engine, suppress(OSError):
@@ -106,7 +95,7 @@ class Uplink:
 
     def _connect(self, relay: socket.socket) -> ssl.SSLSocket | None:
         pause_s = _FIRST_PAUSE_S
-        while not self.stopped.is_set():
+        while not self._stopped.is_set():
             try:
                 return self._greeted()
             except ssl.SSLCertVerificationError as error:
@@ -171,13 +160,11 @@ def _gone(relay: socket.socket, wait_s: float) -> bool:
 
 
 def _context(options: UplinkOptions) -> ssl.SSLContext:
-    context = ssl.create_default_context()
+    try:
+        context = ssl.create_default_context(cafile=options.authority or None)
+    except OSError as error:
+        raise Refused(f"sparkEngineAuthority: {options.authority}: {error}; it is a PEM file") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if options.authority:
-        try:
-            context = ssl.create_default_context(cafile=options.authority)
-        except OSError as error:
-            raise Refused(f"sparkEngineAuthority: {options.authority}: {error}; it is a PEM file") from error
     return context
 
 
@@ -187,7 +174,7 @@ def main() -> int:
     try:
         uplink = Uplink(UplinkOptions(**reported), log_event)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: uplink.stopped.set())
+            signal.signal(number, lambda _number, _frame: uplink.stop())
         threading.Thread(target=_until_daemon_goes, args=(uplink,), daemon=True).start()
         uplink.run()
     except Refused as refusal:
@@ -200,7 +187,7 @@ def main() -> int:
 def _until_daemon_goes(uplink: Uplink) -> None:
     while os.read(0, 4096):
         pass
-    uplink.stopped.set()
+    uplink.stop()
 
 
 if __name__ == "__main__":

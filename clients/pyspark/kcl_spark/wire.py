@@ -6,9 +6,10 @@ The greeting is `{"token", "application", "stream"}`, then `{"refused": REASON o
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,16 +27,13 @@ class RelayConnection:
         self._connection = connection
         self._file = connection.makefile("rb", buffering=_BUFFER_BYTES)
 
-    def lines(self) -> Iterator[bytes]:
-        """Ends when the relay has gone; drops a cut-off line."""
-        while True:
-            try:
-                line = self._file.readline()
-            except (OSError, ValueError):
-                return
-            if not line.endswith(b"\n"):
-                return
-            yield line
+    def receive(self) -> bytes | None:
+        """The next line; None when the relay has gone, also in the middle of a line."""
+        try:
+            line = self._file.readline()
+        except (OSError, ValueError):
+            return None
+        return line if line.endswith(b"\n") else None
 
     def send(self, data: bytes) -> None:
         try:
@@ -71,29 +69,48 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+_BACKLOG: Final = 1024
 _PAUSE_S: Final = 1.0
 
 
-def accept(
+def listen(path: Path) -> socket.socket:
+    """A Unix socket for this user. Renamed once its mode is set, because anybody who finds it can connect."""
+    path.unlink(missing_ok=True)
+    young = path.with_name(f".{path.name}.{os.getpid()}")
+    young.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(str(young))
+    young.chmod(0o600)
+    listening.listen(_BACKLOG)
+    young.rename(path)
+    return listening
+
+
+def accept_in_background(
     listening: socket.socket,
     serve: Callable[[socket.socket, Any], object],
     *,
+    name: str,
     is_closed: Callable[[], bool],
     log_event: EmitEvent,
 ) -> None:
-    """`serve` runs in its own thread. Lack of descriptors or threads only delays this loop."""
-    while not is_closed():
-        try:
-            connection, peer = listening.accept()
-        except OSError as error:
-            if not is_closed():
+    """In a thread of this name; `serve` runs in one of its own. Lack of descriptors or threads only delays."""
+
+    def accept() -> None:
+        while not is_closed():
+            try:
+                connection, peer = listening.accept()
+            except OSError as error:
+                if not is_closed():
+                    _log_and_wait(error, log_event)
+                continue
+            try:
+                threading.Thread(target=serve, args=(connection, peer), name="kcl-shard", daemon=True).start()
+            except RuntimeError as error:  # no more threads; the daemon restarts the relay
+                connection.close()
                 _log_and_wait(error, log_event)
-            continue
-        try:
-            threading.Thread(target=serve, args=(connection, peer), name="kcl-shard", daemon=True).start()
-        except RuntimeError as error:  # no more threads; the daemon restarts the relay
-            connection.close()
-            _log_and_wait(error, log_event)
+
+    threading.Thread(target=accept, name=name, daemon=True).start()
 
 
 def _log_and_wait(error: Exception, log_event: EmitEvent) -> None:
@@ -116,6 +133,10 @@ def read_token(path: str) -> str:
             f"sparkEngineTokenFile: {path} holds {len(token)} characters; at least {_LEAST_TOKEN} random ones are needed"
         )
     return token
+
+
+def greeting(token_file: str, application: str, stream: str) -> dict[str, str]:
+    return {"token": read_token(token_file), "application": application, "stream": stream}
 
 
 def write_line(reported: dict[str, Any]) -> bytes:

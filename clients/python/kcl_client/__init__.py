@@ -14,7 +14,6 @@ from kcl_client._processor import (
     Position,
     Record,
     RecordProcessor,
-    Scalar,
     ShardStart,
 )
 from kcl_client._run import EXIT_PROTOCOL_ERROR, EXIT_USER_ERROR, run
@@ -27,7 +26,7 @@ from kcl_protocol.errors import (
     CheckpointThrottled,
     UnknownCheckpointError,
 )
-from kcl_protocol.messages import RecordSchema
+from kcl_protocol.messages import RecordSchema, Scalar
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 __all__ = [
