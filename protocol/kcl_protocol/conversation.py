@@ -17,21 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from kcl_protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
-from kcl_protocol.messages import (
-    CheckpointAnswer,
-    CheckpointRequest,
-    Initialize,
-    LeaseLost,
-    Message,
-    ProcessRecords,
-    ShardEnded,
-    Shutdown,
-    ShutdownRequested,
-    Status,
-)
+from kcl_protocol.messages import CheckpointRequest, Message, Shutdown, Status
 
 
 class Role(StrEnum):
@@ -75,60 +64,44 @@ class MessageKind(StrEnum):
     STATUS = "status"
 
 
-_KINDS: Final[Mapping[type[Message], MessageKind]] = {
-    Initialize: MessageKind.INITIALIZE,
-    ProcessRecords: MessageKind.PROCESS_RECORDS,
-    ShutdownRequested: MessageKind.SHUTDOWN_REQUESTED,
-    LeaseLost: MessageKind.LEASE_LOST,
-    ShardEnded: MessageKind.SHARD_ENDED,
-    CheckpointAnswer: MessageKind.CHECKPOINT_ANSWER,
-    CheckpointRequest: MessageKind.CHECKPOINT_REQUEST,
-    Status: MessageKind.STATUS,
-}
+_KINDS: Final[Mapping[str, MessageKind]] = {kind.value: kind for kind in MessageKind}
 
 TransitionTable = Mapping[State, Mapping[MessageKind, State]]
+
+# While the child performs an action, and after it.
+_ACTIONS: Final[Mapping[State, State]] = {
+    State.INITIALIZING: State.IDLE,
+    State.PROCESSING: State.IDLE,
+    State.STOPPING: State.STOPPED,
+    State.LOSING_LEASE: State.OVER,
+    State.ENDING_SHARD: State.OVER,
+}
+
+
+def _checkpoint_in(action: State) -> State:
+    return State(f"{action.value}_checkpoint")
+
+
+_ENDS: Final = {
+    MessageKind.LEASE_LOST: State.LOSING_LEASE,
+    MessageKind.SHARD_ENDED: State.ENDING_SHARD,
+}
 
 DAEMON_TRANSITIONS: Final[TransitionTable] = {
     State.START: {MessageKind.INITIALIZE: State.INITIALIZING},
     State.IDLE: {
         MessageKind.PROCESS_RECORDS: State.PROCESSING,
         MessageKind.SHUTDOWN_REQUESTED: State.STOPPING,
-        MessageKind.LEASE_LOST: State.LOSING_LEASE,
-        MessageKind.SHARD_ENDED: State.ENDING_SHARD,
+        **_ENDS,
     },
-    State.STOPPED: {
-        MessageKind.LEASE_LOST: State.LOSING_LEASE,
-        MessageKind.SHARD_ENDED: State.ENDING_SHARD,
-    },
-    State.INITIALIZING_CHECKPOINT: {MessageKind.CHECKPOINT_ANSWER: State.INITIALIZING},
-    State.PROCESSING_CHECKPOINT: {MessageKind.CHECKPOINT_ANSWER: State.PROCESSING},
-    State.STOPPING_CHECKPOINT: {MessageKind.CHECKPOINT_ANSWER: State.STOPPING},
-    State.LOSING_LEASE_CHECKPOINT: {MessageKind.CHECKPOINT_ANSWER: State.LOSING_LEASE},
-    State.ENDING_SHARD_CHECKPOINT: {MessageKind.CHECKPOINT_ANSWER: State.ENDING_SHARD},
+    State.STOPPED: _ENDS,
+    **{_checkpoint_in(action): {MessageKind.CHECKPOINT_ANSWER: action} for action in _ACTIONS},
     State.OVER: {},
 }
 
 CHILD_TRANSITIONS: Final[TransitionTable] = {
-    State.INITIALIZING: {
-        MessageKind.CHECKPOINT_REQUEST: State.INITIALIZING_CHECKPOINT,
-        MessageKind.STATUS: State.IDLE,
-    },
-    State.PROCESSING: {
-        MessageKind.CHECKPOINT_REQUEST: State.PROCESSING_CHECKPOINT,
-        MessageKind.STATUS: State.IDLE,
-    },
-    State.STOPPING: {
-        MessageKind.CHECKPOINT_REQUEST: State.STOPPING_CHECKPOINT,
-        MessageKind.STATUS: State.STOPPED,
-    },
-    State.LOSING_LEASE: {
-        MessageKind.CHECKPOINT_REQUEST: State.LOSING_LEASE_CHECKPOINT,
-        MessageKind.STATUS: State.OVER,
-    },
-    State.ENDING_SHARD: {
-        MessageKind.CHECKPOINT_REQUEST: State.ENDING_SHARD_CHECKPOINT,
-        MessageKind.STATUS: State.OVER,
-    },
+    action: {MessageKind.CHECKPOINT_REQUEST: _checkpoint_in(action), MessageKind.STATUS: after}
+    for action, after in _ACTIONS.items()
 }
 
 TRANSITIONS: Final[Mapping[Role, TransitionTable]] = {
@@ -139,17 +112,22 @@ _NOTHING: Final[Mapping[MessageKind, State]] = {}
 
 # Before its first batch a child has nothing to checkpoint; after losing the lease it may not.
 _MAY_CHECKPOINT: Final = frozenset(
-    {
-        State.PROCESSING,
-        State.PROCESSING_CHECKPOINT,
-        State.STOPPING,
-        State.STOPPING_CHECKPOINT,
-        State.ENDING_SHARD,
-        State.ENDING_SHARD_CHECKPOINT,
-    }
+    state
+    for action in (State.PROCESSING, State.STOPPING, State.ENDING_SHARD)
+    for state in (action, _checkpoint_in(action))
 )
 
 _EXCERPT_CHARACTERS: Final = 80
+
+
+class ForeignMessage(Protocol):
+    """A message of a client's own type; `action` is its name on the wire."""
+
+    @property
+    def action(self) -> str: ...
+
+
+AnyMessage = Message | ForeignMessage
 
 
 class Conversation:
@@ -186,12 +164,12 @@ class Conversation:
         """Raises LocalProtocolError if our side may not send this now."""
         self._advance(self._role, message, LocalProtocolError)
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: AnyMessage) -> None:
         """Raises RemoteProtocolError if the other side may not send this now; says what was expected."""
         self._advance(self._other, message, RemoteProtocolError)
 
-    def _advance(self, speaker: Role, message: Message, error: type[ProtocolError]) -> None:
-        kind = _kind_of(message)
+    def _advance(self, speaker: Role, message: AnyMessage, error: type[ProtocolError]) -> None:
+        kind = _kind_of(speaker, message)
         following = TRANSITIONS[speaker].get(self._state, _NOTHING).get(kind)
         is_for_another = isinstance(message, Status) and message.response_for != self._awaiting
         if following is None or is_for_another:
@@ -200,9 +178,9 @@ class Conversation:
                 f"expected {self._expected(speaker)}"
             )
         self._state = following
-        if isinstance(message, Status):
+        if kind is MessageKind.STATUS:
             self._awaiting = None
-        elif not isinstance(message, CheckpointRequest | CheckpointAnswer):
+        elif message.action != CheckpointRequest.action:
             self._awaiting = message.action
 
     def _expected(self, speaker: Role) -> str:
@@ -214,13 +192,18 @@ class Conversation:
         )
 
 
-def _kind_of(message: Message) -> MessageKind:
-    if isinstance(message, Shutdown):
-        return MessageKind.SHARD_ENDED if message.reason == "TERMINATE" else MessageKind.LEASE_LOST
-    return _KINDS[type(message)]
+def _kind_of(speaker: Role, message: AnyMessage) -> MessageKind:
+    kind = _KINDS.get(message.action)
+    if kind is not None:
+        return kind
+    if message.action == CheckpointRequest.action:  # and of its answer
+        is_answer = speaker is Role.DAEMON
+        return MessageKind.CHECKPOINT_ANSWER if is_answer else MessageKind.CHECKPOINT_REQUEST
+    is_end = isinstance(message, Shutdown) and message.reason == "TERMINATE"
+    return MessageKind.SHARD_ENDED if is_end else MessageKind.LEASE_LOST
 
 
-def _describe(message: Message, kind: MessageKind) -> str:
+def _describe(message: AnyMessage, kind: MessageKind) -> str:
     if isinstance(message, Status):
         return f"status for {message.response_for!r:.{_EXCERPT_CHARACTERS}}"
     return message.action if isinstance(message, Shutdown) else kind.value

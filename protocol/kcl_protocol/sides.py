@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from kcl_protocol.codec import (
     Echo,
     LogLine,
     Stray,
     decode_child_line,
-    decode_daemon_line,
     decode_log_line,
     encode,
 )
-from kcl_protocol.conversation import Conversation, Role
+from kcl_protocol.conversation import AnyMessage, Conversation, Role
 from kcl_protocol.errors import RemoteProtocolError
 from kcl_protocol.messages import ChildMessage, DaemonMessage
 
@@ -134,11 +133,18 @@ class DaemonSide(Conversation):
                 return message
 
 
-class ChildSide(Conversation):
-    """The record processor's end of the conversation with its daemon."""
+M = TypeVar("M", bound=AnyMessage)
 
-    def __init__(self, *, max_line_bytes: int) -> None:
+
+class ChildSide(Conversation, Generic[M]):
+    """The record processor's end of the conversation with its daemon.
+
+    `decode` reads a line of the daemon, as `decode_daemon_line` does.
+    """
+
+    def __init__(self, decode: Callable[[bytes], M], *, max_line_bytes: int) -> None:
         super().__init__(Role.CHILD)
+        self._decode = decode
         self._max_line_bytes = max_line_bytes
         self._framer = LineFramer(max_line_bytes)
         self._lines: deque[bytes | OversizedLine] = deque()
@@ -146,7 +152,7 @@ class ChildSide(Conversation):
     def receive_data(self, data: bytes) -> None:
         self._lines.extend(line for line in self._framer.feed(data) if not _is_blank(line))
 
-    def next_message(self) -> DaemonMessage | None:
+    def next_message(self) -> M | None:
         """None until there is more data. Raises RemoteProtocolError if it is malformed or not allowed now."""
         if not self._lines:
             return None
@@ -155,7 +161,7 @@ class ChildSide(Conversation):
             raise RemoteProtocolError(
                 f"the daemon's line of {line.length_bytes} bytes is over max_line_bytes={self._max_line_bytes}"
             )
-        message = decode_daemon_line(line)
+        message = self._decode(line)
         self.receive(message)
         return message
 

@@ -10,13 +10,23 @@ from typing import Any
 
 import pytest
 
+from kcl_protocol.codec import encode
+from kcl_protocol.messages import ChildMessage
 from kcl_spark.control import Refused
-from kcl_spark.conversation import CheckpointTimings, CommitProgress, RelayConversation, ShardState
+from kcl_spark.conversation import (
+    CheckpointTimings,
+    CommitProgress,
+    Message,
+    RelayConnection,
+    RelayConversation,
+    ShardState,
+    read_line,
+)
 from kcl_spark.figures import CaughtUp
 from kcl_spark.positions import START, Position, QueryLog
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore
-from kcl_spark.wire import RelayConnection, RelayGone
+from kcl_spark.wire import RelayGone
 from tests.spark.parts import OTHER, SHARD, at, message, no_tell, plan, positions, record
 
 ANY_TIME = CheckpointTimings(checkpoint_s=0, drain_s=5)
@@ -26,14 +36,14 @@ class ScriptedRelay(RelayConnection):
     """A relay whose daemon says prepared lines."""
 
     def __init__(self, lines: Iterator[bytes], send: Callable[[bytes], None]) -> None:
-        self._said = lines
+        self._said = map(read_line, lines)
         self._hear = send
 
-    def receive(self) -> bytes | None:
+    def receive(self) -> Message | None:
         return next(self._said, None)
 
-    def send(self, data: bytes) -> None:
-        self._hear(data)
+    def send(self, message: ChildMessage) -> None:
+        self._hear(encode(message))
 
 
 class World:

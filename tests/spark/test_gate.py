@@ -9,18 +9,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from kcl_daemon.spark.supervisor import engine_options
+from kcl_protocol.messages import Status
 from kcl_spark.control import Refused, pause
+from kcl_spark.conversation import Message, RelayConnection
 from kcl_spark.listener import TlsListener, open_tls_listener
 from kcl_spark.session import EngineOptions, parse
 from kcl_spark.uplink import Uplink, UplinkOptions
-from kcl_spark.wire import RelayConnection, RelayGone, read_line, write_line
+from kcl_spark.wire import RelayGone, read_line, write_line
 from tests.ports import free_port
 from tests.spark.daemon import SETTINGS, wait_for
 from tests.spark.parts import Told, no_tell
@@ -94,11 +96,9 @@ def relay(folder: Path) -> socket.socket:
 
 def echo(connection: socket.socket) -> None:
     """Answer every line until there are no more."""
-    wire = RelayConnection(connection)
-    with connection:
-        while (line := wire.receive()) is not None:
-            wire.send(line.upper())
-        wire.close()
+    with connection, suppress(OSError), connection.makefile("rb") as lines:
+        for line in lines:
+            connection.sendall(line.upper())
 
 
 def test_lines_go_both_ways_and_the_engine_sees_the_end(tmp_path: Path) -> None:
@@ -258,12 +258,10 @@ def test_half_a_line_of_a_relay_that_was_killed_is_nothing() -> None:
     with ours:
         theirs.sendall(b'{"action":"initialize"}\n{"action":"processRec')
         theirs.close()
-        wire = RelayConnection(ours)
-        assert [wire.receive(), wire.receive()] == [b'{"action":"initialize"}\n', None]
+        relayed = RelayConnection(ours)
+        assert [relayed.receive(), relayed.receive()] == [Message("initialize"), None]
         with pytest.raises(RelayGone):
-            for _ in range(100):
-                wire.send(b"x" * 100_000)
-        wire.close()
+            relayed.send(Status("initialize"))
 
 
 def _never(_connection: socket.socket) -> None:

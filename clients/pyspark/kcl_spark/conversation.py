@@ -5,6 +5,8 @@ A checkpoint never goes beyond what all queries have committed.
 
 from __future__ import annotations
 
+import socket
+import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +16,8 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from kcl_protocol.codec import encode
-from kcl_protocol.messages import CheckpointRequest, Status
+from kcl_protocol.messages import CheckpointRequest, ChildMessage, Status
+from kcl_protocol.sides import ChildSide
 from kcl_spark.control import EmitEvent, monotonic_s, pause
 from kcl_spark.positions import (
     START,
@@ -29,9 +31,10 @@ from kcl_spark.positions import (
 )
 from kcl_spark.segments import SCHEMA, RecordBatch
 from kcl_spark.spool import NotHeld, Spool
-from kcl_spark.wire import RelayConnection, RelayGone
+from kcl_spark.wire import RelayGone
 
 _MICROSECONDS: Final = 1000
+_READ_BYTES: Final = 256 * 1024
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -82,6 +85,30 @@ def to_arrow(records: Sequence[Record], *, stream: str, shard_id: str) -> Record
         ],
         schema=SCHEMA,
     )
+
+
+class RelayConnection:
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._side = ChildSide(read_line, max_line_bytes=sys.maxsize)
+
+    def receive(self) -> Message | None:
+        """None when the relay has gone, also in the middle of a line."""
+        while (message := self._side.next_message()) is None:
+            try:
+                data = self._connection.recv(_READ_BYTES)
+            except (OSError, ValueError):
+                return None
+            if not data:
+                return None
+            self._side.receive_data(data)
+        return message
+
+    def send(self, message: ChildMessage) -> None:
+        try:
+            self._connection.sendall(self._side.send_data(message))
+        except (OSError, ValueError) as error:
+            raise RelayGone from error
 
 
 class CommitProgress:
@@ -210,12 +237,10 @@ class RelayConversation:
 
     def _perform(self) -> bool:
         self.state.asked_s = monotonic_s()
-        line = self._relay.receive()
-        if line is None:
+        message = self._relay.receive()
+        if message is None:
             return False
         self.state.asked_s = None
-        message = read_line(line)
-        del line
         action = message.action
         match action:
             case "initialize":
@@ -231,7 +256,7 @@ class RelayConversation:
             case _:
                 self._lost = True
                 self._spool.revoke(self.state.shard_id, self)
-        self._relay.send(encode(Status(action)))
+        self._relay.send(Status(action))
         return True
 
     def _initialize(self, message: Message) -> None:
@@ -291,11 +316,11 @@ class RelayConversation:
         return error is None
 
     def _ask(self, request: CheckpointRequest) -> str | None:
-        self._relay.send(encode(request))
-        line = self._relay.receive()
-        if line is None:
+        self._relay.send(request)
+        answer = self._relay.receive()
+        if answer is None:
             raise RelayGone
-        error = read_line(line).error
+        error = answer.error
         if error is not None:
             self._lost = self._lost or error == "ShutdownException"
             self._log_event("warning", "checkpoint_not_stored", shard_id=self.state.shard_id, error=error)

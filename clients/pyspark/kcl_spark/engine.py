@@ -17,7 +17,7 @@ from typing import Final
 from kcl_spark.alignment import Alignment, SkewLimits
 from kcl_spark.api import NotAPipeline, load, writers_of
 from kcl_spark.control import EmitEvent, Refused, monotonic_s, take_over_stdout
-from kcl_spark.conversation import CheckpointTimings, CommitProgress, RelayConversation
+from kcl_spark.conversation import CheckpointTimings, CommitProgress, RelayConnection, RelayConversation
 from kcl_spark.figures import CaughtUp, figure_reporter
 from kcl_spark.listener import RelayListener, open_tls_listener
 from kcl_spark.positions import START, Position
@@ -36,7 +36,6 @@ from kcl_spark.session import (
 from kcl_spark.spool import Spool
 from kcl_spark.state import StateInUse, open_state, refuse_old_checkpoints
 from kcl_spark.stores import open_store
-from kcl_spark.wire import RelayConnection
 
 EXIT_PIPELINE: Final = 65
 EXIT_REFUSED: Final = 78

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from kcl_spark.control import EmitEvent, Refused
-from kcl_spark.conversation import RelayConversation, ShardState
+from kcl_spark.conversation import RelayConnection, RelayConversation, ShardState
 from kcl_spark.session import EngineOptions
 from kcl_spark.wire import (
     PATIENCE_S,
-    RelayConnection,
     RelayGone,
     accept_in_background,
     greeting,
@@ -79,9 +78,8 @@ class RelayListener:
         self._socket.close()
 
     def serve(self, relay: socket.socket) -> None:
-        wire = RelayConnection(relay)
         with relay:
-            conversation = self._converse(wire)
+            conversation = self._converse(RelayConnection(relay))
             with self._lock:
                 self._open[relay] = conversation
             if self._closed:
@@ -93,7 +91,6 @@ class RelayListener:
             except Exception as error:  # noqa: BLE001 - a thread has no caller
                 self._failed(error)
             finally:
-                wire.close()
                 with self._lock:
                     del self._open[relay]
                     if conversation.state.ended:

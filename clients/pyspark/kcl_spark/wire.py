@@ -15,34 +15,9 @@ from typing import Any, Final
 
 from kcl_spark.control import EmitEvent, Refused, pause
 
-_BUFFER_BYTES: Final = 1024 * 1024
-
 
 class RelayGone(Exception):
     """Raised when the daemon is gone, the engine stops, or another daemon has the shard."""
-
-
-class RelayConnection:
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._file = connection.makefile("rb", buffering=_BUFFER_BYTES)
-
-    def receive(self) -> bytes | None:
-        """The next line; None when the relay has gone, also in the middle of a line."""
-        try:
-            line = self._file.readline()
-        except (OSError, ValueError):
-            return None
-        return line if line.endswith(b"\n") else None
-
-    def send(self, data: bytes) -> None:
-        try:
-            self._connection.sendall(data)
-        except (OSError, ValueError) as error:
-            raise RelayGone from error
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def shut(connection: socket.socket) -> None:

@@ -18,6 +18,7 @@ from kcl_client._processor import (
     ShardStart,
     Store,
 )
+from kcl_protocol.codec import decode_daemon_line
 from kcl_protocol.errors import (
     CheckpointError,
     CheckpointInvalidState,
@@ -117,7 +118,7 @@ class Session(Generic[C]):
         self._processor = processor
         self._checkpointer = checkpointer(self.store)
         self._runtime = runtime
-        self._side = ChildSide(max_line_bytes=max_line_bytes)
+        self._side = ChildSide(decode_daemon_line, max_line_bytes=max_line_bytes)
         self._whole_shard_stored = False
         self._daemon_gone = False
         self._lease_gone = False

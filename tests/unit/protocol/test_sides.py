@@ -8,6 +8,7 @@ from kcl_protocol import (
     CheckpointAnswer,
     CheckpointRequest,
     ChildSide,
+    DaemonMessage,
     DaemonSide,
     Initialize,
     LeaseLost,
@@ -17,6 +18,7 @@ from kcl_protocol import (
     RemoteProtocolError,
     Status,
     Stray,
+    decode_daemon_line,
     encode,
     encode_log_line,
 )
@@ -26,8 +28,8 @@ DONE = Status("initialize")
 LOG = LogLine("info", "hello")
 
 
-def child(max_line_bytes: int = 10_000) -> ChildSide:
-    return ChildSide(max_line_bytes=max_line_bytes)
+def child(max_line_bytes: int = 10_000) -> ChildSide[DaemonMessage]:
+    return ChildSide(decode_daemon_line, max_line_bytes=max_line_bytes)
 
 
 def test_both_ends_hold_a_conversation_over_bytes() -> None:
