@@ -33,10 +33,10 @@ def plain_dump_line(fields: dict[str, object]) -> bytes:
 
 def plain_load(line: bytes) -> object:
     """Parse JSON; lone surrogates stay. Raises ValueError or RecursionError."""
-    return json.loads(line.decode(), parse_constant=_refuse_constant)
+    return json.loads(line.decode(), parse_constant=refuse_constant)
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from json import JSONDecoder
-from typing import ClassVar, Final, NoReturn, TypeGuard, assert_never
+from typing import ClassVar, Final, TypeGuard, assert_never
 
-from kcl_protocol._json import dump_line, load
+from kcl_protocol._json import dump_line, load, refuse_constant
 from kcl_protocol.errors import RemoteProtocolError
 from kcl_protocol.messages import (
     CheckpointAnswer,
@@ -74,12 +74,8 @@ class _NumberText(str):
 class _Unusable(Exception): ...
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON value")
-
-
 # Unlike orjson it keeps a number's digits and stops after the first value.
-_DECODER: Final = JSONDecoder(parse_int=_NumberText, parse_float=_NumberText, parse_constant=_refuse_constant)
+_DECODER: Final = JSONDecoder(parse_int=_NumberText, parse_float=_NumberText, parse_constant=refuse_constant)
 
 
 def decode_child_line(line: bytes) -> ChildMessage | Echo | Stray:

@@ -10,7 +10,7 @@ import re
 import sys
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -177,23 +177,35 @@ class RecordedPipes:
 
 FIRST_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000
 _FIRST_ARRIVAL_MS: Final = 1_735_689_600_000
-_WHOLE_MOST: Final = 2**63 - 1
 _SHOWN: Final = 40
 _WHOLE: Final = "a whole number from 0"
 _SEQUENCE_NUMBER: Final = re.compile(r"[0-9]{1,129}")
 _SCHEMA_FIELDS: Final = ("schemaName", "schemaVersionId", "schemaDataFormat", "schemaDefinition")
-_FIELDS: Final = frozenset(
-    {
-        *_SCHEMA_FIELDS,
-        "data",
-        "text",
-        "partitionKey",
-        "sequenceNumber",
-        "subSequenceNumber",
-        "approximateArrivalTimestamp",
-        "action",
-    }
-)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_sequence_number(value: object) -> bool:
+    """Quoted, because JSON rounds large numbers."""
+    return isinstance(value, str | int) and _SEQUENCE_NUMBER.fullmatch(str(value)) is not None
+
+
+_RULES: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
+    **dict.fromkeys(("text", "partitionKey", *_SCHEMA_FIELDS), (_is_text, "a string")),
+    "sequenceNumber": (_is_sequence_number, "digits in quotes"),
+    "subSequenceNumber": (_is_whole, _WHOLE),
+    "approximateArrivalTimestamp": (
+        lambda value: value is None or _is_whole(value),
+        f"{_WHOLE}, or null",
+    ),
+}
+_FIELDS: Final = frozenset({*_RULES, "data", "action"})
 
 
 class BadRecord(ValueError):
@@ -237,8 +249,14 @@ def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
         raise BadRecord(f"unknown field {min(unknown)!r}; known fields: {', '.join(sorted(_FIELDS))}")
     if ("data" in fields) is ("text" in fields):
         raise BadRecord("needs either data (base64) or text")
+    for name, value in fields.items():
+        is_good, allowed = _RULES.get(name, (None, ""))
+        if is_good is not None and not is_good(value):
+            written = orjson.dumps(value).decode()
+            shown = written if len(written) <= _SHOWN else f"{written[:_SHOWN]}..."
+            raise BadRecord(f"{name} is {shown}, not {allowed}")
     if "text" in fields:
-        return b64encode(_text(fields, "text", "").encode()).decode("ascii"), fields
+        return b64encode(fields["text"].encode()).decode("ascii"), fields
     data = fields["data"]
     try:
         b64decode(data, validate=True)
@@ -249,55 +267,15 @@ def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
 
 def _record(number: int, data: str, fields: dict[str, Any]) -> Record:
     """Invents missing fields, because client libraries need every field."""
+    schema = RecordSchema(*(fields.get(name, "") for name in _SCHEMA_FIELDS))
     return Record(
         data,
-        _text(fields, "partitionKey", "key"),
-        _sequence_number(fields, FIRST_NUMBER + number),
-        approximate_arrival_timestamp=_arrival(fields, _FIRST_ARRIVAL_MS + number),
-        sub_sequence_number=_whole(fields, "subSequenceNumber", 0),
-        schema=_schema(fields),
+        fields.get("partitionKey", "key"),
+        str(fields.get("sequenceNumber", FIRST_NUMBER + number)),
+        approximate_arrival_timestamp=fields.get("approximateArrivalTimestamp", _FIRST_ARRIVAL_MS + number),
+        sub_sequence_number=fields.get("subSequenceNumber", 0),
+        schema=schema if fields.keys() & set(_SCHEMA_FIELDS) else None,
     )
-
-
-def _text(fields: dict[str, Any], name: str, default: str) -> str:
-    value = fields.get(name, default)
-    if not isinstance(value, str):
-        raise _wrong(name, value, "a string")
-    return value
-
-
-def _whole(fields: dict[str, Any], name: str, default: int, allowed: str = _WHOLE) -> int:
-    value = fields.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _WHOLE_MOST:
-        raise _wrong(name, value, allowed)
-    return value
-
-
-def _arrival(fields: dict[str, Any], default: int) -> int | None:
-    name = "approximateArrivalTimestamp"
-    return None if fields.get(name, default) is None else _whole(fields, name, default, f"{_WHOLE}, or null")
-
-
-def _sequence_number(fields: dict[str, Any], default: int) -> str:
-    """A quoted number, because JSON rounds large numbers."""
-    value = fields.get("sequenceNumber", str(default))
-    digits = str(value) if isinstance(value, str | int) else ""
-    if not _SEQUENCE_NUMBER.fullmatch(digits):
-        raise _wrong("sequenceNumber", value, "digits in quotes")
-    return digits
-
-
-def _wrong(name: str, value: object, allowed: str) -> BadRecord:
-    written = orjson.dumps(value).decode()
-    return BadRecord(
-        f"{name} is {written if len(written) <= _SHOWN else written[:_SHOWN] + '...'}, not {allowed}"
-    )
-
-
-def _schema(fields: dict[str, Any]) -> RecordSchema | None:
-    if not any(name in fields for name in _SCHEMA_FIELDS):
-        return None
-    return RecordSchema(*(_text(fields, name, "") for name in _SCHEMA_FIELDS))
 
 
 EPILOG: Final = """\b

@@ -380,12 +380,7 @@ class ChildRun:
             if last is not None:
                 self._held.throughput.record(batch.data_bytes, now_s=self._parts.context.clock.monotonic())
                 if self._poison_search is not None:
-                    await self._poison_search.deliver(
-                        batch,
-                        connection,
-                        self._checkpointer,
-                        may_continue=lambda: self._stop_signal.reason is StopReason.NONE,
-                    )
+                    await self._poison_search.deliver(batch, connection, self._checkpointer)
                     return
             elif not self._settings.call_for_empty:
                 return

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
+from kcl_daemon import errors
 from kcl_daemon.config.children import ChildProtocol, ChildSettings
 from kcl_daemon.errors import (
     AwsError,
@@ -23,7 +24,6 @@ from kcl_daemon.errors import (
     TableNotFound,
     Throttled,
 )
-from kcl_daemon.errors import LeaseLost as errors_LeaseLost
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer
 from kcl_daemon.leases.lease import CheckpointWindow
 from kcl_daemon.metrics import kcl as shard_metrics
@@ -358,17 +358,17 @@ class Checkpointer:
         progress.checkpoint_started()
         try:
             await self._renewer.checkpoint(self._held, position)
-        except errors_LeaseLost as lost:
+        except errors.LeaseLost as lost:
             raise CheckpointShutdown(str(lost)) from lost
         except Throttled as throttled:
             refused = str(throttled)
-            raise CheckpointThrottled(str(throttled)) from throttled
+            raise CheckpointThrottled(refused) from throttled
         except TableNotFound as gone:
             refused = str(gone)
-            raise CheckpointInvalidState(str(gone)) from gone
+            raise CheckpointInvalidState(refused) from gone
         except AwsError as failed:
             refused = str(failed)
-            raise CheckpointDependencyFailed(str(failed)) from failed
+            raise CheckpointDependencyFailed(refused) from failed
         finally:
             progress.checkpoint_ended(moved=self._held.lease.checkpoint > before, refused=refused)
         if position > before:

@@ -7,7 +7,7 @@ set aside are left out, and order is kept.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
@@ -183,12 +183,7 @@ class PoisonSearch:
         self._in_delivery, self._single = None, None
 
     async def deliver(
-        self,
-        batch: DeliveryBatch,
-        connection: ChildConnection,
-        checkpointer: Checkpointer,
-        *,
-        may_continue: Callable[[], bool],
+        self, batch: DeliveryBatch, connection: ChildConnection, checkpointer: Checkpointer
     ) -> None:
         """Deliver a batch, in parts while records are suspected. The caller releases the batch."""
         if self._state.suspects is None and self._state.set_aside:
@@ -202,7 +197,7 @@ class PoisonSearch:
         records = payload.records
         positions = [record.position for record in records]
         begin = 0
-        while begin < len(records) and may_continue():
+        while begin < len(records) and self._stop_signal.reason is StopReason.NONE:
             step = self._state.next(positions[begin:])
             end = begin + step.skip + step.take
             if step.take:
