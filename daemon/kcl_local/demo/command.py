@@ -77,6 +77,7 @@ async def _play(
     spark: SparkJob | None,
 ) -> float:
     """Write, reshard and wait until all is delivered; the seconds of writing. DemoError if a process ends."""
+    load_s = 0.0
     needed = [daemon, set_up.endpoints, *([] if spark is None else [spark.running])]
     async with anyio.create_task_group() as watch:
         for process in needed:
@@ -94,7 +95,7 @@ async def _play(
 
 async def _load(set_up: Stage, screen: Screen, feed: Feed, pace: WriteRate) -> float:
     screen.say(f"writing {feed.description}, line by line ...")
-    started_s, written = monotonic_s(), anyio.Event()
+    started_s, written, load_s = monotonic_s(), anyio.Event(), 0.0
 
     async def reach(share: float) -> None:
         with anyio.move_on_after(max(0.0, started_s + pace.lasts_s * share - monotonic_s())):

@@ -39,10 +39,6 @@ class RunningProcess:
         self._process = process
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def exit_code(self) -> int | None:
         """None while it runs, negative for a signal."""
         return self._process.returncode
@@ -54,7 +50,7 @@ class RunningProcess:
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 # Process.send_signal could reap the process and lose its exit code.
-                os.kill(self.pid, number)
+                os.kill(self._process.pid, number)
 
     async def stop(self, within_s: float = DAEMON_ENDS_WITHIN_S) -> int:
         """SIGTERM, then SIGKILL after that time; the exit code."""

@@ -25,7 +25,9 @@ from kcl_local.kinesis.managing import named_consumer, require_active
 from kcl_local.kinesis.stream import NewRecord, RegisteredConsumer, Shard, Stream, SubscriptionTurn
 
 
-def _start(account: Account, stream: Stream, shard: Shard, given: Arguments, names: tuple[str, str]) -> int:
+def _after_tick(
+    account: Account, stream: Stream, shard: Shard, given: Arguments, names: tuple[str, str]
+) -> int:
     """The tick to read after; `names` are those of the arguments with the type and the sequence number."""
     kind, number = given.text(names[0]), given.optional_text(names[1])
     timestamp_s = given.optional_timestamp("Timestamp")
@@ -107,7 +109,7 @@ def get_shard_iterator(account: Account, arguments: Arguments) -> Answer:
     stream = account.readable_stream(arguments)
     shard = stream.shard(arguments.text("ShardId"))
     names = ("ShardIteratorType", "StartingSequenceNumber")
-    after_tick = _start(account, stream, shard, arguments, names)
+    after_tick = _after_tick(account, stream, shard, arguments, names)
     return {"ShardIterator": _iterator(account, stream, shard, after_tick)}
 
 
@@ -259,7 +261,7 @@ def subscribe(account: Account, advance_clock: Callable[[], None], arguments: Ar
     stream, consumer = named_consumer(account, arguments)
     require_active(account, consumer)
     shard = stream.shard(arguments.text("ShardId"))
-    after_tick = _start(account, stream, shard, position, ("Type", "SequenceNumber"))
+    after_tick = _after_tick(account, stream, shard, position, ("Type", "SequenceNumber"))
     last = consumer.turns.get(shard.shard_id)
     if last is not None and account.now_s < last.started_s + account.options.fan_out.protected_s:
         raise in_use(
