@@ -10,21 +10,15 @@ from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.metric import OPERATIONS, Family, Labels, Metric, MetricKind, Operation
 
 
-def _declared(module: ModuleType) -> Iterator[Metric | Operation]:
+def _metrics(module: ModuleType) -> Iterator[Metric]:
     for name, value in vars(module).items():
         if name.startswith("_"):
             continue
         for each in value.values() if isinstance(value, dict) else (value,):
-            if isinstance(each, Metric | Operation):
+            if isinstance(each, Metric):
                 yield each
-
-
-def _metrics(module: ModuleType) -> Iterator[Metric]:
-    for each in _declared(module):
-        if isinstance(each, Metric):
-            yield each
-        else:
-            yield from (part for part in (each.success, each.time) if part is not None)
+            elif isinstance(each, Operation):
+                yield from (part for part in (each.success, each.time) if part is not None)
 
 
 CLOUDWATCH_METRICS: Final[tuple[Metric, ...]] = tuple(_metrics(kcl))
@@ -32,12 +26,15 @@ CLOUDWATCH_METRICS: Final[tuple[Metric, ...]] = tuple(_metrics(kcl))
 OWN: Final[tuple[Metric, ...]] = tuple(_metrics(own))
 
 
-def _families() -> tuple[Family, ...]:
-    found = [OPERATIONS, *(each.family for each in (*CLOUDWATCH_METRICS, *OWN) if each.family is not None)]
-    return tuple(dict.fromkeys((*found, *own.FROM_SNAPSHOT.values())))
-
-
-FAMILIES: Final[tuple[Family, ...]] = _families()
+FAMILIES: Final[tuple[Family, ...]] = tuple(
+    dict.fromkeys(
+        (
+            OPERATIONS,
+            *(each.family for each in (*CLOUDWATCH_METRICS, *OWN) if each.family is not None),
+            *own.FROM_SNAPSHOT.values(),
+        )
+    )
+)
 
 
 def _known_counts() -> Iterator[tuple[Family, Labels]]:
