@@ -1,8 +1,6 @@
-"""The paths of the status page.
+"""The paths of the status page, and who may ask: checked before anything is read.
 
 Rendering never blocks the event loop for long. `/status.json` is an API: fields are only added.
-
-Access rules of the status page, checked before anything is read.
 """
 
 from __future__ import annotations

@@ -134,44 +134,33 @@ async def supervise(
     Raises:
         ExceptionGroup: the worker failed, or could not be opened.
     """
-    stop = _GracefulStop(log)
+    taken: list[Signals] = []
+    running: list[SupervisedWorker] = []
+
+    async def watch() -> None:
+        async for number in signals:
+            taken.append(number)
+            if len(taken) == 1:
+                log.info("stop_requested", signal=number.name)
+                for worker in running:
+                    worker.request_stop()
+            elif len(taken) == 2:
+                advice = "children are killed; records without a checkpoint will be read again"
+                log.warning("stopped_at_once", signal=number.name, advice=advice)
+                group.cancel_scope.cancel()
+
     async with anyio.create_task_group() as group:
-        group.start_soon(stop.watch, signals, group.cancel_scope)
+        group.start_soon(watch)
         async with open_worker() as worker:
-            stop.begin(worker)
+            running.append(worker)
+            if taken:
+                worker.request_stop()
             await worker.run()
         group.cancel_scope.cancel()
-    if stop.forced_by is None:
+    if len(taken) < 2:
         log.info("daemon_stopped")
         return 0
-    return EXIT_SIGNAL + stop.forced_by
-
-
-class _GracefulStop:
-    def __init__(self, log: Log) -> None:
-        self.forced_by: Signals | None = None
-        self._log = log
-        self._asked = False
-        self._worker: SupervisedWorker | None = None
-
-    def begin(self, worker: SupervisedWorker) -> None:
-        """Passes on a stop that was requested before the worker existed."""
-        self._worker = worker
-        if self._asked:
-            worker.request_stop()
-
-    async def watch(self, signals: AsyncIterator[Signals], everything: anyio.CancelScope) -> None:
-        async for number in signals:
-            if not self._asked:
-                self._asked = True
-                self._log.info("stop_requested", signal=number.name)
-                if self._worker is not None:
-                    self._worker.request_stop()
-            elif self.forced_by is None:
-                self.forced_by = number
-                advice = "children are killed; records without a checkpoint will be read again"
-                self._log.warning("stopped_at_once", signal=number.name, advice=advice)
-                everything.cancel()
+    return EXIT_SIGNAL + taken[1]
 
 
 QUIET_STOP_S: Final = 1.0
