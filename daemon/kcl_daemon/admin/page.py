@@ -75,13 +75,16 @@ def _table(name: str, caption: str, shown: StatusTable, rows: Iterable[str] | No
 
 
 def _row(cells: Sequence[str], numbers: frozenset[int], last: str = "") -> str:
-    """The first cell names the row; `last` is HTML."""
+    """The first cell names the row; `last` is HTML. Numbers need no escapes."""
     first, *others = cells
     reported = "".join(
-        f"<td class=num>{text(each)}</td>" if number in numbers else f"<td>{text(each)}</td>"
-        for number, each in enumerate(others, 1)
+        [
+            f"<td class=num>{each}</td>" if number in numbers else f"<td>{text(each)}</td>"
+            for number, each in enumerate(others, 1)
+        ]
     )
-    return f'<tr data-key="{text(first)}"><th scope="row">{text(first)}</th>{reported}{last}</tr>'
+    name = text(first)
+    return f'<tr data-key="{name}"><th scope="row">{name}</th>{reported}{last}</tr>'
 
 
 def _fleet(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
