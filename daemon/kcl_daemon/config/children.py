@@ -35,7 +35,14 @@ from kcl_daemon.ports import LogLevel
 class ChildProtocol(Enum):
     CURRENT = "CURRENT"
     KCL_1_8 = "KCL_1_8"
-    KCL_1_0 = "KCL_1_0"
+
+
+_PROTOCOL: Final = ValueKind(
+    choice(
+        {"CURRENT": ChildProtocol.CURRENT, "KCL_1_8": ChildProtocol.KCL_1_8, "KCL_1_0": ChildProtocol.CURRENT}
+    ).read,
+    member(ChildProtocol).allowed,
+)
 
 
 MAX_ID: Final = 2**32 - 2
@@ -90,10 +97,9 @@ class ChildSettings:
     """Longest pause before a failed child is restarted."""
     exit_grace_ms: int = ours("childExitGraceMillis", MILLISECONDS_OR_NONE, 5_000)
     """How long a child may take to exit after its stdin is closed, and again after SIGTERM."""
-    protocol: ChildProtocol = ours("childProtocol", member(ChildProtocol), ChildProtocol.CURRENT)
+    protocol: ChildProtocol = ours("childProtocol", _PROTOCOL, ChildProtocol.CURRENT)
     """Protocol of the children. `CURRENT`: KCL 2.x and 3.x. `KCL_1_8`: client libraries 1.x since 2017,
-    `shutdown` at lease loss and shard end. `KCL_1_0`: older ones, also the key `checkpoint`, and no
-    `shutdownRequested`, so records without a checkpoint are repeated after a stop."""
+    `shutdown` at lease loss and shard end."""
     warn_after_ms: int | None = java(
         "logWarningForTaskAfterMillis", MILLISECONDS, None, shown="none: no warning"
     )

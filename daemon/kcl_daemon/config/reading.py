@@ -11,7 +11,7 @@ from kcl_daemon.config import services
 from kcl_daemon.config.kinds import InvalidValue, Key, trimmed, truth
 from kcl_daemon.config.properties import Notice, Problem, PropertyEntry, expanded
 from kcl_daemon.config.services import CLIENT_PREFIXES
-from kcl_daemon.config.settings import BY_NAME, INERT, KEYS
+from kcl_daemon.config.settings import BY_NAME, GONE, INERT, KEYS
 from kcl_daemon.config.spark import CONF_PREFIX
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.text import shown
@@ -115,6 +115,8 @@ class Reading:
                 self._refuse(given, f"{refusal}; allowed: {key.kind.allowed}")
             else:
                 self.texts[key.name] = trimmed(text)
+                if why := GONE.get((key.name, trimmed(text).upper())):
+                    self._notice("property_has_no_effect", given, {"why": why})
                 if key.name in services.SPELLINGS:
                     self.notices += services.notices(text, key=given.key, line=given.line)
         return values

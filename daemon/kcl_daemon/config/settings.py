@@ -225,3 +225,5 @@ _NAMES_BY_REASON: Final[dict[str, tuple[str, ...]]] = {
 }
 INERT: Final = {name: why for why, names in _NAMES_BY_REASON.items() for name in names}
 """Why a property has no effect, by its name."""
+GONE: Final = {("childProtocol", "KCL_1_0"): "children of KCL 1.0 are no longer supported; CURRENT is used"}
+"""Why a value has no effect, by property and value in capitals."""

@@ -118,7 +118,7 @@ SAMPLES = {
     "metricsOtlpEndpoint": "https://[::1]:4318/v1/metrics",
     "metricsEnabledDimensions": "Operation, ShardId",
     "expandEnvironment": "true",
-    "childProtocol": "kcl_1_0",
+    "childProtocol": "kcl_1_8",
 }
 
 
