@@ -414,7 +414,6 @@ class Application:
 
     @cached_property
     def _sampler(self) -> CpuSampler | None:
-        """None if there is no CPU figure, or none is wanted."""
         balance, context = self._settings.balance, self._context
         if self._adapters.cpu is None or balance.disable_worker_metrics:
             return None

@@ -81,7 +81,6 @@ NewStream = tuple[str, int]
 
 
 def _parse_stream(text: str) -> NewStream:
-    """From `NAME` or `NAME:SHARDS`; BadParameter for anything else."""
     prefix, slash, last = text.rpartition("/")
     name, colon, count = last.partition(":")
     if not name or (colon and not (count.isascii() and count.isdigit() and 0 < int(count) <= _SHARDS_MAX)):

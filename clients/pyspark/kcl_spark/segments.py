@@ -163,7 +163,6 @@ def unpacked(content: bytes) -> Iterator[RecordBatch]:
 
 
 def _opened(location: str, *, whole: bool = True) -> Any:
-    """`whole`: one read for a remote file."""
     if "://" not in location:
         return pa.memory_map(location)
     files, path = fs.FileSystem.from_uri(location)

@@ -17,7 +17,6 @@ _DRIVERS: Final = {"jdbc:postgresql": "org.postgresql.Driver", "jdbc:sqlite": "o
 
 
 def _execute(frame: DataFrame, url: str, options: Mapping[str, str], statements: Sequence[str]) -> None:
-    """In one transaction."""
     jvm: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - Spark has no call for plain SQL over JDBC
     if "driver" in options:
         jvm.org.apache.spark.sql.execution.datasources.jdbc.DriverRegistry.register(options["driver"])

@@ -307,7 +307,6 @@ class Spool:
             return self.changed.wait_for(until, seconds)
 
     def _drop_unplanned(self, shard: ShardSpool) -> None:
-        """Drop unplanned segments once no plan can be pending."""
         if shard.revoked_s is None or monotonic_s() - shard.revoked_s < _REVOKED_KEPT_S:
             return
         planned = self._planned.get(shard.shard_id, START)

@@ -160,7 +160,6 @@ class _ClientConnection:
         await self._send_last(plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections", Retry_After="5"))
 
     async def _request(self) -> AdminRequest | None:
-        """Returns None if the caller is done or too slow."""
         self.waits_since_s = self._server.clock.monotonic()
         self._wants_body = True  # errors have a body, too
         with self._server.clock.move_on_after(self._server.limits.head_within_s):
@@ -199,7 +198,6 @@ class _ClientConnection:
             return b""
 
     async def _send(self, answer: AdminResponse, *, is_last: bool = False) -> bool:
-        """Returns whether the response was sent in time."""
         parts = [self._wire.send(_head(answer, is_last=is_last))]
         if self._wants_body:
             parts.append(self._wire.send(h11.Data(data=answer.body)))

@@ -250,7 +250,6 @@ class AdminSite:
             self._history.remember(self._source.now(), now_s)
 
     def _seen(self, snapshot: Snapshot) -> float:
-        """Notes a viewer; returns the time."""
         now_s = self._clock.monotonic()
         self._history.checked(now_s)
         if self._history.is_due(now_s, late_s=-_EARLY_S):
@@ -320,7 +319,6 @@ class AdminSite:
         return max(LIVE_EVERY_S, self._render_s / _PART_OF_A_CORE)
 
     async def _joined(self, pieces: Iterable[bytes]) -> bytes:
-        """Pauses between pieces, and notes the rendering time."""
         done: list[bytes] = []
         spent_s, began_s = 0.0, self._clock.monotonic()
         for piece in pieces:

@@ -117,7 +117,6 @@ class AwsAccess:
         return self._context
 
     def _ask(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
-        """Start the call with the SDK and stop it before signing."""
         call = cast("Callable[..., object]", getattr(self._client, xform_name(operation)))
         token = _asking.set(True)
         try:

@@ -296,7 +296,6 @@ class TableAdmin:
         return table
 
     async def _create(self) -> TableDescriptionTypeDef | None:
-        """Return None if another worker is creating it now."""
         request = creation_request(self._spec)
         return await self._limiters.writes.run("CreateTable", lambda: _created(self._client, request))
 

@@ -85,7 +85,6 @@ def _listed(found: dict[str, Path], *, with_titles: bool) -> list[str]:
 
 
 def _write(found: dict[str, Path], folder: Path) -> None:
-    """Writes nothing if a target exists."""
     targets = {folder / each: path for each, path in found.items()}
     there = [target for target in targets if target.exists()]
     if there:

@@ -89,7 +89,6 @@ def _printable(table: StatusTable) -> StatusTable:
 
 
 def _in(blocks: Sequence[StatusTable], lines: int) -> Iterator[StatusTable]:
-    """The first block may use two thirds of the lines."""
     wanted = [len(each.rows) + _FRAME_LINES for each in blocks]
     for number, block in enumerate(blocks):
         kept = min(sum(wanted[1:]), lines // 3) if number == 0 and lines > 3 * _FRAME_LINES else 0
@@ -159,7 +158,6 @@ def spark(samples: Sequence[tuple[float, float]]) -> str:
 
 
 def _children(snapshot: Snapshot) -> StatusTable:
-    """With one line of stderr only."""
 
     def cells(shard: ShardView) -> tuple[str, ...]:
         return (*child_cells(shard), *(stderr_of(shard)[-1:] or ("",)))

@@ -134,7 +134,6 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
 
 
 def _with(settings: AnySettings, values: Mapping[str, object]) -> AnySettings:
-    """`settings` with other values, by dotted path."""
     own: dict[str, Any] = {}  # a test compares the kinds with the types of the fields
     inner: dict[str, dict[str, object]] = defaultdict(dict)
     for path, value in values.items():

@@ -58,7 +58,6 @@ def _dimensions() -> ValueKind[tuple[str, ...]]:
 
 
 def _otlp_address() -> ValueKind[str]:
-    """Without user and password."""
 
     def read(text: str) -> str:
         word = trimmed(text)

@@ -125,7 +125,6 @@ class Reading:
         self.problems.append(Problem.at(entry, reason))
 
     def _read_spark_conf(self, *, expands: bool) -> None:
-        """Any text is good, but its variables must be set."""
         for name, given in self.spark_entries.items():
             try:
                 text = expanded(given.value, self.environment) if expands else given.value

@@ -101,7 +101,6 @@ def _providers(text: str) -> tuple[CredentialsProvider, ...]:
 
 
 def _name(entry: str) -> str:
-    """Without its package."""
     return trimmed(entry.partition("|")[0]).rpartition(".")[2]
 
 

@@ -248,7 +248,6 @@ class Discovery:
         return keys
 
     async def _take(self, key: LeaseKey) -> bool:
-        """Returns False while its handoff to us is not finished."""
         lease = self._malformed.lease(await self._table.get(key))
         if lease is None:
             return True

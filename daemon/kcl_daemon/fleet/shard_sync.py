@@ -311,7 +311,6 @@ class ShardSync:
 
 
 async def _until_one_fails(leases: Sequence[Lease], create: Callable[[Lease], Awaitable[None]]) -> None:
-    """The first error is raised after all running writes have returned."""
     pending, failures = deque(leases), list[AwsError]()
 
     async def work() -> None:

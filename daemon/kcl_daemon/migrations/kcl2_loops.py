@@ -367,7 +367,6 @@ class ClientVersionMonitor:
         return await self._context.call(self._table.get(CLIENT_VERSION_CODEC.row_key), "GetItem")
 
     async def _write(self, write: StateRowCreation | RowUpdate) -> bool:
-        """False if another worker was faster."""
         match write:
             case StateRowCreation(row, require):
                 written = self._table.put(row, require)

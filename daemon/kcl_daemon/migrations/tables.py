@@ -197,7 +197,6 @@ async def _lease_table_holds(table: Table, *, may_scan: bool) -> LeaseTableConte
 
 
 async def _get(table: Table, key: str) -> Row | None:
-    """Returns None also while the table is created or deleted."""
     try:
         return await table.get(key)
     except TableNotFound:

@@ -129,7 +129,6 @@ def stall_status(
 def _waits_for(
     progress: LeaseProgress, limits: StallLimits, now_s: float, timeout_s: float
 ) -> tuple[WaitReason, str, float]:
-    """A lasting problem keeps its first start time."""
     match progress.cause:
         case WaitReason.KINESIS:
             return _waits_for_records(progress, limits, now_s, timeout_s)

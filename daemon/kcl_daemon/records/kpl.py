@@ -289,7 +289,6 @@ class Deaggregator:
         yield from self._filtered(outer, message)
 
     def _wanted(self, message: Message) -> Sequence[int] | None:
-        """Return None if a key is invalid."""
         if self._belongs is None:
             return range(message.count)
         by_key: dict[int, bool] = {}

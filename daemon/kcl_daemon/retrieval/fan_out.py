@@ -282,7 +282,6 @@ class FanOutReader(BufferedReader):
                 await self._pause(overtaken=had_begun and isinstance(error, SubscriptionTaken))
 
     async def _subscribe(self, arn: str) -> bool:
-        """Return True at the end of the shard."""
         where, source = self._position(), self._source
         async with self._fan_out.subscribe(source.stream, arn, source.shard_id, where) as subscription:
             self._began(where)

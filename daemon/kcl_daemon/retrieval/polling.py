@@ -207,7 +207,6 @@ class PollingReader(BufferedReader):
             await self._pause(self._pace.succeeded(), answer, began_s)
 
     async def _shard_is_gone(self, error: StreamNotFound) -> bool:
-        """If the stream itself is gone, pause and return False."""
         self._release_reservation()
         is_there = self._source.stream_is_there
         try:
@@ -309,7 +308,6 @@ class PollingReader(BufferedReader):
         reservation.release()
 
     async def _put_decoded(self, decoder: PayloadDecoder, behind_ms: int | None, whole_bytes: int) -> bool:
-        """Return whether there were any records."""
         gave = False
         if self._reservation is not None:
             self._reservation.resize(whole_bytes)
@@ -343,7 +341,6 @@ class PollingReader(BufferedReader):
         self._filled.set()
 
     def _iterator_after(self, error: AwsError, iterator: str | None) -> str | None:
-        """Return None if a new iterator is needed."""
         self._last_fetch.trouble = str(error)
         match error:
             case IteratorExpired() | InvalidRequest():

@@ -158,7 +158,6 @@ class ShardSchemaDecoder:
         self._last_fetch.trouble = None
 
     async def _wait(self, event: str, failure: DecodeFailure, advice: str, *, is_grave: bool = False) -> None:
-        """Log the first failure, then ever fewer."""
         log = self._context.log
         longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failure.attempt - 1, _MAX_DOUBLINGS))
         pause_s = longest_s * self._context.randomness.uniform(0.5, 1.0)
@@ -178,7 +177,6 @@ class ShardSchemaDecoder:
         await self._context.clock.sleep(pause_s)
 
     def _pass_over(self, failure: DecodeFailure) -> None:
-        """Warns once per reader."""
         log = self._context.log
         self._passed_over += 1
         log_event = log.warning if self._passed_over == 1 else log.debug

@@ -100,8 +100,6 @@ def _with_ancestors(
 
 
 class _AncestorWalk:
-    """From the oldest shard to the youngest."""
-
     def __init__(
         self,
         by_id: Mapping[ShardId, Shard],
@@ -145,7 +143,6 @@ class _AncestorWalk:
 
     @property
     def _later(self) -> ExtendedSequenceNumber:
-        """A timestamp applies to all generations."""
         return self._position.checkpoint if self._position.at is StartAt.TIMESTAMP else TRIM_HORIZON
 
     def follow_finished(self, shard: Shard) -> None:

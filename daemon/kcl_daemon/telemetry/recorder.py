@@ -94,7 +94,6 @@ class MetricsRecorder:
     def _operation_adders_of(
         self, operation: Operation, ok: bool, labels: dict[str, str]
     ) -> tuple[tuple[_Add, ...], tuple[_Add, ...]]:
-        """What takes the successes, and what takes the seconds."""
         outcome = "success" if ok else "failure"
         named = (("operation", operation.name), ("step", operation.step), ("outcome", outcome))
         times = self._windows(operation.time, labels)

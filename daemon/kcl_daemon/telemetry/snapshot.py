@@ -389,7 +389,6 @@ class Snapshots:
         return None if self._viewer.age_s is None else self._viewer
 
     def _leases(self, monitor: FleetMonitor) -> tuple[LeaseView, ...]:
-        """Cached, because there may be thousands."""
         if self._leases_shown[0] is not monitor.leases:
             self._leases_shown = (monitor.leases, tuple(map(lease_view, monitor.leases)))
         return self._leases_shown[1]

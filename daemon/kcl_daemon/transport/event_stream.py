@@ -227,7 +227,6 @@ def event_of_shape(entries: dict[str, object]) -> PushedRecords:
 
 
 def _decode_leniently(body: bytes) -> PushedRecords:
-    """Replace invalid UTF-8: one odd key must not stop a shard."""
     return event_of_shape(cast("dict[str, object]", json.loads(body.decode("utf-8", "replace"))))
 
 

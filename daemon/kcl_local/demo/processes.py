@@ -126,7 +126,6 @@ class Processes:
         stdin: int = DEVNULL,
         more: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[RunningProcess]:
-        """It ends with the block, even if cancelled."""
         with _open_files(output, log) as (stdout, stderr):
             process = await anyio.open_process(
                 command,

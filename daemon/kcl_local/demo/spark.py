@@ -124,7 +124,6 @@ class SparkJob:
         )
 
     async def _expected(self) -> dict[Window, int]:
-        """The batch computation: read the whole stream again."""
         found: Counter[Window] = Counter()
         for shard in await self._stream.shards():
             for arrival_s, data in await call("GetRecords", _records_of, self._stream, shard.shard_id):
@@ -155,7 +154,6 @@ async def spark_job(stage: Stage) -> AsyncGenerator[SparkJob]:
 
 
 def _records_of(stream: DemoStream, shard_id: str) -> list[tuple[int, bytes]]:
-    """Arrival in epoch seconds, and data."""
     found: list[tuple[int, bytes]] = []
     answer = stream.client.get_shard_iterator(
         StreamName=stream.name, ShardId=shard_id, ShardIteratorType="TRIM_HORIZON"

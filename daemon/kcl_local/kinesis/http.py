@@ -93,7 +93,6 @@ async def _send_events(
 async def _send_damaged(
     request: web.Request, response: web.StreamResponse, frame: bytes, trouble: ResponseFault
 ) -> bool:
-    """Returns whether the stream continues."""
     match trouble.kind:
         case ResponseFaultKind.DELAY:
             await sleep(trouble.seconds)

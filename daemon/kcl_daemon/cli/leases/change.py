@@ -362,7 +362,6 @@ def _undelivered(fetched: FetchedRecords, lease: Lease) -> Iterator[RawRecord]:
 async def _pages(
     kinesis: Kinesis, stream: StreamRef, shard_id: ShardId, start: ReadFrom, clock: Clock
 ) -> AsyncGenerator[FetchedRecords]:
-    """Reads pages up to the tip of the shard."""
     iterator: str | None = await kinesis.get_shard_iterator(stream, shard_id, start)
     while iterator is not None:
         fetched = await kinesis.get_records(stream, shard_id, iterator, _READ_MOST)

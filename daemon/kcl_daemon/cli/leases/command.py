@@ -165,7 +165,6 @@ def of_stream(seen: ObservedFleet, settings: Settings, stream: str | None) -> Ob
 def _look(
     settings: Settings, *, watch_s: float = 0.0, with_lag: bool = False, stream: str | None = None
 ) -> ObservedFleet:
-    """With `watch_s` 0 the tables are read once."""
 
     async def look(application: Application) -> ObservedFleet:
         # Unreadable rows are part of what is shown.
@@ -398,7 +397,6 @@ def _change(
 
 
 def _confirmed(question: str, *, dry_run: bool, yes: bool) -> bool:
-    """Exits with code 1 if the person refuses."""
     if not (dry_run or yes):
         click.confirm(question, abort=True)
     return not dry_run
