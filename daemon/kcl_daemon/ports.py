@@ -556,15 +556,7 @@ def level_of(word: str) -> LogLevel | None:
 
 def at_level(log: Log, level: LogLevel) -> Callable[..., object]:
     """`at_level(log, level)("event", field=1)`."""
-    match level:
-        case "debug":
-            return log.debug
-        case "info":
-            return log.info
-        case "warning":
-            return log.warning
-        case "error":
-            return log.error
+    return {"debug": log.debug, "info": log.info, "warning": log.warning, "error": log.error}[level]
 
 
 _T = TypeVar("_T")

@@ -29,7 +29,6 @@ from kcl_daemon.migrations.kcl2_rules import (
     ClientVersion,
     Component,
     Components,
-    KeepVersion,
     NotReady,
     ShuffleElection,
     SwitchVersion,
@@ -340,7 +339,7 @@ class ClientVersionMonitor:
         self._failures = 0
         decided = follow_stored_version(self.version, stored)
         match decided:
-            case KeepVersion():
+            case None:
                 self._reported = None
             case StateRefusal(problem, advice):
                 if decided != self._reported:

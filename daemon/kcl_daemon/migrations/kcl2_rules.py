@@ -86,11 +86,6 @@ class SwitchVersion:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class KeepVersion:
-    reason: str
-
-
 _2X: Final = Components(reports_metrics=False, creates_index=False, leader_assigns=False)
 _COMPONENTS: Final[Mapping[ClientVersion, Components]] = {
     ClientVersion.INIT: _2X,
@@ -158,10 +153,10 @@ def _first(config: ClientVersionConfig, *, me: WorkerId, now_ms: int, key_attrib
 
 def follow_stored_version(
     current: ClientVersion, stored: VersionRow | StateRefusal | None
-) -> SwitchVersion | KeepVersion | StateRefusal:
-    """After a StateRefusal a worker changes nothing and polls on. 3.x is final."""
+) -> SwitchVersion | StateRefusal | None:
+    """None: keep the version. After a StateRefusal a worker changes nothing and polls on. 3.x is final."""
     if current is ClientVersion.V3X or current is ClientVersion.INIT:
-        return KeepVersion(f"a worker in {current} changes only by a restart")
+        return None  # only by a restart
     if isinstance(stored, StateRefusal):
         return stored
     if stored is None:
@@ -170,7 +165,7 @@ def follow_stored_version(
             "it was deleted; restart a worker to write it again",
         )
     if stored.state is current:
-        return KeepVersion(f"{stored.by} set {stored.state}")
+        return None
     order = _CHANGES.get((current, stored.state))
     if order is None:
         return StateRefusal(

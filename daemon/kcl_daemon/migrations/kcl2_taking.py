@@ -111,16 +111,19 @@ def plan_taking(
     held = _held(me, leases, {lease.lease_key for lease in free})
     wanted = 1 if len(held) >= len(leases) else -(-len(leases) // len(held))
     target = min(wanted, options.max_leases_for_worker)
-    mine = len(held[me])
     very_old = _very_old(free, seen, options)
-    takes = _takes(me, held, free, very_old, target=target, options=options, pick=pick)
+    source, count, stolen_from, why = _wanted(me, held, free, very_old, target=target, options=options)
+    takes = tuple(
+        LeaseTake(lease, steal_or_take(lease, me), stolen_from, f"{lease.lease_key}: {why}")
+        for lease in _some(source, count, pick)
+    )
     return TakingPlan(
         takes=takes,
         read_again=seen.scan_s > options.failover_s / 6 and any(take.stolen_from for take in takes),
         target=target,
         spill_over=wanted - target,
         workers=len(held),
-        mine=mine,
+        mine=len(held[me]),
         free=len(free),
         very_old=len(very_old),
     )
@@ -148,7 +151,7 @@ def _very_old(free: Iterable[Lease], seen: CounterHistory, options: TakingOption
     return [lease for lease in free if seen.age_s(lease) > oldest_s]
 
 
-def _takes(
+def _wanted(
     me: WorkerId,
     held: Mapping[WorkerId, Sequence[Lease]],
     free: Sequence[Lease],
@@ -156,49 +159,23 @@ def _takes(
     *,
     target: int,
     options: TakingOptions,
-    pick: Pick,
-) -> tuple[LeaseTake, ...]:
-    mine = len(held[me])
-    if very_old:
-        room = max(options.max_leases_for_worker - mine, 0)
-        return tuple(
-            _take(me, lease, "was not renewed for a long time") for lease in _some(very_old, room, pick)
-        )
+) -> tuple[Sequence[Lease], int, WorkerId | None, str]:
+    """Which leases to choose from, how many, from which live worker, and why."""
+    mine, others = len(held[me]), sorted(worker for worker in held if worker != me)
     need = target - mine
-    if need <= 0:
-        return ()
+    if very_old:
+        return very_old, options.max_leases_for_worker - mine, None, "was not renewed for a long time"
     if free:
-        why = f"is free, this worker has {mine} leases of {target}"
-        return tuple(_take(me, lease, why) for lease in _some(free, need, pick))
-    return _steals(me, held, need=need, target=target, options=options, pick=pick)
-
-
-def _steals(
-    me: WorkerId,
-    held: Mapping[WorkerId, Sequence[Lease]],
-    *,
-    need: int,
-    target: int,
-    options: TakingOptions,
-    pick: Pick,
-) -> tuple[LeaseTake, ...]:
-    others = sorted(worker for worker in held if worker != me)
-    if not others:
-        return ()
+        return free, need, None, f"is free, this worker has {mine} leases of {target}"
+    if need <= 0 or not others:
+        return (), 0, None, ""
     most = max(others, key=lambda worker: len(held[worker]))
     theirs = len(held[most])
     count = min(need, max(theirs - target, 0))
     if count == 0 and need > 1 and theirs >= target:
         count = 1
-    why = f"{most} has {theirs} leases, this worker {target - need}, {target} is the target"
-    stolen = _some(held[most], min(count, options.max_leases_to_steal), pick)
-    return tuple(
-        LeaseTake(lease, steal_or_take(lease, me), most, f"{lease.lease_key}: {why}") for lease in stolen
-    )
-
-
-def _take(me: WorkerId, lease: Lease, why: str) -> LeaseTake:
-    return LeaseTake(lease, steal_or_take(lease, me), None, f"{lease.lease_key}: {why}")
+    why = f"{most} has {theirs} leases, this worker {mine}, {target} is the target"
+    return held[most], min(count, options.max_leases_to_steal), most, why
 
 
 def _some(leases: Sequence[Lease], count: int, pick: Pick) -> list[Lease]:

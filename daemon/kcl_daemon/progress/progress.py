@@ -33,6 +33,7 @@ NEVER_S: Final = float("-inf")
 _AT_TIP_MS: Final = 2_000
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class LastFetch:
     """The last answers of Kinesis for one lease, over all its readers.
 
@@ -40,14 +41,11 @@ class LastFetch:
     `behind_ms` is None if not reported, `trouble` None if reads succeed. Times are monotonic seconds.
     """
 
-    __slots__ = ("_nearest_ms", "answered_s", "behind_ms", "empty_s", "trouble")
-
-    def __init__(self) -> None:
-        self.answered_s = NEVER_S
-        self.empty_s = NEVER_S
-        self.behind_ms: int | None = None
-        self.trouble: str | None = None
-        self._nearest_ms: int | None = None
+    answered_s: float = NEVER_S
+    empty_s: float = NEVER_S
+    behind_ms: int | None = None
+    trouble: str | None = None
+    _nearest_ms: int | None = None
 
     @property
     def at_tip(self) -> bool:
