@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 # Parameters that can change the endpoint.
 _ADDRESSING: Final = ("StreamARN", "ConsumerARN")
-_HANDLER_ID: Final = "kcl-daemon-where"
+_HANDLER_ID: Final = "kcl-daemon-endpoint"
 _asking: ContextVar[bool] = ContextVar("_asking", default=False)
 
 

@@ -163,7 +163,7 @@ def _ignore_answer(_answer: bytearray) -> None: ...
 
 def _service_client(endpoints: Endpoints) -> ServiceClient:
     try:
-        return Services(endpoints).asked("cloudwatch", _CALLS)
+        return Services(endpoints).service_client("cloudwatch", _CALLS)
     except SDK_ERRORS as error:
         raise translated(error, operation=_OPERATION, not_found=AwsError) from error
     except (ConfigurationError, ValueError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -34,38 +34,31 @@ class DeadLetterClient(Protocol):
     def close(self) -> None: ...
 
 
-class SqsDeadLetters:
-    """One message per dead letter; a FIFO queue groups by shard and drops repetitions within five minutes."""
+class RemoteDeadLetters:
+    """In a queue or stream. A letter that is too large is refused with InvalidRequest."""
 
-    def __init__(self, client: DeadLetterClient, queue_url: str, limiter: CallLimiter) -> None:
-        self._client = client
-        self._queue_url = queue_url
-        self._limiter = limiter
-
-    async def store(self, dead_letter: DeadLetter) -> None:
-        """Raise InvalidRequest if it is too large."""
-        request = {"QueueUrl": self._queue_url, "MessageBody": dead_letter.line().decode()}
-        if self._queue_url.endswith(_FIFO):
-            request |= {"MessageGroupId": dead_letter.shard_id, "MessageDeduplicationId": dead_letter.key}
-        await self._limiter.run("SendMessage", lambda: self._client.send_message(**request))
-
-
-class KinesisDeadLetters:
-    """One record per dead letter, with the original partition key. `stream` is a name or ARN."""
-
-    def __init__(self, client: DeadLetterClient, stream: str, limiter: CallLimiter) -> None:
-        self._client = client
-        self._named = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
-        self._limiter = limiter
+    def __init__(self, operation: str, send: Callable[[DeadLetter], object]) -> None:
+        self._operation = operation
+        self._send = send
+        self._limiter = CallLimiter(1, not_found=InvalidRequest)
 
     async def store(self, dead_letter: DeadLetter) -> None:
-        """Raise InvalidRequest if it is too large."""
-        request: dict[str, object] = {
-            **self._named,
-            "Data": dead_letter.line() + b"\n",
-            "PartitionKey": dead_letter.record.partition_key or dead_letter.shard_id,
-        }
-        await self._limiter.run("PutRecord", lambda: self._client.put_record(**request))
+        await self._limiter.run(self._operation, lambda: self._send(dead_letter))
+
+
+def _send_to_queue(client: DeadLetterClient, queue_url: str, dead_letter: DeadLetter) -> object:
+    """A FIFO queue groups by shard and drops repetitions within five minutes."""
+    request = {"QueueUrl": queue_url, "MessageBody": dead_letter.line().decode()}
+    if queue_url.endswith(_FIFO):
+        request |= {"MessageGroupId": dead_letter.shard_id, "MessageDeduplicationId": dead_letter.key}
+    return client.send_message(**request)
+
+
+def _put_into_stream(client: DeadLetterClient, stream: str, dead_letter: DeadLetter) -> object:
+    """With the original partition key. `stream` is a name or ARN."""
+    named = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
+    key = dead_letter.record.partition_key or dead_letter.shard_id
+    return client.put_record(**named, Data=dead_letter.line() + b"\n", PartitionKey=key)
 
 
 @asynccontextmanager
@@ -77,12 +70,11 @@ async def open_remote_dead_letters(
     Raises ConfigurationError if the region is missing or invalid.
     """
     client = await to_thread.run_sync(_client, destination, endpoints, abandon_on_cancel=True)
-    limiter = CallLimiter(1, not_found=InvalidRequest)
     try:
         if destination.box is DeadLetterStore.SQS:
-            yield SqsDeadLetters(client, destination.address, limiter)
+            yield RemoteDeadLetters("SendMessage", partial(_send_to_queue, client, destination.address))
         else:
-            yield KinesisDeadLetters(client, destination.address, limiter)
+            yield RemoteDeadLetters("PutRecord", partial(_put_into_stream, client, destination.address))
     finally:
         client.close()
 

@@ -279,7 +279,7 @@ class Services:
             config=_config(connections).merge(_particular(own)),
         )
 
-    def asked(self, service: Service, connections: int) -> ServiceClient:
+    def service_client(self, service: Service, connections: int) -> ServiceClient:
         client = cast("BaseClient", self.client(service, connections))
         return ServiceClient(service, client, self.credentials(service), _ca_bundle(self.session(service)))
 

@@ -100,7 +100,7 @@ class OtlpExporter:
                 done = self._exporter.export(data, timeout_millis=_CALL_S * 1000)
             except Exception as error:  # noqa: BLE001 - whatever the exporter lets through must not end a worker
                 return f"{type(error).__name__}: {error}"
-            return None if done is MetricExportResult.SUCCESS else "the collector did not take them"
+            return None if done is MetricExportResult.SUCCESS else "the collector did not accept them"
 
         self._note(await to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads))
 

@@ -5,7 +5,6 @@ Records stay undecoded. A malformed event is Unavailable, and the caller subscri
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections import deque
@@ -38,7 +37,7 @@ from kcl_daemon.ports import (
 )
 from kcl_daemon.transport import service_answers
 from kcl_daemon.transport.caller import AwsJsonClient, ErrorResponse, ResponseStream
-from kcl_daemon.transport.kinesis import WireRecord, child_shards, parsed, payload
+from kcl_daemon.transport.kinesis import NULL, WireRecord, child_shards, decode_leniently, parsed, payload
 from kcl_daemon.transport.service_answers import service_error
 
 # Length of the frame, length of the headers, checksum of both.
@@ -188,14 +187,13 @@ def _headers(data: bytes) -> dict[str, str]:
 
 EVENT: Final = "SubscribeToShardEvent"
 OPERATION: Final = "SubscribeToShard"
-_NULL: Final = Raw(b"null")
 
 
 class _Event(Struct, gc=False, rename="pascal"):
     records: list[WireRecord]
     continuation_sequence_number: str | None = None
     millis_behind_latest: int | None = None
-    child_shards: Raw = _NULL
+    child_shards: Raw = NULL
 
 
 _events: Final = Decoder(_Event)
@@ -207,7 +205,7 @@ def decode_event(body: bytes) -> PushedRecords:
         try:
             event = _events.decode(body)
         except msgspec.DecodeError:
-            return _decode_leniently(body)
+            return event_of_shape(cast("dict[str, object]", decode_leniently(body)))
         return PushedRecords(
             payload=payload(event.records, len(body)),
             continuation=event.continuation_sequence_number or None,
@@ -224,10 +222,6 @@ def event_of_shape(entries: dict[str, object]) -> PushedRecords:
         millis_behind_latest=fetched.millis_behind_latest,
         child_shards=fetched.child_shards,
     )
-
-
-def _decode_leniently(body: bytes) -> PushedRecords:
-    return event_of_shape(cast("dict[str, object]", json.loads(body.decode("utf-8", "replace"))))
 
 
 # An event comes about every five seconds, even without records.

@@ -139,7 +139,7 @@ class SizedBody:
 
     def feed(self, data: memoryview) -> list[bytes]:
         if len(data) > self._left:
-            raise MalformedAnswer("more came than the body's length")
+            raise MalformedAnswer("the body is longer than its Content-Length")
         self._left -= len(data)
         return [bytes(data)] if data else []
 
@@ -172,7 +172,7 @@ class ChunkedBody:
         pieces: list[bytes] = []
         while data:
             if self.ended:
-                raise MalformedAnswer("more came than the body")
+                raise MalformedAnswer("data after the end of the body")
             data = self._data(data, pieces) if self._left else self._control(data)
         return pieces
 
@@ -318,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._resume()
             yield piece
 
-    def abort(self, why: str = "given up") -> None:
+    def abort(self, why: str = "closed by the daemon") -> None:
         """Close at once; waiting calls fail. A second call does nothing."""
         self._fail(why)
 
@@ -355,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, nbytes: int) -> None:
         if not self._expecting:
-            raise MalformedAnswer("something came that nobody asked for")
+            raise MalformedAnswer("data without a request")
         if self._body is not None:
             self._received += nbytes
             self._complete_if_whole()
@@ -385,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         if head.framing is Framing.LENGTH:
             if len(rest) > head.length:
-                raise MalformedAnswer("more came than the body's length")
+                raise MalformedAnswer("the body is longer than its Content-Length")
             self._body = bytearray(head.length)
             self._body[: len(rest)] = rest
             self._received = len(rest)

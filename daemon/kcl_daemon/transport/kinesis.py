@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _MS_PER_S: Final = 1000
 _QUOTE: Final = b'"'
-_NULL: Final = Raw(b"null")
+NULL: Final = Raw(b"null")
 
 
 class WireRecord(Struct, gc=False, rename="pascal"):
@@ -42,7 +42,7 @@ class _Answer(Struct, gc=False, rename="pascal"):
     records: list[WireRecord]
     next_shard_iterator: str | None = None
     millis_behind_latest: int | None = None
-    child_shards: Raw = _NULL
+    child_shards: Raw = NULL
 
 
 _answers: Final = Decoder(_Answer)
@@ -54,7 +54,7 @@ def fetched(body: bytes | bytearray) -> FetchedRecords:
         try:
             answer = _answers.decode(body)
         except msgspec.DecodeError:
-            return service_answers.fetched(cast("service_answers.RecordsShape", _decode_leniently(body)))
+            return service_answers.fetched(cast("service_answers.RecordsShape", decode_leniently(body)))
         return FetchedRecords(
             payload=payload(answer.records, len(body)),
             next_iterator=answer.next_shard_iterator or None,
@@ -66,7 +66,7 @@ def fetched(body: bytes | bytearray) -> FetchedRecords:
 def parsed(operation: str, read: Callable[[Shape], T], body: bytes | bytearray) -> T:
     """What `read` makes of an answer without records."""
     with service_answers.parsing_answer(operation):
-        return read(cast("Shape", _decode_leniently(body)))
+        return read(cast("Shape", decode_leniently(body)))
 
 
 def payload(records: Sequence[WireRecord], body_bytes: int) -> Payload:
@@ -99,7 +99,7 @@ def child_shards(entries: Raw) -> tuple[ChildShard, ...]:
     return service_answers.child_shards(json.loads(bytes(entries)))
 
 
-def _decode_leniently(body: bytes | bytearray) -> object:
+def decode_leniently(body: bytes | bytearray) -> object:
     """Accept lone surrogates and invalid UTF-8: one odd partition key must not stop a shard."""
     return json.loads(body.decode("utf-8", "replace"))
 

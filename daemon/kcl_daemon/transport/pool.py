@@ -31,7 +31,7 @@ class AccessKeys:
     token: str | None = None
 
     def __repr__(self) -> str:
-        return f"Keys({self.access_key!r})"
+        return f"AccessKeys({self.access_key!r})"
 
 
 @dataclass(frozen=True, slots=True)
