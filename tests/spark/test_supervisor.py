@@ -64,6 +64,11 @@ def reported(log: MemoryLog, event: str) -> list[dict[str, object]]:
     return [fields for _, name, fields in log.lines if name == event]
 
 
+async def seen(log: MemoryLog, event: str) -> None:
+    while not reported(log, event):  # noqa: ASYNC110 - what a real process does
+        await anyio.sleep(0.01)
+
+
 def engine(
     code: str, log: MemoryLog, closed: Path = Path("/nowhere"), *, inherit_credentials: bool = True
 ) -> SparkEngine:
@@ -129,8 +134,7 @@ async def test_what_the_engine_tells_and_prints_is_logged() -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(each.run)
         await asked.wait()
-        while not reported(log, "spark_output"):
-            await anyio.lowlevel.checkpoint()
+        await seen(log, "spark_output")
         await each.stop()
     assert reported(log, "caught_up")[0]["shards"] == 3
     assert [each["line"] for each in reported(log, "spark_output")][:1] == ["hello"]
@@ -158,8 +162,7 @@ async def test_figures_are_there_while_the_engine_runs_and_go_with_it() -> None:
     view = None
     async with anyio.create_task_group() as group:
         group.start_soon(each.run)
-        while not reported(log, "engine_ready"):
-            await anyio.lowlevel.checkpoint()
+        await seen(log, "engine_ready")
         view = each.figures()
         await each.stop()
     assert view is not None
@@ -183,8 +186,7 @@ sys.exit(78)
     each = engine(code, log)
     async with anyio.create_task_group() as group:
         group.start_soon(each.run)
-        while not reported(log, "spark_output"):
-            await anyio.lowlevel.checkpoint()
+        await seen(log, "spark_output")
         each.log_to(CountedLog(log, gathered.meters))
         go.touch()
     assert gathered.value(own.EVENTS, level="warning", event="query_failed") == 1.0
@@ -252,8 +254,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(each.run)
-            while not reported(log, "spark_engine_ended"):
-                await anyio.lowlevel.checkpoint()
+            await seen(log, "spark_engine_ended")
             await each.stop()
     assert [ended["code"] for ended in reported(log, "spark_engine_ended")] == [-9]
     assert reported(log, "last")
@@ -276,8 +277,7 @@ async def test_an_engine_is_ended_with_the_task_that_listens() -> None:
     each = engine("import os, sys; print(os.getpid(), file=sys.stderr); sys.stdin.read()", log)
     async with anyio.create_task_group() as group:
         group.start_soon(each.run)
-        while not reported(log, "spark_output"):
-            await anyio.lowlevel.checkpoint()
+        await seen(log, "spark_output")
         group.cancel_scope.cancel()
     pid = int(str(reported(log, "spark_output")[0]["line"]))
     with pytest.raises(ProcessLookupError):
@@ -303,8 +303,7 @@ async def test_a_stop_before_the_engine_is_ready_waits_for_nothing(tmp_path: Pat
     with anyio.fail_after(90):
         async with anyio.create_task_group() as group:
             group.start_soon(each.run)
-            while not reported(log, "spark_output"):
-                await anyio.lowlevel.checkpoint()
+            await seen(log, "spark_output")
             worker.request_stop()
             await worker.run()
             assert (tmp_path / "closed").exists()  # where waiting relays look

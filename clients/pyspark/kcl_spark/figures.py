@@ -85,9 +85,10 @@ def figure_reporter(
         if now_s < next_s:
             return
         next_s = now_s + FIGURES_S
-        batches, ages_s, known = progress.batches(), progress.ages_s(), shards()
+        batches = {name: batch for name, batch in progress.batches().items() if batch >= 0}
+        ages_s, known = progress.ages_s(), shards()
         of_queries = {
-            name: {**asdict(each), "batch": batches.get(name, -1), "since_commit_s": ages_s.get(name, 0.0)}
+            name: {**asdict(each), "batch": batches.get(name), "since_commit_s": ages_s.get(name, 0.0)}
             for name, each in queries().items()
         }
         of_shards = {

@@ -189,39 +189,16 @@ FORGOTTEN_S: Final = 30.0
 """The engine reports every two seconds."""
 
 
-class _Query(msgspec.Struct, frozen=True):
-    running: bool
-    failures: int
-    batch: int
-    since_commit_s: float
-    input_rows_per_s: float | None
-    processed_rows_per_s: float | None
-    batch_s: float | None
-    state_rows: int | None
-    late_rows: int | None
-
-
-class _Shard(msgspec.Struct, frozen=True):
-    behind_ms: int | None
-    rows: int
-    size_bytes: int
-    committed: int
-    trimmed: int
-    waiting: int
-    lag_s: float
-    spooled_bytes: int
-
-
 class _EngineReport(msgspec.Struct, frozen=True):
-    queries: dict[str, _Query]
-    shards: dict[str, _Shard]
+    queries: dict[str, dict[str, object]]
+    shards: dict[str, dict[str, object]]
 
 
 class EngineMetrics:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ui: str | None = None
-        self._reported: _EngineReport | None = None
+        self._reported: SparkView | None = None
         self._reported_s = 0.0
 
     def set_ui(self, ui: object) -> None:
@@ -230,7 +207,7 @@ class EngineMetrics:
     def take(self, fields: Mapping[str, object]) -> str | None:
         """Gives the error if the fields are unreadable."""
         try:
-            self._reported = msgspec.convert(fields, _EngineReport)
+            self._reported = _view(msgspec.convert(fields, _EngineReport))
         except msgspec.ValidationError as error:
             self._reported = None
             return str(error)
@@ -247,37 +224,34 @@ class EngineMetrics:
             return None
         return SparkView(
             ui=self._ui,
-            queries=tuple(_query(name, each, age_s) for name, each in sorted(reported.queries.items())),
-            shards=tuple(_shard(name, each, age_s) for name, each in sorted(reported.shards.items())),
+            queries=tuple(
+                replace(each, since_commit_s=each.since_commit_s + age_s) for each in reported.queries
+            ),
+            shards=tuple(
+                replace(each, lag_s=each.lag_s + age_s if each.waiting else 0.0) for each in reported.shards
+            ),
         )
 
 
-def _query(name: str, reported: _Query, age_s: float) -> SparkQueryView:
-    return SparkQueryView(
-        name=on_one_line(name),
-        running=reported.running,
-        failures=reported.failures,
-        batch=None if reported.batch < 0 else reported.batch,
-        since_commit_s=reported.since_commit_s + age_s,
-        input_rows_per_s=reported.input_rows_per_s,
-        processed_rows_per_s=reported.processed_rows_per_s,
-        batch_s=reported.batch_s,
-        state_rows=reported.state_rows,
-        late_rows=reported.late_rows,
-    )
-
-
-def _shard(name: str, reported: _Shard, age_s: float) -> SparkShardView:
-    return SparkShardView(
-        shard_id=on_one_line(name),
-        behind_ms=reported.behind_ms,
-        rows=reported.rows,
-        data_bytes=reported.size_bytes,
-        committed=reported.committed,
-        redelivered=reported.trimmed,
-        waiting=reported.waiting,
-        lag_s=reported.lag_s + age_s if reported.waiting else 0.0,
-        spooled_bytes=reported.spooled_bytes,
+def _view(reported: _EngineReport) -> SparkView:
+    return SparkView(
+        ui=None,
+        queries=tuple(
+            msgspec.convert({**each, "name": on_one_line(name)}, SparkQueryView)
+            for name, each in sorted(reported.queries.items())
+        ),
+        shards=tuple(
+            msgspec.convert(
+                {
+                    **each,
+                    "shard_id": on_one_line(name),
+                    "data_bytes": each.get("size_bytes"),
+                    "redelivered": each.get("trimmed"),
+                },
+                SparkShardView,
+            )
+            for name, each in sorted(reported.shards.items())
+        ),
     )
 
 
