@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +26,26 @@ settings.register_profile(
     "prove", deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("every-day")
+
+# Begun first: with one of these left at the end, one worker would work and the others wait.
+LONG_FILES: Final = (
+    "tests/spark/test_engine.py",
+    "tests/spark/test_daemon.py",
+    "tests/process/test_table_migration_process.py",
+    "tests/process/test_lag_process.py",
+    "tests/process/test_reshard_process.py",
+    "tests/process/test_fleet.py",
+    "tests/process/test_leases_process.py",
+    "tests/page/test_live.py",
+    "tests/dropin/test_libraries.py",
+    "tests/simulator/test_scenarios.py",
+    "tests/contract/test_kinesis_contract.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
 
 
 @pytest.fixture

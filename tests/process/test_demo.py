@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import anyio
 import psutil
@@ -51,10 +51,14 @@ def assert_nothing_is_left(directory: Path, known: list[psutil.Process]) -> None
 
 
 @contextmanager
-def running_demo(*options: str, keep: Path) -> Generator[subprocess.Popen[str]]:
+def running_demo(
+    *options: str, keep: Path, stdin: IO[bytes] | None = None
+) -> Generator[subprocess.Popen[str]]:
     """The command as a user starts it; killed with all that it started if the test leaves it running."""
     command = [sys.executable, "-m", "kcl_daemon", "demo", "--keep", str(keep), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+    with subprocess.Popen(
+        command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as demo:
         try:
             yield demo
         finally:
@@ -80,44 +84,22 @@ def output_of(demo: subprocess.Popen[str]) -> str:
     return demo.stdout.read()
 
 
-def test_a_short_run_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
-    with running_demo(*SHORT, keep=tmp_path) as demo:
-        text = output_of(demo)
-        assert demo.wait() == 0, text
-        lines = text.splitlines()
+def test_a_short_run_with_a_text_of_the_users_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"the cat and the dog\n\nthe \xff end\n" * 1000)
+    keep = tmp_path / "keep"
+    with text.open("rb") as stdin, running_demo(*SHORT, "--input", "-", keep=keep, stdin=stdin) as demo:
+        reported = output_of(demo)
+        assert demo.wait() == 0, reported
+        lines = reported.splitlines()
         assert lines[-1] == "lost 0"
         assert "delivered       3,000" in lines
         assert "out of order    0" in lines
         assert "before parents  0" in lines
+        assert ["3,000", "the"] in [line.split() for line in lines]
         assert any(line.startswith("split shard") for line in lines)
         assert any(line.startswith("merged shards") for line in lines)
-        assert_nothing_is_left(tmp_path, [])
-
-
-def test_a_text_of_the_users_is_counted_from_stdin(tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_bytes(b"the cat and the dog\n\nthe \xff end\n" * 40)
-    keep = tmp_path / "keep"
-    command = [
-        sys.executable,
-        "-m",
-        "kcl_daemon",
-        "demo",
-        "--input",
-        "-",
-        "--keep",
-        str(keep),
-        "--shards",
-        "1",
-        "--plain",
-    ]
-    with text.open("rb") as stdin:
-        done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
-    assert "delivered       120" in lines
-    assert ["120", "the"] in [line.split() for line in lines]
-    assert lines[-1] == "lost 0"
+        assert_nothing_is_left(keep, [])
 
 
 @pytest.mark.parametrize(
