@@ -57,14 +57,20 @@ def calls_in_the_source() -> set[str]:
     found: set[str] = set()
     for path in [*(SOURCE / "aws").glob("*.py"), *(SOURCE / "transport").glob("*.py")]:
         text = path.read_text("utf-8")
-        found |= set(re.findall(r"\.(?:run|call|_call|open|subscribe)\(\s*\"([A-Z][A-Za-z]+)\"", text))
+        found |= set(
+            re.findall(
+                r"(?:\.(?:run|call|_call|_pages|open|subscribe)|RemoteDeadLetters)\(\s*\"([A-Z][A-Za-z]+)\"",
+                text,
+            )
+        )
+        found |= set(re.findall(r"_(?:DESCRIBE|REGISTER): Final = \"([A-Za-z]+)\"", text))
         found |= {
             "".join(word.title() for word in name.split("_"))
             for name in re.findall(
                 r"(?:_client|clients?\.(?:kinesis|dynamodb|glue))\.([a-z]+_[a-z_]+)\b", text
             )
         }
-    return found - {"Credentials", "CaBundle", TRANSACTION}
+    return found - {"Credentials", "CaBundle", "OpenStream", TRANSACTION}
 
 
 def test_every_call_that_is_made_is_allowed() -> None:
