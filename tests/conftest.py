@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +47,12 @@ LONG_FILES: Final = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays; to look through it for garbage again and again is a tenth of what tests compute."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
