@@ -92,6 +92,7 @@ IN_PLACE: Final = {
     # Sees only what `_AGO` has let through, in which a unit follows each number.
     ("kcl_daemon.cli.leases.change", r"([\d.]+)([smhd])"): "behind another",
     ("kcl_daemon.state_folder", r"[^A-Za-z0-9._-]"): "findall",
+    ("kcl_local.demo.stream", r"[^ -~]"): "findall",
     ("kcl_spark.sinks", r"\W"): "findall",
     ("kcl_spark.session", r"([0-9]+)([kmgt])b?"): "fullmatch",
 }
