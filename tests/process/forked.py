@@ -184,14 +184,14 @@ def _become(start: _Start) -> None:
 
 def main() -> None:
     """Serve; in what is forked, run the daemon."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for those who ask, and for what they have started
+    # Ctrl-C is for those who ask, and for what they have started.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     from tests.models import read_once  # noqa: PLC0415 - not needed where daemons are asked for
 
     with read_once():
         _prepare()
-        start = _serve(socket.socket(fileno=0))
+        with socket.socket(fileno=0) as control:  # in what is forked it is detached already
+            start = _serve(control)
         if start is not None:
             _become(start)
             importlib.import_module("kcl_daemon.__main__").main()
