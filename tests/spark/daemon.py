@@ -201,7 +201,7 @@ class Relay(threading.Thread):
     def run(self) -> None:
         try:
             self._serve()
-        except (ConnectionError, ValueError, OSError):
+        except OSError:
             pass  # the engine was killed
         finally:
             self._lines.close()
@@ -233,8 +233,10 @@ class Relay(threading.Thread):
         self._socket.sendall(json.dumps({"action": action, **fields}).encode() + b"\n")
         while True:
             line = self._lines.readline()
-            if not line:
+            if not line.endswith(b"\n"):
                 raise ConnectionError("the engine is gone")
+            if line.isspace():
+                continue  # children send blank lines as separators, and the daemon drops them
             answer = json.loads(line)
             if answer["action"] == "status":
                 assert answer["responseFor"] == action
