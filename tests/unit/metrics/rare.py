@@ -145,7 +145,9 @@ async def merge_lacks_a_parent(meters: Meters) -> None:
     def of(_lease: Lease) -> object:
         return _Only(ref=None)
 
-    parts: Any = _Only(context=_Only(meters=meters), table=stage.table, kinesis=stage.kinesis, streams=_Only(of=of))
+    parts: Any = _Only(
+        context=_Only(meters=meters), table=stage.table, kinesis=stage.kinesis, streams=_Only(of=of)
+    )
     child = Lease(LeaseKey("shardId-000000001000"), 0, TRIM_HORIZON, parent_shard_ids=parents)
     stage.kinesis.lists.append(tuple((await stage.shards()).values()))
     await child_session._missing_parents(parts, held, child)
