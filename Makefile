@@ -20,8 +20,6 @@ SIDE_BY_SIDE ?= -n 2 --dist loadfile
 WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
 TOGETHER := $(MAKE) --no-print-directory --output-sync=target --keep-going
 SOURCES := daemon protocol clients
-# How a program that computes is started: `nice` where others wait, and must not wait longer for that.
-BEHIND ?=
 
 .PHONY: audit dist sbom bench bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
 
@@ -63,13 +61,13 @@ endif
 check: $(VENV)/dev.stamp
 	$(TOGETHER) --jobs 2 unit pyright mypy lint imports PYRIGHT_ON="$(SOURCES)"
 
-# What waits leaves processor time; what computes takes that and no more, so that what waits is not held up.
+# What waits comes last and alone: beside what computes, a child would take seconds to start and tests would fail for it.
 test: $(VENV)/dev.stamp
-	@echo "Tests, types and lint run side by side; each prints when it is done, the last after about six minutes."
-	$(TOGETHER) --jobs 3 waiting computing pyright mypy lint imports PYRIGHT_ON="$(SOURCES)" BEHIND="nice -n 10"
+	$(TOGETHER) --jobs 2 pyright mypy lint imports PYRIGHT_ON="$(SOURCES)"
+	$(MAKE) --no-print-directory --keep-going computing waiting
 
 computing: $(VENV)/dev.stamp
-	$(BEHIND) $(PYTEST) $(EVERY_DAY) $(SIDE_BY_SIDE) $(COMPUTING) $(PYTEST_ARGS)
+	$(PYTEST) $(EVERY_DAY) $(SIDE_BY_SIDE) $(COMPUTING) $(PYTEST_ARGS)
 
 waiting: $(VENV)/dev.stamp
 	$(PYTEST) $(EVERY_DAY) $(WAITING_SIDE_BY_SIDE) $(WAITING) $(PYTEST_ARGS)
@@ -98,20 +96,20 @@ docs: $(VENV)/dev.stamp
 	@echo "build/site/index.html"
 
 lint: $(VENV)/dev.stamp
-	$(BEHIND) $(BIN)/ruff format --check .
-	$(BEHIND) $(BIN)/ruff check .
-	$(BEHIND) $(BIN)/bandit --quiet --recursive --configfile pyproject.toml daemon protocol clients
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml daemon protocol clients
 
 types: mypy pyright
 
 mypy: $(VENV)/dev.stamp
-	$(BEHIND) $(BIN)/mypy
+	$(BIN)/mypy
 
 pyright: $(VENV)/dev.stamp
-	$(BEHIND) $(BIN)/basedpyright --warnings $(PYRIGHT_ON)
+	$(BIN)/basedpyright --warnings $(PYRIGHT_ON)
 
 imports: $(VENV)/dev.stamp
-	$(BEHIND) $(BIN)/lint-imports
+	$(BIN)/lint-imports
 
 unit: $(VENV)/dev.stamp
 	$(PYTEST) $(EVERY_DAY) $(SIDE_BY_SIDE) tests/unit
