@@ -153,7 +153,7 @@ def check_convergence(shards: int, seeds: int) -> None:
     assert all(each.runs <= RUNS_MOST and each.later_moves == 0 for each in found)
 
 
-# Every day `tests/unit/assignment/test_balance.py` shows the same of the rules alone.
+# Every day `tests/unit/assignment/test_utilization_moves.py` shows the same of the rules alone.
 @pytest.mark.prove
 def test_workers_of_unequal_speed_on_skewed_shards_come_to_rest_with_each_of_some_seeds() -> None:
     check_convergence(24, 8)

@@ -21,7 +21,7 @@ from kcl_daemon.errors import AwsError, ConfigurationError, InvalidRequest, Unav
 from kcl_daemon.ports import DeadLetters
 from tests.contract.aws_access import REGION, credentials_that_nobody_checks
 from tests.process.local import in_process
-from tests.unit.failures.letters import LETTER
+from tests.unit.consumer.letters import LETTER
 
 pytestmark = pytest.mark.anyio
 

@@ -160,7 +160,7 @@ async def test_a_subscription_is_protected_and_then_taken_over(account: FanOutAc
             assert data(pushed) == ["YQ=="]
 
 
-async def test_what_does_not_exist_is_told(account: FanOutAccount) -> None:
+async def test_what_does_not_exist_is_reported(account: FanOutAccount) -> None:
     arn = await registered(account)
     with pytest.raises(StreamNotFound):
         async with account.fan_out.subscribe(STREAM, arn, ShardId("shardId-000000000009"), OLDEST):
@@ -206,7 +206,7 @@ async def test_a_stream_that_breaks_off_over_http_gives_what_came_before(
 
 
 @pytest.mark.parametrize("streamed", STREAMED, ids=lambda backend: backend.name)
-async def test_an_exception_inside_a_stream_is_told_as_the_refusal_that_it_is(
+async def test_an_exception_inside_a_stream_is_reported_as_the_refusal_that_it_is(
     streamed: FanOutBackend,
 ) -> None:
     async with streamed.open(KinesisOptions()) as account:

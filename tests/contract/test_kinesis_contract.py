@@ -371,7 +371,7 @@ async def test_millis_behind_latest_is_the_age_of_what_is_still_to_read(account:
         ("ResourceNotFoundException", StreamNotFound),
     ],
 )
-async def test_a_failure_is_told_in_our_words_and_not_tried_again(
+async def test_a_failure_is_reported_in_our_words_and_not_tried_again(
     account: Account, code: str, kind: type[AwsError]
 ) -> None:
     stream = account.create()

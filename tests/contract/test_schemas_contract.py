@@ -53,7 +53,7 @@ def registered(request: pytest.FixtureRequest) -> Generator[tuple[Schemas, str, 
         yield schemas, version_id, name
 
 
-async def test_a_version_is_told_whole(registered: tuple[Schemas, str, str | None]) -> None:
+async def test_a_version_is_reported_whole(registered: tuple[Schemas, str, str | None]) -> None:
     schemas, version_id, name = registered
     reported = await schemas.schema(version_id)
     assert (reported.version_id, reported.data_format) == (version_id, "AVRO")
@@ -75,7 +75,7 @@ async def test_a_version_that_is_not_there_is_told_apart(registered: tuple[Schem
         ("InternalServiceException", Unavailable),
     ],
 )
-async def test_what_glue_refuses_is_told_in_our_words(code: str, error: type[AwsError]) -> None:
+async def test_what_glue_refuses_is_reported_in_our_words(code: str, error: type[AwsError]) -> None:
     with local_clients(glue="http://127.0.0.1:1") as clients:
         schemas = build_schemas(clients)
         assert schemas is not None

@@ -93,7 +93,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("code", "kind"), FAILURES)
-async def test_a_failure_is_told_in_our_words_and_not_tried_again(
+async def test_a_failure_is_reported_in_our_words_and_not_tried_again(
     service: Service, table: DynamoTable, code: str, kind: type[AwsError]
 ) -> None:
     service.server.fail_next("UpdateItem", code)

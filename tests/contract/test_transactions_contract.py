@@ -58,7 +58,7 @@ async def test_nothing_takes_effect_where_one_condition_does_not_hold(pair: Pair
     assert await pair.rows() == ([LEADER, MOVED], [])
 
 
-async def test_every_refused_part_is_told(pair: Pair) -> None:
+async def test_every_refused_part_is_reported(pair: Pair) -> None:
     done = await pair.commit(
         (pair.one, RowCheck("nobody", (Present(KEY),))),
         (pair.one, RowCheck("Leader", LEADING)),
@@ -94,7 +94,7 @@ async def test_a_hundred_parts_are_carried_out(pair: Pair) -> None:
     assert len(await pair.other.scan()) == 100
 
 
-async def test_a_table_that_does_not_exist_is_told(pair: Pair) -> None:
+async def test_a_table_that_does_not_exist_is_reported(pair: Pair) -> None:
     missing = pair.store.new_table(False)
     with pytest.raises(TableNotFound):
         await pair.commit((pair.one, RowDelete("Migration3.0")), (missing, RowPut({KEY: "k"})))

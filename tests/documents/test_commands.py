@@ -107,7 +107,7 @@ def marked(marker: str, body: str, language: str = "bash") -> str:
         ("1. Do:\n\n    ```bash\n    ls\n    ```\n", "x.md:3: put this block at the margin"),
     ],
 )
-def test_a_block_that_is_marked_wrongly_is_told(text: str, reported: str) -> None:
+def test_a_block_that_is_marked_wrongly_is_reported(text: str, reported: str) -> None:
     (problem,) = problems_of(text, "x.md")
     assert reported in problem
 
@@ -145,6 +145,6 @@ def test_commands_are_taken_apart() -> None:
         ("kafka-topics --list", "not ours"),
     ],
 )
-def test_what_could_not_be_run_is_told(script: str, reported: str) -> None:
+def test_what_could_not_be_run_is_reported(script: str, reported: str) -> None:
     with pytest.raises(NotACommand, match=re.escape(reported)):
         check_script(script)

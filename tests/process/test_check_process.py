@@ -91,7 +91,7 @@ def test_of_enhanced_fan_out_the_consumer_is_asked_for_and_the_rest_named(
         assert "GetRecords" not in done.stdout
 
 
-def test_a_stream_that_is_not_there_is_told_with_advice(local: Local, tmp_path: Path) -> None:
+def test_a_stream_that_is_not_there_is_reported_with_advice(local: Local, tmp_path: Path) -> None:
     with application(local, tmp_path, "check-nothing", shards=0) as app:
         done = check(app, app.write_properties("w", CAREFUL))
         assert done.returncode == 1

@@ -49,7 +49,9 @@ async def test_limits_are_hard_and_those_of_the_daemon_stay() -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
-async def test_a_limit_that_is_not_allowed_is_told_and_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_limit_that_is_not_allowed_is_reported_and_nothing_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -84,7 +86,7 @@ async def test_the_daemons_own_user_changes_nothing_for_one_that_is_not_root(
         ("4000000", "give the group too"),
     ],
 )
-async def test_who_is_not_there_is_told(user: str, reason: str) -> None:
+async def test_who_is_not_there_is_reported(user: str, reason: str) -> None:
     with pytest.raises(ChildStartFailed, match=reason):
         options_of(ChildSettings(("x",), user=user))
 

@@ -136,7 +136,9 @@ async def test_a_missing_path_tells_from_where_it_was_looked_for(
     )
 
 
-async def test_a_vanished_working_directory_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_vanished_working_directory_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -144,33 +146,35 @@ async def test_a_vanished_working_directory_is_told(monkeypatch: pytest.MonkeyPa
     assert "a directory that does not exist any more" in await failure_of("./consumer.py")
 
 
-async def test_a_file_that_is_not_executable_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_file_that_is_not_executable_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     plain = script(tmp_path / "plain", "#!/bin/sh\n", mode=0o644)
     assert "not executable" in await failure_of(str(plain))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert f"{plain}: it is not executable" in await failure_of("plain")
 
 
-async def test_a_directory_is_told(tmp_path: Path) -> None:
+async def test_a_directory_is_reported(tmp_path: Path) -> None:
     assert "it is a directory" in await failure_of(str(tmp_path))
 
 
-async def test_a_missing_interpreter_is_told_with_the_line_that_names_it(tmp_path: Path) -> None:
+async def test_a_missing_interpreter_is_reported_with_the_line_that_names_it(tmp_path: Path) -> None:
     broken = script(tmp_path / "broken", "#!/usr/bin/pyhton3\r\nprint()\n")
     assert r"does not exist: '#!/usr/bin/pyhton3\r'" in await failure_of(str(broken))
 
 
-async def test_a_missing_loader_is_told(tmp_path: Path) -> None:
+async def test_a_missing_loader_is_reported(tmp_path: Path) -> None:
     binary = binary_without_loader(tmp_path / "binary")
     assert "the loader that it was built for does not exist" in await failure_of(str(binary))
 
 
 @pytest.mark.parametrize("argv", [(), ("",)])
-async def test_an_empty_command_is_told(argv: tuple[str, ...]) -> None:
+async def test_an_empty_command_is_reported(argv: tuple[str, ...]) -> None:
     assert "executableName is empty" in await failure_of(*argv)
 
 
-async def test_what_the_system_cannot_pass_on_is_told() -> None:
+async def test_what_the_system_cannot_pass_on_is_reported() -> None:
     assert "embedded null" in await failure_of("/bin/sh", "a\0b")
     assert "embedded null" in await failure_of("/bin/\0")
     assert "Argument list too long" in await failure_of("/bin/sh", "x" * 10_000_000)
@@ -180,7 +184,7 @@ async def test_what_the_system_cannot_pass_on_is_told() -> None:
     ("number", "advice"),
     [(errno.EMFILE, "ulimit -n"), (errno.EAGAIN, "ulimit -u"), (errno.ETXTBSY, "Text file busy")],
 )
-async def test_limits_of_the_system_are_told_with_what_to_raise(
+async def test_limits_of_the_system_are_reported_with_what_to_raise(
     monkeypatch: pytest.MonkeyPatch, number: int, advice: str
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -190,7 +194,7 @@ async def test_limits_of_the_system_are_told_with_what_to_raise(
     assert advice in await failure_of("/bin/sh")
 
 
-async def test_a_program_that_vanishes_at_the_last_moment_is_told(
+async def test_a_program_that_vanishes_at_the_last_moment_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     prog = script(tmp_path / "prog", "#!/bin/sh\n")

@@ -12,7 +12,7 @@ import pytest
 from tests.process.commands import run_command
 from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
-from tests.unit.retrieval.aggregates import aggregate
+from tests.unit.records.aggregates import aggregate
 
 pytestmark = pytest.mark.timeout(300)
 

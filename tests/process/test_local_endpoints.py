@@ -87,7 +87,7 @@ class TestKinesis:
             ),
         ]
 
-    def test_a_merge_is_told_by_the_child(self, world: InProcess) -> None:
+    def test_a_merge_is_reported_by_the_child(self, world: InProcess) -> None:
         world.kinesis.create_stream(StreamName="merge", ShardCount=2)
         world.kinesis.merge_shards(
             StreamName="merge", ShardToMerge=FIRST, AdjacentShardToMerge="shardId-000000000001"

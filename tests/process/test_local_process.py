@@ -88,7 +88,7 @@ def test_a_shell_can_evaluate_what_it_prints_and_sigterm_ends_it_well() -> None:
 
 
 @pytest.mark.parametrize("option", ALL_PORTS)
-def test_a_port_in_use_is_told(local: Local, option: str) -> None:
+def test_a_port_in_use_is_reported(local: Local, option: str) -> None:
     port = local.kinesis_url.rpartition(":")[2]
 
     ended = _run(option, port)
@@ -99,7 +99,7 @@ def test_a_port_in_use_is_told(local: Local, option: str) -> None:
 
 
 @pytest.mark.parametrize("stream", ["orders:many", "orders:", "orders:0", ":4", "or ders", "orders:20000"])
-def test_a_malformed_stream_is_told(stream: str, tmp_path: Path) -> None:
+def test_a_malformed_stream_is_reported(stream: str, tmp_path: Path) -> None:
     ended = run_command("local", "--stream", stream, directory=tmp_path, environment={})
 
     assert ended.returncode == 2

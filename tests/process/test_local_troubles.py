@@ -227,7 +227,7 @@ class TestControl:
             ("UpdateItem", "boom", "boom is none; there are error, drop, delay, cut, short, corrupt,"),
         ],
     )
-    def test_names_that_mean_nothing_are_told(
+    def test_names_that_mean_nothing_are_reported(
         self, world: InProcess, operation: str, fault: str, said: str
     ) -> None:
         with pytest.raises(HTTPError) as caught:

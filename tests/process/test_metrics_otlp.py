@@ -134,7 +134,9 @@ def test_it_posts_in_each_period_and_once_more_at_the_end(url: str) -> None:
     assert len(Collector.requests) > before
 
 
-def test_a_refusal_is_told_once_counted_and_ends_nothing(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_is_reported_once_counted_and_ends_nothing(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     gathered, log = some(), MemoryLog()
 
     async def main() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
-from tests.unit.retrieval.aggregates import aggregate
+from tests.unit.records.aggregates import aggregate
 from tests.unit.retrieval.registry import CLICKS, framed
 
 if TYPE_CHECKING:

@@ -167,7 +167,7 @@ def told_by_spark(**change: Any) -> dict[str, Any]:
     ],
     ids=["nothing", "a batch", "a look", "no number", "state"],
 )
-def test_a_query_is_as_spark_told_of_it_last(
+def test_a_query_is_as_spark_described_it_last(
     reported: Mapping[str, Any] | None, figures: QueryFigures
 ) -> None:
     assert query_figures(reported, BEFORE, 2) == figures
@@ -263,7 +263,7 @@ def test_the_daemon_understands_what_the_engine_tells(tmp_path: Path) -> None:
     assert shard == SparkShardView(SHARD, 40, 10, size, 0, 5, 10, shard.lag_s, size)
 
 
-def test_figures_are_told_from_time_to_time(tmp_path: Path) -> None:
+def test_figures_are_reported_from_time_to_time(tmp_path: Path) -> None:
     pipe = Pipe()
     report_when_due = engine_at(tmp_path, pipe)
     for now_s in (100.0, 100.1, 100.0 + FIGURES_S, 100.0 + 1.5 * FIGURES_S):

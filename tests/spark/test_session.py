@@ -312,7 +312,7 @@ def test_windows_over_a_reshard_are_right_and_what_comes_too_late_for_others_is_
 
 
 @pytest.mark.usefixtures("spark_of_engines")
-def test_a_replay_is_told_and_a_scheduled_job_ends_and_foreign_state_is_refused(tmp_path: Path) -> None:
+def test_a_replay_is_reported_and_a_scheduled_job_ends_and_foreign_state_is_refused(tmp_path: Path) -> None:
     shard = Shard("shardId-000000000000", 2_000)
     with prepared(tmp_path, shard) as daemon:
         standing = hold_at(daemon, "in_batch")

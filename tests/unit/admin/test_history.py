@@ -16,7 +16,7 @@ from tests.unit.admin.stage import READING, READY
 KEY = READING.key
 
 
-def test_samples_are_told_by_their_age_the_oldest_first() -> None:
+def test_samples_are_reported_by_their_age_the_oldest_first() -> None:
     history = ThroughputHistory()
     for at_s in (10.0, 12.0):
         history.remember(replace(READY, shards=(replace(READING, bytes_per_s=at_s),)), at_s)

@@ -104,7 +104,7 @@ def test_a_shard_has_one_state(row: LeaseView | None, held: ShardView | None, st
     assert (entry.key, entry.state) == (KEY, state)
 
 
-def test_what_this_worker_knows_of_its_own_leases_wins_over_what_the_table_told() -> None:
+def test_what_this_worker_knows_of_its_own_leases_wins_over_what_the_table_said() -> None:
     old = lease(1, owner="w-2", checkpoint="TRIM_HORIZON")
     (entry,) = shard_entries(replace(SNAPSHOT, shards=(READING,), fleet=(old,)))
     assert (entry.owner, entry.checkpoint) == ("w-1", READING.checkpoint)

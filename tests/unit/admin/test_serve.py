@@ -102,7 +102,7 @@ def test_without_a_port_nothing_happens() -> None:
     assert log.lines == []
 
 
-def test_a_port_that_is_taken_is_told_once_and_had_when_it_is_free() -> None:
+def test_a_port_that_is_taken_is_reported_once_and_had_when_it_is_free() -> None:
     """As while one worker replaces another. The worker goes on meanwhile."""
     log = MemoryLog()
 

@@ -84,7 +84,7 @@ def gate() -> Generator[Gate, None, None]:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-async def test_errors_of_the_sdk_are_told_in_our_words(error: Exception, kind: type[AwsError]) -> None:
+async def test_errors_of_the_sdk_are_reported_in_our_words(error: Exception, kind: type[AwsError]) -> None:
     limiter = CallLimiter(1, not_found=StreamNotFound)
 
     def call() -> None:

@@ -104,7 +104,7 @@ async def test_it_is_the_request_that_the_sdk_would_send(
         ("503 Busy", b"<html>", Unavailable),
     ],
 )
-async def test_refusals_are_told_in_our_words(status: str, body: bytes, kind: type[AwsError]) -> None:
+async def test_refusals_are_reported_in_our_words(status: str, body: bytes, kind: type[AwsError]) -> None:
     async with options(lambda exchange: exchange.answer(body, status)) as (server, cloudwatch, _):
         with pytest.raises(kind, match="PutMetricData") as raised:
             await cloudwatch.put("app", statistics(FEW))
@@ -112,7 +112,7 @@ async def test_refusals_are_told_in_our_words(status: str, body: bytes, kind: ty
     assert len(server.requests) == 1, "what may have taken effect is not sent again"
 
 
-async def test_credentials_that_are_missing_are_told_at_each_call_and_used_once_they_are_there(
+async def test_credentials_that_are_missing_are_reported_at_each_call_and_used_once_they_are_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving(lambda exchange: exchange.answer()) as server:

@@ -112,7 +112,7 @@ def test_a_table_without_our_index_lacks_it() -> None:
     assert state_of(spec(), table) == TableState(IndexState.ABSENT)
 
 
-def test_what_was_asked_of_a_new_table_and_the_old_one_is_not_is_told() -> None:
+def test_what_was_asked_of_a_new_table_and_the_old_one_is_not_is_reported() -> None:
     asked = TableOptions(
         billing_mode=BillingMode.PROVISIONED, read_capacity=1, write_capacity=1, deletion_protection=True
     )

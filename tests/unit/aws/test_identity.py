@@ -208,7 +208,7 @@ def test_a_role_is_assumed_when_it_is_needed_with_what_the_chain_finds(
     assert client.made["aws_access_key_id"] == "of-environment"
 
 
-def test_an_external_id_is_told(sts: list[Sts]) -> None:
+def test_an_external_id_is_reported(sts: list[Sts]) -> None:
     role = CredentialsProvider(CredentialsSource.ROLE, role_arn=ROLE, session_name="kcl", external_id="q7")
     found = session_as((role,), REGION).get_credentials()
     assert found is not None

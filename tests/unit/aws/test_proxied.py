@@ -56,7 +56,7 @@ async def test_a_call_goes_to_the_proxy_with_its_signature() -> None:
     assert b"AWS4-HMAC-SHA256 Credential=AKID/" in heads[0]
 
 
-async def test_a_refusal_is_told_in_our_words() -> None:
+async def test_a_refusal_is_reported_in_our_words() -> None:
     body = b'{"__type":"ProvisionedThroughputExceededException"}'
     async with through_a_proxy(lambda exchange: exchange.answer(body, "400 No")) as (_, caller):
         with pytest.raises(Throttled):

@@ -125,7 +125,9 @@ async def test_an_added_index_is_asked_for_and_not_waited_for(script: Script) ->
         ("ValidationException", InvalidRequest),
     ],
 )
-async def test_a_refused_index_is_told_in_our_words(script: Script, code: str, kind: type[AwsError]) -> None:
+async def test_a_refused_index_is_reported_in_our_words(
+    script: Script, code: str, kind: type[AwsError]
+) -> None:
     script.status("ACTIVE")
     script.refuse("update_table", code)
     with pytest.raises(AwsError, match="UpdateTable") as raised:
@@ -183,13 +185,13 @@ async def test_waiting_has_an_end(script: Script) -> None:
     assert script.clock.now_s >= 10
 
 
-async def test_a_state_that_does_not_pass_is_told_at_once(script: Script) -> None:
+async def test_a_state_that_does_not_pass_is_reported_at_once(script: Script) -> None:
     script.status("INACCESSIBLE_ENCRYPTION_CREDENTIALS")
     with pytest.raises(Unavailable, match="app cannot be used: it is INACCESSIBLE_ENCRYPTION_CREDENTIALS"):
         await script.table.ensure()
 
 
-async def test_a_refused_creation_is_told(script: Script) -> None:
+async def test_a_refused_creation_is_reported(script: Script) -> None:
     script.absent()
     script.refuse("create_table", "LimitExceededException")
     with pytest.raises(Throttled, match="CreateTable"):

@@ -95,7 +95,9 @@ async def test_a_condition_that_does_not_hold_tells_the_item_in_the_way(
         ("200 OK", b'{"Attributes":{"b":{"B":"?"}}}', Unavailable),
     ],
 )
-async def test_other_answers_are_told_in_our_words(status: str, body: bytes, kind: type[AwsError]) -> None:
+async def test_other_answers_are_reported_in_our_words(
+    status: str, body: bytes, kind: type[AwsError]
+) -> None:
     async with updating(lambda exchange: exchange.answer(body, status)) as (_, updates):
         with pytest.raises(kind) as raised:
             await update(updates)

@@ -135,7 +135,7 @@ def test_a_script_in_another_folder_is_a_warning(tmp_path: Path, monkeypatch: py
     assert "nothere.sh is" not in check(tmp_path, text).stdout
 
 
-def test_what_is_wrong_is_told_and_nothing_else(tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported_and_nothing_else(tmp_path: Path) -> None:
     result = check(tmp_path, GOOD + "maxRecords = 0\ntimeoutInSeconds = x\n")
     assert (result.exit_code, result.stdout) == (2, "")
     *lines, verdict = result.stderr.splitlines()

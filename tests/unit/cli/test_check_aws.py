@@ -64,7 +64,7 @@ def service() -> Service:
     return Service()
 
 
-def test_a_consumer_that_is_there_is_told_and_not_subscribed_to(service: Service) -> None:
+def test_a_consumer_that_is_there_is_reported_and_not_subscribed_to(service: Service) -> None:
     service.register("billing")
     assert service.looked_at() == [*READABLE, (True, "consumer billing: ACTIVE"), SUBSCRIBE]
 

@@ -78,7 +78,7 @@ def test_a_record_may_have_a_schema_as_dead_letters_have() -> None:
         (b'{"text":"hi","sequenceNumber":"' + b"1" * 5000 + b'"}', "1..., not digits in quotes"),
     ],
 )
-def test_a_line_that_is_no_record_is_told_with_its_number(line: bytes, reason: str) -> None:
+def test_a_line_that_is_no_record_is_reported_with_its_number(line: bytes, reason: str) -> None:
     with pytest.raises(BadRecord, match=r"line 2: ") as caught:
         list(records_of_json(b'{"text":"good"}\n' + line))
     assert reason in str(caught.value)
@@ -106,7 +106,7 @@ FIELDS = (
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, JSON)))
-def test_a_line_is_a_record_that_can_be_sent_or_is_told(fields: dict[str, object]) -> None:
+def test_a_line_is_a_record_that_can_be_sent_or_is_reported(fields: dict[str, object]) -> None:
     try:
         (record,) = records_of_json(json.dumps(fields).encode())
     except BadRecord:
@@ -149,6 +149,6 @@ def test_the_transcripts_of_the_tests_can_be_replayed(name: str) -> None:
 @pytest.mark.parametrize(
     "text", [b"hello", b"[]", b'{"from":"child"}', b'{"from":"child","line":7}', b"null"]
 )
-def test_what_is_no_transcript_is_told(text: bytes) -> None:
+def test_what_is_no_transcript_is_reported(text: bytes) -> None:
     with pytest.raises(BadTranscript, match="line 1"):
         list(lines_of(text))

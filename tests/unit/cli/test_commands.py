@@ -192,7 +192,7 @@ def test_the_help_of_the_daemon_names(option: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["--version", "-V"])
-def test_the_version_is_told(option: str) -> None:
+def test_the_version_is_reported(option: str) -> None:
     assert CliRunner().invoke(main, [option]).output == f"kcl-daemon {__version__}\n"
 
 

@@ -99,7 +99,7 @@ def request_of(monkeypatch: pytest.MonkeyPatch) -> list[run_module.RunRequest]:
         ["-p", "f", "--jar-folder", "jars", "--execute"],
     ],
 )
-def test_the_daemon_is_run_and_what_is_for_java_is_told(
+def test_the_daemon_is_run_and_what_is_for_java_is_reported(
     request_of: list[run_module.RunRequest], words: list[str]
 ) -> None:
     result = CliRunner().invoke(main, words)

@@ -60,7 +60,7 @@ def test_a_wrong_command_line_is_a_usage_error(words: list[str], said: str) -> N
 
 
 @pytest.mark.parametrize("command", ["list", "explain"])
-def test_a_file_that_cannot_be_used_is_told_with_exit_code_2(here: Path, command: str) -> None:
+def test_a_file_that_cannot_be_used_is_reported_with_exit_code_2(here: Path, command: str) -> None:
     (here / "bad.properties").write_text("streamName = orders\n", "ascii")
     for file, said in (("missing.properties", "cannot be read"), ("bad.properties", "applicationName")):
         result = invoke(command, "-p", file)

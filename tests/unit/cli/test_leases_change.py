@@ -86,7 +86,7 @@ def test_a_renewal_in_between_is_met_by_another_try() -> None:
     on_table(scene)
 
 
-def test_a_lease_that_never_holds_still_is_given_up_and_told() -> None:
+def test_a_lease_that_never_holds_still_is_given_up_and_reported() -> None:
     async def scene(table: Busy) -> None:
         table.renewals = 1_000
         with pytest.raises(NotChanged, match="kept changing"):
@@ -98,7 +98,7 @@ def test_a_lease_that_never_holds_still_is_given_up_and_told() -> None:
     on_table(scene)
 
 
-def test_what_is_gone_or_there_already_is_told_and_left_alone() -> None:
+def test_what_is_gone_or_there_already_is_reported_and_left_alone() -> None:
     async def scene(table: Busy) -> None:
         create = LeaseChange(ResetKind.CREATE, replace(LEASE, lease_owner=None), TRIM_HORIZON, "")
         assert await carry_out(table, create) is ChangeResult.THERE
@@ -151,13 +151,13 @@ def test_rows_that_are_no_leases_are_left_alone() -> None:
     on_table(scene)
 
 
-def test_a_name_that_is_no_lease_is_told() -> None:
+def test_a_name_that_is_no_lease_is_reported() -> None:
     assert chosen_leases([LEASE], [KEY, KEY]) == (LEASE,)
     with pytest.raises(NotChanged, match="shardId-9"):
         chosen_leases([LEASE], ["shardId-9", KEY])
 
 
-def test_only_leases_that_were_written_are_counted_and_the_others_are_told() -> None:
+def test_only_leases_that_were_written_are_counted_and_the_others_are_reported() -> None:
     gone = replace(BACK, lease=replace(LEASE, lease_key=LeaseKey("shardId-000000000009")))
 
     async def scene(table: Busy) -> None:

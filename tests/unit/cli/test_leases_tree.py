@@ -43,7 +43,7 @@ def test_a_split_and_a_merge_are_drawn_with_state_and_lag() -> None:
     ]
 
 
-def test_a_hand_off_is_told() -> None:
+def test_a_hand_off_is_reported() -> None:
     (line,) = drawn(replace(lease("a"), lease_owner=TWO, checkpoint_owner=ONE))
     assert line == "a  at TRIM_HORIZON, w-1, moving to w-2"
 

@@ -209,7 +209,7 @@ def test_explain_after_enough_watching_takes_from_the_silent_and_has_no_note() -
     assert "note:" not in text
 
 
-def test_watching_for_less_than_the_fail_over_time_is_told_to_be_too_short() -> None:
+def test_watching_for_less_than_the_fail_over_time_is_reported_to_be_too_short() -> None:
     text = "\n".join(explain_lines(explain_seen(seen(watched_s=4.0), SETTINGS)))
     assert "4 s of watching cannot show" in text
 
@@ -275,7 +275,7 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
     assert table == ["name      n", "a         1", "longer  100"]
 
 
-def test_a_stream_that_the_application_does_not_have_is_told() -> None:
+def test_a_stream_that_the_application_does_not_have_is_reported() -> None:
     assert len(of_stream(seen(), SETTINGS, "orders").leases) == len(KEYS)
     assert of_stream(replace(seen(), fleet=replace(FLEET, leases=())), SETTINGS, "orders").leases == ()
     with pytest.raises(click.BadParameter, match="this application has no stream nope; it reads orders"):

@@ -151,7 +151,7 @@ def test_an_index_that_is_gone_already_is_no_trouble() -> None:
     assert play(scene).said[-1] == "there is no index to delete"
 
 
-def test_an_index_that_may_not_be_deleted_is_told_with_what_is_left_to_do() -> None:
+def test_an_index_that_may_not_be_deleted_is_reported_with_what_is_left_to_do() -> None:
     async def scene(stage: Stage) -> None:
         await stage.coordinator.says(V.UPGRADE_FROM_2X)
         with pytest.raises(AwsError, match=r"rolled back; delete the index of table billing later") as raised:
@@ -251,7 +251,7 @@ def test_the_status_of_a_new_application_says_nothing_of_an_upgrade() -> None:
     play(scene)
 
 
-def test_the_status_of_an_application_without_a_row_or_with_a_strange_one_is_told() -> None:
+def test_the_status_of_an_application_without_a_row_or_with_a_strange_one_is_reported() -> None:
     async def scene(stage: Stage) -> None:
         seen = await migration_status(stage.tables, clock=stage.clock, report_s=30.0)
         assert "no row Migration3.0" in next(status_lines(seen))
@@ -324,7 +324,7 @@ def test_the_status_of_one_table_names_how_it_came_to_be_so() -> None:
     play(scene)
 
 
-def test_a_strange_row_of_the_move_is_told() -> None:
+def test_a_strange_row_of_the_move_is_reported() -> None:
     async def scene(stage: Stage) -> None:
         await stage.coordinator.put({"key": MOVE.row_key, "tm": "TABLE_MIGRATION_STATUS_ODD"})
         seen = await migration_status(stage.tables, clock=stage.clock, report_s=30.0)

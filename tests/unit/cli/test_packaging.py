@@ -48,7 +48,7 @@ def test_files_are_written_and_none_is_overwritten(tmp_path: Path) -> None:
     assert not (tmp_path / "packaging" / "docs").exists()
 
 
-def test_a_name_that_means_nothing_is_told() -> None:
+def test_a_name_that_means_nothing_is_reported() -> None:
     result = CliRunner().invoke(main, ["packaging", "helm"])
     assert result.exit_code == 2
     assert "unknown name helm; known: cloudformation, docs" in result.stderr

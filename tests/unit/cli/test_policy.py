@@ -41,7 +41,7 @@ def actions(more: str = "") -> set[str]:
     return {action.partition(":")[2] for each in statements(more).values() for action in each["Action"]}
 
 
-def test_figures_may_be_told_in_the_application_s_namespace_only() -> None:
+def test_figures_may_be_reported_in_the_application_s_namespace_only() -> None:
     for more, namespace in (
         ("", read().settings.application_name),
         ("metricsNamespace = team/orders\n", "team/orders"),
@@ -182,7 +182,9 @@ def test_the_account_that_is_given_is_that_of_tables_and_of_streams_by_name_alon
         (["--service", "cloudwatch"], False),
     ],
 )
-def test_where_the_account_is_left_open_it_is_told(tmp_path: Path, words: list[str], is_told: bool) -> None:
+def test_where_the_account_is_left_open_it_is_reported(
+    tmp_path: Path, words: list[str], is_told: bool
+) -> None:
     text = GOOD.replace(
         "streamName = orders", "streamArn = arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
     )

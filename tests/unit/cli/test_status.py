@@ -94,7 +94,7 @@ def unusable(done: Result) -> str:
 
 
 @pytest.mark.parametrize("command", [status, top])
-def test_a_token_that_cannot_be_read_is_told_with_what_to_do(command: Command, tmp_path: Path) -> None:
+def test_a_token_that_cannot_be_read_is_reported_with_what_to_do(command: Command, tmp_path: Path) -> None:
     advice = "; correct it, set KCL_ADMIN_TOKEN or use --token-file"
     missing = properties(tmp_path, f"adminPort = 1\nadminTokenFile = {tmp_path}/none\n")
     line = unusable(CliRunner().invoke(command, [missing]))
@@ -110,7 +110,7 @@ def test_a_token_that_cannot_be_read_is_told_with_what_to_do(command: Command, t
 
 
 @pytest.mark.parametrize("token", ["short", "0123456789\nabcdef", "0123456789abcdé", " "])
-def test_a_variable_that_is_no_token_is_told(token: str, tmp_path: Path) -> None:
+def test_a_variable_that_is_no_token_is_reported(token: str, tmp_path: Path) -> None:
     words = "the environment variable KCL_ADMIN_TOKEN is not a token: 16 to 256 printable ASCII characters, no spaces"
     for which in (["--url", "http://127.0.0.1:1"], [properties(tmp_path, "adminPort = 1\n")]):
         assert unusable(call(*which, KCL_ADMIN_TOKEN=token)) == words

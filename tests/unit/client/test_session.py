@@ -217,7 +217,7 @@ def test_end_of_input_in_a_checkpoint_ends_the_session_where_the_processor_goes_
     assert wire.said == [Status("initialize"), CheckpointRequest()]
 
 
-def test_another_failure_after_the_end_of_input_is_still_told() -> None:
+def test_another_failure_after_the_end_of_input_is_still_reported() -> None:
     def fail(_batch: Batch, checkpointer: Checkpointer) -> None:
         try:
             checkpointer.checkpoint()

@@ -77,7 +77,7 @@ def test_a_position_outside_what_is_open_is_refused_as_by_kcl(number: str) -> No
     assert report.refusals == ("IllegalArgumentException",)
 
 
-def test_the_start_is_told() -> None:
+def test_the_start_is_reported() -> None:
     starts: list[ShardStart] = []
 
     class Starting(Idle):

@@ -139,7 +139,7 @@ def test_a_variable_that_is_put_right_is_named() -> None:
     assert notice.fields("f")["variable"] == "KCL_IDLE_TIME_BETWEEN_READS_IN_MILLIS"
 
 
-def test_an_unknown_variable_is_told_with_its_neighbour() -> None:
+def test_an_unknown_variable_is_reported_with_its_neighbour() -> None:
     (notice,) = read_in({"KCL_FAILOVER_TIME_MILIS": "1", "PATH": "/bin", "KCL_DEMO_LEDGER": "x"}).warnings
     assert notice.event == "unknown_property"
     assert notice.fields("f")["variable"] == "KCL_FAILOVER_TIME_MILIS"
@@ -173,7 +173,7 @@ def test_no_property_is_taken_for_a_service(name: str) -> None:
     assert not is_service_link(variable_for(name), "1")
 
 
-def test_what_only_resembles_a_service_is_told() -> None:
+def test_what_only_resembles_a_service_is_reported() -> None:
     (line,) = refused_in({"KCL_ADMIN_PORT": "tcp://10.0.0.1"})
     assert line.startswith("environment, KCL_ADMIN_PORT: adminPort = tcp://10.0.0.1: not a whole number")
     (notice,) = read_in({"KCL_ADMIN_PORTS": "tcp://10.0.0.1:80"}).warnings

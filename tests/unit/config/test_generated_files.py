@@ -17,7 +17,7 @@ from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.text import shown
 from tests.examples import examples
 from tests.unit.config.helpers import WORKER
-from tests.unit.config.test_tables import SAMPLES
+from tests.unit.config.test_reference import SAMPLES
 
 FILES: Final = 1_000
 REQUIRED: Final = ("executableName", "applicationName", "streamName")

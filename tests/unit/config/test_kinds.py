@@ -136,6 +136,6 @@ def test_a_port_is_one_that_there_is(digits: str | None) -> None:
 
 
 @pytest.mark.parametrize("digits", ["0", "65536", "99999"])
-def test_what_is_no_port_is_told_with_what_is_one(digits: str) -> None:
+def test_what_is_no_port_is_reported_with_what_is_one(digits: str) -> None:
     with pytest.raises(InvalidValue, match=f"{digits} is not a port; ports are 1 to 65535"):
         check_port(digits)

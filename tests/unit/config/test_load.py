@@ -1,4 +1,4 @@
-"""What a properties file means, and which files cannot be read at all. What is said about one: `test_told`."""
+"""What a properties file means, and which files cannot be read at all. What is said about one: `test_notices`."""
 
 from __future__ import annotations
 

@@ -1,170 +1,145 @@
-"""The tables of properties agree with the settings, with each other and with the committed reference."""
+"""The properties of the tables: names, billing, protection, tags, layout."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-import re
-from pathlib import Path
-
 import pytest
 
-from kcl_daemon.config import checks, load, reading
-from kcl_daemon.config.kinds import Key
-from kcl_daemon.config.load import default_of, field_of
-from kcl_daemon.config.settings import BY_NAME, INERT, KEYS
-from tests.unit.config.helpers import GOOD, read
-from tools.properties_reference import reference
+from kcl_daemon.config.tables import BillingMode, TableOptions, TablesSettings
+from kcl_daemon.leases.layout import TableLayout
+from tests.unit.config.helpers import events, read, refusals
 
-MANY = GOOD.replace("streamName =", "streamNames =")
-ROOT = Path(__file__).parents[3]
-
-# A value for each key that differs from its default.
-SAMPLES = {
-    "childStderrLevel": "ERROR",
-    "childLogMessages": "true",
-    "executableName": "a b",
-    "applicationName": "other",
-    "streamName": "other",
-    "streamArn": "arn:aws-cn:kinesis:cn-north-1:111122223333:stream/clicks",
-    "streamArns": "arn:aws:kinesis:eu-west-1:111122223333:stream/clicks@12",
-    "streamNames": "clicks, orders@TRIM_HORIZON",
-    "streamFilter": "click*",
-    "formerStreamsLeasesDeletionStrategy": "FORMER_STREAMS_AUTO_DETECTION_DEFERRED_DELETION",
-    "waitPeriodToDeleteFormerStreams": "P1D",
-    "streamIdentifiersForLeaseCleanup": "111122223333:clicks:1700000000\n"
-    "formerStreamsLeasesDeletionStrategy = PROVIDED_STREAMS_DEFERRED_DELETION",
-    "workerId": "w",
-    "adminAddress": "127.0.0.2",
-    "adminToken": "0123456789abcdef",
-    "tableName": "table",
-    "regionName": "eu-west-1",
-    "kinesisEndpoint": "http://127.0.0.1:1",
-    "dynamoDBEndpoint": "http://127.0.0.1:2",
-    "initialPositionInStream": "TRIM_HORIZON",
-    "initialPositionInStreamExtended": "12",
-    "retrievalMode": "POLLING",
-    "childFailurePolicy": "exit",
-    "poisonRecordPolicy": "skip",
-    "deadLetterDestination": "file:dead.jsonl\npoisonRecordPolicy = deadletter",
-    "fanoutConfig.consumerArn": "arn:aws:kinesis:eu-west-1:111122223333:stream/clicks/consumer/app:1700000000",
-    "fanoutFallbackToPolling": "yes",
-    "callProcessRecordsEvenForEmptyRecordList": "on",
-    "leaderHeartbeatMillis": "2000",
-    "leaderLeaseMillis": "20000",
-    "metadataTableLayout": "single",
-    "leaseTablePitrEnabled": "true",
-    "migrateAllEntitiesToLeaseTable": "true",
-    "tableMigrationCompleteBakeTimeSeconds": "7200",
-    "leaseTableDeletionProtectionEnabled": "true",
-    "leaseTableBillingMode": "PROVISIONED",
-    "leaseTableTags": "team=data",
-    **{
-        f"{table}{ending}": value
-        for table in ("workerMetrics", "coordinatorState")
-        for ending, value in {
-            "BillingMode": f"PROVISIONED\n{table}ReadCapacity = 5\n{table}WriteCapacity = 6",
-            "PointInTimeRecoveryEnabled": "true",
-            "DeletionProtectionEnabled": "true",
-            "Tags": "team=data, cost = 7",
-        }.items()
-    },
-    "clientVersionConfig": "client_version_config_compatible_with_2x",
-    "enablePriorityLeaseAssignment": "no",
-    "isGracefulLeaseHandoffEnabled": "no",
-    "leaseAssignmentStrategy": "LEASE_COUNT_BASED",
-    "reBalanceThresholdPercentage": "20",
-    "dampeningPercentage": "80",
-    "allowThroughputOvershoot": "off",
-    "workerMetricsEMAAlpha": "0.25",
-    "disableWorkerMetrics": "true",
-    "staleWorkerMetricsEntryCleanupDuration": "PT15M",
-    "shardSyncStrategyType": "PERIODIC",
-    "ignoreUnexpectedChildShards": "true",
-    "cleanupLeasesUponShardCompletion": "false",
-    "shardPrioritization": "PARENTS_FIRST:2",
-    "sparkPipeline": "orders:pipeline",
-    "sparkMaster": "local[3]",
-    "sparkRemote": "sc://host:15002\nsparkSpoolDir = /m/spool\nsparkStateDir = /m/state",
-    "sparkTransport": "inline",
-    "sparkEngine": "host:7070\nsparkEngineTokenFile = token",
-    "sparkEngineListen": "host:7070\nsparkEngineTokenFile = token\nsparkEngineCertificate = host.pem",
-    "sparkDriverMemory": "2g",
-    "sparkSpoolMaxBytes": "2000000",
-    "sparkTrigger": "availableNow",
-    "sparkOnLostRange": "skip",
-    "sparkStateReset": "true",
-    "sparkColumns": "aws",
-    "cloudWatchClient.endpointOverride": "https://monitoring.example",
-    "glueClient.endpointOverride": "https://glue.example",
-    **{
-        f"{client}.{name}": "true"
-        for client in ("kinesisClient", "dynamoDbClient", "cloudWatchClient", "glueClient")
-        for name in ("fipsEnabled", "dualstackEnabled")
-    },
-    "dynamoDbClient.endpointDiscoveryEnabled": "true",
-    "dynamoDbClient.accountIdEndpointMode": "REQUIRED",
-    "AwsCredentialsProvider": "ProfileCredentialsProvider|staging",
-    "AwsCredentialsProviderDynamoDB": "EnvironmentVariableCredentialsProvider",
-    "AwsCredentialsProviderCloudWatch": "ContainerCredentialsProvider",
-    "AwsCredentialsProviderGlue": "StsAssumeRoleCredentialsProvider|arn:aws:iam::111122223333:role/reader|kcl",
-    "noOfPersistedMetricsPerWorkerMetrics": "5",
-    "childInheritCredentials": "false",
-    "childMemoryLimitBytes": "100000000",
-    "metricsLevel": "summary",
-    "schemaRegistry": "decode",
-    "schemaRegistryFailure": "passthrough",
-    "metricsNamespace": "team/orders",
-    "metricsOtlpEndpoint": "https://[::1]:4318/v1/metrics",
-    "metricsEnabledDimensions": "Operation, ShardId",
-    "expandEnvironment": "true",
-    "childProtocol": "kcl_1_8",
+PREFIXES = {"workerMetrics": "worker_metrics", "coordinatorState": "coordinator"}
+BEANS = {
+    "workerMetrics": "workerMetricStatsTableConfigBean",
+    "coordinatorState": "coordinatorStateTableConfigBean",
 }
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
-def test_every_key_reaches_the_field_that_the_table_names(key: Key) -> None:
-    base = MANY if key.target.startswith("streams.") else GOOD
-    before = field_of(read(base=base).settings, key.target)
-    written = f"{key.name} = {SAMPLES.get(key.name, '600')}\n"
-    after = field_of(read(written, base=base).settings, key.target)
-    assert after != before
-    assert before is None or type(after) is type(before)
+def test_by_default_tables_are_named_after_the_application_and_made_on_demand() -> None:
+    settings = read().settings
+    names = (settings.lease_table, settings.worker_metrics_table, settings.coordinator_table)
+    assert names == ("billing", "billing-WorkerMetricStats", "billing-CoordinatorState")
+    assert settings.tables == TablesSettings()
+    assert settings.tables.layout is TableLayout.SEPARATE
+    assert settings.tables.leases == TableOptions(read_capacity=10, write_capacity=10)
 
 
-def test_no_name_is_in_two_tables() -> None:
-    spellings = [spelling for key in KEYS for spelling in (key.name, *key.aliases)]
-    assert len(spellings) == len(set(spellings)) == len(BY_NAME)
-    assert not set(spellings) & set(INERT)
+def test_names_of_the_other_tables_do_not_follow_that_of_the_lease_table() -> None:
+    settings = read("tableName = leases\n").settings
+    assert settings.lease_table == "leases"
+    assert settings.coordinator_table == "billing-CoordinatorState"
 
 
-def test_every_property_that_a_rule_names_exists() -> None:
-    trees = [ast.parse(inspect.getsource(module)) for module in (checks, load, reading)]
-    texts = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    named = {
-        text for text in texts if isinstance(text, str) and re.fullmatch(r"[a-z]+[A-Z.][A-Za-z.]+", text)
-    }
-    assert len(named) > 50
-    others = {"availableNow", "child.command", "glueClient.", "httpClientBuilder", "spark.conf"}
-    assert named - set(BY_NAME) == others
-
-
-def test_defaults_are_those_of_the_settings() -> None:
-    assert default_of(BY_NAME["failoverTimeMillis"]) == "10000"
-    assert default_of(BY_NAME["initialPositionInStream"]) == "LATEST"
-    assert default_of(BY_NAME["callProcessRecordsEvenForEmptyRecordList"]) == "false"
-    assert default_of(BY_NAME["leaseAssignmentStrategy"]) == "WORKER_UTILIZATION_AWARE"
-    assert default_of(BY_NAME["executableName"]) == "required"
-
-
-def test_a_default_can_be_written_out_without_changing_anything() -> None:
-    mode = "retrievalMode = FANOUT\n"  # its default depends on whether others are written
-    written = mode + "".join(
-        f"{key.name} = {default_of(key)}\n" for key in KEYS if key.default is None and not key.required
+@pytest.mark.parametrize("dotted", [False, True])
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_metadata_table_is_what_its_seven_keys_say(prefix: str, dotted: bool) -> None:
+    path = f"{BEANS[prefix]}.{prefix}" if dotted else prefix
+    text = (
+        f"{path}TableName = mine\n{path}BillingMode = provisioned\n{path}ReadCapacity = 5\n"
+        f"{path}WriteCapacity = 6\n{path}PointInTimeRecoveryEnabled = true\n"
+        f"{path}DeletionProtectionEnabled = yes\n{path}Tags = team = data , cost=\n"
     )
-    assert read(written).settings == read(mode, base=GOOD).settings
+    loaded = read(text)
+    assert getattr(loaded.settings.tables, PREFIXES[prefix]) == TableOptions(
+        name="mine",
+        billing_mode=BillingMode.PROVISIONED,
+        read_capacity=5,
+        write_capacity=6,
+        point_in_time_recovery=True,
+        deletion_protection=True,
+        tags=(("team", "data"), ("cost", "")),
+    )
+    assert loaded.warnings == ()
 
 
-def test_the_committed_reference_is_the_generated_one() -> None:
-    committed = (ROOT / "docs" / "properties.md").read_text(encoding="utf-8")
-    assert committed == reference(), "run: python -m tools.properties_reference > docs/properties.md"
+def test_the_lease_table_may_be_provisioned_with_javas_capacities() -> None:
+    text = "leaseTableBillingMode = PROVISIONED\ninitialLeaseTableWriteCapacity = 20\n"
+    options = read(text).settings.tables.leases
+    assert (options.billing_mode, options.read_capacity, options.write_capacity) == (
+        BillingMode.PROVISIONED,
+        10,
+        20,
+    )
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_provisioned_table_without_capacities_is_refused(prefix: str) -> None:
+    (line,) = refusals(f"{prefix}ReadCapacity = 5\n{prefix}BillingMode = PROVISIONED\n")
+    assert line.startswith("app.properties:5:")
+    assert f"{prefix}BillingMode" in line
+    assert f"needs {prefix}WriteCapacity, above 0" in line
+
+
+@pytest.mark.parametrize("key", ["initialLeaseTableReadCapacity", "coordinatorStateWriteCapacity"])
+def test_capacities_of_a_table_on_demand_have_no_effect_and_say_so(key: str) -> None:
+    assert events(f"{key} = 5\n") == [("property_has_no_effect", key, 4)]
+
+
+def test_a_capacity_of_none_is_javas_default_and_nothing_to_tell() -> None:
+    assert events("workerMetricsReadCapacity = 0\n") == []
+
+
+@pytest.mark.parametrize("word", ["single", "SINGLE", " Single "])
+def test_a_new_application_may_ask_for_one_table(word: str) -> None:
+    assert read(f"metadataTableLayout = {word}\n").settings.tables.layout is TableLayout.SINGLE
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("metadataTableLayout = both", "allowed: SEPARATE or SINGLE"),
+        ("coordinatorStateBillingMode = ON_DEMAND", "allowed: PAY_PER_REQUEST or PROVISIONED"),
+        ("leaseTableTags = team", "'team' is not a tag"),
+        ("leaseTableTags = a=b,,c=d", "'' is not a tag"),
+        ("leaseTableTags = =b", "'=b' is not a tag"),
+        ("leaseTableTags = " + "k" * 129 + "=b", "is not a tag"),
+        ("leaseTableTags = aws:x=y", "reserved by AWS"),
+        ("leaseTableTags = " + ",".join(f"k{number}=v" for number in range(51)), "more than 50 tags"),
+        ("initialLeaseTableReadCapacity = 0", "out of range"),
+        ("workerMetricsReadCapacity = -1", "out of range"),
+        ("coordinatorStateTableName = a b", "not a valid name"),
+        ("workerId = Leader", "not a valid name"),
+        ("workerId = Migration3.0", "not a valid name"),
+        ("workerId = shardId-000000000001", "not a valid name"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(line: str, reason: str) -> None:
+    (reported,) = refusals(f"{line}\n")
+    assert reason in reported
+
+
+@pytest.mark.parametrize("worker_id", ["Leader-1", "leader", "shardId-eater", "TableMigration3.5.1"])
+def test_worker_ids_that_only_resemble_rows_are_fine(worker_id: str) -> None:
+    assert read(f"workerId = {worker_id}\n").settings.worker_id == worker_id
+
+
+@pytest.mark.parametrize("key", ["workerMetricsTableName", "coordinatorStateTags", "leaseTableTags"])
+def test_an_empty_value_is_no_value_where_java_says_so(key: str) -> None:
+    assert read(f"{key} =\n").settings == read().settings
+
+
+def test_a_move_into_one_table_is_asked_for_and_takes_a_day_to_be_final() -> None:
+    assert (read().settings.tables.migrate_all, read().settings.tables.complete_bake_s) == (False, 86_400)
+    text = "migrateAllEntitiesToLeaseTable = true\ntableMigrationCompleteBakeTimeSeconds = 7200\n"
+    loaded = read(text)
+    assert (loaded.settings.tables.migrate_all, loaded.settings.tables.complete_bake_s) == (True, 7200)
+    assert loaded.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "used", "event"),
+    [
+        ("0", 86_400, "property_raised"),
+        ("60", 3_600, "property_raised"),
+        ("1000000", 604_800, "property_lowered"),
+        ("3600", 3_600, None),
+    ],
+)
+def test_a_bake_time_is_brought_to_what_kcl_allows(given: str, used: int, event: str | None) -> None:
+    key = "tableMigrationCompleteBakeTimeSeconds"
+    assert read(f"{key} = {given}\n").settings.tables.complete_bake_s == used
+    assert events(f"{key} = {given}\n") == ([] if event is None else [(event, key, 4)])
+
+
+def test_a_bake_time_is_no_negative_number() -> None:
+    assert refusals("tableMigrationCompleteBakeTimeSeconds = -1\n")

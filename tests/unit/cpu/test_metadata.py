@@ -76,14 +76,14 @@ async def test_proxies_are_not_asked(server: str, monkeypatch: pytest.MonkeyPatc
     ("path", "problem"),
     [("/nothing", "status 404"), ("/moved", "status 302"), ("/garbage", "not http"), ("/hangs", "timed out")],
 )
-async def test_everything_but_an_answer_of_200_is_told(server: str, path: str, problem: str) -> None:
+async def test_everything_but_an_answer_of_200_is_reported(server: str, path: str, problem: str) -> None:
     get = metadata_client(timeout_s=0.2 if path == "/hangs" else 60)
     with pytest.raises(CpuUnreadable, match=problem):
         await get(server + path)
 
 
 @pytest.mark.anyio
-async def test_nobody_listening_is_told() -> None:
+async def test_nobody_listening_is_reported() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(CpuUnreadable, match="refused"):
@@ -91,7 +91,7 @@ async def test_nobody_listening_is_told() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_address_that_is_none_is_told() -> None:
+async def test_an_address_that_is_none_is_reported() -> None:
     with pytest.raises(CpuUnreadable, match="nonnumeric port: 'port'"):
         await metadata_client()("http://127.0.0.1:port/")
 

@@ -105,7 +105,7 @@ def test_a_report_before_the_first_figure_has_no_metric() -> None:
     assert sampler.failures == 0
 
 
-def test_the_first_failure_is_told_with_its_reason_and_the_rest_are_counted() -> None:
+def test_the_first_failure_is_reported_with_its_reason_and_the_rest_are_counted() -> None:
     log = MemoryLog()
     sampler = _sampler(ScriptedCpu(_fails), log)
     _run(sampler, 9.5)

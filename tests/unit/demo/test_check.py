@@ -166,7 +166,7 @@ def test_a_parent_ended_again_by_a_second_process_was_done_at_the_first() -> Non
     assert checker.verdict().is_right
 
 
-def test_a_closed_shard_is_settled_once_its_end_was_told() -> None:
+def test_a_closed_shard_is_settled_once_its_end_was_reported() -> None:
     checker = Checker()
     checker.lineage(PARENT, parents=(), is_open=False)
     assert not checker.is_settled

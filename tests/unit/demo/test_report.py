@@ -73,7 +73,7 @@ def test_these_make_a_run_wrong_too(wrong: DemoOutcome) -> None:
     "fine",
     [replace(RIGHT, first_record_s=9.0), replace(RIGHT, verdict=replace(RIGHT.verdict, repeated=50))],
 )
-def test_being_slow_or_repeating_is_told_but_right(fine: DemoOutcome) -> None:
+def test_being_slow_or_repeating_is_reported_but_right(fine: DemoOutcome) -> None:
     assert fine.is_right
     assert list(report(fine)) != list(report(RIGHT))
 
@@ -83,7 +83,7 @@ def test_the_most_frequent_words_come_in_order() -> None:
     assert reported.index(["30", "the"]) < reported.index(["20", "of"]) < reported.index(["10", "a"])
 
 
-def test_a_run_without_any_delivery_can_be_told() -> None:
+def test_a_run_without_any_delivery_can_be_reported() -> None:
     nothing = replace(RIGHT.verdict, delivered=0, lost=1_000, words_delivered=Counter[str]())
     lines = list(report(replace(RIGHT, verdict=nothing, first_record_s=None, delivering_s=0.0)))
     assert lines[-1] == "lost 1000"

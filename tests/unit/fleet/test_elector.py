@@ -258,7 +258,7 @@ def test_a_leader_alone_shows_itself_less_often() -> None:
 # --- news
 
 
-def test_what_was_given_away_is_told_at_once_and_only_then() -> None:
+def test_what_was_given_away_is_reported_at_once_and_only_then() -> None:
     async def scene(stage: Stage) -> None:
         await anyio.sleep(7.0)
         quiet = await stage.lock()
@@ -277,7 +277,7 @@ def test_what_was_given_away_is_told_at_once_and_only_then() -> None:
     play(scene)
 
 
-def test_news_that_could_not_be_written_are_told_with_the_next_heartbeat() -> None:
+def test_news_that_could_not_be_written_are_reported_with_the_next_heartbeat() -> None:
     async def scene(stage: Stage) -> None:
         await anyio.sleep(1.0)
         stage.table.writes.append(Trouble.FAILED_BEFORE)

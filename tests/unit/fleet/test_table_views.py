@@ -76,7 +76,7 @@ def test_everything_is_passed_on() -> None:
     assert at_once(over.delete("k")).applied
 
 
-def test_throttling_is_counted_and_told_once_in_ten_minutes() -> None:
+def test_throttling_is_counted_and_reported_once_in_ten_minutes() -> None:
     async def main() -> None:
         table, log = TroubledTable("leases"), MemoryLog()
         await table.ensure()

@@ -139,7 +139,7 @@ def test_whoever_tells_in_anothers_row_changes_nothing_else() -> None:
     }
 
 
-def test_nothing_is_told_in_the_row_of_a_leader_that_does_not_tell_or_of_another_one() -> None:
+def test_nothing_is_reported_in_the_row_of_a_leader_that_does_not_tell_or_of_another_one() -> None:
     reported = assignment_notice(LOCK, "n-2")
     assert not apply_update(reported, lock_row("key", LOCK), key_attribute="key").applied
     another = lock_row("key", replace(LOCK, owner=ME, assignment_epoch="n-1"))

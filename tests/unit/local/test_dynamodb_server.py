@@ -28,7 +28,7 @@ def test_every_start_begins_without_tables_and_every_stop_leaves_nothing() -> No
     wait_until(lambda: set(threads()) <= before, lambda: f"threads: {threads()}")
 
 
-def test_a_port_in_use_is_told_and_can_be_tried_again() -> None:
+def test_a_port_in_use_is_reported_and_can_be_tried_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = DynamoDbServer(taken.getsockname()[1])
         with pytest.raises(OSError, match="in use"):

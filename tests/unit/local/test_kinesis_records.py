@@ -129,7 +129,7 @@ class TestShardEnd:
 
         assert (page.records, page.next_iterator, page.children) == ([], None, [shard_id(2)])
 
-    def test_a_child_shard_is_told_with_parents_and_hashes(self) -> None:
+    def test_a_child_shard_is_reported_with_parents_and_hashes(self) -> None:
         world = World()
         world.create(2)
         world.merge(0, 1)

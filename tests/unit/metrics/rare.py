@@ -40,11 +40,11 @@ from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
 from tests.unit.fleet import assigner_stage as assigning
 from tests.unit.fleet import test_discovery as discovering
-from tests.unit.fleet import test_many_streams
-from tests.unit.fleet import test_table_migrator as moving
-from tests.unit.fleet import test_taker as taking_leases
-from tests.unit.fleet import test_versions as upgrading
-from tests.unit.fleet.syncer_stage import Stage as Syncing
+from tests.unit.fleet import test_streams_many
+from tests.unit.fleet.shard_sync_stage import Stage as Syncing
+from tests.unit.migrations import test_kcl2_lease_taker as taking_leases
+from tests.unit.migrations import test_kcl2_versions as upgrading
+from tests.unit.migrations import test_one_table_loops as moving
 from tests.unit.troubled import Trouble, TroubledTable
 
 _KEY: Final = LeaseKey("shardId-000000000000")
@@ -98,13 +98,13 @@ async def version_cannot_be_read(meters: Meters) -> None:
 
 async def former_stream_goes(meters: Meters) -> None:
     """A stream is deleted and listed no more; its leases go."""
-    stage = test_many_streams.Stage(test_many_streams.listing("clicks", "orders"))
+    stage = test_streams_many.Stage(test_streams_many.listing("clicks", "orders"))
     await stage.table.ensure()
     stage.create("clicks")
     stage.create("orders")
     await stage.poll()
     stage.delete("clicks")
-    stage.configure(test_many_streams.listing("orders", former=FormerStreams.DELETE_ALL, wait_s=1e6))
+    stage.configure(test_streams_many.listing("orders", former=FormerStreams.DELETE_ALL, wait_s=1e6))
     stage.shard_sync._meters = stage.shard_sync._former._meters = meters
     await stage.later(2.0)
 

@@ -70,7 +70,7 @@ def test_all_of_kcl_is_listed_with_its_level_and_nothing_else() -> None:
     assert len(metrics) == len(listed)
 
 
-def test_what_is_told_has_no_excuse_and_what_is_not_has_one() -> None:
+def test_what_is_reported_has_no_excuse_and_what_is_not_has_one() -> None:
     assert [metric.name for metric in CLOUDWATCH_METRICS if metric.java_only] == []
     assert [metric.name for metric in JAVA_ONLY if not metric.java_only] == []
 

@@ -37,7 +37,7 @@ from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
 from tests.unit.metrics.stage import Gathered, MemoryCloudWatch
-from tests.unit.retrieval.fanout_stage import FanOutStage, Start, play
+from tests.unit.retrieval.fan_out_stage import FanOutStage, Start, play
 from tests.unit.troubled import Trouble, TroubledTable
 
 STREAM, SHARD = StreamRef("words"), ShardId("shardId-000000000000")
@@ -158,7 +158,7 @@ def test_calls_about_consumers_are_counted() -> None:
     assert (asked, made) == ([1.0, 0.0, 0.0], [1.0, 1.0, 0.0])
 
 
-def test_renewals_of_a_period_are_told_as_one_run() -> None:
+def test_renewals_of_a_period_are_reported_as_one_run() -> None:
     gathered = Gathered()
 
     async def main() -> None:
@@ -229,7 +229,7 @@ def test_where_nobody_is_told_nothing_is_counted_and_the_worker_is_as_it_was() -
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_figures_are_told_while_it_runs_and_the_rest_at_its_end(fails: bool) -> None:
+def test_figures_are_reported_while_it_runs_and_the_rest_at_its_end(fails: bool) -> None:
     cloudwatch = MemoryCloudWatch()
 
     async def main() -> list[int]:

@@ -78,7 +78,7 @@ def test_a_shard_that_gets_no_answer_waits_for_kinesis() -> None:
     assert seen(progress, time).stalled_by is WaitReason.KINESIS
 
 
-def test_trouble_is_told_in_the_words_of_the_reader() -> None:
+def test_trouble_is_reported_in_the_words_of_the_reader() -> None:
     time = Time()
     progress = started(time)
     progress.last_fetch.trouble = "GetRecords: rate exceeded"
@@ -176,7 +176,7 @@ def test_a_child_is_stuck_only_at_work_and_only_where_there_is_a_limit() -> None
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 900.0), st.booleans(), st.booleans()), max_size=40))
-def test_a_stall_is_told_at_once_then_now_and_then_and_when_it_is_over(
+def test_a_stall_is_reported_at_once_then_now_and_then_and_when_it_is_over(
     steps: list[tuple[float, bool, bool]],
 ) -> None:
     """In any course of things: nothing before a stall, no second first word, no silence longer than a step too much."""

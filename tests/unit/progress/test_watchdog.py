@@ -49,7 +49,7 @@ class Stage:
         return [(level, event) for level, event, _ in self.log.lines]
 
 
-def test_a_stall_is_warned_of_then_an_error_every_ten_minutes_and_its_end_is_told() -> None:
+def test_a_stall_is_warned_of_then_an_error_every_ten_minutes_and_its_end_is_reported() -> None:
     async def course() -> None:
         stage = Stage()
         stage.held.progress.works("processRecords")

@@ -13,7 +13,7 @@ from kcl_daemon.errors import Unavailable
 from kcl_daemon.records.kpl import MAGIC
 from kcl_daemon.transport.event_stream import FrameReader, MalformedFrame, StreamEvent, decode_event
 from kcl_local.kinesis.http import event_frame, exception_frame
-from tests.unit.retrieval.aggregates import UserRecord, aggregate, apart, sealed
+from tests.unit.records.aggregates import UserRecord, aggregate, apart, sealed
 
 FUZZ_S = float(os.environ.get("FUZZ_S", "60"))
 EVENT = (

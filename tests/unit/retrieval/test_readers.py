@@ -16,8 +16,8 @@ from kcl_daemon.errors import (
 )
 from kcl_daemon.ports import ConsumerName, StreamConsumer
 from kcl_local.kinesis.arguments import FanOutRules, KinesisOptions
-from tests.unit.retrieval.aggregates import aggregate, sealed
-from tests.unit.retrieval.fanout_stage import STREAM, FanOutStage, Start, play, texts
+from tests.unit.records.aggregates import aggregate, sealed
+from tests.unit.retrieval.fan_out_stage import STREAM, FanOutStage, Start, play, texts
 
 STREAM_ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/words"
 LIMIT = ConsumerLimitReached("twenty")
@@ -117,7 +117,7 @@ def test_registering_is_tried_as_often_as_is_set(error: AwsError) -> None:
 
 
 @pytest.mark.parametrize("error", [AccessDenied("no"), InvalidRequest("what?"), LIMIT])
-def test_what_keeps_being_impossible_is_told_with_advice_and_tried_again_later(error: AwsError) -> None:
+def test_what_keeps_being_impossible_is_reported_with_advice_and_tried_again_later(error: AwsError) -> None:
     async def scene(stage: FanOutStage, start: Start) -> None:
         stage.fan_out.registering.extend([error] * 2)
         stage.put("a")

@@ -32,7 +32,7 @@ from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.fleet.contexts import worker_context
-from tests.unit.retrieval.aggregates import aggregate
+from tests.unit.records.aggregates import aggregate
 from tests.unit.retrieval.registry import CLICKS, ORDERS, MemorySchemas, framed, reported
 from tests.unit.retrieval.stage import SHARD, STREAM
 

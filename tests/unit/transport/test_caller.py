@@ -107,7 +107,7 @@ async def test_a_server_that_closes_after_each_answer_is_spoken_to_all_the_same(
         ("302 Elsewhere", b"", "", InvalidRequest),
     ],
 )
-async def test_a_refusal_is_told_in_our_words_and_keeps_its_connection(
+async def test_a_refusal_is_reported_in_our_words_and_keeps_its_connection(
     status: str, body: bytes, headers: str, kind: type[AwsError]
 ) -> None:
     async with (
@@ -393,7 +393,7 @@ class SteppedClock(LoopClock):
         return WALL_MS + self._wall_ahead_ms
 
 
-async def test_the_services_time_is_told_by_good_answers_now_and_then() -> None:
+async def test_the_services_time_is_taken_from_good_answers_now_and_then() -> None:
     times: list[float] = []
 
     async def script(exchange: Exchange) -> None:

@@ -1,0 +1,82 @@
+"""What renewals and checkpoints say of a lease's throughput."""
+
+from __future__ import annotations
+
+import anyio
+
+from kcl_daemon.fleet.lease_renewer import HeldLease
+from tests.unit.fleet.renewer_stage import Stage, at, play
+from tests.unit.troubled import Trouble
+
+KIB = 1024
+PERIOD_S = 4.0
+
+
+async def flows(held: HeldLease, seconds: int, *, kib_per_s: int = 100) -> None:
+    """Batches are delivered at a steady rate."""
+    for _ in range(seconds):
+        await anyio.sleep(1.0)
+        held.throughput.record(kib_per_s * KIB, now_s=anyio.current_time())
+
+
+async def stored(stage: Stage) -> float | None:
+    return (await stage.stored()).throughput_kbps
+
+
+def test_a_lease_whose_child_does_not_checkpoint_has_its_throughput_written_by_renewals() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        await flows(held, 60)
+        figure = await stored(stage)
+        assert figure is not None
+        assert 90 < figure <= 100
+
+    play(scene, running=True)
+
+
+def test_the_stored_figure_halves_with_each_idle_renewal_until_it_is_nothing() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        await flows(held, 60)
+        await stage.renewer.checkpoint(held, at(60))
+        busy = await stored(stage)
+        assert busy is not None
+        await anyio.sleep(5 * PERIOD_S)
+        idle = await stored(stage)
+        assert idle is not None
+        assert 0 < idle < busy / 8
+        await anyio.sleep(1800)
+        assert await stored(stage) == 0
+
+    play(scene, running=True)
+
+
+def test_nothing_is_said_of_a_lease_that_never_delivered_anything() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        await anyio.sleep(60)
+        assert await stored(stage) is None
+
+    play(scene, running=True)
+
+
+def test_a_checkpoint_that_is_stored_already_takes_no_figure_from_the_renewal() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        await stage.renewer.checkpoint(held, at(1))
+        for _ in range(600):
+            held.throughput.record(10 * KIB, now_s=anyio.current_time())
+            await anyio.sleep(0.1)
+            await stage.renewer.checkpoint(held, at(1))
+        figure = await stored(stage)
+        assert figure is not None
+        assert 90 < figure <= 110
+
+    play(scene, running=True)
+
+
+def test_a_renewal_that_failed_is_made_good_with_a_figure_a_period_later() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        stage.table.writes.extend([Trouble.THROTTLED, Trouble.FAILED_BEFORE])
+        await flows(held, 14)
+        figure = await stored(stage)
+        assert figure is not None
+        assert 70 < figure <= 100
+
+    play(scene, running=True)

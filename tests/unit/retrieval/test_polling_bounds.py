@@ -1,0 +1,162 @@
+"""How much of a shard is read ahead, and what is held of the worker's room meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+
+import anyio
+
+from kcl_daemon.config.retrieval import RetrievalSettings
+from kcl_daemon.ports import IteratorKind
+from kcl_daemon.records.kpl import Deaggregator
+from kcl_daemon.records.payload import LINE_BYTES
+from kcl_daemon.retrieval.byte_budget import ByteBudget
+from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard
+from tests.unit.fakes import LoopClock
+from tests.unit.records.aggregates import silent
+from tests.unit.retrieval.stage import Stage, Start, play, texts
+
+
+def test_without_reading_ahead_a_shard_is_read_when_its_child_waits() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.put("one", "two")
+        prefetch = stage.prefetch(settings=RetrievalSettings(max_records=1, prefetch_batches=0))
+        start(prefetch)
+        await anyio.sleep(60.0)
+        assert stage.kinesis.read_at_s == []
+        assert await texts(prefetch, 1) == ["one"]
+        await anyio.sleep(60.0)
+        assert len(stage.kinesis.read_at_s) == 1
+        assert await texts(prefetch, 1) == ["two"]
+
+    play(scene)
+
+
+def test_records_bound_the_buffer_too() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.put(*(f"r{number}" for number in range(30)))
+        settings = RetrievalSettings(max_records=5, prefetch_records=10, prefetch_batches=100)
+        prefetch = stage.prefetch(settings=settings)
+        start(prefetch)
+        await anyio.sleep(60.0)
+        assert len(stage.kinesis.read_at_s) == 2
+        assert await texts(prefetch, 30) == [f"r{number}" for number in range(30)]
+
+    play(scene)
+
+
+def test_an_iterator_that_waited_for_a_slow_child_is_renewed_before_it_expires() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        numbers = stage.put("one", "two")
+        prefetch = stage.prefetch(settings=RetrievalSettings(max_records=1, prefetch_batches=1))
+        start(prefetch)
+        await anyio.sleep(290.0)
+        assert await texts(prefetch, 2) == ["one", "two"]
+        first, second = stage.kinesis.positions
+        assert first.kind is IteratorKind.TRIM_HORIZON
+        assert (second.kind, second.sequence_number) == (IteratorKind.AFTER_SEQUENCE_NUMBER, numbers[0])
+        assert stage.log.events() == []
+
+    play(scene)
+
+
+def test_what_is_in_hand_is_counted_until_it_is_released() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.put("x" * 50_000)
+        budget = ByteBudget(LoopClock())
+        prefetch = stage.prefetch(budget=budget, reports_empty=False)
+        start(prefetch)
+        batch = await prefetch.next()
+        assert isinstance(batch, DeliveryBatch)
+        assert 50_000 < budget.reserved_bytes < 200_000
+        batch.release()
+        batch.release()
+        await anyio.sleep(1.0)
+        assert budget.reserved_bytes == 0
+
+    play(scene)
+
+
+def test_what_nobody_takes_is_given_up() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.put("one", "two", "three")
+        budget = ByteBudget(LoopClock())
+        prefetch = stage.prefetch(budget=budget, settings=RetrievalSettings(max_records=1))
+        start(prefetch)
+        await anyio.sleep(1.2)
+        assert budget.reserved_bytes
+        prefetch.close()
+        await anyio.sleep(0.05)
+        assert budget.reserved_bytes == 0
+
+    play(scene)
+
+
+def test_the_end_of_a_shard_waits_for_no_room() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.put("last")
+        stage.split()
+        budget = ByteBudget(LoopClock())
+        prefetch = stage.prefetch(budget=budget)
+        start(prefetch)
+        assert await texts(prefetch, 1) == ["last"]
+        item = await prefetch.next()
+        while isinstance(item, DeliveryBatch):
+            item.release()
+            item = await prefetch.next()
+        assert isinstance(item, EndOfShard)
+        assert len(item.children) == 2
+        assert budget.reserved_bytes == 0
+
+    play(scene)
+
+
+def test_shards_share_the_room_and_all_get_on() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.put(*("x" * 20_000 for _ in range(12)))
+        budget = ByteBudget(LoopClock(), 100_000)
+        prefetches = [
+            stage.prefetch(budget=budget, settings=RetrievalSettings(max_records=1)) for _ in range(6)
+        ]
+        for prefetch in prefetches:
+            start(prefetch)
+        for _ in range(12):
+            for prefetch in prefetches:
+                assert await texts(prefetch, 1) == ["x" * 20_000]
+
+    play(scene)
+
+
+def test_an_aggregate_is_taken_apart_no_faster_than_the_child_takes_it() -> None:
+    """One of 60 kB that becomes 200 MB: what is in hand stays within the buffer's bound and one line."""
+    key = b"k" * 40_000
+    message = b"\x0a" + b"\xc0\xb8\x02" + key + b"\x1a\x05\x08\x00\x1a\x01x" * 5_000
+    data = b"\xf3\x89\x9a\xc2" + message + hashlib.md5(message).digest()
+
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.put_bytes(data)
+        budget = ByteBudget(LoopClock())
+        prefetch = stage.prefetch(
+            budget=budget,
+            settings=RetrievalSettings(prefetch_bytes=8 * 2**20),
+            split=Deaggregator(None, silent),
+            reports_empty=False,
+        )
+        start(prefetch)
+        count = lines = 0
+        while count < 5_000:
+            await anyio.sleep(1.0)
+            assert budget.reserved_bytes < 20 * 2**20
+            batch = await prefetch.next()
+            assert isinstance(batch, DeliveryBatch)
+            assert batch.size_bytes <= LINE_BYTES + len(key) + 1_000
+            count, lines = count + batch.count, lines + 1
+            assert batch.last is not None
+            assert batch.last.sub_sequence_number == count - 1
+            batch.take_line()
+            batch.release()
+        assert lines > 20
+        await anyio.sleep(10.0)
+        assert budget.reserved_bytes == 0
+
+    play(scene)

@@ -1,0 +1,219 @@
+"""The log: two forms, one line an event, never an exception and never a credential."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import Any
+
+import anyio
+import pytest
+
+from kcl_daemon.ports import Log, LogLevel
+from kcl_daemon.telemetry.logs import LogForm, build_log
+from kcl_daemon.text import MASK
+
+
+class FixedClock:
+    """Stands still."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def wall_ms(self) -> int:
+        return 1_735_689_600_250
+
+    async def sleep(self, seconds: float) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    def move_on_after(self, seconds: float | None) -> anyio.CancelScope:
+        return anyio.move_on_after(seconds)
+
+
+class Nasty:
+    """Cannot be turned into text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+    __repr__ = __str__
+
+
+def raised(text: str) -> ValueError:
+    """An error that has been raised, and so has a traceback."""
+    try:
+        int(text)
+    except ValueError as error:
+        error.args = (text,)
+        return error
+    raise AssertionError("that was a number")
+
+
+def log_to(stream: io.StringIO, *, form: LogForm = "json", level: LogLevel = "info") -> Log:
+    return build_log(level=level, form=form, stream=stream, clock=FixedClock())
+
+
+def one_event(**fields: object) -> dict[str, Any]:
+    stream = io.StringIO()
+    log_to(stream).info("something", **fields)
+    event: dict[str, Any] = json.loads(stream.getvalue())
+    return event
+
+
+def test_an_event_is_one_line_of_json_that_begins_with_time_and_level() -> None:
+    stream = io.StringIO()
+    log_to(stream).bind(worker_id="w").info("lease_taken", shard_id="s", count=3, share=0.5, done=None)
+    assert stream.getvalue() == (
+        '{"timestamp":"2025-01-01T00:00:00.250Z","level":"info","event":"lease_taken","worker_id":"w",'
+        '"shard_id":"s","count":3,"share":0.5,"done":null}\n'
+    )
+
+
+def test_binding_leaves_the_first_logger_alone() -> None:
+    stream = io.StringIO()
+    log = log_to(stream)
+    log.bind(shard_id="s")
+    log.info("something")
+    assert "shard_id" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("level", "written"),
+    [("debug", "dbg nfo wrn err"), ("info", "nfo wrn err"), ("warning", "wrn err"), ("error", "err")],
+)
+def test_what_is_below_the_level_is_not_written(level: LogLevel, written: str) -> None:
+    stream = io.StringIO()
+    log = log_to(stream, level=level)
+    log.debug("dbg")
+    log.info("nfo")
+    log.warning("wrn")
+    log.error("err")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == written.split()
+
+
+def test_credentials_are_masked_by_name_and_by_look() -> None:
+    event = one_event(secret_key="x", line="key AKIAIOSFODNN7EXAMPLE", nested={"password": "p", "a": ["ok"]})
+    assert event["secret_key"] == MASK
+    assert event["line"] == f"key {MASK}"
+    assert event["nested"] == {"password": MASK, "a": ["ok"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (2**70, str(2**70)),
+        (-(2**70), str(-(2**70))),
+        (True, True),
+        (float("nan"), None),
+        ("\ud800", "\\ud800"),
+        (b"\xff", "b'\\xff'"),
+        (
+            {
+                1: {
+                    2,
+                }
+            },
+            {"1": "{2}"},
+        ),
+        ((1, "a"), [1, "a"]),
+        (Nasty(), "<Nasty without text: RuntimeError>"),
+        ([Nasty()], ["<Nasty without text: RuntimeError>"]),
+        (ValueError("why"), "why"),
+        (LogLevel, str(LogLevel)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_any_value_can_be_logged(value: object, shown: object) -> None:
+    assert one_event(value=value)["value"] == shown
+    stream = io.StringIO()
+    log_to(stream, form="console").info("something", value=value)
+    assert stream.getvalue().count("\n") == 1
+
+
+def test_a_value_that_contains_itself_can_be_logged() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    assert one_event(value=endless)["event"] == "something"
+
+
+def test_an_exception_is_written_with_its_traceback() -> None:
+    event = one_event(exc_info=raised("broken at AKIAIOSFODNN7EXAMPLE"))
+    assert event["exception"].startswith("Traceback (most recent call last)")
+    assert event["exception"].endswith(f"ValueError: broken at {MASK}")
+
+
+def test_the_console_form_has_one_line_and_no_colours_away_from_a_terminal() -> None:
+    stream = io.StringIO()
+    log_to(stream, form="console").warning("child_stderr", line="\x1b[2Jtwo\nlines", more={"a": [1]})
+    text = stream.getvalue()
+    assert text.startswith("2025-01-01T00:00:00.250Z [warning")
+    assert "child_stderr" in text
+    assert "\\x1b[2Jtwo\\nlines" in text
+    assert '{"a":[1]}' in text
+    assert text.count("\n") == 1
+    assert "\x1b" not in text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def on_terminal(event: str, **fields: object) -> str:
+    """What a person sees, without its colours."""
+    stream = Terminal()
+    log_to(stream, form="console").info(event, **fields)
+    return re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue())
+
+
+def test_on_a_terminal_a_childs_line_stands_alone() -> None:
+    shown = on_terminal(
+        "child_stderr", line="order-3 a plum", shard_id="shardId-000000000003", pid=7, worker_id="w-1"
+    )
+    assert shown == "00:00:00 shard 3 | order-3 a plum\n"
+    assert on_terminal("child_stderr", line="\x1b[2Jtwo\nlines") == "00:00:00 child | \\x1b[2Jtwo\\nlines\n"
+
+
+def test_on_a_terminal_each_lease_and_the_workers_id_are_reported_once() -> None:
+    shown = on_terminal("child_started", worker_id="w-1", shard_id="shardId-000000000003", to=None)
+    assert shown.startswith("00:00:00 [info")
+    assert "child_started" in shown
+    assert "w-1" not in shown
+    assert "None" not in shown
+    assert "worker_id=w-1" in on_terminal("daemon_starting", worker_id="w-1")
+    assert on_terminal("lease_taken", worker_id="w-1") == ""
+    assert on_terminal("lease_assigned", worker_id="w-1", to="w-1") == ""
+    assert "w-2" in on_terminal("lease_assigned", worker_id="w-1", to="w-2"), "a move is not a start"
+
+
+def test_away_from_a_terminal_nothing_is_left_out() -> None:
+    for form in ("console", "json"):
+        stream = io.StringIO()
+        log_to(stream, form=form).info("lease_taken", worker_id="w-1", to=None)
+        assert "lease_taken" in stream.getvalue()
+        assert "w-1" in stream.getvalue()
+        assert "2025-01-01T00:00:00.250Z" in stream.getvalue()
+
+
+def test_the_console_form_keeps_the_lines_of_a_traceback() -> None:
+    stream = io.StringIO()
+    log_to(stream, form="console").error("failed", exc_info=raised("broken"))
+    assert stream.getvalue().rstrip().splitlines()[-1] == "ValueError: broken"
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_a_broken_stream_does_not_stop_the_work(form: LogForm) -> None:
+    stream = io.StringIO()
+    log = log_to(stream, form=form)
+    stream.close()
+    log.info("something")
+
+
+def test_a_stream_that_cannot_write_a_character_does_not_stop_the_work() -> None:
+    bytes_under = io.BytesIO()
+    with io.TextIOWrapper(bytes_under, encoding="ascii") as stream:
+        build_log(level="info", form="json", stream=stream, clock=FixedClock()).info("something", a="\u20ac")
+        log_after = build_log(level="info", form="json", stream=stream, clock=FixedClock())
+        log_after.info("next")
+        assert b'"next"' in bytes_under.getvalue()
