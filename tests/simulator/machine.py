@@ -53,9 +53,10 @@ class Machine:
         return Machine(boot_id, dict(self.volume), inodes=self.inodes)
 
     def new_pid(self) -> int:
-        """The number of a new process; numbers of dead ones come again."""
+        """The number of a new process: one that no living process has, and that of a dead one soon comes again."""
+        numbers = max(_PIDS, len(self.processes) + 1)
         while True:
-            self.pids = self.pids % _PIDS + 1
+            self.pids = self.pids % numbers + 1
             if self.pids not in self.processes:
                 return self.pids
 
