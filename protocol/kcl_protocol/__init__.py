@@ -15,7 +15,16 @@ from kcl_protocol.codec import (
     encode,
     encode_log_line,
 )
-from kcl_protocol.conversation import Conversation, Role, State, state_diagram
+from kcl_protocol.conversation import (
+    ChildSide,
+    Conversation,
+    DaemonSide,
+    LineFramer,
+    OversizedLine,
+    Role,
+    State,
+    state_diagram,
+)
 from kcl_protocol.errors import (
     CheckpointDependencyFailed,
     CheckpointError,
@@ -55,7 +64,6 @@ from kcl_protocol.sequence import (
     ExtendedSequenceNumber,
     Sentinel,
 )
-from kcl_protocol.sides import ChildSide, DaemonSide, LineFramer, OversizedLine
 
 __all__ = [
     "AT_TIMESTAMP",

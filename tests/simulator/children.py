@@ -14,9 +14,9 @@ from kcl_daemon.errors import ChildExited, ChildStartFailed
 from kcl_daemon.leases.lease import ShardId, lease_key_of
 from kcl_daemon.ports import StreamRef
 from kcl_protocol.codec import decode_daemon_line
+from kcl_protocol.conversation import LineFramer
 from kcl_protocol.errors import ProtocolError
 from kcl_protocol.messages import DaemonMessage
-from kcl_protocol.sides import LineFramer
 from tests.simulator.chance import Chance
 from tests.simulator.deliveries import Deliveries, Incarnation
 from tests.simulator.habits import Nursery

@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
+from kcl_protocol.conversation import ChildSide
 from kcl_protocol.messages import CheckpointRequest, ChildMessage, Status
-from kcl_protocol.sides import ChildSide
 from kcl_spark.control import EmitEvent, monotonic_s, pause
 from kcl_spark.positions import (
     START,

@@ -19,6 +19,7 @@ from kcl_client._processor import (
     Store,
 )
 from kcl_protocol.codec import decode_daemon_line
+from kcl_protocol.conversation import ChildSide
 from kcl_protocol.errors import (
     CheckpointError,
     CheckpointInvalidState,
@@ -41,7 +42,6 @@ from kcl_protocol.messages import (
     Status,
 )
 from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
-from kcl_protocol.sides import ChildSide
 
 READ_BYTES: Final = 256 * 1024
 

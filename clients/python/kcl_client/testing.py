@@ -24,6 +24,7 @@ from kcl_client._processor import (
 from kcl_client._run import EXIT_USER_ERROR
 from kcl_client._session import ProcessorFailed, Session
 from kcl_protocol.codec import Stray
+from kcl_protocol.conversation import DaemonSide
 from kcl_protocol.errors import CheckpointError, CheckpointIllegalArgument
 from kcl_protocol.messages import (
     Action,
@@ -41,7 +42,6 @@ from kcl_protocol.messages import (
     Status,
 )
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
-from kcl_protocol.sides import DaemonSide
 
 
 class MemoryDaemon:

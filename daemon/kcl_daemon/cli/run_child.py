@@ -33,6 +33,7 @@ from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.text import on_one_line
 from kcl_protocol.codec import decode_child_line
+from kcl_protocol.conversation import DaemonSide
 from kcl_protocol.errors import CheckpointError
 from kcl_protocol.messages import (
     CheckpointAnswer,
@@ -46,7 +47,6 @@ from kcl_protocol.messages import (
     Status,
 )
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
-from kcl_protocol.sides import DaemonSide
 
 End = Literal["shard-ended", "stopped", "lost"]
 EXIT_GRACE_S: Final = 5.0

@@ -31,6 +31,7 @@ from kcl_daemon.metrics.metric import Operation
 from kcl_daemon.ports import ChildPipes, Clock, Log, Meters, at_level, level_of
 from kcl_daemon.retrieval.source import DeliveryBatch
 from kcl_protocol.codec import LogLine, Stray
+from kcl_protocol.conversation import DaemonSide
 from kcl_protocol.errors import (
     CheckpointDependencyFailed,
     CheckpointError,
@@ -53,7 +54,6 @@ from kcl_protocol.messages import (
     Status,
 )
 from kcl_protocol.sequence import ExtendedSequenceNumber
-from kcl_protocol.sides import DaemonSide
 
 
 def shard_ended(protocol: ChildProtocol) -> Action:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from kcl_daemon.leases.lease import ShardId
 from kcl_protocol.codec import Echo, Stray, decode_child_line, encode
+from kcl_protocol.conversation import LineFramer
 from kcl_protocol.messages import (
     Action,
     CheckpointAnswer,
@@ -16,7 +17,6 @@ from kcl_protocol.messages import (
     Status,
 )
 from kcl_protocol.sequence import ExtendedSequenceNumber
-from kcl_protocol.sides import LineFramer
 from tests.simulator.chance import Chance
 from tests.simulator.children import SimChild, SimChildren
 from tests.simulator.deliveries import Deliveries
