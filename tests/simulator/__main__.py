@@ -5,12 +5,16 @@ Owns the command line. Exit status 0: no violation; 1: at least one; the last li
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import starmap
+from types import FrameType
 from typing import Final
 
 import click
@@ -21,6 +25,8 @@ from tests.simulator.scenarios import SCENARIOS, draw_plan
 
 _ALL: Final = "all"
 _TELL_EVERY: Final = 200
+# A hundred times what a run takes.
+_RUN_MOST_S: Final = 300.0
 Task = tuple[str, int]
 
 
@@ -76,12 +82,31 @@ def run_one(task: Task, sizes: Sizes, *, trace: bool) -> Outcome:
 
 
 def _outcomes(tasks: list[Task], sizes: Sizes, *, jobs: int, trace: bool) -> Iterator[Outcome]:
-    run = partial(run_one, sizes=sizes, trace=trace)
+    run = partial(_run_within_limit, sizes=sizes, trace=trace)
     if jobs == 1:
         yield from map(run, tasks)
         return
-    with ProcessPoolExecutor(jobs) as pool:
+    # Each run ends with a look for garbage; what was imported need not be looked through 8,000 times.
+    with ProcessPoolExecutor(jobs, initializer=gc.freeze) as pool:
         yield from pool.map(run, tasks, chunksize=4)
+
+
+def _run_within_limit(task: Task, sizes: Sizes, *, trace: bool) -> Outcome:
+    """Run one; if virtual time stands still, say in which run and where, and end this process."""
+    name, seed = task
+
+    def give_up(_signal: int, frame: FrameType | None) -> None:
+        _say(f"{name} seed {seed}: no end after {_RUN_MOST_S:g} s of CPU time")
+        traceback.print_stack(frame)
+        sys.stderr.flush()
+        os._exit(1)
+
+    signal.signal(signal.SIGPROF, give_up)
+    signal.setitimer(signal.ITIMER_PROF, _RUN_MOST_S)
+    try:
+        return run_one(task, sizes, trace=trace)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _with_progress(outcomes: Iterable[Outcome], total: int) -> Iterator[Outcome]:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from typing import Final
+
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.simulator import fleet
 from tests.simulator.__main__ import main
 from tests.simulator.scenarios import SCENARIOS
+
+_STANDS_STILL: Final = """
+from tests.simulator import __main__, machine
+
+def new_pid(_self):
+    while True:
+        pass
+
+__main__._RUN_MOST_S = 0.5
+machine.Machine.new_pid = new_pid
+__main__.main(["--scenario", "steady", "--seeds", "1", "--first", "9", "--jobs", "1"])
+"""
 
 
 def command(*arguments: str) -> Result:
@@ -53,3 +69,12 @@ def test_a_violation_is_printed_with_the_command_that_replays_it(monkeypatch: py
         "replay: python -m tests.simulator --scenario steady --seeds 1 --first 9 --seconds 90 --shards 2 --trace"
     )
     assert last.endswith("violations 1")
+
+
+def test_a_run_without_an_end_is_named_with_the_place_where_it_stands_still() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _STANDS_STILL], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stdout == "steady seed 9: no end after 0.5 s of CPU time\n"
+    assert "in new_pid" in ended.stderr
