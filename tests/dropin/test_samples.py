@@ -239,5 +239,5 @@ def launch(app: Application, command: list[str]) -> None:
         finally:
             daemon.close()
     assert daemon.named("daemon_stopped")
-    assert daemon.named("java_words_passed_over")
+    assert daemon.named("java_arguments_ignored")
     app.assert_account(repeated=0)

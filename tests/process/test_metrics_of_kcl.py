@@ -216,4 +216,4 @@ def test_the_real_service_is_told_nothing_of_a_stream_on_this_machine(
 
     assert anyio.run(poll) is is_told
     silenced = not is_told and level is not MetricsLevel.NONE
-    assert log.events("info") == (["metrics_not_told"] if silenced else [])
+    assert log.events("info") == (["cloudwatch_not_used"] if silenced else [])

@@ -66,7 +66,7 @@ def play(local: Local, tmp_path: Path, name: str, kills: int) -> list[tuple[floa
             for number in range(1, kills + 1):
                 daemon, gap_s, led_s = kill_and_restart(app, stack, daemon, f"daemon-{number}")
                 figures.append((gap_s, led_s))
-                assert daemon.named("predecessor_succeeded", leases=SHARDS)
+                assert daemon.named("predecessor_taken_over", leases=SHARDS)
         app.wait_done()
         daemon.stop()
         app.assert_account()

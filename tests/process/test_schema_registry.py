@@ -90,7 +90,7 @@ def test_records_come_with_their_schema_and_are_decoded(local: Local, tmp_path: 
         with app.daemon(child, {**settings, "schemaRegistryFailure": "passthrough"}) as daemon:
             expected += [[framed(order(4), UNKNOWN).hex()], ["order", "AVRO", known, {"id": 5}]]
             wait_until(lambda: lines(file) == expected, lambda: f"found {lines(file)}")
-            assert daemon.wait_for("schema_passed_over")["level"] == "warning"
+            assert daemon.wait_for("schema_passed_through")["level"] == "warning"
             daemon.stop()
 
 

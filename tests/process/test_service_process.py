@@ -48,6 +48,6 @@ def test_a_service_manager_is_told_of_start_life_and_stop(local: Local, tmp_path
             wait_until(lambda: has_heard("WATCHDOG=1", times=4), "it lives")
             daemon.stop()
             assert has_heard("STOPPING=1")
-            assert not daemon.named("service_manager_not_told")
+            assert not daemon.named("service_manager_not_notified")
     assert heard.index("READY=1") < heard.index("WATCHDOG=1") < heard.index("STOPPING=1")
     assert heard.count("READY=1") == heard.count("STOPPING=1") == 1

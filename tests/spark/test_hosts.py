@@ -74,7 +74,7 @@ async def test_two_hosts_feed_one_engine_with_one_state_and_one_output(tmp_path:
     assert not (tmp_path / "feeder" / "out").exists()
     for log in logs:
         assert "query_failed" not in log.read_text()
-    assert "gate_open" in logs[0].read_text()
+    assert "spark_engine_listening" in logs[0].read_text()
     assert "spark_started" not in logs[1].read_text()
 
 

@@ -182,5 +182,5 @@ def open_tls_listener(
         tls_listener = TlsListener(parse_address(options.listen), context, expected, serve, log_event)
     except OSError as error:
         raise Refused(f"sparkEngineListen: {options.listen}: {error}") from error
-    log_event("info", "gate_open", address=options.listen, port=tls_listener.port)
+    log_event("info", "spark_engine_listening", address=options.listen, port=tls_listener.port)
     return tls_listener

@@ -42,7 +42,7 @@ class DisplayState(Enum):
     STARTING = "starting"
     AT_TIP = "caught up"
     ELSEWHERE = "elsewhere"
-    HANDING_OFF = "handing over"
+    HANDING_OFF = "in handoff"
     UNSETTLED = "changing"
     NOBODY = "unowned"
     FINISHED = "finished"

@@ -134,7 +134,7 @@ async def open_cloudwatch(
     access = LazyAccess(partial(_service_client, settings.endpoints), CallLimiter(_CALLS, not_found=AwsError))
     if _is_loopback_url(clients.kinesis.meta.endpoint_url) and not await _is_local_endpoint(access):
         log.info(
-            "metrics_not_told",
+            "cloudwatch_not_used",
             why="Kinesis is a local endpoint, CloudWatch is not",
             advice="set AWS_ENDPOINT_URL_CLOUDWATCH to a local endpoint too, or metricsLevel=NONE",
         )

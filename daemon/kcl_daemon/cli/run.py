@@ -62,7 +62,7 @@ class ServiceManager:
         address = environment.pop(_SOCKET, None)
         period, watched = environment.pop(_PERIOD, ""), environment.pop(_WATCHED, "")
         if address is not None and not address.startswith(("/", "@")):
-            log.warning("service_manager_not_told", address=address, error="not a socket of this machine")
+            log.warning("service_manager_not_notified", address=address, error="not a socket of this machine")
             address = None
         is_ours = watched in {"", str(os.getpid() if pid is None else pid)}
         watches = is_ours and period.isdecimal() and int(period) > 0
@@ -100,7 +100,7 @@ class ServiceManager:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as channel:
                 channel.sendto(text.encode("ascii"), address)
         except OSError as error:
-            self._log.warning("service_manager_not_told", address=self._address, error=str(error))
+            self._log.warning("service_manager_not_notified", address=self._address, error=str(error))
 
 
 def open_log(levels: LogLevels | None = None, form: LogForm | Literal["auto"] = "auto") -> Log:
@@ -343,7 +343,7 @@ def _report(loaded: Loaded, request: RunRequest, log: Log) -> None:
         log.warning("log_configuration_ignored", file=shown(str(request.log_configuration)), advice=advice)
     if request.passed_over:
         advice = "there is no JVM: class path, JVM options and system properties have no effect"
-        log.info("java_words_passed_over", words=[shown(word) for word in request.passed_over], advice=advice)
+        log.info("java_arguments_ignored", words=[shown(word) for word in request.passed_over], advice=advice)
     if request.ignored_file is not None:
         log.warning("properties_file_ignored", file=str(request.ignored_file), used=loaded.file)
     for notice in loaded.warnings:

@@ -129,7 +129,7 @@ def _lines(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
     yield ", ".join(each for each in reported if each)
     yield (
         f"{states.total()} leases: {len(snapshot.shards)} of this worker, "
-        f"{states[DisplayState.NOBODY]} unowned, {states[DisplayState.HANDING_OFF]} handing over, "
+        f"{states[DisplayState.NOBODY]} unowned, {states[DisplayState.HANDING_OFF]} in handoff, "
         f"{states[DisplayState.FINISHED]} finished"
     )
 

@@ -422,7 +422,7 @@ class ChildRun:
         if self._stop_signal.reason is StopReason.STOP and self._held.lost is None:
             self._progress.works("shutdownRequested")
             await connection.perform(ShutdownRequested())
-            self._progress.waits(WaitReason.LEASE, "it is passed on")
+            self._progress.waits(WaitReason.LEASE, "it is handed off")
             await self._parts.renewer.release_lease(self._held)
         self._progress.works("leaseLost")
         await connection.perform(lease_lost(self._settings.protocol))

@@ -45,7 +45,7 @@ class RestartPolicy:
         failures, cooldown_s = rest
         self._held.progress.continue_after(failures)
         if cooldown_s:
-            self._log.info("shard_rests", for_s=round(cooldown_s, 1))
+            self._log.info("shard_restart_delayed", for_s=round(cooldown_s, 1))
             await self._pause(cooldown_s)
 
     async def continue_after(self, failed: Failed) -> bool:

@@ -87,7 +87,7 @@ class PendingHandoffs:
             if arrived:
                 del self._expected[key]
         except AwsError as error:
-            self._context.log.debug("handover_look_failed", lease_key=key, error=str(error))
+            self._context.log.debug("lease_handoff_not_read", lease_key=key, error=str(error))
 
 
 class AssignmentNotifier:

@@ -225,7 +225,7 @@ class Elector:
                 with self._clock.move_on_after(self._timings.call_s):
                     await self._table.update(assignment_notice(lock, self._randomness.token()))
         except AwsError as error:
-            self._log.debug("news_not_told", error=str(error))
+            self._log.debug("assignments_not_announced", error=str(error))
 
     async def _send_heartbeat(self, lock: LeaderLock) -> None:
         began_s = self._clock.monotonic()

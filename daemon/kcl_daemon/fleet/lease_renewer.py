@@ -359,7 +359,7 @@ class LeaseRenewer:
         if held.announced:
             self._log.info("lease_handoff_announced", lease_key=held.key, to=held.next_owner)
             return
-        self._log.info("lease_handoff_asked", lease_key=held.key, to=held.next_owner)
+        self._log.info("lease_handoff_requested", lease_key=held.key, to=held.next_owner)
         held.on_change()
 
     def _require_held(self, held: HeldLease) -> None:

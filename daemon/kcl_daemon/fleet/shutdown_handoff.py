@@ -65,11 +65,11 @@ class ShutdownHandoff:
                 waiting_s = self._waiting_s(moves)
                 await self._begin(moves)
             except AwsError as error:
-                self._log.warning("farewell_failed", error=str(error), advice="leases are released instead")
+                self._log.warning("shutdown_handoff_failed", error=str(error), advice="leases are released instead")
         owners = [held.next_owner for held in self._renewer.held.values()]
         following = frozenset(owner for owner in owners if owner is not None)
         if following:
-            self._log.info("leases_announced", to=sorted(following), waiting_s=waiting_s)
+            self._log.info("shutdown_handoff_planned", to=sorted(following), waiting_s=waiting_s)
             await self._clock.sleep(waiting_s)
             await self._recheck_owners(following)
 
@@ -100,7 +100,7 @@ class ShutdownHandoff:
             try:
                 await self._renewer.begin_handoff(held[move.lease.lease_key], move.to)
             except (AwsError, LeaseLost) as error:
-                self._log.info("lease_not_announced", lease_key=move.lease.lease_key, error=str(error))
+                self._log.info("lease_not_handed_off", lease_key=move.lease.lease_key, error=str(error))
 
         await for_each(
             [move for move in moves if move.lease.lease_key in held], begin, at_once=_MAX_PARALLEL_WRITES
@@ -117,7 +117,7 @@ class ShutdownHandoff:
                 await self._clock.sleep(more_s)
                 doubtful = await self._silent_owners(following)
         except AwsError as error:
-            self._log.debug("farewell_not_looked_back", error=str(error))
+            self._log.debug("shutdown_handoff_not_checked", error=str(error))
             return
         if self._renewal_wait_s() > 0.0:
             doubtful = frozenset()

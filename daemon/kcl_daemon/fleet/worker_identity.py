@@ -124,7 +124,7 @@ class Predecessors:
                 except AwsError as error:
                     failures += 1
                     self._log.warning(
-                        "succession_failed", error=str(error), advice="the remaining leases expire"
+                        "predecessor_takeover_failed", error=str(error), advice="the remaining leases expire"
                     )
                     await self._clock.sleep(_RETRY_S)
                     continue
@@ -154,7 +154,7 @@ class Predecessors:
         await self._take_all(leases, former)
         if former == self._me:
             self._on_same_id()
-        self._log.info("predecessor_succeeded", former_worker_id=former, leases=len(leases))
+        self._log.info("predecessor_taken_over", former_worker_id=former, leases=len(leases))
 
     async def _row_is_of(self, record: ProcessRecord) -> bool:
         """Whether the worker id is still the dead process's; then its row is deleted.

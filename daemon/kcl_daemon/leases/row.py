@@ -250,7 +250,7 @@ def handoff(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> R
     """
     if lease.lease_owner is None or lease.checkpoint_owner is not None:
         raise ValueError(
-            f"{lease.lease_key} cannot be handed off: owner {lease.lease_owner}, hand-off {lease.checkpoint_owner}"
+            f"{lease.lease_key} cannot be handed off: owner {lease.lease_owner}, handoff {lease.checkpoint_owner}"
         )
     return RowUpdate(
         lease.lease_key,

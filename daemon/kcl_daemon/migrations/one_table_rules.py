@@ -84,8 +84,8 @@ def _too_early(row: MigrationRow | None) -> StateRefusal:
     found = "does not exist" if row is None else "says that not all workers have been ready for an hour"
     return StateRefusal(
         f"migrateAllEntitiesToLeaseTable=true, but row {TABLE_STATUS_CODEC.row_key} {found}",
-        "first start all workers with false, on versions that support the single table; set it when the "
-        f"first, on versions that know the single table; set it when the row says {TableStatus.DEPLOYED}",
+        "first run all workers with false, on versions that support the single table; set it to true when the "
+        f"row says {TableStatus.DEPLOYED}",
     )
 
 

@@ -181,7 +181,7 @@ class ShardSchemaDecoder:
         self._passed_over += 1
         log_event = log.warning if self._passed_over == 1 else log.debug
         log_event(
-            "schema_passed_over",
+            "schema_passed_through",
             reason=failure.reason,
             schema_version_id=failure.version_id,
             sequence_number=failure.record.sequence_number,

@@ -21,17 +21,17 @@ SHOWN = """\
 not ready, worst lag 90.0 s (shard 1), 40 KiB/s, 0 failing, 1 stalled
 billing, stream orders in eu-west-1, account 123456789012
 2026-11-20 12:03:51 UTC, worker w-1, uptime 24 h, leader w-1 (this worker), kcl-daemon 1.2.3
-6 leases: 2 of this worker, 1 unowned, 1 handing over, 1 finished
+6 leases: 2 of this worker, 1 unowned, 1 in handoff, 1 finished
 not ready: shardId-000000000002 makes no progress: kinesis for 5 min (Throttled: slow down)
 
 Shards:
-shard                 state            lag     throughput  records  waits for                                 checkpoint             worker
-shardId-000000000002  stalled            -       20 KiB/s    12345  kinesis for 5 min (Throttled: slow down)  496599...000000123456  w-1
-shardId-000000000004  unowned                                                                                 TRIM_HORIZON           -
-shardId-000000000001  reading       90.0 s  ▅▁▂█ 20 KiB/s    12345                                            496599...000000123456  w-1
-shardId-000000000000  finished                                                                                SHARD_END              -
-shardId-000000000003  handing over                                                                            TRIM_HORIZON           w-2, then w-1
-shardId-000000000005  elsewhere                                                                               TRIM_HORIZON           w-2
+shard                 state          lag     throughput  records  waits for                                 checkpoint             worker
+shardId-000000000002  stalled          -       20 KiB/s    12345  kinesis for 5 min (Throttled: slow down)  496599...000000123456  w-1
+shardId-000000000004  unowned                                                                               TRIM_HORIZON           -
+shardId-000000000001  reading     90.0 s  ▅▁▂█ 20 KiB/s    12345                                            496599...000000123456  w-1
+shardId-000000000000  finished                                                                              SHARD_END              -
+shardId-000000000003  in handoff                                                                            TRIM_HORIZON           w-2, then w-1
+shardId-000000000005  elsewhere                                                                             TRIM_HORIZON           w-2
 
 Workers:
 worker  role                 leases   cpu  last report

@@ -24,7 +24,7 @@ def test_after_so_many_failures_in_a_row_the_lease_is_released_and_rests_here() 
         times.append(anyio.current_time())
         assert len(stage.children.seen) == 4
         # Nobody else is there, so that the leader gives it back; its child starts when the shard has rested.
-        await until(lambda: bool(stage.reported("shard_rests")))
+        await until(lambda: bool(stage.reported("shard_restart_delayed")))
         row = stage.row
         assert (row["leaseOwner"], row["daemonDegraded"]) == ("worker", "worker")
         stage.ways.dies_at = lambda text: False
@@ -54,7 +54,7 @@ def test_another_worker_gets_it_and_works_on() -> None:
     perform(stage, scene)
     assert stage.seen == []
     assert len(stage.reported("shard_degraded")) == 1
-    assert stage.reported("shard_rests") == []
+    assert stage.reported("shard_restart_delayed") == []
 
 
 def test_progress_begins_the_count_anew() -> None:

@@ -184,7 +184,7 @@ def test_a_fleet_that_cannot_be_read_is_not_waited_for() -> None:
         await stage.shutdown.begin_handoff()
         assert anyio.current_time() == 0.0
         assert await stage.mine() == {("me", None): 4}
-        assert "farewell_failed" in stage.log.events("warning")
+        assert "shutdown_handoff_failed" in stage.log.events("warning")
 
     async def hanging(stage: Stage) -> None:
         await stage.begin()
@@ -295,6 +295,6 @@ def test_a_look_back_that_gets_no_answer_changes_nothing() -> None:
             stage.leases.reads.append(Trouble.HANGS_BEFORE)
         await stage.gives_up()
         assert await stage.mine() == {("a", None): 4}
-        assert "farewell_not_looked_back" in stage.log.events("debug")
+        assert "shutdown_handoff_not_checked" in stage.log.events("debug")
 
     play(scene)

@@ -161,7 +161,7 @@ def test_what_failed_half_way_is_gone_on_with_though_the_row_is_gone_by_then() -
         assert stage.folder.forgotten == ["dead.json"]
 
     stage = play(scene)
-    assert stage.log.events("warning") == ["succession_failed"]
+    assert stage.log.events("warning") == ["predecessor_takeover_failed"]
 
 
 def test_a_worker_id_that_another_process_has_taken_since_proves_nothing() -> None:

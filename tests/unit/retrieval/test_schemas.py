@@ -194,7 +194,7 @@ def test_passed_through_such_records_come_as_they_are(mode: RetrievalMode) -> No
             records += await stage.batch()
         assert [data_of(each) for each in records] == [b"one", framed(b"two", UNKNOWN), broken, b"three"]
         assert [each.schema for each in records] == [reported(), None, None, reported()]
-        assert stage.log.events("warning") == ["schema_passed_over"]
+        assert stage.log.events("warning") == ["schema_passed_through"]
         assert anyio.current_time() < 5
         assert stage.reader.trouble is None
 

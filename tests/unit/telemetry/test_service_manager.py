@@ -82,13 +82,13 @@ def test_without_a_manager_nothing_is_said_and_nothing_is_wrong() -> None:
 def test_a_socket_that_is_not_of_this_machine_is_reported_and_not_used(address: str) -> None:
     reported, log = told_of({"NOTIFY_SOCKET": address})
     reported.ready()
-    assert [(level, event) for level, event, _ in log.lines] == [("warning", "service_manager_not_told")]
+    assert [(level, event) for level, event, _ in log.lines] == [("warning", "service_manager_not_notified")]
 
 
 def test_a_manager_that_is_gone_is_a_warning(tmp_path: Path) -> None:
     reported, log = told_of({"NOTIFY_SOCKET": str(tmp_path / "gone")})
     reported.ready()
-    assert [event for _, event, _ in log.lines] == ["service_manager_not_told"]
+    assert [event for _, event, _ in log.lines] == ["service_manager_not_notified"]
 
 
 @pytest.mark.parametrize(
