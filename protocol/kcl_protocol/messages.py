@@ -1,4 +1,4 @@
-"""The messages of the line protocol, both directions."""
+"""The messages of the line protocol."""
 
 from __future__ import annotations
 
@@ -101,8 +101,6 @@ class CheckpointAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The child has finished an action."""
-
     action: ClassVar[str] = "status"
     response_for: str | None
 

@@ -1,7 +1,7 @@
 """The classes that users derive from, and what their methods receive.
 
 An exception that leaves a processor's method ends the process, and the action is not reported as done. The
-daemon then starts a new process at the last checkpoint, so no record is skipped.
+daemon then starts a new process at the last checkpoint.
 """
 
 from __future__ import annotations
