@@ -62,7 +62,7 @@ class WriteRate:
 
     @property
     def lasts_s(self) -> float:
-        """How long writing takes at most."""
+        """At most."""
         return self.seconds if self.records is None else min(self.seconds, self.records / self.rate)
 
     def is_done(self, sent: int) -> bool:
@@ -70,7 +70,7 @@ class WriteRate:
 
 
 def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Groups that fit one PutRecords."""
+    """Each fits one PutRecords."""
     batch: list[Line] = []
     size_bytes = 0
     for line in lines:
@@ -110,7 +110,6 @@ class Producer:
                     await self.put(lines)
 
     async def put(self, lines: Sequence[Line]) -> None:
-        """Write each line exactly once."""
         for batch in batches(lines):
             waiting: list[Line] = batch
             backoff_s = BACKOFF_FIRST_S
@@ -212,7 +211,6 @@ class Stage:
         return await self._until(lambda: self.checker.is_settled, within_s)
 
     async def delivered(self, records: int, within_s: float) -> bool:
-        """False on time-out."""
         return await self._until(lambda: self.checker.delivered >= records, within_s)
 
     async def _until(self, holds: Callable[[], bool], within_s: float) -> bool:

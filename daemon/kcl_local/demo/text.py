@@ -1,4 +1,4 @@
-"""The demo's text, cut into lines with a partition key. Every word-count process imports it: keep it light."""
+"""The demo's text, in lines with a partition key. Every word-count process imports it: keep it light."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def licence_file() -> Path | None:
 
 
 def library_files() -> list[tuple[str, Path]]:
-    """The licence and sources of this Python's standard library, without its tests."""
+    """The licence and sources of this Python's standard library."""
     library = Path(sysconfig.get_path("stdlib"))
     sources = sorted(_sources(library), key=lambda path: (len(path.parts) > 1, path.as_posix()))
     files = [(partition_key(path.as_posix()), library / path) for path in sources]
@@ -88,7 +88,7 @@ def _with_key(key: str, path: Path) -> Iterator[Line]:
 
 
 def interleave(sources: Iterator[Iterator[Line]], at_a_time: int = FILES_AT_A_TIME) -> Iterator[Line]:
-    """Lines of several sources in turn, so that many keys are in use."""
+    """So that many keys are in use."""
     open_sources = deque(islice(sources, at_a_time))
     while open_sources:
         source = open_sources.popleft()
