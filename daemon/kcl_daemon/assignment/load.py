@@ -103,7 +103,7 @@ Sharing: TypeAlias = tuple[WorkerId, ...]
 _SPEAKING_PERCENT: Final = 5.0
 # An idle lease still weighs this part of the average: it may wake up, and many of them matter.
 _LEAST_WEIGHT: Final = 0.1
-# A worker with this part of a fair share shows by its own figures what a lease costs.
+# With this part of a fair share, a worker's own figures show what a lease costs.
 _TELLING_SHARE: Final = 0.25
 
 

@@ -1,9 +1,7 @@
 """The input and the output of an assignment strategy, and the handoffs of a stopping worker.
 
-Assignment by number of leases (KCL: LeaseCountBasedLeaseAssignmentDecider).
-
-Unlike KCL, which leaves workers idle (4 leases on 3 workers become 2, 2, 0), each lease goes to the worker
-with the fewest.
+Also assignment by number of leases (KCL: LeaseCountBasedLeaseAssignmentDecider). KCL leaves workers idle (4
+leases on 3 workers become 2, 2, 0); here each lease goes to the worker with the fewest.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ class MoveKind(Enum):
     TAKE = "take"
     """Nobody reads the shard: take it at once, unless the lease has changed."""
     HANDOFF = "hand off"
-    """Its owner lives: ask it to finish, checkpoint and pass the lease on."""
+    """Its owner lives: ask it to finish, checkpoint and release the lease."""
     FORCE = "force"
     """Its owner did not finish the handoff in time: take it, although the owner still renews."""
 
@@ -110,9 +108,9 @@ class Strategy(Protocol):
 
 
 def handoffs_on_shutdown(fleet: Fleet, leaving_worker: WorkerId, place: Strategy) -> tuple[LeaseMove, ...]:
-    """One handoff for each lease of a stopping worker that finds a worker with room.
+    """One handoff for each lease of a stopping worker, if another worker has room.
 
-    `place` is the strategy for free leases; the stopping worker gets none. KCL just releases them.
+    `place` is the strategy for free leases. KCL only releases them.
     """
     mine = {
         lease.lease_key: lease
@@ -203,8 +201,8 @@ def _even_out(unfinished: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]
     heapify(fewest)
     heapify(most)
     moves: list[LeaseMove] = []
-    # A move only happens between workers that differ by two or more. So no donor becomes a receiver, and
-    # neither heap needs the other's changes.
+    # Only workers that differ by two or more exchange a lease. So no donor becomes a receiver, and neither
+    # heap needs the other's changes.
     while most:
         least, to = fewest[0]
         negated, rank, donor = heappop(most)

@@ -38,7 +38,7 @@ class RestartPolicy:
             self.poison_search = PoisonSearch(parts=parts, held=held, stop_signal=stop_signal, log=log)
 
     async def cool_down(self) -> None:
-        """Pause if this worker has just released the lease for its failures."""
+        """If this worker has just released the lease for its failures."""
         rest = self._parts.degraded.rest(self._held.lease)
         if rest is None:
             return
@@ -208,8 +208,8 @@ class ShardConsumer:
     async def _stream_found(self) -> bool:
         """Wait until the stream exists; False if a stop comes first.
 
-        Among many streams, it may have been deleted and created again. The new stream's shards have the same
-        names and must not be read for the old one.
+        A stream may have been deleted and created again. The new stream's shards have the same names and
+        must not be read for the old one.
         """
         lease, reported = self._held.lease, False
         if lease.stream is None:

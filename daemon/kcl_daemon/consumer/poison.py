@@ -1,7 +1,7 @@
 """Finds the record at which children fail, and sets it aside (no counterpart in KCL).
 
-The bisect works on positions, because records come in other batches when read again. Only records that were
-set aside are left out, and order is kept.
+The bisect works on positions, because records come in other batches when read again. Order is kept, and only
+records that were set aside are left out.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class BisectState:
     def next(self, positions: Sequence[Position]) -> BisectStep:
         """Suspects are halved and never mixed with other records.
 
-        Records around one that was set aside are delivered apart, because bad records are often neighbours.
+        Neighbours of a record that was set aside are delivered apart: they are often bad, too.
         """
         skip = self._set_aside_first(positions)
         if skip:
@@ -185,7 +185,7 @@ class PoisonSearch:
     async def deliver(
         self, batch: DeliveryBatch, connection: ChildConnection, checkpointer: Checkpointer
     ) -> None:
-        """Deliver a batch, in parts while records are suspected. The caller releases the batch."""
+        """In parts while records are suspected. The caller releases the batch."""
         if self._state.suspects is None and self._state.set_aside:
             self._state = self._state.checkpointed(self._held.lease.checkpoint)
         assert batch.last is not None, "there is a record"
@@ -342,7 +342,7 @@ class PoisonSearch:
         return False
 
     async def _checkpoint(self, after: Position, position: Position) -> None:
-        """Only if all records before it are checkpointed; the next worker then need not search."""
+        """Only if all records before it are checkpointed; it saves the next worker the search."""
         if self._held.lost is not None or self._held.lease.checkpoint < after:
             return
         try:

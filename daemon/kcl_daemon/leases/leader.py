@@ -61,7 +61,7 @@ class ClaimLock:
 
 @dataclass(frozen=True, slots=True)
 class WatchLock:
-    """Do not take the lock; `silent_s` is the time since the last heartbeat seen."""
+    """`silent_s` is the time since the last heartbeat seen."""
 
     observation: LockObservation
     owner: WorkerId
@@ -108,9 +108,9 @@ def decide_lock_claim(
 ) -> ClaimLock | WatchLock:
     """Whether to try for the lock, from the row as read now and the earlier observation.
 
-    As in KCL's lock client only the version counts, not the owner. A lock without a version is left alone,
-    because no condition could prove that the row is still the one observed. `dead` is a lock whose owner is
-    proven dead, as read before the proof.
+    As in KCL's lock client only the version counts, not the owner. A lock without a version is left alone:
+    no condition could prove that the row is still the one observed. `dead` is a lock whose owner is proven
+    dead, as read before the proof.
     """
     if lock is None:
         return ClaimLock((Absent(key_attribute),), "there is no leader")
@@ -129,9 +129,9 @@ def decide_lock_claim(
 
 
 def heartbeat(lock: LeaderLock, version: str, assignment_epoch: str | None = None) -> RowUpdate:
-    """Prove that the leader lives by a new version, if the row is still ours.
+    """A new version proves that the leader lives, if the row is still ours.
 
-    Without an `assignment_epoch` that attribute stays, because other workers may have changed it
+    Without an `assignment_epoch` that attribute stays: other workers may have changed it
     (`assignment_notice`).
     """
     reported = {} if assignment_epoch is None else {_ASSIGNMENT_EPOCH: assignment_epoch}

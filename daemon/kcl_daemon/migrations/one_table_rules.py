@@ -128,7 +128,7 @@ class MigrationCompletion:
 def next_row_batch(rows: Sequence[Row], me: WorkerId) -> RowBatch | StateRefusal:
     """Refused if a row would be taken for a lease.
 
-    It cannot succeed while the lease table has the same key; an operator must decide then.
+    Cannot succeed while the lease table has the same key; an operator must decide then.
     """
     parts: list[RowWrite] = [_still_leading(me)]
     batch = sorted(rows, key=row_key)[:MAX_BATCH_ROWS]
@@ -279,7 +279,7 @@ class AdvanceStatus:
 
 @dataclass(frozen=True, slots=True)
 class SwitchOver:
-    """Release the old lock and use only the lease table. For all workers."""
+    """For all workers."""
 
     reason: str
 

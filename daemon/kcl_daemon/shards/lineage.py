@@ -121,7 +121,7 @@ def waiting_depths(leases: Iterable[Lease]) -> dict[LeaseKey, int]:
 
 
 def _find_depth(key: LeaseKey, unfinished: Mapping[LeaseKey, Lease], depths: dict[LeaseKey, int]) -> None:
-    # Recursion would fail: there may be thousands of generations.
+    # Not recursive: there may be thousands of generations.
     stack, entered = [key], set[LeaseKey]()
     while stack:
         current = stack[-1]
@@ -139,8 +139,7 @@ def _find_depth(key: LeaseKey, unfinished: Mapping[LeaseKey, Lease], depths: dic
 def parents_first(leases: Iterable[Lease], max_depth: int) -> list[Lease]:
     """In order of assignment (KCL: ParentsFirstShardPrioritization).
 
-    A free lease that waits for more than `max_depth` generations is left out; owned ones count for their
-    owner.
+    Without free leases that wait for more than `max_depth` generations; owned ones count for their owner.
     """
     everything = list(leases)
     depths = waiting_depths(everything)
@@ -177,7 +176,7 @@ def child_leases(
 
 
 def unfinished_parents(lease: Lease, parents: Mapping[ShardId, Lease | None]) -> frozenset[ShardId]:
-    """Parents that must finish first. A parent without a lease (None) does not block."""
+    """A parent without a lease (None) does not block."""
     return frozenset(
         shard_id
         for shard_id in lease.parent_shard_ids
@@ -199,7 +198,7 @@ def awaited_parents(
 
 
 def first_hole(ranges: Iterable[HashRange]) -> HashRange | None:
-    """The first range of hash keys that is not covered; overlaps are fine."""
+    """Overlaps are fine."""
     covered_to = -1
     for hash_range in sorted(ranges, key=lambda each: (each.start, each.end)):
         if hash_range.start > covered_to + 1:
@@ -263,7 +262,7 @@ def leases_of_former_stream(leases: Iterable[Lease], shards: Iterable[Shard]) ->
 
 
 def finished_but_open(leases: Iterable[Lease], shards: Iterable[Shard]) -> list[Lease]:
-    """Leases finished without children although the shard is open, so nobody reads it.
+    """Leases finished without children although the shard is open: nobody reads it.
 
     A Java worker does that when its fan-out consumer is deleted or the stream is not found (KCL:
     FanOutRecordsPublisher, KinesisDataFetcher).
