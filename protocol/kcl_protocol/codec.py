@@ -1,7 +1,7 @@
 """Encodes and decodes messages: the only module with JSON and the wire's camelCase names.
 
-The daemon reads tolerantly, as KCL does: a child may print anything, and a line that is no message is
-`Stray`. A client reads strictly, but accepts unknown and missing fields, for older and newer daemons.
+The daemon reads tolerantly, as KCL does: a child may print anything. A client reads strictly, but accepts
+unknown and missing fields, for other versions of the daemon.
 """
 
 from __future__ import annotations
@@ -402,8 +402,8 @@ def encode(message: Message) -> bytes:
     """One line of compact ASCII JSON, ended by one LF; TypeError if an integer does not fit in 64 bits.
 
     Every field is present, None as null. As in KCL, `action` is the first key of a message and the last of a
-    record, before the schema extension. Text is escaped, because children read stdin in the encoding of
-    their locale.
+    record, before the schema extension. Text is escaped: children read stdin in the encoding of their
+    locale.
     """
     return dump_line(_fields(message))
 

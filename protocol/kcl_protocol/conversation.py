@@ -1,7 +1,6 @@
-"""The conversation between the daemon and one child about one shard: who may send what when, and its two ends.
+"""The conversation between the daemon and one child about one shard: its rules and its two ends.
 
-`DaemonSide` and `ChildSide` take bytes in and give messages out; neither does any I/O. A side may speak in the states of its table, `DAEMON_TRANSITIONS` or `CHILD_TRANSITIONS`. All else is
-forbidden.
+A side may send in the states of its table, `DAEMON_TRANSITIONS` or `CHILD_TRANSITIONS`, and in no other.
 
 1. The first action is `initialize`.
 2. The child finishes each action with exactly one status of its name before the next one. After a wrong name

@@ -76,7 +76,7 @@ class ShardEnded:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested:
-    """The worker stops or hands the lease over: the child's last chance to checkpoint."""
+    """A shutdown or a handoff begins: the child's last chance to checkpoint."""
 
     action: ClassVar[str] = "shutdownRequested"
 

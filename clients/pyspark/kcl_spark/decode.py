@@ -97,8 +97,7 @@ def avro(
     """
     from pyspark.sql.avro.functions import from_avro  # noqa: PLC0415 - only where its package is
 
-    # Spark decodes corrupt data to a record of nulls. The field of a wrapper, which has the same bytes, is
-    # null only for corrupt data.
+    # Spark decodes corrupt data to a record of nulls. The field of a wrapper is null only for corrupt data.
     wrapped = {"type": "record", "name": _WRAPPER, "fields": [{"name": "v", "type": loads(avro_schema)}]}
     parsed = from_avro(F.col("data") if data is None else data, dumps(wrapped), {"mode": "PERMISSIVE"})
     frame = records.withColumn("_parsed", parsed["v"])

@@ -110,7 +110,7 @@ def _option(options: Any, name: str) -> str | None:
 
 
 def bind(writer: DataStreamWriter, context: QueryContext) -> DataStreamWriter:
-    """The writer as a Connect server sees it; its batch handler brings its context along."""
+    """With Spark Connect, a batch handler runs on the server: send its context along."""
     proto = _message(writer)
     if not proto.HasField("foreach_batch"):
         return writer

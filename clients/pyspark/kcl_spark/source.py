@@ -1,7 +1,7 @@
 """The Python data source `kcl`, which reads records from the spool.
 
-The end of a batch is fixed before it is planned, so a replayed batch has the same records. If some are
-missing, it waits until the daemon delivers them again.
+The end of a batch is fixed before it is planned. If records are missing, the batch waits until the daemon
+delivers them again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The state folder, for one engine at a time, and the marks on outputs.
 
-A file sink remembers finished batch numbers. With new state the numbers restart, and it would silently drop
-new batches. Two engines with one output would remove each other's files. So each output is marked with its
-state, and a mismatch is refused.
+With new state the batch numbers restart, and a file sink would silently drop new batches. Two engines with
+one output would remove each other's files. So each output is marked with its state, and a mismatch is
+refused.
 """
 
 from __future__ import annotations

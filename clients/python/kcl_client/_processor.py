@@ -279,7 +279,7 @@ class RecordProcessor(ABC):
         """
 
     def shutdown_requested(self, checkpointer: Checkpointer) -> None:
-        """Called when the worker stops or hands the lease over: the last chance to checkpoint.
+        """Called before a shutdown or a handoff of the lease: the last chance to checkpoint.
 
         By default it checkpoints everything delivered, which is right if `process_records` leaves no record
         unfinished.
