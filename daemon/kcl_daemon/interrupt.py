@@ -17,7 +17,7 @@ EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 def exit_now(number: int, _frame: FrameType | None) -> NoReturn:
-    """When there is nothing to clean up. During imports an exception may be shown or lost."""
+    """For when there is nothing to clean up. During imports an exception may be shown or lost."""
     os._exit(128 + number)
 
 

@@ -441,9 +441,7 @@ class Meters(Protocol):
 
     def operation(self, operation: Operation, /, **labels: str) -> Span: ...
 
-    def done(self, operation: Operation, seconds: float, ok: bool = True, /, **labels: str) -> None:
-        """Count an operation that the caller timed."""
-        ...
+    def done(self, operation: Operation, seconds: float, ok: bool = True, /, **labels: str) -> None: ...
 
 
 class NoMeters:
@@ -490,7 +488,7 @@ class CloudWatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LeftoverRecord:
-    """And what this host shows of that process now."""
+    """Another process' record, and what this host shows of that process now."""
 
     name: str
     record: ProcessRecord
@@ -556,7 +554,6 @@ _SUCCESS: Final = "success"
 _THROTTLED: Final = "throttled"
 _FAILURE: Final = "failure"
 OUTCOMES: Final = (_SUCCESS, _THROTTLED, _FAILURE)
-"""The values of the label `outcome`."""
 
 
 class CallMetrics:

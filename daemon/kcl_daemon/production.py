@@ -163,7 +163,7 @@ class Telemetry:
 
     @property
     def adapters(self) -> Adapters:
-        """With every call counted."""
+        """Every call is counted."""
         recorder, adapters = self._recorder, self._adapters
         if recorder is None:
             return adapters

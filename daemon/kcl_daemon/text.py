@@ -118,7 +118,7 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """Without changing decimals: no unit below whole seconds."""
+    """For times that keep changing: no unit below whole seconds."""
     return duration(seconds) if seconds >= 2 * _TIMES[-1][0] else f"{max(seconds, 0):.0f} s"
 
 

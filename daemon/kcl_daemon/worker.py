@@ -1,7 +1,7 @@
-"""One worker's life: prepare, run all loops, stop in order.
+"""One worker's life: prepare, run all loops, stop in order (KCL: Scheduler, GracefulShutdownCoordinator).
 
-KCL: Scheduler, GracefulShutdownCoordinator. A crashed consumer keeps its lease for a pause; otherwise the
-lease would come back and crash again every few seconds.
+A crashed consumer keeps its lease for a pause; otherwise the lease would come back and crash again every few
+seconds.
 """
 
 from __future__ import annotations

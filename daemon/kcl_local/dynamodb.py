@@ -1,8 +1,7 @@
 """DynamoDB, STS, Glue and CloudWatch on loopback: moto behind our own HTTP server, in a thread.
 
-moto checks a condition and writes in two steps, so two threads could both win a conditional write. Here moto
-runs on the endpoints' event loop without an await: one request at a time. werkzeug's own server would close
-the connection after each answer.
+moto checks a condition and writes in two steps, so two threads could both win a conditional write. Here it
+handles one request at a time.
 """
 
 from __future__ import annotations

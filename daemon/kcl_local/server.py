@@ -1,7 +1,6 @@
 """`kcl-daemon local` and `python -m kcl_local`: all local endpoints, until a signal or the end of stdin.
 
-Kinesis runs on the current event loop, the others in a thread. The clock of the Kinesis model is read only
-here.
+Kinesis runs on the current event loop, the others in a thread.
 """
 
 from __future__ import annotations

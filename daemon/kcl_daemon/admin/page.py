@@ -124,7 +124,6 @@ def _moves(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _move_row(cells: Sequence[str]) -> str:
-    """The second cell names the row."""
     when, key, reason = map(text, cells)
     return f'<tr><td class=num>{when}</td><th scope="row">{key}</th><td>{reason}</td></tr>'
 

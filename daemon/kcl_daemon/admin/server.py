@@ -92,10 +92,9 @@ class AdminServer:
             self._open.discard(conversation)
 
     def _make_room_for(self, newcomer: _ClientConnection) -> bool:
-        """If all connections are used, close the one idle longest.
+        """If all connections are used, close the one idle longest; no remote caller displaces a local one.
 
-        Otherwise remote callers could starve the probes. Probes are local, and a remote caller cannot
-        displace a local one.
+        Otherwise remote callers could starve the probes, which are local.
         """
         if len(self._open) < self.limits.max_connections:
             return True

@@ -1,7 +1,6 @@
 """The paths of the status page, and who may ask.
 
-Access is checked before anything is read. Rendering never blocks the event loop for long. `/status.json` is
-an API: fields are only added.
+Rendering never blocks the event loop for long. `/status.json` is an API: fields are only added.
 """
 
 from __future__ import annotations
@@ -237,13 +236,13 @@ class AdminSite:
         }
 
     async def sample(self) -> None:
-        """Runs forever; more often while somebody views the page."""
+        """Runs forever. It samples more often while somebody views the page."""
         while True:
             self._note()
             await self._clock.sleep(LIVE_EVERY_S)
 
     def _note(self) -> None:
-        """Only if late: viewers' snapshots are samples, too."""
+        """Sample only if the last sample is old: viewers' snapshots are samples, too."""
         now_s = self._clock.monotonic()
         if self._history.is_due(now_s, late_s=self._every_s):
             self._history.remember(self._source.now(), now_s)

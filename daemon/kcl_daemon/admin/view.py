@@ -275,7 +275,7 @@ def waits_for(shard: ShardView) -> str:
 
 
 def in_words(snapshot: Snapshot, states: Counter[DisplayState]) -> str:
-    """For screen readers: without figures that change all the time."""
+    """For screen readers, so it leaves out figures that change all the time."""
     held = len(snapshot.shards)
     shards = "1 shard" if held == 1 else f"{held} shards"
     trouble = "".join(
@@ -384,7 +384,6 @@ MAX_MOVES: Final = 8
 
 
 def shard_cells(entry: ShardEntry) -> tuple[str, ...]:
-    """All but the name."""
     held, owner = entry.held, entry.owner or NONE
     progress = ("", "", "", "")
     if held is not None:

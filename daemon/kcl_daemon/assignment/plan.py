@@ -1,7 +1,7 @@
 """The input and the output of an assignment strategy, and the handoffs of a stopping worker.
 
-Also assignment by number of leases (KCL: LeaseCountBasedLeaseAssignmentDecider). KCL leaves workers idle (4
-leases on 3 workers become 2, 2, 0); here each lease goes to the worker with the fewest.
+Also assignment by number of leases (KCL: LeaseCountBasedLeaseAssignmentDecider). Unlike in KCL, no worker
+stays idle: each lease goes to the worker with the fewest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Fleet:
     """The application as its leader sees it.
 
     Args:
-        abandoned: leases not renewed for the fail-over time.
+        abandoned: leases not renewed for the failover time.
         overdue: leases whose handoff takes too long.
         workers: live workers that may get leases; none that lets leases expire, unless known to live
             (`leases/expiry.py`).
@@ -178,7 +178,7 @@ def _place(
 def _avoided(
     avoided_worker: WorkerId | None, fewest: list[tuple[int, WorkerId]], max_leases: int
 ) -> tuple[int, WorkerId] | None:
-    """The avoided worker gets the lease only if nobody else has room; push it back afterwards."""
+    """Push the avoided worker back afterwards."""
     if len(fewest) < 2 or fewest[0][1] != avoided_worker:
         return None
     first = heappop(fewest)
@@ -201,8 +201,7 @@ def _even_out(unfinished: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]
     heapify(fewest)
     heapify(most)
     moves: list[LeaseMove] = []
-    # Only workers that differ by two or more exchange a lease. So no donor becomes a receiver, and neither
-    # heap needs the other's changes.
+    # Only workers that differ by two or more exchange a lease, so no donor becomes a receiver.
     while most:
         least, to = fewest[0]
         negated, rank, donor = heappop(most)

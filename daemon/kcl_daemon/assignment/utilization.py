@@ -4,8 +4,7 @@ Free leases first; then workers above their fair share by the threshold give lea
 same state always gives the same plan. Unlike in KCL:
 
 - A receiver's own figures decide what a lease costs it, and it must end lighter than the giver was, by half
-  the
-  threshold. So the higher load of the two falls with each move, and balancing ends.
+  the threshold. So the higher load of the two falls with each move, and balancing ends.
 - Dampening ends within four thresholds of the fair share.
 - A worker keeps its last lease with traffic: without one it shows no figures.
 - Leases under a tenth of the average do not move for load.
@@ -302,7 +301,7 @@ def _drop_full(best: list[_Room], fleet: Fleet, options: BalanceOptions) -> None
 
 
 def _avoided(lease: Lease, best: list[_Room], fleet: Fleet, options: BalanceOptions) -> _Room | None:
-    """As in `plan.py`: push the avoided worker back afterwards."""
+    """As in `plan`."""
     if best[0][2] != fleet.avoided_worker(lease):
         return None
     first = heappop(best)

@@ -1,7 +1,7 @@
 """`CloudWatch` over the daemon's own transport, at a fraction of the SDK's CPU.
 
 It has its own connections, so metrics never delay a lease write. The SDK's client only finds endpoint and
-credentials; it is made at the first call to save memory.
+credentials.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CALLS: Final = 1
 _PACKED_FROM_BYTES: Final = 10_240
 _GZIP_BITS: Final = 31
 
-# A small request for the SDK; the endpoint is the same.
+# A small request spares the SDK the large one; the endpoint is the same.
 _SOME: Final[Parameters] = {"Namespace": "any", "MetricData": [{"MetricName": "any"}]}
 
 

@@ -295,8 +295,6 @@ _INDEX_WORDS: Final = ("specified index", "global secondary index")
 
 
 class DynamoTable(TableAdmin):
-    """Without `update_item` the SDK makes that call too."""
-
     def __init__(
         self,
         spec: TableSpec,

@@ -1,6 +1,6 @@
 """The SDK's clients: endpoints, credentials, timeouts. Nothing is retried here.
 
-Uses botocore without boto3, to save memory and time. Its Kinesis client only finds the endpoint.
+Uses botocore without boto3, to save memory and time.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ def _region_of_instance(session: botocore.session.Session) -> str:
 
 
 def _on_instance(root: Path = Path("/sys")) -> bool:
-    """By the firmware."""
+    """Whether this is EC2, by its firmware."""
     for name, beginning in (("class/dmi/id/sys_vendor", "amazon ec2"), ("hypervisor/uuid", "ec2")):
         try:
             said = (root / name).read_text("ascii", "replace")

@@ -32,7 +32,7 @@ _USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """What a table must be; with `has_owner_index`, it has the index by lease owner."""
+    """With `has_owner_index`, the table has the index by lease owner."""
 
     name: str
     key_attribute: str

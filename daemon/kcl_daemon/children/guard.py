@@ -1,9 +1,8 @@
 """Kills the children of a daemon that was itself killed: one small shell process per daemon.
 
-It reads process group numbers from a pipe that only the daemon writes. When the pipe ends, the daemon is
-gone: one second after the end of their stdin, the children's groups are killed. A parent-death signal
-reaches only the child, is lost on some execs, and must be set between fork and exec, where Python with
-threads may not run.
+It reads process group numbers from a pipe that only the daemon writes. The pipe ends with the daemon; one
+second later the groups are killed. A parent-death signal would reach only the child, is lost on some execs,
+and must be set between fork and exec, where Python with threads may not run.
 """
 
 from __future__ import annotations

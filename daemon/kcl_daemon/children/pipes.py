@@ -76,7 +76,7 @@ class PipeReader:
 
     async def receive(self, max_bytes: int) -> bytes:
         """The next piece as soon as there is one; empty at the end or when closed. Cancelling loses nothing."""
-        await checkpoint()  # nor a fast writer
+        await checkpoint()  # a fast writer must not starve other tasks
         while self._fd is not None and self._unread_bytes != 0:
             most = max_bytes if self._unread_bytes is None else min(max_bytes, self._unread_bytes)
             try:
@@ -110,7 +110,7 @@ def _bytes_in_pipe(fd: int) -> int:
 MAX_LINE_BYTES = 16 * 1024
 TAIL_LINES = 20
 _READ_BYTES = 16 * 1024
-# A log event takes 10 to 50 microseconds, so a flood delays other tasks by a few milliseconds at most.
+# A log event takes 10 to 50 microseconds, so other tasks wait a few milliseconds at most.
 _LINES_PER_TURN = 64
 
 
@@ -157,7 +157,7 @@ class StderrPassThrough:
         return tuple(self._tail)
 
     async def run(self) -> None:
-        """Log until the pipe ends. If cancelled, the rest is dropped."""
+        """If cancelled, the rest is dropped."""
         lines = LineCutter()
         try:
             while piece := await self._pipe.receive(_READ_BYTES):

@@ -1,7 +1,7 @@
 """Starts a child program as the Java daemon does: account, kernel limits, environment, and clear errors.
 
-`childInheritCredentials=false` removes AWS access from the environment only. A child of the same user can
-still read the daemon's `/proc` entry and files: give an untrusted child its own `childUser`.
+`childInheritCredentials=false` removes AWS access from the environment only: a child of the same user can
+still read the daemon's `/proc` entry and files.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def account_of(text: str) -> ChildAccount | None:
 
 
 def _check_id(text: str, *numbers: int) -> None:
-    """To the kernel, a too large number means "no change", or does not fit."""
+    """A number that is too large means "no change" to the kernel, or does not fit."""
     for number in numbers:
         if number > MAX_ID:
             raise ChildStartFailed(
@@ -139,7 +139,7 @@ def _group(name: str, text: str) -> int:
 
 
 _PREFIX: Final = "AWS_"
-# Location and behaviour of SDKs. Any other AWS_ variable may lead to a credential, now or in future.
+# Location and behaviour of SDKs. Any other AWS_ variable may lead to a credential.
 _HARMLESS: Final = frozenset(
     {
         "AWS_CA_BUNDLE",

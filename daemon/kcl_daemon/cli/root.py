@@ -1,7 +1,7 @@
 """The `kcl-daemon` program: commands, options, help and exit codes.
 
-A first word that is a file or an option belongs to `run`. A Java command line for MultiLangDaemon works,
-too. `helper` replaces `amazon_kclpy_helper.py`, Node's `kcl-bootstrap` and .NET's `Bootstrap`.
+A first word that is a file or an option belongs to `run`; so does a Java command line for MultiLangDaemon.
+`helper` replaces `amazon_kclpy_helper.py`, Node's `kcl-bootstrap` and .NET's `Bootstrap`.
 
 Commands are imported only when they run, so `--help` stays fast.
 """

@@ -1,9 +1,7 @@
 """`kcl-daemon run`: starts the worker, handles signals and sets the exit code.
 
-The first signal asks for a graceful stop, the second ends the worker at once. File and program are checked
-before anything connects.
-
-Reports ready, stopping and alive to systemd (`sd_notify`).
+The first signal asks for a graceful stop, the second ends the worker at once. Reports ready, stopping and
+alive to systemd (`sd_notify`).
 """
 
 from __future__ import annotations
@@ -321,7 +319,7 @@ def _status_page(
 
 
 def _stop_signals() -> tuple[signal.Signals, ...]:
-    """Without SIGHUP if `nohup` made the process ignore it."""
+    """SIGHUP is left out if `nohup` made the process ignore it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return tuple(number for number in _STOPPING if not (ignored and number is signal.SIGHUP))
 

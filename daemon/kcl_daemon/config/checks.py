@@ -223,7 +223,7 @@ _Found = Iterator[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """Named after the application, unless `key` names it; `marks` are allowed in such names."""
+    """Something named after the application, unless `key` names it; `marks` are allowed in such names."""
 
     what: str
     key: str
@@ -258,7 +258,7 @@ def _names(values: Values, entries: Entries) -> _Found:
 
 
 def _named(values: Values, entries: Entries) -> Iterator[_Named]:
-    """All that have no name of their own; a bad name counts as one."""
+    """A bad name counts as a name of its own."""
 
     def is_given(key: str) -> bool:
         entry = entries.get(key)

@@ -188,7 +188,7 @@ def as_properties(loaded: Loaded) -> str:
 
 
 def _in_force(key: Key, loaded: Loaded) -> str:
-    """As a file could have it; as written if it has several parts."""
+    """The value as a file could have it; as written if it has several parts."""
     value = field_of(loaded.settings, key.target)
     if key.kind.written is not None:
         return key.kind.written(value)

@@ -152,7 +152,7 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """To log; the daemon still starts."""
+    """A line to log; the daemon still starts."""
 
     event: str
     key: str
@@ -169,7 +169,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Prevents the start; None: the whole file, or a missing key."""
+    """It prevents the start; None: the whole file, or a missing key."""
 
     reason: str
     key: str | None = None

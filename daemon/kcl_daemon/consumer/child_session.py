@@ -1,8 +1,8 @@
 """One child process for one lease, from start to end (KCL: MultiLangShardRecordProcessor, ShardConsumer).
 
 At the end of a shard (KCL: ShutdownTask) the child shard ids are written to the parent lease, then the child
-leases are created, then the record processor gets shardEnded and checkpoints SHARD_END. So the lineage stays
-whole whenever the worker dies: the next owner repeats every step without harm.
+leases are created, then the record processor gets shardEnded and checkpoints SHARD_END. If the worker dies
+in between, the next owner repeats every step.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class ChildConnection:
         self._metrics.begin()
 
     async def _answer_waiting_requests(self, action: Action) -> None:
-        """As the Java daemon does in its next wait.
+        """Answer them now, as the Java daemon does in its next wait.
 
         The answers go before the line of the action: a request without a position would else cover records
         that the child has not seen.
@@ -199,7 +199,7 @@ class ChildConnection:
                 case CheckpointRequest() as request:
                     await self._serve(request, action)
                 case Status() as status:
-                    # As answer to this action, it would confirm records that the child never saw.
+                    # Taken as the answer to this action, it would confirm records that the child never saw.
                     raise ChildBrokeProtocol(f"it sent {status} before it was given {action.action}")
 
     async def _finish(self, action: Action) -> None:

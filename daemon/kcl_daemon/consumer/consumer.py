@@ -38,7 +38,7 @@ class RestartPolicy:
             self.poison_search = PoisonSearch(parts=parts, held=held, stop_signal=stop_signal, log=log)
 
     async def cool_down(self) -> None:
-        """If this worker has just released the lease for its failures."""
+        """Pause if this worker has just released the lease for its failures."""
         rest = self._parts.degraded.rest(self._held.lease)
         if rest is None:
             return

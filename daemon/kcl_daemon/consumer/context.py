@@ -34,7 +34,7 @@ class StopReason(IntEnum):
 
 
 class StopSignal:
-    """Only on the event loop, so requests and checks cannot race."""
+    """Used only on the event loop, so requests and checks cannot race."""
 
     def __init__(self) -> None:
         self._reason = StopReason.NONE

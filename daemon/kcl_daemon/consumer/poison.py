@@ -1,7 +1,7 @@
 """Finds the record at which children fail, and sets it aside (no counterpart in KCL).
 
-The bisect works on positions, because records come in other batches when read again. Order is kept, and only
-records that were set aside are left out.
+The bisect works on positions, because records come in other batches when read again. Only records that were
+set aside are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber as Position
 class Delivery:
     """Records given to a child at once; `count` may be too high, never too low.
 
-    `after` is the last position done before. `alone`: one record, by itself on purpose.
+    `after` is the last position done before. `alone`: one record by itself.
     """
 
     after: Position
@@ -185,7 +185,7 @@ class PoisonSearch:
     async def deliver(
         self, batch: DeliveryBatch, connection: ChildConnection, checkpointer: Checkpointer
     ) -> None:
-        """In parts while records are suspected. The caller releases the batch."""
+        """Deliver a batch, in parts while records are suspected. The caller releases the batch."""
         if self._state.suspects is None and self._state.set_aside:
             self._state = self._state.checkpointed(self._held.lease.checkpoint)
         assert batch.last is not None, "there is a record"

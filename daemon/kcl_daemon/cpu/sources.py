@@ -4,10 +4,8 @@ KCL's order (EcsResource, EksResource, Ec2Resource), with differences: every Lin
 without asking EC2's metadata, any other container uses its quota if it has one, and ECS metadata version 3
 is ignored.
 
-The formulas are KCL's, oddities included, because leaders compare Java workers with ours. But from a first
-reading Java makes 0 %, here it is None: a failed capture. Parsers raise ValueError.
-
-The event loop reads the kernel's files itself: that is faster than a thread.
+The formulas are KCL's, oddities included, because leaders compare Java workers with ours. But a first
+reading gives None, a failed capture, where Java has 0 %. Parsers raise ValueError.
 """
 
 from __future__ import annotations
@@ -158,7 +156,7 @@ def parse_usage_us(text: str) -> int:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """The quota of a `cpu.max` in CPUs; None without a quota (`max`)."""
+    """The quota of a `cpu.max` in CPUs; None for `max`."""
     fields = text.split()
     if len(fields) != 2:
         raise ValueError(f"{text.strip()!r} is not a quota and a period")
@@ -292,7 +290,7 @@ _READ_BYTES: Final = 4096
 
 
 def read(path: Path, parse: Callable[[str], T]) -> T:
-    """Only the first 4 KiB; CpuUnreadable with the path if the file is missing or malformed."""
+    """Reads only the first 4 KiB; CpuUnreadable with the path if the file is missing or malformed."""
     try:
         with path.open("rb", buffering=0) as file:
             return parse((file.read(_READ_BYTES) or b"").decode("ascii"))
@@ -540,7 +538,7 @@ _ADVICE: Final = (
 
 
 class CpuSampler:
-    """Averages a sample a second for each report (KCL: WorkerMetricStatsManager).
+    """Captures samples and averages them for each report (KCL: WorkerMetricStatsManager).
 
     `capture_s` is KCL's inMemoryWorkerMetricsCaptureFrequencyMillis. Only the first failure is logged.
     """

@@ -62,7 +62,7 @@ class BackgroundSync:
             self._poll = None
 
     async def ensure(self, leases: Sequence[Lease], background: TaskGroup) -> bool:
-        """Start a sync unless one runs; whether to read the leases again.
+        """Start a sync unless one runs; returns whether to read the leases again.
 
         Errors are logged. A slow sync continues in `background`.
         """

@@ -34,10 +34,9 @@ class Timings:
 
     Args:
         failover_s: a lease expires this long after its last renewal.
-        renew_s: from one renewal to the next. KCL renews every third of the fail-over time; this allows as
-            many
-            tries, as a failed one is repeated after a quarter of it.
-        call_s: timeout of a lease call, well below the fail-over time.
+        renew_s: from one renewal to the next. KCL renews every third of the failover time; this allows as
+            many tries, as a failed one is repeated after a quarter of it.
+        call_s: timeout of a lease call, well below the failover time.
         poll_s: how often a busy fleet's leader reads the leases.
         active_s: a worker with an older row gets no leases.
         leader_lease_s: a busy fleet's lock duration.
@@ -139,7 +138,7 @@ def timings(settings: LeaseSettings, balance: BalanceSettings | None = None) -> 
 
 
 class Wakeup:
-    """Ends a loop's wait; kept while nobody waits."""
+    """A wakeup ends a loop's wait; it is kept while nobody waits."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -194,7 +193,7 @@ class WorkerContext:
 async def for_each(
     items: Iterable[_T], job: Callable[[_T], Awaitable[object]], *, at_once: int
 ) -> list[AwsError]:
-    """Do the job for every item, `at_once` at a time; the errors. A failure stops no other item."""
+    """Do the job for every item, `at_once` at a time. A failure stops no other item; returns the errors."""
     limiter, errors = anyio.CapacityLimiter(at_once), list[AwsError]()
 
     async def attempt(item: _T) -> None:

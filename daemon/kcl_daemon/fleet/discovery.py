@@ -265,7 +265,7 @@ class Discovery:
         return True
 
     async def give_back(self) -> None:
-        """At shutdown, release leases assigned to us but not found yet: nobody need wait for expiry.
+        """At shutdown, release leases assigned to us but not found yet.
 
         Never raises for AWS; takes a few seconds at most.
         """

@@ -1,7 +1,6 @@
 """Elects the leader through the lock row (KCL: DynamoDBLockBasedLeaderDecider).
 
-Several workers may believe that they lead for a moment. That is harmless: every write of a leader is
-conditional.
+Several workers may lead for a moment. That is harmless: every write of a leader is conditional.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ class Elector:
 
     @property
     def may_lead_soon(self) -> bool:
-        """So a successor should prepare."""
+        """The leader has missed heartbeats: a successor should prepare."""
         return not self.is_leader and self._silent_s > _DOUBTFUL * self._lease_s
 
     @property

@@ -69,7 +69,7 @@ class FleetMonitor:
         return self._workers_read_s is None or now_s - self._workers_read_s >= period_s
 
     async def refresh_workers(self) -> bool:
-        """Read the worker rows if `poll` did not; whether it did.
+        """Read the worker rows if `poll` did not; returns whether it did.
 
         Call it before an assignment: a worker that has just left must get nothing. Raises AwsError.
         """

@@ -2,7 +2,7 @@
 
 A Java leader averages each metric over the workers that report it. Java measures CPU on ECS, EKS and EC2
 only, we on every Linux host. Under a Java leader without CPU, our few workers would be their own average and
-get no leases, so our rows have no CPU either. Our own leaders balance both kinds.
+get no leases, so our rows have no CPU either.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class ShardSync:
         self._not_before_s = self._clock.monotonic()
 
     async def ensure(self, leases: Sequence[Lease]) -> bool:
-        """Create and clean up what is due; whether leases were created.
+        """Create and clean up what is due; returns whether leases were created.
 
         `leases` are all of the stream, as just read. After each failure the next look waits longer.
 
@@ -223,7 +223,7 @@ class ShardSync:
         return await self._create(wanted)
 
     async def _create(self, wanted: Sequence[Lease]) -> bool:
-        """A generation at a time; whether a lease was created."""
+        """Create a generation at a time; returns whether a lease was created."""
         if not wanted or not await self._is_same_stream():
             return False
         if self._stream.identity is not None:
@@ -278,7 +278,7 @@ class ShardSync:
         self._logged_finished = found
 
     async def _listed(self) -> Sequence[Shard]:
-        """Without lists made in the middle of a reshard."""
+        """A list made in the middle of a reshard is not used."""
         unexpected = frozenset[str]()
         for attempt in range(_LIST_ATTEMPTS):
             if attempt:
@@ -356,7 +356,7 @@ class MultiStreamShardSync:
         self._streams.forget_poll()
 
     async def ensure(self, leases: Sequence[Lease]) -> bool:
-        """Whether leases were created; never raises for AWS.
+        """Returns whether leases were created; never raises for AWS.
 
         `leases` are all there are, as just read.
         """
@@ -370,7 +370,7 @@ class MultiStreamShardSync:
         return created
 
     async def _note_creation(self, leases: LeasesByStream) -> None:
-        """For later leaders; Java programs do not note it.
+        """Note the creation time for later leaders; Java programs do not.
 
         Never raises for AWS: the next look continues.
         """

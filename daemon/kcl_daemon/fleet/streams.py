@@ -1,7 +1,7 @@
 """The streams of a worker: which exist, which one a lease belongs to, where reading begins.
 
-KCL: MultiStreamTracker. A multi-stream table calls a stream `account:name:epoch`; the epoch comes from the
-program and may be anything. A creation time other than the one noted in its leases shows a new stream.
+KCL: MultiStreamTracker. A multi-stream table calls a stream `account:name:epoch`; Java programs write any
+epoch. Only another creation time than the one noted in its leases shows that a stream is new.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StreamMonitor:
         return self._created_s
 
     async def poll(self) -> StreamState:
-        """Ask Kinesis, or use a later answer than this call; raises AwsError."""
+        """Ask Kinesis, or share an answer that was requested after this call; raises AwsError."""
         came_s = self._clock.monotonic()
         async with self._looking:
             if not self._is_active(came_s):

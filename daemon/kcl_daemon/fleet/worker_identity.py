@@ -264,7 +264,7 @@ class DuplicateWorkerDetector:
     async def settle(self, stop: anyio.Event) -> None:
         """Return when no other process with our worker id lives, or on `stop`.
 
-        Without proof that the row's writer is dead, wait for a fail-over time without change.
+        Without proof that the row's writer is dead, wait for a failover time without change.
 
         Raises:
             AwsError: the rows could not be read; may be called again.
@@ -313,7 +313,7 @@ class DuplicateWorkerDetector:
         return True
 
     def lease_lost(self) -> None:
-        """For each lease lost to our own worker id; the first may be chance."""
+        """Called for each lease lost to our own worker id; the first may be chance."""
         now_s, before_s = self._clock.monotonic(), self._lost_s
         if before_s is not None and now_s - before_s < _APART_S:
             return

@@ -1,7 +1,7 @@
 """When a lease is abandoned, and when a worker is dead (KCL: LeaseAssignmentManager).
 
-Only the observer's monotonic clock counts. A lease is abandoned when its counter has not changed for the
-failover time. A worker is alive while its row keeps changing.
+A lease is abandoned when its counter has not changed for the failover time on the observer's monotonic
+clock. A worker is alive while its row keeps changing.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ def unclaimed_patience_s(failover_s: float, interval_s: float) -> float:
 class LeaseObservation:
     """Counter and actual owner of a lease, and since when they are unchanged, in monotonic seconds.
 
-    The start of a handoff changes neither: the leader writes it, so it is no sign of life of the owner.
-    `handoff` is old and next owner. `unclaimed`: the lease was assigned while we observed, and its owner has
-    not written it since.
+    The start of a handoff changes neither: the leader writes it. `handoff` is old and next owner.
+    `unclaimed`: the lease was assigned while we observed, and its owner has not written it since.
     """
 
     state: tuple[int, WorkerId | None]
@@ -163,9 +162,9 @@ class LivenessLog:
         """The workers that let a lease expire, with their report at that time.
 
         A row may outlive its worker by a minute. So a worker that lets a lease expire is suspected, whatever
-        its row says, until it reports again or renews a lease. The exception is a worker known to have lived
-        after that lease was due: it does not hold the lease. After a restart during a handoff, for example,
-        it cannot renew until the leader ends the handoff.
+        its row says, until it reports again or renews a lease. A worker known to have lived after that lease
+        was due is no suspect: it does not hold the lease. For example, a worker that restarted during a
+        handoff cannot renew until the leader ends the handoff.
         """
         found = dict(suspects)
         for seen in self.leases.values():
@@ -237,10 +236,10 @@ _NUMBERS: Final = ("pid", "started", "pid_namespace", "device", "inode")
 class ProcessRecord:
     """What a daemon writes about itself in the state folder.
 
-    A proof of death holds for one boot of one kernel. A record with our boot id was written on this host
-    since it started, even if the folder was copied. Then the kernel gives the proof: a file lock held for
-    the life of the process is free, or no process has that pid and start time. `started` is in clock ticks
-    since boot; a copy of the record has another inode or device.
+    A record with our boot id was written on this host since it started, even if the folder was copied. Then
+    the kernel proves a death: a file lock held for the life of the process is free, or no process has that
+    pid and start time. `started` is in clock ticks since boot; a copy of the record has another inode or
+    device.
     """
 
     worker_id: WorkerId

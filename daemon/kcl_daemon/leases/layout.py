@@ -1,8 +1,8 @@
 """Which tables hold worker rows and the leader lock, and the state rows of migrations (KCL: MigrationState).
 
 A worker decides once, at start. Existing tables win over settings, so that all workers decide alike. A fresh
-application with separate tables creates those before its lease table: a Java worker creates the lease table
-first and then looks for the coordinator table.
+application with separate tables creates its lease table last: a Java worker looks for the coordinator table
+right after creating the lease table.
 """
 
 from __future__ import annotations

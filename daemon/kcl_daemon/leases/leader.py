@@ -1,11 +1,11 @@
 """Who leads: the lock row, and when it may be taken (KCL: LeaderLock, AmazonDynamoDBLockClient).
 
-A lock is stale only when the observer has seen the same version for longer than the owner's own lease
-duration, on the observer's monotonic clock.
+A lock is stale when the observer has seen the same version for longer than the owner's lease duration, on
+the observer's monotonic clock.
 
 Two attributes are ours: `daemonAssigned` changes when leases were assigned, so that workers need not query
 for them; `daemonDeputy` names the worker that polls the lock often. KCL keeps both in a heartbeat and drops
-them when it takes the lock, so a row without them gives no promise.
+them when it takes the lock.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class LeaderLock:
 
     Args:
         duration_ms: how long the owner may be silent.
-        assignment_epoch: changes when leases were assigned; None if the leader does not write it, as in
-            KCL.
+        assignment_epoch: changes when leases were assigned; None if the leader does not write it, as in KCL.
         deputy: the worker that polls the lock often.
     """
 

@@ -1,7 +1,7 @@
 """The lease: the right to read one shard, and how far it has been read.
 
-Also stream identities (KCL: StreamIdentifier), the checkpoints that a record processor may request (KCL:
-ShardRecordProcessorCheckpointer), and a lease's throughput (KCL: LeaseStatsRecorder).
+Also stream identities (KCL: StreamIdentifier), checkpoints that may be requested (KCL:
+ShardRecordProcessorCheckpointer), and throughput (KCL: LeaseStatsRecorder).
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Lease:
     Args:
         lease_counter: raised by each renewal, checkpoint and change of owner; the fence of every write.
         checkpoint: processed up to and including this position, or a sentinel.
-        lease_owner: the worker that should read the shard; the next one during a hand-off.
-        checkpoint_owner: the worker that still reads during a hand-off; else None.
+        lease_owner: the worker that should read the shard; the next one during a handoff.
+        checkpoint_owner: the worker that still reads during a handoff; else None.
         owner_switches_since_checkpoint: how often the owner changed without progress.
         pending_checkpoint: prepared by the record processor but not confirmed.
         parent_shard_ids: these shards must be finished first.

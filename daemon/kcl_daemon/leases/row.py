@@ -243,7 +243,7 @@ def steal_or_take(lease: Lease, me: WorkerId) -> RowUpdate:
 
 
 def handoff(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> RowUpdate:
-    """Ask the owner to finish and hand the lease to `to`. Both owners must be as read.
+    """Ask the owner to finish and release the lease to `to`. Both owners must be as read.
 
     The counter does not change, so the owner's renewals still succeed. The owner itself sets
     `only_if_untouched`, which also requires the counter as read.
@@ -318,7 +318,7 @@ def if_exists(lease: Lease) -> tuple[Condition, ...]:
 
 
 def reposition(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
-    """By hand. The lease loses its owner, so the current reader stops first."""
+    """Move a lease by hand. It loses its owner, so the current reader stops first."""
     return RowUpdate(
         lease.lease_key,
         put={_SWITCHES: 0, **_position(_CHECKPOINT, _CHECKPOINT_SUB, position)},

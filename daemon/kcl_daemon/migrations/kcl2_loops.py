@@ -1,7 +1,6 @@
 """Loops of an upgrade from KCL 2.x: follow the client version, switch components, upgrade when ready.
 
-KCL: MigrationStateMachineImpl, DynamicMigrationComponentsInitializer, MigrationReadyMonitor. An application
-at 3.x, as a new one is, costs one read at the start.
+KCL: MigrationStateMachineImpl, DynamicMigrationComponentsInitializer, MigrationReadyMonitor.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class ShuffleLeader:
         return self._verdict is not None and self._verdict.leads
 
     def poll(self, leases: Iterable[Lease]) -> bool:
-        """If the poll is due. True if this worker begins to lead."""
+        """Elect a leader if the poll is due. True if this worker begins to lead."""
         now_s = self._context.clock.monotonic()
         if self._polls and now_s - self._polled_s < next_poll_after_s(self._polls):
             return False
@@ -225,7 +224,7 @@ class ComponentSwitcher:
                     loops.start_soon(task.run)
 
     async def change(self, version: ClientVersion, order: Iterable[Component] = ()) -> None:
-        """Those of `order` first. Never raises for AWS."""
+        """Switch all components, those of `order` first. Never raises for AWS."""
         wanted = components_of_version(version)
         for part in dict.fromkeys((*order, *Component)):
             await self._switch_part(part, wanted)

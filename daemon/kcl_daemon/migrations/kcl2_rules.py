@@ -3,7 +3,7 @@
 KCL: MigrationStateMachineImpl, MigrationReadyMonitor, DeterministicShuffleShardSyncLeaderDecider. A version
 names the components that should run, not steps, so a failed step is done again. In the shuffle every worker
 computes the leader from the lease owners, with Java's random numbers and string order. Until the next poll
-two workers may lead at once, or none; all that a leader does must be safe then.
+two workers may lead, or none, so all that a leader does must be safe then.
 """
 
 from __future__ import annotations

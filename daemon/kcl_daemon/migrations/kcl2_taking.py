@@ -1,8 +1,8 @@
 """Takes leases as KCL 2.x does (KCL: LeaseCoordinator, DynamoDBLeaseTaker).
 
-It runs during an upgrade from 2.x and after a rollback, with shard sync while this worker leads. All workers,
-Java and ours, must aim at the same number of leases, so the rules are exactly KCL's: a lease is stolen from a
-live worker without asking, and finished leases count.
+It runs during an upgrade from 2.x and after a rollback, with shard sync while this worker leads. All
+workers, Java and ours, must aim at the same number of leases. So the rules are exactly KCL's: leases are
+stolen without asking, and finished leases count.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class TakingPlan:
     Args:
         read_again: the scan was slow, so read each lease again before stealing it.
         spill_over: by how much the target exceeds `max_leases_for_worker`.
-        very_old: free leases unchanged for three fail-over times.
+        very_old: free leases unchanged for three failover times.
     """
 
     takes: tuple[LeaseTake, ...]

@@ -1,6 +1,6 @@
 """Takes part in the move of an application to one table, and advances it while leading.
 
-KCL: TableMigrationStateMachineImpl. With one table from the start none of this runs.
+KCL: TableMigrationStateMachineImpl.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class DualTable(TableWrapper):
         return replace(written, row=self._as_legacy(written.row))
 
     async def update(self, update: RowUpdate) -> WriteResult:
-        """Where the row is; without conditions, where new rows go."""
+        """Update the row where it is; without conditions, where new rows go."""
         in_leases = replace(update, require=self._as_leases(update.require))
         if update.require or self._written is not self._leases:
             written = await super().update(update)
@@ -101,7 +101,7 @@ class DualTable(TableWrapper):
         return replace(written, row=self._as_legacy(written.row))
 
     async def delete(self, key: str, require: Conditions = ()) -> WriteResult:
-        """Where the row is; without conditions, in both tables."""
+        """Delete the row where it is; without conditions, in both tables."""
         deleted = await super().delete(key, require)
         if require and deleted.applied:
             return deleted
@@ -219,7 +219,7 @@ class TableRoutes:
         self.lock.route_to(coordinator)
 
     async def _lock_is_here(self) -> bool:
-        """Before each attempt to lead, so that no worker leads without knowing the status of the move."""
+        """Runs before each attempt to lead: no worker may lead without knowing the status of the move."""
         if self.status is TableStatus.COMPLETE:
             return True
         row = await self.follow()

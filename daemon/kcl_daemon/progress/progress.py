@@ -58,7 +58,7 @@ class LastFetch:
         if not empty:
             self._nearest_ms = None
         elif behind_ms is None or self.at_tip or self._nearest_ms is None or behind_ms < self._nearest_ms:
-            # Otherwise an empty answer does not count: a shard may be stuck behind the tip.
+            # An empty answer that leads no nearer does not count: a shard may be stuck behind the tip.
             self.empty_s, self._nearest_ms = now_s, behind_ms
 
 

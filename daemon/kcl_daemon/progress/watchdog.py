@@ -1,7 +1,7 @@
 """Reports every lease of this worker that is stalled, and ends children that are stuck.
 
-Each wait has its own limit, so that a long wait is not blamed on the next one. A child that keeps restarting
-never waits long; the time since its first failure counts instead.
+Each wait has its own limit. A child that keeps restarting never waits long; the time since its first failure
+counts instead.
 """
 
 from __future__ import annotations

@@ -233,13 +233,13 @@ _RECORDS_PER_TURN: Final = 10_000
 _KEYS_KEPT: Final = 4096
 
 OnMalformed = Callable[[str, str], None]
-"""The reason and the sequence number."""
+"""Gets the reason and the sequence number."""
 
 OnOtherShard = Callable[[int, int, str], None]
-"""The count, the total in the aggregate, and the sequence number."""
+"""Gets the count, the total in the aggregate, and the sequence number."""
 
 OnBadKeys = Callable[[str, int, int, str], None]
-"""The reason, the count, the total in the aggregate, and the sequence number."""
+"""Gets the reason, the count, the total in the aggregate, and the sequence number."""
 
 
 class Deaggregator:
@@ -403,7 +403,7 @@ def _message_of(data: Raw) -> bytes | None:
     if len(body) <= len(MAGIC) + _DIGEST_BYTES:
         raise MalformedAggregate("too short")
     message = body[len(MAGIC) : -_DIGEST_BYTES]
-    # So it works where MD5 is forbidden.
+    # Not for security, so it works where MD5 is forbidden.
     if hashlib.md5(message, usedforsecurity=False).digest() != body[-_DIGEST_BYTES:]:
         raise MalformedAggregate("the digest does not fit")
     return message

@@ -1,7 +1,7 @@
 """Records between Kinesis and a child's stdin, kept undecoded.
 
 `data` and the partition key stay JSON text and are copied into the child's line, which must equal that of
-`kcl_protocol.codec`. Base64 uses `pybase64` if it is installed.
+`kcl_protocol.codec`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 # Memory besides the text.
 RECORD_OVERHEAD_BYTES: Final = 320
 LINE_BYTES: Final = 8 * 2**20
-"""Of user records from aggregates; one record may be longer."""
+"""Maximum line of user records from aggregates; one record may be longer."""
 # The rest of a record in a line, except the sequence number.
 LINE_OVERHEAD_BYTES: Final = 320
 # F3 89 9A C2, the start of a KPL aggregate, in base64 after the quote.

@@ -1,7 +1,7 @@
 """The header of the Glue Schema Registry in front of a record's data.
 
 Its 18 bytes are: 3, then 0 (plain) or 5 (zlib), then the UUID of the schema version. In base64 they are
-exactly 24 characters, so plain data is cut without decoding.
+exactly 24 characters, so plain data need not be decoded.
 """
 
 from __future__ import annotations

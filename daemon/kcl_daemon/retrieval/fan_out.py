@@ -1,7 +1,7 @@
 """Reads one shard by enhanced fan-out (KCL: FanOutRecordsPublisher, FanOutConsumerRegistration).
 
-The reader makes one subscription after another and reads one event ahead. While the child is busy it reads
-nothing. If the service then ends the subscription, the next one continues after the last event taken.
+The reader reads one event ahead, and nothing while the child is busy. If the service then ends the
+subscription, the next one continues after the last event taken.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from kcl_daemon.retrieval.source import (
 
 T = TypeVar("T")
 
-# For workers that start together, as in KCL.
+# Spreads workers that start together, as in KCL.
 _SPREAD_S: Final = 0.1
 # After a failure no shard asks again for this long.
 _REFUSED_S: Final = 60.0

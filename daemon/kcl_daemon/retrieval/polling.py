@@ -109,7 +109,7 @@ _SUSPICIOUS_FAILURES: Final = 3
 _GONE_PAUSE_S: Final = 60.0
 # Iterators live for five minutes.
 _ITERATOR_TTL_S: Final = 285.0
-# Of the next answer; later the size of the last one.
+# Assumed size of the next answer; later the size of the last one.
 _FIRST_EXPECTED_BYTES: Final = 8 * 2**20
 _MIN_EXPECTED_BYTES: Final = 64 * 1024
 
@@ -266,8 +266,8 @@ class PollingReader(BufferedReader):
         iterator = await self._context.call(answer, "GetShardIterator", timeout_s=_CALL_TIMEOUT_S)
         self._iterator_at_s = self._clock.monotonic()
         if where.kind is IteratorKind.LATEST:
-            # If nothing is answered while it lives, LATEST would skip records. Read the wall clock
-            # afterwards: the answer may have corrected it.
+            # If nothing is answered while it lives, LATEST would skip records. The answer may have corrected
+            # the wall clock: read it now.
             took_s = self._iterator_at_s - asked_s
             memory.idle_iterator, memory.idle_until_s = iterator, self._clock.wall_ms() / 1000 - took_s
         return iterator

@@ -106,7 +106,7 @@ class MeteredFanOut:
     async def subscribe(
         self, stream: StreamRef, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
     ) -> AsyncGenerator[Subscription, None]:
-        """Counts as a success even if it breaks off later."""
+        """A subscription that breaks off later counts as a success."""
         opened = self._fan_out.subscribe(stream, consumer_arn, shard_id, read_from)
         async with AsyncExitStack() as stack:
             yield await self._calls.counted(_SUBSCRIBE, stack.enter_async_context(opened))

@@ -1,8 +1,8 @@
 """Decodes records with a Glue Schema Registry header (`schemaRegistry = DECODE`).
 
-Records behind one whose schema is missing wait, so order is kept. Schemas are cached; "not found" only
-briefly, because the registry can lag behind producers. `schemaRegistryFailure` decides about failures: wait,
-or deliver as received.
+Records behind one whose schema is missing wait, so order is kept. "Not found" is cached only briefly,
+because the registry can lag behind producers. `schemaRegistryFailure` decides about failures: wait, or
+deliver as received.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class ShardSchemaDecoder:
         return PayloadDecoder(self, payload.records)
 
     async def must_retry(self, failure: DecodeFailure, error: AwsError | UnreadablePayload) -> bool:
-        """Wait before the next attempt, without end. False: deliver the record as received."""
+        """Wait before each attempt, forever if need be. False: deliver the record as received."""
         self._last_fetch.trouble = failure.reason
         if isinstance(error, AccessDenied):
             advice = "allow glue:GetSchemaVersion"

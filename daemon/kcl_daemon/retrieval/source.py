@@ -201,7 +201,7 @@ class ShardSource:
             return False
 
     def undelivered(self, payload: Payload) -> Iterator[Payload]:
-        """The records after the checkpoint in parts, without aggregates.
+        """The records after the checkpoint in parts, with aggregates taken apart.
 
         An empty part may come before one that takes long.
         """

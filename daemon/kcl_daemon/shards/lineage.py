@@ -1,7 +1,7 @@
 """Shards and their order, and what leases show of it (KCL: HierarchicalShardSyncer, ShardPrioritization).
 
-Parents are read before children. A hole is a range of hash keys that no lease covers. No KCL row names its
-stream's creation, but sequence numbers grow from one stream of a name to the next.
+A hole is a range of hash keys that no lease covers. No KCL row names its stream's creation, but sequence
+numbers grow from one stream of a name to the next.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def _find_depth(key: LeaseKey, unfinished: Mapping[LeaseKey, Lease], depths: dic
 def parents_first(leases: Iterable[Lease], max_depth: int) -> list[Lease]:
     """In order of assignment (KCL: ParentsFirstShardPrioritization).
 
-    Without free leases that wait for more than `max_depth` generations; owned ones count for their owner.
+    Free leases that wait for more than `max_depth` generations are left out; owned ones count for their
+    owner.
     """
     everything = list(leases)
     depths = waiting_depths(everything)
@@ -191,7 +192,7 @@ def awaited_parents(
 
     Until then the child's lease must not be created: it would not wait. KCL guesses here, and gives up one
     time in thirty. Cleanup keeps a parent's lease until its children have begun, so a missing one still
-    comes, or shard sync restores it. Only a parent that Kinesis has forgotten does not come.
+    comes, unless Kinesis has forgotten the parent.
     """
     missing = {shard_id for shard_id in child.parent_shard_ids if parents.get(shard_id) is None}
     return frozenset(shard.shard_id for shard in shards if shard.shard_id in missing)
@@ -208,7 +209,7 @@ def first_hole(ranges: Iterable[HashRange]) -> HashRange | None:
 
 
 def lease_hole(leases: Iterable[Lease]) -> HashRange | None:
-    """Of unfinished leases.
+    """Only unfinished leases count.
 
     A lease without a range covers nothing, so it cannot hide holes (KCL: PeriodicShardSyncManager).
     """

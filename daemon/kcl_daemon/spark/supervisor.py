@@ -1,7 +1,6 @@
 """Restarts the Spark engine, and stops the daemon when that does not help.
 
-Relays wait for the engine by themselves. The engine sends events as JSON lines. Metrics expire: a hung
-engine must not look like a working one.
+The engine sends events as JSON lines. Metrics expire: a hung engine must not look like a working one.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def _unreadable(error: str, line: bytes) -> UnreadableLine:
 
 _EVENTS_BYTES: Final = 64 * 1024
 _OUTPUT_BYTES: Final = 16 * 1024
-# Unless the killed process hangs in the kernel.
+# A killed process ends at once, unless it hangs in the kernel.
 _KILL_PATIENCE_S: Final = 5.0
 
 
@@ -276,7 +275,6 @@ def engine_options(settings: Settings, socket: Path) -> bytes:
 
 
 def uplink_options(settings: Settings, socket: Path) -> bytes:
-    """The uplink's first line."""
     spark = settings.spark
     options: Mapping[str, object] = {
         "engine": spark.engine,
@@ -378,7 +376,7 @@ class SparkEngine:
         return self._figures.now()
 
     def log_to(self, log: Log) -> None:
-        """Also for a running engine."""
+        """It applies to a running engine, too."""
         self._log = log
 
     def on_worker_stop(self) -> None:

@@ -223,7 +223,7 @@ _OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]
 )
 
 
-# These series take about a millisecond.
+# This many series take about a millisecond.
 _PIECE: Final = 200
 _END: Final = b"# EOF\n"
 _ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})

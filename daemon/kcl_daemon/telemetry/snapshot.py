@@ -1,7 +1,6 @@
 """What a worker and its Spark engine do at one moment, for the page, the metrics and the commands.
 
-Durations are seconds before the snapshot. Spark counters start with the engine's process. A worker that is
-not the leader reads the tables only for a viewer.
+Durations are seconds before the snapshot. Spark counters start with the engine's process.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class ShardView:
         stream_id: `account:name:creationEpoch`.
         state: None from an older daemon.
         lag_s: age of the oldest unfinished record; 0: none; None: unknown.
-        restarts: earlier children since the lease was taken.
+        restarts: as in `ChildView`.
         last_error: of the last failed child, as `stderr_tail`.
         next_try_s: until the next child starts; None: one runs, or none will.
     """

@@ -107,7 +107,7 @@ _HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 class BodyReader(Protocol):
     @property
     def ended(self) -> bool:
-        """Then do not feed it."""
+        """Do not feed a complete body."""
         ...
 
     def feed(self, data: memoryview) -> list[bytes]:
@@ -220,7 +220,7 @@ class ChunkedBody:
         self._left = length + _CRLF if length else 0
 
 
-# So that other tasks run in between.
+# Limits one read, so that other tasks run in between.
 _READ_BYTES: Final = 1024 * 1024
 # Reading stops while this much of an event stream waits.
 _STREAM_READ_BYTES: Final = 256 * 1024

@@ -1,7 +1,7 @@
 """Kept connections to one endpoint, and whole exchanges over them.
 
-There is one connection per call under way, not per shard. Only a kept connection that the server had closed
-leads to a second attempt.
+There is one connection per call under way, not per shard. A call is tried twice only if the server had
+closed its kept connection.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ServiceEndpoint:
 
 class ServiceAccess(Protocol):
     async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
-        """It depends on the settings and on the account in an ARN.
+        """The endpoint depends on the settings and on the account in an ARN.
 
         Raises:
             AwsError: there is none, or the parameters are invalid.

@@ -1,7 +1,5 @@
 """Compares written with delivered records: lost, repeated, out of order, before parents; and words.
 
-Facts may arrive in any order; the verdict is final once all are in.
-
 Each word-count process writes what it received and did into a file, its ledger. A line is a JSON array
 `[kind, time, shard, details]`, flushed before the process continues. A killed process leaves at most one
 unfinished line, which readers skip.

@@ -1,7 +1,7 @@
 """The processes of a run: local endpoints and daemons. None may be left behind.
 
-They have their own sessions, so Ctrl-C reaches only the demo. If the demo dies, the endpoints end with their
-stdin, the daemons by `tied`, and their children with their own stdin.
+They have their own sessions, so Ctrl-C reaches only the demo. If the demo dies, endpoints and children end
+with their stdin, the daemons by `tied`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class RunningProcess:
                 os.kill(self._process.pid, number)
 
     async def stop(self, within_s: float = DAEMON_ENDS_WITHIN_S) -> int:
-        """SIGTERM, then SIGKILL after that time; the exit code."""
+        """SIGTERM, then SIGKILL after that time; returns the exit code."""
         self.signal(signal.SIGTERM)
         return await self.ended(within_s)
 
     async def ended(self, within_s: float) -> int:
-        """SIGKILL after that time; the exit code."""
+        """SIGKILL after that time; returns the exit code."""
         with anyio.move_on_after(within_s):
             return await self._process.wait()
         self.signal(signal.SIGKILL)

@@ -62,7 +62,7 @@ class WriteRate:
 
     @property
     def lasts_s(self) -> float:
-        """At most."""
+        """How long writing takes at most."""
         return self.seconds if self.records is None else min(self.seconds, self.records / self.rate)
 
     def is_done(self, sent: int) -> bool:
@@ -207,7 +207,7 @@ class Stage:
             self.checker.reported(entry)
 
     async def settled(self, within_s: float) -> bool:
-        """False on time-out."""
+        """False on timeout."""
         return await self._until(lambda: self.checker.is_settled, within_s)
 
     async def delivered(self, records: int, within_s: float) -> bool:
@@ -223,7 +223,7 @@ class Stage:
         return False
 
     async def leases(self) -> dict[str, StoredLease]:
-        """DemoError if there is no lease table yet."""
+        """False on timeout."""
         answer = await call(
             "Scan of the lease table", self.dynamodb.scan, TableName=APPLICATION, ConsistentRead=True
         )

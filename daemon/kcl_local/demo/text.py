@@ -88,7 +88,7 @@ def _with_key(key: str, path: Path) -> Iterator[Line]:
 
 
 def interleave(sources: Iterator[Iterator[Line]], at_a_time: int = FILES_AT_A_TIME) -> Iterator[Line]:
-    """So that many keys are in use."""
+    """Lines of several sources in turn, so that many keys are in use."""
     open_sources = deque(islice(sources, at_a_time))
     while open_sources:
         source = open_sources.popleft()

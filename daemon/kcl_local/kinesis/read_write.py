@@ -1,6 +1,6 @@
 """Operations on records: shard iterators, GetRecords, SubscribeToShard, PutRecord, PutRecords.
 
-A subscription never waits: its holder asks for the next event, and a bell says when to ask.
+A subscription never waits: a bell says when to ask for the next event.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _issued_tick(stream: Stream, shard: Shard, number: str | None) -> int:
 def _page(
     account: Account, stream: Stream, shard: Shard, after_tick: int, *, bytes_max: int, limit: int = PAGE_MAX
 ) -> tuple[int, int]:
-    """Indices of the next records, from the first and up to the last."""
+    """Start and end index of the next records."""
     records = shard.records
     records.trim(stream.horizon_s(account.now_s))
     start = records.first_after(after_tick)

@@ -407,7 +407,7 @@ def _done(written: int, following: str) -> str:
 
 
 def _skip_lines(lease: Lease, skipped: SkippedRange) -> Iterator[str]:
-    """With the full sequence number, to find it in logs."""
+    """Shows the full sequence number, to find it in logs."""
     record, owner = skipped.last, lease.actual_owner or "nobody"
     yield f"skip {lease.lease_key} -> {record.position} (at {lease.checkpoint}, owner {owner})"
     if skipped.count > 1:
