@@ -163,7 +163,7 @@ def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
 
 
 class Application:
-    """All parts of one daemon, each made when first asked for.
+    """All parts of one daemon, each made when first needed.
 
     Where two parts need each other, one gets a callback.
     """
@@ -285,7 +285,6 @@ class Application:
         )
 
     def _lease_lost_to_duplicate(self) -> None:
-        """Count the loss, and report now: that reads our worker row."""
         self._duplicate_detector.lease_lost()
         self._reporter.wake()
 
@@ -523,7 +522,7 @@ _ARN_COLONS: Final = 5
 
 
 def location_of(settings: Settings, worker: Worker) -> str:
-    """`stream orders in eu-west-1, account 123456789012`."""
+    """Such as `stream orders in eu-west-1, account 123456789012`."""
     streams = worker.streams
     arn = streams.arn if isinstance(streams, SingleStreamTracker) else None
     if arn is not None and arn.count(":") >= _ARN_COLONS:

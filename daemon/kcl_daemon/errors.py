@@ -141,5 +141,5 @@ class ChildBrokeProtocol(ChildError):
 
 
 def describe_exit(status: int) -> str:
-    """`exit code 3`, `signal 9`."""
+    """Such as `exit code 3` or `signal 9`."""
     return f"signal {-status}" if status < 0 else f"exit code {status}"

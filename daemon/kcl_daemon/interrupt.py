@@ -1,4 +1,4 @@
-"""Before a command can end in order, Ctrl-C ends it with exit code 130 and no traceback.
+"""Until a command handles Ctrl-C itself, Ctrl-C ends it with exit code 130 and no traceback.
 
 It must run before other imports, so it imports almost nothing, not even `typing`.
 """
@@ -17,7 +17,7 @@ EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 def exit_now(number: int, _frame: FrameType | None) -> NoReturn:
-    """For when there is nothing to clean up, as during imports, where an exception may be shown or lost."""
+    """For when there is nothing to clean up. During imports an exception may be shown or lost."""
     os._exit(128 + number)
 
 
@@ -28,6 +28,6 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Ctrl-C raises KeyboardInterrupt again."""
+    """From now on Ctrl-C raises KeyboardInterrupt."""
     if signal.getsignal(signal.SIGINT) is exit_now:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -66,9 +66,7 @@ class Clock(Protocol):
 class Randomness(Protocol):
     def uniform(self, low: float, high: float) -> float: ...
 
-    def token(self) -> str:
-        """A random UUID."""
-        ...
+    def token(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +96,6 @@ class IteratorKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadFrom:
-    """The kind says which of the two is set."""
-
     kind: IteratorKind
     sequence_number: str | None = None
     timestamp_s: float | None = None
@@ -120,7 +116,7 @@ class FetchedRecords:
 
     @property
     def records(self) -> Sequence[Record]:
-        """Decoded, `data` in base64; slow, for tools and tests."""
+        """Slow, for tools and tests."""
         return self.payload.decoded()
 
 
@@ -173,9 +169,7 @@ class Table(Protocol):
     @property
     def key_attribute(self) -> str: ...
 
-    async def describe(self) -> TableState | None:
-        """None if the table does not exist."""
-        ...
+    async def describe(self) -> TableState | None: ...
 
     async def ensure(self) -> bool:
         """Create the table if it is missing; True: this call created it.
@@ -280,7 +274,7 @@ class Child(ChildPipes, Protocol):
 
     @property
     def stderr_tail(self) -> tuple[str, ...]:
-        """The last lines, oldest first; complete after `wait`."""
+        """Oldest first; complete after `wait`."""
         ...
 
     async def close_stdin(self) -> None:
@@ -288,7 +282,7 @@ class Child(ChildPipes, Protocol):
         ...
 
     def terminate(self) -> None:
-        """SIGTERM to it and what it started; no effect after its end."""
+        """SIGTERM to it and its descendants; no effect after its end."""
         ...
 
     def kill(self) -> None:
@@ -373,7 +367,7 @@ class FanOut(Protocol):
     """Enhanced fan-out. Calls raise the same errors as those of `Kinesis`."""
 
     async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
-        """By name or ARN; None: no such consumer or stream."""
+        """None: no such consumer or stream."""
         ...
 
     async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
@@ -392,8 +386,6 @@ class FanOut(Protocol):
 
 
 class DeadLetters(Protocol):
-    """Keeps records that no child could process."""
-
     async def store(self, dead_letter: DeadLetter) -> None:
         """On return it is safe: on disk, or accepted by the service.
 
@@ -426,7 +418,7 @@ class Schemas(Protocol):
 
 
 class Span(Protocol):
-    """A timed operation; an error that leaves it, or `failed`, makes it fail. Not counted when cancelled."""
+    """An error that leaves it, or `failed`, makes the operation fail. Not counted when cancelled."""
 
     def __enter__(self) -> Self: ...
 
@@ -449,9 +441,7 @@ class Meters(Protocol):
 
     def operation(self, operation: Operation, /, **labels: str) -> Span: ...
 
-    def done(self, operation: Operation, seconds: float, ok: bool = True, /, **labels: str) -> None:
-        """Count an operation that the caller timed."""
-        ...
+    def done(self, operation: Operation, seconds: float, ok: bool = True, /, **labels: str) -> None: ...
 
 
 class NoMeters:
@@ -534,7 +524,7 @@ class StateFolder(Protocol):
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-# The words people and Python's logging use.
+# The words of people and of Python's logging.
 _WORDS: Final[dict[str, LogLevel]] = {
     "all": "debug",
     "trace": "debug",
@@ -564,7 +554,6 @@ _SUCCESS: Final = "success"
 _THROTTLED: Final = "throttled"
 _FAILURE: Final = "failure"
 OUTCOMES: Final = (_SUCCESS, _THROTTLED, _FAILURE)
-"""The values of the label `outcome`."""
 
 
 class CallMetrics:

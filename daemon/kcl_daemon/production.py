@@ -146,19 +146,15 @@ class MeteredWorker(Protocol):
 
 
 class Exporter(Protocol):
-    async def run(self) -> None:
-        """Runs until it is cancelled."""
-        ...
+    async def run(self) -> None: ...
 
     async def shutdown(self) -> None:
-        """Publish the rest, in a few seconds, while `run` still runs."""
+        """Publish the rest within a few seconds, while `run` still runs."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """The figures of one worker."""
-
     _totals: Totals
     _snapshot: Callable[[], Snapshot | None]
     _adapters: Adapters
@@ -167,7 +163,7 @@ class Telemetry:
 
     @property
     def adapters(self) -> Adapters:
-        """The adapters, with every call counted."""
+        """Every call is counted."""
         recorder, adapters = self._recorder, self._adapters
         if recorder is None:
             return adapters
@@ -288,7 +284,7 @@ class _WorkerWithExporters:
                 await self._worker.run()
             except Exception as error:  # noqa: BLE001 - raised again below, when its figures have been told
                 failure = error
-            # Cancelling `run` would cut off a call, and nobody would know whether it arrived.
+            # To cancel `run` would cut off a call: nobody would know whether it arrived.
             async with anyio.create_task_group() as farewells:
                 for exporter in self._exporters:
                     farewells.start_soon(exporter.shutdown)

@@ -26,7 +26,7 @@ _NAME: Final = "kcl-daemon"
 _RECORDS_MOST: Final = 100
 _RECORD_BYTES_MOST: Final = 4096
 _FILE_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-# On these file systems only the end of its holders frees a lock.
+# Only here does a free lock prove that its holders have ended.
 _LOCAL: Final = frozenset({
     "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "reiserfs", "tmpfs", "ramfs", "overlay",
 })  # fmt: skip
@@ -49,7 +49,7 @@ class HostFolder:
         self._application = application
         self._log = log
         self._proc = proc
-        # Its own limiter: a file system that hangs takes no threads from others.
+        # A file system that hangs must take no threads from others.
         self._threads = CapacityLimiter(1)
         self._folder: Path | None = None
         self._own: Path | None = None

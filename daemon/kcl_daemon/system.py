@@ -21,7 +21,7 @@ class SystemClock:
         return time.time_ns() // _MILLISECONDS
 
     async def sleep(self, seconds: float) -> None:
-        """Always a point of cancellation, even for no time."""
+        """Always a point of cancellation."""
         await anyio.sleep(max(seconds, 0))
 
     def move_on_after(self, seconds: float | None) -> anyio.CancelScope:
@@ -31,14 +31,14 @@ class SystemClock:
 class ServiceClock(SystemClock):
     """The machine's clock with the service's time of day.
 
-    The service judges positions in time by its own clock, and the machine's may be minutes off unnoticed.
+    The service judges positions in time by its own clock; the machine's may be minutes off.
     """
 
     def __init__(self) -> None:
         self._skew_s = 0.0
 
     def learn(self, service_s: float) -> None:
-        """Takes epoch seconds; they are whole, so small differences are ignored."""
+        """Whole epoch seconds, so small differences are ignored."""
         skew_s = service_s - super().wall_ms() / 1000
         self._skew_s = skew_s if abs(skew_s) > _SKEW_LEAST_S else 0.0
 

@@ -11,13 +11,13 @@ SHOWN_CHARACTERS: Final = 200
 MASKED_CHARACTERS: Final = 64 * 1024
 """Longer text is cut before masking, to limit the time."""
 
-# `token` alone is left out: concurrency tokens and page tokens are not secrets.
+# `token` alone is left out: concurrency tokens and page tokens are no secrets.
 _SECRET_NAME = re.compile(
     r"secret|passw|credential(?!s?_?provider)|authorization|private_?key|access_?key|(session|security|admin)_?token(?!_?file)",
     re.IGNORECASE,
 )
-# Each pattern is linear in time for any text, because they run on the event loop: words match only from their
-# start, and `++` prevents rereading.
+# Each pattern is linear in time for any text, because they run on the event loop: words match only from
+# their start, and `++` prevents rereading.
 _ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}+\b")
 _ASSIGNED = re.compile(
     r"(?i)((?<![\w.-])"
@@ -42,7 +42,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """Replaces everything that looks like a credential by `MASK`, in linear time.
+    """Replaces all that looks like a credential by `MASK`, in linear time.
 
     Text beyond `MASKED_CHARACTERS` is cut, with a note.
     """
@@ -58,14 +58,13 @@ def _masked(text: str) -> str:
     if "://" in text:
         text = _URL_USER.sub(rf"\1{MASK}@", text)
     text = _ACCESS_KEY_ID.sub(MASK, text)
-    if _ASSIGNED_HINT.search(text):  # `_ASSIGNED` looks at every word more than once
+    if _ASSIGNED_HINT.search(text):  # `_ASSIGNED` is slow
         text = _ASSIGNED.sub(rf"\1{MASK}", text)
         text = _PARAMETER.sub(rf"\1{MASK}", text)
     return _SIGNATURE.sub(rf"\1 {MASK}", text)
 
 
 def encodable(text: str) -> str:
-    """Writes surrogates as escapes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -100,7 +99,7 @@ NONE: Final = "-"
 _TIMES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _SHARD_PREFIX: Final = "shardId-"
-_START, _END = 6, 12  # the end differs within a shard; 56 digits in all
+_START, _END = 6, 12  # the end differs within a shard
 
 
 def numbered(count: int, what: str) -> str:

@@ -1,7 +1,7 @@
-"""One worker's life: prepare, run all loops, stop in order.
+"""One worker's life: prepare, run all loops, stop in order (KCL: Scheduler, GracefulShutdownCoordinator).
 
-KCL: Scheduler, GracefulShutdownCoordinator. A crashed consumer keeps its lease for a pause; without it, the
-lease would come back and crash again every few seconds.
+A crashed consumer keeps its lease for a pause; otherwise the lease would come back and crash again every few
+seconds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Crash:
 
 
 def crash_cooldown_s(crashes: dict[LeaseKey, _Crash], key: LeaseKey, now_s: float) -> float:
-    """Seconds until the lease is released, for a crash now.
+    """How long a crashed consumer keeps the lease.
 
     Doubles up to a minute; starts again after ten minutes without a crash.
     """
@@ -134,7 +134,7 @@ class Worker:
         return self._stop.is_set()
 
     def request_stop(self) -> None:
-        """Begin the graceful stop. Idempotent."""
+        """Idempotent."""
         self._stop.set()
 
     def fail(self, error: ChildError | WorkerIdTaken) -> None:
@@ -143,7 +143,7 @@ class Worker:
         self._stop.set()
 
     async def run(self) -> None:
-        """Work until `request_stop`; returns when every lease has been handed over or released.
+        """Work until `request_stop`; returns when every lease has been released.
 
         Cancelled: children are killed, nothing is written, leases expire.
 
@@ -244,7 +244,7 @@ class Worker:
                 await before.done.wait()  # one child per shard, also when a lease was lost and regained
             await running.consumer.run()
         except Exception:  # noqa: BLE001
-            # Our bug in one shard must not end the others; releasing the lease lets another worker try.
+            # A bug in one shard must not end the others; another worker may try the lease.
             await self._crashed(held, running)
         finally:
             self.watchdog.active_leases.remove(held)
@@ -254,7 +254,7 @@ class Worker:
             self.discovery.wake()
 
     async def _crashed(self, held: HeldLease, running: _Running) -> None:
-        """Release the lease after a pause; a stop, a handoff or losing the lease ends the pause."""
+        """Release the lease after a pause, which a stop, a handoff or losing the lease ends."""
         cooldown_s = crash_cooldown_s(self._crashes, held.key, self._clock.monotonic())
         self._log.error(
             "consumer_crashed",
@@ -284,11 +284,11 @@ class Worker:
 
         async with anyio.create_task_group() as leaving:
             leaving.start_soon(leave)
-            # A lease released before our row is gone might be assigned to us again. Children must not wait
-            # for a slow DynamoDB.
+            # A lease released before our row is gone might be assigned to us again. But children must not
+            # wait for a slow DynamoDB.
             with self._clock.move_on_after(_LEAVE_FIRST_S):
                 await gone.wait()
-            # If another process has our worker id, the other leases in our name are its own.
+            # If another process has our worker id, other leases in our name are its own.
             if gone.is_set() and self.switcher.assigns and not self.duplicate_detector.stands_aside:
                 leaving.start_soon(self.discovery.give_back)
                 await self.shutdown_handoff.begin_handoff()

@@ -1,8 +1,7 @@
 """DynamoDB, STS, Glue and CloudWatch on loopback: moto behind our own HTTP server, in a thread.
 
-moto checks a condition and writes in two steps, so two threads could both win a conditional write. Here all
-endpoints share one event loop and moto runs without an await: one request at a time. werkzeug's own server
-would close the connection after each answer.
+moto checks a condition and writes in two steps, so two threads could both win a conditional write. Here it
+handles one request at a time.
 """
 
 from __future__ import annotations
@@ -175,5 +174,5 @@ class DynamoDbServer:
             self._stack.close()
 
     def fail_next(self, operation: str, code: str, times: int = 1, *, after: bool = False) -> None:
-        """As at the endpoint. With `after` the call takes effect and then fails, so its caller cannot know."""
+        """With `after` the call takes effect and then fails, so its caller cannot know."""
         self.dynamodb.faults.add(operation, Fault(code, after), times)

@@ -1,4 +1,4 @@
-"""Failures on demand for the local endpoints: errors of the service, and damaged answers."""
+"""Failures that tests order from the local endpoints: errors of the service, and damaged answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
-# The code of a fault that cuts the connection.
 DROP: Final = "drop"
 
 _STATUSES: Final = {"InternalFailure": 500, "InternalServerError": 500, "ServiceUnavailable": 503}
@@ -22,7 +21,7 @@ def http_status(code: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """With `after` the call takes effect and only its answer is lost; `code` may be `DROP`."""
+    """With `after` the call takes effect and only its answer is lost; code `DROP` cuts the connection."""
 
     code: str
     after: bool = False
@@ -73,7 +72,7 @@ class FaultQueue(Generic[T]):
 
 
 class FaultyService(ABC):
-    """Counts the calls of a service, and holds the faults that are ordered for them."""
+    """Counts the calls of a service and holds the faults ordered for them."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -85,7 +84,7 @@ class FaultyService(ABC):
     def operations(self) -> frozenset[str]: ...
 
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
-        """Fail the next calls of an operation; `code` may be `DROP`."""
+        """`code` may be `DROP`."""
         self.faults.add(operation, Fault(code), times)
 
     def clear_faults(self) -> None:

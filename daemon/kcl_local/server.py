@@ -1,8 +1,6 @@
-"""All local endpoints together: Kinesis on the current event loop, the others in a thread.
+"""`kcl-daemon local` and `python -m kcl_local`: all local endpoints, until a signal or the end of stdin.
 
-The clock of the Kinesis model is read only here: these endpoints live in real time.
-
-`kcl-daemon local` and `python -m kcl_local`: all endpoints until a signal or the end of stdin.
+Kinesis runs on the current event loop, the others in a thread.
 """
 
 from __future__ import annotations
@@ -178,7 +176,7 @@ def _run(
         prepare=partial(_create, streams),
     )
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _exit_at_once)  # until the loop handles signals: nothing to clean up yet
+        signal.signal(number, _exit_at_once)  # until the loop handles signals
     _report("starting Kinesis, DynamoDB, STS, Glue and CloudWatch on 127.0.0.1")
     try:
         anyio.run(_serve, serving, partial(_announce, form, file), until_eof)
@@ -205,7 +203,7 @@ def _announce(form: Form, file: Path | None, endpoints: Endpoints) -> None:
         return
     file.write_text(f"{text}\n", "utf-8")
     name = shlex.quote(str(file))
-    place = name if "/" in name else f"./{name}"  # the shell looks in PATH for a name without a slash
+    place = name if "/" in name else f"./{name}"  # the shell looks for a name without slash in PATH
     source = f". {place}" if form == "shell" else f"see {place}"
     click.echo(f"serving; Ctrl-C ends it; in another terminal: {source}", err=True)
 

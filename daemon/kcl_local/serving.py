@@ -2,7 +2,7 @@
 
 `GET /_local/calls` counts the calls of each operation. `POST /_local/faults` orders faults: JSON with
 `operation`, `fault` (`error`, `drop` or a ResponseFaultKind) and optional `code`, `seconds`, `event`,
-`times`. `DELETE /_local/faults` removes those that have not happened.
+`times`. `DELETE /_local/faults` removes faults that have not happened.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from anyio import CancelScope, sleep
 from kcl_local.faults import DROP, FaultyService, ResponseFault, ResponseFaultKind, corrupted, half
 
 HOST: Final = "127.0.0.1"
-# PutRecords: 10 MiB, a third more as base64, and keys.
+# PutRecords: 10 MiB as base64, and keys.
 BODY_BYTES_MAX: Final = 32 * 2**20
 _CLOSE_S: Final = 1.0
 
 
 @asynccontextmanager
 async def serve(application: web.Application, port: int) -> AsyncGenerator[str, None]:
-    """Serve on loopback and yield the URL; port 0 means any free one. OSError: the port is not available."""
+    """Yields the URL; port 0 means any free one. OSError: the port is not available."""
     runner = web.AppRunner(
         application, access_log=None, shutdown_timeout=_CLOSE_S, handler_cancellation=True
     )  # when a reader leaves, its stream is cancelled
@@ -49,7 +49,7 @@ def drop(request: web.Request) -> web.Response:
 async def send_troubled(
     request: web.Request, response: web.Response, trouble: ResponseFault
 ) -> web.StreamResponse:
-    """Damage and send an answer whose body is bytes; not for faults of events."""
+    """For an answer whose body is bytes; not for faults of events."""
     body = cast("bytes", response.body)
     match trouble.kind:
         case ResponseFaultKind.CUT:
@@ -112,7 +112,7 @@ class _Order(msgspec.Struct):
 
 @contextmanager
 def refused_as(outcome: str, *more: type[Exception]) -> Generator[None]:
-    """Status 400 for a body that is wrong, and for `more`."""
+    """Status 400 for a wrong body, and for `more`."""
     wrong: tuple[type[Exception], ...] = (ValueError, msgspec.MsgspecError, *more)
     try:
         yield

@@ -1,6 +1,6 @@
 """The line protocol between the daemon and a record processor, without I/O.
 
-`DaemonSide` and `ChildSide` are its two ends: bytes in, messages out, each checked by the rules of `Conversation`.
+`DaemonSide` and `ChildSide` are its two ends: bytes in, messages out, checked by `Conversation`.
 """
 
 from __future__ import annotations

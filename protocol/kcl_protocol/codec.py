@@ -1,8 +1,7 @@
-"""Messages to lines and back: the only module with the wire's camelCase names and JSON.
+"""Encodes and decodes messages: the only module with JSON and the wire's camelCase names.
 
-A child's author may print anything, so the daemon reads tolerantly, as KCL does: a line that is no message is
-`Stray`. A client reads the daemon strictly, but accepts unknown and missing fields, for older and newer
-daemons.
+The daemon reads tolerantly, as KCL does: a child may print anything. A client reads strictly, but accepts
+unknown and missing fields, for other versions of the daemon.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _DAEMON_ACTIONS: Final = frozenset(
 )
 
 
-# JSON is by orjson if it is installed, else by the standard library: clients depend on nothing.
+# orjson if it is installed, else the standard library: clients depend on nothing.
 
 
 def _has_orjson() -> bool:
@@ -87,12 +86,12 @@ def _refuse_long_integers(value: object) -> None:
 
 
 def fast_dump_line(fields: dict[str, object]) -> bytes:
-    """As `plain_dump_line`, by orjson. May change texts of `fields` and of its `records` in place."""
+    """As `plain_dump_line`, by orjson. May change texts in `fields` and in its `records`."""
     try:
         line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError:  # a lone surrogate has no UTF-8 form, only an escape
         return _dump_escaped(fields)
-    # orjson cannot escape non-ASCII text. Most lines have none; the others are dumped a second time.
+    # orjson cannot escape non-ASCII text. The few lines that have some are dumped a second time.
     return line if line.isascii() else _dump_escaped(fields)
 
 
@@ -100,8 +99,7 @@ def fast_load(line: bytes) -> object:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        # orjson refuses escaped lone surrogates, which a partition key may hold; the standard library keeps
-        # them.
+        # orjson refuses escaped lone surrogates, which a partition key may hold.
         return plain_load(line)
 
 
@@ -115,7 +113,6 @@ def _dump_escaped(fields: dict[str, object]) -> bytes:
 
 
 def _escape(fields: dict[str, object]) -> None:
-    """Replace non-ASCII texts with escaped JSON."""
     for name, value in fields.items():
         if isinstance(value, str) and not value.isascii():
             fields[name] = orjson.Fragment(encode_basestring_ascii(value))
@@ -402,11 +399,11 @@ _READERS: Final[Mapping[str, Callable[[_Fields], DaemonMessage]]] = {
 
 
 def encode(message: Message) -> bytes:
-    """One line of compact ASCII JSON with one LF at its end; TypeError if an integer does not fit in 64 bits.
+    """One line of compact ASCII JSON, ended by one LF; TypeError if an integer does not fit in 64 bits.
 
-    Every field is present, None as null. As KCL writes them, `action` is the first key of a message and the
-    last of a record, before the schema extension. Text is escaped, because children read stdin in the
-    encoding of their locale.
+    Every field is present, None as null. As in KCL, `action` is the first key of a message and the last of a
+    record, before the schema extension. Text is escaped: children read stdin in the encoding of their
+    locale.
     """
     return dump_line(_fields(message))
 

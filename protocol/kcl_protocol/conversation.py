@@ -1,7 +1,6 @@
-"""The conversation between the daemon and one child about one shard: who may send what when, and its two ends.
+"""The conversation between the daemon and one child about one shard: its rules and its two ends.
 
-`DaemonSide` and `ChildSide` take bytes in and give messages out; neither does any I/O. A side may speak in the states of its table, `DAEMON_TRANSITIONS` or `CHILD_TRANSITIONS`. All else is
-forbidden.
+A side may send in the states of its table, `DAEMON_TRANSITIONS` or `CHILD_TRANSITIONS`, and in no other.
 
 1. The first action is `initialize`.
 2. The child finishes each action with exactly one status of its name before the next one. After a wrong name
@@ -78,7 +77,7 @@ _KINDS: Final[Mapping[str, MessageKind]] = {kind.value: kind for kind in Message
 
 TransitionTable = Mapping[State, Mapping[MessageKind, State]]
 
-# While the child performs an action, and after it.
+# The state while the child performs an action, and the state after it.
 _ACTIONS: Final[Mapping[State, State]] = {
     State.INITIALIZING: State.IDLE,
     State.PROCESSING: State.IDLE,
@@ -143,7 +142,7 @@ AnyMessage = Message | ForeignMessage
 class Conversation:
     """One conversation as one side sees it.
 
-    A refused message changes nothing. After a refused `receive`, end the conversation: the sides disagree.
+    A refused message changes nothing. After `receive` refused one, end the conversation: the sides disagree.
     """
 
     def __init__(self, role: Role) -> None:
@@ -158,7 +157,7 @@ class Conversation:
 
     @property
     def awaiting(self) -> str | None:
-        """Name of the action whose status the child still owes."""
+        """The action whose status the child still owes."""
         return self._awaiting
 
     @property
@@ -220,7 +219,7 @@ def _describe(message: AnyMessage, kind: MessageKind) -> str:
 
 
 def state_diagram() -> str:
-    """All transitions as a mermaid `stateDiagram-v2`, for the documentation."""
+    """All transitions as a mermaid `stateDiagram-v2`."""
     lines = ["stateDiagram-v2", f"    [*] --> {State.START.value}"]
     for role, table in TRANSITIONS.items():
         lines.extend(
@@ -232,13 +231,13 @@ def state_diagram() -> str:
     return "\n".join(lines) + "\n"
 
 
-# Of a line that is too long: enough to recognise who wrote it.
+# Of a line that is too long: enough to recognise its writer.
 _HEAD_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class OversizedLine:
-    """A line that was dropped; `length_bytes` is without terminator, `head` its first 256 bytes."""
+    """A dropped line; `length_bytes` is without terminator, `head` its first 256 bytes."""
 
     length_bytes: int
     head: bytes
@@ -247,8 +246,8 @@ class OversizedLine:
 class LineFramer:
     """Cuts a stream into lines; LF, CR and CRLF end a line (KCL: Java's `BufferedReader.readLine`).
 
-    It holds one unfinished line of at most `max_line_bytes` (without terminator). A longer line is discarded
-    as it arrives and reported when it ends.
+    It holds one unfinished line of at most `max_line_bytes` (without terminator). It discards the bytes of a
+    longer line as they arrive, and reports the line when it ends.
     """
 
     def __init__(self, max_line_bytes: int) -> None:
@@ -286,7 +285,6 @@ class LineFramer:
         return [self._take()] if self._length_bytes else []
 
     def _is_one_line(self, data: bytes) -> bool:
-        """Fast path for nearly all pieces."""
         return (
             not self._length_bytes
             and 0 <= data.find(b"\n") == len(data) - 1 <= self._max_line_bytes
@@ -314,8 +312,8 @@ _CHILD_LINE_MOST_BYTES: Final = 1024 * 1024
 class DaemonSide(Conversation):
     """The daemon's end of the conversation with one child.
 
-    A child may speak before its turn, so its messages are decoded as they come, and checked only when they are
-    given to `receive`. With `accepts_logs`, the child may send `log` messages.
+    A child may send a message too early. So messages are decoded when they arrive, but checked only by
+    `receive`. With `accepts_logs`, the child may send `log` messages.
     """
 
     def __init__(self, *, accepts_logs: bool = False, max_line_bytes: int = _CHILD_LINE_MOST_BYTES) -> None:

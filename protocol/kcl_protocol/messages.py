@@ -1,4 +1,4 @@
-"""The messages of the line protocol, both directions."""
+"""The messages of the line protocol."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ShardEnded:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested:
-    """The worker stops or hands the lease over: the child's last chance to checkpoint."""
+    """A shutdown or a handoff begins: the child's last chance to checkpoint."""
 
     action: ClassVar[str] = "shutdownRequested"
 
@@ -101,8 +101,6 @@ class CheckpointAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The child has finished an action."""
-
     action: ClassVar[str] = "status"
     response_for: str | None
 

@@ -36,7 +36,7 @@ class ExtendedSequenceNumber:
 
     Args:
         sequence_number: decimal digits or one of the `Sentinel` values.
-        sub_sequence_number: 0 for a plain record, else the index of the user record inside its aggregate.
+        sub_sequence_number: 0 for a plain record.
 
     Raises:
         ValueError: the text is neither digits nor a sentinel, or the sub-sequence number is negative.

@@ -1,6 +1,6 @@
 """Kinesis streams as streaming DataFrames: `@pipeline`, `@batch`, helpers for sinks and decoders.
 
-Importing this package loads no Spark, because the relay, one process per shard, must stay small.
+Importing this package loads no Spark: the relay, one process per shard, must stay small.
 """
 
 from __future__ import annotations

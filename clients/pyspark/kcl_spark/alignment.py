@@ -1,8 +1,8 @@
 """Limits how far shards run ahead of each other in arrival time.
 
 Spark drops records behind its watermark, which follows the newest record of all shards. So no batch takes a
-record that arrived later than the slowest shard has reached. A silent shard holds the others back for a
-limited time only.
+record that arrived later than the slowest shard has reached. A silent shard holds the others back only for a
+limited time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kcl_spark.segments import CLOSED_MS, OPEN_MS
 from kcl_spark.spool import Spool
 
 SETTLE_S: Final = 2.0
-"""Without a new shard for this time, all are here."""
+"""If no new shard appears for this time, all are here."""
 _REPORT_AFTER_S: Final = 10.0
 
 
@@ -77,7 +77,7 @@ class Alignment:
         self._finished: set[str] = set()
         self._tips: set[str] = set()
         self._away: dict[str, tuple[ShardPace, float]] = {}
-        """How a shard went, and when."""
+        """The last pace of a shard that left, and when it left."""
         self._waits: set[str] = set()
         self._left: frozenset[str] = frozenset()
 
@@ -156,7 +156,7 @@ class Alignment:
 
 
 def _as_it_went(before: ShardPace, served: Sequence[ShardPace]) -> ShardPace:
-    """At its tip a shard has everything that had arrived."""
+    """A shard at its tip has everything that had arrived."""
     if not before.at_tip:
         return before
     return replace(before, reached_ms=max(each.reached_ms or 0 for each in (before, *served)))

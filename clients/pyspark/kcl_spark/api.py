@@ -1,4 +1,4 @@
-"""The decorators for a user's file, `@pipeline` and `@batch`, and the `Batch` that a handler receives."""
+"""The decorators `@pipeline` and `@batch`, and the `Batch` that a handler receives."""
 
 from __future__ import annotations
 
@@ -94,8 +94,6 @@ def context_of(frame: DataFrame) -> QueryContext | None:
 
 @dataclass(frozen=True, eq=False)
 class BatchHandler:
-    """Calls the function with the query's `Batch`."""
-
     function: Callable[[DataFrame, Batch], Any]
     context: QueryContext | None = None
 

@@ -1,7 +1,7 @@
-"""Basics: events to the daemon, the clock, the error for users, private files.
+"""Events to the daemon, the clock, the error for users, private files.
 
-Events are JSON lines on a private pipe. Descriptor 1 becomes stderr, so that no other output is taken for an
-event.
+Events are JSON lines on a private pipe. Descriptor 1 becomes stderr, so that other output is not taken for
+an event.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ControlPipe:
     def __call__(self, level: str, event: str, /, **fields: object) -> None:
         """Never raises; drops the event if the daemon is gone."""
         reported = json.dumps({"level": level, "event": event, **fields}, default=str, ensure_ascii=False)
-        # Lone surrogates, as in a path that is no UTF-8, are JSON only for Python.
+        # A path that is no UTF-8 has lone surrogates, which only Python accepts in JSON.
         line = reported.encode(errors="replace") + b"\n"
         with self._lock:
             try:

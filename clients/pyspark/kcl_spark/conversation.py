@@ -93,7 +93,7 @@ class RelayConnection:
         self._side = ChildSide(read_line, max_line_bytes=sys.maxsize)
 
     def receive(self) -> Message | None:
-        """None when the relay has gone, also in the middle of a line."""
+        """None when the relay is gone, also in the middle of a line."""
         while (message := self._side.next_message()) is None:
             try:
                 data = self._connection.recv(_READ_BYTES)
@@ -112,7 +112,7 @@ class RelayConnection:
 
 
 class CommitProgress:
-    """The progress of all queries. Only one thread may call `poll`."""
+    """Progress of all queries. Only one thread may call `poll`."""
 
     def __init__(self, spool: Spool, logs: Mapping[str, QueryLog]) -> None:
         self._spool = spool
@@ -271,7 +271,7 @@ class RelayConversation:
         )
 
     def _wait_for_the_one_before(self, shard_id: str) -> None:
-        """Wait until the previous owner notices that its lease is lost; not forever: its host may be gone."""
+        """Wait until the previous owner notices that its lease is lost; limited, as its host may be gone."""
         deadline_s = monotonic_s() + _TAKE_OVER_S
         while not self._spool.is_free(shard_id) and monotonic_s() < deadline_s:
             if self._stopping():
@@ -294,7 +294,7 @@ class RelayConversation:
         self.state.behind_ms = message.millis_behind_latest
 
     def _hold_back(self) -> None:
-        """Send no status while the spool is full, so that the daemon sends no further batch."""
+        """While the spool is full, send no status, so that the daemon sends no further batch."""
         shard_id = self.state.shard_id
         while self._spool.is_full_for(shard_id):
             self._wait(lambda: not self._spool.is_full_for(shard_id))
@@ -327,7 +327,7 @@ class RelayConversation:
         return error
 
     def _end_shard(self) -> None:
-        """Child shards start after this, so everything of this shard must be committed first."""
+        """Child shards start after this, so all records of this shard must be committed first."""
         shard_id = self.state.shard_id
         self._spool.flush(shard_id)
         self.state.is_last = True
@@ -387,7 +387,7 @@ class RelayConversation:
         )
 
     def _done(self) -> Position:
-        """What this host's queries committed, or other hosts did up to the stored checkpoint."""
+        """What this host's queries committed, or other hosts up to the stored checkpoint."""
         return max(self._progress.committed(self.state.shard_id), self.state.checkpoint)
 
     def _still_mine(self) -> None:

@@ -26,7 +26,7 @@ _BITS: Final = 7
 
 
 def framed(data: Column) -> Column:
-    """`data` as the field of a message. Its length takes five bytes, the most that a varint of 32 bits may take."""
+    """`data` as the field of a message. Its length takes five bytes, the most of a 32-bit varint."""
     length = F.octet_length(data)
     groups = [F.shiftright(length, _BITS * place).bitwiseAND(F.lit(0x7F)) for place in range(5)]
     more = [each.bitwiseOR(F.lit(0x80)) for each in groups[:-1]]
@@ -67,7 +67,7 @@ _GLUE_HEADER_BYTES: Final = 18
 _GLUE_VERSION: Final = 3
 _GLUE_ZLIB: Final = 5
 UNPACKED_BYTES_MOST: Final = 32 * 2**20
-"""As in the daemon: a few bytes of zlib can expand to fill the memory."""
+"""A few bytes of zlib can expand to fill the memory."""
 _CONFLUENT_HEADER_BYTES: Final = 5
 _ANY_LENGTH: Final = 2**31 - 1
 _WRAPPER: Final = "kcl_wrapper"
@@ -97,8 +97,7 @@ def avro(
     """
     from pyspark.sql.avro.functions import from_avro  # noqa: PLC0415 - only where its package is
 
-    # Spark decodes corrupt data to a record of nulls. The field of a wrapper, which has the same bytes, is
-    # null only for corrupt data.
+    # Spark decodes corrupt data to a record of nulls. The field of a wrapper is null only for corrupt data.
     wrapped = {"type": "record", "name": _WRAPPER, "fields": [{"name": "v", "type": loads(avro_schema)}]}
     parsed = from_avro(F.col("data") if data is None else data, dumps(wrapped), {"mode": "PERMISSIVE"})
     frame = records.withColumn("_parsed", parsed["v"])
@@ -115,7 +114,7 @@ def protobuf(
 ) -> DataFrame:
     """Protocol buffers. Needs `org.apache.spark:spark-protobuf_2.13` in `sparkPackages`.
 
-    `descriptor` is a compiled FileDescriptorSet with the message. `data` is what to decode; by default the
+    `descriptor` is a compiled FileDescriptorSet with the message. `data` is what to decode, by default the
     column `data`.
     """
     from pyspark.sql.protobuf.functions import from_protobuf  # noqa: PLC0415 - only where its package is

@@ -1,7 +1,7 @@
 """The engine: one process per host and application that runs the pipeline's queries.
 
-Stdin has the options as its first line; its end, like SIGTERM, requests a stop.
-Exit codes: 0 stopped, 65 the pipeline failed, 78 a person must fix something first, 1 an internal error.
+The first line of stdin has the options; its end, like SIGTERM, requests a stop. Exit codes: 0 stopped, 65
+the pipeline failed, 78 a person must fix something first, 1 an internal error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reports figures of queries and shards to the daemon, and when everything is read."""
+"""Reports figures of queries and shards to the daemon, and reports when everything is read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from kcl_spark.positions import Position
 from kcl_spark.spool import ShardFigures
 
 ReportKey: TypeAlias = tuple[object, ...]
-"""Names a report of Spark."""
 FIGURES_S: Final = 2.0
 """The daemon drops figures that are much older."""
 
@@ -109,7 +108,7 @@ QUIET_S: Final = 5.0
 
 
 class CaughtUp:
-    """Whether everything is committed for long enough that child shards would have started."""
+    """Whether everything is committed for so long that child shards would have started."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Accepts relays: from this host on a Unix socket, from other hosts on TLS with a token.
+"""Accepts relays: from this host on a Unix socket, from other hosts by TLS with a token.
 
 One thread per shard.
 """
@@ -35,7 +35,7 @@ Open = Callable[[RelayConnection], RelayConversation]
 
 
 class RelayListener:
-    """Accepts relays of this user. `failed` gets errors that must stop the engine."""
+    """`failed` gets errors that must stop the engine."""
 
     def __init__(
         self, path: Path, converse: Open, log_event: EmitEvent, failed: Callable[[Exception], None]

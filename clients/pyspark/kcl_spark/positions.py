@@ -1,7 +1,7 @@
 """Positions in a shard, and how far Spark's logs say a query is.
 
-Positions compare as integers, never as text. A batch is committed once `commits/N` exists in the query's
-folder, which must be local. A source's `commit` comes later, with the next batch.
+A batch is committed once `commits/N` exists in the query's folder, which must be local. A source's `commit`
+comes later, with the next batch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def minimum(all_positions: Iterable[Positions]) -> dict[str, Position]:
 
 @dataclass(frozen=True, slots=True)
 class QueryPositions:
-    """The newest planned and committed batches of a query, and where they end."""
+    """The newest planned and committed batch of a query, and where they end."""
 
     planned_batch: int | None
     planned: dict[str, Position]

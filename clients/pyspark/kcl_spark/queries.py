@@ -1,7 +1,7 @@
 """Starts, watches, restarts and stops the streaming queries of a pipeline.
 
-A failed query restarts with growing pauses. After too many failures in one batch the engine gives up; nothing
-is ever skipped.
+A failed query restarts after growing pauses. After too many failures in one batch the engine gives up;
+nothing is ever skipped.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _option(options: Any, name: str) -> str | None:
 
 
 def bind(writer: DataStreamWriter, context: QueryContext) -> DataStreamWriter:
-    """The writer of a server, whose handler of batches takes its context with it."""
+    """With Spark Connect, a batch handler runs on the server: send its context along."""
     proto = _message(writer)
     if not proto.HasField("foreach_batch"):
         return writer
@@ -216,7 +216,7 @@ class Queries:
         return {name: query.figures for name, query in self._queries.items()}
 
     def stop(self, timeout_s: float) -> None:
-        """Stop between two batches if there is time; an interrupted batch runs again."""
+        """Stop between two batches; a batch that is interrupted for lack of time runs again."""
         deadline_s = monotonic_s() + timeout_s
         for query in self._queries.values():
             if query.running is None:

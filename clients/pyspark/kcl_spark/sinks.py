@@ -147,7 +147,7 @@ def jdbc_upsert(
     if not keys:
         raise ValueError("jdbc_upsert needs at least one key column: without one, a replay inserts twice")
     driver = _DRIVERS.get(":".join(url.split(":")[:2]))
-    # Java does not find drivers in Spark's packages by itself.
+    # Java does not find drivers in Spark's packages.
     settings = {"driver": driver, **options} if driver else options
 
     def write(frame: DataFrame, batch: Batch) -> None:
@@ -158,7 +158,7 @@ def jdbc_upsert(
             )
         staging = staging_table(table, batch)
         upsert = statement(table, staging, frame.columns, keys, newest_by or ())
-        # Replaced, so an interrupted batch leaves nothing behind.
+        # Replaced: an interrupted batch leaves nothing behind.
         frame.write.jdbc(url, staging, "overwrite", settings)
         _execute(frame, url, settings, [upsert, f"DROP TABLE {staging}"])
 

@@ -1,7 +1,7 @@
 """The Python data source `kcl`, which reads records from the spool.
 
-The end of a batch is fixed before it is planned, so a replayed batch has the same records. If some are
-missing, it waits until the KCL delivers them again.
+The end of a batch is fixed before it is planned. If records are missing, the batch waits until the daemon
+delivers them again.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class KclStreamReader(DataSourceStreamReader):
         self._arrivals: dict[tuple[str, str], list[Arrivals]] = {}
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
-        """Empty: the KCL decides where reading begins."""
+        """Empty: the daemon decides where reading begins."""
         return to_offset({})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

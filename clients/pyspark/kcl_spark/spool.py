@@ -1,6 +1,6 @@
 """The engine's spool: a bounded cache of received but uncommitted records.
 
-Whatever the spool loses, the KCL delivers again from the last checkpoint.
+Whatever the spool loses, the daemon delivers again from the last checkpoint.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The state folder, for one engine at a time, and the marks on outputs.
 
-A file sink remembers finished batch numbers. With new state the numbers restart, and it would silently drop
-new batches. Two engines with one output would remove each other's files. So each output is marked with its
-state, and a mismatch is refused.
+With new state the batch numbers restart, and a file sink would silently drop new batches. Two engines with
+one output would remove each other's files. So each output is marked with its state, and a mismatch is
+refused.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _end_orphan(note: Path) -> None:
 
 
 def _read(note: Path) -> dict[str, Any] | None:
-    """None if the note is broken: a full disk leaves it empty."""
+    """None if the note is broken; a full disk leaves it empty."""
     try:
         reported = json.loads(note.read_text("utf-8"))
     except (OSError, ValueError):
@@ -127,7 +127,7 @@ def _read(note: Path) -> dict[str, Any] | None:
 
 
 def _started(pid: int) -> str | None:
-    """Start time in kernel ticks, which with the pid identifies a process."""
+    """Start time in kernel ticks: with the pid it identifies a process."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

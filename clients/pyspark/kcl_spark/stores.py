@@ -151,7 +151,7 @@ class SharedStore:
     """Any file system of pyarrow, such as s3, gs, hdfs or a mounted folder.
 
     One listing shows everything. A note is an empty file whose name is its content; the highest number
-    counts. A segment counts once it has the size in its name.
+    counts. A segment counts once it has the size that its name says.
     """
 
     def __init__(self, uri: str) -> None:

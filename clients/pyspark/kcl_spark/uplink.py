@@ -1,4 +1,4 @@
-"""Runs instead of the engine on a host whose engine is elsewhere: forwards relays to its TLS listener.
+"""Runs instead of the engine if the engine is on another host: forwards relays to its TLS listener.
 
 Relays wait while the engine is unreachable. Exit codes: 0 stopped, 78 a person must fix something first.
 """

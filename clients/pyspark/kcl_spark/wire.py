@@ -69,7 +69,7 @@ def accept_in_background(
     is_closed: Callable[[], bool],
     log_event: EmitEvent,
 ) -> None:
-    """In a thread of this name; `serve` runs in one of its own. Lack of descriptors or threads only delays."""
+    """`serve` runs in a thread of its own. A lack of descriptors or threads only delays."""
 
     def accept() -> None:
         while not is_closed():

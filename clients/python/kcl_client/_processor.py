@@ -1,7 +1,7 @@
 """The classes that users derive from, and what their methods receive.
 
 An exception that leaves a processor's method ends the process, and the action is not reported as done. The
-daemon then starts a new process at the last checkpoint, so no record is skipped.
+daemon then starts a new process at the last checkpoint.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class RecordProcessor(ABC):
         """
 
     def shutdown_requested(self, checkpointer: Checkpointer) -> None:
-        """Called when the worker stops or hands the lease over: the last chance to checkpoint.
+        """Called before a shutdown or a handoff of the lease: the last chance to checkpoint.
 
         By default it checkpoints everything delivered, which is right if `process_records` leaves no record
         unfinished.

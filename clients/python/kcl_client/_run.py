@@ -1,7 +1,7 @@
 """`run`: the main function of a record processor's program.
 
-The protocol gets private descriptors that programs started by the user do not inherit. Descriptor 1 becomes
-stderr, so `print` and C libraries cannot break the protocol; descriptor 0 is empty. POSIX only.
+The protocol gets private descriptors that child processes do not inherit. Descriptor 1 becomes stderr, so
+`print` and C libraries cannot break the protocol; descriptor 0 is empty. POSIX only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kcl_client._processor import (
 from kcl_client._session import READ_BYTES, ProcessorFailed, Session
 from kcl_protocol.errors import ProtocolError
 
-_FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even if one of them was closed at the start
+_FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even if one of them is closed
 _CLOSED: Final = -1
 
 
@@ -80,7 +80,7 @@ def take_over() -> Pipes:
         os.dup2(empty, 1)
     os.close(empty)
     if isinstance(sys.stdout, TextIOWrapper):
-        # Line by line, for the log. Escape what the locale lacks, so that a print cannot fail.
+        # Line by line, for the log. Escape what the locale lacks, so that `print` cannot fail.
         sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     return pipes
 

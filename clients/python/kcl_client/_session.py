@@ -1,7 +1,7 @@
 """One shard's session: when methods are called, actions are done and checkpoints are possible.
 
 Plain processors drive the same coroutines over a `PlainRuntime`, which blocks. A method of the wrong kind is
-refused: an `async def` in a plain processor would not run, and its records would be lost.
+refused: in a plain processor an `async def` would never run.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Runtime(Protocol):
         ...
 
     async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call a method of the processor; TypeError if it is of the wrong kind."""
+        """TypeError if the method is of the wrong kind."""
         ...
 
     def read(self) -> Awaitable[bytes]:
@@ -221,7 +221,7 @@ class Session(Generic[C]):
     async def _end_shard(self) -> None:
         processor = self._processor
         await self._runtime.call(processor.shard_ended, self._checkpointer)
-        # KCL does not always turn the last position into SHARD_END, but always a request without one.
+        # KCL does not always turn the last position into SHARD_END, but always a request without position.
         if processor.checkpoint_at_shard_end and not self._whole_shard_stored and not self._daemon_gone:
             await self.store(CheckpointRequest(), CHECKPOINT_ATTEMPTS)
 
@@ -260,7 +260,7 @@ class Session(Generic[C]):
             )
 
     def _is_lost_lease(self, error: BaseException) -> bool:
-        """Whether the error only says that the lease is lost, which is no failure: leaseLost follows.
+        """Whether the error only says that the lease is lost: no failure, as leaseLost follows.
 
         No record can be skipped, because every later checkpoint is refused.
         """

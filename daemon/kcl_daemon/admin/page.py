@@ -61,7 +61,6 @@ def _section(name: str, heading: str, content: Iterable[str]) -> Iterator[str]:
 
 
 def _table(name: str, caption: str, shown: StatusTable, rows: Iterable[str] | None = None) -> Iterator[str]:
-    """Without `rows`, those of the table."""
     heads = "".join(
         f'<th scope="col"{" class=num" if number in shown.numbers else ""}>{text(heading)}</th>'
         for number, heading in enumerate(shown.headings)
@@ -125,7 +124,6 @@ def _moves(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _move_row(cells: Sequence[str]) -> str:
-    """The second cell names the row."""
     when, key, reason = map(text, cells)
     return f'<tr><td class=num>{when}</td><th scope="row">{key}</th><td>{reason}</td></tr>'
 
@@ -134,12 +132,12 @@ _WIDTH: Final = 120
 _HEIGHT: Final = 24
 _SECONDS_LEAST: Final = 60.0
 _STEPS: Final = 10 * (_HEIGHT - 3)
-# The y coordinates as text, lowest first.
+# y coordinates as text, lowest first.
 _HEIGHTS: Final = tuple(f"{_HEIGHT - 1.5 - step / 10:.1f}" for step in range(_STEPS + 1))
 
 
 def sparklines(history: ThroughputHistory, now_s: float) -> Callable[[str], str]:
-    """Draws the line of a lease key over the same moments as the others: nothing for fewer than two samples."""
+    """Draws the line of a lease key; nothing for fewer than two samples."""
     ages_s = history.ages_s(now_s)
     per_s = (_WIDTH - 2) / max(ages_s[0] if ages_s else 0.0, _SECONDS_LEAST)
     places = [f"{_WIDTH - 1 - age_s * per_s:.0f}," for age_s in ages_s]
@@ -204,7 +202,6 @@ def _shard_row(placed: LineageEntry, draw: Callable[[str], str]) -> str:
 
 
 def shard_name(shard_id: str) -> str:
-    """Marks the part of a shard id that narrow screens hide."""
     number = short_shard(shard_id)
     most = "" if number == shard_id else f'<span class="most">{text(shard_id.removesuffix(number))}</span>'
     return f"{most}{text(number)}"
@@ -228,7 +225,6 @@ def _stderr(said: tuple[str, ...]) -> str:
 
 
 MAX_SHARDS: Final = 100
-"""Shards with the highest lag are shown."""
 
 
 def _spark(view: SparkView) -> Iterator[str]:
@@ -250,7 +246,7 @@ _SECTIONS: Final[tuple[tuple[str, str], ...]] = (
     ("moves", "Last moves"),
 )
 _PAUSE_AFTER: Final = 100
-"""So many entries take less than a millisecond."""
+"""This many entries take less than a millisecond."""
 _DOCUMENTS: Final = ("/status.json", "/metrics", "/readyz", "/livez")
 
 

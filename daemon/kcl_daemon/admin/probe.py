@@ -21,7 +21,7 @@ _SHOWN_BYTES: Final = 500
 
 
 def probe(question: str, environment: Mapping[str, str], timeout_s: float = _PATIENCE_S) -> tuple[bool, str]:
-    """Returns whether the daemon is healthy, and its answer.
+    """Whether the daemon is healthy, and its answer.
 
     Without a port, a running process counts as healthy.
     """

@@ -92,10 +92,9 @@ class AdminServer:
             self._open.discard(conversation)
 
     def _make_room_for(self, newcomer: _ClientConnection) -> bool:
-        """If all connections are used, the one idle longest is closed.
+        """If all connections are used, close the one idle longest; no remote caller displaces a local one.
 
-        Otherwise remote callers could starve the probes. Probes are local, and a remote caller cannot
-        displace a local one.
+        Otherwise remote callers could starve the probes, which are local.
         """
         if len(self._open) < self.limits.max_connections:
             return True
@@ -161,7 +160,7 @@ class _ClientConnection:
 
     async def _request(self) -> AdminRequest | None:
         self.waits_since_s = self._server.clock.monotonic()
-        self._wants_body = True  # errors have a body, too
+        self._wants_body = True
         with self._server.clock.move_on_after(self._server.limits.head_within_s):
             head = await self._next_event()
             if not isinstance(head, h11.Request):
@@ -253,7 +252,7 @@ async def served(
     log: Log,
     metrics: MetricsRenderer | None = None,
 ) -> AsyncGenerator[None, None]:
-    """Serve while the context is open, if a port is set; raises ConfigurationError for a bad token file."""
+    """Serve while the context is open, if a port is set; ConfigurationError for a bad token file."""
     if settings.port is None:
         yield
         return
@@ -267,14 +266,14 @@ async def served(
 
 
 async def token_of(settings: AdminSettings) -> str | None:
-    """Raises ConfigurationError for a bad token file."""
+    """ConfigurationError for a bad token file."""
     if settings.token_file is None:
         return settings.token
     return await anyio.to_thread.run_sync(token_in, Path(settings.token_file), "adminTokenFile")
 
 
 def token_in(file: Path, name: str) -> str:
-    """`file` may be a pipe. Raises ConfigurationError if it has no valid token."""
+    """`file` may be a pipe. ConfigurationError if it has no valid token."""
     try:
         token = file.read_text("utf-8").strip()
     except (OSError, ValueError) as error:

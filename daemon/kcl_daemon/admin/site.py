@@ -1,4 +1,4 @@
-"""The paths of the status page, and who may ask: checked before anything is read.
+"""The paths of the status page, and who may ask.
 
 Rendering never blocks the event loop for long. `/status.json` is an API: fields are only added.
 """
@@ -27,7 +27,7 @@ from kcl_daemon.text import encodable
 
 TEXT: Final = "text/plain; charset=utf-8"
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
-"""These paths need no token; they answer only yes or no."""
+"""They need no token, and answer only yes or no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,11 @@ def plain(status: HTTPStatus, words: str, **headers: str) -> AdminResponse:
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
-    """Callers need no token if `token` is None."""
-
     address: str
     token: str | None = None
 
     def refusal(self, request: AdminRequest) -> AdminResponse | None:
-        """Returns None if the request is allowed."""
+        """None if the request is allowed."""
         if request.method not in {"GET", "HEAD"}:
             return plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed", Allow="GET, HEAD")
         if not self._is_our_name(request.host):
@@ -97,7 +95,7 @@ class AdminAccess:
 
 
 def host_name(host: str) -> str:
-    """Returns an empty name for an invalid header."""
+    """Empty for an invalid header."""
     if host.startswith("["):
         inside, bracket, rest = host[1:].partition("]")
         if not bracket or (rest and not _is_port(rest)):
@@ -172,13 +170,13 @@ def status_document(snapshot: Snapshot, history: ThroughputHistory, *, now_s: fl
 def _dumped(value: object) -> bytes:
     try:
         return orjson.dumps(value)
-    except orjson.JSONEncodeError:  # a lone surrogate in a text
+    except orjson.JSONEncodeError:
         plain = msgspec.to_builtins(value)
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def status_from(data: bytes) -> StatusDocument:
-    """Ignores unknown fields; raises NoStatus for another format."""
+    """Ignores unknown fields; NoStatus for another format."""
     try:
         status = msgspec.json.decode(data, type=StatusDocument)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -194,9 +192,9 @@ SLICE_S: Final = 0.002
 """Rendering pauses after this time."""
 LIVE_EVERY_S: Final = 2.0
 _PART_OF_A_CORE: Final = 0.002
-"""A viewer may cost this share of a core; slow pages reload less often."""
+"""A viewer's share of a core; slow pages reload less often."""
 _KEEP_S: Final = 1.0
-# A viewer's poll may come this early and still count as a sample.
+# A viewer's poll may be this early and still count as a sample.
 _EARLY_S: Final = 0.5
 
 
@@ -238,13 +236,13 @@ class AdminSite:
         }
 
     async def sample(self) -> None:
-        """Runs forever; samples more often while somebody views the page."""
+        """Runs forever. It samples more often while somebody views the page."""
         while True:
             self._note()
             await self._clock.sleep(LIVE_EVERY_S)
 
     def _note(self) -> None:
-        """Samples only if late, because viewers' snapshots are sampled, too."""
+        """Sample only if the last sample is old: viewers' snapshots are samples, too."""
         now_s = self._clock.monotonic()
         if self._history.is_due(now_s, late_s=self._every_s):
             self._history.remember(self._source.now(), now_s)

@@ -29,7 +29,6 @@ SHARD_END: Final = "SHARD_END"
 LATE_S: Final = 60.0
 """A shard further behind is in trouble."""
 MAX_DEPTH: Final = 8
-"""Deeper generations are not indented further."""
 
 
 class DisplayState(Enum):
@@ -236,7 +235,7 @@ WAIT_SHOWN_S: Final = 5.0
 
 
 def not_ready(snapshot: Snapshot) -> tuple[str, ...]:
-    """Returns nothing if the worker is ready."""
+    """Empty if the worker is ready."""
     return tuple(_reasons(snapshot))
 
 
@@ -276,7 +275,7 @@ def waits_for(shard: ShardView) -> str:
 
 
 def in_words(snapshot: Snapshot, states: Counter[DisplayState]) -> str:
-    """Leaves out figures that change all the time, for screen readers."""
+    """For screen readers, so it leaves out figures that change all the time."""
     held = len(snapshot.shards)
     shards = "1 shard" if held == 1 else f"{held} shards"
     trouble = "".join(
@@ -329,7 +328,7 @@ def leader_text(snapshot: Snapshot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StatusTable:
-    """Cells as text. `numbers` are right-aligned columns; `left_out` counts dropped rows."""
+    """`numbers` are right-aligned columns; `left_out` counts dropped rows."""
 
     title: str
     headings: tuple[str, ...]
@@ -385,7 +384,6 @@ MAX_MOVES: Final = 8
 
 
 def shard_cells(entry: ShardEntry) -> tuple[str, ...]:
-    """All but the name."""
     held, owner = entry.held, entry.owner or NONE
     progress = ("", "", "", "")
     if held is not None:
@@ -432,7 +430,7 @@ def child_cells(shard: ShardView) -> tuple[str, ...]:
 
 
 def stderr_of(shard: ShardView) -> tuple[str, ...]:
-    """The lines of a failed child stay until its successor makes progress."""
+    """Kept for a failed child until its successor makes progress."""
     if shard.failures:
         return shard.stderr_tail
     return () if shard.child is None else shard.child.stderr
@@ -472,7 +470,6 @@ def _number(value: float | None, form: str = "", unit: str = "") -> str:
 
 
 def spark_shard_table(view: SparkView) -> StatusTable:
-    """The shard that waits longest comes first."""
     shown = sorted(view.shards, key=lambda each: (-each.lag_s, each.shard_id))
     return replace(SPARK_SHARDS, rows=tuple(map(_spark_shard_cells, shown)))
 
@@ -497,7 +494,6 @@ class ThroughputHistory:
         self._polled_s: float | None = None
 
     def checked(self, now_s: float) -> None:
-        """Notes that somebody views the page."""
         self._polled_s = now_s
 
     def is_due(self, now_s: float, *, late_s: float = 0.0) -> bool:

@@ -101,9 +101,9 @@ def metric_title(name: MetricName) -> str:
 
 Sharing: TypeAlias = tuple[WorkerId, ...]
 _SPEAKING_PERCENT: Final = 5.0
-# An idle lease still weighs this part of the average: it may wake up, and many of them matter.
+# An idle lease still weighs this part of the average: it may wake up.
 _LEAST_WEIGHT: Final = 0.1
-# A worker with this part of a fair share shows by its own figures what a lease costs.
+# With this part of a fair share, a worker's own figures show what a lease costs.
 _TELLING_SHARE: Final = 0.25
 
 
@@ -322,12 +322,9 @@ def _count_leases(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceOptions:
-    """The leader's options count for all workers.
+    """The leader's options count for all workers; `config.balance` explains them.
 
     Args:
-        rebalance_threshold_percentage: a move needs a larger distance from the fair share.
-        dampening_percentage: the part of an excess that moves in one run, because figures lag.
-        allow_throughput_overshoot: the smallest lease may move even if it is larger than the excess.
         max_throughput_per_host_kbps: in KiB per second; a worker above it gets no more, but loses nothing.
         balance_this_run: workers report every 30 s, so do not balance twice on the same figures.
     """

@@ -1,9 +1,7 @@
 """The input and the output of an assignment strategy, and the handoffs of a stopping worker.
 
-Assignment by number of leases (KCL: LeaseCountBasedLeaseAssignmentDecider).
-
-Unlike KCL, which leaves workers idle (4 leases on 3 workers become 2, 2, 0), each lease goes to the worker
-with the fewest.
+Also assignment by number of leases (KCL: LeaseCountBasedLeaseAssignmentDecider). Unlike in KCL, no worker
+stays idle: each lease goes to the worker with the fewest.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ class Fleet:
     """The application as its leader sees it.
 
     Args:
-        abandoned: leases not renewed for the fail-over time.
+        abandoned: leases not renewed for the failover time.
         overdue: leases whose handoff takes too long.
         workers: live workers that may get leases; none that lets leases expire, unless known to live
             (`leases/expiry.py`).
@@ -73,7 +71,7 @@ class MoveKind(Enum):
     TAKE = "take"
     """Nobody reads the shard: take it at once, unless the lease has changed."""
     HANDOFF = "hand off"
-    """Its owner lives: ask it to finish, checkpoint and pass the lease on."""
+    """Its owner lives: ask it to finish, checkpoint and release the lease."""
     FORCE = "force"
     """Its owner did not finish the handoff in time: take it, although the owner still renews."""
 
@@ -110,9 +108,9 @@ class Strategy(Protocol):
 
 
 def handoffs_on_shutdown(fleet: Fleet, leaving_worker: WorkerId, place: Strategy) -> tuple[LeaseMove, ...]:
-    """One handoff for each lease of a stopping worker that finds a worker with room.
+    """One handoff for each lease of a stopping worker, if another worker has room.
 
-    `place` is the strategy for free leases; the stopping worker gets none. KCL just releases them.
+    `place` is the strategy for free leases. KCL only releases them.
     """
     mine = {
         lease.lease_key: lease
@@ -180,7 +178,7 @@ def _place(
 def _avoided(
     avoided_worker: WorkerId | None, fewest: list[tuple[int, WorkerId]], max_leases: int
 ) -> tuple[int, WorkerId] | None:
-    """The avoided worker gets the lease only if nobody else has room; push it back afterwards."""
+    """Push the avoided worker back afterwards."""
     if len(fewest) < 2 or fewest[0][1] != avoided_worker:
         return None
     first = heappop(fewest)
@@ -203,8 +201,7 @@ def _even_out(unfinished: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]
     heapify(fewest)
     heapify(most)
     moves: list[LeaseMove] = []
-    # A move only happens between workers that differ by two or more. So no donor becomes a receiver, and
-    # neither heap needs the other's changes.
+    # Only workers that differ by two or more exchange a lease, so no donor becomes a receiver.
     while most:
         least, to = fewest[0]
         negated, rank, donor = heappop(most)

@@ -4,8 +4,7 @@ Free leases first; then workers above their fair share by the threshold give lea
 same state always gives the same plan. Unlike in KCL:
 
 - A receiver's own figures decide what a lease costs it, and it must end lighter than the giver was, by half
-  the
-  threshold. So the higher load of the two falls with each move, and balancing ends.
+  the threshold. So the higher load of the two falls with each move, and balancing ends.
 - Dampening ends within four thresholds of the fair share.
 - A worker keeps its last lease with traffic: without one it shows no figures.
 - Leases under a tenth of the average do not move for load.
@@ -34,7 +33,7 @@ _MIN_KBPS: Final = 1.0
 _MAX_CANDIDATES: Final = 8
 # In thresholds; dampening would only prolong the end.
 _NEAR: Final = 4
-# A worker within the threshold helps only if it is this part of the threshold above its share.
+# A worker within the threshold helps only if it is above its share by this part of the threshold.
 _HELPING: Final = 0.5
 
 _Queue: TypeAlias = list[tuple[float, int, WorkerId, WorkerLoad]]
@@ -121,7 +120,7 @@ def level_lease_counts(
 ) -> list[LeaseMove]:
     """Balance by number on one host; arguments as for `fill_empty_workers`.
 
-    Each move makes two numbers differ less, so it ends whatever the figures say.
+    Each move makes two numbers differ less, so it ends.
     """
     givers = _givers(state, fleet, placed, felt_only=False)
     moves: list[LeaseMove] = []
@@ -302,7 +301,7 @@ def _drop_full(best: list[_Room], fleet: Fleet, options: BalanceOptions) -> None
 
 
 def _avoided(lease: Lease, best: list[_Room], fleet: Fleet, options: BalanceOptions) -> _Room | None:
-    """The avoided worker gets the lease only if nobody else has room; push it back afterwards."""
+    """As in `plan`."""
     if best[0][2] != fleet.avoided_worker(lease):
         return None
     first = heappop(best)

@@ -1,6 +1,7 @@
-"""Endpoints and credentials from the SDK for the daemon's own transport, direct or through an HTTP proxy.
+"""Endpoints and credentials from the SDK for the daemon's own transport, direct or by an HTTP proxy.
 
-HTTPS_PROXY, HTTP_PROXY and NO_PROXY select a proxy; then the SDK's HTTP client sends the requests in threads.
+HTTPS_PROXY, HTTP_PROXY and NO_PROXY select a proxy; then the SDK's HTTP client sends the requests in
+threads.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class AwsAccess:
         )
 
     async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
-        """The SDK is asked once per operation and ARN."""
+        """Asks the SDK once per operation and ARN."""
         key = (operation, *map(parameters.get, _ADDRESSING))
         found = self._targets.get(key)
         if found is None:
@@ -87,7 +88,7 @@ class AwsAccess:
         return found
 
     async def keys(self) -> AccessKeys:
-        """While one call renews the credentials, the others use those that are still valid."""
+        """While one call renews the credentials, others use those that are still valid."""
         credentials, known = self._credentials, self._keys
         if known is not None and not isinstance(credentials, RefreshableCredentials):
             return known
@@ -165,7 +166,6 @@ _PIECE_BYTES: Final = 64 * 1024
 
 
 def proxies_for(target: ServiceEndpoint) -> dict[str, str]:
-    """Empty: no proxy applies."""
     proxies = cast("Mapping[str, str]", get_environ_proxies(target.url))
     scheme = "https" if target.is_tls else "http"
     return {scheme: proxies[scheme]} if scheme in proxies else {}

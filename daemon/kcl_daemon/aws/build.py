@@ -60,7 +60,7 @@ def build_schemas(clients: Clients) -> Schemas | None:
 async def open_kinesis_client(
     clients: Clients, clock: Clock, *, on_date: Callable[[float], None] | None = None
 ) -> AsyncGenerator[AwsJsonClient, None]:
-    """Kinesis over the daemon's own transport. `on_date` now and then receives the service's epoch time."""
+    """Over the daemon's own transport. `on_date` now and then receives the service's epoch time."""
     access = AwsAccess(clients.of_kinesis, clients.limiters.kinesis)
     async with open_client(
         access, KINESIS_API, clock, ca_bundle=clients.ca_bundle, on_date=on_date
@@ -72,7 +72,7 @@ async def open_kinesis_client(
 async def open_update_item(clients: Clients, clock: Clock) -> AsyncGenerator[UpdateItem | None, None]:
     """The fast way to renew leases and write checkpoints, on its own connections.
 
-    Yields None if DynamoDB endpoints must be discovered: only the SDK can do that.
+    None if DynamoDB endpoints must be discovered: only the SDK can do that.
     """
     if clients.discovers_dynamodb:
         yield None

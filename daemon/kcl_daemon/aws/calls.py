@@ -65,7 +65,6 @@ _CREDENTIALS: Final = (
     TokenRetrievalError,
     UnknownCredentialError,
 )
-# All that the SDK raises.
 SDK_ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError, HTTPError, OSError)
 
 
@@ -185,7 +184,7 @@ class TableLimiters:
 
 
 class CallLimiters:
-    """Made once for all adapters of a daemon (`Clients.limiters`)."""
+    """One for all adapters of a daemon (`Clients.limiters`)."""
 
     def __init__(self) -> None:
         reads = CallLimiter(_READS, not_found=TableNotFound)

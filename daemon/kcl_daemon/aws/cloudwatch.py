@@ -1,7 +1,7 @@
 """`CloudWatch` over the daemon's own transport, at a fraction of the SDK's CPU.
 
 It has its own connections, so metrics never delay a lease write. The SDK's client only finds endpoint and
-credentials; it is made at the first call to save memory.
+credentials.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from kcl_daemon.transport.pool import AccessKeys, Parameters, ServiceEndpoint
 _OPERATION: Final = "PutMetricData"
 _API: Final = JsonApi("GraniteServiceVersion20100801.", AwsError, "application/x-amz-json-1.0")
 _CALLS: Final = 1
-# As the SDK does. The fastest level already shrinks a body to a thirtieth.
+# As the SDK. The fastest level already shrinks a body to a thirtieth.
 _PACKED_FROM_BYTES: Final = 10_240
 _GZIP_BITS: Final = 31
 
-# A small request spares the SDK a look at the large one; the endpoint is the same.
+# A small request spares the SDK the large one; the endpoint is the same.
 _SOME: Final[Parameters] = {"Namespace": "any", "MetricData": [{"MetricName": "any"}]}
 
 
@@ -79,7 +79,7 @@ def datum(statistic: Statistic) -> MetricDatum:
 
 
 class LazyAccess:
-    """Makes the client at first use. `make` runs in a thread and may raise AwsError."""
+    """`make` runs in a thread at first use, and may raise AwsError."""
 
     def __init__(self, make: Callable[[], ServiceClient], limiter: CallLimiter) -> None:
         self._make = make
@@ -124,7 +124,7 @@ class LazyAccess:
 async def open_cloudwatch(
     settings: Settings, clients: Clients, clock: Clock, log: Log
 ) -> AsyncGenerator[AwsCloudWatch | None, None]:
-    """Yield None if metrics are off.
+    """None if metrics are off.
 
     Also None if Kinesis is a local endpoint (no TLS) and CloudWatch is not.
     """

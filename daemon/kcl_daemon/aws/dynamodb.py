@@ -1,6 +1,7 @@
 """`Table` and `Transactions` over DynamoDB: rows, conditions and updates as attributes and expressions.
 
-Must agree with `kcl_daemon.leases.row`. Attributes of foreign types (NULL, BOOL, NS, BS) are left out of rows read and stay in the table.
+Must agree with `kcl_daemon.leases.row`. Attributes of foreign types (NULL, BOOL, NS, BS) are not read, and
+stay in the table.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _EXPONENT_MIN: Final = -130
 
 
 def encode_row(row: Row) -> dict[str, AttributeValueTypeDef]:
-    """Raise InvalidRequest, which names the attribute, if DynamoDB cannot store the row."""
+    """InvalidRequest, which names the attribute, if DynamoDB cannot store the row."""
     return {name: encode(value, name) for name, value in row.items()}
 
 
@@ -94,7 +95,7 @@ def decode_row(item: Mapping[str, AttributeValueTypeDef]) -> dict[str, Value]:
 
 
 def decode(attribute: AttributeValueTypeDef) -> Iterator[Value]:
-    """Yield nothing if the type is foreign."""
+    """Nothing if the type is foreign."""
     match cast("Mapping[str, object]", attribute):
         case {"S": str(text)}:
             yield text
@@ -114,7 +115,7 @@ def decode(attribute: AttributeValueTypeDef) -> Iterator[Value]:
 
 
 def number(value: int | Decimal) -> int | Decimal:
-    """Return an int if the number is whole, else a Decimal."""
+    """An int if the number is whole."""
     return int(value) if isinstance(value, int) or value == value.to_integral_value() else value
 
 
@@ -179,7 +180,7 @@ def update_expression(update: RowUpdate, placeholders: Placeholders, *, key_attr
 
 
 def check_update(update: RowUpdate, *, key_attribute: str) -> None:
-    """Raise InvalidRequest if an attribute changes twice, the key changes, or the key is missing."""
+    """InvalidRequest if an attribute changes twice, the key changes, or the key is missing."""
     check_key(update.key, key_attribute=key_attribute)
     seen: set[str] = {key_attribute}
     for attribute in _changed(update):
@@ -192,7 +193,7 @@ def check_update(update: RowUpdate, *, key_attribute: str) -> None:
 
 
 def check_key(key: object, *, key_attribute: str) -> str:
-    """Raise InvalidRequest if the key is no text or empty."""
+    """InvalidRequest if the key is no text or empty."""
     if not isinstance(key, str) or not key:
         raise InvalidRequest(f"{key_attribute} must be a text that is not empty, not {key!r:.80}")
     return key
@@ -252,7 +253,7 @@ def http_update_item(caller: AwsJsonClient) -> UpdateItem:
 
 
 def condition_failed(refusal: ErrorResponse, operation: str) -> AwsError | None:
-    """Return None if the refusal has another reason."""
+    """None if the refusal has another reason."""
     if refusal.code != _CONDITION_FAILED:
         return None
     try:
@@ -289,13 +290,11 @@ def _attribute(raw: object) -> object:
             return raw
 
 
-# The error of a missing or unfinished index has only these words to tell it from others.
+# Only these words of the error tell a missing or unfinished index from other faults.
 _INDEX_WORDS: Final = ("specified index", "global secondary index")
 
 
 class DynamoTable(TableAdmin):
-    """Without `update_item` the SDK makes that call too."""
-
     def __init__(
         self,
         spec: TableSpec,
@@ -324,7 +323,7 @@ class DynamoTable(TableAdmin):
         return None if item is None else decode_row(item)
 
     async def scan(self) -> list[Row]:
-        """One call per page lets other calls run in between."""
+        """One call per page, so that other calls run in between."""
         rows: list[Row] = []
         request: ScanInputTypeDef = {"TableName": self.name}
         while True:
@@ -338,7 +337,7 @@ class DynamoTable(TableAdmin):
             request["ExclusiveStartKey"] = last_key
 
     async def owned_keys(self, owner: str) -> list[str]:
-        """Raise TableNotFound if the index is missing or unfinished."""
+        """TableNotFound if the index is missing or unfinished."""
         if not self._spec.has_owner_index:
             raise TableNotFound(f"table {self.name} has no index by owner", operation="Query")
         keys: list[str] = []
@@ -404,7 +403,7 @@ class DynamoTable(TableAdmin):
         return {self.key_attribute: {"S": check_key(key, key_attribute=self.key_attribute)}}
 
     async def _refused(self, key: str, refused: ConditionFailed) -> WriteResult:
-        """Some endpoints omit the row from the refusal; then it is read."""
+        """Some endpoints omit the row from the refusal."""
         row = await self.get(key) if refused.item is None else decode_row(refused.item)
         return WriteResult(applied=False, row=row)
 
@@ -458,7 +457,7 @@ class DynamoTransactions:
 
 
 def check_parts(parts: Sequence[TablePart]) -> None:
-    """Raise InvalidRequest for no or too many parts, two parts on one row, or a missing key."""
+    """InvalidRequest for no or too many parts, two parts on one row, or a missing key."""
     if not 1 <= len(parts) <= MAX_PARTS:
         raise InvalidRequest(
             f"a transaction has 1 to {MAX_PARTS} parts, not {len(parts)}", operation=_TRANSACTIONS_OPERATION

@@ -35,7 +35,7 @@ class DeadLetterClient(Protocol):
 
 
 class RemoteDeadLetters:
-    """In a queue or stream. A letter that is too large is refused with InvalidRequest."""
+    """A letter that is too large is refused with InvalidRequest."""
 
     def __init__(self, operation: str, send: Callable[[DeadLetter], object]) -> None:
         self._operation = operation
@@ -86,7 +86,7 @@ def _client(destination: DeadLetterDestination, endpoints: Endpoints) -> DeadLet
             parts = urlsplit(destination.address)
             address: str | None = f"{parts.scheme}://{parts.netloc}"
         else:
-            # The configured endpoint does not serve other regions.
+            # The configured endpoint serves one region.
             here = destination.region_name in {None, services.region_name("kinesis")}
             address = endpoints.kinesis if here else None
         made = services.client_for(

@@ -1,6 +1,6 @@
 """The SDK's clients: endpoints, credentials, timeouts. Nothing is retried here.
 
-Uses botocore without boto3, to save memory and time. Its client of Kinesis only finds the endpoint.
+Uses botocore without boto3, to save memory and time.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _PARTS: Final = {
 
 
 def session_as(providers: tuple[CredentialsProvider, ...], region_name: str) -> botocore.session.Session:
-    """Take the first of these providers with credentials; empty: botocore's own chain.
+    """Use the first of these providers with credentials; without any, botocore's own chain.
 
     `region_name` is for roles without a region.
     """
@@ -104,7 +104,7 @@ class _RoleProvider(CredentialProvider):
         self._region_name = role.region_name or region_name
 
     def load(self) -> Credentials | None:
-        """Return None if there are no credentials to assume the role with."""
+        """None if there are no credentials to assume the role with."""
         session = botocore.session.get_session()
         source = session.get_credentials()
         if source is None:
@@ -149,7 +149,7 @@ class ServiceClient:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """The clients of one daemon; thread-safe. Renewing credentials may block."""
+    """Thread-safe. Renewing credentials may block."""
 
     kinesis: KinesisClient
     dynamodb: DynamoDBClient
@@ -216,7 +216,7 @@ def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
 
 
 class Services:
-    """Sessions and clients by the settings. Every method may block and raise `SDK_ERRORS`."""
+    """Every method may block and raise `SDK_ERRORS`."""
 
     def __init__(self, endpoints: Endpoints) -> None:
         credentials = endpoints.credentials
@@ -245,12 +245,12 @@ class Services:
         return found
 
     def region_name(self, service: Service) -> str:
-        """Raise ConfigurationError if none is configured, Unavailable if the instance metadata fails."""
+        """ConfigurationError if none is configured, Unavailable if the instance metadata fails."""
         own = self._settings[service][1].region_name or self._common_region
         return own or _region_name(botocore.session.get_session())
 
     def credentials(self, service: Service) -> Credentials:
-        """Raise AccessDenied if there are none."""
+        """AccessDenied if there are none."""
         found = self.session(service).get_credentials()
         if found is None:
             asked = self._settings[service][2]
@@ -259,7 +259,7 @@ class Services:
         return found
 
     def discovers(self, service: Service) -> bool:
-        """Return False if an endpoint is configured."""
+        """False if an endpoint is configured."""
         address, own, _ = self._settings[service]
         if address is not None:
             return False
@@ -395,7 +395,7 @@ def caller_identity(endpoints: Endpoints) -> str:
 
 def _config(connections: int) -> Config:
     return Config(
-        # One attempt: a repeated conditional write would meet its own effect. Callers retry.
+        # A repeated conditional write would meet its own effect. Callers retry.
         retries={"total_max_attempts": 1, "mode": "standard"},
         connect_timeout=_CONNECT_TIMEOUT_S,
         read_timeout=_READ_TIMEOUT_S,
@@ -406,7 +406,6 @@ def _config(connections: int) -> Config:
 
 
 def refused(error: Exception) -> AwsError | ConfigurationError:
-    """Settings or credentials are wrong if a client cannot be made."""
     if isinstance(error, BotoCoreError):
         translated_error = translated(error, operation="", not_found=AwsError)
         if isinstance(translated_error, AccessDenied):

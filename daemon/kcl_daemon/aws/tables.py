@@ -1,4 +1,4 @@
-"""Finds, checks, creates and extends our DynamoDB tables as Java workers do. KCL: DynamoDBLeaseSerializer."""
+"""Finds, checks, creates and extends our tables as Java workers do (KCL: DynamoDBLeaseSerializer)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """What a table must be; with `has_owner_index`, it has the index by lease owner."""
+    """With `has_owner_index`, the table has the index by lease owner."""
 
     name: str
     key_attribute: str
@@ -101,7 +101,7 @@ def state_of(spec: TableSpec, table: TableDescriptionTypeDef) -> TableState:
 
 
 def check_definition(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
-    """Raise ConfigurationError if the key of the table or of our index differs."""
+    """ConfigurationError if the key of the table or of our index differs."""
     check_table_key(spec, table)
     index = _owner_index(table) if spec.has_owner_index else None
     if index is None:
@@ -116,7 +116,7 @@ def check_definition(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
 
 
 def check_table_key(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
-    """Raise ConfigurationError if the key differs."""
+    """ConfigurationError if the key differs."""
     expected = [(spec.key_attribute, "S", "HASH")]
     keys = _keys(table, table.get("KeySchema", []))
     if keys != expected:
@@ -188,8 +188,6 @@ _PENDING_STATUSES: Final[TableDescriptionTypeDef] = {"TableStatus": "CREATING"}
 
 
 class TableAdmin:
-    """The table itself, not its rows."""
-
     def __init__(
         self,
         spec: TableSpec,
@@ -206,7 +204,7 @@ class TableAdmin:
         self._ready_within_s = ready_within_s
 
     async def describe(self) -> TableState | None:
-        """Raise ConfigurationError if the table has another key."""
+        """ConfigurationError if the table has another key."""
         table = await self._describe()
         if table is None:
             return None

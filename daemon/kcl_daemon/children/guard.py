@@ -1,9 +1,8 @@
 """Kills the children of a daemon that was itself killed: one small shell process per daemon.
 
-It reads process group numbers from a pipe that only the daemon writes. When the pipe ends, the daemon is
-gone: children get one second after the end of their stdin, then their groups are killed.
-A parent-death signal reaches only the child, is lost on some execs, and must be set between fork and exec,
-where Python with threads may not run.
+It reads process group numbers from a pipe that only the daemon writes. The pipe ends with the daemon; one
+second later the groups are killed. A parent-death signal would reach only the child, is lost on some execs,
+and must be set between fork and exec, where Python with threads may not run.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Guard:
         return None if self._process is None else self._process.pid
 
     def watch(self, group: int) -> None:
-        """Watch a new child's group. Never raises; the first call takes a millisecond."""
+        """Never raises; the first call takes a millisecond."""
         self._groups.add(group)
         if self._process is None:
             self._start()
@@ -97,7 +96,7 @@ class Guard:
             return
         try:
             os.write(self._pipe, line.encode("ascii"))
-        except OSError as error:  # it ended or does not read: a new guard gets all groups
+        except OSError as error:  # it ended or does not read; a new guard gets all groups
             self._log.warning("guard_replaced", pid=self._process.pid, error=str(error))
             self._process.kill()
             process = self._close_pipe()

@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint
 
 from kcl_daemon.ports import Log, LogLevel, at_level
 
-# For long lines 256 KiB need half the CPU of the default 64 KiB; an unprivileged user may have 256 such pipes.
+# Long lines need half the CPU of the default 64 KiB; an unprivileged user may have 256 such pipes.
 STDIN_PIPE_BYTES = 256 * 1024
 
 
@@ -26,7 +26,7 @@ class PipeWriter:
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
-        # A user with too many large pipes is refused: slower, not wrong.
+        # A user with too many large pipes is refused.
         with contextlib.suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, STDIN_PIPE_BYTES)
         self._fd: int | None = fd
@@ -76,7 +76,7 @@ class PipeReader:
 
     async def receive(self, max_bytes: int) -> bytes:
         """The next piece as soon as there is one; empty at the end or when closed. Cancelling loses nothing."""
-        await checkpoint()  # a writer that never pauses must not starve other tasks
+        await checkpoint()  # a fast writer must not starve other tasks
         while self._fd is not None and self._unread_bytes != 0:
             most = max_bytes if self._unread_bytes is None else min(max_bytes, self._unread_bytes)
             try:
@@ -110,7 +110,7 @@ def _bytes_in_pipe(fd: int) -> int:
 MAX_LINE_BYTES = 16 * 1024
 TAIL_LINES = 20
 _READ_BYTES = 16 * 1024
-# A log event takes 10 to 50 microseconds, so a flood delays other tasks by a few milliseconds at most.
+# A log event takes 10 to 50 microseconds, so other tasks wait a few milliseconds at most.
 _LINES_PER_TURN = 64
 
 
@@ -122,7 +122,7 @@ class LineCutter:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[str]:
-        """The completed lines, without LF or CRLF; undecodable bytes become U+FFFD."""
+        """Completed lines, without LF or CRLF; undecodable bytes become U+FFFD."""
         *whole, self._rest = (self._rest + piece).split(b"\n")
         lines: list[str] = []
         for line in whole:
@@ -157,7 +157,7 @@ class StderrPassThrough:
         return tuple(self._tail)
 
     async def run(self) -> None:
-        """Log until the pipe ends. If cancelled, the rest is dropped."""
+        """If cancelled, the rest is dropped."""
         lines = LineCutter()
         try:
             while piece := await self._pipe.receive(_READ_BYTES):

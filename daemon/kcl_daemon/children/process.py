@@ -1,8 +1,7 @@
 """Child processes, from start to reaping, behind the ports `Child` and `Children`.
 
-A child leads a process group with its own process id as number; the kernel keeps the number until the leader
-is reaped. So signals go out only before that, the rest of the group is killed just before it, and no await
-comes in between.
+A child leads a process group of the same number, which the kernel keeps until the leader is reaped. So
+signals are sent only before that. The rest of the group is killed just before it, with no await in between.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ def _block_until_ended(pid: int) -> None:
 
 
 _RECEIVE_BYTES = 64 * 1024
-# A killed process lasts longer only if it hangs in the kernel (a dead network file system).
+# A killed process lasts longer only if it hangs in the kernel.
 _KILL_PATIENCE_S = 5.0
 
 
@@ -155,7 +154,6 @@ class ProcessChild:
 
     @property
     def stderr_tail(self) -> tuple[str, ...]:
-        """The last 20 lines of stderr, oldest first; complete after `wait` returns."""
         return self._stderr.tail
 
     async def send(self, line: bytes) -> None:
@@ -190,7 +188,7 @@ class ProcessChild:
         self._group.signal(signal.SIGKILL)
 
     async def aclose(self) -> None:
-        """Kill, reap and close within a few seconds, shielded from cancellation; safe to repeat."""
+        """Takes a few seconds at most, shielded from cancellation; safe to repeat."""
         self.kill()
         patience = self._clock.move_on_after(_KILL_PATIENCE_S)
         patience.shield = True
@@ -208,7 +206,7 @@ class ProcessChild:
         async with create_task_group() as tasks:
             tasks.start_soon(self._stderr.run)
             await self._group.reaped()
-            # Do not wait for end of file: a process that left the group may hold the pipes open.
+            # Do not wait for the pipes' end: a process that left the group may hold them open.
             self._stdin.close()
             self._stdout.finish()
             self._stderr_pipe.finish()
@@ -272,7 +270,7 @@ class ProcessChildren:
         With several streams the environment names stream and shard (`KCL_STREAM_NAME`, `KCL_STREAM_ARN`,
         `KCL_SHARD_ID`).
         """
-        # A start blocks the event loop for a moment: let other tasks run in between.
+        # A start blocks the event loop for a moment.
         await checkpoint()
         assert self._tasks is not None, "children are started inside `async with`"
         child = ProcessChild(

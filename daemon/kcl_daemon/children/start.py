@@ -1,7 +1,7 @@
 """Starts a child program as the Java daemon does: account, kernel limits, environment, and clear errors.
 
-`childInheritCredentials=false` removes AWS access from the environment only. A child of the same user can
-still read the daemon's `/proc` entry and files: give an untrusted child its own `childUser`.
+`childInheritCredentials=false` removes AWS access from the environment only: a child of the same user can
+still read the daemon's `/proc` entry and files.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SAME_AS_DAEMON: Final = ChildOptions()
 
 
 def options_of(settings: ChildSettings) -> ChildOptions:
-    """Raises ChildStartFailed for an unknown or forbidden user, or if this system has no such limits."""
+    """ChildStartFailed for an unknown or forbidden user, or if this system has no such limits."""
     wanted = (
         (resource.RLIMIT_AS, settings.memory_limit_bytes),
         (resource.RLIMIT_NOFILE, settings.open_files_limit),
@@ -78,7 +78,7 @@ def options_of(settings: ChildSettings) -> ChildOptions:
 
 
 def account_of(text: str) -> ChildAccount | None:
-    """The account of `USER` or `USER:GROUP`, None if it is our own; ChildStartFailed if unknown or forbidden."""
+    """None if it is our own account; ChildStartFailed if unknown or forbidden."""
     user, colon, group = text.partition(":")
     entry = _user(user)
     uid = int(user) if entry is None else entry.pw_uid
@@ -101,7 +101,7 @@ def account_of(text: str) -> ChildAccount | None:
 
 
 def _check_id(text: str, *numbers: int) -> None:
-    """A too large number means "no change" to the kernel or does not fit."""
+    """A number that is too large means "no change" to the kernel, or does not fit."""
     for number in numbers:
         if number > MAX_ID:
             raise ChildStartFailed(
@@ -139,7 +139,7 @@ def _group(name: str, text: str) -> int:
 
 
 _PREFIX: Final = "AWS_"
-# Location and behaviour of SDKs. Any other AWS_ variable may be or lead to a credential, now or in future SDKs.
+# Location and behaviour of SDKs. Any other AWS_ variable may lead to a credential.
 _HARMLESS: Final = frozenset(
     {
         "AWS_CA_BUNDLE",
@@ -159,7 +159,7 @@ _ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
 # Headers of the OTLP exporter may hold a key.
 _OTLP_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 _OTLP_HEADERS: Final = "HEADERS"
-# It opens the status page; compared in the normal form of property names.
+# Opens the status page; compared in the normal form of property names.
 _ADMIN_TOKEN: Final = "kcladmintoken"  # noqa: S105 - the name of the variable
 STREAM_NAME: Final = "KCL_STREAM_NAME"
 STREAM_ARN: Final = "KCL_STREAM_ARN"
@@ -203,7 +203,7 @@ _FIRST_LINE_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class StartedProcess:
-    """A process in its own session, and our ends of its pipes (close-on-exec, still blocking)."""
+    """Our ends of the pipes are close-on-exec and still blocking."""
 
     process: subprocess.Popen[bytes]
     stdin: int

@@ -73,10 +73,7 @@ def leases_of(leases: Iterable[Lease], stream: str | None, settings: Settings) -
 
 
 async def chosen_stream(settings: Settings, stream: str | None, streams: Streams) -> StreamRef:
-    """The one stream that a command acts on; its `identity` is None in single-stream mode.
-
-    Raises NotChanged if the choice is missing or wrong.
-    """
+    """`identity` is None in single-stream mode. NotChanged if the choice is missing or wrong."""
     if not isinstance(streams, MultiStreamTracker):
         if stream is not None and stream not in (settings.stream_name, settings.stream_arn):
             raise NotChanged(f"this application reads {stream_text(settings)}, not {stream}")

@@ -1,6 +1,6 @@
 """`kcl-daemon check`: explains a properties file; with --with-aws it also asks AWS.
 
-It changes nothing in AWS. It tries a permission to write with a write whose condition cannot hold, and lists
+It changes nothing in AWS. It tries a write permission with a write whose condition cannot hold, and lists
 the calls that it cannot try.
 """
 
@@ -73,14 +73,14 @@ _ANOTHER: Final = (
 
 
 def not_tried(what: str, why: str) -> Finding:
-    """A finding that counts as good, but says that it was not tried."""
+    """Counts as good."""
     return True, masked(on_one_line(f"{what}{_NOT_TRIED}{why}"))
 
 
 async def try_check(
     findings: list[Finding], what: str, attempt: Callable[[], Awaitable[_Result]]
 ) -> _Result | None:
-    """Returns None, and adds a finding, if AWS refuses."""
+    """None, with a new finding, if AWS refuses."""
     try:
         return await attempt()
     except (AwsError, ConfigurationError) as error:
@@ -202,7 +202,6 @@ def _consumer(found: StreamConsumer | None, called: str, *, registers: bool) -> 
     ]
 
 
-# No row has this key.
 _NO_ROW: Final = "kcl-daemon check"
 _NO_SCHEMA: Final = "00000000-0000-0000-0000-000000000000"
 _NEVER: Final = (Equals("kcl-daemon-check", "never"),)
@@ -211,8 +210,8 @@ _NEVER: Final = (Equals("kcl-daemon-check", "never"),)
 async def check_services(settings: Settings) -> list[Finding]:
     """Make all checks.
 
-    Raises ConfigurationError for an unusable region, profile or endpoint, Unavailable if the instance
-    metadata has no region, AccessDenied without credentials.
+    ConfigurationError for an unusable region, profile or endpoint, Unavailable if the instance metadata has
+    no region, AccessDenied without credentials.
     """
     async with (
         open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
@@ -252,7 +251,6 @@ def _streams(settings: Settings) -> tuple[StreamRef, ...]:
 
 
 async def table_findings(table: Table, *, indexed: bool) -> list[Finding]:
-    """A missing table is not an error."""
     findings: list[Finding] = []
     state = await try_check(findings, f"table {table.name}", table.describe)
     if state is None:
@@ -324,7 +322,7 @@ _SENTENCES: Final = {
 _SCRIPTS: Final = frozenset(
     {".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".sh", ".php", ".lua", ".r", ".jar", ".dll"}
 )
-# After these options comes code or a module, not a script.
+# Code or a module follows these options, not a script.
 _IN_PLACE_OF_A_SCRIPT: Final = frozenset({"-m", "-c", "-e", "--eval"})
 
 
@@ -341,7 +339,6 @@ def verdict_of(*, errors: int = 0, warnings: int = 0, not_tried: int = 0, asked_
 
 
 def count_findings(findings: Sequence[Finding]) -> tuple[int, int]:
-    """Errors, and what was not tried."""
     errors = sum(not good for good, _ in findings)
     return errors, sum(good and _NOT_TRIED in text for good, text in findings)
 
@@ -360,7 +357,7 @@ def sentence(notice: Notice, file: str) -> str:
 
 
 def missing_script(command: Sequence[str], exists: Callable[[str], bool]) -> str | None:
-    """Returns the script of a command such as `python3 consumer.py` if it is missing."""
+    """The script of a command such as `python3 consumer.py`, if it is missing."""
     for argument in command[1:]:
         if argument in _IN_PLACE_OF_A_SCRIPT:
             return None

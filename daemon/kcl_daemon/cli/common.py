@@ -160,7 +160,7 @@ def with_file(command: _Command) -> _Command:
 
 
 def with_settings(command: Callable[..., object]) -> Callable[..., object]:
-    """Calls a command with the settings of the file that is given; exits with code 2 if it is not usable."""
+    """Calls a command with the settings of its file; exits with code 2 if the file is not usable."""
 
     @wraps(command)
     def called(*, file: Path | None, properties_file: Path | None, **others: object) -> object:
@@ -191,7 +191,7 @@ def chosen_file(file: Path | None, properties_file: Path | None) -> Path:
 
 
 def load_file(file: Path, environment: Mapping[str, str] = os.environ) -> Loaded:
-    """As the daemon reads it on this host; raises ConfigurationError."""
+    """As the daemon reads it on this host; ConfigurationError."""
     return load(file, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=environment)
 
 
@@ -214,7 +214,7 @@ def refuse(error: ConfigurationError) -> NoReturn:
 
 
 def run(act: Callable[[], Awaitable[_Result]]) -> _Result:
-    """Run `act`; a `KclError` ends the process with one line on stderr and an exit code."""
+    """A `KclError` ends the process with one line on stderr and an exit code."""
     try:
         return anyio.run(act)
     except Exception as error:  # a task group raises exception groups

@@ -34,10 +34,7 @@ _MAKING: Final = ("CreateTable", "DescribeTable")
 def build_policy(
     settings: Settings, services: tuple[Service, ...], *, account: str | None = None
 ) -> dict[str, Any]:
-    """The policy document.
-
-    `account` owns the tables and the streams given by name; None: any.
-    """
+    """`account` owns the tables and the streams given by name; None: any."""
     statements: list[dict[str, Any]] = []
     if "kinesis" in services:
         statements += _kinesis(settings, account)
@@ -45,7 +42,7 @@ def build_policy(
     if "dynamodb" in services:
         statements += _dynamodb(settings, account)
     if "glue" in services and settings.schemas.are_resolved:
-        # A record header names a version only, not its schema.
+        # A record's header names only a version, not its schema.
         statements.append(_statement("ReadSchemas", "glue", ("GetSchemaVersion",), ["*"]))
     if "cloudwatch" in services:
         statements += _cloudwatch(settings)

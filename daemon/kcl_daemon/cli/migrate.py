@@ -46,7 +46,7 @@ from kcl_daemon.text import numbered, on_one_line
 
 _Result = TypeVar("_Result")
 
-# A race is lost only to a concurrent write; five in a row are unlikely.
+# A race is lost only to a concurrent write.
 _MAX_LOST_RACES: Final = 5
 
 
@@ -57,10 +57,9 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MigrationStatus:
-    """The migrations to 3.x and to a single table.
+    """`version` and `move` are a `StateRefusal` if the row is unreadable.
 
-    `version` and `move` are a `StateRefusal` if the row is unreadable. `workers` have the age of their rows in
-    seconds; those older than `active_s` do not count.
+    `workers` have the age of their rows in seconds; those older than `active_s` do not count.
     """
 
     version: VersionRow | StateRefusal | None
@@ -115,7 +114,7 @@ async def _version(tables: Tables) -> VersionRow | StateRefusal | None:
 
 
 async def decide(tables: Tables, direction: Direction, *, clock: Clock) -> VersionChange:
-    """Raises NotChanged if the rules forbid the change."""
+    """NotChanged if the rules forbid the change."""
     stored = await _version(tables)
     rule = rollback if direction is Direction.ROLLBACK else rollforward
     decided = rule(stored, now_ms=clock.wall_ms(), key_attribute=tables.coordinator.key_attribute)

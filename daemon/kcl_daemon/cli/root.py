@@ -1,6 +1,6 @@
 """The `kcl-daemon` program: commands, options, help and exit codes.
 
-A first word that is a file or an option belongs to `run`; a Java command line for MultiLangDaemon works, too.
+A first word that is a file or an option belongs to `run`; so does a Java command line for MultiLangDaemon.
 `helper` replaces `amazon_kclpy_helper.py`, Node's `kcl-bootstrap` and .NET's `Bootstrap`.
 
 Commands are imported only when they run, so `--help` stays fast.
@@ -32,10 +32,7 @@ class ExtraMissing(click.ClickException):
 
 
 class LaterCommand(NamedTuple):
-    """A command that is imported when called.
-
-    `where` is `package.module:attribute`; `modules` are the top-level packages of `extra`.
-    """
+    """`where` is `package.module:attribute`; `modules` are the top-level packages of `extra`."""
 
     where: str
     summary: str
@@ -44,7 +41,7 @@ class LaterCommand(NamedTuple):
 
 
 def load_command(name: str, later: LaterCommand) -> click.Command:
-    """Raises ExtraMissing, which says how to install the extra."""
+    """ExtraMissing says how to install the extra."""
     missing = [module for module in later.modules if importlib.util.find_spec(module) is None]
     if missing:
         raise ExtraMissing(
@@ -70,7 +67,7 @@ class NoSuchCommand(click.UsageError):
 
 
 class CommandGroup(click.Group):
-    """A group in which options and files, and Java's command line, belong to the default command."""
+    """A group whose default command takes options, files and Java's command line."""
 
     def __init__(
         self,
@@ -82,7 +79,7 @@ class CommandGroup(click.Group):
         epilog: str,
         params: list[click.Parameter],
     ) -> None:
-        shown = {"help_option_names": ["-h", "--help"]}  # subcommands inherit it
+        shown = {"help_option_names": ["-h", "--help"]}
         super().__init__(
             name, help=help, epilog=epilog, params=params, context_settings=shown, no_args_is_help=True
         )
@@ -110,7 +107,7 @@ class CommandGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the default command if no command or own option comes first.
 
-        Raises NoSuchCommand if the first word cannot be a file.
+        NoSuchCommand if the first word cannot be a file.
         """
         args = as_daemon(args)
         own_options = {spelling for each in self.get_params(ctx) for spelling in each.opts}
@@ -182,7 +179,7 @@ MAIN_CLASSES: Final = (
     "com.amazonaws.services.kinesis.multilang.MultiLangDaemon",  # KCL 1.x
 )
 PASSED_OVER: Final = "--passed-over"
-"""Hidden option of `run`: Java-only words, for the log."""
+"""Hidden option of `run`: words only for Java, which are logged."""
 
 
 def as_daemon(words: Sequence[str]) -> list[str]:
@@ -354,7 +351,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def add_examples(command: click.Command, path: str) -> None:
-    """Put the examples into the epilogs of a command and its subcommands; a second call changes nothing."""
+    """Add the examples to the epilogs of a command and its subcommands; a second call changes nothing."""
     lines = EXAMPLES.get(path, ())
     text = "\b\n" + "\n".join(
         ["Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)]

@@ -1,9 +1,7 @@
 """`kcl-daemon run`: starts the worker, handles signals and sets the exit code.
 
-The first signal asks for a graceful stop, the second ends the worker at once. File and program are checked
-before anything connects.
-
-Reports ready, stopping and alive to systemd (`sd_notify`).
+The first signal asks for a graceful stop, the second ends the worker at once. Reports ready, stopping and
+alive to systemd (`sd_notify`).
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from kcl_daemon.text import counted, short_shards, shown
 _SOCKET: Final = "NOTIFY_SOCKET"
 _PERIOD: Final = "WATCHDOG_USEC"
 _WATCHED: Final = "WATCHDOG_PID"
-# A slow start asks for this much more time, again and again.
+# A slow start asks for this much more time, repeatedly.
 START_EXTENDED_S: Final = 60.0
 
 
@@ -77,7 +75,7 @@ class ServiceManager:
         self._report("STOPPING=1\nSTATUS=stopping: children finish, leases are released")
 
     def alive(self) -> None:
-        """Report that the event loop runs; before `ready`, ask for more start time."""
+        """Before `ready`, this asks for more start time."""
         self._report("WATCHDOG=1" if self._is_ready else f"EXTEND_TIMEOUT_USEC={START_EXTENDED_S * 1e6:.0f}")
 
     async def run_watchdog(self, clock: Clock) -> None:
@@ -114,9 +112,7 @@ EXIT_SIGNAL: Final = 128
 
 
 class SupervisedWorker(Protocol):
-    async def run(self) -> None:
-        """Returns after the requested stop."""
-        ...
+    async def run(self) -> None: ...
 
     def request_stop(self) -> None: ...
 
@@ -128,8 +124,8 @@ async def supervise(
 ) -> int:
     """Run a worker until it ends or a second signal comes.
 
-    A signal during `open_worker` is kept for the worker. Returns 0 after a graceful stop, 128 plus the signal
-    number after a second signal.
+    A signal during `open_worker` is kept for the worker. Returns 0 after a graceful stop, 128 plus the
+    signal number after a second signal.
 
     Raises:
         ExceptionGroup: the worker failed, or could not be opened.
@@ -168,7 +164,7 @@ QUIET_STOP_S: Final = 1.0
 
 
 class ServiceManaged:
-    """Reports the worker's state to the service manager, and a stop that waits for children to the log."""
+    """Also logs a stop that waits for children."""
 
     def __init__(
         self,
@@ -226,7 +222,7 @@ _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """`log_configuration` is a logback file and has no effect; `passed_over` are words that only Java knows."""
+    """`log_configuration` is a logback file and has no effect; `passed_over` are words only for Java."""
 
     file: Path
     ignored_file: Path | None
@@ -259,7 +255,7 @@ def run_daemon(request: RunRequest) -> NoReturn:
 
 
 def check_program(loaded: Loaded) -> None:
-    """Raises ConfigurationError if the child's program, user or limits are unusable."""
+    """ConfigurationError if the child's program, user or limits are unusable."""
     try:
         find_program(loaded.settings.child.command[0])
     except ChildStartFailed as error:
@@ -316,14 +312,14 @@ def _status_page(
 ) -> AbstractAsyncContextManager[None]:
     if settings.admin.port is None:
         return nullcontext()
-    # Without a status page the start is faster.
+    # For a faster start without a status page.
     from kcl_daemon.admin.server import served  # noqa: PLC0415
 
     return served(settings.admin, source, clock=SystemClock(), log=log, metrics=telemetry.exposition().render)
 
 
 def _stop_signals() -> tuple[signal.Signals, ...]:
-    """Leaves out SIGHUP if `nohup` made the process ignore it."""
+    """SIGHUP is left out if `nohup` made the process ignore it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return tuple(number for number in _STOPPING if not (ignored and number is signal.SIGHUP))
 

@@ -121,7 +121,7 @@ async def _converse(
 
 
 class _Checkpoints:
-    """Kept in memory, by the daemon's rules."""
+    """In memory, by the daemon's rules."""
 
     def __init__(self, outcome: DriveResult, log: Log) -> None:
         self._outcome = outcome
@@ -148,8 +148,6 @@ class _Checkpoints:
 
 
 class RecordedPipes:
-    """A child's lines are recorded in both directions."""
-
     def __init__(self, child: ChildPipes, tape: BinaryIO) -> None:
         self._child = child
         self._tape = tape
@@ -266,7 +264,7 @@ def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def _record(number: int, data: str, fields: dict[str, Any]) -> Record:
-    """Invents missing fields, because client libraries need every field."""
+    """Fills in missing fields: client libraries need every field."""
     schema = RecordSchema(*(fields.get(name, "") for name in _SCHEMA_FIELDS))
     return Record(
         data,
@@ -487,7 +485,7 @@ class _MessageReader:
         self._heard: list[ChildMessage] = []
 
     async def message(self) -> ChildMessage | None:
-        """Returns None when stdout has ended."""
+        """None when stdout has ended."""
         while not self._heard:
             piece = await self._child.receive()
             if not piece:

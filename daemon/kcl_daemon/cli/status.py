@@ -64,7 +64,7 @@ class StatusSource:
 
 
 def with_source(command: Callable[..., object]) -> Callable[..., object]:
-    """Calls a command with the status page that is named; exits with code 2 if none is, or if its token is wrong."""
+    """Calls a command with its status page; exits with code 2 if none is named or its token is wrong."""
 
     @wraps(command)
     def called(
@@ -95,7 +95,7 @@ def with_source(command: Callable[..., object]) -> Callable[..., object]:
 def source_of(
     file: Path | None, properties_file: Path | None, url: str | None, token_file: Path | None
 ) -> StatusSource:
-    """Raises click.UsageError if no status page is named, UnusableSource for a wrong token."""
+    """click.UsageError if no status page is named, UnusableSource for a wrong token."""
     token = _token_given(token_file)
     if url is not None:
         return StatusSource(_address(url), token)
@@ -150,7 +150,7 @@ def _environment() -> Mapping[str, str]:
 
 
 def fetch(source: StatusSource) -> StatusDocument:
-    """Raises NoAnswer if the daemon does not answer or wants another token."""
+    """NoAnswer if the daemon does not answer or wants another token."""
     status, data = _got(source)
     if status == _UNAUTHORIZED:
         raise NoAnswer(f"{source.url} needs a token: set {_TOKEN_VARIABLE} or use --token-file")
@@ -253,7 +253,7 @@ async def _top(source: StatusSource, every_s: float) -> None:
     from kcl_daemon.cli.status_view import renderable  # noqa: PLC0415 - the same
 
     console, clock = Console(), SystemClock()
-    reported = await _fetched(source)  # a failure of the first request ends the command
+    reported = await _fetched(source)  # only a failure of the first request ends the command
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         note = ""
         while True:

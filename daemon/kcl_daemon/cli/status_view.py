@@ -49,7 +49,7 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 _SPARK_CELLS: Final = 15
 _LEAST_ROWS: Final = 3
 _FRAME_LINES: Final = 6
-"""Lines of a table besides its rows: title, headings, rule and others."""
+"""Lines of a table besides its rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Checks properties against each other.
 
-`values` has only values that are good by themselves, by key name.
+`values` has only values that are valid by themselves, by key name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ Lines = Mapping[str, int]
 _REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _PLACEHOLDER_ACCOUNT: Final = "000000000000"
 HEARTBEATS_IN_A_LEASE: Final = 3  # two may get lost before a live leader counts as dead
-# Capacities by billing mode.
 _CAPACITIES: Final = {
     "leaseTableBillingMode": ("initialLeaseTableReadCapacity", "initialLeaseTableWriteCapacity"),
     "workerMetricsBillingMode": ("workerMetricsReadCapacity", "workerMetricsWriteCapacity"),
@@ -45,7 +44,7 @@ _JAVA_USES: Final = {
 def check_together(
     values: dict[str, object], entries: Entries, environment: Mapping[str, str]
 ) -> tuple[list[Problem], list[Notice]]:
-    """Adjusts `values` that are too short, too long or impossible."""
+    """Corrects `values` that are too short, too long or impossible."""
     lines = {name: entry.line for name, entry in entries.items()}
     found = (*_names(values, entries), *_streams(values), *_failures(values), *_spark(values))
     problems = [
@@ -96,7 +95,7 @@ def _backoff(values: Values, lines: Lines) -> Iterator[Problem]:
 
 
 def _of_two(reason: str, used: Mapping[str, int], lines: Lines) -> Problem:
-    """At the first of two properties that is in the file; the defaults agree, so one is."""
+    """Reported for the first of two properties that is in the file; the defaults agree, so one is."""
     name = next(each for each in used if each in lines)
     return Problem(reason, name, str(used[name]), lines[name])
 
@@ -187,7 +186,7 @@ def _adjusted(values: dict[str, object], lines: Lines, name: str, used: int, why
 def _arn(values: dict[str, object], lines: Lines, environment: Mapping[str, str]) -> Iterator[Notice]:
     """Use only the name of `streamArn` if it cannot be the stream's ARN.
 
-    Java does so always (KCL: KinesisClientLibConfigurator): sample files have a placeholder.
+    Java always does so (KCL: KinesisClientLibConfigurator): sample files have a placeholder.
     """
     arn = values.get("streamArn")
     if not isinstance(arn, StreamArn):
@@ -259,7 +258,7 @@ def _names(values: Values, entries: Entries) -> _Found:
 
 
 def _named(values: Values, entries: Entries) -> Iterator[_Named]:
-    """Everything without a name of its own; a bad one counts as its own."""
+    """A bad name counts as a name of its own."""
 
     def is_given(key: str) -> bool:
         entry = entries.get(key)
@@ -311,7 +310,7 @@ def _failures(values: Values) -> _Found:
 
 
 def _too_few(values: Values) -> _Found:
-    """If the lease is released before the record is found, the search starts again."""
+    """The search starts again if the lease is released before the record is found."""
     most, tries = _number(values, "childMaxFailures"), _number(values, "poisonRecordMaxFailures")
     if not most or most > tries + 1:
         return

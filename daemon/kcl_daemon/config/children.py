@@ -46,7 +46,7 @@ _PROTOCOL: Final = ValueKind(
 
 
 MAX_ID: Final = 2**32 - 2
-"""The largest user or group id; the next one means "no change" to the kernel: root's child stays root."""
+"""The largest user or group id. To the kernel the next one means "no change": root's child stays root."""
 
 _USER: Final = name(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?",

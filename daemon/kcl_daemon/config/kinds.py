@@ -1,6 +1,6 @@
 """The kinds of property values, and how a field of the settings declares its property.
 
-Values are trimmed as in Java. Where Java reads junk as 0 or a default, a kind refuses it.
+Values are trimmed as in Java. A kind refuses what Java reads as 0 or a default by mistake.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AnyEnum = TypeVar("AnyEnum", bound=Enum)
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 PORT_MAX: Final = 65_535
-# Last second of the year 9999. A larger number is probably in milliseconds.
+# The last second of the year 9999. A larger number is probably in milliseconds.
 _EPOCH_SECONDS_MAX: Final = 253_402_300_799
 
 _BLANKS: Final = "".join(map(chr, range(33)))
@@ -79,7 +79,7 @@ def not_blank(text: str) -> str:
 
 
 def whole_number(low: int, high: int, unit: str = "") -> ValueKind[int]:
-    """Both limits are included."""
+    """Limits included."""
 
     def read(text: str) -> int:
         word = not_blank(text)
@@ -216,7 +216,6 @@ def start_timestamp() -> ValueKind[InitialPosition]:
 
 
 def name(pattern: str, allowed: str) -> ValueKind[str]:
-    """The whole trimmed text must match."""
     compiled = re.compile(pattern)
 
     def read(text: str) -> str:
@@ -229,7 +228,7 @@ def name(pattern: str, allowed: str) -> ValueKind[str]:
 
 
 def check_port(digits: str | None) -> None:
-    """Raises InvalidValue; None: the address has no port."""
+    """InvalidValue for a bad one; None: the address has no port."""
     if digits is not None and not 1 <= int(digits) <= PORT_MAX:
         raise InvalidValue(f"{digits} is not a port; ports are 1 to {PORT_MAX}")
 
@@ -336,7 +335,7 @@ _KEYS: Final = "keys"
 
 
 def keys(*declared: Key) -> Mapping[str, object]:
-    """Metadata of a field that has several properties, or whose value has another type than its kind."""
+    """For a field with several properties, or whose value has another type than its kind."""
     return {_KEYS: declared}
 
 
@@ -378,7 +377,7 @@ def ours(
     shown: str | None = None,
     blank_is_absent: bool = False,
 ) -> T:
-    """The same for a property that Java does not know."""
+    """As `java`, for a property that Java does not know."""
     return java(
         name,
         kind,

@@ -55,7 +55,6 @@ class Loaded:
     texts: Mapping[str, str]
 
     def about_executable(self, reason: str) -> ConfigurationError:
-        """`reason` names key and value."""
         return self._about("executableName", reason)
 
     def about_user(self, reason: str) -> ConfigurationError:
@@ -71,7 +70,7 @@ class Loaded:
 def load(
     path: Path, *, randomness: Randomness, hostname: str, environment: Mapping[str, str] | None = None
 ) -> Loaded:
-    """`KCL_...` variables override the file. Raises ConfigurationError with one line per problem."""
+    """`KCL_...` variables override the file. ConfigurationError has one line per problem."""
     file = encodable(str(path))
     try:
         with path.open("rb") as stream:
@@ -92,7 +91,7 @@ def load(
 def interpret(
     data: bytes, *, file: str, default_worker_id: str, environment: Mapping[str, str] | None = None
 ) -> Loaded:
-    """Like `load`, from bytes; the result depends on nothing else."""
+    """As `load`, from bytes; the result depends on nothing else."""
     reading = Reading(on_one_line(file), environment or {})
     try:
         for entry in properties.parse(data):
@@ -157,7 +156,7 @@ class EffectiveProperty:
 
 
 def effective(loaded: Loaded) -> Iterator[EffectiveProperty]:
-    """Every key, in the order of the reference."""
+    """In the order of the reference."""
     derived = _derived(loaded)
     for key in KEYS:
         entry = loaded.entries.get(key.name)
@@ -189,7 +188,7 @@ def as_properties(loaded: Loaded) -> str:
 
 
 def _in_force(key: Key, loaded: Loaded) -> str:
-    """As a file could have it; as written if it has several parts."""
+    """The value as a file could have it; as written if it has several parts."""
     value = field_of(loaded.settings, key.target)
     if key.kind.written is not None:
         return key.kind.written(value)
@@ -205,7 +204,7 @@ def _default_in_force(key: Key, settings: Settings) -> str:
 
 
 def _derived(loaded: Loaded) -> dict[str, str]:
-    """What else set a field, or overruled the file, by property."""
+    """By property, what else set a field or overruled the file."""
     settings, entries, has_arn = loaded.settings, loaded.entries, "streamArn" in loaded.texts
     found: dict[str, str] = {}
     if has_arn:
@@ -240,7 +239,6 @@ def field_of(settings: Settings, target: str) -> object:
 
 
 def value_text(value: object) -> str:
-    """A value as a file could have it."""
     match value:
         case bool():
             return str(value).lower()

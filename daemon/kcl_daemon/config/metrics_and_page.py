@@ -142,7 +142,7 @@ class AdminSettings:
 
 
 def request_address(address: str) -> str:
-    """The IP address for requests from this machine, or ValueError."""
+    """The IP address for requests from this machine; ValueError."""
     where = ip_address(address)
     # `::` also serves IPv4, and a container may lack IPv6 on loopback.
     return LOOPBACK if where.is_unspecified else str(where)

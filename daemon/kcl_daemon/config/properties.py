@@ -48,7 +48,7 @@ class MalformedProperties(ValueError):
 def parse(data: bytes) -> Iterator[PropertyEntry]:
     """In file order, with repeated keys (Java: the last one counts).
 
-    Skips a UTF-8 byte order mark. Raises MalformedProperties for a bad Unicode escape or UTF-16.
+    Skips a UTF-8 byte order mark. MalformedProperties for a bad Unicode escape or UTF-16.
     """
     line = 1
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in data[:_HEAD_BYTES]:
@@ -87,15 +87,14 @@ _ADDRESS: Final = re.compile(r"(?:tcp|udp|sctp)://\S+:[0-9]+")
 
 
 def normal(name: str) -> str:
-    """Without what environments cannot keep: case and word separators."""
+    """Without case and word separators, which environments cannot keep."""
     return re.sub(r"[._-]", "", name).lower()
 
 
 def is_service_link(variable: str, value: str) -> bool:
     """Whether Kubernetes set it, for a Service whose name begins with `kcl`.
 
-    Unless a pod has `enableServiceLinks: false`, it gets variables such as
-    `KCL_ADMIN_PORT=tcp://10.0.0.1:80`.
+    Unless `enableServiceLinks` is false, a pod gets variables such as `KCL_ADMIN_PORT=tcp://10.0.0.1:80`.
     """
     if _LINK_BY_NAME.fullmatch(variable):
         return True
@@ -103,7 +102,7 @@ def is_service_link(variable: str, value: str) -> bool:
 
 
 def given(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Our variables, sorted; empty ones are ignored."""
+    """Our variables, sorted, without empty ones."""
     for variable in sorted(environment):
         value = environment[variable]
         is_ours = variable.upper().startswith(PREFIX) and variable not in _NOT_OURS
@@ -112,7 +111,6 @@ def given(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def given_for(key: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable and its value."""
     wanted = normal(PREFIX + key)
     found = [each for each in given(environment) if normal(each[0]) == wanted]
     return found[-1] if found else None
@@ -136,7 +134,7 @@ def overrides(environment: Mapping[str, str], names: Iterable[str]) -> Iterator[
 
 
 def expanded(text: str, environment: Mapping[str, str]) -> str:
-    """Replace `${NAME}` and `${NAME:-DEFAULT}` once. Raises InvalidValue if one is not set."""
+    """Replace `${NAME}` and `${NAME:-DEFAULT}` once; InvalidValue if one is not set."""
 
     def value(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
@@ -148,13 +146,13 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
             )
         return found
 
-    end = text.rfind("}") + 1  # no reference ends after it; searching there takes quadratic time
+    end = text.rfind("}") + 1  # no reference ends after it; a search there takes quadratic time
     return _REFERENCE.sub(value, text[:end]) + text[end:]
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to log about one line; the daemon still starts."""
+    """A line to log; the daemon still starts."""
 
     event: str
     key: str
@@ -171,7 +169,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that prevents the start; None: the whole file, or a missing key."""
+    """It prevents the start; None: the whole file, or a missing key."""
 
     reason: str
     key: str | None = None
@@ -184,7 +182,7 @@ class Problem:
         return Problem(reason, entry.key, entry.value, entry.line, entry.variable)
 
     def rendered(self, file: str) -> str:
-        """`app.properties:12: failoverTimeMillis = abc: not a whole number; allowed: ...`."""
+        """Such as `app.properties:12: failoverTimeMillis = abc: not a whole number; allowed: ...`."""
         where = on_one_line(file) if self.line is None else f"{on_one_line(file)}:{self.line}"
         if self.variable is not None:
             where = f"environment, {self.variable}"

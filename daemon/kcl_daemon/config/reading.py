@@ -63,7 +63,7 @@ class Reading:
     texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def take(self, entry: PropertyEntry) -> None:
-        """The later of two entries for one property counts."""
+        """The last of several entries for a property counts."""
         key = BY_NAME.get(services.canonical_name(entry.key) or entry.key)
         if key is not None:
             self._instead_of_another(key, entry)

@@ -116,7 +116,7 @@ def resolve_mode(values: dict[str, object], written: Iterable[PropertyEntry]) ->
 
 
 def _is_about_polling(entry: PropertyEntry) -> bool:
-    """As in Java, 0 counts as not set unless the property is boxed there."""
+    """As in Java, 0 counts as not set unless the property is boxed."""
     name = entry.key.removeprefix(f"{_POLLING}.")
     if name in _OF_POLLING_BOXED:
         return True

@@ -1,7 +1,7 @@
 """Settings and properties of AWS services: regions, endpoints and `AwsCredentialsProvider` strings.
 
-Nobody runs under another identity than the one written: unknown or Java-only providers are refused, and so
-are other properties with these prefixes, as in Java.
+Unknown or Java-only providers are refused, as are other properties with these prefixes: no daemon may run
+under another identity than the one written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The typed settings of one daemon, and all properties: loader and reference are made from their fields.
 
-Defaults are the Java daemon's unless a comment says why not. `INERT` properties have no effect but a warning,
-so that a file from Java starts.
+Defaults are the Java daemon's unless a comment says why not. `INERT` properties only cause a warning, so
+that a file from Java starts.
 """
 
 from __future__ import annotations
@@ -113,7 +113,6 @@ class Settings:
 
     @property
     def reads_many(self) -> bool:
-        """Then lease rows name their streams."""
         return self.streams.are_many
 
     @property
@@ -133,7 +132,7 @@ class Settings:
 DEFAULTS: Final = Settings(application_name="", stream_name="", child=ChildSettings(command=()), worker_id="")
 """Required fields are empty."""
 
-# The order of the reference, by field or by the settings that it is in. Of two that fit, the longer one counts.
+# The order of the reference, by field or by the settings it is in. The longest match counts.
 _ORDER: Final = (
     "child.command",
     "application_name",

@@ -139,6 +139,5 @@ class StreamsSettings:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """ARNs, names and pattern as written."""
         named = (each.arn or each.name for each in self.listed)
         return (*named, *(() if self.name_filter is None else (self.name_filter,)))

@@ -1,8 +1,8 @@
 """One child process for one lease, from start to end (KCL: MultiLangShardRecordProcessor, ShardConsumer).
 
 At the end of a shard (KCL: ShutdownTask) the child shard ids are written to the parent lease, then the child
-leases are created, then the record processor gets shardEnded and checkpoints SHARD_END. So the lineage stays
-whole whenever the worker dies: the next owner repeats every step without harm.
+leases are created, then the record processor gets shardEnded and checkpoints SHARD_END. If the worker dies
+in between, the next owner repeats every step.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ from kcl_protocol.messages import Initialize, ShutdownRequested
 async def end_child(child: Child, *, clock: Clock, grace_s: float, ask: bool, log: Log) -> None:
     """Close its stdin, then SIGTERM, then SIGKILL, `grace_s` seconds apart.
 
-    Its stdout must be read meanwhile.
-
-    Returns also if SIGKILL has not helped in time. `ask=False` skips the first wait.
+    Read its stdout meanwhile. Returns also if SIGKILL has not helped in time. `ask=False` skips the first
+    wait.
     """
     await child.close_stdin()
     if ask and await _ends_within(child, clock, grace_s):
@@ -79,7 +78,7 @@ _RETRY_MOST_S: Final = 10.0
 async def create_child_leases(
     parts: ConsumerContext, held: HeldLease, children: tuple[ChildShard, ...], log: Log
 ) -> None:
-    """Retries until all child leases exist, or raises LeaseLost. Cancellable at any point and repeatable."""
+    """Retries until all child leases exist, or raises LeaseLost. Cancellable and repeatable at any point."""
     pause_s = max(parts.settings.leases.task_backoff_ms / 1000, _RETRY_LEAST_S)
     named = not children
     logged = frozenset[ShardId]()
@@ -108,7 +107,7 @@ async def create_child_leases(
 async def _try_to_create(
     parts: ConsumerContext, held: HeldLease, children: tuple[ChildShard, ...], log: Log
 ) -> frozenset[ShardId]:
-    """The parents of a merged shard whose leases do not exist yet; empty if done."""
+    """The parents of a merged shard that have no lease yet; empty if done."""
     for child in child_leases(children, _first_owner(parts), held.lease.stream):
         lease = replace(child, stream_created_s=held.lease.stream_created_s)
         if await parts.table.get(lease.lease_key) is not None:
@@ -130,7 +129,7 @@ def _first_owner(parts: ConsumerContext) -> WorkerId | None:
 
 
 async def _create(parts: ConsumerContext, lease: Lease, log: Log) -> None:
-    """Not cancellable, or a lease of ours could exist without anyone knowing."""
+    """Not cancellable: a lease of ours could exist without anyone knowing."""
     began_s = parts.context.clock.monotonic()
     creating, at = shard_metrics.SHUTDOWN_CREATE, shard_metrics.SHUTDOWN_CREATE_AT
     operation = parts.context.meters.operation
@@ -357,7 +356,7 @@ class ChildRun:
         return Failed(error, self._checkpointer.advanced, refused=self._checkpointer.refused)
 
     async def _deliver(self, connection: ChildConnection, reader: ShardReader) -> EndOfShard | None:
-        """Deliver until the shard ends; None after a stop request."""
+        """None after a stop request."""
         while True:
             self._progress.waits_for_records()
             item = await self._stop_signal.interruptible(reader.next)
@@ -393,7 +392,7 @@ class ChildRun:
             batch.release()
 
     async def _end_shard(self, connection: ChildConnection, end: EndOfShard) -> Finished | Stopped | None:
-        """Returns None if a stop came before shardEnded was sent."""
+        """None if a stop came before shardEnded was sent."""
         self._progress.read_to_end()
         self._progress.waits(WaitReason.DYNAMODB, "leases of child shards are being created")
         while await self._stop_signal.interruptible(lambda: self._create_child_leases(end)) is None:

@@ -1,4 +1,4 @@
-"""The conversation with one child: actions, checkpoint answers, statuses, time-outs (KCL: MultiLangProtocol).
+"""The conversation with one child: actions, checkpoint answers, statuses, timeouts (KCL: MultiLangProtocol).
 
 Checkpoint requests follow ShardRecordProcessorCheckpointer.
 """
@@ -108,13 +108,13 @@ T = TypeVar("T")
 _INBOX_MESSAGES: Final = 16
 _EXIT_STATUS_WAIT_S: Final = 1.0
 _LOG_MESSAGE_CHARACTERS: Final = 16 * 1024
-# A log event takes 10 to 50 microseconds; other tasks wait only milliseconds.
+# A log event takes 10 to 50 microseconds.
 _LINES_PER_TURN: Final = 64
 _RECORDS: Final = ProcessRecords((), None)
 
 
 class ChildConnection:
-    """The conversation with one child. `pump` must run beside it, from start to end."""
+    """`pump` must run beside it, from start to end."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class ChildConnection:
         self.silent = False
 
     async def pump(self) -> None:
-        """Read the child's stdout until it ends, also between actions, so that a chatty child cannot block."""
+        """Read the child's stdout until it ends, also between actions: a chatty child must not block."""
         while data := await self._child.receive():
             await self._take(data)
         await self._take(b"")
@@ -166,7 +166,7 @@ class ChildConnection:
         self._metrics.performed(action)
 
     async def deliver(self, batch: DeliveryBatch, *, before_send: Callable[[], None] | None = None) -> None:
-        """Send records, otherwise as `perform`. The batch is released as soon as its line is written."""
+        """As `perform`, for records. The batch is released as soon as its line is written."""
         self._side.send(_RECORDS)
         await self._begin(_RECORDS, before_send)
         try:
@@ -308,7 +308,7 @@ class ChildConnection:
 
 
 class Checkpointer:
-    """The checkpoints of one child; stores only what the child requests.
+    """Stores only what the child requests.
 
     `refused`: a checkpoint of the current batch failed through no fault of the child.
     """
@@ -332,7 +332,7 @@ class Checkpointer:
         self._shard_ended = True
 
     async def answer(self, request: CheckpointRequest) -> CheckpointAnswer:
-        """The answer names the error; it is never raised."""
+        """The answer names the error; nothing is raised."""
         error: str | None = None
         try:
             await self._store(request)

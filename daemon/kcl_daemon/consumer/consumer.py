@@ -208,8 +208,8 @@ class ShardConsumer:
     async def _stream_found(self) -> bool:
         """Wait until the stream exists; False if a stop comes first.
 
-        Among many streams, it may have been deleted and created again. The new stream's shards have the same
-        names and must not be read for the old one.
+        A stream may have been deleted and created again. The new stream's shards have the same names and
+        must not be read for the old one.
         """
         lease, reported = self._held.lease, False
         if lease.stream is None:

@@ -28,13 +28,13 @@ class StopReason(IntEnum):
 
     NONE = 0
     STOP = 1
-    """Worker shutdown or hand-off: finish, checkpoint, release."""
+    """Worker shutdown or handoff: finish, checkpoint, release."""
     LEASE_LOST = 2
     """No checkpoint is possible any more."""
 
 
 class StopSignal:
-    """Runs only on the event loop, so requests and checks cannot race."""
+    """Used only on the event loop, so requests and checks cannot race."""
 
     def __init__(self) -> None:
         self._reason = StopReason.NONE
@@ -54,7 +54,6 @@ class StopSignal:
             self.wake()
 
     def wake(self) -> None:
-        """End the current wait, or the next one."""
         self._woken = True
         if self._waiting is not None:
             self._waiting.cancel()
@@ -66,7 +65,7 @@ class StopSignal:
     async def interruptible(self, wait: Callable[[], Awaitable[T]]) -> T | None:
         """None after a stop request or a wakeup; `wait` must be cancellable without loss.
 
-        A wakeup ends one wait; after a stop request no wait starts.
+        A wakeup ends one wait. After a stop request no wait starts.
         """
         if self._reason is not StopReason.NONE or self._woken:
             self._woken = False
@@ -107,7 +106,7 @@ class ShardCooldowns:
         self._cooldowns[lease.lease_key] = _Cooldown(now_s + self._cooldown_s, lease.checkpoint, failures)
 
     def rest(self, lease: Lease) -> tuple[FailureHistory, float] | None:
-        """Its failures, and the rest of the cooldown in seconds; None if the lease has advanced since."""
+        """Its failures, and the cooldown's remaining seconds; None if the lease has advanced."""
         cooldown = self._cooldowns.get(lease.lease_key)
         if cooldown is None or cooldown.checkpoint != lease.checkpoint:
             return None
@@ -129,7 +128,7 @@ class StartupFailures:
         self._is_settled = True
 
     def failed(self, key: LeaseKey) -> int:
-        """The failures once two children per shard have failed and none ever started; else 0."""
+        """The failures, if two children per shard have failed and none ever started; else 0."""
         if self._is_settled or key not in self._failures:
             return 0
         self._failures[key] += 1

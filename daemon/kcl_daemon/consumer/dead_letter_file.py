@@ -25,11 +25,11 @@ _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 class DeadLetterFile:
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Own threads, so that a disk that hangs blocks no others.
+        # A disk that hangs must block no other threads.
         self._threads = CapacityLimiter(_THREADS)
 
     async def prepare(self) -> None:
-        """Raises ConfigurationError if the file cannot be written."""
+        """ConfigurationError if the file cannot be written."""
         try:
             await to_thread.run_sync(self._create)
         except OSError as error:

@@ -1,7 +1,7 @@
 """Finds the record at which children fail, and sets it aside (no counterpart in KCL).
 
 The bisect works on positions, because records come in other batches when read again. Only records that were
-set aside are left out, and order is kept.
+set aside are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber as Position
 class Delivery:
     """Records given to a child at once; `count` may be too high, never too low.
 
-    `after` is the last position done before. `alone`: one record, by itself on purpose.
+    `after` is the last position done before. `alone`: one record by itself.
     """
 
     after: Position
@@ -69,7 +69,7 @@ class BisectState:
     def next(self, positions: Sequence[Position]) -> BisectStep:
         """Suspects are halved and never mixed with other records.
 
-        Records around one that was set aside are delivered apart, because bad records are often neighbours.
+        Neighbours of a record that was set aside are delivered apart: they are often bad, too.
         """
         skip = self._set_aside_first(positions)
         if skip:
@@ -342,7 +342,7 @@ class PoisonSearch:
         return False
 
     async def _checkpoint(self, after: Position, position: Position) -> None:
-        """Only if all records before it are checkpointed; the next worker then need not search."""
+        """Only if all records before it are checkpointed; it saves the next worker the search."""
         if self._held.lost is not None or self._held.lease.checkpoint < after:
             return
         try:

@@ -1,16 +1,11 @@
-"""Where the CPU figure comes from: ECS metadata, control groups or `/proc/stat`, chosen once at start.
+"""How busy this worker's CPU is: ECS metadata, control groups or `/proc/stat`, chosen once at start.
 
 KCL's order (EcsResource, EksResource, Ec2Resource), with differences: every Linux host uses `/proc/stat`
-without asking EC2's metadata, any other container uses its quota if it has one, and ECS metadata version 3 is
-ignored.
-The event loop reads the kernel's files itself: that is faster than a thread.
+without asking EC2's metadata, any other container uses its quota if it has one, and ECS metadata version 3
+is ignored.
 
-The loop that measures this worker's CPU (KCL: WorkerMetricStatsManager).
-
-CPU figures: parse kernel files and ECS metadata, compute percentages, average them for reports.
-
-The formulas are KCL's, oddities included, because leaders compare Java workers with ours. But from a first
-reading Java makes 0 %, here it is None: a failed capture. Parsers raise ValueError.
+The formulas are KCL's, oddities included, because leaders compare Java workers with ours. But a first
+reading gives None, a failed capture, where Java has 0 %. Parsers raise ValueError.
 """
 
 from __future__ import annotations
@@ -42,7 +37,7 @@ _NANOSECONDS_PER_S: Final = 1_000_000_000
 
 
 class HostTimes(NamedTuple):
-    """Times of all CPUs of a host since it started, in clock ticks."""
+    """Times of all CPUs since the host started, in clock ticks."""
 
     user: int
     nice: int
@@ -53,8 +48,6 @@ class HostTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CgroupUsage:
-    """CPU time used, at a moment of the monotonic clock."""
-
     used_ns: int
     at_s: float
 
@@ -128,7 +121,7 @@ def ecs_limit_cpus(*, share: float, shares: float, task_cpus: float | None, onli
     return cpus * share / shares if 0 < share <= shares else cpus
 
 
-# Fields of the `cpu` line that count; irq, softirq, steal and guests do not.
+# irq, softirq, steal and guests do not count.
 _HOST_FIELDS: Final = 5
 
 
@@ -141,7 +134,6 @@ class EcsTask:
 
 
 def parse_host(text: str) -> HostTimes:
-    """From the first line of `/proc/stat`."""
     name, *fields = text.partition("\n")[0].split() or [""]
     if name != "cpu" or len(fields) < _HOST_FIELDS:
         raise ValueError("the first line does not give the times of all CPUs")
@@ -164,7 +156,7 @@ def parse_usage_us(text: str) -> int:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """The quota of a `cpu.max` in CPUs; None without a quota (`max`)."""
+    """The quota of a `cpu.max` in CPUs; None for `max`."""
     fields = text.split()
     if len(fields) != 2:
         raise ValueError(f"{text.strip()!r} is not a quota and a period")
@@ -255,8 +247,8 @@ _MICRO: Final = Decimal("0.000001")
 class CpuRecorder:
     """Averages the samples of each window (KCL: WorkerMetricStatsManager).
 
-    Unlike in Java, an empty window adds no average, and there is none before the first figure: a new worker,
-    or one that cannot read its CPU, counts as one without a metric and still gets leases.
+    Unlike in Java, an empty window adds no average, and there is none before the first figure: a worker that
+    cannot read its CPU counts as one without a metric and still gets leases.
     """
 
     def __init__(self, max_averages: int = _AVERAGES_MOST) -> None:
@@ -293,12 +285,12 @@ class CpuRecorder:
         return FAILED if self._failures and self._ever else None
 
 
-# /proc/stat can be long; only its start matters.
+# Only the start of /proc/stat matters.
 _READ_BYTES: Final = 4096
 
 
 def read(path: Path, parse: Callable[[str], T]) -> T:
-    """Parse the first 4 KiB of a file; CpuUnreadable with the path if it is missing or malformed."""
+    """Reads only the first 4 KiB; CpuUnreadable with the path if the file is missing or malformed."""
     try:
         with path.open("rb", buffering=0) as file:
             return parse((file.read(_READ_BYTES) or b"").decode("ascii"))
@@ -312,7 +304,7 @@ _NANOSECONDS_PER_US: Final = 1_000
 
 
 class CgroupCpu(ABC):
-    """The group of a container. Every method raises CpuUnreadable for a missing or malformed file."""
+    """Every method raises CpuUnreadable for a missing or malformed file."""
 
     name: str
 
@@ -346,7 +338,7 @@ class CgroupV1(CgroupCpu):
     def __init__(self, folder: Path, clock: Clock) -> None:
         super().__init__(folder / "cpuset" / "cpuset.effective_cpus", clock)
         self._cpu = folder / "cpu"
-        # Usually both controllers are mounted as one, `cpu,cpuacct`; if not, `cpu` has no usage.
+        # Both controllers are usually one mount, `cpu,cpuacct`; if not, `cpu` has no usage.
         together = self._cpu / "cpuacct.usage"
         self._usage = together if together.exists() else folder / "cpuacct" / "cpuacct.usage"
 
@@ -375,7 +367,7 @@ class CgroupV2(CgroupCpu):
 
 
 class HostCpu:
-    """Busy percent of all CPUs of a host since the last call (KCL: LinuxCpuWorkerMetric)."""
+    """Busy percent of all CPUs since the last call (KCL: LinuxCpuWorkerMetric)."""
 
     def __init__(self, proc: Path) -> None:
         self.name: Final = "host"
@@ -392,15 +384,15 @@ HttpGet = Callable[[str], Awaitable[bytes]]
 """The body at a URL; raises CpuUnreadable unless the status is 200."""
 
 _TIMEOUT_S: Final = 2.0
-# The metadata of a task with many containers is some 100 KB.
+# The metadata of a task with many containers takes some 100 KB.
 _BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 def metadata_client(*, timeout_s: float = _TIMEOUT_S) -> HttpGet:
     """Gets documents from this host's metadata endpoint, one at a time, with urllib in a thread.
 
-    It follows no proxy or redirect: the answer must come from this host. A cancelled request keeps its thread
-    until the time-out; the next one waits for it.
+    It follows no proxy or redirect: the answer must come from this host. A cancelled request keeps its
+    thread until the timeout; the next one waits for it.
     """
     one = anyio.CapacityLimiter(1)
     opener = urllib.request.OpenerDirector()
@@ -546,7 +538,7 @@ _ADVICE: Final = (
 
 
 class CpuSampler:
-    """Captures a sample each second and averages them for each report.
+    """Captures samples and averages them for each report (KCL: WorkerMetricStatsManager).
 
     `capture_s` is KCL's inMemoryWorkerMetricsCaptureFrequencyMillis. Only the first failure is logged.
     """
@@ -576,14 +568,14 @@ class CpuSampler:
         return self._failures
 
     async def run(self) -> None:
-        """Capture for ever. The random start spreads the workers."""
+        """The random start spreads the workers."""
         await self._clock.sleep(self._randomness.uniform(0, self._capture_s))
         while True:
             await self.capture()
             await self._clock.sleep(self._capture_s)
 
     async def capture(self) -> None:
-        """Take one sample. Never raises: a missing figure must not end a worker."""
+        """Never raises: a missing figure must not end a worker."""
         percent, problem = None, f"no answer within {_MAX_CAPTURE_S:g} s"
         try:
             with self._clock.move_on_after(_MAX_CAPTURE_S):

@@ -38,7 +38,7 @@ class _SyncRun:
 
 
 class BackgroundSync:
-    """One shard sync at a time, in the background; the leader waits `timings.poll_s` for it."""
+    """One shard sync at a time; the leader waits `timings.poll_s` for it."""
 
     def __init__(
         self,
@@ -62,11 +62,9 @@ class BackgroundSync:
             self._poll = None
 
     async def ensure(self, leases: Sequence[Lease], background: TaskGroup) -> bool:
-        """Start a sync unless one runs; errors are logged.
+        """Start a sync unless one runs; returns whether to read the leases again.
 
-        Returns whether to read the leases again.
-
-        A slow run continues in `background`.
+        Errors are logged. A slow sync continues in `background`.
         """
         if self._poll is not None:
             return False
@@ -103,7 +101,7 @@ class BackgroundSync:
 class AssignmentStrategies:
     """`place` assigns free leases in every run; `balance` also evens out load, but runs rarely.
 
-    Its figures lag behind moves.
+    Figures lag behind moves.
     """
 
     place: Strategy
@@ -144,7 +142,7 @@ def record_fleet_metrics(meters: Meters, monitor: FleetMonitor, fleet: Fleet, pl
     meters.add(kcl.FLEET_SUPPORT, min((codes.get(owner, 0) for owner in owners), default=0))
 
 
-# Rows are judged by their worker's clock; an hour forgives an error.
+# Rows are judged by their worker's clock, which may be wrong.
 _PERIOD_S: Final = 3600.0
 
 
@@ -172,7 +170,7 @@ _MAX_FAILURES: Final = 3
 _MAX_PARALLEL_WRITES: Final = 10
 # In renewal periods: a lease not renewed for longer is late.
 _LATE: Final = 1.5
-# In fail-over times: how long balancing waits for workers to find new leases; some never do.
+# In failover times: how long balancing waits for workers to find new leases; some never do.
 _MAX_REBALANCE_DELAY: Final = 2.0
 
 
@@ -191,7 +189,7 @@ class AssignmentListener:
 class Assigner:
     """Decides only on the leader.
 
-    Others begin to look when the leader is silent, to know expired leases by the time they lead.
+    Other workers begin to read leases when the leader is silent, to know expired leases once they lead.
     """
 
     def __init__(
@@ -267,7 +265,7 @@ class Assigner:
 
     async def _run_once(self, background: TaskGroup) -> None:
         await self._load()
-        # A failing or slow sync must not leave existing leases unassigned.
+        # Existing leases are assigned even if the sync fails or is slow.
         if await self._sync.ensure(self._monitor.leases, background):
             await self._load()
         await self._assign()
@@ -340,8 +338,8 @@ class Assigner:
     def _is_delayed(self, fleet: Fleet) -> bool:
         """Balancing waits while workers have not found new leases.
 
-        A Java worker finds leases by `leaseOwner`. A handoff changes that, so it would never pass the lease
-        on.
+        A Java worker finds leases by `leaseOwner`, which a handoff changes: it would never release the
+        lease.
         """
         me, now_s = self._elector.worker_id, self._clock.monotonic()
         if all(lease.actual_owner == me for lease in fleet.leases if lease.lease_key in fleet.unclaimed):

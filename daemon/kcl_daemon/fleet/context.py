@@ -1,7 +1,4 @@
-"""What nearly every loop of a worker needs: its context, calls with a timeout, many calls at once.
-
-How often each loop runs, derived from the settings, and how loops wait (`Wakeup`, `Broadcast`).
-"""
+"""What nearly every loop of a worker needs: its context, timeouts, many calls at once, periods, waits."""
 
 from __future__ import annotations
 
@@ -37,10 +34,9 @@ class Timings:
 
     Args:
         failover_s: a lease expires this long after its last renewal.
-        renew_s: from one renewal to the next. KCL renews every third of the fail-over time; this allows as
-            many
-            tries, as a failed one is repeated after a quarter of it.
-        call_s: timeout of a lease call, well below the fail-over time.
+        renew_s: from one renewal to the next. KCL renews every third of the failover time; this allows as
+            many tries, as a failed one is repeated after a quarter of it.
+        call_s: timeout of a lease call, well below the failover time.
         poll_s: how often a busy fleet's leader reads the leases.
         active_s: a worker with an older row gets no leases.
         leader_lease_s: a busy fleet's lock duration.
@@ -62,13 +58,13 @@ class Timings:
     capture_s: float
     unclaimed_s: float
 
-    # Each look costs a request. A worker with many leases looks often, as a gap costs most there.
+    # A worker with many leases looks often, as a gap costs most there.
 
     def discovery_s(self, held: int, *, leading: bool, young: bool = False) -> float:
         """How often to query for leases.
 
-        A young worker is about to get many. A new lease must be renewed within the fail-over time, or it is
-        assigned to another worker.
+        A young worker is about to get many. A new lease must be renewed within the failover time, or another
+        worker gets it.
         """
         if leading:
             return self.fallback_poll_s
@@ -79,7 +75,7 @@ class Timings:
     def epoch_poll_s(self, held: int) -> float:
         """How often to read assignment notices.
 
-        Without leases this exceeds the fail-over time; leaders allow for it (`leases/expiry.py`).
+        Without leases this exceeds the failover time; leaders allow for it (`leases/expiry.py`).
         """
         if not held:
             return min(6.5 * self.poll_s, 1.3 * self.failover_s)
@@ -142,7 +138,7 @@ def timings(settings: LeaseSettings, balance: BalanceSettings | None = None) -> 
 
 
 class Wakeup:
-    """Ends a loop's wait; a wakeup while nobody waits is kept."""
+    """A wakeup ends a loop's wait; it is kept while nobody waits."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -179,8 +175,6 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
-    """Built once in `app.py`."""
-
     worker_id: WorkerId
     clock: Clock
     randomness: Randomness
@@ -189,7 +183,7 @@ class WorkerContext:
     meters: Meters = NO_METERS
 
     async def call(self, answer: Awaitable[_T], operation: str = "", *, timeout_s: float | None = None) -> _T:
-        """Raises Unavailable if there is no answer within `timeout_s`, by default `timings.call_s`."""
+        """Unavailable if there is no answer within `timeout_s`, by default `timings.call_s`."""
         limit_s = self.timings.call_s if timeout_s is None else timeout_s
         with self.clock.move_on_after(limit_s):
             return await answer
@@ -199,7 +193,7 @@ class WorkerContext:
 async def for_each(
     items: Iterable[_T], job: Callable[[_T], Awaitable[object]], *, at_once: int
 ) -> list[AwsError]:
-    """Do the job for every item, `at_once` at a time. One that fails stops no other; returns the errors."""
+    """Do the job for every item, `at_once` at a time. A failure stops no other item; returns the errors."""
     limiter, errors = anyio.CapacityLimiter(at_once), list[AwsError]()
 
     async def attempt(item: _T) -> None:

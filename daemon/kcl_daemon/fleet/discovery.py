@@ -133,7 +133,7 @@ class AssignmentNotifier:
 
 
 _FINISHED_S: Final = 60.0
-# Hundreds of leases must be claimed well within the fail-over time.
+# Hundreds of leases must be claimed well within the failover time.
 _MAX_PARALLEL_READS: Final = 10
 
 
@@ -200,7 +200,7 @@ class Discovery:
         return max(0.0, self._scanned_s + self._timings.failover_s / 2 - self._clock.monotonic())
 
     def offer(self, leases: Iterable[Lease]) -> None:
-        """Leases that we read as leader: look closer if one of ours is not held."""
+        """The leader has read these leases: look closer if one of ours is not held."""
         for lease in leases:
             if lease.lease_owner != self._me or lease.is_finished or self._renewer.holds(lease.lease_key):
                 continue
@@ -239,7 +239,7 @@ class Discovery:
         try:
             keys = await self._table.owned_keys(self._me)
         except TableNotFound:
-            # The index is missing or still building: scans find the leases, at a higher cost.
+            # Scans find the leases, at a higher cost.
             self._log.debug("owner_index_missing", advice="leases are found by scans until it exists")
             self._scanned_s = self._clock.monotonic()
             rows = await self._table.scan()
@@ -265,7 +265,7 @@ class Discovery:
         return True
 
     async def give_back(self) -> None:
-        """At shutdown, release leases assigned to us but not found yet: nobody need wait for expiry.
+        """At shutdown, release leases assigned to us but not found yet.
 
         Never raises for AWS; takes a few seconds at most.
         """
@@ -291,7 +291,7 @@ class Discovery:
             self._log.info("lease_released", lease_key=key, to=None)
 
     def take_assigned(self, lease: Lease, moved_s: float) -> None:
-        """Hold a lease that we, as leader, have just assigned; watch it if it is handed over.
+        """Hold a lease that we, as leader, have just assigned; watch it during a handoff.
 
         `moved_s` is the monotonic time before the write.
         """

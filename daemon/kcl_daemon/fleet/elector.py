@@ -1,7 +1,6 @@
 """Elects the leader through the lock row (KCL: DynamoDBLockBasedLeaderDecider).
 
-Several workers may believe that they lead for a moment. That is harmless: every write of a leader is
-conditional.
+Several workers may lead for a moment. That is harmless: every write of a leader is conditional.
 """
 
 from __future__ import annotations
@@ -85,7 +84,6 @@ class Elector:
         on_elected: Callable[[], None],
         on_java_leader: Callable[[], None],
     ) -> None:
-        """`on_java_leader` is called when `java_leader` changes."""
         self._notifier = notifier
         self._renewer = renewer
         self._monitor = monitor
@@ -138,7 +136,7 @@ class Elector:
 
     @property
     def may_lead_soon(self) -> bool:
-        """Whether the leader has missed heartbeats, so a successor should prepare."""
+        """The leader has missed heartbeats: a successor should prepare."""
         return not self.is_leader and self._silent_s > _DOUBTFUL * self._lease_s
 
     @property
@@ -194,8 +192,7 @@ class Elector:
 
         Never raises for AWS: the lock expires.
 
-        `stand_back`: we cannot lead, so leave the lock to others for a while, unless alone; we would be the
-        first to claim it.
+        `stand_back`: we cannot lead, so leave the lock to others for a while, unless alone.
         """
         lock, self._lock = self._lock, None
         if lock is None:

@@ -91,9 +91,7 @@ class LeaseCleanup:
         self._polled_s = self._completed_s = self._garbage_s = context.clock.monotonic()
 
     async def clean(self, leases: Sequence[Lease]) -> None:
-        """Clean up if it is time.
-
-        Never raises for AWS.
+        """Clean up if it is time; never raises for AWS.
 
         As in KCL, the next period begins only after a deletion.
         """
@@ -133,7 +131,7 @@ async def clean_own_leases(
     leading: Callable[[], bool],
     settings: ShardSettings,
 ) -> None:
-    """A loop; it returns if cleanup is off, and never raises for AWS.
+    """Returns if cleanup is off; never raises for AWS.
 
     `finished` gives the keys seen so far; the table is read only if there are any.
     """
@@ -175,7 +173,7 @@ class FormerStreamCleanup:
         self._since_s: dict[StreamIdentity, float] = {}
 
     def begin(self) -> None:
-        """The last leader may have had another list, so all waits start again."""
+        """The previous leader may have had another list, so all waits start again."""
         self._since_s.clear()
 
     async def clean(self, leases: Mapping[StreamIdentity, Sequence[Lease]]) -> None:

@@ -1,6 +1,6 @@
 """The leases this worker holds: renew, checkpoint, release, one writer at a time (KCL: DynamoDBLeaseRenewer).
 
-A lease is held only while its last write known to have taken effect is younger than the fail-over time on our
+A lease is held only while its last write known to have taken effect is younger than the failover time on our
 monotonic clock, whatever DynamoDB answers.
 """
 
@@ -33,7 +33,7 @@ def lease_labels(lease: Lease) -> dict[str, str]:
 class RenewalMetrics:
     """Renewals summed up per period (KCL: the metrics of RenewAllLeases).
 
-    KCL renews in one tick, here each lease has its own time. A period fails if any renewal failed, and takes
+    KCL renews all at once, here each lease has its own time. A period fails if any renewal failed, and takes
     as long as the slowest.
     """
 
@@ -138,7 +138,7 @@ class LeaseRenewer:
 
     @property
     def activity(self) -> int:
-        """A young worker counts as busy, as it is about to get leases."""
+        """A young worker counts as busy: it is about to get leases."""
         return max(len(self._held), _BUSY) if self.is_young else len(self._held)
 
     @property
@@ -149,7 +149,7 @@ class LeaseRenewer:
         return key in self._held
 
     def adopt(self, lease: Lease, *, moved_s: float) -> HeldLease:
-        """Hold a lease; `moved_s` is the monotonic time before the write that made it ours."""
+        """`moved_s` is the monotonic time before the write that made the lease ours."""
         throughput = Throughput(self._timings.renew_s, stored_kbps=lease.throughput_kbps)
         spread_s = self._timings.renew_s * _SPREAD
         early_s = self._context.randomness.uniform(0.0, spread_s)
@@ -173,7 +173,7 @@ class LeaseRenewer:
         held = self._held.get(renewed.lease_key)
         if held is None:
             return self.adopt(renewed, moved_s=began_s)
-        # As leader we assigned it to ourselves meanwhile: one holder, newest row.
+        # As leader we assigned it to ourselves meanwhile.
         if renewed.lease_counter > held.lease.lease_counter:
             self._moved(held, renewed, began_s)
         return None
@@ -258,10 +258,10 @@ class LeaseRenewer:
         )
 
     async def release_lease(self, held: HeldLease, *, degraded: bool = False) -> None:
-        """Pass the lease on: to the next owner of its handoff, else to nobody.
+        """Release the lease: to the next owner of its handoff, else to nobody.
 
-        Never raises for AWS: the lease expires. `degraded`: its children keep failing here, so another worker
-        should take it.
+        Never raises for AWS: the lease expires. `degraded`: its children keep failing here, so another
+        worker should take it.
         """
         held.releasing = True
         try:
@@ -289,10 +289,10 @@ class LeaseRenewer:
     async def _write(self, held: HeldLease, make: Callable[[Lease], RowUpdate | None]) -> None:
         """An unclear outcome is read back before the lease is called lost.
 
-        `make` gets the lease as it is now, and returns None if nothing is left to write.
+        `make` gets the current lease; it returns None if nothing is left to write.
         """
         async with held.writing:
-            # Twice: if an earlier write took effect after all, make this one again on top of it.
+            # If an earlier write took effect after all, make this one again on top of it.
             for _ in range(2):
                 self._require_held(held)
                 update = make(held.lease)
@@ -301,17 +301,17 @@ class LeaseRenewer:
             raise Unavailable("the row kept changing during the write", operation="UpdateItem")
 
     async def _attempt(self, held: HeldLease, update: RowUpdate) -> bool:
-        """Returns False if the lease changed but is still ours, so that the write is made again."""
+        """False if the lease changed but is still ours: make the write again."""
         began_s = self._clock.monotonic()
         before = held.uncertain_since_s
         if before is None:
-            held.uncertain_since_s = began_s  # also covers a cancelled call that may still arrive
+            held.uncertain_since_s = began_s  # also for a cancelled call that may still arrive
         written: WriteResult | None = None
         try:
             written = await self._call(update)
             held.uncertain_since_s = before
         except Unavailable:
-            pass  # the row shows the outcome
+            pass
         except AwsError:
             held.uncertain_since_s = before
             raise
@@ -347,8 +347,8 @@ class LeaseRenewer:
     def _moved(self, held: HeldLease, lease: Lease, began_s: float) -> None:
         handoff_began = lease.checkpoint_owner is not None and held.lease.checkpoint_owner is None
         if lease.lease_counter != held.lease.lease_counter:
-            # The start of a handoff leaves the counter alone: it proves no renewal, and earlier writes may
-            # still apply.
+            # The start of a handoff keeps the counter: it proves no renewal, and earlier writes may still
+            # apply.
             held.moved_s, held.early_s, held.uncertain_since_s = began_s, 0.0, None
         held.lease = lease
         if handoff_began:
@@ -390,7 +390,7 @@ class LeaseRenewer:
 
 
 class MalformedRowLog:
-    """Reports each malformed row once per worker."""
+    """Logs each malformed row once per worker."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

@@ -71,9 +71,7 @@ class FleetMonitor:
     async def refresh_workers(self) -> bool:
         """Read the worker rows if `poll` did not; returns whether it did.
 
-        Raises AwsError.
-
-        Call it before an assignment: a worker that has just left must get nothing.
+        Call it before an assignment: a worker that has just left must get nothing. Raises AwsError.
         """
         if self._workers_are_fresh:
             return False
@@ -115,7 +113,7 @@ class FleetMonitor:
         )
 
     def reported_s(self, worker_id: WorkerId) -> float | None:
-        """Seconds since its last report; None if no change was seen yet."""
+        """Since its last report; None if no change was seen yet."""
         seen = self._book.workers.get(worker_id)
         return None if seen is None or not seen.changed else self._clock.monotonic() - seen.since_s
 

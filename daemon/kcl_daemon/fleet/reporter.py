@@ -1,8 +1,8 @@
-"""Writes this worker's row (KCL's WorkerMetricStatsReporter) and samples gauges.
+"""Writes this worker's row (KCL: WorkerMetricStatsReporter) and samples gauges.
 
 A Java leader averages each metric over the workers that report it. Java measures CPU on ECS, EKS and EC2
 only, we on every Linux host. Under a Java leader without CPU, our few workers would be their own average and
-get no leases, so our rows have no CPU either. Our own leaders balance both kinds.
+get no leases, so our rows have no CPU either.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIRST_CAPTURES: Final = 2
 
 
 class Reporter:
-    """The row is deleted at the end, so that a stopped worker gets no leases."""
+    """At the end it deletes the row, so that a stopped worker gets no leases."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Reporter:
         return self._timings.report_s
 
     async def report(self) -> bool:
-        """Returns False if it failed.
+        """False if it failed.
 
         The first write requires that the row exists: a late one must not bring back the row that shutdown
         deleted.
@@ -127,7 +127,7 @@ class Reporter:
             self._log.info("cpu_metric_reported_again", leader=leader)
 
     def _row(self) -> RowUpdate:
-        """This ends the CPU period, even if figures are withheld."""
+        """Ends the CPU period, even if figures are withheld."""
         averages = [float(average) for average in (self._cpu_averages or tuple)()]
         self._has_figures = bool(averages)
         if self._leader_has_cpu is False:

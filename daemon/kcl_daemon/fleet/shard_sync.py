@@ -50,8 +50,8 @@ from kcl_daemon.shards.sync import Layers, leases_for_empty_table, missing_lease
 class SyncSchedule:
     """Decides when to sync a stream.
 
-    A new leader acts on its first look: the last leader may have died between two writes. An unneeded sync
-    creates nothing.
+    A new leader syncs on its first look: the previous leader may have died between two writes. An unneeded
+    sync creates nothing.
     """
 
     def __init__(self, context: WorkerContext, *, table: Table, settings: ShardSettings) -> None:
@@ -63,7 +63,7 @@ class SyncSchedule:
         self._watch = HoleWatch()
 
     def begin(self) -> None:
-        """A new term begins: look at once, forget earlier audits."""
+        """A new term: look at once, forget earlier audits."""
         self._audited_s = None
         self._watch = HoleWatch()
 
@@ -151,7 +151,7 @@ class ShardSync:
     async def ensure(self, leases: Sequence[Lease]) -> bool:
         """Create and clean up what is due; returns whether leases were created.
 
-        `leases` are all of the stream, as just read. After a failure the next look waits longer each time.
+        `leases` are all of the stream, as just read. After each failure the next look waits longer.
 
         Raises:
             AwsError: a call failed; created leases stay, and the next call continues.
@@ -169,7 +169,7 @@ class ShardSync:
                 created = await self._poll(leases)
         except StreamNotFound:
             self._meters.add(kcl.AUDIT_SKIPPED)
-            await self._watch.poll()  # logs it once
+            await self._watch.poll()
             self._delay(RECHECK_S)
             return False
         except AwsError:
@@ -223,7 +223,7 @@ class ShardSync:
         return await self._create(wanted)
 
     async def _create(self, wanted: Sequence[Lease]) -> bool:
-        """Parents before children, a generation at a time; returns whether a lease was created."""
+        """Create a generation at a time; returns whether a lease was created."""
         if not wanted or not await self._is_same_stream():
             return False
         if self._stream.identity is not None:
@@ -251,7 +251,7 @@ class ShardSync:
         return self._stream.identity is None or await self._watch.poll() is StreamState.THERE
 
     async def _own_shards(self, leases: Sequence[Lease]) -> Sequence[Shard] | None:
-        """Returns None if they belong to another stream than the leases."""
+        """None if they belong to another stream than the leases."""
         shards = await self._listed()
         former = leases_of_former_stream(leases, shards)
         if former:
@@ -294,7 +294,7 @@ class ShardSync:
         )
 
     async def _complete_list(self) -> Sequence[Shard]:
-        """They must cover all hash keys; overlaps are harmless."""
+        """Shards must cover all hash keys; overlaps are harmless."""
         hole: HashRange | None = None
         for attempt in range(_LIST_ATTEMPTS):
             if attempt:
@@ -370,7 +370,7 @@ class MultiStreamShardSync:
         return created
 
     async def _note_creation(self, leases: LeasesByStream) -> None:
-        """Note when the stream was created, for later leaders; Java programs do not.
+        """Note the creation time for later leaders; Java programs do not.
 
         Never raises for AWS: the next look continues.
         """

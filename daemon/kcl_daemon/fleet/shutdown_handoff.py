@@ -1,6 +1,6 @@
 """Begins handoffs before a worker stops, so that next owners are ready; not in KCL.
 
-Children work on meanwhile. If this fails, leases are released as usual.
+If this fails, leases are released as usual.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The streams of a worker: which exist, which one a lease belongs to, where reading begins.
 
-KCL: MultiStreamTracker. A multi-stream table calls a stream `account:name:epoch`; the epoch comes from the
-program and may be anything. A creation time other than the one noted in its leases shows a new stream.
+KCL: MultiStreamTracker. A multi-stream table calls a stream `account:name:epoch`; Java programs write any
+epoch. Only another creation time than the one noted in its leases shows that a stream is new.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, StreamSummary, Tabl
 from kcl_daemon.shards.lineage import InitialPosition, leases_match_shards
 
 RECHECK_S: Final = 60.0
-# All shards of a stream report "not found" at about the same time; one check serves them.
+# All shards of a stream report "not found" at about the same time.
 _FRESH_S: Final = 5.0
 
 
@@ -59,7 +59,7 @@ class StreamMonitor:
         return self._created_s
 
     async def poll(self) -> StreamState:
-        """Ask Kinesis, or use an answer asked for after this call; raises AwsError."""
+        """Ask Kinesis, or share an answer that was requested after this call; raises AwsError."""
         came_s = self._clock.monotonic()
         async with self._looking:
             if not self._is_active(came_s):
@@ -69,7 +69,7 @@ class StreamMonitor:
         return self.state
 
     def _is_active(self, came_s: float) -> bool:
-        """An earlier "it exists" proves nothing: the stream may have been deleted since."""
+        """An earlier answer proves nothing: the stream may have been deleted since."""
         if self._polled_s is None:
             return False
         if self.state is StreamState.THERE:
@@ -109,7 +109,7 @@ class StreamMonitor:
         if self._created_s != created_s:
             self._by_positions = False
             return StreamState.ANOTHER
-        # A replaced stream stays replaced: its leases still belong to the old one.
+        # A replaced stream stays replaced: its leases belong to the old one.
         return StreamState.ANOTHER if self.state is StreamState.ANOTHER else StreamState.THERE
 
     def _become(self, state: StreamState) -> None:
@@ -218,12 +218,12 @@ class SingleStreamTracker:
 
 
 async def leases_of(table: Table) -> Sequence[Lease]:
-    """Leaves out rows that are no lease or unreadable; raises AwsError."""
+    """Without rows that are no lease or unreadable; raises AwsError."""
     return [lease for row in await table.scan() if (lease := lease_row.readable_lease(row)) is not None]
 
 
 async def require_same_stream_mode(table: Table, *, many: bool) -> None:
-    """Raises ConfigurationError if the table's leases are of the other mode, and AwsError."""
+    """ConfigurationError if the table's leases are of the other mode; AwsError."""
     for row in await table.scan():
         if lease_row.is_lease_row(row) and lease_row.is_multi_stream_row(row) is not many:
             is_of, asked = ("one stream", "many") if many else ("many streams", "one")
@@ -236,7 +236,7 @@ async def require_same_stream_mode(table: Table, *, many: bool) -> None:
 # DescribeStreamSummary is limited to 20 calls a second for the whole account.
 _MAX_PARALLEL_CALLS: Final = 4
 _READABLE: Final = frozenset({"ACTIVE", "UPDATING"})
-# Stands for an unknown creation time; no real stream has it.
+# For an unknown creation time; no real stream has it.
 _LONG_GONE_S: Final = 0
 _MANY_STREAMS_ADVICE: Final = (
     "Each shard would be read once per identity. Stop all workers, use `kcl-daemon leases list` to see "

@@ -16,13 +16,11 @@ WORKER_KINDS: Final = frozenset({"WORKER_METRIC_STATS"})
 COORDINATOR_KINDS: Final = frozenset({"LEADER", "CLIENT_VERSION_MIGRATION", "TABLE_MIGRATION", "STREAM"})
 _KIND: Final = "entityType"
 
-# Hundreds of calls may be throttled; one warning now and then is enough.
+# Hundreds of calls may be throttled.
 _WARN_AGAIN_S: Final = 600.0
 
 
 class TableWrapper:
-    """All calls on rows go through `_carry_out`."""
-
     def __init__(self, table: Table) -> None:
         self._table = table
 

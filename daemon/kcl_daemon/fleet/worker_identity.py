@@ -1,8 +1,8 @@
 """Takes over from daemons killed on this host, and detects two processes with one worker id.
 
-`Predecessors` needs proof of death, writes conditionally, and leaves other hosts' leases alone. The guard of
-a killed daemon keeps its lock until the children are gone, so no shard gets a second reader. A live duplicate
-leaves the same rows as a dead process: only proof, or a fail-over time without change, tells them apart.
+`Predecessors` needs proof of death, writes conditionally, and ignores other hosts' leases. The guard of a
+killed daemon keeps its lock until the children are gone, so no shard gets a second reader. A live duplicate
+leaves the same rows as a dead process: only proof, or a failover time without change, tells them apart.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _MAX_ATTEMPTS: Final = 3
 class Predecessors:
     """Used at the start of a worker.
 
-    With `folder` None nothing is ever proven. `room` is how many more leases we may hold. `on_taken` gets the
-    monotonic seconds before the write.
+    With `folder` None nothing is ever proven. `room` is how many more leases we may hold. `on_taken` gets
+    the monotonic seconds before the write.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Predecessors:
         self._confirmed: set[str] = set()
         self._room_left = 0
         self.may_change = False
-        """Whether a process has ended but its lock is still held, so proof may come soon."""
+        """A process has ended but its lock is still held: proof may come soon."""
 
     def is_dead(self, nonce: str) -> bool:
         return any(record.incarnation == nonce for record in self._dead.values())
 
     async def enter(self) -> None:
-        """Never raises; a hanging folder costs a moment."""
+        """Never raises; a hanging folder delays it only briefly."""
         if self._folder is not None:
             with self._clock.move_on_after(_FOLDER_S):
                 await self._folder.enter(self._me, self._mine.nonce)
@@ -212,7 +212,7 @@ def _unfinished(row: Row | None) -> Lease | None:
     return None if lease is None or lease.is_finished else lease
 
 
-# An older row is a dead process's, even with clocks minutes apart.
+# An older row is a dead process's, even if clocks differ by minutes.
 _OLD_S: Final = 600
 _MAX_LEASES: Final = 5
 # Children and lock of a killed daemon are gone after about a second.
@@ -264,7 +264,7 @@ class DuplicateWorkerDetector:
     async def settle(self, stop: anyio.Event) -> None:
         """Return when no other process with our worker id lives, or on `stop`.
 
-        Without proof that the row's writer is dead, wait for a fail-over time without change.
+        Without proof that the row's writer is dead, wait for a failover time without change.
 
         Raises:
             AwsError: the rows could not be read; may be called again.
@@ -300,7 +300,7 @@ class DuplicateWorkerDetector:
                 await self._predecessors.poll()
 
     def is_seen(self, other: Incarnation) -> bool:
-        """Returns whether we stop: the process that started later does."""
+        """Whether we stop: the process that started later does."""
         self.stands_aside = self.stands_aside or other < self._mine
         if not self.stands_aside:
             self._report(
@@ -333,7 +333,7 @@ class DuplicateWorkerDetector:
             self._log.error("worker_id_used_twice", seen=seen, does=does, advice=_ADVICE)
 
     async def _traces(self) -> _WorkerActivity | None:
-        """Returns None if there is no such process, or it is long dead."""
+        """None if there is no such process, or it is long dead."""
         table = self._tables.worker_metrics
         row = await table.get(self._me)
         worker = None if row is None else worker_from_row(row, key_attribute=table.key_attribute)

@@ -1,1 +1,1 @@
-"""PURE: leases, their rows, expiry and the leader lock. No I/O, no clock: values in, decisions out."""
+"""Leases, their rows, expiry and the leader lock. Pure: no I/O, no clock."""

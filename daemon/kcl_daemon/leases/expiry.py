@@ -1,7 +1,7 @@
 """When a lease is abandoned, and when a worker is dead (KCL: LeaseAssignmentManager).
 
-Only the observer's monotonic clock counts: a lease is abandoned when its counter has not changed for the
-fail-over time, a worker is alive while its row keeps changing.
+A lease is abandoned when its counter has not changed for the failover time on the observer's monotonic
+clock. A worker is alive while its row keeps changing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, cast
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import WorkerRow
 
-# In fail-over times: after 1.3 one of our workers has polled, and a Java worker has polled and renewed.
+# In failover times: after 1.3 one of our workers has polled, and a Java worker has polled and renewed.
 _UNCLAIMED_PATIENCE: Final = 1.5
 # In assignment intervals; a Java worker polls twice per interval.
 _UNCLAIMED_INTERVALS: Final = 0.75
@@ -36,9 +36,8 @@ def unclaimed_patience_s(failover_s: float, interval_s: float) -> float:
 class LeaseObservation:
     """Counter and actual owner of a lease, and since when they are unchanged, in monotonic seconds.
 
-    The start of a hand-off changes neither: the leader writes it, so it is no sign of life of the owner.
-    `handoff` is old and next owner. `unclaimed`: the lease was assigned while we observed, and its owner has
-    not written it since.
+    The start of a handoff changes neither: the leader writes it. `handoff` is old and next owner.
+    `unclaimed`: the lease was assigned while we observed, and its owner has not written it since.
     """
 
     state: tuple[int, WorkerId | None]
@@ -68,7 +67,7 @@ class LivenessLog:
     """What one observer remembers between two polls of the tables. Times are monotonic seconds.
 
     `suspects` are probably dead; the value is the `last_update_s` of their report at that time. At `alive_s`
-    the worker is known to have lived.
+    the worker was known to live.
     """
 
     leases: Mapping[LeaseKey, LeaseObservation] = field(default_factory=dict[LeaseKey, LeaseObservation])
@@ -146,7 +145,7 @@ class LivenessLog:
     def _alive_since(
         self, workers: Mapping[WorkerId, WorkerObservation], changing: AbstractSet[WorkerId | None]
     ) -> dict[WorkerId, float]:
-        """When each worker lived at least: a change may be as old as the start of the previous read."""
+        """A change may be as old as the start of the previous read."""
         alive_s = {each: at_s for each, at_s in self.alive_s.items() if each in workers}
         for each, seen in workers.items():
             if each in changing:
@@ -160,12 +159,12 @@ class LivenessLog:
         return worker_id in self.workers and self.workers[worker_id].last_update_s == reported
 
     def _suspects(self, suspects: Mapping[WorkerId, int], failover_s: float) -> dict[WorkerId, int]:
-        """The workers that let a lease expire, with the report they had made by then.
+        """The workers that let a lease expire, with their report at that time.
 
         A row may outlive its worker by a minute. So a worker that lets a lease expire is suspected, whatever
-        its row says, until it reports again or renews a lease. The exception is a worker known to have lived
-        after that lease was due: it does not hold the lease. After a restart during a hand-off, for example,
-        it cannot renew until the leader ends the hand-off. That is no sign of death.
+        its row says, until it reports again or renews a lease. A worker known to have lived after that lease
+        was due is no suspect: it does not hold the lease. For example, a worker that restarted during a
+        handoff cannot renew until the leader ends the handoff.
         """
         found = dict(suspects)
         for seen in self.leases.values():
@@ -217,7 +216,7 @@ def _see_lease(lease: Lease, before: LeaseObservation | None, now_s: float) -> L
 
 
 def _is_given(lease: Lease, before: LeaseObservation) -> bool:
-    """Whether the old owner or the leader assigned the lease; the leader also ends hand-offs."""
+    """Whether the old owner or the leader assigned the lease; the leader also ends handoffs."""
     owner = lease.actual_owner
     ended = before.handoff is not None and lease.checkpoint_owner is None
     return owner is not None and (owner != before.owner or ended)
@@ -237,10 +236,10 @@ _NUMBERS: Final = ("pid", "started", "pid_namespace", "device", "inode")
 class ProcessRecord:
     """What a daemon writes about itself in the state folder.
 
-    A proof of death holds for one boot of one kernel. The boot id is new at each boot, so a record with our
-    boot id was written on this host since it started, even if the folder was copied. Then the kernel gives
-    the proof: a file lock held for the life of the process is free, or no process has that pid and start
-    time. `started` is in clock ticks since boot; a copy of the record has another inode or device.
+    A record with our boot id was written on this host since it started, even if the folder was copied. Then
+    the kernel proves a death: a file lock held for the life of the process is free, or no process has that
+    pid and start time. `started` is in clock ticks since boot; a copy of the record has another inode or
+    device.
     """
 
     worker_id: WorkerId
@@ -303,7 +302,6 @@ class Unproven:
 
 
 def judge_process(record: ProcessRecord, seen: ProcessObservation) -> ProvenDead | Unproven:
-    """Without certainty there is no proof."""
     if not seen.boot_id or seen.boot_id != record.boot_id:
         return Unproven(
             "it ran on another host, or before this host was started; a copied disk looks the same"

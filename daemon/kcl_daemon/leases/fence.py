@@ -1,7 +1,7 @@
 """Whether a lease is still ours after a refused write or a lost answer.
 
-KCL: DynamoDBLeaseRefresher.renewLease. A worker has at most one write in flight per lease, and each of its
-writes raises the counter by exactly one. So the row shows whether a write without an answer took effect.
+KCL: DynamoDBLeaseRefresher.renewLease. A worker has at most one write in flight per lease, and each write
+raises the counter by exactly one. So the row shows whether a write without an answer took effect.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LeaseGone:
 def judge_written_row(
     held: Lease, row: Row | None, *, me: WorkerId, uncertain: bool
 ) -> StillOurs | LeaseGone:
-    """Compare a row with `held`, the lease after our last write that is known to have taken effect.
+    """`held` is the lease after our last write that is known to have taken effect.
 
     `uncertain`: a later write of ours may have taken effect without an answer.
     """

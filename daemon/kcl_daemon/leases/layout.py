@@ -1,8 +1,8 @@
 """Which tables hold worker rows and the leader lock, and the state rows of migrations (KCL: MigrationState).
 
 A worker decides once, at start. Existing tables win over settings, so that all workers decide alike. A fresh
-application with separate tables creates those before its lease table: a Java worker creates the lease table
-first and then looks for the coordinator table.
+application with separate tables creates its lease table last: a Java worker looks for the coordinator table
+right after creating the lease table.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class StateRowCreation:
 
 @dataclass(frozen=True, slots=True)
 class StateCodec(Generic[_State]):
-    """How one kind of state row is read and written; `entity` is absent in rows up to KCL 3.4."""
+    """How one kind of state row is read and written; rows up to KCL 3.4 have no `entity`."""
 
     row_key: str
     entity: str
@@ -132,7 +132,7 @@ _KEYS_OF_COORDINATOR_ROWS = frozenset({"Leader", "Migration3.0", "TableMigration
 
 class TableLayout(Enum):
     SEPARATE = "separate"
-    """Two more tables (KCL 3.0 - 3.4); SINGLE is the layout of KCL 3.5."""
+    """Two more tables (KCL 3.0 - 3.4); SINGLE is KCL 3.5."""
     SINGLE = "single"
 
 

@@ -1,11 +1,11 @@
 """Who leads: the lock row, and when it may be taken (KCL: LeaderLock, AmazonDynamoDBLockClient).
 
-A lock is stale only when the observer has seen the same version for longer than the owner's own lease
-duration, on the observer's monotonic clock.
+A lock is stale when the observer has seen the same version for longer than the owner's lease duration, on
+the observer's monotonic clock.
 
 Two attributes are ours: `daemonAssigned` changes when leases were assigned, so that workers need not query
 for them; `daemonDeputy` names the worker that polls the lock often. KCL keeps both in a heartbeat and drops
-them when it takes the lock, so a row without them gives no promise.
+them when it takes the lock.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class LeaderLock:
 
     Args:
         duration_ms: how long the owner may be silent.
-        assignment_epoch: changes when leases were assigned; None if the leader does not write it, as in
-            KCL.
+        assignment_epoch: changes when leases were assigned; None if the leader does not write it, as in KCL.
         deputy: the worker that polls the lock often.
     """
 
@@ -61,7 +60,7 @@ class ClaimLock:
 
 @dataclass(frozen=True, slots=True)
 class WatchLock:
-    """Do not take the lock; `silent_s` is the time since the last heartbeat seen."""
+    """`silent_s` is the time since the last heartbeat seen."""
 
     observation: LockObservation
     owner: WorkerId
@@ -108,9 +107,9 @@ def decide_lock_claim(
 ) -> ClaimLock | WatchLock:
     """Whether to try for the lock, from the row as read now and the earlier observation.
 
-    As in KCL's lock client only the version counts, not the owner. A lock without a version is left alone,
-    because no condition could prove that the row is still the one observed. `dead` is a lock whose owner is
-    proven dead, as read before the proof.
+    As in KCL's lock client only the version counts, not the owner. A lock without a version is left alone:
+    no condition could prove that the row is still the one observed. `dead` is a lock whose owner is proven
+    dead, as read before the proof.
     """
     if lock is None:
         return ClaimLock((Absent(key_attribute),), "there is no leader")
@@ -129,9 +128,9 @@ def decide_lock_claim(
 
 
 def heartbeat(lock: LeaderLock, version: str, assignment_epoch: str | None = None) -> RowUpdate:
-    """Prove that the leader lives by a new version, if the row is still ours.
+    """A new version proves that the leader lives, if the row is still ours.
 
-    Without an `assignment_epoch` that attribute stays, because other workers may have changed it
+    Without an `assignment_epoch` that attribute stays: other workers may have changed it
     (`assignment_notice`).
     """
     reported = {} if assignment_epoch is None else {_ASSIGNMENT_EPOCH: assignment_epoch}

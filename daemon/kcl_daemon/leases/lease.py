@@ -1,7 +1,7 @@
 """The lease: the right to read one shard, and how far it has been read.
 
-Also stream identities (KCL: StreamIdentifier), the checkpoints that a record processor may request (KCL:
-ShardRecordProcessorCheckpointer), and a lease's throughput (KCL: LeaseStatsRecorder).
+Also stream identities (KCL: StreamIdentifier), checkpoints that may be requested (KCL:
+ShardRecordProcessorCheckpointer), and throughput (KCL: LeaseStatsRecorder).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ARN: Final = re.compile(r"arn:[^:]+:kinesis:[^:]*:([0-9]+):stream/([^:/]+)", re
 
 @dataclass(frozen=True, slots=True)
 class StreamIdentity:
-    """One stream; the creation epoch (seconds, above 0) distinguishes streams that had the same name."""
+    """The creation epoch (seconds, above 0) distinguishes streams that had the same name."""
 
     account: str
     name: str
@@ -73,8 +73,8 @@ class Lease:
     Args:
         lease_counter: raised by each renewal, checkpoint and change of owner; the fence of every write.
         checkpoint: processed up to and including this position, or a sentinel.
-        lease_owner: the worker that should read the shard; the next one during a hand-off.
-        checkpoint_owner: the worker that still reads during a hand-off; else None.
+        lease_owner: the worker that should read the shard; the next one during a handoff.
+        checkpoint_owner: the worker that still reads during a handoff; else None.
         owner_switches_since_checkpoint: how often the owner changed without progress.
         pending_checkpoint: prepared by the record processor but not confirmed.
         parent_shard_ids: these shards must be finished first.
@@ -102,7 +102,7 @@ class Lease:
 
     @property
     def shard_id(self) -> ShardId:
-        """The shard id without the stream identity."""
+        """Without the stream identity."""
         if self.stream is None:
             return ShardId(self.lease_key)
         return ShardId(self.lease_key[len(str(self.stream)) + 1 :])
@@ -112,7 +112,7 @@ class Lease:
 
     @property
     def actual_owner(self) -> WorkerId | None:
-        """The current reader: the old owner during a hand-off, else the owner."""
+        """The current reader: the old owner during a handoff, else the owner."""
         return self.checkpoint_owner or self.lease_owner
 
     @property
@@ -122,7 +122,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWindow:
-    """The positions that may be checkpointed now: from the stored checkpoint to the last delivered position."""
+    """From the stored checkpoint to the last delivered position."""
 
     last: ExtendedSequenceNumber
     largest: ExtendedSequenceNumber
@@ -168,7 +168,7 @@ _MIN_KBPS: Final = 0.0000005
 class Throughput:
     """The smoothed throughput of one lease; not thread-safe.
 
-    Unlike KCL, a new owner continues from the row: a lease moved because it is busy does not look idle.
+    Unlike in KCL, a new owner continues from the row: a lease moved because it is busy does not look idle.
     """
 
     def __init__(self, window_s: float, *, stored_kbps: float | None = None) -> None:

@@ -127,7 +127,7 @@ def is_multi_stream_row(row: Row) -> bool:
 
 
 def lease_from_row(row: Row) -> Lease:
-    """Unknown attributes are ignored; a missing or wrong one raises MalformedRowError."""
+    """Ignores unknown attributes; MalformedRowError for a missing or wrong one."""
     reader = _Reader(row)
     return Lease(
         lease_key=LeaseKey(reader.key),
@@ -182,7 +182,7 @@ def creation(lease: Lease) -> tuple[Row, tuple[Condition, ...]]:
 
 
 def renewal(lease: Lease, throughput_kbps: float | None) -> RowUpdate:
-    """Refused when another process wrote the lease, or when a hand-off began that we have not read yet."""
+    """Refused when another process wrote the lease, or when a handoff began that we have not read yet."""
     put: dict[str, Value] = {_COUNTER: lease.lease_counter + 1, **_throughput(throughput_kbps)}
     handoff: tuple[Condition, ...] = () if lease.checkpoint_owner else (Absent(_CHECKPOINT_OWNER),)
     return RowUpdate(lease.lease_key, put=put, require=(_counter_is(lease), *handoff))
@@ -191,10 +191,10 @@ def renewal(lease: Lease, throughput_kbps: float | None) -> RowUpdate:
 def checkpoint(
     lease: Lease, position: ExtendedSequenceNumber, throughput_kbps: float | None = None
 ) -> RowUpdate:
-    """Store a checkpoint. As in KCL only the counter is the fence, so it succeeds during a hand-off.
+    """Store a checkpoint. As in KCL only the counter is the fence, so it succeeds during a handoff.
 
-    Unlike KCL it also writes the throughput, and 0 at SHARD_END: a finished lease is not renewed again, and a
-    Java leader would count its old throughput forever.
+    Unlike KCL it also writes the throughput, and 0 at SHARD_END: a finished lease is not renewed again, and
+    a Java leader would count its old throughput forever.
     """
     if position.is_shard_end:
         throughput_kbps = 0.0
@@ -217,10 +217,10 @@ def checkpoint(
 
 
 def assignment(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> RowUpdate:
-    """Assign a lease to a worker, or end a hand-off. Both owners must be as read.
+    """Assign a lease to a worker, or end a handoff. Both owners must be as read.
 
-    `only_if_untouched` also requires the counter as read. KCL does not; without it, a lease that looked
-    abandoned in an old read could be taken from a live owner.
+    `only_if_untouched` also requires the counter as read. KCL does not: a lease that looked abandoned in an
+    old read could be taken from a live owner.
     """
     return RowUpdate(
         lease.lease_key,
@@ -232,7 +232,7 @@ def assignment(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -
 
 
 def steal_or_take(lease: Lease, me: WorkerId) -> RowUpdate:
-    """Take a lease as KCL 2.x does: the counter is the only fence, and the write ends any hand-off."""
+    """Take a lease as KCL 2.x does: the counter is the only fence, and the write ends any handoff."""
     return RowUpdate(
         lease.lease_key,
         put={OWNER: me, _COUNTER: lease.lease_counter + 1},
@@ -243,7 +243,7 @@ def steal_or_take(lease: Lease, me: WorkerId) -> RowUpdate:
 
 
 def handoff(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> RowUpdate:
-    """Ask the owner to finish and hand the lease to `to`. Both owners must be as read.
+    """Ask the owner to finish and release the lease to `to`. Both owners must be as read.
 
     The counter does not change, so the owner's renewals still succeed. The owner itself sets
     `only_if_untouched`, which also requires the counter as read.
@@ -260,7 +260,7 @@ def handoff(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> R
 
 
 def release(lease: Lease, *, degraded_by: WorkerId | None = None) -> RowUpdate:
-    """Remove the owner, if no one has written the lease since; any worker can get it at once.
+    """Remove the owner, if no one has written the lease since.
 
     `degraded_by` is the owner whose children kept failing; others are preferred.
     """
@@ -283,7 +283,7 @@ def child_ids_update(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUp
 
 
 def hash_range_update(lease: Lease, hash_range: HashRange) -> RowUpdate:
-    """Only for a lease of an old version, without a hash range; the counter does not change."""
+    """For a lease of an old version, without a hash range; the counter does not change."""
     return RowUpdate(
         lease.lease_key,
         put=_hash_range(hash_range),
@@ -306,19 +306,19 @@ def stream_creation_update(lease: Lease, created_s: int) -> RowUpdate:
 def if_still_finished(lease: Lease) -> tuple[Condition, ...]:
     """The condition for deleting a finished lease; KCL deletes without one.
 
-    The counter does not matter, because others may still renew the lease. The checkpoint must match: a
-    lease that was moved back by hand is no longer finished.
+    The counter does not matter: others may still renew the lease. The checkpoint must match: a lease that
+    was moved back by hand is no longer finished.
     """
     return (Equals(KEY, lease.lease_key), Equals(_CHECKPOINT, lease.checkpoint.sequence_number))
 
 
 def if_exists(lease: Lease) -> tuple[Condition, ...]:
-    """The only condition for deleting the lease of a former stream: other workers may still renew it."""
+    """For deleting the lease of a former stream: other workers may still renew it."""
     return (Equals(KEY, lease.lease_key),)
 
 
 def reposition(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
-    """Move a lease to another position by hand. It loses its owner, so the current reader stops first."""
+    """Move a lease by hand. It loses its owner, so the current reader stops first."""
     return RowUpdate(
         lease.lease_key,
         put={_SWITCHES: 0, **_position(_CHECKPOINT, _CHECKPOINT_SUB, position)},
@@ -355,7 +355,7 @@ def _owner_is(attribute: str, owner: WorkerId | None) -> Condition:
 
 
 def _switch(lease: Lease, to: WorkerId) -> dict[str, int]:
-    """As in KCL a first assignment and the end of a hand-off do not count."""
+    """As in KCL a first assignment and the end of a handoff do not count."""
     switched = (lease.lease_owner is not None and lease.lease_owner != to) or lease.checkpoint_owner == to
     return {_SWITCHES: 1} if switched else {}
 
@@ -455,7 +455,7 @@ class _Reader:
         return hash_range
 
 
-# A hash key has 39 digits. Python raises ValueError for thousands of digits.
+# A hash key has 39 digits. Python raises ValueError for thousands.
 _HASH_DIGITS_MOST: Final = 100
 
 

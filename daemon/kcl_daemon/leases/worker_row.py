@@ -95,7 +95,7 @@ def incarnation_of(row: Row) -> Incarnation | None:
 
 
 def unchanged(worker: WorkerRow) -> Conditions:
-    """That the worker has not reported since; the condition for deleting its expired row."""
+    """The condition for deleting the worker's expired row."""
     return (Equals(_LAST_UPDATE, worker.last_update_s),)
 
 
@@ -107,7 +107,7 @@ def report(
     host: str | None = None,
     incarnation: Incarnation | None = None,
 ) -> RowUpdate:
-    """The unconditional write of a report; it replaces all earlier figures.
+    """Unconditional; replaces all earlier figures.
 
     Averages are oldest first; empty lists are left out, because Java rejects such rows. `host` is set if the
     CPU figure covers all processes of the host.
@@ -143,7 +143,7 @@ def is_worker_row(row: Row) -> bool:
 
 
 def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
-    """The worker in a row, None if the report is invalid (KCL: WorkerMetricStats.isValidWorkerMetric).
+    """None if the report is invalid (KCL: WorkerMetricStats.isValidWorkerMetric).
 
     A range below 1 % is invalid: KCL reads integers other than 0, and loads are divided by them.
     """

@@ -1,6 +1,6 @@
 """KCL's metrics, with its names, dimensions and levels. `java_only` says why one cannot occur here.
 
-The table has the families of Prometheus and OTLP; the rest are KCL's own metrics, operation by operation.
+The table has the families of Prometheus and OTLP; the rest are KCL's own metrics, by operation.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from enum import Enum, IntEnum
 from typing import Final, TypeAlias
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
-"""Names and values of one series."""
 
 PREFIX: Final = "kcl"
 SHARD: Final = ("shard_id", "stream")

@@ -1,7 +1,6 @@
 """Loops of an upgrade from KCL 2.x: follow the client version, switch components, upgrade when ready.
 
-KCL: MigrationStateMachineImpl, DynamicMigrationComponentsInitializer, MigrationReadyMonitor. An application
-at 3.x, as a new one is, costs one read at the start.
+KCL: MigrationStateMachineImpl, DynamicMigrationComponentsInitializer, MigrationReadyMonitor.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class PausableTask:
         return self._opened.is_set()
 
     def turn(self, on: bool) -> None:
-        """Open or close it; closing cancels the running loop. Idempotent."""
+        """Closing cancels the running loop. Idempotent."""
         if on:
             self._opened.set()
         elif self._opened.is_set():
@@ -67,7 +66,7 @@ class PausableTask:
                 self._scope.cancel()
 
     async def run(self) -> None:
-        """A loop that returns is not run again until it was closed and opened."""
+        """A loop that returns runs again only after closing and opening."""
         while True:
             await self._opened.wait()
             with anyio.CancelScope() as self._scope:
@@ -225,7 +224,7 @@ class ComponentSwitcher:
                     loops.start_soon(task.run)
 
     async def change(self, version: ClientVersion, order: Iterable[Component] = ()) -> None:
-        """Switch all components, those of `order` first. Never raises for AWS errors."""
+        """Switch all components, those of `order` first. Never raises for AWS."""
         wanted = components_of_version(version)
         for part in dict.fromkeys((*order, *Component)):
             await self._switch_part(part, wanted)
@@ -266,7 +265,7 @@ class ComponentSwitcher:
                     releases.start_soon(self._renewer.release_lease, held)
 
 
-# Workers of a new application may all write the row at once; the second read finds the winner.
+# Workers of a new application may all write the row at once.
 _MAX_LOST_RACES: Final = 5
 _PAUSE_FIRST_S: Final = 1.0
 
@@ -298,9 +297,7 @@ class ClientVersionMonitor:
     async def begin(self) -> None:
         """Decide the start version, write it if needed, and start its components.
 
-        Can be repeated after an error.
-
-        Raises ConfigurationError if the row is unreadable.
+        Can be repeated after an error. ConfigurationError if the row is unreadable.
         """
         for _ in range(_MAX_LOST_RACES):
             stored = CLIENT_VERSION_CODEC.read(await self._get())

@@ -2,8 +2,8 @@
 
 KCL: MigrationStateMachineImpl, MigrationReadyMonitor, DeterministicShuffleShardSyncLeaderDecider. A version
 names the components that should run, not steps, so a failed step is done again. In the shuffle every worker
-computes the leader from the lease owners, in Java's random and string order. Two workers may lead at once, or
-none, until the next poll; all that a leader does must be safe then.
+computes the leader from the lease owners, with Java's random numbers and string order. Until the next poll
+two workers may lead, or none, so all that a leader does must be safe then.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Component(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StartVersion:
-    """If the write is refused, another worker was faster: read the row again."""
+    """If the write is refused, another worker was faster."""
 
     version: ClientVersion
     write: StateRowCreation | RowUpdate | None
@@ -78,7 +78,7 @@ class StartVersion:
 
 @dataclass(frozen=True, slots=True)
 class SwitchVersion:
-    """Switch the components in this order. `last`: no version can follow."""
+    """`last`: no version can follow."""
 
     version: ClientVersion
     order: tuple[Component, ...]
@@ -179,7 +179,7 @@ def follow_stored_version(
 CHECK_EVERY_S: Final = 60.0
 READY_FOR_S: Final = 600.0
 INDEX_REMOVAL_AFTER_S: Final = 120.0
-"""After a rollback all workers have noticed within this time, so no one uses the index."""
+"""After a rollback all workers have noticed within this time."""
 
 ROLLBACK_BY: Final = "KclMigrationTool-rollback"
 ROLLFORWARD_BY: Final = "KclMigrationTool-rollforward"
@@ -225,7 +225,7 @@ class Upgrade:
 
 @dataclass(frozen=True, slots=True)
 class VersionChange:
-    """If the write is refused, the state has changed: read it again.
+    """As `Upgrade`.
 
     Delete the index by owner `remove_index_after_s` later; None: keep it.
     """
@@ -288,7 +288,7 @@ def consider_upgrade(
 def rollback(
     stored: VersionRow | StateRefusal | None, *, now_ms: int, key_attribute: str
 ) -> VersionChange | StateRefusal:
-    """Send the whole fleet back to 2.x behaviour (KCL: KclMigrationTool)."""
+    """Send the whole fleet back to 2.x (KCL: KclMigrationTool)."""
     if isinstance(stored, StateRefusal):
         return stored
     if stored is None:
@@ -344,7 +344,7 @@ _MAX_INT: Final = (1 << 31) - 1
 
 
 def java_random(seed: int) -> Callable[[int], int]:
-    """`nextInt(bound)` of a `java.util.Random`: from 0 up to below `bound`.
+    """`nextInt(bound)` of a `java.util.Random`: from 0 to below `bound`.
 
     ValueError unless `bound` is a positive Java int.
     """
@@ -391,7 +391,7 @@ _POLL_EVERY_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class ShuffleElection:
-    """`leader` is None if no lease has an owner; then every worker leads."""
+    """`leader` None: no lease has an owner, and every worker leads."""
 
     leads: bool
     leader: WorkerId | None

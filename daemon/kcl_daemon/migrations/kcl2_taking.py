@@ -1,8 +1,8 @@
 """Takes leases as KCL 2.x does (KCL: LeaseCoordinator, DynamoDBLeaseTaker).
 
-It runs during an upgrade from 2.x and after a rollback, with shard sync while this worker leads. All workers,
-Java and ours, must aim at the same number of leases, so the rules are exactly KCL's: a lease is stolen from a
-live worker without asking, and finished leases count.
+It runs during an upgrade from 2.x and after a rollback, with shard sync while this worker leads. All
+workers, Java and ours, must aim at the same number of leases. So the rules are exactly KCL's: leases are
+stolen without asking, and finished leases count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kcl_daemon.migrations.kcl2_loops import ShuffleLeader
 from kcl_daemon.ports import Table
 
 Pick: TypeAlias = Callable[[int], int]
-"""A random number from 0 up to below the given one."""
+"""A random number from 0 to below the given one."""
 
 _VERY_OLD_FAILOVERS: Final = 3
 
@@ -36,7 +36,7 @@ _VERY_OLD_FAILOVERS: Final = 3
 class TakingOptions:
     """A lease unchanged for `failover_s` is free.
 
-    `priority` takes leases unchanged for three fail-over times whatever the target
+    `priority` takes leases unchanged for three failover times whatever the target
     (`enablePriorityLeaseAssignment`).
     """
 
@@ -69,7 +69,7 @@ class CounterHistory:
         return before[1] if before[0] == lease.lease_counter else now_s
 
     def age_s(self, lease: Lease) -> float:
-        """How long the lease is unchanged; infinite if it never had an owner."""
+        """Infinite if the lease never had an owner."""
         return self.polled_s - self.counters[lease.lease_key][1]
 
 
@@ -90,7 +90,7 @@ class TakingPlan:
     Args:
         read_again: the scan was slow, so read each lease again before stealing it.
         spill_over: by how much the target exceeds `max_leases_for_worker`.
-        very_old: free leases unchanged for three fail-over times.
+        very_old: free leases unchanged for three failover times.
     """
 
     takes: tuple[LeaseTake, ...]
@@ -106,7 +106,7 @@ class TakingPlan:
 def plan_taking(
     me: WorkerId, leases: Sequence[Lease], seen: CounterHistory, options: TakingOptions, pick: Pick
 ) -> TakingPlan:
-    """`pick` is random, so that workers running at once do not want the same leases."""
+    """`pick` is random, so that workers do not all want the same leases."""
     free = [lease for lease in leases if lease.lease_owner is None or seen.age_s(lease) > options.failover_s]
     held = _held(me, leases, {lease.lease_key for lease in free})
     wanted = 1 if len(held) >= len(leases) else -(-len(leases) // len(held))
@@ -130,7 +130,7 @@ def plan_taking(
 
 
 def if_still_takeable(take: LeaseTake, now: Lease | None, me: WorkerId) -> LeaseTake | None:
-    """The take with the present counter, None if the owner has changed."""
+    """With the present counter; None if the owner has changed."""
     if now is None or now.lease_owner != take.stolen_from:
         return None
     return LeaseTake(now, steal_or_take(now, me), take.stolen_from, take.reason)
@@ -196,7 +196,7 @@ _PAUSE_FIRST_S: Final = 1.0
 class LeaseTaker:
     """One worker of a fleet where each takes its own leases.
 
-    As in KCL finished leases count, so they are kept and renewed, but without a consumer: otherwise they
+    As in KCL finished leases count. So they are kept and renewed, but without a consumer: otherwise they
     would look abandoned and be taken again and again.
     """
 
@@ -263,7 +263,7 @@ class LeaseTaker:
             self._sync.begin()
         if not self._leader.leads:
             self._sync.stop()
-        # A slow or failed sync is no reason not to take leases.
+        # A slow or failed sync must not delay taking leases.
         elif await self._sync.ensure(leases, background):
             leases = await self._poll()
         async with self._writing:
@@ -299,7 +299,7 @@ class LeaseTaker:
     def _may_take(self, lease: Lease) -> bool:
         """Whether the row names us as owner but we do not hold the lease.
 
-        An earlier process had it, another worker handed it to us, or the answer to our write was lost.
+        An earlier process had it, another worker assigned it to us, or the answer to our write was lost.
         """
         ours = lease.lease_owner == self._me and lease.checkpoint_owner is None
         return ours and not self._renewer.holds(lease.lease_key)
@@ -338,7 +338,7 @@ class LeaseTaker:
         try:
             taken = await self._written(take)
         except Unavailable:
-            # The write may have taken effect all the same.
+            # The write may have taken effect.
             now = await self._get(take.lease.lease_key)
             taken = now if now is not None and self._is_own_take(take, now) else None
         self._meters.add(kcl.TAKING_TAKEN if taken is not None else kcl.TAKING_MISSED)

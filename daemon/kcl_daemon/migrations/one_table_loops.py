@@ -1,6 +1,6 @@
 """Takes part in the move of an application to one table, and advances it while leading.
 
-KCL: TableMigrationStateMachineImpl. With one table from the start none of this runs.
+KCL: TableMigrationStateMachineImpl.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class LeaderLockTable(TableWrapper):
         return taken
 
     def _is_made_for(self, row: Row, require: Conditions) -> bool:
-        """The condition that the old table has no lock would hold in the new table whoever has the lock."""
+        """In the new table the condition that there is no lock would always hold."""
         key = self.key_attribute
         return key in row and any(condition.attribute == key for condition in require)
 
@@ -203,8 +203,8 @@ class TableRoutes:
     def _route_to_separate(self, *, to_leases: bool) -> None:
         """Where rows are while there are several tables (KCL: WorkerMetricStatsDAO, CoordinatorStateDAO).
 
-        A worker writes to the table of its start status as long as it runs, so that rows do not move when
-        leaders change their minds.
+        A worker always writes to the table of its start status, so that rows do not move when leaders change
+        their minds.
         """
         leases, workers, coordinator = (
             self.separate.leases,
@@ -219,7 +219,7 @@ class TableRoutes:
         self.lock.route_to(coordinator)
 
     async def _lock_is_here(self) -> bool:
-        """Runs before each attempt to lead, so that no worker leads without knowing the status of the move."""
+        """Runs before each attempt to lead: no worker may lead without knowing the status of the move."""
         if self.status is TableStatus.COMPLETE:
             return True
         row = await self.follow()
@@ -229,7 +229,7 @@ class TableRoutes:
         return False
 
 
-# The lock disappears at the end; this poll is the fallback for workers that do not lead.
+# The lock disappears at the end; this poll is for workers that do not lead.
 _REST_S: Final = 300.0
 _BUSY_S: Final = 10.0
 # After so many failed reads a leader releases the lock.
@@ -278,7 +278,7 @@ class TableMigrator:
             "table_migration_complete",
             advice="when all workers report this, the two old tables can be deleted",
         )
-        await self._report_worker()  # our row in the old table is no longer read
+        await self._report_worker()  # the old table is no longer read
 
     @property
     def _is_over(self) -> bool:
@@ -322,7 +322,7 @@ class TableMigrator:
             seen = await self._survey(row)
             if seen is None:
                 return
-            # Until a move is requested the steps are bookkeeping of every application.
+            # Without a request for a move the steps are bookkeeping of every application.
             pending = row is not None and row.state is TableStatus.PENDING
             self._is_moving = self._settings.migrate_all or pending
             record_migration_phases(self._meters, seen, self._monitor.leases)

@@ -1,7 +1,7 @@
 """The rules of the move from three tables to one, KCL 3.4 to 3.5 (KCL: TableMigrationStateMachineImpl).
 
-The rules keep no memory: the next leader finds and finishes a step that was interrupted. Rows are carried in
-transactions that fail as a whole unless this worker still holds the old lock.
+The next leader finds and finishes a step that was interrupted. Rows are carried in transactions that fail as
+a whole unless this worker still holds the old lock.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class MigrationCompletion:
 def next_row_batch(rows: Sequence[Row], me: WorkerId) -> RowBatch | StateRefusal:
     """Refused if a row would be taken for a lease.
 
-    It cannot succeed while the lease table has the same key; an operator must decide then.
+    Cannot succeed while the lease table has the same key; an operator must decide then.
     """
     parts: list[RowWrite] = [_still_leading(me)]
     batch = sorted(rows, key=row_key)[:MAX_BATCH_ROWS]
@@ -236,7 +236,7 @@ def migration_readiness(
 
 
 def _owners(leases: Iterable[Lease]) -> set[WorkerId]:
-    """Workers with work. A Java worker that left may own finished leases for long."""
+    """A Java worker that left may own finished leases for long."""
     return {lease.lease_owner for lease in leases if lease.lease_owner is not None and not lease.is_finished}
 
 
@@ -279,7 +279,7 @@ class AdvanceStatus:
 
 @dataclass(frozen=True, slots=True)
 class SwitchOver:
-    """Release the old lock and use only the lease table. For all workers."""
+    """For all workers."""
 
     reason: str
 

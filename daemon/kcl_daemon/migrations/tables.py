@@ -1,4 +1,4 @@
-"""Opens an application's tables. It finds their layout, and creates or completes what is missing."""
+"""Opens an application's tables: finds their layout, creates or completes what is missing."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class OpenedTables:
 
 
 async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
-    """Find the application's tables; creates none.
+    """Creates none.
 
-    Raises TableNotFound without a lease table, ConfigurationError if no worker would start with these tables.
+    TableNotFound without a lease table, ConfigurationError if no worker would start with these tables.
     """
     found = await inspect_tables(separate, wished=settings.tables.layout, migrate_all=False)
     leases, workers, coordinator = found.states
@@ -126,7 +126,7 @@ async def inspect_tables(tables: Tables, *, wished: TableLayout, migrate_all: bo
         ConfigurationError: the row `TableMigration3.5` does not let this worker start.
         AwsError: a table could not be read.
     """
-    # Others create the lease table last, so whoever sees it sees their other tables.
+    # Others create the lease table last: whoever sees it sees their other tables.
     leases = await tables.leases.describe()
     coordinator, workers = await run_both(tables.coordinator.describe, tables.worker_metrics.describe)
     migration_row = (
@@ -259,12 +259,12 @@ class ApplicationTables:
         await self._make(decided)
         alone = decided.layout is TableLayout.SINGLE and not decided.has_coordinator_table
         if alone and await self._coordinator.describe() is not None:
-            # A worker with other settings started at the same moment; existing tables win.
+            # Perhaps another worker with other settings started at the same moment.
             await self._make(await self._decide())
 
     async def complete_index(self) -> None:
         """Returns when it is ready. Never raises for AWS."""
-        # A fleet that went back to 2.x since the start has removed it.
+        # A fleet that went back to 2.x has removed it.
         await self._persist(_INDEX, self._leases, self._index_step)
 
     async def complete_recovery(self) -> None:

@@ -1,6 +1,6 @@
 """How far each held lease is and what it waits for.
 
-Writes are plain assignments, because this is in the record path.
+Writes are plain assignments: this is in the record path.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WaitReason(Enum):
 
 
 NEVER_S: Final = float("-inf")
-# A shard that is written to all the time is always a little behind; a stuck one falls further behind.
+# A shard with constant traffic is always a little behind; a stuck one falls further behind.
 _AT_TIP_MS: Final = 2_000
 
 
@@ -73,7 +73,7 @@ class ChildInfo(Protocol):
 class ReaderInfo(Protocol):
     @property
     def oldest_s(self) -> float | None:
-        """Stream arrival (monotonic seconds) of the oldest record read but not taken; None: no such record."""
+        """Stream arrival (monotonic seconds) of the oldest record read but not taken; None: no record."""
         ...
 
 
@@ -168,7 +168,7 @@ class LeaseProgress:
 
     @property
     def _is_healthy(self) -> bool:
-        """Whether the child has lived long enough at the tip that earlier failures no longer count."""
+        """The child has lived long enough at the tip: earlier failures no longer count."""
         if self.child is None or self.cause is not WaitReason.KINESIS or not self.last_fetch.at_tip:
             return False
         return self.last_fetch.empty_s - self.child_since_s >= _HEALTHY_AFTER_S
@@ -192,7 +192,7 @@ class LeaseProgress:
     def oldest_s(self) -> float | None:
         """Stream arrival of the oldest record read but not done; None: all are done.
 
-        Records of a failed child stay undone until another gets them.
+        A failed child's records stay undone until another child gets them.
         """
         if self.oldest_undone_s is not None:
             return self.oldest_undone_s
@@ -220,7 +220,7 @@ class LeaseProgress:
         self.cause, self.detail, self.doing = WaitReason.CHILD, doing, doing
 
     def done(self, last: ExtendedSequenceNumber | None, records: int, data_bytes: int) -> None:
-        """The child has done a batch up to `last`; None: an empty one."""
+        """`last` None: an empty batch."""
         now_s = self._monotonic()
         self.cause, self.since_s, self.detail = WaitReason.KINESIS, now_s, ""
         self.oldest_undone_s = None
@@ -237,7 +237,7 @@ class LeaseProgress:
         self.works("shardEnded")
 
     def _reached(self, position: ExtendedSequenceNumber, now_s: float) -> None:
-        """Count as progress only if no child of this lease had come so far."""
+        """Progress only if no child of this lease had come so far."""
         if self._furthest is None or position > self._furthest:
             self._furthest = position
             self._progressed(now_s)
@@ -309,7 +309,7 @@ class LeaseProgress:
         self.next_try_s = self._monotonic() + seconds
 
     def child_stuck(self, seconds: float) -> None:
-        """End the child and replace it, because it worked for `seconds` without progress."""
+        """Replace the child, because it worked for `seconds` without progress."""
         self._timed_out = ChildTimedOut(self.doing, seconds)
         self._end_conversation()
 
@@ -322,7 +322,7 @@ _MAX_MOVES: Final = 100
 
 
 class ActiveLease(Protocol):
-    """A held lease as the watchdog sees it; a lost one may still have a child to end."""
+    """A lost lease may still have a child to end."""
 
     @property
     def key(self) -> LeaseKey: ...
@@ -332,7 +332,7 @@ class ActiveLease(Protocol):
 
     @property
     def moved_s(self) -> float:
-        """Monotonic seconds just before the last write that took effect."""
+        """Just before the last write that took effect."""
         ...
 
     @property

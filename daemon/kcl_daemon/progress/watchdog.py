@@ -1,7 +1,7 @@
 """Reports every lease of this worker that is stalled, and ends children that are stuck.
 
-Each wait has its own limit, so that a long wait is not blamed on the next one. A child that fails, restarts
-and fails again never waits long; the time since its first failure counts instead.
+Each wait has its own limit. A child that keeps restarting never waits long; the time since its first failure
+counts instead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
 
 
 class ShardState(Enum):
-    """The state of a held shard; programs may rely on the words."""
+    """Programs may rely on the words."""
 
     FAILING = "failing"
     """At least two children in a row have failed."""
@@ -114,7 +114,7 @@ class StallStatus:
 def stall_status(
     progress: LeaseProgress, limits: StallLimits, now_s: float, *, timeout_s: float = 0.0
 ) -> StallStatus:
-    """What a shard waits for now; `timeout_s` is added to each limit."""
+    """`timeout_s` is added to each limit."""
     cause, detail, since_s = _waits_for(progress, limits, now_s, timeout_s)
     if progress.failures and cause is not WaitReason.RESTART:
         detail = f"{detail}; the last child failed: {progress.failure}".removeprefix("; ")
@@ -159,7 +159,7 @@ def _waits_for_records(
 def lag_s(progress: LeaseProgress, limits: StallLimits, now_s: float) -> float | None:
     """The age in seconds of the oldest record not done; None: unknown yet.
 
-    For records not read yet it is how far behind the tip the last answer was. While no answer comes, it
+    For records not read yet it is how far the last answer was behind the tip. While no answer comes, it
     grows.
     """
     if progress.oldest_s is not None:
@@ -223,10 +223,10 @@ def next_report(
 TICK_S: Final = 2.0
 _LATE_S: Final = 1.0
 _LATE_REPORT_EVERY_S: Final = 60.0
-# After a pause of the whole process every lease looks stalled. So for this time the pause is added to every
-# limit; not for longer, or repeated short pauses would hide all stalls.
+# After a pause of the whole process every lease looks stalled. So the pause is added to every limit for this
+# time; not for longer, or repeated short pauses would hide all stalls.
 _CATCH_UP_S: Final = 60.0
-# Of the fail-over time; a lease renewed on time is at most half as old.
+# Of the failover time; a lease renewed on time is at most half as old.
 _RENEWAL_LATE: Final = 0.7
 _RATE_WINDOW_S: Final = 10.0
 
@@ -262,7 +262,7 @@ class Watchdog:
             self.tick(lag_s=max(0.0, self._clock.monotonic() - due_s))
 
     def tick(self, *, lag_s: float) -> None:
-        """`lag_s` is by how much the tick is late."""
+        """`lag_s` is how late the tick is."""
         now_s = self._clock.monotonic()
         self._record_loop_lag(lag_s, now_s)
         timeout_s = self._timeout_s(now_s)

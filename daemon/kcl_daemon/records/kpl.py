@@ -1,7 +1,8 @@
 """Takes KPL aggregates apart (KCL: AggregatorUtil, Messages.AggregatedRecord).
 
-A malformed aggregate is delivered unchanged. Unlike KCL, one record of another shard does not drop the whole
-aggregate. The protobuf parser is hand-written: a second protobuf version in one process breaks applications.
+A malformed aggregate is delivered unchanged. Unlike in KCL, one record of another shard does not drop the
+whole aggregate. The protobuf parser is hand-written: a second protobuf version in one process breaks
+applications.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from msgspec import Raw
 from kcl_daemon.leases.lease import MAX_HASH, HashRange
 from kcl_daemon.records.payload import BASE64, LINE_OVERHEAD_BYTES, Piece, RawRecord, line_bytes
 
-_PARTITION_KEY: Final = 0x0A  # protobuf tag: field number and wire type
+_PARTITION_KEY: Final = 0x0A  # field number and wire type
 _HASH_KEY: Final = 0x12
 _RECORD: Final = 0x1A
 _KEY_INDEX: Final = 0x08
@@ -26,7 +27,7 @@ _HASH_INDEX: Final = 0x10
 _DATA: Final = 0x1A
 _RECORD_TAGS: Final = frozenset({_KEY_INDEX, _HASH_INDEX, _DATA})
 
-# At most some ten milliseconds of work.
+# Some ten milliseconds of work.
 _CHUNK_BYTES: Final = 64 * 1024
 _MIN_PLAIN_BYTES: Final = 5
 _LOW: Final = 0x7F
@@ -64,7 +65,7 @@ class _LazyRecords:
 
 
 def parse(message: bytes) -> Message:
-    """Parse a small message into memory.
+    """For a small message.
 
     Raises:
         MalformedAggregate: it is cut off, or a field is missing.
@@ -81,7 +82,7 @@ def parse(message: bytes) -> Message:
 
 
 def parse_slowly(message: bytes) -> Generator[None, None, Message]:
-    """Parse a large message. Yields so that other tasks run; keeps no user record in memory."""
+    """For a large message. Yields so that other tasks run; keeps no user record in memory."""
     tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
     count = 0
     try:
@@ -232,17 +233,17 @@ _RECORDS_PER_TURN: Final = 10_000
 _KEYS_KEPT: Final = 4096
 
 OnMalformed = Callable[[str, str], None]
-"""Receives the reason and the sequence number."""
+"""Gets the reason and the sequence number."""
 
 OnOtherShard = Callable[[int, int, str], None]
-"""Receives the count, the total in the aggregate, and the sequence number."""
+"""Gets the count, the total in the aggregate, and the sequence number."""
 
 OnBadKeys = Callable[[str, int, int, str], None]
-"""Receives the reason, the count, the total in the aggregate, and the sequence number."""
+"""Gets the reason, the count, the total in the aggregate, and the sequence number."""
 
 
 class Deaggregator:
-    """Takes aggregates apart. Without a `hash_range` nothing is filtered."""
+    """Without a `hash_range` nothing is filtered."""
 
     def __init__(
         self,
@@ -258,7 +259,7 @@ class Deaggregator:
         self.malformed = 0
 
     def __call__(self, record: RawRecord) -> Iterator[Piece]:
-        """Yield the user records of this shard in order, or the record itself if it is no valid aggregate.
+        """The user records of this shard in order, or the record itself if it is no valid aggregate.
 
         An empty piece means that the next one takes long. A user record with an invalid key is delivered
         under the aggregate's own partition key (KCL loses it and all that follow). If the first key is
@@ -311,7 +312,7 @@ class Deaggregator:
         return wanted
 
     def _filtered(self, outer: RawRecord, message: Message) -> Iterator[Piece]:
-        """Raise ValueError, before the first piece, if the first user record has an invalid key."""
+        """ValueError, before the first piece, if the first user record has an invalid key."""
         texts, belongs = _KeyTexts(message.partition_keys), _ShardFilter(self._belongs, message)
         encoded = BASE64.encoded
         piece: list[RawRecord] = []
@@ -361,7 +362,7 @@ class _ShardFilter:
         self._by_hash_key: dict[int, bool] = {}
 
     def __call__(self, key: int, hash_key: int | None) -> bool:
-        """Raise ValueError if the explicit hash key is invalid."""
+        """ValueError if the explicit hash key is invalid."""
         if hash_key is not None and hash_key >= len(self._message.hash_keys):
             raise MalformedAggregate("a record refers to a hash key that is not there")
         if self._belongs is None:
@@ -395,7 +396,7 @@ class _KeyTexts(dict[int, Raw]):
 
 
 def _message_of(data: Raw) -> bytes | None:
-    """Return None if it is no aggregate. Raise ValueError if it begins like one but is malformed."""
+    """None if it is no aggregate. ValueError if it begins like one but is malformed."""
     body = BASE64.decoded(data)
     if not body.startswith(MAGIC):
         return None

@@ -1,7 +1,7 @@
 """Records between Kinesis and a child's stdin, kept undecoded.
 
 `data` and the partition key stay JSON text and are copied into the child's line, which must equal that of
-`kcl_protocol.codec`. Base64 uses `pybase64` if it is installed.
+`kcl_protocol.codec`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RawRecord(Struct, gc=False, rename="camel"):
 
     @property
     def position(self) -> ExtendedSequenceNumber:
-        """Raise ValueError if the sequence number is invalid."""
+        """ValueError if the sequence number is invalid."""
         return ExtendedSequenceNumber(self.sequence_number, self.sub_sequence_number)
 
 
@@ -97,7 +97,7 @@ Piece = tuple[Sequence[RawRecord], int]
 """User records and their maximum size in a line; empty: the next piece takes long."""
 
 Split = Callable[[RawRecord], Iterable[Piece]]
-"""Yields the pieces of an aggregate, or the record itself."""
+"""The pieces of an aggregate, or the record itself."""
 
 
 class _Line(Struct, gc=False, rename="camel"):
@@ -136,7 +136,7 @@ class Payload:
 
     @classmethod
     def of_line(cls, line: bytes) -> tuple[Payload, int | None]:
-        """Read a `processRecords` line; the records keep it in memory. Each becomes the same text again."""
+        """A `processRecords` line; the records keep it in memory. Each becomes the same text again."""
         if _SCHEMA_KEY in line:
             opened = _schema_line_decoder.decode(line)
             return cls(list(map(_without_defaults, opened.records)), len(line)), opened.millis_behind_latest
@@ -148,17 +148,17 @@ class Payload:
 
     @property
     def first(self) -> ExtendedSequenceNumber:
-        """Raise IndexError if there is none."""
+        """IndexError if there is none."""
         return self.records[0].position
 
     @property
     def last(self) -> ExtendedSequenceNumber:
-        """Raise IndexError if there is none."""
+        """IndexError if there is none."""
         return self.records[-1].position
 
     @property
     def data_bytes(self) -> int:
-        """Decoded size; up to two bytes per record too much."""
+        """Decoded; up to two bytes per record too much."""
         quotes = 2 * len(self.records)
         return int((sum(map(len, map(_data_of, self.records))) - quotes) * _BASE64_BYTES)
 
@@ -259,7 +259,7 @@ def _without_defaults(record: SchemaRecord) -> RawRecord:
 
 
 def line_bytes(record: RawRecord) -> int:
-    """Approximate size in a line, rather too high."""
+    """Approximate, rather too high."""
     return len(record.data) + len(record.partition_key) + LINE_OVERHEAD_BYTES
 
 
@@ -272,7 +272,7 @@ def _looks_aggregated(record: RawRecord) -> bool:
 
 
 def _encoded(records: Sequence[RawRecord], millis_behind_latest: int | None) -> bytes:
-    # Adds the LF without a copy. It must be a list: msgspec 0.22 leaks other iterators.
+    # A list, because msgspec 0.22 leaks other iterators. Adds the LF without a copy.
     return _encoder.encode_lines([_Line("processRecords", records, millis_behind_latest)])
 
 
@@ -323,7 +323,7 @@ class Base64Text:
             self._fast_encode = pybase64.b64encode
 
     def decoded(self, text: Raw) -> bytes:
-        """Raise ValueError if the text is not base64."""
+        """ValueError if the text is not base64."""
         view = memoryview(text)
         if self._fast_decode is not None and len(view) >= _FAST_FROM_BYTES:
             try:

@@ -1,7 +1,7 @@
 """The header of the Glue Schema Registry in front of a record's data.
 
 Its 18 bytes are: 3, then 0 (plain) or 5 (zlib), then the UUID of the schema version. In base64 they are
-exactly 24 characters, so plain data is cut without decoding.
+exactly 24 characters, so plain data need not be decoded.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def beginning(data: Raw) -> bytes | None:
 
 
 def header(text: bytes) -> Header | None:
-    """Return None if it is no header after all."""
+    """None if it is no header after all."""
     try:
         head = a2b_base64(text, strict_mode=True)
     except ValueError:
@@ -73,9 +73,9 @@ def header(text: bytes) -> Header | None:
 
 
 def payload(data: Raw, head: Header) -> Raw:
-    """Return what follows the header, unpacked, as JSON text.
+    """What follows the header, unpacked, as JSON text.
 
-    Raise UnreadablePayload if that fails or is too large.
+    UnreadablePayload if that fails or is too large.
     """
     if head.is_packed:
         return BASE64.encoded(_unpacked(_bytes(data)[_HEADER_BYTES:]))

@@ -15,12 +15,12 @@ import anyio
 from kcl_daemon.ports import Clock
 
 MAX_BYTES: Final = 48 * 2**20
-# A child that stops reading keeps its bytes reserved, so the others wait only this long.
+# A child that stops reading keeps its bytes reserved.
 _PATIENCE_S: Final = 5.0
 
 
 class Reservation:
-    """Bytes of one shard. The owner must call `release`."""
+    """The owner must call `release`."""
 
     __slots__ = ("_budget", "_size_bytes", "released")
 
@@ -103,7 +103,7 @@ class ByteBudget:
             self.wake()
 
     def wake(self) -> None:
-        """Admit all that fit now. Call it when a child starts to wait."""
+        """Admit all that fit now, because a child starts to wait."""
         for awaited in (True, False):
             for waiter in [each for each in self._waiting if each.is_child_waiting() is awaited]:
                 if not self._fits(waiter.size_bytes, is_child_waiting=awaited):

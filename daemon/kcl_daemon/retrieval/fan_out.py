@@ -1,7 +1,7 @@
 """Reads one shard by enhanced fan-out (KCL: FanOutRecordsPublisher, FanOutConsumerRegistration).
 
-The reader makes one subscription after another and reads one event ahead. While the child is busy it reads
-nothing; if the service then ends the subscription, the next one continues after the last event taken.
+The reader reads one event ahead, and nothing while the child is busy. If the service then ends the
+subscription, the next one continues after the last event taken.
 """
 
 from __future__ import annotations
@@ -67,7 +67,6 @@ _ADVICE_DENIED: Final = (
 )
 
 IMPOSSIBLE: Final = (ConsumerLimitReached, AccessDenied, InvalidRequest)
-"""A quick retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ class ConsumerRegistration:
         self._failed: _FailedAttempt | None = None
 
     async def arn(self) -> str:
-        """Return the ARN of a consumer that is, or was, ACTIVE. Cancelling is safe.
+        """The ARN of a consumer that is, or was, ACTIVE. Cancelling is safe.
 
         Raises:
             AwsError: there is none now; this has been logged.
@@ -118,7 +117,7 @@ class ConsumerRegistration:
             return self._arn
 
     async def exists(self, arn: str) -> bool:
-        """Return whether the consumer still exists; AwsError if that is not known.
+        """AwsError if that is not known.
 
         A lost consumer is found or registered again at the next `arn` call, unless its ARN is configured.
         Another shard may have done so since `arn` was in use.
@@ -212,9 +211,9 @@ class ConsumerRegistration:
                 self._log.warning("consumer_not_found", error=str(error))
 
 
-# The service refuses a new subscription for 5 s; the margin covers delays.
+# The service refuses a new subscription for 5 s.
 _PROTECTED_S: Final = 5.2
-# Another worker reads the shard, so the lease is probably moving. Competing would hurt both.
+# The lease is probably moving to another worker. Competing would hurt both.
 _OVERTAKEN_S: Final = 10.0
 _GONE_PAUSE_S: Final = 60.0
 _SHORTEST_BACKOFF_S: Final = 0.5
@@ -309,7 +308,7 @@ class FanOutReader(BufferedReader):
         memory = self._source.memory
         memory.subscribed_at_s = self._clock.monotonic()
         if where.kind is IteratorKind.LATEST:
-            # If it breaks before the first event, LATEST again would skip records.
+            # If it breaks before the first event, LATEST would skip records.
             memory.idle_until_s = self._clock.wall_ms() / 1000
         self._log.debug("subscribed", position=where.kind.value, sequence_number=where.sequence_number)
 
@@ -408,7 +407,7 @@ class FanOutReader(BufferedReader):
             await self._clock.sleep(max(0.0, began_s + _PROTECTED_S - self._clock.monotonic()))
 
     async def _pause(self, *, overtaken: bool = False) -> None:
-        """The first failure needs no pause beyond the protection time."""
+        """The first failure needs only the protection time."""
         if overtaken:
             await self._clock.sleep(_OVERTAKEN_S)
         elif self._failures > 1:

@@ -75,7 +75,7 @@ class PollPace:
         return PollPace(self.idle_s, self.reduced_within_s, self.limited) if self.failures else self
 
     def pause_s(self, answer: PollResult | None, *, elapsed_s: float, chance: float) -> float:
-        """Return the seconds to wait from now.
+        """Seconds from now.
 
         `answer` is None after a failure; `chance`, 0 to 1, spreads the retries.
         """
@@ -104,12 +104,12 @@ def has_service_limits(endpoint: str | None) -> bool:
 
 # Then the call is made again.
 _CALL_TIMEOUT_S: Final = 60.0
-# After so many refusals in a row the iterator has not simply expired.
+# After this many refusals in a row the iterator has not simply expired.
 _SUSPICIOUS_FAILURES: Final = 3
 _GONE_PAUSE_S: Final = 60.0
 # Iterators live for five minutes.
 _ITERATOR_TTL_S: Final = 285.0
-# Assumed size of the next answer: at first the maximum, then the last size.
+# Assumed size of the next answer; later the size of the last one.
 _FIRST_EXPECTED_BYTES: Final = 8 * 2**20
 _MIN_EXPECTED_BYTES: Final = 64 * 1024
 
@@ -266,8 +266,8 @@ class PollingReader(BufferedReader):
         iterator = await self._context.call(answer, "GetShardIterator", timeout_s=_CALL_TIMEOUT_S)
         self._iterator_at_s = self._clock.monotonic()
         if where.kind is IteratorKind.LATEST:
-            # If nothing is answered while it lives, LATEST again would skip records.
-            # Read the wall clock afterwards: the answer may have corrected it.
+            # If nothing is answered while it lives, LATEST would skip records. The answer may have corrected
+            # the wall clock: read it now.
             took_s = self._iterator_at_s - asked_s
             memory.idle_iterator, memory.idle_until_s = iterator, self._clock.wall_ms() / 1000 - took_s
         return iterator
@@ -288,7 +288,7 @@ class PollingReader(BufferedReader):
                 is_empty = False
                 self._put(self._batch(payload, behind_ms))
         self._last_fetch.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
-        # Empty answers must not take the place of full ones.
+        # Empty answers must not replace full ones.
         if self._reports_empty and not self._buffer:
             self._put(self._batch(EMPTY, behind_ms))
         self._release_reservation()
@@ -298,7 +298,7 @@ class PollingReader(BufferedReader):
         return PollResult(len(whole), whole.data_bytes, behind_ms)
 
     async def _room_for(self, part: Payload, whole_bytes: int) -> None:
-        """Deaggregation can multiply the size, so it goes no faster than the child takes the parts."""
+        """Deaggregation can multiply the size: go no faster than the child takes the parts."""
         if self._reservation is not None:
             self._reservation.resize(whole_bytes)
         while not self._has_room():

@@ -47,7 +47,7 @@ _SUBSCRIBE: Final = "SubscribeToShard"
 
 
 def shard_labels(shard_id: ShardId, stream: StreamRef) -> dict[str, str]:
-    """The stream is included only if there are several."""
+    """`stream` only if there are several."""
     if stream.identity is None:
         return {"shard_id": shard_id}
     return {"shard_id": shard_id, "stream": str(stream.identity)}
@@ -144,7 +144,7 @@ class ReaderFactory:
         return self._budget.reserved_bytes
 
     def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:
-        """Deaggregation, schema decoding and skipped-record counts are added to `source`."""
+        """Adds deaggregation, schema decoding and counts of skipped records to `source`."""
         context, cache = replace(self._context, log=log), self._schemas
         on_failure = self._settings.schemas.on_failure
         skipped = SkippedRecords(context.meters, shard_labels(source.shard_id, source.stream), log)

@@ -1,8 +1,8 @@
 """Decodes records with a Glue Schema Registry header (`schemaRegistry = DECODE`).
 
-Records behind one whose schema is missing wait, so order is kept. Schemas are cached; "not found" only
-briefly, because the registry can lag behind producers. `schemaRegistryFailure` decides about failures: wait,
-or deliver as received.
+Records behind one whose schema is missing wait, so order is kept. "Not found" is cached only briefly,
+because the registry can lag behind producers. `schemaRegistryFailure` decides about failures: wait, or
+deliver as received.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kcl_protocol.messages import RecordSchema
 
 MAX_KNOWN_BYTES: Final = 16 * 2**20
 UNKNOWN_S: Final = 30.0
-"""An unknown version is not requested again within this time."""
+"""An unknown version is requested again only after this time."""
 _MAX_UNKNOWN: Final = 10_000
 _CALL_S: Final = 20.0
 
@@ -42,7 +42,7 @@ class SchemaCache:
         self._asking: dict[str, anyio.Lock] = {}
 
     async def schema(self, version_id: str) -> SchemaTexts:
-        """Return a schema version. Callers share one request; if it is cancelled, the next caller makes it.
+        """Callers share one request; if it is cancelled, the next caller makes it.
 
         Raises:
             SchemaNotFound: there is none, as far as is known.
@@ -133,13 +133,13 @@ class ShardSchemaDecoder:
         self._passed_over = 0
 
     def decoder(self, payload: Payload) -> PayloadDecoder | None:
-        """Return None if nothing needs decoding."""
+        """None if nothing needs decoding."""
         if not schema_header.may_have_header(payload.records):
             return None
         return PayloadDecoder(self, payload.records)
 
     async def must_retry(self, failure: DecodeFailure, error: AwsError | UnreadablePayload) -> bool:
-        """Wait before the next attempt, forever if need be. False: deliver the record as received."""
+        """Wait before each attempt, forever if need be. False: deliver the record as received."""
         self._last_fetch.trouble = failure.reason
         if isinstance(error, AccessDenied):
             advice = "allow glue:GetSchemaVersion"
@@ -199,10 +199,10 @@ class PayloadDecoder:
         self._known: dict[bytes, _KnownSchema] = {}
 
     async def next(self) -> Payload | None:
-        """Return the next part in order; None at the end. Waits while the registry fails.
+        """The next part in order; None at the end. Waits while the registry fails.
 
-        Records before one that cannot be decoded are returned first. If cancelled, the rest of the payload is
-        lost.
+        Records before one that cannot be decoded are returned first. If cancelled, the rest of the payload
+        is lost.
         """
         if self._at:
             await checkpoint()
@@ -218,7 +218,7 @@ class PayloadDecoder:
         return Payload(part, part_bytes) if part else None
 
     async def _opened(self, record: RawRecord, *, may_wait: bool) -> RawRecord | None:
-        """Return None if the record must wait but `may_wait` is False."""
+        """None if the record must wait but `may_wait` is False."""
         text = schema_header.beginning(record.data)
         if text is None:
             return record

@@ -45,7 +45,7 @@ class StartMemory:
 
 
 def read_from(checkpoint: ExtendedSequenceNumber, memory: StartMemory, timestamp_s: float | None) -> ReadFrom:
-    """Return the iterator to request (KCL: IteratorBuilder); ValueError for SHARD_END.
+    """The iterator to request (KCL: IteratorBuilder); ValueError for SHARD_END.
 
     Reading starts at the checkpointed record, because more of its aggregate may follow.
     """
@@ -72,7 +72,7 @@ def _at_sentinel(
                 else ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=timestamp_s)
             )
         case Sentinel.LATEST if memory.idle_until_s is not None:
-            # LATEST again would skip records; the margin covers clock differences.
+            # LATEST would skip records; the margin covers clock differences.
             return ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=memory.idle_until_s - _CLOCK_MARGIN_S)
         case Sentinel.LATEST:
             return ReadFrom(IteratorKind.LATEST)
@@ -81,7 +81,7 @@ def _at_sentinel(
 
 
 def has_been_trimmed(checkpoint: ExtendedSequenceNumber, first_sequence_number: str) -> bool:
-    """Return whether the checkpointed record has been trimmed, and perhaps unread records with it.
+    """Whether the checkpointed record has been trimmed, and perhaps unread records with it.
 
     Reading starts at that record; if it is gone, Kinesis silently starts with the oldest one.
     """
@@ -102,7 +102,7 @@ _CHECK_PRODUCER: Final = (
 
 class SkipReason(StrEnum):
     BEFORE_CHECKPOINT = "before_checkpoint"  # KCL: ProcessTask
-    OTHER_SHARD = "other_shard"  # the hash key of a user record is outside this shard (KCL: AggregatorUtil)
+    OTHER_SHARD = "other_shard"  # a user record's hash key is outside this shard (KCL: AggregatorUtil)
 
 
 class SkippedRecords:
@@ -134,7 +134,7 @@ class SkippedRecords:
         )
 
     def bad_keys(self, reason: str, count: int, total: int, sequence_number: str) -> None:
-        """These are delivered anyway."""
+        """They are delivered anyway."""
         log_event = self._log.debug if self._bad_keys else self._log.warning
         self._bad_keys += count
         log_event(
@@ -201,7 +201,7 @@ class ShardSource:
             return False
 
     def undelivered(self, payload: Payload) -> Iterator[Payload]:
-        """Yield the records after the checkpoint in parts, taking aggregates apart on the way.
+        """The records after the checkpoint in parts, with aggregates taken apart.
 
         An empty part may come before one that takes long.
         """
@@ -217,7 +217,7 @@ class ShardSource:
         if checkpoint.is_sentinel:
             return payload
         if self.split is None and checkpoint.sub_sequence_number:
-            # The checkpoint does not cover the rest of the aggregate, which is delivered whole here.
+            # The rest of the aggregate, which the checkpoint does not cover, is delivered whole.
             checkpoint = ExtendedSequenceNumber(str(int(checkpoint.sequence_number) - 1))
         rest = payload.after(checkpoint)
         if self.skipped is not None and len(rest) < len(payload):
@@ -225,7 +225,7 @@ class ShardSource:
         return rest
 
     def decoder(self, payload: Payload) -> PayloadDecoder | None:
-        """Return None if nothing needs decoding."""
+        """None if nothing needs decoding."""
         return None if self.schemas is None else self.schemas.decoder(payload)
 
 
@@ -259,7 +259,7 @@ class DeliveryBatch:
         self._on_release = on_release
 
     def take_line(self) -> bytes:
-        """Raise AssertionError the second time."""
+        """AssertionError the second time."""
         line, self._line = self._line, None
         assert line is not None, "a line is written once"
         return line
@@ -296,7 +296,7 @@ class ShardReader(Protocol):
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing comes, if so."""
+        """None: nothing is wrong."""
         ...
 
     @property
@@ -305,11 +305,11 @@ class ShardReader(Protocol):
         ...
 
     async def run(self) -> None:
-        """Return at the end of the shard. Runs beside `next`; may be cancelled."""
+        """Returns at the end of the shard. Runs beside `next`; may be cancelled."""
         ...
 
     async def next(self) -> DeliveryBatch | EndOfShard:
-        """Wait for a batch, which the taker must release. A cancelled call takes nothing."""
+        """The taker must release a batch. A cancelled call takes nothing."""
         ...
 
     def close(self) -> None:

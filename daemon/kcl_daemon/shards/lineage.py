@@ -1,7 +1,7 @@
 """Shards and their order, and what leases show of it (KCL: HierarchicalShardSyncer, ShardPrioritization).
 
-Parents are read before children. A hole is a range of hash keys that no lease covers. No KCL row names its
-stream's creation, but sequence numbers grow from one stream of a name to the next.
+A hole is a range of hash keys that no lease covers. No KCL row names its stream's creation, but sequence
+numbers grow from one stream of a name to the next.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def waiting_depths(leases: Iterable[Lease]) -> dict[LeaseKey, int]:
 
 
 def _find_depth(key: LeaseKey, unfinished: Mapping[LeaseKey, Lease], depths: dict[LeaseKey, int]) -> None:
-    # Recursion would fail: there may be thousands of generations.
+    # Not recursive: there may be thousands of generations.
     stack, entered = [key], set[LeaseKey]()
     while stack:
         current = stack[-1]
@@ -139,7 +139,7 @@ def _find_depth(key: LeaseKey, unfinished: Mapping[LeaseKey, Lease], depths: dic
 def parents_first(leases: Iterable[Lease], max_depth: int) -> list[Lease]:
     """In order of assignment (KCL: ParentsFirstShardPrioritization).
 
-    A free lease that waits for more than `max_depth` generations is left out; owned ones count for their
+    Free leases that wait for more than `max_depth` generations are left out; owned ones count for their
     owner.
     """
     everything = list(leases)
@@ -177,7 +177,7 @@ def child_leases(
 
 
 def unfinished_parents(lease: Lease, parents: Mapping[ShardId, Lease | None]) -> frozenset[ShardId]:
-    """Parents that must finish first. A parent without a lease (None) does not block."""
+    """A parent without a lease (None) does not block."""
     return frozenset(
         shard_id
         for shard_id in lease.parent_shard_ids
@@ -192,14 +192,14 @@ def awaited_parents(
 
     Until then the child's lease must not be created: it would not wait. KCL guesses here, and gives up one
     time in thirty. Cleanup keeps a parent's lease until its children have begun, so a missing one still
-    comes, or shard sync restores it. Only a parent that Kinesis has forgotten does not come.
+    comes, unless Kinesis has forgotten the parent.
     """
     missing = {shard_id for shard_id in child.parent_shard_ids if parents.get(shard_id) is None}
     return frozenset(shard.shard_id for shard in shards if shard.shard_id in missing)
 
 
 def first_hole(ranges: Iterable[HashRange]) -> HashRange | None:
-    """The first range of hash keys that is not covered; overlaps are fine."""
+    """Overlaps are fine."""
     covered_to = -1
     for hash_range in sorted(ranges, key=lambda each: (each.start, each.end)):
         if hash_range.start > covered_to + 1:
@@ -209,7 +209,7 @@ def first_hole(ranges: Iterable[HashRange]) -> HashRange | None:
 
 
 def lease_hole(leases: Iterable[Lease]) -> HashRange | None:
-    """Of unfinished leases.
+    """Only unfinished leases count.
 
     A lease without a range covers nothing, so it cannot hide holes (KCL: PeriodicShardSyncManager).
     """
@@ -263,7 +263,7 @@ def leases_of_former_stream(leases: Iterable[Lease], shards: Iterable[Shard]) ->
 
 
 def finished_but_open(leases: Iterable[Lease], shards: Iterable[Shard]) -> list[Lease]:
-    """Leases finished without children although the shard is open, so nobody reads it.
+    """Leases finished without children although the shard is open: nobody reads it.
 
     A Java worker does that when its fan-out consumer is deleted or the stream is not found (KCL:
     FanOutRecordsPublisher, KinesisDataFetcher).

@@ -169,7 +169,7 @@ class JudgedLease:
 
 
 def judge_finished(leases: Iterable[Lease], shards: Iterable[Shard] | None = None) -> list[JudgedLease]:
-    """Judge the finished leases of one stream; parents go before children.
+    """For one stream; parents go before children.
 
     Without `shards` (Kinesis was not asked) a lease stays if its children are unknown or have no lease.
     """

@@ -1,10 +1,6 @@
 """Restarts the Spark engine, and stops the daemon when that does not help.
 
-Relays wait for the engine by themselves.
-
-One run of the Spark engine: its process, its events (JSON lines) and its last metrics.
-
-Metrics expire: a hung engine must not look like a working one.
+The engine sends events as JSON lines. Metrics expire: a hung engine must not look like a working one.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ class UnreadableLine:
 
 
 def event_splitter(max_bytes: int = MAX_EVENT_BYTES) -> Callable[[bytes], list[Event | UnreadableLine]]:
-    """Feed the result with pieces. Memory is bounded: of a line longer than `max_bytes` only the beginning is kept."""
+    """Feed the result with pieces. Of a line longer than `max_bytes` it keeps only the beginning."""
     parts: list[bytes] = []
     size = 0
 
@@ -84,7 +80,7 @@ def _unreadable(error: str, line: bytes) -> UnreadableLine:
 
 _EVENTS_BYTES: Final = 64 * 1024
 _OUTPUT_BYTES: Final = 16 * 1024
-# A killed process ends at once, unless it hangs in the kernel (a dead network file system).
+# A killed process ends at once, unless it hangs in the kernel.
 _KILL_PATIENCE_S: Final = 5.0
 
 
@@ -119,7 +115,7 @@ class EngineProcess:
     async def listen(
         self, options: bytes, on_event: Callable[[Event | UnreadableLine], None], log: Log
     ) -> int:
-        """Pass on events until the engine ends; gives the exit code.
+        """Report events until the engine ends; gives the exit code.
 
         Ends its JVM and workers with it, also when cancelled.
         """
@@ -205,7 +201,7 @@ class EngineMetrics:
         self._ui = on_one_line(masked(ui)) if isinstance(ui, str) else None
 
     def take(self, fields: Mapping[str, object]) -> str | None:
-        """Gives the error if the fields are unreadable."""
+        """The error if the fields are unreadable."""
         try:
             self._reported = _view(msgspec.convert(fields, _EngineReport))
         except msgspec.ValidationError as error:
@@ -260,7 +256,7 @@ _LAST_WORDS_MS: Final = 5_000
 
 
 def engine_options(settings: Settings, socket: Path) -> bytes:
-    """The engine's first line: the settings by name, without `engine_`. It listens on `socket`."""
+    """The engine's first line: the settings by name, without `engine_`."""
     spark = settings.spark
     options: dict[str, object] = {
         name.removeprefix("engine_"): value
@@ -279,7 +275,6 @@ def engine_options(settings: Settings, socket: Path) -> bytes:
 
 
 def uplink_options(settings: Settings, socket: Path) -> bytes:
-    """The first line of the uplink, which replaces the engine if that is on another host."""
     spark = settings.spark
     options: Mapping[str, object] = {
         "engine": spark.engine,
@@ -381,7 +376,7 @@ class SparkEngine:
         return self._figures.now()
 
     def log_to(self, log: Log) -> None:
-        """Use this log from now on, also for a running engine."""
+        """It applies to a running engine, too."""
         self._log = log
 
     def on_worker_stop(self) -> None:
@@ -390,7 +385,7 @@ class SparkEngine:
             self._closed.touch()
 
     async def run(self) -> None:
-        """Run and restart the engine until `stop`, or until it refuses; that stops the worker."""
+        """Restart the engine until `stop`, or until it refuses; that stops the worker."""
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set():
             started_s = self._clock.monotonic()

@@ -70,7 +70,7 @@ class StatisticWindow:
 
 
 class StatisticSets:
-    """`dropped` counts values refused by a full queue since the last `take`."""
+    """`dropped` counts values since the last `take` that a full queue refused."""
 
     def __init__(self, options: CloudWatchOptions) -> None:
         self._options = options
@@ -81,7 +81,7 @@ class StatisticSets:
         self.dropped = 0
 
     def window(self, metric: Metric, labels: Iterable[tuple[str, str]]) -> StatisticWindow | None:
-        """Returns None if the metric is not sent."""
+        """None if the metric is not sent."""
         level = self._options.level
         if level is None or not metric.operation or metric.level < level:
             return None
@@ -100,7 +100,7 @@ class StatisticSets:
         return found
 
     def enter(self, window: StatisticWindow) -> bool:
-        """Returns False if the queue is full."""
+        """False if the queue is full."""
         if len(self._waiting) >= self._options.queue_most:
             self.dropped += 1
             return False
@@ -198,7 +198,7 @@ class CloudWatchExporter:
                 advice="more metrics than metricsMaxQueueSize; raise it, or send fewer with metricsLevel or "
                 "metricsEnabledDimensions",
             )
-        left = self._statistics.waiting  # later sets wait for the next flush
+        left = self._statistics.waiting
         while batch := self._statistics.take(min(MAX_BATCH, left)):
             left -= len(batch)
             await self._report(batch)

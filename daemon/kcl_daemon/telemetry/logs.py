@@ -51,7 +51,7 @@ class LogLevels:
 
 
 def threshold_of(word: str) -> Threshold | None:
-    """Returns None if the word is not a threshold."""
+    """None if the word is not a threshold."""
     return "off" if word.strip().lower() == "off" else level_of(word)
 
 
@@ -76,7 +76,7 @@ def parse_levels(text: str) -> LogLevels:
 
 
 def component(name: str) -> str:
-    """`kcl_daemon.` may be left out. Raises ValueError with the existing components."""
+    """`kcl_daemon.` may be left out. ValueError names the existing components."""
     words = name.strip().split(".")
     inner = words[1:] if words[0] == _ROOT else words
     if not exists(".".join(inner)):
@@ -97,9 +97,9 @@ def _packages() -> list[str]:
 
 
 def logger_class(levels: LogLevels) -> type[Any]:
-    """A logger class that drops unwanted events early.
+    """Drops unwanted events early.
 
-    With component levels it looks up the calling module, half a microsecond for each dropped call.
+    With component levels each dropped call takes half a microsecond, to look up the calling module.
     """
     thresholds = (levels.root, *levels.components.values())
     lowest = min(_NUMBERS[each] for each in thresholds)
@@ -205,7 +205,7 @@ def _hides(name: object, value: object) -> bool:
 
 
 def _plain(value: object, depth: int) -> object:
-    """Returns JSON types of bounded depth, with masked text."""
+    """JSON types of bounded depth, with masked text."""
     match value:
         case str():
             return encodable(masked(str(value)))
@@ -283,7 +283,7 @@ def _child_line(event: _EventDict) -> str | None:
 
 
 def _for_terminal(event: _EventDict) -> _EventDict:
-    """Raises structlog.DropEvent if another event of the same start says the same."""
+    """structlog.DropEvent if another event of the same start says the same."""
     taken = event.get("event") == "lease_taken" and "reason" not in event
     if taken or (event.get("event") == "lease_assigned" and event.get("to") == event.get("worker_id")):
         raise structlog.DropEvent  # `child_started` follows

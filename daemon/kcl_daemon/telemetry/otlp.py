@@ -94,7 +94,7 @@ class OtlpExporter:
         series = [(family, _frozen(found)) for family, found in everything(self._totals, self._snapshot())]
 
         def work() -> str | None:
-            """Returns the error. It runs in a thread, because it is slow."""
+            """Returns the error. It is slow, so it runs in a thread."""
             data = _data(series, self._resource, self._began_ns, now_ns)
             try:
                 done = self._exporter.export(data, timeout_millis=_CALL_S * 1000)
@@ -117,7 +117,7 @@ class OtlpExporter:
 
 
 def _silence_sdk_logs() -> None:
-    """The exporter's own lines would mix with our log."""
+    """The SDK's lines would mix with ours."""
     theirs = logging.getLogger("opentelemetry")
     theirs.addHandler(logging.NullHandler())
     theirs.propagate = False

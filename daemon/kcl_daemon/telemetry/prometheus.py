@@ -1,6 +1,6 @@
 """Totals since the start, and their text for Prometheus or OpenMetrics.
 
-Idle series are forgotten. The text is written here, because `prometheus_client` is much slower.
+Idle series are forgotten. `prometheus_client` writes the text much more slowly.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Totals:
         return found
 
     def begin(self, counts: Iterable[tuple[Family, Labels]]) -> None:
-        """Start at 0: Prometheus sees no increase in a series that begins with its first event."""
+        """Prometheus sees no increase in a series that begins with its first event."""
         for family, labels in counts:
             self.series(family, labels)
 
@@ -99,8 +99,8 @@ class Totals:
     def sweep(self) -> bool:
         """Forget idle series; call it periodically.
 
-        Counters of the worker stay, those of a shard go after a long time, and gauges go soon: a former
-        leader must not export old values.
+        Counters of the worker stay, those of a shard go after a long time. Gauges go soon: a former leader
+        must not export old values.
         """
         forgotten = False
         for family, series in self._series.items():
@@ -223,7 +223,7 @@ _OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]
 )
 
 
-# So many series take about a millisecond.
+# This many series take about a millisecond.
 _PIECE: Final = 200
 _END: Final = b"# EOF\n"
 _ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -240,7 +240,7 @@ class PrometheusExposition:
     """`snapshot` returns None before there is a worker."""
 
     def __init__(self, totals: Totals, snapshot: Callable[[], Snapshot | None] = lambda: None) -> None:
-        # This import takes 0.1 s: too long for rendering, and for every start.
+        # 0.1 s: too long for rendering, and for every start.
         from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - see above
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - see above
 
@@ -251,7 +251,7 @@ class PrometheusExposition:
         ProcessCollector(registry=self._process)
 
     async def render(self, accept: str = "") -> ExpositionText:
-        """Uses OpenMetrics if the header `Accept` asks for it.
+        """OpenMetrics if the header `Accept` asks for it.
 
         It takes 1-2 ms for each hundred shards, and yields after each millisecond.
         """

@@ -75,7 +75,7 @@ class MetricsRecorder:
             add(seconds)
 
     def sweep(self) -> None:
-        """Forget idle series; call it every minute."""
+        """Call it every minute."""
         self._statistics.forget()
         self._totals.sweep()
         self._adders.clear()
@@ -100,7 +100,7 @@ class MetricsRecorder:
         return self._windows(operation.success, labels), (*times, self._totals.series(OPERATIONS, named).add)
 
     def _windows(self, metric: Metric | None, labels: dict[str, str]) -> tuple[_Add, ...]:
-        """The window of CloudWatch, if the metric is sent there."""
+        """CloudWatch's window, if the metric is sent there."""
         window = None if metric is None else self._statistics.window(metric, labels.items())
         return () if window is None else (window.add,)
 

@@ -1,10 +1,6 @@
 """What a worker and its Spark engine do at one moment, for the page, the metrics and the commands.
 
 Durations are seconds before the snapshot. Spark counters start with the engine's process.
-
-Builds the snapshots of a worker; never changes it.
-
-A worker that is not the leader reads the tables only for a viewer.
 """
 
 from __future__ import annotations
@@ -84,7 +80,7 @@ class SparkView:
 
 
 SparkSource: TypeAlias = Callable[[], SparkView | None]
-"""Returns None if there is no engine, or it is silent."""
+"""None if there is no engine, or it is silent."""
 
 
 def no_spark() -> SparkView | None:
@@ -114,7 +110,7 @@ class ShardView:
         stream_id: `account:name:creationEpoch`.
         state: None from an older daemon.
         lag_s: age of the oldest unfinished record; 0: none; None: unknown.
-        restarts: earlier children since the lease was taken.
+        restarts: as in `ChildView`.
         last_error: of the last failed child, as `stderr_tail`.
         next_try_s: until the next child starts; None: one runs, or none will.
     """
@@ -164,7 +160,7 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """`leases` counts the unfinished ones that it reads; `reported_s` is the time since the report changed."""
+    """`leases` counts unfinished leases that it reads; `reported_s` is the time since the report changed."""
 
     worker_id: str
     leases: int
@@ -269,12 +265,12 @@ def worker_views(
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _LASTS_S: Final = 5.0
-# So many reads take about a millisecond.
+# This many reads take about a millisecond.
 _READS_MOST: Final = 64
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Returns None if the process is gone, or the system does not support it."""
+    """None if the process is gone, or the system does not support it."""
     try:
         with Path(f"/proc/{pid}/statm").open("rb", buffering=0) as file:
             return int(file.read(128).split()[1]) * _PAGE_BYTES
@@ -290,7 +286,7 @@ class ResidentMemory:
         self._figures: dict[int, tuple[float, int | None]] = {}
 
     def of(self, pids: Iterable[int]) -> dict[int, int | None]:
-        """A process has None until it is read."""
+        """None for a process until it is read."""
         now_s = self._clock.monotonic()
         wanted = set(pids)
         self._figures = {pid: figure for pid, figure in self._figures.items() if pid in wanted}
@@ -382,7 +378,7 @@ class Snapshots:
 
     @property
     def _monitor(self) -> FleetMonitor | None:
-        """The leader's monitor, else the one that was read for a viewer."""
+        """The leader's monitor, else the one read for a viewer."""
         monitor = self._worker.monitor
         if monitor.age_s is not None:
             return monitor
@@ -453,7 +449,7 @@ class Snapshots:
 
 
 class _Tails:
-    """Makes lines safe to show; cached by process id, or by lease key once the child failed."""
+    """Lines safe to show; cached by process id, or by lease key once the child failed."""
 
     def __init__(self) -> None:
         self._known: dict[int | str, tuple[tuple[str, ...], tuple[str, ...]]] = {}

@@ -70,7 +70,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 def error_response(head: Head, body: bytes | bytearray, *, signed_s: float) -> ErrorResponse:
-    """Make the error of an answer that is not 200. `signed_s` is the epoch time of our signature."""
+    """For an answer that is not 200. `signed_s` is the epoch time of our signature."""
     try:
         fields = msgspec.json.decode(body, type=_ErrorBody)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -129,7 +129,7 @@ class Signer:
     def head(
         self, operation: str, body: bytes, keys: AccessKeys, *, epoch_s: float, encoding: str | None = None
     ) -> bytes:
-        """Return request line and headers, with the final empty line.
+        """Request line and headers, with the final empty line.
 
         The service refuses an `epoch_s` some minutes off. `encoding`, such as `gzip`, is not signed.
         """
@@ -180,7 +180,7 @@ _PACKED: Final = "gzip"
 
 @dataclass(frozen=True, slots=True)
 class ResponseStream:
-    """A successful answer whose body is still arriving.
+    """The body is still arriving.
 
     Reading stops while no piece is taken. `pieces` raises Unavailable if the body breaks off or stalls.
     """
@@ -190,7 +190,7 @@ class ResponseStream:
 
 
 class AwsJsonClient:
-    """Makes calls, each sent once with two safe exceptions.
+    """Sends each call once, with two safe exceptions.
 
     A request lost on a kept connection is sent again unless `once`. A request signed with the wrong time is
     sent again with the server's time, which then stays in use.
@@ -224,7 +224,7 @@ class AwsJsonClient:
     async def call(
         self, operation: str, parameters: Parameters, read: Callable[[bytearray], T], *, once: bool = False
     ) -> T:
-        """Return what `read` makes of a successful body, on the loop. Cancelling closes the connection.
+        """What `read` makes of a successful body, on the loop. Cancelling closes the connection.
 
         A call with `once` (a write) is never sent again if it may have taken effect.
 

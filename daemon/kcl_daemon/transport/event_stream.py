@@ -45,7 +45,7 @@ _PRELUDE: Final = struct.Struct("!III")
 _PRELUDE_CHECKED_BYTES: Final = 8
 _CHECKSUM: Final = struct.Struct("!I")
 _MIN_FRAME_BYTES: Final = _PRELUDE.size + _CHECKSUM.size
-# The limit of the format. A 10 MiB record takes a third more in base64.
+# The limit of the format.
 MAX_FRAME_BYTES: Final = 24 * 2**20
 MAX_HEADER_BYTES: Final = 128 * 1024
 
@@ -78,12 +78,12 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._needed = _PRELUDE.size
-        self._is_whole = False  # whether the prelude of this frame has been checked
+        self._is_whole = False  # whether this frame's prelude has been checked
         self._raw_headers: bytes | None = None
         self._headers: Mapping[str, str] = {}
 
     def feed(self, data: bytes) -> list[StreamEvent | StreamFailure]:
-        """Return the messages that this piece completes, without `initial-response`.
+        """The messages that this piece completes, without `initial-response`.
 
         Raises:
             MalformedFrame: messages before it in the same piece are lost; the next subscription delivers them
@@ -109,7 +109,7 @@ class FrameReader:
         return found
 
     def close(self) -> None:
-        """Raise MalformedFrame if the stream ended inside a frame."""
+        """MalformedFrame if the stream ended inside a frame."""
         if self._buffer:
             raise MalformedFrame(f"the stream ended {len(self._buffer)} bytes into a frame")
 
@@ -200,7 +200,7 @@ _events: Final = Decoder(_Event)
 
 
 def decode_event(body: bytes) -> PushedRecords:
-    """Raise Unavailable if the event is malformed. Its records keep the body in memory."""
+    """Unavailable if the event is malformed. Its records keep the body in memory."""
     with service_answers.parsing_answer(OPERATION):
         try:
             event = _events.decode(body)

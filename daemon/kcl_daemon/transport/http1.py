@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final, Protocol, cast
 
 MAX_HEAD_BYTES: Final = 16 * 1024
-# GetRecords returns up to 10 MiB of data, a third more as base64, and keys.
+# GetRecords returns up to 10 MiB of data as base64, and keys.
 MAX_BODY_BYTES: Final = 64 * 2**20
 _MAX_LENGTH_DIGITS: Final = 20
 _NO_CONTENT: Final = 204
@@ -51,9 +51,9 @@ class Head:
 
 
 def parse_head(data: bytes) -> Head:
-    """Parse a head without its final empty line.
+    """`data` is without its final empty line.
 
-    Raise MalformedAnswer if the body's length is unclear or too large.
+    MalformedAnswer if the body's length is unclear or too large.
     """
     lines = data.decode("latin-1").split("\r\n")
     status = _status(lines[0])
@@ -111,11 +111,11 @@ class BodyReader(Protocol):
         ...
 
     def feed(self, data: memoryview) -> list[bytes]:
-        """Return the pieces of the body in `data`; raise MalformedAnswer on an error."""
+        """The pieces of the body in `data`; MalformedAnswer on an error."""
         ...
 
     def close(self) -> None:
-        """The peer closed. Raise MalformedAnswer if the body is incomplete."""
+        """The peer closed: MalformedAnswer if the body is incomplete."""
         ...
 
 
@@ -166,7 +166,7 @@ class ChunkedBody:
         self.ended = False
         self._left = 0
         self._line = bytearray()
-        self._last = False  # the empty chunk has come, then trailers
+        self._last = False  # the empty chunk has come
 
     def feed(self, data: memoryview) -> list[bytes]:
         pieces: list[bytes] = []
@@ -224,7 +224,7 @@ class ChunkedBody:
 _READ_BYTES: Final = 1024 * 1024
 # Reading stops while this much of an event stream waits.
 _STREAM_READ_BYTES: Final = 256 * 1024
-# Larger bodies are read only when `body` is called.
+# A larger body is read only when `body` is called.
 LARGE_BYTES: Final = 256 * 1024
 
 
@@ -273,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._broken is None and not self._expecting and self._transport is not None
 
     async def request(self, data: bytes) -> Head:
-        """Return the head of the answer; raise ConnectionBroken if there is no valid one."""
+        """The head of the answer; ConnectionBroken if there is no valid one."""
         if not self.is_usable:
             raise self._broken or ConnectionBroken("the connection is in use or closed", answered=False)
         assert self._transport is not None
@@ -286,9 +286,9 @@ class Connection(asyncio.BufferedProtocol):
         return await self._answer_head()
 
     async def body(self) -> bytearray:
-        """Return the whole body; the connection can then be used again.
+        """The whole body; then the connection can be used again.
 
-        Raise ConnectionBroken if it is cut off.
+        ConnectionBroken if it is cut off.
         """
         if self._reader is not None:
             whole = bytearray()
@@ -302,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
         return body if body is not None else bytearray()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body; a piece not taken stops reading.
+        """A piece not taken stops reading.
 
         Raises:
             ConnectionBroken: the body is cut off, or nothing came for `silence_s`.
@@ -319,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
             yield piece
 
     def abort(self, why: str = "closed by the daemon") -> None:
-        """Close at once; waiting calls fail. A second call does nothing."""
+        """Waiting calls fail. A second call does nothing."""
         self._fail(why)
 
     # Called by asyncio.
@@ -484,7 +484,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _start_watch(self) -> None:
-        """One timer for all exchanges: one per call would cost more than the rest."""
+        """One timer for all exchanges: one per call would cost more than all else."""
         if self._watch is None:
             self._watch = self._loop.call_later(self.silence_s, self._check_silence)
 

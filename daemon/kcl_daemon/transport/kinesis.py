@@ -64,7 +64,7 @@ def fetched(body: bytes | bytearray) -> FetchedRecords:
 
 
 def parsed(operation: str, read: Callable[[Shape], T], body: bytes | bytearray) -> T:
-    """What `read` makes of an answer without records."""
+    """For answers without records."""
     with service_answers.parsing_answer(operation):
         return read(cast("Shape", decode_leniently(body)))
 
@@ -100,7 +100,7 @@ def child_shards(entries: Raw) -> tuple[ChildShard, ...]:
 
 
 def decode_leniently(body: bytes | bytearray) -> object:
-    """Accept lone surrogates and invalid UTF-8: one odd partition key must not stop a shard."""
+    """One odd partition key, a lone surrogate or invalid UTF-8, must not stop a shard."""
     return json.loads(body.decode("utf-8", "replace"))
 
 
@@ -149,7 +149,7 @@ class HttpKinesis:
     async def _pages(
         self, operation: str, request: Parameters, read: Callable[[Shape], tuple[T, ...]]
     ) -> tuple[T, ...]:
-        """Requests for further pages must have the token alone."""
+        """Further pages are requested with the token alone."""
 
         def page(shape: Shape) -> tuple[tuple[T, ...], object]:
             found = read(shape)

@@ -1,7 +1,7 @@
 """Kept connections to one endpoint, and whole exchanges over them.
 
-There is one connection per call under way, not per shard. Only a kept connection that the server had closed
-leads to a second attempt.
+There is one connection per call under way, not per shard. A call is tried twice only if the server had
+closed its kept connection.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ServiceEndpoint:
 
     @property
     def host(self) -> str:
-        """The port only if it is not the default."""
+        """With the port if it is not the default."""
         name, port = self.address
         shown = f"[{name}]" if ":" in name else name
         return shown if port == (443 if self.is_tls else 80) else f"{shown}:{port}"
@@ -73,7 +73,7 @@ class ServiceAccess(Protocol):
         ...
 
     async def keys(self) -> AccessKeys:
-        """Raise AccessDenied if there are no credentials."""
+        """AccessDenied if there are no credentials."""
         ...
 
     def tls(self) -> SSLContext: ...
@@ -148,7 +148,7 @@ class ConnectionPool:
             self._keep(connection)
 
     async def dial(self, *, silence_s: float) -> Connection:
-        """Open a connection for the caller. Raise ConnectionBroken if that fails or takes too long."""
+        """ConnectionBroken if that fails or takes too long."""
         tls = self._tls() if self._target.is_tls else None
         return await _connect(self._target, tls, silence_s)
 
@@ -159,7 +159,7 @@ class ConnectionPool:
             self._idle.pop().abort()
 
     def _kept(self) -> Connection | None:
-        """Prefer the one used last, so that the others grow old and are closed."""
+        """The one used last, so that the others grow old and are closed."""
         oldest_s = self._now_s() - _IDLE_S
         while self._idle and (not self._idle[0].is_usable or self._idle[0].idle_since_s < oldest_s):
             self._idle.popleft().abort()
@@ -197,10 +197,10 @@ class StreamedResponse:
 
 
 class HttpTransport(Protocol):
-    """The way to one endpoint: direct or through a proxy. Failed calls raise ConnectionBroken."""
+    """Direct or through a proxy. Failed calls raise ConnectionBroken."""
 
     async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:
-        """Return what `read` makes of the answer. It may be sent twice unless `once`.
+        """What `read` makes of the answer. The request may be sent twice unless `once`.
 
         An unanswered request may have taken effect.
         """
@@ -209,7 +209,7 @@ class HttpTransport(Protocol):
     def stream(
         self, head: bytes, body: bytes, *, silence_s: float
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Yield the answer. At most `silence_s` may pass without data."""
+        """At most `silence_s` may pass without data."""
         ...
 
     async def aclose(self) -> None: ...

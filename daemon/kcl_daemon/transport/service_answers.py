@@ -120,7 +120,7 @@ def fetched(answer: RecordsShape) -> FetchedRecords:
 
 
 def text(shape: object) -> str:
-    """Raise TypeError if it is no text."""
+    """TypeError if it is no text."""
     if not isinstance(shape, str):
         raise TypeError(f"{shape!r:.50} is no text")
     return shape
@@ -180,7 +180,7 @@ def _hash_range(shape: HashRangeShape) -> HashRange:
 
 
 def _child_shard(shape: ChildShardShape) -> ChildShard:
-    """A child shard without parents is an error: its lease would be read before they are finished.
+    """Without parents it is an error: its lease would be read before they are finished.
 
     KCL: DataRetrievalUtil.
     """
@@ -221,7 +221,7 @@ _DENIED: Final = frozenset({
     "KMSNotFoundException", "KMSOptInRequired", "MissingAuthenticationToken", "MissingAuthenticationTokenException",
     "NotAuthorized", "OptInRequired", "RequestExpired", "SignatureDoesNotMatch", "UnrecognizedClientException",
 })  # fmt: skip
-# These pass by themselves: something is not ready, expired or in conflict.
+# Something is not ready, expired or in conflict; this passes by itself.
 _TRANSIENT: Final = frozenset({
     "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalFailureException", "InternalServerError", "ReplicatedWriteConflictException",
     "RequestTimeout", "RequestTimeoutException", "ResourceInUseException", "ServiceUnavailable",

@@ -1,11 +1,8 @@
-"""Compares what was written with what was delivered: lost, repeated, out of order, before parents; and words.
+"""Compares written with delivered records: lost, repeated, out of order, before parents; and words.
 
-Facts may arrive in any order; the verdict is final once all are in.
-
-The ledger: what each word-count process received and did, one file for each process.
-
-A line is a JSON array `[kind, time, shard, details]`, flushed before the process continues. A killed process
-leaves at most one unfinished line, which readers skip.
+Each word-count process writes what it received and did into a file, its ledger. A line is a JSON array
+`[kind, time, shard, details]`, flushed before the process continues. A killed process leaves at most one
+unfinished line, which readers skip.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ class CountedRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One line of a ledger; `process` is the name of its file.
+    """`process` is the name of the ledger's file.
 
     `records` and `ended` (shardEnded) come before their checkpoint; `stopping` is shutdownRequested, `lost`
     is leaseLost.
@@ -70,7 +67,7 @@ class LedgerWriter:
         self._append(kind, monotonic_s(), ())
 
     def records(self, at_s: float, records: Sequence[CountedRecord]) -> None:
-        """After the return the batch outlives the process."""
+        """As `note`."""
         self._append("records", at_s, records)
 
     def _append(self, kind: EntryKind, at_s: float, records: Sequence[CountedRecord]) -> None:
@@ -145,7 +142,7 @@ class ShardProgress:
 class CheckResult:
     """The result of a run, in records.
 
-    `unknown` were delivered but never written to that shard; `before_parents` were first delivered before the
+    `unknown` were delivered but never written to that shard; `before_parents` were delivered before the
     shard's parents were done. Word counts use each record once.
     """
 
@@ -248,7 +245,6 @@ class Checker:
 
     @property
     def is_settled(self) -> bool:
-        """All records are delivered, and the end of every closed shard is reported."""
         return all(
             shard.numbers <= shard.first_delivered_s.keys()
             and (shard.is_open or shard.ended_at_s is not None)

@@ -279,7 +279,7 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def _main(play: Scenario, screen: Screen, stopped_by: list[signal.Signals]) -> DemoOutcome | None:
-    """The outcome, or None if signals, added to `stopped_by`, ended the run."""
+    """The outcome; None if signals, which are added to `stopped_by`, ended the run."""
     processes = Processes()
     outcome: DemoOutcome | None = None
     async with anyio.create_task_group() as tasks:

@@ -1,7 +1,7 @@
 """The processes of a run: local endpoints and daemons. None may be left behind.
 
-They have their own sessions, so Ctrl-C reaches only the demo. If it dies, the endpoints end with their stdin,
-the daemons by `tied`, and their children with their own stdin.
+They have their own sessions, so Ctrl-C reaches only the demo. If the demo dies, endpoints and children end
+with their stdin, the daemons by `tied`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class RunningProcess:
                 os.kill(self._process.pid, number)
 
     async def stop(self, within_s: float = DAEMON_ENDS_WITHIN_S) -> int:
-        """SIGTERM, then SIGKILL after that time; the exit code."""
+        """SIGTERM, then SIGKILL after that time; returns the exit code."""
         self.signal(signal.SIGTERM)
         return await self.ended(within_s)
 
     async def ended(self, within_s: float) -> int:
-        """Wait that long, then kill; the exit code."""
+        """SIGKILL after that time; returns the exit code."""
         with anyio.move_on_after(within_s):
             return await self._process.wait()
         self.signal(signal.SIGKILL)
@@ -73,7 +73,7 @@ class RunningProcess:
             await self.stop()
 
     async def fail_when_ended(self) -> None:
-        """DemoError when a process ends that is still needed."""
+        """DemoError when a process ends."""
         code = await self.wait()
         raise DemoError(f"{self.name} ended with {_exit_in_words(code)}\n{log_tail(self.log)}")
 
@@ -173,6 +173,6 @@ async def _urls(running: RunningProcess, answer: Path) -> Urls:
 def environment(
     more: Mapping[str, str] | None = None, base: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Nothing of the user's AWS account, and keys for the local endpoints."""
+    """Without the user's AWS settings; with keys for the local endpoints."""
     kept = {name: value for name, value in base.items() if not name.startswith("AWS_")}
     return {**kept, **ACCESS, **(more or {})}

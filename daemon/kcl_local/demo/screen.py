@@ -117,7 +117,6 @@ class TableScreen:
 
 
 def progress_table(progress: DemoProgress) -> Table:
-    """Fits into 80 columns."""
     table = Table(
         title=f"{progress.elapsed_s:.0f} s", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
@@ -168,8 +167,8 @@ TRIM_HORIZON: Final = "TRIM_HORIZON"
 class DemoOutcome:
     """The result of a run.
 
-    `first_record_s` counts from ACTIVE to the first delivery, `delivering_s` from the first to the last. In
-    `not_saved` are shards whose checkpoint is not where processing ended.
+    `first_record_s` counts from ACTIVE to the first delivery, `delivering_s` from the first to the last.
+    `not_saved` has the shards whose checkpoint is not where processing ended.
     """
 
     verdict: CheckResult
@@ -184,7 +183,6 @@ class DemoOutcome:
 
     @property
     def is_right(self) -> bool:
-        """Slow or repeated delivery is no failure."""
         spark_is_right = self.spark is None or self.spark.is_right
         return self.verdict.is_right and self.daemon_exit_code == 0 and not self.not_saved and spark_is_right
 

@@ -83,7 +83,6 @@ class SparkOutput:
         return len({start for start, _ in self.counts})
 
     def top(self) -> list[tuple[str, int]]:
-        """The most frequent words with their counts."""
         totals: Counter[str] = Counter()
         for (_, word), count in self.counts.items():
             totals[word] += count

@@ -70,7 +70,7 @@ class WriteRate:
 
 
 def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Groups that fit one PutRecords."""
+    """Each fits one PutRecords."""
     batch: list[Line] = []
     size_bytes = 0
     for line in lines:
@@ -110,7 +110,6 @@ class Producer:
                     await self.put(lines)
 
     async def put(self, lines: Sequence[Line]) -> None:
-        """Write each line exactly once."""
         for batch in batches(lines):
             waiting: list[Line] = batch
             backoff_s = BACKOFF_FIRST_S
@@ -208,11 +207,10 @@ class Stage:
             self.checker.reported(entry)
 
     async def settled(self, within_s: float) -> bool:
-        """False on time-out."""
+        """False on timeout."""
         return await self._until(lambda: self.checker.is_settled, within_s)
 
     async def delivered(self, records: int, within_s: float) -> bool:
-        """False on time-out."""
         return await self._until(lambda: self.checker.delivered >= records, within_s)
 
     async def _until(self, holds: Callable[[], bool], within_s: float) -> bool:
@@ -225,7 +223,7 @@ class Stage:
         return False
 
     async def leases(self) -> dict[str, StoredLease]:
-        """DemoError if there is no lease table yet."""
+        """False on timeout."""
         answer = await call(
             "Scan of the lease table", self.dynamodb.scan, TableName=APPLICATION, ConsistentRead=True
         )

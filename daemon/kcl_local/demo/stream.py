@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ACTIVE_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.05
 
-# Short time-outs and no hidden retries, so that the producer knows what happened.
+# Short timeouts and no hidden retries: the producer must know what happened.
 _CONFIG: Final = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 1})
 
 P = ParamSpec("P")

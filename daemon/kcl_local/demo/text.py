@@ -1,4 +1,4 @@
-"""The demo's text, cut into lines with a partition key. Every word-count process imports it: keep it light."""
+"""The demo's text, in lines with a partition key. Every word-count process imports it: keep it light."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def licence_file() -> Path | None:
 
 
 def library_files() -> list[tuple[str, Path]]:
-    """The licence and sources of this Python's standard library, without its tests."""
+    """The licence and sources of this Python's standard library."""
     library = Path(sysconfig.get_path("stdlib"))
     sources = sorted(_sources(library), key=lambda path: (len(path.parts) > 1, path.as_posix()))
     files = [(partition_key(path.as_posix()), library / path) for path in sources]

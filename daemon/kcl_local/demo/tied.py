@@ -1,7 +1,7 @@
 """Runs a program that dies with its parent: `tied.py PARENT_PID PROGRAM ARGUMENT...`.
 
-It asks the kernel to kill it with its parent, then becomes the program; without prctl (not Linux) it only
-does the latter. It imports nothing of ours, to start fast.
+It asks the kernel to kill it with its parent (prctl, on Linux only), then becomes the program. It imports
+nothing of ours, to start fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The streams of the account, the time of the current call, and opaque tokens.
+"""The account's streams, the time of the current call, and opaque tokens.
 
 A name means a stream of the caller's account; an ARN may be of any account.
 """
@@ -59,7 +59,7 @@ class Account:
         return stream
 
     def readable_stream(self, arguments: Arguments) -> Stream:
-        """To put and get calls, a stream that is not ACTIVE does not exist."""
+        """For put and get calls, a stream that is not ACTIVE does not exist."""
         stream = self.stream(arguments)
         if not self.is_active(stream):
             raise not_found(f"stream {stream.arn} not found: it is CREATING")
@@ -91,7 +91,7 @@ class Account:
 
 
 class Token(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
-    """`stream_identity` makes a new stream of the same name refuse it."""
+    """Not valid for a later stream of the same name: `stream_identity` differs."""
 
     stream_arn: str
     stream_identity: int
@@ -101,11 +101,11 @@ class Token(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_field
 
     @classmethod
     def decode(cls, arguments: Arguments, name: str) -> Self:
-        """From that argument; ServiceError `InvalidArgumentException` unless `encode` wrote it."""
+        """ServiceError `InvalidArgumentException` unless `encode` wrote it."""
         text = arguments.text(name)
         try:
             return json.decode(binascii.a2b_base64(text, strict_mode=True), type=cls)
-        except ValueError as error:  # no base64, no JSON, or another token
+        except ValueError as error:
             raise invalid_argument(f"{name} is not valid") from error
 
 

@@ -39,7 +39,7 @@ _CHECKSUM: Final = struct.Struct("!I")
 
 
 def event_frame(event_type: str, payload: bytes) -> bytes:
-    """A frame of `application/vnd.amazon.eventstream`; the payload is JSON."""
+    """A frame of `application/vnd.amazon.eventstream`."""
     return _frame({":message-type": "event", ":event-type": event_type, ":content-type": _JSON}, payload)
 
 
@@ -66,7 +66,7 @@ async def _send_events(
     subscription: Subscription,
     trouble: ResponseFault | None,
 ) -> None:
-    """Every event until the subscription ends; `trouble` happens to one of them."""
+    """`trouble` happens to one of the events."""
     numbers = count()
     while True:
         bell = Event()
@@ -185,7 +185,7 @@ class _Answers:
                     await response.write(event_frame("initial-response", b"{}"))
                 await _send_events(request, response, subscription, trouble)
             except ConnectionResetError:
-                pass  # readers may leave at any time
+                pass
             finally:
                 subscription.close()
                 self._streams.discard(scope)

@@ -115,7 +115,7 @@ def _oldest(stream: Stream) -> list[Shard]:
 
 
 def _open_at(account: Account, stream: Stream, at_s: float) -> list[Shard]:
-    """Both ends count. An earlier time means the horizon."""
+    """Both ends count."""
     if at_s <= max(stream.horizon_s(account.now_s), stream.created_s):
         return _oldest(stream)
     return [
@@ -157,7 +157,6 @@ def create_stream(account: Account, arguments: Arguments) -> Answer:
 
 
 def delete_stream(account: Account, arguments: Arguments) -> Answer:
-    """A stream with consumers needs EnforceConsumerDeletion."""
     stream = account.stream(arguments)
     if account.consumers(stream) and not arguments.flag("EnforceConsumerDeletion"):
         raise in_use(f"stream {stream.name} has registered consumers; EnforceConsumerDeletion is not true")
@@ -276,7 +275,7 @@ def merge_shards(account: Account, arguments: Arguments) -> Answer:
 
 
 def update_shard_count(account: Account, arguments: Arguments) -> Answer:
-    """At most double and at least half of the open shards, as in the service."""
+    """At most double, at least half of the open shards, as in the service."""
     stream = account.active_stream(arguments)
     target = arguments.integer("TargetShardCount", 1, SHARDS_MAX)
     if arguments.text("ScalingType") != "UNIFORM_SCALING":
@@ -300,7 +299,7 @@ _CREATING_MAX: Final = 5
 
 
 def register_consumer(account: Account, arguments: Arguments) -> Answer:
-    """The answer always says CREATING, as the service's does."""
+    """As in the service, the answer always says CREATING."""
     arguments.text("StreamARN")  # StreamName is not enough here
     name = checked_name("ConsumerName", arguments.text("ConsumerName"))
     stream = account.active_stream(arguments)

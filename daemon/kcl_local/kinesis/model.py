@@ -69,13 +69,13 @@ class KinesisModel(FaultyService):
         return read_write.subscribe(self._account, self._advance_clock, Arguments(arguments))
 
     def wake(self) -> None:
-        """Let every subscription read the clock again, after a test has set it."""
+        """Call it after a test has set the clock."""
         for stream in self._account.streams.values():
             for shard in stream.shards:
                 shard.wake()
 
     def trim(self, stream_name: str, before_s: float) -> None:
-        """Drop records and closed shards from before that time (epoch seconds); the name may be an ARN."""
+        """Drop what is older than `before_s` (epoch seconds); the name may be an ARN."""
         self._advance_clock()
         naming = "StreamARN" if stream_name.startswith("arn:") else "StreamName"
         stream = self._account.stream(Arguments({naming: stream_name}))

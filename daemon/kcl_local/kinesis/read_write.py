@@ -1,6 +1,6 @@
 """Operations on records: shard iterators, GetRecords, SubscribeToShard, PutRecord, PutRecords.
 
-A subscription never waits: its holder asks for the next event, and a bell says when to ask.
+A subscription never waits: a bell says when to ask for the next event.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kcl_local.kinesis.stream import NewRecord, RegisteredConsumer, Shard, Strea
 def _after_tick(
     account: Account, stream: Stream, shard: Shard, given: Arguments, names: tuple[str, str]
 ) -> int:
-    """The tick to read after; `names` are those of the arguments with the type and the sequence number."""
+    """`names` are the arguments with the type and the sequence number."""
     kind, number = given.text(names[0]), given.optional_text(names[1])
     timestamp_s = given.optional_timestamp("Timestamp")
     match kind:
@@ -69,7 +69,7 @@ def _issued_tick(stream: Stream, shard: Shard, number: str | None) -> int:
 def _page(
     account: Account, stream: Stream, shard: Shard, after_tick: int, *, bytes_max: int, limit: int = PAGE_MAX
 ) -> tuple[int, int]:
-    """Indices of the next records, from the first and up to the last."""
+    """Start and end index of the next records."""
     records = shard.records
     records.trim(stream.horizon_s(account.now_s))
     start = records.first_after(after_tick)
@@ -77,7 +77,7 @@ def _page(
 
 
 def _read_answer(account: Account, stream: Stream, shard: Shard, start: int, end: int) -> Answer:
-    """These records; ChildShards with the last record of a closed shard."""
+    """With ChildShards after the last record of a closed shard."""
     text, index, records = stream.numbers.text, shard.index, shard.records
     answer: Answer = {
         "Records": [
@@ -91,7 +91,7 @@ def _read_answer(account: Account, stream: Stream, shard: Shard, start: int, end
         ],
         "MillisBehindLatest": 0,
     }
-    if end < len(records):  # the age of the first record after these
+    if end < len(records):
         answer["MillisBehindLatest"] = max(1, round((account.now_s - records.arrival_s(end)) * 1000))
     elif not shard.is_open:
         answer["ChildShards"] = [
@@ -114,7 +114,6 @@ def get_shard_iterator(account: Account, arguments: Arguments) -> Answer:
 
 
 def get_records(account: Account, arguments: Arguments) -> Answer:
-    """The answer with a closed shard's last record has a null iterator and ChildShards."""
     position = ShardIterator.decode(arguments, "ShardIterator")
     limit = arguments.optional_integer("Limit", 1, PAGE_MAX) or PAGE_MAX
     _require_fresh(account, position)
@@ -157,7 +156,7 @@ def _require_capacity(account: Account, stream: Stream, shard: Shard) -> None:
 
 
 class Subscription:
-    """A running SubscribeToShard; it ends with the shard or after its lifetime."""
+    """It ends with the shard or after its lifetime."""
 
     def __init__(
         self,
@@ -180,14 +179,14 @@ class Subscription:
         self._held_until_s = 0.0
         self.ended = False
         consumer.turns[shard.shard_id] = self._turn
-        shard.wake()  # wakes the subscription that this one replaces
+        shard.wake()  # the replaced subscription
 
     def ring(self, bell: Callable[[], None]) -> None:
         """Call `bell` when there may be a new event; it must not call `next_event` itself."""
         self._shard.bells[self._turn.number] = bell
 
     def next_event(self) -> Answer | None:
-        """The event that is due, None if there is none; ServiceError ends the subscription."""
+        """None if no event is due; ServiceError ends the subscription."""
         if self.ended:
             return None
         self._advance_clock()

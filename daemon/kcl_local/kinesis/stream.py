@@ -1,7 +1,7 @@
 """A stream: its shards, their records and lineage, and its fan-out consumers.
 
 The open shards always cover every hash exactly once, and sequence numbers grow from parent to child. A tick
-is a small counter; the sequence number is made from it and the shard's index.
+is a small counter; a sequence number is made of it and the shard's index.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHARD_MASK: Final = 2**_SHARD_BITS - 1
 class SequenceNumbers:
     """Issues ticks and converts them to sequence numbers of 56 digits.
 
-    A later model has greater numbers, so an old checkpoint never looks like one of a new stream.
+    A later model has greater numbers, so an old checkpoint never fits a new stream.
     """
 
     def __init__(self, started_s: float) -> None:
@@ -42,7 +42,7 @@ class SequenceNumbers:
         return str(self._base + (tick << _SHARD_BITS) + shard_index)
 
     def tick_of(self, text: str, shard_index: int) -> int | None:
-        """The tick behind a number; None if this shard cannot have issued it."""
+        """None if this shard cannot have issued the number."""
         if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
             return None
         offset = int(text) - self._base
@@ -110,7 +110,7 @@ class RecordLog:
         return self._ticks[index - 1] if index else 0
 
     def end_of_page(self, start: int, count_max: int, bytes_max: int) -> int:
-        """Index after the last record of the page; a page has at least one."""
+        """A page has at least one record."""
         by_bytes = bisect_right(self._ends, self._bytes_before(start) + bytes_max, lo=start)
         return min(max(by_bytes, start + 1), start + count_max, len(self))
 
@@ -294,7 +294,6 @@ class Stream:
             expired.wake()
 
     def put(self, record: NewRecord, now_s: float) -> tuple[Shard, int]:
-        """Store a record in the open shard of its hash; the shard and the tick."""
         shard = self._holder(record.key_hash)
         tick = self.numbers.next_tick()
         shard.records.append(tick, now_s, record)

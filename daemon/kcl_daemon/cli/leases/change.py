@@ -37,7 +37,7 @@ from kcl_daemon.system import SystemClock
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 
-# An owner renews only every few seconds, so a retry soon succeeds.
+# An owner renews only every few seconds: a retry soon succeeds.
 _MAX_LOST_RACES: Final = 10
 
 
@@ -95,7 +95,7 @@ async def carry_out(table: Table, change: LeaseChange) -> ChangeResult:
 
 
 async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Callable[[str], object]) -> int:
-    """Returns how many were written; `report` gets a line for each lease without a change.
+    """How many were written; `report` gets a line for each lease without a change.
 
     Raises as `carry_out`; earlier changes stay written.
     """
@@ -125,7 +125,7 @@ async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber
 
 
 async def release_all(table: Table, keys: Iterable[LeaseKey], report: Callable[[str], object]) -> int:
-    """Returns how many had an owner; raises as `release_lease`."""
+    """How many had an owner; raises as `release_lease`."""
     written = 0
     for key in keys:
         if await release_lease(table, key):
@@ -153,9 +153,9 @@ async def release_lease(table: Table, key: LeaseKey) -> bool:
 
 
 async def _write_now(table: Table, key: LeaseKey, write: Callable[[Lease], Awaitable[bool]]) -> bool:
-    """Calls `write` with the row as it is now until it succeeds; returns False if there is no row.
+    """Call `write` with the current row until it succeeds; False if there is no row.
 
-    Raises NotChanged if the row is unreadable or kept changing.
+    NotChanged if the row is unreadable or kept changing.
     """
     for _ in range(_MAX_LOST_RACES):
         row = await table.get(key)
@@ -170,7 +170,7 @@ async def _write_now(table: Table, key: LeaseKey, write: Callable[[Lease], Await
     raise NotChanged(f"the lease {key} kept changing; try again")
 
 
-# The search starts this long before the time; on a busy shard the last record is near.
+# The search starts this long before the time.
 _WINDOWS_S: Final = (2.0, 20.0, 200.0, 2_000.0, 20_000.0, 200_000.0)
 _READ_MOST: Final = 10_000
 # The worker needs most of a shard's five reads a second.
@@ -196,7 +196,7 @@ def position_of(text: str) -> InitialPosition:
 
 @dataclass(frozen=True, slots=True)
 class RecordTarget:
-    """`whole` means all user records of an aggregate."""
+    """`whole`: all user records of an aggregate."""
 
     position: ExtendedSequenceNumber
     whole: bool
@@ -299,7 +299,7 @@ async def next_records(
 ) -> SkippedRange:
     """The records after the checkpoint, up to the wanted one (None: the next one).
 
-    Raises NotChanged if there is no such record.
+    NotChanged if there is no such record.
     """
     _refuse_to_skip(lease, wanted)
     where = read_from(lease.checkpoint, StartMemory(), start_s)

@@ -1,4 +1,4 @@
-"""`kcl-daemon leases`: shows leases, workers and the leader's plan; moves, skips, releases and deletes leases.
+"""`kcl-daemon leases`: shows leases, workers and the leader's plan, and changes leases.
 
 The commands that write ask for confirmation. Workers may run meanwhile.
 """
@@ -167,7 +167,7 @@ def _look(
 ) -> ObservedFleet:
 
     async def look(application: Application) -> ObservedFleet:
-        # Unreadable rows are part of what is shown.
+        # Unreadable rows are shown anyway.
         log = build_log(level=LogLevels("off"), form="console", stream=sys.stderr, clock=application.clock)
         seen = await observe(application.opened, settings, watch_s, clock=application.clock, log=log)
         if not with_lag:
@@ -407,7 +407,7 @@ def _done(written: int, following: str) -> str:
 
 
 def _skip_lines(lease: Lease, skipped: SkippedRange) -> Iterator[str]:
-    """Shows the full sequence number, so that it can be found in logs."""
+    """Shows the full sequence number, to find it in logs."""
     record, owner = skipped.last, lease.actual_owner or "nobody"
     yield f"skip {lease.lease_key} -> {record.position} (at {lease.checkpoint}, owner {owner})"
     if skipped.count > 1:

@@ -1,7 +1,4 @@
-"""Observes an application with the leader's own `FleetMonitor`.
-
-It writes nothing: no worker row, lock or table.
-"""
+"""Observes an application with the leader's own `FleetMonitor`. Writes nothing."""
 
 from __future__ import annotations
 
@@ -56,9 +53,8 @@ class LeaseLag:
 
 @dataclass(frozen=True, slots=True)
 class ObservedFleet:
-    """The state of an application.
+    """`leader` is the owner of the lock, None if there is no lock; `lags` is None if not requested.
 
-    `leader` is the owner of the lock, None if there is no lock; `lags` is None if they were not requested.
     `wall_s` is epoch seconds of this machine at the last poll.
     """
 
@@ -77,14 +73,12 @@ class ObservedFleet:
 
     @property
     def leading(self) -> WorkerId | None:
-        """The leader, if its lock is in force."""
         leader = self.leader
         in_force = leader is not None and not leader.released and leader.silent_s <= leader.lease_s
         return leader.worker if leader is not None and in_force else None
 
     @property
     def knows_abandoned(self) -> bool:
-        """Whether the watch was long enough to see abandoned leases."""
         return self.watched_s > self.failover_s
 
     def report_age_s(self, worker: WorkerId) -> float | None:
@@ -93,7 +87,7 @@ class ObservedFleet:
         return None if row is None else self.wall_s - row.last_update_s
 
 
-# Not a real worker: only a leader counts itself as alive.
+# Not a real worker.
 _OBSERVER: Final = WorkerId("(observer)")
 # The worker needs most of a shard's five reads a second.
 _MAX_PARALLEL_LAGS: Final = 8
@@ -163,9 +157,9 @@ async def _unreadable(
 async def lags(
     leases: Iterable[Lease], kinesis: Kinesis, streams: StreamTracker
 ) -> Mapping[LeaseKey, LeaseLag]:
-    """Measure lags with one read of one record each.
+    """One read of one record for each lag.
 
-    One failing shard does not fail the others. Raises AccessDenied.
+    A failing shard does not fail the others. Raises AccessDenied.
     """
     found: dict[LeaseKey, LeaseLag] = {}
     denied: list[AccessDenied] = []

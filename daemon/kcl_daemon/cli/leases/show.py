@@ -24,10 +24,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 
 @dataclass(frozen=True, slots=True)
 class ExplainedPlan:
-    """The leader's plan.
-
-    Moves in `at_once` happen at the next poll, the others at the next balancing.
-    """
+    """Moves in `at_once` happen at the next poll, the others at the next balancing."""
 
     seen: ObservedFleet
     plan: AssignmentPlan
@@ -43,8 +40,8 @@ _HEADINGS = ("worker", "leases", "cpu", "throughput", "headroom", "")
 def explain_plan(fleet: Fleet, plan: AssignmentPlan, *, ema_alpha: float = 0.5) -> tuple[str, ...]:
     """What the leader sees and would do.
 
-    Lease counts include current handoffs. Headroom is how far a worker's most loaded metric is below its fair
-    share.
+    Lease counts include handoffs under way. Headroom is how far a worker's most loaded metric is below its
+    fair share.
     """
     state = measure_fleet(fleet, alpha=ema_alpha)
     workers = worker_views(fleet.stats.values(), fleet.unfinished, lambda _: None, also=fleet.workers)
@@ -145,7 +142,7 @@ def notes(seen: ObservedFleet) -> Iterator[str]:
 
 
 def shortened(checkpoint: ExtendedSequenceNumber) -> str:
-    """Cuts the middle of the 56 digits; checkpoints of a shard differ at the end."""
+    """Cuts the middle of the 56 digits; a shard's checkpoints differ at the end."""
     text = short_number(str(checkpoint.sequence_number))
     return f"{text}/{checkpoint.sub_sequence_number}" if checkpoint.sub_sequence_number else text
 
@@ -245,7 +242,7 @@ def _unreadable_lines(seen: ObservedFleet) -> Iterator[str]:
 
 
 def _summary(seen: ObservedFleet) -> dict[str, int | None]:
-    """All but `leases` and `finished` count unfinished leases; `abandoned` is None if the watch was too short."""
+    """All but `leases` and `finished` count unfinished leases; `abandoned` None: the watch was too short."""
     unfinished = seen.fleet.unfinished
     owned = [lease for lease in unfinished if lease.actual_owner is not None]
     abandoned = sum(lease.lease_key in seen.fleet.abandoned for lease in owned)
