@@ -218,7 +218,7 @@ class Application:
             duplicate_detector=self._duplicate_detector,
             watchdog=self._watchdog,
             clean_own_leases=self._clean_own_leases,
-            may_change_decider=self._settings.leases.client_version_config is not ClientVersionConfig.V3X,
+            election_may_change=self._settings.leases.client_version_config is not ClientVersionConfig.V3X,
             buffered_bytes=lambda: self._readers.reserved_bytes,
         )
 

@@ -285,9 +285,9 @@ class _WorkerWithExporters:
             except Exception as error:  # noqa: BLE001 - raised again below, when its figures have been told
                 failure = error
             # To cancel `run` would cut off a call: nobody would know whether it arrived.
-            async with anyio.create_task_group() as farewells:
+            async with anyio.create_task_group() as shutdowns:
                 for exporter in self._exporters:
-                    farewells.start_soon(exporter.shutdown)
+                    shutdowns.start_soon(exporter.shutdown)
             background.cancel_scope.cancel()
         if failure is not None:
             raise failure

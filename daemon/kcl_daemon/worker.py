@@ -90,7 +90,7 @@ class Worker:
     """Run it once. The ComponentSwitcher decides which of the other loops run.
 
     Args:
-        may_change_decider: shuffle leader and lock may alternate.
+        election_may_change: shuffle leader and lock may alternate.
         buffered_bytes: read ahead.
         started: set when tables and streams are ready and the loops run.
     """
@@ -115,7 +115,7 @@ class Worker:
     duplicate_detector: DuplicateWorkerDetector
     watchdog: Watchdog
     clean_own_leases: Callable[[], Coroutine[object, object, None]]
-    may_change_decider: bool
+    election_may_change: bool
     buffered_bytes: Callable[[], int]
     started: anyio.Event = field(default_factory=anyio.Event, init=False)
 
@@ -325,7 +325,7 @@ class Worker:
         by_shuffle = self.versions.version in _BY_SHUFFLE
         leads = self.shuffle.leads if by_shuffle else self.elector.is_leader
         add(kcl.IS_LEADER, float(leads))
-        if self.may_change_decider:
+        if self.election_may_change:
             add(kcl.DECIDER_SHUFFLE if by_shuffle else kcl.DECIDER_LOCK)
         if not by_shuffle:
             add(own.LEADERLESS, self.elector.leaderless_s)

@@ -16,7 +16,7 @@ import pytest
 
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.shards.lineage import InitialPosition, Shard, StartAt, waiting_depths
-from kcl_daemon.shards.sync import Layers, judge_finished, missing_leases, new_lease
+from kcl_daemon.shards.sync import Generations, judge_finished, missing_leases, new_lease
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.benchmarks.stage import Stage, plan_for, play
 from tests.unit.shards.trees import shard
@@ -72,12 +72,14 @@ def test_what_ten_thousand_shards_need_is_decided_in_less_than_a_second() -> Non
     finished = [replace(new_lease(each, SHARD_END), checkpoint=SHARD_END) for each in shards[: SHARDS // 2]]
     begun = ExtendedSequenceNumber("99999999")
     everything: list[Lease] = [new_lease(each, begun if each.is_open else SHARD_END) for each in shards]
-    assert len(missing_leases(shards, [], oldest, layers=Layers.ALL)) == len(shards) >= SHARDS
+    assert len(missing_leases(shards, [], oldest, generations=Generations.ALL)) == len(shards) >= SHARDS
     assert missing_leases(shards, half, oldest)
     assert missing_leases(shards, finished, oldest)
     figures = {
         "sync of an empty table": best_s(lambda: missing_leases(shards, [], oldest)),
-        "the same, all layers": best_s(lambda: missing_leases(shards, [], oldest, layers=Layers.ALL)),
+        "the same, all generations": best_s(
+            lambda: missing_leases(shards, [], oldest, generations=Generations.ALL)
+        ),
         "sync with half of the leases": best_s(lambda: missing_leases(shards, half, oldest)),
         "sync after finished leases": best_s(lambda: missing_leases(shards, finished, oldest)),
         "clean-up": best_s(lambda: judge_finished(everything, shards)),

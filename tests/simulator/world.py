@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from kcl_daemon.leases.layout import StateRefusal
+from kcl_daemon.leases.layout import UnusableState
 from kcl_daemon.leases.row import Row, RowUpdate, Value
 from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC, ClientVersion, rollback, rollforward
 from kcl_daemon.ports import Kinesis, Table, Tables
@@ -377,7 +377,7 @@ class World:
     def client_version(self) -> ClientVersion | None:
         """What the row says."""
         stored = CLIENT_VERSION_CODEC.read(at_once(self.tables.coordinator.get(CLIENT_VERSION_CODEC.row_key)))
-        return None if stored is None or isinstance(stored, StateRefusal) else stored.state
+        return None if stored is None or isinstance(stored, UnusableState) else stored.state
 
     def _steer(self, what: Steering) -> None:
         table = self.tables.coordinator
@@ -385,7 +385,7 @@ class World:
         rule = rollback if what is Steering.ROLL_BACK else rollforward
         decided = rule(stored, now_ms=int((EPOCH_S + now()) * 1000), key_attribute=table.key_attribute)
         self._trace.note("world", "steers", f"{what.name} {decided}")
-        if isinstance(decided, StateRefusal):
+        if isinstance(decided, UnusableState):
             return
         assert at_once(table.update(decided.update)).applied
         if decided.remove_index_after_s is not None:

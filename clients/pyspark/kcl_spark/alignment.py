@@ -112,7 +112,7 @@ class Alignment:
             self._newest_s = now_s
         for name, before in self._served.items():
             if name not in here:
-                self._away[name] = _as_it_went(before, served), now_s
+                self._away[name] = _last_pace(before, served), now_s
         for name, each in here.items():
             if each.ended and name not in self._finished:
                 self._finished.add(name)
@@ -155,7 +155,7 @@ class Alignment:
         self._waits, self._left = waits | left, left
 
 
-def _as_it_went(before: ShardPace, served: Sequence[ShardPace]) -> ShardPace:
+def _last_pace(before: ShardPace, served: Sequence[ShardPace]) -> ShardPace:
     """A shard at its tip has everything that had arrived."""
     if not before.at_tip:
         return before

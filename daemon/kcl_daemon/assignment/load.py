@@ -104,7 +104,7 @@ _SPEAKING_PERCENT: Final = 5.0
 # An idle lease still weighs this part of the average: it may wake up.
 _LEAST_WEIGHT: Final = 0.1
 # With this part of a fair share, a worker's own figures show what a lease costs.
-_TELLING_SHARE: Final = 0.25
+_SHARE_FOR_OWN_FIGURES: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ def _load(
     costs = dict(fleet_costs)
     if weight > 0:
         # With few leases, the figures show the host more than its leases.
-        trust = min(1.0, weight / (_TELLING_SHARE * target_weight)) ** 2
+        trust = min(1.0, weight / (_SHARE_FOR_OWN_FIGURES * target_weight)) ** 2
         costs = {name: costs[name] * (1 - trust) + value / weight * trust for name, value in used.items()}
     return WorkerLoad(
         row.worker_id,

@@ -54,35 +54,35 @@ def fill_empty_workers(
     `state` follows the moves; `placed` leases are assigned by this plan already.
     """
     ceiling = 1 + options.threshold
-    hungry: _Queue = [
+    takers: _Queue = [
         _queued(load, load.weight)
         for load in state.loads.values()
         if not load.leases and not load.is_above_ceiling and load.relative <= ceiling
     ]
-    if not hungry:
+    if not takers:
         return []
-    givers = _givers(state, fleet, placed, felt_only=False)
-    fullest = [(-giver.load.weight, name) for name, giver in givers.items()]
-    heapify(hungry)
-    heapify(fullest)
+    givers = _givers(state, fleet, placed, with_traffic_only=False)
+    donors = [(-giver.load.weight, name) for name, giver in givers.items()]
+    heapify(takers)
+    heapify(donors)
     moves: list[LeaseMove] = []
-    while hungry and fullest:
-        giver, to = givers[fullest[0][1]], hungry[0][3]
-        index = _serving(giver, to, state.target_weight)
+    while takers and donors:
+        giver, to = givers[donors[0][1]], takers[0][3]
+        index = _largest_fitting_lease(giver, to, state.target_weight)
         if index is None:
-            heappop(fullest)
+            heappop(donors)
             continue
         kbps = state.scale.kbps(giver.leases[index])
         if not options.has_room_for(to, fleet.max_leases_for_worker, kbps):
-            heappop(hungry)
+            heappop(takers)
             continue
         moves.append(_move(state, giver, index, to, "it reads nothing yet, "))
-        heapreplace(fullest, (-giver.load.weight, giver.load.worker_id))
-        heapreplace(hungry, _queued(to, to.weight))
+        heapreplace(donors, (-giver.load.weight, giver.load.worker_id))
+        heapreplace(takers, _queued(to, to.weight))
     return moves
 
 
-def _serving(giver: _Donor, to: WorkerLoad, target_weight: float) -> int | None:
+def _largest_fitting_lease(giver: _Donor, to: WorkerLoad, target_weight: float) -> int | None:
     """The largest lease that fits the receiver's share; its first need not fit."""
     if giver.load.weight <= target_weight or len(giver.leases) < 2 or giver.load.leases < 2:
         return None
@@ -101,10 +101,12 @@ def even_out(
         return []  # no traffic that a move could balance
     low = 1 - options.threshold
     receivers: _Queue = [_queued(load, load.relative) for load in state.loads.values() if load.relative < 1]
-    needy = any(relative < low and _matters(load, -1, state) for relative, _, _, load in receivers)
+    needy = any(
+        relative < low and _differs_beyond_noise(load, -1, state) for relative, _, _, load in receivers
+    )
     givers = [
         giver
-        for giver in _givers(state, fleet, placed, felt_only=True).values()
+        for giver in _givers(state, fleet, placed, with_traffic_only=True).values()
         if _is_over(giver.load, options, state)
         or (needy and giver.load.relative > 1 + options.threshold * _HELPING)
     ]
@@ -122,7 +124,7 @@ def level_lease_counts(
 
     Each move makes two numbers differ less, so it ends.
     """
-    givers = _givers(state, fleet, placed, felt_only=False)
+    givers = _givers(state, fleet, placed, with_traffic_only=False)
     moves: list[LeaseMove] = []
     for sharing in state.hosts:
         while (
@@ -193,7 +195,7 @@ def _relieve(
 
 
 def _givers(
-    state: FleetLoad, fleet: Fleet, placed: Collection[LeaseKey], *, felt_only: bool
+    state: FleetLoad, fleet: Fleet, placed: Collection[LeaseKey], *, with_traffic_only: bool
 ) -> dict[WorkerId, _Donor]:
     """Leases in a handoff, or placed by this plan, cannot move."""
     owned: dict[WorkerId, list[tuple[float, LeaseKey, Lease]]] = {}
@@ -201,7 +203,7 @@ def _givers(
         owner = lease.lease_owner
         if owner is None or owner not in state.loads or lease.checkpoint_owner is not None:
             continue
-        if lease.lease_key not in placed and (not felt_only or state.scale.is_felt(lease)):
+        if lease.lease_key not in placed and (not with_traffic_only or state.scale.is_felt(lease)):
             owned.setdefault(owner, []).append((state.scale.weight(lease), lease.lease_key, lease))
     givers: dict[WorkerId, _Donor] = {}
     for owner, leases in owned.items():
@@ -213,11 +215,11 @@ def _givers(
 
 
 def _is_over(load: WorkerLoad, options: BalanceOptions, state: FleetLoad) -> bool:
-    beyond = load.relative > 1 + options.threshold and _matters(load, 1, state)
+    beyond = load.relative > 1 + options.threshold and _differs_beyond_noise(load, 1, state)
     return beyond or load.is_above_ceiling
 
 
-def _matters(load: WorkerLoad, sign: int, state: FleetLoad) -> bool:
+def _differs_beyond_noise(load: WorkerLoad, sign: int, state: FleetLoad) -> bool:
     """Above (1) or below (-1) its share by more than noise."""
     if load.leading != THROUGHPUT:
         return load.excess_points * sign >= _MIN_POINTS

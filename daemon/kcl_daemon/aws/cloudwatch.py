@@ -34,7 +34,7 @@ _PACKED_FROM_BYTES: Final = 10_240
 _GZIP_BITS: Final = 31
 
 # A small request spares the SDK the large one; the endpoint is the same.
-_SOME: Final[Parameters] = {"Namespace": "any", "MetricData": [{"MetricName": "any"}]}
+_SAMPLE_REQUEST: Final[Parameters] = {"Namespace": "any", "MetricData": [{"MetricName": "any"}]}
 
 
 class AwsCloudWatch:
@@ -87,8 +87,8 @@ class LazyAccess:
         self._asked: ServiceClient | None = None
         self._access: AwsAccess | None = None
 
-    async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:  # noqa: ARG002 - see `_SOME`
-        return await (await self._made()).target(operation, _SOME)
+    async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:  # noqa: ARG002 - see `_SAMPLE_REQUEST`
+        return await (await self._made()).target(operation, _SAMPLE_REQUEST)
 
     async def keys(self) -> AccessKeys:
         return await (await self._made()).keys()
@@ -149,7 +149,7 @@ async def open_cloudwatch(
 
 async def _is_local_endpoint(access: LazyAccess) -> bool:
     try:
-        return _is_loopback_url((await access.target(_OPERATION, _SOME)).url)
+        return _is_loopback_url((await access.target(_OPERATION, _SAMPLE_REQUEST)).url)
     except AwsError:
         return False
 

@@ -257,8 +257,8 @@ class ProcessChildren:
                     closing.start_soon(child.aclose)
             await self._guard.aclose()
         # A process that survived SIGKILL is left to init.
-        for minder in self._supervisors:
-            minder.cancel()
+        for supervisor_scope in self._supervisors:
+            supervisor_scope.cancel()
         if isinstance(error, Exception):
             await tasks.__aexit__(None, None, None)
         else:
@@ -291,12 +291,12 @@ class ProcessChildren:
 
     async def _supervise(self, child: ProcessChild) -> None:
         """Shielded from cancellation: `aclose` waits for the reaping done here."""
-        with CancelScope(shield=True) as minder:
-            self._supervisors.add(minder)
+        with CancelScope(shield=True) as supervisor_scope:
+            self._supervisors.add(supervisor_scope)
             try:
                 await child.supervise()
             finally:
-                self._supervisors.discard(minder)
+                self._supervisors.discard(supervisor_scope)
 
 
 def _environment(shard_id: ShardId, stream: StreamRef | None) -> dict[str, str]:

@@ -19,7 +19,7 @@ from kcl_daemon.cli.common import NotChanged, as_json_option, json_text, with_se
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.monitor import latest_of
-from kcl_daemon.leases.layout import StateRefusal, StateRow
+from kcl_daemon.leases.layout import StateRow, UnusableState
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import OWNER_INDEX, MalformedRowError, Row, is_lease_row, lease_from_row
 from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow, worker_from_row
@@ -57,19 +57,19 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MigrationStatus:
-    """`version` and `move` are a `StateRefusal` if the row is unreadable.
+    """`version` and `move` are a `UnusableState` if the row is unreadable.
 
     `workers` have the age of their rows in seconds; those older than `active_s` do not count.
     """
 
-    version: VersionRow | StateRefusal | None
+    version: VersionRow | UnusableState | None
     index: IndexState
     ready: UpgradeReadiness
     workers: tuple[tuple[str, float], ...]
     leases: int
     active_s: float
     is_single: bool
-    move: MigrationRow | StateRefusal | None
+    move: MigrationRow | UnusableState | None
     move_ready: MigrationReadiness
 
 
@@ -109,7 +109,7 @@ async def migration_status(tables: Tables, *, clock: Clock, report_s: float) -> 
     )
 
 
-async def _version(tables: Tables) -> VersionRow | StateRefusal | None:
+async def _version(tables: Tables) -> VersionRow | UnusableState | None:
     return CLIENT_VERSION_CODEC.read(await tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
 
 
@@ -118,7 +118,7 @@ async def decide(tables: Tables, direction: Direction, *, clock: Clock) -> Versi
     stored = await _version(tables)
     rule = rollback if direction is Direction.ROLLBACK else rollforward
     decided = rule(stored, now_ms=clock.wall_ms(), key_attribute=tables.coordinator.key_attribute)
-    if isinstance(decided, StateRefusal):
+    if isinstance(decided, UnusableState):
         raise NotChanged(f"{decided.problem}; {decided.advice}")
     return decided
 
@@ -200,7 +200,7 @@ def status_lines(seen: MigrationStatus) -> Iterator[str]:
     row = seen.version
     if row is None:
         yield f"no row {CLIENT_VERSION_CODEC.row_key}: no 3.x worker has started, or all are in phase 1"
-    elif isinstance(row, StateRefusal):
+    elif isinstance(row, UnusableState):
         yield f"{on_one_line(row.problem)}; {row.advice}"
     else:
         yield f"{row.state}: {_MEANING.get(row.state, '')}"
@@ -228,7 +228,7 @@ def _move_lines(seen: MigrationStatus) -> Iterator[str]:
         yield "tables: one, all rows are in the lease table"
     elif row is None:
         yield "tables: separate; no migration to one table is in progress"
-    elif isinstance(row, StateRefusal):
+    elif isinstance(row, UnusableState):
         yield f"tables: separate; {on_one_line(row.problem)}; {row.advice}"
     else:
         yield f"tables: separate; {row.state}: {_MOVE_MEANING[row.state]}"
@@ -271,11 +271,11 @@ def status_json(seen: MigrationStatus) -> str:
     )
 
 
-def _row_document(row: VersionRow | MigrationRow | StateRefusal | None, state: str) -> dict[str, object]:
+def _row_document(row: VersionRow | MigrationRow | UnusableState | None, state: str) -> dict[str, object]:
     readable = row if isinstance(row, StateRow) else None
     return {
         state: None if readable is None else str(readable.state),
-        "problem": row.problem if isinstance(row, StateRefusal) else None,
+        "problem": row.problem if isinstance(row, UnusableState) else None,
         "modified_by": None if readable is None else readable.by,
         "modified_ms": None if readable is None else readable.at_ms,
         "history": [

@@ -44,7 +44,7 @@ from kcl_daemon.shards.lineage import (
     unexpected_children,
     without_range,
 )
-from kcl_daemon.shards.sync import Layers, leases_for_empty_table, missing_leases
+from kcl_daemon.shards.sync import Generations, leases_for_empty_table, missing_leases
 
 
 class SyncSchedule:
@@ -218,8 +218,10 @@ class ShardSync:
         if shards is None:
             return False
         periodic = self._settings.sync_strategy is ShardSyncStrategy.PERIODIC
-        layers = Layers.ALL if periodic else Layers.ONE
-        wanted = missing_leases(shards, leases, self._position, layers=layers, stream=self._stream.identity)
+        generations = Generations.ALL if periodic else Generations.ONE
+        wanted = missing_leases(
+            shards, leases, self._position, generations=generations, stream=self._stream.identity
+        )
         return await self._create(wanted)
 
     async def _create(self, wanted: Sequence[Lease]) -> bool:

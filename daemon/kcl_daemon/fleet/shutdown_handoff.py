@@ -65,7 +65,9 @@ class ShutdownHandoff:
                 waiting_s = self._waiting_s(moves)
                 await self._begin(moves)
             except AwsError as error:
-                self._log.warning("shutdown_handoff_failed", error=str(error), advice="leases are released instead")
+                self._log.warning(
+                    "shutdown_handoff_failed", error=str(error), advice="leases are released instead"
+                )
         owners = [held.next_owner for held in self._renewer.held.values()]
         following = frozenset(owner for owner in owners if owner is not None)
         if following:

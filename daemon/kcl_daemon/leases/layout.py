@@ -25,7 +25,7 @@ _State = TypeVar("_State", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True)
-class StateRefusal:
+class UnusableState:
     problem: str
     advice: str
 
@@ -64,7 +64,7 @@ class StateCodec(Generic[_State]):
     attribute: str
     states: tuple[_State, ...]
 
-    def read(self, row: Row | None) -> StateRow[_State] | StateRefusal | None:
+    def read(self, row: Row | None) -> StateRow[_State] | UnusableState | None:
         """An unreadable row is refused, not treated as absent. Unreadable history entries are left out."""
         if row is None:
             return None
@@ -117,9 +117,9 @@ class StateCodec(Generic[_State]):
                     history.append(PastState(state, by, at_ms))
         return tuple(history)
 
-    def _refused(self, attribute: str, row: Row) -> StateRefusal:
+    def _refused(self, attribute: str, row: Row) -> UnusableState:
         found = repr(row[attribute])[:80] if attribute in row else "nothing"
-        return StateRefusal(
+        return UnusableState(
             f"row {self.row_key}: {attribute} holds {found}",
             f"it was written by a newer version or by hand; {self.attribute} should be one of "
             f"{', '.join(str(state) for state in self.states)}, with {_BY} and {_AT}",

@@ -16,7 +16,7 @@ from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
 from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.leases.layout import StateRefusal, StateRowCreation
+from kcl_daemon.leases.layout import StateRowCreation, UnusableState
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Row, RowUpdate
 from kcl_daemon.metrics import kcl
@@ -147,7 +147,7 @@ class Upgrader:
         self._meters.add(kcl.MIGRATION_INDEX, ready.index_active)
         self._meters.add(kcl.MIGRATION_REPORTS, not (ready.silent or ready.unowned))
         stored = CLIENT_VERSION_CODEC.read(await self._tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
-        if stored is None or isinstance(stored, StateRefusal):
+        if stored is None or isinstance(stored, UnusableState):
             return
         decision = consider_upgrade(
             stored,
@@ -287,7 +287,7 @@ class ClientVersionMonitor:
         self._log = context.log
         self._wakeup = Wakeup(context.clock)
         self._ended = False
-        self._reported: StateRefusal | None = None
+        self._reported: UnusableState | None = None
         self._failures = 0
         self.version = ClientVersion.INIT
 
@@ -301,7 +301,7 @@ class ClientVersionMonitor:
         """
         for _ in range(_MAX_LOST_RACES):
             stored = CLIENT_VERSION_CODEC.read(await self._get())
-            if isinstance(stored, StateRefusal):
+            if isinstance(stored, UnusableState):
                 raise ConfigurationError(f"table {self._table.name}, {stored.problem}; {stored.advice}")
             decided = decide_start_version(
                 self._config,
@@ -338,7 +338,7 @@ class ClientVersionMonitor:
         match decided:
             case None:
                 self._reported = None
-            case StateRefusal(problem, advice):
+            case UnusableState(problem, advice):
                 if decided != self._reported:
                     self._log.error("client_version_not_followed", error=problem, advice=advice)
                 self._reported = decided

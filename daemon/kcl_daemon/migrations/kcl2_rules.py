@@ -14,7 +14,7 @@ from enum import Enum, StrEnum
 from typing import Final, TypeAlias, TypeVar
 
 from kcl_daemon.config.balance import ClientVersionConfig
-from kcl_daemon.leases.layout import PastState, StateCodec, StateRefusal, StateRow, StateRowCreation
+from kcl_daemon.leases.layout import PastState, StateCodec, StateRow, StateRowCreation, UnusableState
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import RowUpdate
 from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow
@@ -152,15 +152,15 @@ def _first(config: ClientVersionConfig, *, me: WorkerId, now_ms: int, key_attrib
 
 
 def follow_stored_version(
-    current: ClientVersion, stored: VersionRow | StateRefusal | None
-) -> SwitchVersion | StateRefusal | None:
-    """None: keep the version. After a StateRefusal a worker changes nothing and polls on. 3.x is final."""
+    current: ClientVersion, stored: VersionRow | UnusableState | None
+) -> SwitchVersion | UnusableState | None:
+    """None: keep the version. After a UnusableState a worker changes nothing and polls on. 3.x is final."""
     if current is ClientVersion.V3X or current is ClientVersion.INIT:
         return None  # only by a restart
-    if isinstance(stored, StateRefusal):
+    if isinstance(stored, UnusableState):
         return stored
     if stored is None:
-        return StateRefusal(
+        return UnusableState(
             f"row {CLIENT_VERSION_CODEC.row_key} is gone while this worker runs in {current}",
             "it was deleted; restart a worker to write it again",
         )
@@ -168,7 +168,7 @@ def follow_stored_version(
         return None
     order = _CHANGES.get((current, stored.state))
     if order is None:
-        return StateRefusal(
+        return UnusableState(
             f"{stored.by} set {stored.state}, which cannot follow {current} on a running worker",
             "restart this worker",
         )
@@ -286,20 +286,20 @@ def consider_upgrade(
 
 
 def rollback(
-    stored: VersionRow | StateRefusal | None, *, now_ms: int, key_attribute: str
-) -> VersionChange | StateRefusal:
+    stored: VersionRow | UnusableState | None, *, now_ms: int, key_attribute: str
+) -> VersionChange | UnusableState:
     """Send the whole fleet back to 2.x (KCL: KclMigrationTool)."""
-    if isinstance(stored, StateRefusal):
+    if isinstance(stored, UnusableState):
         return stored
     if stored is None:
         return _no_row()
     if stored.state is ClientVersion.V2X:
-        return StateRefusal(
+        return UnusableState(
             f"{stored.by} has already rolled back",
             "nothing to do; if the index by owner still exists, it can be deleted after two minutes",
         )
     if stored.state is ClientVersion.V3X:
-        return StateRefusal(
+        return UnusableState(
             "the upgrade is complete: a worker was started with clientVersionConfig=CLIENT_VERSION_CONFIG_3X",
             "rollback to 2.x is not possible; it is possible only until the first worker starts with "
             "that setting",
@@ -310,14 +310,14 @@ def rollback(
 
 
 def rollforward(
-    stored: VersionRow | StateRefusal | None, *, now_ms: int, key_attribute: str
-) -> VersionChange | StateRefusal:
-    if isinstance(stored, StateRefusal):
+    stored: VersionRow | UnusableState | None, *, now_ms: int, key_attribute: str
+) -> VersionChange | UnusableState:
+    if isinstance(stored, UnusableState):
         return stored
     if stored is None:
         return _no_row()
     if stored.state is not ClientVersion.V2X:
-        return StateRefusal(
+        return UnusableState(
             f"the state is {stored.state}, set by {stored.by}: it was not rolled back",
             "nothing to do",
         )
@@ -326,8 +326,8 @@ def rollforward(
     return VersionChange(update, None, f"{stored.by} had rolled back")
 
 
-def _no_row() -> StateRefusal:
-    return StateRefusal(
+def _no_row() -> UnusableState:
+    return UnusableState(
         f"there is no row {CLIENT_VERSION_CODEC.row_key}: no worker has begun an upgrade",
         "check the application's name and region, or start a worker with "
         "clientVersionConfig=CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X",

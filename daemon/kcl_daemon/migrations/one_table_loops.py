@@ -15,7 +15,7 @@ from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.table_views import COORDINATOR_KINDS, WORKER_KINDS, RowKindTable, TableWrapper
-from kcl_daemon.leases.layout import StateRefusal, TableLayout
+from kcl_daemon.leases.layout import TableLayout, UnusableState
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Conditions, Row, RowUpdate, WriteResult
 from kcl_daemon.metrics import kcl
@@ -52,8 +52,8 @@ _FAULTS: Final[Mapping[type[_Write], Metric]] = {
 }
 
 
-def record_migration_status(meters: Meters, row: MigrationRow | StateRefusal | None) -> None:
-    status = _UNKNOWN if row is None or isinstance(row, StateRefusal) else _ORDINALS[row.state]
+def record_migration_status(meters: Meters, row: MigrationRow | UnusableState | None) -> None:
+    status = _UNKNOWN if row is None or isinstance(row, UnusableState) else _ORDINALS[row.state]
     meters.add(kcl.TABLE_STATUS, status)
 
 
@@ -181,11 +181,11 @@ class TableRoutes:
             case _:
                 assert_never(layout)
 
-    async def follow(self) -> MigrationRow | StateRefusal | None:
-        """Follow the row, except for the last step (`switch_over`). A StateRefusal changes nothing."""
+    async def follow(self) -> MigrationRow | UnusableState | None:
+        """Follow the row, except for the last step (`switch_over`). A UnusableState changes nothing."""
         row = TABLE_STATUS_CODEC.read(await self.separate.coordinator.get(TABLE_STATUS_CODEC.row_key))
         decided = followed(self.status, row, migrate_all=self.migrate_all)
-        if isinstance(decided, StateRefusal):
+        if isinstance(decided, UnusableState):
             return decided
         if decided is not TableStatus.COMPLETE:
             self.status = decided
@@ -223,15 +223,15 @@ class TableRoutes:
         if self.status is TableStatus.COMPLETE:
             return True
         row = await self.follow()
-        if row is None or isinstance(row, StateRefusal) or row.state is not TableStatus.COMPLETE:
+        if row is None or isinstance(row, UnusableState) or row.state is not TableStatus.COMPLETE:
             return True
         self.switch_over()
         return False
 
 
 # The lock disappears at the end; this poll is for workers that do not lead.
-_REST_S: Final = 300.0
-_BUSY_S: Final = 10.0
+_IDLE_POLL_S: Final = 300.0
+_MOVING_POLL_S: Final = 10.0
 # After so many failed reads a leader releases the lock.
 _MAX_FAILURES: Final = 3
 _MAX_POLL_S: Final = 30.0
@@ -298,25 +298,25 @@ class TableMigrator:
     async def _poll(self) -> None:
         row = await self._follow()
         record_migration_status(self._meters, row)
-        if row is not None and not isinstance(row, StateRefusal) and row.state is TableStatus.COMPLETE:
+        if row is not None and not isinstance(row, UnusableState) and row.state is TableStatus.COMPLETE:
             await self._switch_over()
         elif self._elector.is_leader and self._may_drive():
             await self._drive(row)
-        elif isinstance(row, StateRefusal):
+        elif isinstance(row, UnusableState):
             self._refused(row)
 
     def _pause_s(self) -> float:
         if self._failures or (self._elector.is_leader and self._monitor.age_s is None):
-            return _BUSY_S
+            return _MOVING_POLL_S
         if self._elector.is_leader and self._settings.migrate_all:
-            return _BUSY_S
+            return _MOVING_POLL_S
         if self._settings.migrate_all:
             return REFRESH_EVERY_S
-        return 2 * REFRESH_EVERY_S if self._elector.is_leader else _REST_S
+        return 2 * REFRESH_EVERY_S if self._elector.is_leader else _IDLE_POLL_S
 
-    async def _drive(self, row: MigrationRow | StateRefusal | None) -> None:
+    async def _drive(self, row: MigrationRow | UnusableState | None) -> None:
         for _ in range(_MAX_STEPS):
-            if isinstance(row, StateRefusal):
+            if isinstance(row, UnusableState):
                 self._refused(row)
                 return
             seen = await self._survey(row)
@@ -369,7 +369,7 @@ class TableMigrator:
         match decided:
             case NoStep(reason):
                 self._report(reason)
-            case StateRefusal():
+            case UnusableState():
                 self._refused(decided)
             case SwitchOver():
                 await self._switch_over()
@@ -428,7 +428,7 @@ class TableMigrator:
         await self._elector.resign()
         self._routes.switch_over()
 
-    async def _follow(self) -> MigrationRow | StateRefusal | None:
+    async def _follow(self) -> MigrationRow | UnusableState | None:
         try:
             return await self._context.call(self._routes.follow())
         except AwsError:
@@ -442,7 +442,7 @@ class TableMigrator:
             self._failures = 0
             await self._elector.resign()
 
-    def _refused(self, refusal: StateRefusal) -> None:
+    def _refused(self, refusal: UnusableState) -> None:
         if refusal != self._reported:
             self._log.error("table_migration_stuck", error=refusal.problem, advice=refusal.advice)
         self._reported = refusal

@@ -12,7 +12,7 @@ from enum import Enum, StrEnum
 from functools import partial
 from typing import Final, TypeAlias, assert_never
 
-from kcl_daemon.leases.layout import ENTITY, StateCodec, StateRefusal, StateRow, StateRowCreation
+from kcl_daemon.leases.layout import ENTITY, StateCodec, StateRow, StateRowCreation, UnusableState
 from kcl_daemon.leases.leader import LEADER_KEY, held_by
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.row import (
@@ -63,10 +63,10 @@ class TableSide(Enum):
 
 
 def effective_status(
-    row: MigrationRow | StateRefusal | None, *, migrate_all: bool
-) -> TableStatus | StateRefusal:
+    row: MigrationRow | UnusableState | None, *, migrate_all: bool
+) -> TableStatus | UnusableState:
     """Of an application with several tables."""
-    if isinstance(row, StateRefusal):
+    if isinstance(row, UnusableState):
         return row
     state = TableStatus.INIT if row is None else row.state
     match state:
@@ -80,9 +80,9 @@ def effective_status(
             assert_never(state)
 
 
-def _too_early(row: MigrationRow | None) -> StateRefusal:
+def _too_early(row: MigrationRow | None) -> UnusableState:
     found = "does not exist" if row is None else "says that not all workers have been ready for an hour"
-    return StateRefusal(
+    return UnusableState(
         f"migrateAllEntitiesToLeaseTable=true, but row {TABLE_STATUS_CODEC.row_key} {found}",
         "first run all workers with false, on versions that support the single table; set it to true when the "
         f"row says {TableStatus.DEPLOYED}",
@@ -90,8 +90,8 @@ def _too_early(row: MigrationRow | None) -> StateRefusal:
 
 
 def followed(
-    status: TableStatus, row: MigrationRow | StateRefusal | None, *, migrate_all: bool
-) -> TableStatus | StateRefusal:
+    status: TableStatus, row: MigrationRow | UnusableState | None, *, migrate_all: bool
+) -> TableStatus | UnusableState:
     """COMPLETE is final."""
     if status is TableStatus.COMPLETE:
         return status
@@ -125,7 +125,7 @@ class MigrationCompletion:
     reason: str
 
 
-def next_row_batch(rows: Sequence[Row], me: WorkerId) -> RowBatch | StateRefusal:
+def next_row_batch(rows: Sequence[Row], me: WorkerId) -> RowBatch | UnusableState:
     """Refused if a row would be taken for a lease.
 
     Cannot succeed while the lease table has the same key; an operator must decide then.
@@ -135,7 +135,7 @@ def next_row_batch(rows: Sequence[Row], me: WorkerId) -> RowBatch | StateRefusal
     for row in batch:
         moved = _for_lease_table(row)
         if moved is None:
-            return StateRefusal(
+            return UnusableState(
                 f"row {row_key(row)} of the coordinator table has no entityType and would be taken for a lease",
                 "no version of KCL writes such a row; delete it, or move it yourself",
             )
@@ -292,7 +292,7 @@ MigrationStep: TypeAlias = (
     | RowBatch
     | MigrationCompletion
     | SwitchOver
-    | StateRefusal
+    | UnusableState
 )
 
 
@@ -400,8 +400,8 @@ def _advance(row: MigrationRow, me: WorkerId, now_ms: int, to: TableStatus, reas
     return AdvanceStatus(TABLE_STATUS_CODEC.update(row, after, key_attribute=LEGACY_KEY), to, reason)
 
 
-def _set_too_early(problem: str) -> StateRefusal:
-    return StateRefusal(
+def _set_too_early(problem: str) -> UnusableState:
+    return UnusableState(
         f"migrateAllEntitiesToLeaseTable=true, but {problem}",
         f"set it to false until the row says {TableStatus.DEPLOYED}",
     )

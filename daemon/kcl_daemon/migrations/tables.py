@@ -22,8 +22,8 @@ from kcl_daemon.fleet.table_views import (
 from kcl_daemon.leases.layout import (
     FoundTables,
     LeaseTableContents,
-    StateRefusal,
     TableLayout,
+    UnusableState,
     decide_layout,
     lease_table_contents,
 )
@@ -141,7 +141,7 @@ async def inspect_tables(tables: Tables, *, wished: TableLayout, migrate_all: bo
     status = TableStatus.COMPLETE if layout is TableLayout.SINGLE else TableStatus.INIT
     if coordinator is not None:
         reported = effective_status(TABLE_STATUS_CODEC.read(migration_row), migrate_all=migrate_all)
-        if isinstance(reported, StateRefusal):
+        if isinstance(reported, UnusableState):
             raise ConfigurationError(f"{reported.problem}; {reported.advice}")
         status = reported
         if status is TableStatus.COMPLETE:

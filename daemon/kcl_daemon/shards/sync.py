@@ -21,7 +21,7 @@ from kcl_daemon.shards.lineage import (
 from kcl_protocol.sequence import AT_TIMESTAMP, TRIM_HORIZON, ExtendedSequenceNumber
 
 
-class Layers(Enum):
+class Generations(Enum):
     ONE = auto()
     """Only where reading begins; children follow when a shard ends (KCL 2.1 and later)."""
     ALL = auto()
@@ -52,7 +52,7 @@ def missing_leases(
     leases: Iterable[Lease],
     position: InitialPosition,
     *,
-    layers: Layers = Layers.ONE,
+    generations: Generations = Generations.ONE,
     stream: StreamIdentity | None = None,
 ) -> list[Lease]:
     """Leases to add to a table that has some, in order of creation.
@@ -74,7 +74,7 @@ def missing_leases(
         if shard.is_open and shard.shard_id not in known and shard.shard_id not in unexpected
     ]
     path = _with_ancestors(targets, by_id, known)
-    walk = _AncestorWalk(by_id, known, position, layers)
+    walk = _AncestorSearch(by_id, known, position, generations)
     for shard in path:
         walk.visit(shard)
     for shard in path:
@@ -99,18 +99,18 @@ def _with_ancestors(
     return in_order(path.values())
 
 
-class _AncestorWalk:
+class _AncestorSearch:
     def __init__(
         self,
         by_id: Mapping[ShardId, Shard],
         known: Mapping[ShardId, Lease],
         position: InitialPosition,
-        layers: Layers,
+        generations: Generations,
     ) -> None:
         self._by_id = by_id
         self._known = known
         self._position = position
-        self._layers = layers
+        self._generations = generations
         self._descends: set[ShardId] = set()
         self._leads: set[ShardId] = {shard_id for shard_id, lease in known.items() if not lease.is_finished}
         self.wanted: dict[ShardId, ExtendedSequenceNumber] = {}
@@ -125,7 +125,7 @@ class _AncestorWalk:
             self._descends.add(shard.shard_id)
             for parent in parents:
                 self._want_parent(parent)
-            if shard.is_open and self._layers is Layers.ALL:
+            if shard.is_open and self._generations is Generations.ALL:
                 self.wanted[shard.shard_id] = self._later
         elif shard.is_open or self._position.at is not StartAt.LATEST:
             self.wanted[shard.shard_id] = self._position.checkpoint
@@ -138,7 +138,7 @@ class _AncestorWalk:
             return
         if parent not in self._descends:
             self.wanted[parent] = self._position.checkpoint
-        elif self._layers is Layers.ALL:
+        elif self._generations is Generations.ALL:
             self.wanted[parent] = self._later
 
     @property

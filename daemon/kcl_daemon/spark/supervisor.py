@@ -252,7 +252,7 @@ def _view(reported: _EngineReport) -> SparkView:
 
 
 # For the last checkpoints after the drain.
-_LAST_WORDS_MS: Final = 5_000
+_FINAL_CHECKPOINTS_MS: Final = 5_000
 
 
 def engine_options(settings: Settings, socket: Path) -> bytes:
@@ -300,7 +300,7 @@ def with_relays(settings: Settings, *, relay: Path, socket: Path) -> Settings:
         stuck_timeout_ms=None,
         timeout_s=None,
         shutdown_grace_ms=max(
-            settings.child.shutdown_grace_ms, settings.spark.drain_timeout_ms + _LAST_WORDS_MS
+            settings.child.shutdown_grace_ms, settings.spark.drain_timeout_ms + _FINAL_CHECKPOINTS_MS
         ),
     )
     return replace(settings, child=child)

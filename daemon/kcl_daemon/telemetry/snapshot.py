@@ -327,7 +327,7 @@ class Snapshots:
         self._viewer = worker.monitor.another()
         self._reading = anyio.Lock()
         self._tried_s: float | None = None
-        self._tails = _Tails()
+        self._tails = _StderrLines()
         self._leases_shown: tuple[list[Lease], tuple[LeaseView, ...]] = ([], ())
 
     def now(self) -> Snapshot:
@@ -448,7 +448,7 @@ class Snapshots:
         )
 
 
-class _Tails:
+class _StderrLines:
     """Lines safe to show; cached by process id, or by lease key once the child failed."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.config.balance import ClientVersionConfig
-from kcl_daemon.leases.layout import MAX_HISTORY, PastState, StateRefusal, StateRow, StateRowCreation
+from kcl_daemon.leases.layout import MAX_HISTORY, PastState, StateRow, StateRowCreation, UnusableState
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Absent, Equals, Present, Row, RowUpdate, Value
 from kcl_daemon.migrations.kcl2_rules import (
@@ -121,14 +121,14 @@ def test_no_row_is_no_state() -> None:
 )
 def test_a_row_that_cannot_be_read_is_refused_with_advice(changes: dict[str, Value], named: str) -> None:
     refusal = CLIENT_VERSION_CODEC.read({**JAVA, **changes})
-    assert isinstance(refusal, StateRefusal)
+    assert isinstance(refusal, UnusableState)
     assert f"{named} holds" in refusal.problem
     assert "CLIENT_VERSION_3X" in refusal.advice
 
 
 def test_a_row_that_lacks_its_state_is_refused() -> None:
     refusal = CLIENT_VERSION_CODEC.read({"leaseKey": "Migration3.0"})
-    assert isinstance(refusal, StateRefusal)
+    assert isinstance(refusal, UnusableState)
     assert "cv holds nothing" in refusal.problem
 
 
@@ -292,7 +292,7 @@ def test_other_changes_are_refused_and_the_worker_goes_on(
     before: ClientVersion, after: ClientVersion
 ) -> None:
     decision = follow_stored_version(before, at(after))
-    assert isinstance(decision, StateRefusal)
+    assert isinstance(decision, UnusableState)
     assert after in decision.problem
 
 
@@ -301,14 +301,14 @@ def test_a_worker_stays_where_the_row_has_not_changed_and_where_it_cannot_be_rea
     version: ClientVersion,
 ) -> None:
     assert follow_stored_version(version, at(version)) is None
-    unreadable = StateRefusal("what", "do")
+    unreadable = UnusableState("what", "do")
     assert follow_stored_version(version, unreadable) is unreadable
-    assert isinstance(follow_stored_version(version, None), StateRefusal)
+    assert isinstance(follow_stored_version(version, None), UnusableState)
 
 
 @pytest.mark.parametrize("version", [INIT, V3X])
-@pytest.mark.parametrize("seen", [None, StateRefusal("what", "do"), at(V2X), at(UPGRADE)])
+@pytest.mark.parametrize("seen", [None, UnusableState("what", "do"), at(V2X), at(UPGRADE)])
 def test_a_worker_in_phase_1_or_3x_changes_only_by_a_restart(
-    version: ClientVersion, seen: VersionRow | StateRefusal | None
+    version: ClientVersion, seen: VersionRow | UnusableState | None
 ) -> None:
     assert follow_stored_version(version, seen) is None

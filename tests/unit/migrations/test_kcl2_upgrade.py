@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.leases.layout import PastState, StateRefusal, StateRow
+from kcl_daemon.leases.layout import PastState, StateRow, UnusableState
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row, RowUpdate
 from kcl_daemon.leases.worker_row import WorkerRow
@@ -170,16 +170,16 @@ def test_an_upgrade_is_rolled_back_and_forward(version: ClientVersion, key: str)
         (rollback(at(V2X), now_ms=1, key_attribute="key"), "already"),
         (rollback(at(V3X), now_ms=1, key_attribute="key"), "complete"),
         (rollback(None, now_ms=1, key_attribute="key"), "no row"),
-        (rollback(StateRefusal("odd", "do"), now_ms=1, key_attribute="key"), "odd"),
+        (rollback(UnusableState("odd", "do"), now_ms=1, key_attribute="key"), "odd"),
         (rollforward(at(UPGRADE), now_ms=1, key_attribute="key"), "not rolled back"),
         (rollforward(at(V3X), now_ms=1, key_attribute="key"), "not rolled back"),
         (rollforward(None, now_ms=1, key_attribute="key"), "no row"),
-        (rollforward(StateRefusal("odd", "do"), now_ms=1, key_attribute="key"), "odd"),
+        (rollforward(UnusableState("odd", "do"), now_ms=1, key_attribute="key"), "odd"),
     ],
 )
 def test_the_tool_refuses_with_a_reason_and_advice(
-    decision: VersionChange | StateRefusal, problem: str
+    decision: VersionChange | UnusableState, problem: str
 ) -> None:
-    assert isinstance(decision, StateRefusal)
+    assert isinstance(decision, UnusableState)
     assert problem in decision.problem
     assert decision.advice

@@ -10,7 +10,7 @@ import pytest
 from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.errors import ConfigurationError, Unavailable
 from kcl_daemon.leases import row as lease_row
-from kcl_daemon.leases.layout import StateRefusal, StateRow
+from kcl_daemon.leases.layout import StateRow, UnusableState
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Conditions, Row, WriteResult
 from kcl_daemon.leases.worker_row import report
@@ -362,7 +362,7 @@ def test_a_rollback_by_the_tool_is_followed_from_the_upgrade() -> None:
     async def scene(stage: Stage) -> None:
         await stage.versions.begin()
         steering = rollback(stage.stored(), now_ms=9, key_attribute="key")
-        assert not isinstance(steering, StateRefusal)
+        assert not isinstance(steering, UnusableState)
         await TroubledTable.update(stage.coordinator, steering.update)
         await run_for(stage, 61)
         assert stage.on == TAKING

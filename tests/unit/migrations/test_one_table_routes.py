@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from kcl_daemon.errors import Unavailable
-from kcl_daemon.leases.layout import StateRefusal, StateRow, TableLayout
+from kcl_daemon.leases.layout import StateRow, TableLayout, UnusableState
 from kcl_daemon.leases.row import Absent, Equals, Present, Row, RowUpdate
 from kcl_daemon.migrations.one_table_loops import DualTable, TableRoutes
 from kcl_daemon.migrations.one_table_rules import TABLE_STATUS_CODEC, TableStatus
@@ -151,7 +151,7 @@ def test_a_worker_follows_the_row(row: TableStatus | None, migrate_all: bool, st
 def test_what_cannot_be_followed_changes_nothing() -> None:
     stage = Stage()
     routes = stage.routes(PENDING, migrate_all=True)
-    assert isinstance(at_once(routes.follow()), StateRefusal)
+    assert isinstance(at_once(routes.follow()), UnusableState)
     assert routes.status is PENDING
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.layout import PastState, StateRefusal, StateRow
+from kcl_daemon.leases.layout import PastState, StateRow, UnusableState
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row
 from kcl_daemon.leases.worker_row import WorkerRow
@@ -28,7 +28,7 @@ from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 INIT, DEPLOYED, PENDING, COMPLETE = TableStatus
 LEGACY, LEASES = TableSide
 ME, OTHER = WorkerId("w-1"), WorkerId("w-2")
-UNREADABLE = StateRefusal("odd", "do")
+UNREADABLE = UnusableState("odd", "do")
 
 
 def at(status: TableStatus, at_ms: int = 0) -> MigrationRow:
@@ -71,7 +71,7 @@ def test_the_status_of_a_worker_follows_from_the_row_and_its_setting(
     assert effective_status(stored, migrate_all=False) is stays
     status = effective_status(stored, migrate_all=True)
     if migrates is None:
-        assert isinstance(status, StateRefusal)
+        assert isinstance(status, UnusableState)
         assert "migrateAllEntitiesToLeaseTable" in status.problem
         assert DEPLOYED in status.advice
     else:

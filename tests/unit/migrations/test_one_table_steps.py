@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.config.tables import complete_bake_s
-from kcl_daemon.leases.layout import StateRefusal, StateRow, StateRowCreation
+from kcl_daemon.leases.layout import StateRow, StateRowCreation, UnusableState
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Conditions, Row, RowCheck, RowDelete, RowPut, Value
 from kcl_daemon.migrations.one_table_rules import (
@@ -78,7 +78,7 @@ class World:
 
     def state(self) -> MigrationRow | None:
         state = TABLE_STATUS_CODEC.read(self.tables[LEGACY].get("TableMigration3.5"))
-        assert not isinstance(state, StateRefusal)
+        assert not isinstance(state, UnusableState)
         return state
 
     def carry_out(self, decision: MigrationStep) -> bool:
@@ -99,7 +99,7 @@ class World:
                 return written.applied
             case RowBatch() | MigrationCompletion():
                 return self.transact(decision.parts)
-            case NoStep() | SwitchOver() | StateRefusal():
+            case NoStep() | SwitchOver() | UnusableState():
                 return False
 
     def create(self, creation: StateRowCreation) -> bool:
@@ -188,7 +188,7 @@ def test_deployed_is_where_it_rests_until_it_is_asked_to_go_on() -> None:
 def test_going_on_too_early_is_refused(row: MigrationRow | None) -> None:
     for code in (0, 1):
         decision = ask(MigrationReadiness(row, code), 9999, migrate_all=True)
-        assert isinstance(decision, StateRefusal)
+        assert isinstance(decision, UnusableState)
         assert DEPLOYED in decision.advice
 
 
@@ -257,7 +257,7 @@ def test_a_row_that_would_be_taken_for_a_lease_is_left_for_a_person() -> None:
     decision = ask(
         MigrationReadiness(at(DEPLOYED), 1, legacy_rows=({"key": "mine"}, STREAM)), migrate_all=True
     )
-    assert isinstance(decision, StateRefusal)
+    assert isinstance(decision, UnusableState)
     assert "mine" in decision.problem
 
 

@@ -23,7 +23,7 @@ from kcl_daemon.shards.lineage import (
 )
 from kcl_daemon.shards.sync import (
     CleanupVerdict,
-    Layers,
+    Generations,
     has_started,
     judge_finished,
     leases_for_empty_table,
@@ -98,10 +98,10 @@ def test_a_lineage_of_thousands_of_generations_is_counted_without_recursion() ->
 class Lives:
     """A stream, a lease table and everything that may happen to them, each step as the rules say."""
 
-    def __init__(self, tree: Tree, position: InitialPosition, layers: Layers) -> None:
+    def __init__(self, tree: Tree, position: InitialPosition, generations: Generations) -> None:
         self.tree = tree
         self.position = position
-        self.layers = layers
+        self.generations = generations
         self.forgotten: set[ShardId] = set()
         self.is_steered_by_hand = False
         self.leases: dict[ShardId, Lease] = {}
@@ -164,7 +164,9 @@ class Lives:
         self.leases[lease.shard_id] = replace(lease, checkpoint=SHARD_END, child_shard_ids=names)
 
     def sync(self) -> None:
-        self._create(missing_leases(self.shards(), self.leases.values(), self.position, layers=self.layers))
+        self._create(
+            missing_leases(self.shards(), self.leases.values(), self.position, generations=self.generations)
+        )
 
     def clean(self) -> None:
         for judged in judge_finished(self.leases.values(), self.shards()):
@@ -209,13 +211,13 @@ class Lives:
 @given(
     tree=trees(),
     position=st.sampled_from([OLDEST, NEWEST]),
-    layers=st.sampled_from(Layers),
+    generations=st.sampled_from(Generations),
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 20)), max_size=25),
 )
 def test_every_open_shard_is_reached_once_and_never_before_its_parents(
-    tree: Tree, position: InitialPosition, layers: Layers, steps: list[tuple[str, int]]
+    tree: Tree, position: InitialPosition, generations: Generations, steps: list[tuple[str, int]]
 ) -> None:
-    lives = Lives(tree, position, layers)
+    lives = Lives(tree, position, generations)
     for step, index in steps:
         lives.do(step, index)
     lives.live_on()
@@ -233,7 +235,7 @@ def test_after_rows_were_deleted_by_hand_every_open_shard_is_reached_again(posit
         tree.split(index)
     tree.merge(1)
     for gone in [each.shard_id for each in tree.shards]:
-        lives = Lives(tree, position, Layers.ONE)
+        lives = Lives(tree, position, Generations.ONE)
         lives.live_on()
         lives.is_steered_by_hand = True
         lives.leases.pop(gone, None)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, ShardId
 from kcl_daemon.shards.lineage import InitialPosition, Shard, in_order, unexpected_children
-from kcl_daemon.shards.sync import Layers, leases_for_empty_table, missing_leases
+from kcl_daemon.shards.sync import Generations, leases_for_empty_table, missing_leases
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.examples import examples
 from tests.unit.shards.oracle import SlowOracle
@@ -48,9 +48,12 @@ def documented_example() -> list[Shard]:
 
 
 def created(
-    shards: list[Shard], leases: Iterable[Lease], position: InitialPosition, layers: Layers = Layers.ONE
+    shards: list[Shard],
+    leases: Iterable[Lease],
+    position: InitialPosition,
+    generations: Generations = Generations.ONE,
 ) -> dict[str, ExtendedSequenceNumber]:
-    found = missing_leases(shards, leases, position, layers=layers)
+    found = missing_leases(shards, leases, position, generations=generations)
     return {lease.shard_id: lease.checkpoint for lease in found}
 
 
@@ -75,10 +78,10 @@ def test_the_documented_example(
 def test_the_documented_example_with_all_layers() -> None:
     later = dict.fromkeys(("shardId-8", "shardId-9", "shardId-10"), TRIM_HORIZON)
     example = documented_example()
-    assert created(example, EXAMPLE_LEASES, NEWEST, Layers.ALL) == {"shardId-6": LATEST, **later}
+    assert created(example, EXAMPLE_LEASES, NEWEST, Generations.ALL) == {"shardId-6": LATEST, **later}
     roots = dict.fromkeys(("shardId-0", "shardId-1", "shardId-6"), TRIM_HORIZON)
-    assert created(example, EXAMPLE_LEASES, OLDEST, Layers.ALL) == {**roots, **later}
-    since = created(example, EXAMPLE_LEASES, SINCE, Layers.ALL)
+    assert created(example, EXAMPLE_LEASES, OLDEST, Generations.ALL) == {**roots, **later}
+    since = created(example, EXAMPLE_LEASES, SINCE, Generations.ALL)
     assert since == dict.fromkeys((*roots, *later), AT_TIMESTAMP)
 
 
@@ -95,8 +98,8 @@ def test_nothing_is_missing_where_every_open_shard_has_a_lease() -> None:
     tree = Tree(2)
     tree.split(0)
     open_ids = [each.shard_id for each in tree.open()]
-    for layers in Layers:
-        assert created(tree.shards, leases_of(tree.shards, *open_ids), OLDEST, layers) == {}
+    for generations in Generations:
+        assert created(tree.shards, leases_of(tree.shards, *open_ids), OLDEST, generations) == {}
 
 
 def test_a_shard_whose_parent_is_still_read_gets_none_yet() -> None:
@@ -151,7 +154,7 @@ def test_a_lineage_of_ten_thousand_generations_is_walked_without_recursion() -> 
         shards[-1] = replace(shards[-1], ending_sequence_number=1)
         shards.append(shard(number, 0, MAX_HASH, (shards[-1],)))
     assert created(shards, [], OLDEST) == {"shardId-000000000000": TRIM_HORIZON}
-    assert len(created(shards, [], OLDEST, Layers.ALL)) == 10_000
+    assert len(created(shards, [], OLDEST, Generations.ALL)) == 10_000
 
 
 @settings(max_examples=examples(CASES), deadline=None)
@@ -165,7 +168,7 @@ def test_what_is_created_equals_the_slow_oracle(found: Found) -> None:
 @given(tables())
 def test_what_is_created_in_all_layers_equals_the_slow_oracle(found: Found) -> None:
     expected = SlowOracle(found.listed, found.leases, found.position, all_layers=True).created()
-    assert created(found.listed, found.leases, found.position, Layers.ALL) == expected
+    assert created(found.listed, found.leases, found.position, Generations.ALL) == expected
 
 
 @settings(max_examples=examples(CASES), deadline=None)
@@ -184,7 +187,7 @@ def test_it_is_what_kcl_creates_where_no_lease_is_finished_or_forgotten(found: F
 @settings(max_examples=examples(300), deadline=None)
 @given(tables())
 def test_it_comes_in_order_and_with_parents_and_hashes(found: Found) -> None:
-    leases = missing_leases(found.listed, found.leases, found.position, layers=Layers.ALL)
+    leases = missing_leases(found.listed, found.leases, found.position, generations=Generations.ALL)
     by_id = {each.shard_id: each for each in found.listed}
     shards = [by_id[lease.shard_id] for lease in leases]
     assert shards == in_order(shards)
@@ -196,6 +199,6 @@ def test_it_comes_in_order_and_with_parents_and_hashes(found: Found) -> None:
 
 @given(shards=lineages(), position=positions)
 def test_a_second_sync_creates_nothing(shards: list[Shard], position: InitialPosition) -> None:
-    for layers in Layers:
-        first = missing_leases(shards, [], position, layers=layers)
-        assert missing_leases(shards, first, position, layers=layers) == []
+    for generations in Generations:
+        first = missing_leases(shards, [], position, generations=generations)
+        assert missing_leases(shards, first, position, generations=generations) == []
