@@ -360,7 +360,10 @@ class Application:
             strategies=assignment_strategies(self._settings),
             stale_worker_s=self._settings.balance.stale_worker_s,
             listener=AssignmentListener(
-                discovery.offer, discovery.take_assigned, self._watchdog.active_leases.decided
+                discovery.offer,
+                discovery.take_assigned,
+                self._watchdog.active_leases.decided,
+                self._renewer.holds,
             ),
         )
 

@@ -178,12 +178,13 @@ _MAX_REBALANCE_DELAY: Final = 2.0
 class AssignmentListener:
     """Gets all leases as read, each lease that was assigned, and why.
 
-    Times are monotonic seconds from before the write.
+    Times are monotonic seconds from before the write. `holds` says whether this worker reads a lease.
     """
 
     on_seen: Callable[[list[Lease]], None]
     on_assigned: Callable[[Lease, float], None]
     on_decided: Callable[[LeaseKey, str, float], None]
+    holds: Callable[[LeaseKey], bool]
 
 
 class Assigner:
@@ -311,16 +312,22 @@ class Assigner:
                 "leases_without_worker", count=len(plan.unplaced), examples=list(plan.unplaced[:3])
             )
         record_fleet_metrics(self._meters, self._monitor, fleet, plan)
+        moves = tuple(move for move in plan.moves if not self._is_too_soon(move))
         try:
             with self._meters.operation(kcl.ASSIGNMENT_WRITE):
-                await self._carry_out_all(plan.moves)
+                await self._carry_out_all(moves)
         finally:
-            if any(move.to != self._elector.worker_id for move in plan.moves):
+            if any(move.to != self._elector.worker_id for move in moves):
                 self._elector.report()
-        if balancing:
+        if balancing and moves == plan.moves:
             self._balanced_s, self._balanced_workers = self._clock.monotonic(), fleet.workers
             self._delayed_s = None
         self._warn_of_malformed(fleet)
+
+    def _is_too_soon(self, move: LeaseMove) -> bool:
+        """After a restart our leases are not held yet: nobody could finish and release them."""
+        is_ours = move.lease.lease_owner == self._elector.worker_id and move.how is MoveKind.HANDOFF
+        return is_ours and not self._listener.holds(move.lease.lease_key)
 
     def _plan(self) -> tuple[Fleet, bool, AssignmentPlan]:
         fleet = self._monitor.fleet()

@@ -17,7 +17,7 @@ from kcl_daemon.fleet.context import Wakeup, WorkerContext, for_each, raise_firs
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
 from kcl_daemon.leases.leader import LeaderLock
 from kcl_daemon.leases.lease import Lease, LeaseKey
-from kcl_daemon.leases.row import KEY, OWNER, readable_lease, release
+from kcl_daemon.leases.row import KEY, OWNER, assignment, readable_lease, release
 from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Table
 
@@ -202,7 +202,8 @@ class Discovery:
     def offer(self, leases: Iterable[Lease]) -> None:
         """The leader has read these leases: look closer if one of ours is not held."""
         for lease in leases:
-            if lease.lease_owner != self._me or lease.is_finished or self._renewer.holds(lease.lease_key):
+            is_ours = self._me in {lease.lease_owner, lease.checkpoint_owner}
+            if not is_ours or lease.is_finished or self._renewer.holds(lease.lease_key):
                 continue
             self._finished.pop(lease.lease_key, None)
             if lease.checkpoint_owner is None:
@@ -253,16 +254,33 @@ class Discovery:
             return True
         if lease.is_finished:
             self._finished[key] = self._clock.monotonic()
+        elif lease.checkpoint_owner == self._me:
+            await self._end_handoff(lease)
         elif lease.lease_owner != self._me:
             self._meters.add(kcl.DISCOVERY_MISMATCH)
         elif lease.checkpoint_owner is None:
-            held = await self._renewer.claim(lease)
-            if held is not None:
-                self._found(held)
-        elif lease.checkpoint_owner != self._me:
+            await self._claim(lease)
+        else:
             self._handoffs.expect(key)
             return False
         return True
+
+    async def _claim(self, lease: Lease) -> None:
+        held = await self._renewer.claim(lease)
+        if held is not None:
+            self._found(held)
+        elif not self._renewer.holds(lease.lease_key):
+            after = self._malformed.lease(await self._table.get(lease.lease_key))
+            if after is not None and not after.is_finished and after.checkpoint_owner == self._me:
+                await self._end_handoff(after)
+
+    async def _end_handoff(self, lease: Lease) -> None:
+        """Let the next owner begin at once with what an earlier process of this worker read; nobody reads it now."""
+        if lease.lease_owner is None or self._renewer.holds(lease.lease_key):
+            return
+        written = await self._table.update(assignment(lease, lease.lease_owner, only_if_untouched=True))
+        if written.applied:
+            self._log.info("lease_released", lease_key=lease.lease_key, to=lease.lease_owner)
 
     async def give_back(self) -> None:
         """At shutdown, release leases assigned to us but not found yet.

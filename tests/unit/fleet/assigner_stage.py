@@ -76,7 +76,10 @@ class Stage:
             strategies=strategies,
             stale_worker_s=86_400.0,
             listener=AssignmentListener(
-                self.discovery.offer, self.discovery.take_assigned, ActiveLeases().decided
+                self.discovery.offer,
+                self.discovery.take_assigned,
+                ActiveLeases().decided,
+                self.renewer.holds,
             ),
         )
 

@@ -175,6 +175,33 @@ def test_a_restarted_worker_of_the_same_name_resumes_its_leases_at_once() -> Non
     play(scene, before=before)
 
 
+def test_a_leader_that_was_restarted_hands_off_no_lease_that_it_does_not_hold_yet() -> None:
+    async def handed_off(stage: Stage) -> int:
+        return sum("checkpointOwner" in row for row in await TroubledTable.scan(stage.leases))
+
+    async def main() -> None:
+        stage = Stage()
+        for table in (stage.leases, stage.tables.worker_metrics, stage.tables.coordinator):
+            await table.ensure()
+        for number in range(4):
+            await stage.has_lease(number, ME)
+        await stage.has_worker(OTHER)
+        await stage.reporter.report()
+        async with anyio.create_task_group() as background:
+            for loop in (stage.renewer, stage.elector, stage.assigner):
+                background.start_soon(loop.run)
+            await anyio.sleep(5.0)
+            assert stage.elector.is_leader
+            assert await handed_off(stage) == 0
+            background.start_soon(stage.discovery.run)
+            await anyio.sleep(5.0)
+            assert len(stage.renewer.held) == 4
+            assert await handed_off(stage) == 2
+            background.cancel_scope.cancel()
+
+    run_virtual(main)
+
+
 def test_a_lone_worker_gets_back_what_it_was_handing_to_one_that_died_when_it_was_restarted() -> None:
     async def before(stage: Stage) -> None:
         for number in range(4):

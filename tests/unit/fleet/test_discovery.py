@@ -15,6 +15,7 @@ from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.leader import LeaderLock
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.row import Row
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
@@ -70,7 +71,8 @@ class CountingTable(TroubledTable):
     def __init__(self) -> None:
         super().__init__()
         self.queries = 0
-        self.has_no_index = self.hangs = False
+        self.has_no_index = self.hangs = self.index_is_late = False
+        self.after_reading: Row | None = None
 
     async def owned_keys(self, owner: str) -> list[str]:
         self.queries += 1
@@ -78,7 +80,14 @@ class CountingTable(TroubledTable):
             await anyio.sleep_forever()
         if self.has_no_index:
             raise TableNotFound("no index", operation="Query")
-        return await super().owned_keys(owner)
+        return [KEY] if self.index_is_late else await super().owned_keys(owner)
+
+    async def get(self, key: str) -> Row | None:
+        row, after = await super().get(key), self.after_reading
+        if after is not None:
+            self.after_reading = None
+            await self.put(after)
+        return row
 
 
 def play(scene: Callable[[Stage], Awaitable[None]]) -> None:
@@ -167,6 +176,43 @@ def test_a_handoff_to_us_that_is_called_off_is_forgotten() -> None:
         await anyio.sleep(20.0)
         assert "get" not in stage.table.calls
         assert stage.found == []
+
+    play(scene)
+
+
+@pytest.mark.parametrize("begins_after_the_read", [False, True])
+def test_a_handoff_from_an_earlier_process_of_this_worker_is_ended_at_once(
+    begins_after_the_read: bool,
+) -> None:
+    async def scene(stage: Stage) -> None:
+        ours = lease_row.new_lease_row(Lease(KEY, 3, TRIM_HORIZON, lease_owner=ME))
+        in_handoff: Row = {**ours, "leaseOwner": OTHER, "checkpointOwner": ME}
+        await stage.table.put(ours if begins_after_the_read else in_handoff)
+        stage.table.after_reading = in_handoff if begins_after_the_read else None
+        stage.table.index_is_late = True
+        await anyio.sleep(1.5)
+        row = await stage.table.get(KEY)
+        assert row is not None
+        assert (row["leaseOwner"], row.get("checkpointOwner"), row["leaseCounter"]) == (OTHER, None, 4)
+        assert stage.found == []
+        assert not stage.renewer.holds(KEY)
+
+    play(scene)
+
+
+def test_a_handoff_of_what_is_held_is_left_to_its_child() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.has_lease()
+        await anyio.sleep(1.5)
+        held = await stage.table.get(KEY)
+        assert held is not None
+        await stage.table.put({**held, "leaseOwner": OTHER, "checkpointOwner": ME})
+        stage.table.index_is_late = True
+        stage.discovery.wake()
+        await anyio.sleep(1.5)
+        row = await stage.table.get(KEY)
+        assert row is not None
+        assert row["checkpointOwner"] == ME
 
     play(scene)
 
