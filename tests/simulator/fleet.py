@@ -196,6 +196,10 @@ class Fleet:
         """Those that work, paused ones included."""
         return [worker for worker in self.workers if worker.is_living]
 
+    def is_java(self, name: str) -> bool:
+        """Whether Java workers have this name."""
+        return any(worker.worker_id == name and worker.kind is Kind.JAVA for worker in self.workers)
+
     def start(
         self,
         name: str | None = None,

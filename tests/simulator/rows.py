@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Final, Protocol
 
 from kcl_daemon.leases.row import Row, Value
@@ -26,6 +27,8 @@ KNOWN_ATTRIBUTES: Final = frozenset({
 
 # A call that found the stream may have begun just before.
 _GONE_S: Final = 15.0
+# The longest that a call of KCL may take, with all its tries (dynamoDbRequestTimeout).
+_JAVA_READ_S: Final = 60.0
 
 
 class Asked(Protocol):
@@ -120,8 +123,10 @@ class LeaseTableRules:
         self._lease_s = lease_s
         self._may_steal = may_steal
         self._moved_s: dict[str, float] = {}
+        self._moved_again_s: dict[str, float] = {}
         self.asked: Asked | None = None
         self.may_succeed: Callable[[str, str], bool] = lambda _writer, _former: False
+        self.is_java: Callable[[str], bool] = lambda _writer: False
         self.rows: dict[str, Row] = {}
         self.views: dict[str, LeaseView] = {}
         self.deleted: set[str] = set()
@@ -186,6 +191,8 @@ class LeaseTableRules:
             self.views[write.key] = after
             self.deleted.discard(write.key)
             if before is None or before.counter != after.counter:
+                if write.at_s - self._moved_s.get(write.key, write.at_s) >= self._lease_s:
+                    self._moved_again_s[write.key] = write.at_s
                 self._moved_s[write.key] = write.at_s
 
     def _view_before(self, write: RowWrite) -> LeaseView | None:
@@ -308,9 +315,15 @@ class LeaseTableRules:
         ):
             return None
         stood_still_s = write.at_s - self._moved_s.get(write.key, 0.0)
-        if stood_still_s >= self._lease_s:
+        if stood_still_s >= self._lease_s or self._was_read_before(write):
             return None
         return f"given to {after.owner} after it had stood still for {stood_still_s:.1f} s, {before.owner} held it"
+
+    def _was_read_before(self, write: RowWrite) -> bool:
+        """Java does not fence an assignment by the counter: it may be of a read from before the holder came back."""
+        moved_again_s = self._moved_again_s.get(write.key)
+        since_s = inf if moved_again_s is None else write.at_s - moved_again_s
+        return since_s <= _JAVA_READ_S and self.is_java(write.worker_id)
 
     def _owner_switches(self, change: LeaseChange) -> str | None:
         before, after = change.before, change.after

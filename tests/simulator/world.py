@@ -149,6 +149,7 @@ class World:
         )
         self.succession = Succession(plan, fleet=self.fleet, rules=self.rules, leader=self.leader)
         self.rules.may_succeed = self.leader.may_succeed = self.succession.may_succeed
+        self.rules.is_java = self.fleet.is_java
         self.liveness = Liveness(
             truth=self.truth,
             rules=self.rules,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -163,6 +164,32 @@ def test_a_lease_is_taken_from_its_holder_only_after_it_has_stood_still(
         scene.write(row(), RENEWED, at_s=100.0)
         taken = row(leaseCounter=7, leaseOwner="b", ownerSwitchesSinceCheckpoint=2)
         scene.write(before, taken, by=by, at_s=100.0 + after_s)
+
+    assert violation_in(action) == violation
+
+
+@pytest.mark.parametrize(
+    ("by", "still_s", "after_s", "violation"),
+    [
+        ("java-1", 11.0, 59.0, None),
+        ("java-1", 11.0, 61.0, "taken_early"),
+        ("java-1", 9.0, 1.0, "taken_early"),
+        ("leader", 11.0, 1.0, "taken_early"),
+    ],
+)
+def test_a_java_leader_may_write_what_an_old_read_asked_for(
+    by: str, still_s: float, after_s: float, violation: str | None
+) -> None:
+    def action() -> None:
+        scene = Scene()
+        scene.rules.is_java = "java-1".__eq__
+        scene.write(row(), RENEWED, at_s=100.0)
+        rows = [RENEWED, *({**RENEWED, "leaseCounter": 7 + number} for number in range(8))]
+        back_s = 100.0 + still_s
+        for number, (before, after) in enumerate(pairwise(rows)):
+            scene.write(before, after, at_s=back_s + number * after_s / 8)
+        taken = row(leaseCounter=15, leaseOwner="b", ownerSwitchesSinceCheckpoint=2)
+        scene.write(rows[-1], taken, by=by, at_s=back_s + after_s)
 
     assert violation_in(action) == violation
 
