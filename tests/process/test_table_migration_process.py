@@ -134,4 +134,4 @@ def test_a_worker_that_is_set_to_move_too_early_says_what_to_do(local: Local, tm
         with app.daemon(CAREFUL, MOVING, worker="w-2") as second:
             assert second.end() == 2
             (failed,) = second.named("daemon_failed")
-            assert "set it when the row says" in str(failed)
+            assert "set it to true when the row says" in str(failed)
