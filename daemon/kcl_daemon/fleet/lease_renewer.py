@@ -311,7 +311,7 @@ class LeaseRenewer:
             written = await self._call(update)
             held.uncertain_since_s = before
         except Unavailable:
-            pass
+            pass  # the row shows the outcome
         except AwsError:
             held.uncertain_since_s = before
             raise

@@ -185,7 +185,7 @@ class _Answers:
                     await response.write(event_frame("initial-response", b"{}"))
                 await _send_events(request, response, subscription, trouble)
             except ConnectionResetError:
-                pass
+                pass  # readers may leave at any time
             finally:
                 subscription.close()
                 self._streams.discard(scope)
