@@ -22,32 +22,33 @@ _PATIENCE_S: Final = 5.0
 class Reservation:
     """The owner must call `release`."""
 
-    __slots__ = ("_budget", "_size_bytes", "released")
+    __slots__ = ("_budget", "released", "size_bytes")
 
     def __init__(self, budget: ByteBudget, size_bytes: int) -> None:
         self._budget = budget
-        self._size_bytes = size_bytes
+        self.size_bytes = size_bytes
         self.released = False
 
     def resize(self, size_bytes: int) -> None:
         """Never waits, even if this exceeds the budget."""
         if not self.released:
-            difference, self._size_bytes = size_bytes - self._size_bytes, size_bytes
+            difference, self.size_bytes = size_bytes - self.size_bytes, size_bytes
             self._budget.change(difference)
 
     def release(self) -> None:
         """A second call does nothing."""
         if not self.released:
             self.released = True
-            self._budget.change(-self._size_bytes)
+            self._budget.change(-self.size_bytes)
 
 
 class _Waiter:
-    __slots__ = ("event", "granted", "is_child_waiting", "size_bytes")
+    __slots__ = ("event", "granted", "holding_bytes", "is_child_waiting", "size_bytes")
 
-    def __init__(self, size_bytes: int, is_child_waiting: Callable[[], bool]) -> None:
+    def __init__(self, size_bytes: int, is_child_waiting: Callable[[], bool], holding_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.is_child_waiting = is_child_waiting
+        self.holding_bytes = holding_bytes
         self.event = anyio.Event()
         self.granted = False
 
@@ -65,16 +66,23 @@ class ByteBudget:
     def reserved_bytes(self) -> int:
         return self._reserved_bytes
 
-    async def acquire(self, size_bytes: int, *, is_child_waiting: Callable[[], bool]) -> Reservation:
+    async def acquire(
+        self,
+        size_bytes: int,
+        *,
+        is_child_waiting: Callable[[], bool],
+        holding: Reservation | None = None,
+    ) -> Reservation:
         """Wait until the budget has room. A cancelled call reserves nothing.
 
         Shards whose child waits go first, else first come, first served. If the child waits, the first shard
         in the queue is admitted after some seconds even above the limit. Correct the expected `size_bytes`
-        with `Reservation.resize`.
+        with `Reservation.resize`. `holding` is kept meanwhile: where all that is reserved is held by shards
+        that wait here, one of them is admitted.
         """
         if not self._waiting and self._fits(size_bytes, is_child_waiting=is_child_waiting()):
             return self.take(size_bytes)
-        waiter = _Waiter(size_bytes, is_child_waiting)
+        waiter = _Waiter(size_bytes, is_child_waiting, 0 if holding is None else holding.size_bytes)
         self._waiting.append(waiter)
         self.wake()
         try:
@@ -112,7 +120,9 @@ class ByteBudget:
 
     def _fits(self, size_bytes: int, *, is_child_waiting: bool) -> bool:
         max_bytes = self._max_bytes if is_child_waiting else self._max_bytes // 2
-        return self._reserved_bytes == 0 or self._reserved_bytes + size_bytes <= max_bytes
+        if self._reserved_bytes + size_bytes <= max_bytes:
+            return True
+        return self._reserved_bytes == sum(waiter.holding_bytes for waiter in self._waiting)
 
     def _is_first(self, waiter: _Waiter) -> bool:
         return (

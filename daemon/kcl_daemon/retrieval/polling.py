@@ -298,14 +298,20 @@ class PollingReader(BufferedReader):
         return PollResult(len(whole), whole.data_bytes, behind_ms)
 
     async def _room_for(self, part: Payload, whole_bytes: int) -> None:
-        """Deaggregation can multiply the size: go no faster than the child takes the parts."""
+        """Deaggregation can multiply the size: go no faster than the child takes the parts.
+
+        A part no larger than its answer does not wait for other shards: they may all hold answers and wait too.
+        """
         if self._reservation is not None:
             self._reservation.resize(whole_bytes)
         while not self._has_room():
             await self._wait_for_taker()
-        # The batch reserves these bytes again, with no await in between.
-        reservation = await self._budget.acquire(part.size_bytes, is_child_waiting=self._is_child_waiting)
-        reservation.release()
+        if part.size_bytes > whole_bytes:
+            # The batch reserves these bytes again, with no await in between.
+            reservation = await self._budget.acquire(
+                part.size_bytes, is_child_waiting=self._is_child_waiting, holding=self._reservation
+            )
+            reservation.release()
 
     async def _put_decoded(self, decoder: PayloadDecoder, behind_ms: int | None, whole_bytes: int) -> bool:
         gave = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import anyio
 import pytest
@@ -23,22 +24,28 @@ class Shards:
         self.holds: dict[str, Reservation] = {}
         self.awaited: set[str] = set()
 
-    async def want(self, name: str, size_bytes: int) -> None:
+    async def want(self, name: str, size_bytes: int, holding: Reservation | None = None) -> None:
         self.holds[name] = await self.budget.acquire(
-            size_bytes, is_child_waiting=lambda: name in self.awaited
+            size_bytes, is_child_waiting=lambda: name in self.awaited, holding=holding
         )
         self.granted.append(name)
 
 
-def play(scene: Callable[[Shards, Callable[[str, int], Awaitable[None]]], Awaitable[None]]) -> None:
+class Want(Protocol):
+    def __call__(
+        self, name: str, size_bytes: int, holding: Reservation | None = None, /
+    ) -> Awaitable[None]: ...
+
+
+def play(scene: Callable[[Shards, Want], Awaitable[None]]) -> None:
     """Play a scene; what it wants is wanted beside it, and given a moment."""
 
     async def whole() -> None:
         shards = Shards()
         async with anyio.create_task_group() as group:
 
-            async def want(name: str, size_bytes: int) -> None:
-                group.start_soon(shards.want, name, size_bytes)
+            async def want(name: str, size_bytes: int, holding: Reservation | None = None) -> None:
+                group.start_soon(shards.want, name, size_bytes, holding)
                 await anyio.sleep(0.001)
 
             await scene(shards, want)
@@ -48,7 +55,7 @@ def play(scene: Callable[[Shards, Callable[[str, int], Awaitable[None]]], Awaita
 
 
 def test_whoever_is_awaited_may_fill_the_room_and_reading_ahead_half_of_it() -> None:
-    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+    async def scene(shards: Shards, want: Want) -> None:
         shards.awaited = {"a", "b"}
         await want("ahead", 50)
         await want("ahead too", 1)
@@ -64,7 +71,7 @@ def test_whoever_is_awaited_may_fill_the_room_and_reading_ahead_half_of_it() -> 
 
 
 def test_each_kind_is_let_in_in_its_order() -> None:
-    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+    async def scene(shards: Shards, want: Want) -> None:
         shards.awaited = {"first", "large", "small"}
         await want("first", 60)
         await want("ahead", 10)
@@ -82,7 +89,7 @@ def test_each_kind_is_let_in_in_its_order() -> None:
 
 
 def test_one_that_becomes_awaited_is_let_in() -> None:
-    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+    async def scene(shards: Shards, want: Want) -> None:
         await want("first", 50)
         await want("second", 50)
         assert shards.granted == ["first"]
@@ -95,7 +102,7 @@ def test_one_that_becomes_awaited_is_let_in() -> None:
 
 
 def test_an_answer_larger_than_the_bound_is_let_in_alone() -> None:
-    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+    async def scene(shards: Shards, want: Want) -> None:
         await want("giant", 1000)
         await want("next", 1)
         assert shards.granted == ["giant"]
@@ -107,7 +114,7 @@ def test_an_answer_larger_than_the_bound_is_let_in_alone() -> None:
 
 
 def test_children_that_do_not_read_cannot_stop_the_others() -> None:
-    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+    async def scene(shards: Shards, want: Want) -> None:
         shards.awaited = {"stuck", "a", "b"}
         await want("stuck", 100)
         await want("a", 10)
@@ -120,9 +127,26 @@ def test_children_that_do_not_read_cannot_stop_the_others() -> None:
     play(scene)
 
 
+def test_shards_that_hold_room_and_wait_for_more_do_not_stop_each_other() -> None:
+    async def scene(shards: Shards, want: Want) -> None:
+        shards.awaited = {"a", "b", "more a", "more b"}
+        await want("a", 50)
+        await want("b", 50)
+        await want("more a", 40, shards.holds["a"])
+        assert shards.granted == ["a", "b"]  # what b holds may come back
+        await want("more b", 40, shards.holds["b"])
+        assert shards.granted == ["a", "b", "more a"]
+        shards.holds["more a"].release()
+        shards.holds["a"].release()
+        await anyio.sleep(0.001)
+        assert shards.granted == ["a", "b", "more a", "more b"]
+
+    play(scene)
+
+
 @pytest.mark.parametrize("awaited", [True, False])
 def test_one_that_goes_away_holds_nothing_and_lets_the_next_in(*, awaited: bool) -> None:
-    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+    async def scene(shards: Shards, want: Want) -> None:
         shards.awaited = {"a", "b", "gone"} if awaited else {"a"}
         await want("a", 40)
         with anyio.move_on_after(1.0):
@@ -136,7 +160,7 @@ def test_one_that_goes_away_holds_nothing_and_lets_the_next_in(*, awaited: bool)
 
 
 def test_what_is_released_twice_counts_once() -> None:
-    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+    async def scene(shards: Shards, want: Want) -> None:
         await want("a", 40)
         shards.holds["a"].release()
         shards.holds["a"].release()

@@ -11,9 +11,10 @@ from kcl_daemon.ports import IteratorKind
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.records.payload import LINE_BYTES
 from kcl_daemon.retrieval.byte_budget import ByteBudget
+from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard
 from tests.unit.fakes import LoopClock
-from tests.unit.records.aggregates import silent
+from tests.unit.records.aggregates import aggregate, silent
 from tests.unit.retrieval.stage import Stage, Start, play, texts
 
 
@@ -125,6 +126,38 @@ def test_shards_share_the_room_and_all_get_on() -> None:
                 assert await texts(prefetch, 1) == ["x" * 20_000]
 
     play(scene)
+
+
+def test_large_answers_of_aggregates_do_not_wait_for_each_other() -> None:
+    """Four answers of 10 MiB fill the worker's room: their parts, which are delivered one by one, come anyway."""
+    data = aggregate([("key", b"x" * 10_500, None)] * 10)
+
+    async def scene(stage: Stage, start: Start) -> None:
+        for _ in range(98):
+            stage.put_bytes(data)
+        budget = ByteBudget(LoopClock())
+        settings = RetrievalSettings(prefetch_bytes=1)
+        prefetches = [
+            stage.prefetch(budget=budget, settings=settings, split=Deaggregator(None, silent))
+            for _ in range(4)
+        ]
+        began_s = anyio.current_time()
+        async with anyio.create_task_group() as children:
+            for prefetch in prefetches:
+                start(prefetch)
+                children.start_soon(_drain, prefetch, 980)
+        assert anyio.current_time() - began_s < 1.0
+
+    play(scene)
+
+
+async def _drain(prefetch: PollingReader, count: int) -> None:
+    while count:
+        batch = await prefetch.next()
+        assert isinstance(batch, DeliveryBatch)
+        count -= batch.count
+        await anyio.sleep(0.001)
+        batch.release()
 
 
 def test_an_aggregate_is_taken_apart_no_faster_than_the_child_takes_it() -> None:
