@@ -115,7 +115,7 @@ class AssignmentNotifier:
 
     @property
     def is_recent(self) -> bool:
-        """An index may lag behind a notice, so one query is not enough."""
+        """The index may lag behind a notice, so one query is not enough, and the next one comes soon."""
         return self._clock.monotonic() - self._changed_s <= self._timings.failover_s / 2
 
     def read(self, lock: LeaderLock | None) -> None:
@@ -191,7 +191,8 @@ class Discovery:
         notifier, young = self._notifier, self._renewer.is_young
         if notifier.is_kept and not notifier.is_recent and not young:
             return self._timings.fallback_poll_s
-        return self._timings.discovery_s(self._renewer.activity, leading=self._leading(), young=young)
+        usual_s = self._timings.discovery_s(self._renewer.activity, leading=self._leading(), young=young)
+        return min(usual_s, self._timings.poll_s) if notifier.is_recent else usual_s
 
     def _cooldown_s(self) -> float:
         """Keeps scans of the whole table rare; 0 if the last look used the index."""

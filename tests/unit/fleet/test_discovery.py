@@ -121,7 +121,20 @@ def test_news_are_followed_by_a_question_at_once_and_some_more_for_a_late_index(
         stage.table.queries = 0
         await stage.assignment_epoch("b", 11.0)
         assert stage.found == [(at_s, KEY)]
-        assert 2 <= stage.table.queries <= 4
+        assert 3 <= stage.table.queries <= 5
+
+    play(scene)
+
+
+def test_a_lease_that_the_index_shows_late_is_found_two_seconds_after_the_notice() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.assignment_epoch("a", 70.0)
+        at_s = anyio.current_time()
+        async with anyio.create_task_group() as group:
+            group.start_soon(stage.assignment_epoch, "b", 5.0)
+            await anyio.sleep(0.1)
+            await stage.has_lease()
+        assert stage.found == [(at_s + 2.0, KEY)]
 
     play(scene)
 
