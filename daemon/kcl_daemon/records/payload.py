@@ -25,6 +25,8 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 RECORD_OVERHEAD_BYTES: Final = 320
 LINE_BYTES: Final = 8 * 2**20
 """Maximum line of user records from aggregates; one record may be longer."""
+# Of aggregates, taken apart in some ten milliseconds.
+SLICE_BYTES: Final = 2**20
 # The rest of a record in a line, except the sequence number.
 LINE_OVERHEAD_BYTES: Final = 320
 # F3 89 9A C2, the start of a KPL aggregate, in base64 after the quote.
@@ -167,32 +169,24 @@ class Payload:
             return self
         return Payload([each for each in self.records if position < each.position], self.size_bytes)
 
-    def slices(self, max_bytes: int) -> Iterator[Payload]:
-        """Split possible aggregates into parts that expand quickly. `max_bytes` limits their base64 data."""
-        if not self._looks_aggregated():
-            yield self
-            return
-        part: list[RawRecord] = []
-        part_bytes = 0
-        for record in self.records:
-            if part and part_bytes + len(record.data) > max_bytes:
-                yield Payload(part, part_bytes)
-                part, part_bytes = [], 0
-            part.append(record)
-            part_bytes += len(record.data)
-        yield Payload(part, part_bytes)
-
-    def expanded(self, split: Split, max_bytes: int = LINE_BYTES) -> Iterator[Payload]:
+    def expanded(
+        self, split: Split, max_bytes: int = LINE_BYTES, slice_bytes: int = SLICE_BYTES
+    ) -> Iterator[Payload]:
         """Replace each possible KPL aggregate by the pieces of `split`; yield parts as they are consumed.
 
-        An empty part means that the next one takes long. One piece or record may exceed `max_bytes`.
+        A part is at most `max_bytes`, and comes from at most `slice_bytes` of base64 data; one piece or record
+        may exceed both. An empty part means that the next one takes long.
         """
         if not self._looks_aggregated():
             yield self
             return
         part: list[RawRecord] = []
-        part_bytes = 0
+        part_bytes = taken_bytes = 0
         for record in self.records:
+            if taken_bytes and taken_bytes + len(record.data) > slice_bytes:
+                yield Payload(part, part_bytes)
+                part, part_bytes, taken_bytes = [], 0, 0
+            taken_bytes += len(record.data)
             for piece, piece_bytes in split(record) if _looks_aggregated(record) else _alone(record):
                 if part and part_bytes + piece_bytes > max_bytes:
                     yield Payload(part, part_bytes)

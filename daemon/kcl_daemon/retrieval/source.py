@@ -162,10 +162,6 @@ class SkippedRecords:
         self._meters.add(NOT_DELIVERED, count, **self._labels, reason=skip_reason.value)
 
 
-# Aggregates are delivered in slices of some ten milliseconds of work.
-SLICE_BYTES: Final = 1024 * 1024
-
-
 @dataclass(frozen=True, slots=True)
 class ShardSource:
     """What to read, from where; delivery resumes at the lease's `checkpoint`.
@@ -208,9 +204,8 @@ class ShardSource:
         if self.split is None:
             yield self._after_checkpoint(payload)
             return
-        for slice_ in payload.slices(SLICE_BYTES):
-            for part in slice_.expanded(self.split):
-                yield self._after_checkpoint(part)
+        for part in payload.expanded(self.split):
+            yield self._after_checkpoint(part)
 
     def _after_checkpoint(self, payload: Payload) -> Payload:
         checkpoint = self.checkpoint

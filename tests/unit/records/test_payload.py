@@ -172,15 +172,24 @@ def test_only_what_looks_like_an_aggregate_is_given_to_be_taken_apart() -> None:
     assert list(plain.expanded(split)) == [plain]
 
 
-def test_only_aggregates_are_cut_into_slices() -> None:
+def test_only_aggregates_are_delivered_in_slices() -> None:
+    def split(record: RawRecord) -> Iterator[Piece]:
+        yield [record], 1000
+
     aggregate = base64.b64encode(b"\xf3\x89\x9a\xc2" + bytes(96)).decode()
     plain = Payload.of([Record("eA==", "k", str(number)) for number in range(9)])
-    assert list(plain.slices(1)) == [plain]
+    assert list(plain.expanded(split, slice_bytes=1)) == [plain]
     mixed = Payload.of([Record(aggregate, "k", str(number)) for number in range(9)])
-    parts = list(mixed.slices(300))
+    parts = list(mixed.expanded(split, slice_bytes=300))
     assert [len(part) for part in parts] == [2, 2, 2, 2, 1]
     assert [record for part in parts for record in part.records] == list(mixed.records)
-    assert [len(part) for part in mixed.slices(1)] == [1] * 9
+    assert [len(part) for part in mixed.expanded(split, slice_bytes=1)] == [1] * 9
+
+
+def test_slices_of_which_nothing_is_delivered_give_way_too() -> None:
+    aggregate = base64.b64encode(b"\xf3\x89\x9a\xc2" + bytes(96)).decode()
+    strays = Payload.of([Record(aggregate, "k", str(number)) for number in range(3)])
+    assert [len(part) for part in strays.expanded(lambda _: iter(()), slice_bytes=1)] == [0, 0, 0]
 
 
 def test_no_records_are_a_line_too() -> None:
