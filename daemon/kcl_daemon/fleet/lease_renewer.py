@@ -6,7 +6,7 @@ monotonic clock, whatever DynamoDB answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -129,8 +129,8 @@ class LeaseRenewer:
         self.renewals = RenewalMetrics(context.meters, context.clock)
         self.keeps_finished = False
         """Whether finished leases stay held; set by `ComponentSwitcher`."""
-        self.possible_owners: frozenset[WorkerId] | None = None
-        """Who may receive a lease during shutdown; None: anyone. Set by `ShutdownHandoff`."""
+        self.may_receive: Callable[[WorkerId], Awaitable[bool]] | None = None
+        """Who may receive a lease during shutdown; None: anyone. Set by `ShutdownHandoff`. Never raises for AWS."""
 
     @property
     def held(self) -> dict[LeaseKey, HeldLease]:
@@ -265,7 +265,7 @@ class LeaseRenewer:
         """
         held.releasing = True
         try:
-            await self._write(held, lambda lease: self._handed_on(lease, degraded=degraded))
+            await self._hand_on(held, degraded=degraded)
             self._log.info("lease_released", lease_key=held.key, to=held.lease.lease_owner)
         except LeaseLost:
             pass  # _lose has logged it
@@ -276,11 +276,24 @@ class LeaseRenewer:
         finally:
             self.drop(held)
 
-    def _handed_on(self, lease: Lease, *, degraded: bool) -> RowUpdate:
+    async def _hand_on(self, held: HeldLease, *, degraded: bool) -> None:
+        allowed: dict[WorkerId, bool] = {}
+        while True:  # the leader may name another next owner meanwhile
+            next_owner = held.next_owner
+            if next_owner is not None and next_owner not in allowed:
+                allowed[next_owner] = self.may_receive is None or await self.may_receive(next_owner)
+            await self._write(held, lambda lease: self._handed_on(lease, allowed, degraded=degraded))
+            if held.next_owner is None:
+                return
+
+    def _handed_on(
+        self, lease: Lease, allowed: Mapping[WorkerId, bool], *, degraded: bool
+    ) -> RowUpdate | None:
+        """None: the lease has a next owner that is not judged yet."""
         next_owner = lease.lease_owner if lease.checkpoint_owner is not None else None
-        if next_owner is not None and (self.possible_owners is None or next_owner in self.possible_owners):
-            return lease_row.assignment(lease, next_owner)
-        return lease_row.release(lease, degraded_by=self._context.worker_id if degraded else None)
+        if next_owner is None or allowed.get(next_owner) is False:
+            return lease_row.release(lease, degraded_by=self._context.worker_id if degraded else None)
+        return lease_row.assignment(lease, next_owner) if next_owner in allowed else None
 
     def drop(self, held: HeldLease) -> None:
         if self._held.get(held.key) is held:

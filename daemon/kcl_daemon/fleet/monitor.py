@@ -79,6 +79,10 @@ class FleetMonitor:
         self._remember(self._book.polled_s)
         return True
 
+    async def has_row(self, worker_id: WorkerId) -> bool:
+        """Whether the worker has not left, by its row of now. Raises AwsError."""
+        return await self._tables.worker_metrics.get(worker_id) is not None
+
     async def _poll_workers(self, began_s: float) -> None:
         rows = await self._tables.worker_metrics.scan()
         self.workers_apart = _read_workers(rows, self._tables.worker_metrics.key_attribute)

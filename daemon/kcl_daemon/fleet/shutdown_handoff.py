@@ -51,6 +51,7 @@ class ShutdownHandoff:
         self._log = context.log
         self._began_s = 0.0
         self._reading: Counter[WorkerId | None] = Counter()
+        self._possible_owners: frozenset[WorkerId] = frozenset()
 
     async def begin_handoff(self) -> None:
         """Returns when next owners should have seen the handoffs. Never raises for AWS."""
@@ -79,7 +80,8 @@ class ShutdownHandoff:
         self._began_s = self._clock.monotonic()
         await self._read_fleet()
         # The leader may have begun a handoff to a worker that is stopping too.
-        self._renewer.possible_owners = self._live_workers()
+        self._possible_owners = self._live_workers()
+        self._renewer.may_receive = self._may_receive
         fleet = self._monitor.fleet()
         self._reading = Counter(lease.actual_owner for lease in fleet.unfinished)
         return fleet
@@ -123,7 +125,17 @@ class ShutdownHandoff:
             return
         if self._renewal_wait_s() > 0.0:
             doubtful = frozenset()
-        self._renewer.possible_owners = self._live_workers() - doubtful
+        self._possible_owners = self._live_workers() - doubtful
+
+    async def _may_receive(self, owner: WorkerId) -> bool:
+        """Read the row again: where all stop at once, the next owner may have left since the look at the fleet."""
+        if owner not in self._possible_owners:
+            return False
+        try:
+            return await self._context.call(self._monitor.has_row(owner), "GetItem")
+        except AwsError as error:
+            self._log.debug("shutdown_handoff_not_checked", error=str(error))
+            return True
 
     def _live_workers(self) -> frozenset[WorkerId]:
         return frozenset(worker.worker_id for worker in self._monitor.workers)

@@ -168,9 +168,12 @@ def test_a_handoff_that_the_leader_began_first_stays_as_it_is() -> None:
 
 
 def test_nothing_is_passed_on_to_a_worker_that_has_left() -> None:
+    async def third_only(worker_id: WorkerId) -> bool:
+        return worker_id == WorkerId("third")
+
     async def scene(stage: Stage, held: HeldLease) -> None:
         await stage.renewer.begin_handoff(held, OTHER)
-        stage.renewer.possible_owners = frozenset({WorkerId("third")})
+        stage.renewer.may_receive = third_only
         counter = (await stage.stored()).lease_counter
         await stage.renewer.release_lease(held)
         lease = await stage.stored()

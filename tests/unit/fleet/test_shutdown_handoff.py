@@ -242,6 +242,25 @@ def test_a_handoff_that_the_leader_began_to_a_worker_that_has_left_is_a_release(
     play(scene)
 
 
+def test_a_handoff_that_the_leader_began_to_a_worker_that_stops_at_the_same_time_is_a_release() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin(leases=2)
+        await stage.has_peers(A, B)
+        row = await TroubledTable.get(stage.leases, "mine-0")
+        assert row is not None
+        await TroubledTable.update(stage.leases, lease_row.handoff(lease_row.lease_from_row(row), B))
+        async with anyio.create_task_group() as shutdown:
+            shutdown.start_soon(stage.shutdown.begin_handoff)
+            await anyio.sleep(1.0)
+            await stage.workers.delete(B)
+            await anyio.sleep(1.0)
+            await stage.gives_up()
+            shutdown.cancel_scope.cancel()
+        assert await stage.mine() == {("a", None): 1, (None, None): 1}
+
+    play(scene)
+
+
 def test_what_was_announced_to_a_worker_that_shows_no_sign_of_life_is_released() -> None:
     async def scene(stage: Stage) -> None:
         await stage.begin()
