@@ -112,23 +112,27 @@ class ByteBudget:
 
     def wake(self) -> None:
         """Admit all that fit now, because a child starts to wait."""
-        for awaited in (True, False):
-            for waiter in [each for each in self._waiting if each.is_child_waiting() is awaited]:
-                if not self._fits(waiter.size_bytes, is_child_waiting=awaited):
-                    return
-                self._grant(waiter)
+        for waiter in self._queue():
+            if not self._fits(waiter.size_bytes, is_child_waiting=waiter.is_child_waiting()) and not (
+                waiter.holding_bytes and self._all_wait()
+            ):
+                return
+            self._grant(waiter)
+
+    def _queue(self) -> list[_Waiter]:
+        """Of those whose child waits, who holds room goes first: it gives that back by going on."""
+        return sorted(self._waiting, key=lambda each: (not each.is_child_waiting(), not each.holding_bytes))
 
     def _fits(self, size_bytes: int, *, is_child_waiting: bool) -> bool:
         max_bytes = self._max_bytes if is_child_waiting else self._max_bytes // 2
-        if self._reserved_bytes + size_bytes <= max_bytes:
-            return True
+        return self._reserved_bytes == 0 or self._reserved_bytes + size_bytes <= max_bytes
+
+    def _all_wait(self) -> bool:
+        """Whether nothing comes back unless one of the waiting is admitted."""
         return self._reserved_bytes == sum(waiter.holding_bytes for waiter in self._waiting)
 
     def _is_first(self, waiter: _Waiter) -> bool:
-        return (
-            waiter.is_child_waiting()
-            and next(each for each in self._waiting if each.is_child_waiting()) is waiter
-        )
+        return waiter.is_child_waiting() and self._queue()[0] is waiter
 
     def _grant(self, waiter: _Waiter) -> None:
         self._waiting.remove(waiter)

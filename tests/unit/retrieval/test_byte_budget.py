@@ -144,6 +144,26 @@ def test_shards_that_hold_room_and_wait_for_more_do_not_stop_each_other() -> Non
     play(scene)
 
 
+def test_where_all_that_is_reserved_waits_nobody_new_is_let_in_above_the_bound() -> None:
+    async def scene(shards: Shards, want: Want) -> None:
+        shards.awaited = {"a", "b", "new", "more a", "more b"}
+        await want("a", 50)
+        await want("b", 50)
+        await want("new", 40)
+        await want("more a", 40, shards.holds["a"])
+        await want("more b", 40, shards.holds["b"])
+        assert shards.granted == ["a", "b", "more a"]
+        shards.holds["more a"].release()
+        shards.holds["a"].release()
+        await anyio.sleep(0.001)
+        assert shards.granted == ["a", "b", "more a", "more b"]
+        shards.holds["b"].release()
+        await anyio.sleep(0.001)
+        assert shards.granted[-1] == "new"
+
+    play(scene)
+
+
 @pytest.mark.parametrize("awaited", [True, False])
 def test_one_that_goes_away_holds_nothing_and_lets_the_next_in(*, awaited: bool) -> None:
     async def scene(shards: Shards, want: Want) -> None:
