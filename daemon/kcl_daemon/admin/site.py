@@ -9,6 +9,7 @@ import hmac
 import json
 from base64 import b64decode
 from binascii import Error as Base64Error
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from http import HTTPStatus
@@ -193,6 +194,9 @@ SLICE_S: Final = 0.002
 LIVE_EVERY_S: Final = 2.0
 _PART_OF_A_CORE: Final = 0.002
 """A viewer's share of a core; slow pages reload less often."""
+LIVE_AT_LEAST_EVERY_S: Final = 10.0
+"""A page that stands still for longer shows a state that is gone."""
+_RENDERINGS: Final = 3
 _KEEP_S: Final = 1.0
 # A viewer's poll may be this early and still count as a sample.
 _EARLY_S: Final = 0.5
@@ -225,7 +229,7 @@ class AdminSite:
         self._metrics = metrics
         self._history = ThroughputHistory()
         self._live: tuple[float, AdminResponse] | None = None
-        self._render_s = 0.0
+        self._render_s: deque[float] = deque([0.0], maxlen=_RENDERINGS)
         self._paths: dict[str, Callable[[AdminRequest], Awaitable[AdminResponse]]] = {
             "/": self._page,
             "/live": self._live_part,
@@ -314,7 +318,8 @@ class AdminSite:
 
     @property
     def _every_s(self) -> float:
-        return max(LIVE_EVERY_S, self._render_s / _PART_OF_A_CORE)
+        """The quickest of the last renderings counts: a machine that stood still made the others slow."""
+        return min(max(LIVE_EVERY_S, min(self._render_s) / _PART_OF_A_CORE), LIVE_AT_LEAST_EVERY_S)
 
     async def _joined(self, pieces: Iterable[bytes]) -> bytes:
         done: list[bytes] = []
@@ -326,7 +331,7 @@ class AdminSite:
                 spent_s += slice_s
                 await self._clock.sleep(0)
                 began_s = self._clock.monotonic()
-        self._render_s = max(spent_s + self._clock.monotonic() - began_s, 0.9 * self._render_s)
+        self._render_s.append(spent_s + self._clock.monotonic() - began_s)
         return b"".join(done)
 
 

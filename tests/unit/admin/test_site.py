@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from kcl_daemon.admin.site import (
+    LIVE_AT_LEAST_EVERY_S,
     LIVE_EVERY_S,
     AdminAccess,
     AdminRequest,
@@ -129,6 +130,35 @@ def test_many_who_look_at_once_cost_as_much_as_one() -> None:
         assert source.asked_for == 2
 
     run_virtual(main)
+
+
+class SlowClock(LoopClock):
+    """While `slow_s` is set, every look at it takes as long: a machine that stands still."""
+
+    def __init__(self) -> None:
+        self.slow_s = 0.0
+        self._passed_s = 0.0
+
+    def monotonic(self) -> float:
+        self._passed_s += self.slow_s
+        return super().monotonic() + self._passed_s
+
+
+@pytest.mark.parametrize(("slow_renderings", "every_s"), [(1, 2.0), (2, 2.0), (6, LIVE_AT_LEAST_EVERY_S)])
+def test_a_rendering_that_took_long_by_chance_does_not_make_the_page_stand_still(
+    slow_renderings: int, every_s: float
+) -> None:
+    async def main() -> str:
+        clock = SlowClock()
+        site = AdminSite(Standing(), access=AdminAccess("127.0.0.1"), clock=clock)
+        answer = AdminResponse(HTTPStatus.OK, b"")
+        for slow in (*[False] * 3, *[True] * slow_renderings, False):
+            await anyio.sleep(LIVE_EVERY_S)
+            clock.slow_s = 0.3 if slow else 0.0
+            answer = await site.answer(AdminRequest("GET", "/live", "localhost"))
+        return answer.body.decode()
+
+    assert f'data-every="{every_s:.1f}"' in run_virtual(main)
 
 
 def test_throughput_is_sampled_more_often_while_somebody_looks() -> None:
