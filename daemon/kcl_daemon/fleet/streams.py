@@ -273,6 +273,7 @@ class MultiStreamTracker:
         self._filter = settings.name_filter
         self._filtered: tuple[ListedStream, ...] = ()
         self._was_filtered = False
+        self._is_list_fresh = False
         self._position = position
         self._refresh_s = settings.refresh_ms / 1000
         self._kinesis = kinesis
@@ -292,7 +293,8 @@ class MultiStreamTracker:
 
     @property
     def is_list_known(self) -> bool:
-        return self._filter is None or self._was_filtered
+        """Whether a stream that is not listed is a former one; not before a new leader has listed the streams itself."""
+        return self._filter is None or self._is_list_fresh
 
     @property
     def current(self) -> tuple[TrackedStream, ...]:
@@ -390,7 +392,8 @@ class MultiStreamTracker:
                 known.watch.was_created(created_s)
 
     def forget_poll(self) -> None:
-        self._polled_s = None
+        """A list from before may lack streams that the previous leader has found since."""
+        self._polled_s, self._is_list_fresh = None, False
 
     async def _poll(self, leases: LeasesByStream) -> list[AwsError]:
         limiter, failures = anyio.CapacityLimiter(_MAX_PARALLEL_CALLS), list[AwsError]()
@@ -440,7 +443,7 @@ class MultiStreamTracker:
             self._log.info("stream_left_the_filter", stream=gone.arn)
             if (stream := self._current.pop(gone, None)) is not None:
                 stream.watch.recheck()
-        self._filtered, self._was_filtered = tuple(found), True
+        self._filtered, self._was_filtered, self._is_list_fresh = tuple(found), True, True
         for listed, summary in found.items():
             try:
                 await self._found(listed, summary, leases)

@@ -317,6 +317,27 @@ def test_until_streams_could_be_listed_once_none_of_a_filter_is_a_former_one() -
     play(scene, settings)
 
 
+def test_a_new_leader_with_an_old_list_deletes_nothing_before_it_has_listed_the_streams_itself() -> None:
+    """Found by the simulator, `many_streams` 111: it deleted the leases of a stream that was there."""
+    settings = replace(listing(former=FormerStreams.DELETE_ALL), name_filter="*")
+
+    async def scene(stage: Stage) -> None:
+        stage.create("orders")
+        await stage.poll()
+        former_leader = stage.streams, stage.shard_sync
+        clicks = stage.create("clicks")
+        stage.configure(settings)  # another worker leads, and finds the new stream
+        await stage.poll()
+        stage.streams, stage.shard_sync = former_leader
+        stage.shard_sync.begin()
+        for _ in range(9):
+            stage.model.fail_next("ListStreams", "LimitExceededException")
+        await stage.later(9 * REFRESH_S)
+        assert lease_key_of(clicks, SHARD) in await stage.keys()
+
+    play(scene, settings)
+
+
 def test_no_right_to_list_streams_is_an_error_at_the_start() -> None:
     async def scene(stage: Stage) -> None:
         stage.model.fail_next("ListStreams", "AccessDeniedException")
