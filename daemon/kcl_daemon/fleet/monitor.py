@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from kcl_daemon.assignment.plan import Fleet
 from kcl_daemon.fleet.context import WorkerContext
@@ -12,6 +13,9 @@ from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row, is_lease_row
 from kcl_daemon.leases.worker_row import WorkerRow, is_worker_row, worker_from_row
 from kcl_daemon.ports import Tables
+
+# A worker that reports a little late lives.
+_LATE_REPORTS: Final = 1.5
 
 
 class FleetMonitor:
@@ -120,6 +124,14 @@ class FleetMonitor:
         """Since its last report; None if no change was seen yet."""
         seen = self._book.workers.get(worker_id)
         return None if seen is None or not seen.changed else self._clock.monotonic() - seen.since_s
+
+    def is_report_late(self, worker_id: WorkerId) -> bool:
+        """By its date, the worker should have reported again."""
+        late_s = _LATE_REPORTS * self._timings.report_s
+        wall_s = self._clock.wall_ms() / 1000
+        return any(
+            wall_s - each.last_update_s > late_s for each in self.workers if each.worker_id == worker_id
+        )
 
     def has_lived_since(self, worker_id: WorkerId, since_s: float) -> bool:
         """Whether it reported or renewed a lease; `since_s` is monotonic."""

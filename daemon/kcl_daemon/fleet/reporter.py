@@ -21,6 +21,8 @@ from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Table
 
 _FIRST_CAPTURES: Final = 2
+_RETIRE_TRIES: Final = 3
+_RETIRE_PAUSE_S: Final = 0.2
 
 
 class Reporter:
@@ -47,6 +49,7 @@ class Reporter:
         self._on_other = on_other
         self._has_reported = False
         self._other: Incarnation | None = None
+        self._context = context
         self._meters = context.meters
         self._cpu_averages = cpu_averages
         self._cpu_host = cpu_host
@@ -156,11 +159,21 @@ class Reporter:
         return self._on_other(other)
 
     async def retire(self) -> None:
-        """Never raises for AWS: the row expires."""
-        try:
-            with self._clock.move_on_after(self._timings.call_s):
-                deleted = await self._table.delete(self._me, self._ours)
-                if not deleted.applied and deleted.row is not None and incarnation_of(deleted.row) is None:
-                    await self._table.delete(self._me)
-        except AwsError as error:
-            self._log.warning("worker_report_failed", error=str(error), advice="the row expires by itself")
+        """Never raises for AWS: the row expires. Tries again: others give leases to a worker whose row is there."""
+        with self._clock.move_on_after(self._timings.call_s):
+            for attempt in range(_RETIRE_TRIES):
+                try:
+                    await self._context.call(
+                        self._delete_row(), timeout_s=self._timings.call_s / _RETIRE_TRIES
+                    )
+                except AwsError as error:
+                    log_event = self._log.warning if attempt + 1 == _RETIRE_TRIES else self._log.debug
+                    log_event("worker_report_failed", error=str(error), advice="the row expires by itself")
+                    await self._clock.sleep(_RETIRE_PAUSE_S)
+                else:
+                    return
+
+    async def _delete_row(self) -> None:
+        deleted = await self._table.delete(self._me, self._ours)
+        if not deleted.applied and deleted.row is not None and incarnation_of(deleted.row) is None:
+            await self._table.delete(self._me)

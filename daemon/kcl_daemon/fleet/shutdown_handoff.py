@@ -125,7 +125,8 @@ class ShutdownHandoff:
             return
         if self._renewal_wait_s() > 0.0:
             doubtful = frozenset()
-        self._possible_owners = self._live_workers() - doubtful
+        late = frozenset(filter(self._monitor.is_report_late, following))
+        self._possible_owners = self._live_workers() - doubtful - late
 
     async def _may_receive(self, owner: WorkerId) -> bool:
         """Read the row again: where all stop at once, the next owner may have left since the look at the fleet."""

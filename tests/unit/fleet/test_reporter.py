@@ -54,6 +54,20 @@ def test_a_report_that_arrives_after_the_worker_has_left_does_not_bring_its_row_
     run_virtual(play)
 
 
+@pytest.mark.parametrize("trouble", [Trouble.THROTTLED, Trouble.FAILED_BEFORE, Trouble.HANGS_BEFORE])
+def test_a_row_that_cannot_be_deleted_at_once_is_deleted_at_the_next_try(trouble: Trouble) -> None:
+    """Found by the simulator, `foreign_epochs` 179: leases went to a worker that had stopped."""
+
+    async def play() -> None:
+        table, reporter = await stage()
+        assert await reporter.report()
+        table.writes.extend([trouble, trouble])
+        await reporter.retire()
+        assert await table.scan() == []
+
+    run_virtual(play)
+
+
 def test_a_row_that_somebody_took_away_is_written_again_at_the_next_report() -> None:
     async def play() -> None:
         table, reporter = await stage()

@@ -292,6 +292,19 @@ def test_a_report_is_a_sign_of_life_and_who_has_no_leases_need_not_show_one() ->
     play(scene)
 
 
+def test_a_next_owner_without_leases_whose_report_is_late_gets_none() -> None:
+    """Found by the simulator, `everything` 189: the row of a stopped worker could not be deleted."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        await stage.workers.update(report(A, now_s=stage.clock.wall_ms() // 1000 - 50))
+        await stage.shutdown.begin_handoff()
+        await stage.gives_up()
+        assert await stage.mine() == {(None, None): 4}
+
+    play(scene)
+
+
 def test_with_less_time_than_a_renewal_takes_nobody_is_judged() -> None:
     async def scene(stage: Stage) -> None:
         await stage.begin()
