@@ -8,7 +8,9 @@ applications.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import re
+import struct
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from json.encoder import encode_basestring_ascii
@@ -17,7 +19,14 @@ from typing import Final, cast
 from msgspec import Raw
 
 from kcl_daemon.leases.lease import MAX_HASH, HashRange
-from kcl_daemon.records.payload import BASE64, LINE_OVERHEAD_BYTES, Piece, RawRecord, line_bytes
+from kcl_daemon.records.payload import (
+    BASE64,
+    LINE_OVERHEAD_BYTES,
+    AnyRecord,
+    Piece,
+    line_bytes,
+    user_record_type,
+)
 
 _PARTITION_KEY: Final = 0x0A  # field number and wire type
 _HASH_KEY: Final = 0x12
@@ -29,7 +38,6 @@ _RECORD_TAGS: Final = frozenset({_KEY_INDEX, _HASH_INDEX, _DATA})
 
 # Some ten milliseconds of work.
 _CHUNK_BYTES: Final = 64 * 1024
-_MIN_PLAIN_BYTES: Final = 5
 _LOW: Final = 0x7F
 _MORE: Final = 0x80  # more bytes follow
 _VARINT_BITS: Final = 64
@@ -40,19 +48,16 @@ class MalformedAggregate(ValueError):
     """Raised when bytes are not a valid aggregate; says why."""
 
 
-UserRecord = tuple[int, int | None, bytes]
+ParsedRecord = tuple[int, int | None, bytes]
 """Index of the partition key, index of the explicit hash key, data. Indexes may be out of range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`usable` records come before the first with an index out of range."""
-
     partition_keys: list[bytes]
     hash_keys: list[bytes]
-    records: Iterable[UserRecord]
+    records: Iterable[ParsedRecord]
     count: int
-    usable: int
     size_bytes: int
 
 
@@ -60,7 +65,7 @@ class _LazyRecords:
     def __init__(self, message: bytes) -> None:
         self._message = message
 
-    def __iter__(self) -> Iterator[UserRecord]:
+    def __iter__(self) -> Iterator[ParsedRecord]:
         return chain.from_iterable(_chunks(self._message, {_PARTITION_KEY: [], _HASH_KEY: []}))
 
 
@@ -71,14 +76,13 @@ def parse(message: bytes) -> Message:
         MalformedAggregate: it is cut off, or a field is missing.
     """
     tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
-    records: list[UserRecord] = []
+    records: list[ParsedRecord] = []
     try:
         _read(message, 0, len(message), tables, records)
     except IndexError:
         raise MalformedAggregate("the message is cut off") from None
     keys, hash_keys = tables[_PARTITION_KEY], tables[_HASH_KEY]
-    usable = _usable(records, len(keys), len(hash_keys))
-    return Message(keys, hash_keys, records, len(records), usable, len(message))
+    return Message(keys, hash_keys, records, len(records), len(message))
 
 
 def parse_slowly(message: bytes) -> Generator[None, None, Message]:
@@ -92,73 +96,61 @@ def parse_slowly(message: bytes) -> Generator[None, None, Message]:
     except IndexError:
         raise MalformedAggregate("the message is cut off") from None
     keys, hash_keys = tables[_PARTITION_KEY], tables[_HASH_KEY]
-    usable = 0
-    for chunk in _chunks(message, {_PARTITION_KEY: [], _HASH_KEY: []}):
-        good = _usable(chunk, len(keys), len(hash_keys))
-        usable += good
-        if good < len(chunk):
-            break
-        yield
-    return Message(keys, hash_keys, _LazyRecords(message), count, usable, len(message))
+    return Message(keys, hash_keys, _LazyRecords(message), count, len(message))
 
 
-def _usable(records: list[UserRecord], keys: int, hash_keys: int) -> int:
-    for key, hash_key, _ in records:
-        if key >= keys or (hash_key is not None and hash_key >= hash_keys):
-            break
-    else:
-        return len(records)
-    return next(
-        number
-        for number, (key, hash_key, _) in enumerate(records)
-        if key >= keys or (hash_key is not None and hash_key >= hash_keys)
-    )
-
-
-def _chunks(message: bytes, tables: dict[int, list[bytes]]) -> Iterator[list[UserRecord]]:
+def _chunks(message: bytes, tables: dict[int, list[bytes]]) -> Iterator[list[ParsedRecord]]:
     at = 0
     while at < len(message):
-        records: list[UserRecord] = []
+        records: list[ParsedRecord] = []
         at = _read(message, at, at + _CHUNK_BYTES, tables, records)
         yield records
 
 
-def _read(data: bytes, at: int, until: int, tables: dict[int, list[bytes]], records: list[UserRecord]) -> int:
+# Length of the record, tag and value of the key index, tag and length of the data.
+_short_head: Final = struct.Struct("<BBBBB").unpack_from
+_long_head: Final = struct.Struct("<HBBBH").unpack_from
+_LONG_HEAD_BYTES: Final = 7
+_THIRD_BYTE: Final = 0x8000  # the second byte of a number says that a third follows
+
+
+def _read(
+    data: bytes, at: int, until: int, tables: dict[int, list[bytes]], records: list[ParsedRecord]
+) -> int:
     end = len(data)
-    until = min(until, end)
+    until, head_until = min(until, end), end - _LONG_HEAD_BYTES
     while at < until:
         tag = data[at]
-        if tag == _RECORD:
+        if tag == _RECORD and at < head_until:
+            # The common forms: key index below 128, data, nothing else; lengths of one byte, or both of two.
+            length, key_tag, key, data_tag, size = _short_head(data, at + 1)
+            start = at + 6
+            if length & _MORE:
+                length, key_tag, key, data_tag, size = _long_head(data, at + 1)
+                if (length | size) & _THIRD_BYTE or not size & _MORE:
+                    key_tag = 0
+                length, size = (length & _LOW | length >> 8 << 7) - 1, size & _LOW | size >> 8 << 7
+                start = at + 8
+            if key_tag == _KEY_INDEX and data_tag == _DATA and key < _MORE and size == length - 4:
+                at = start + size
+                records.append((key, None, data[start:at]))
+                continue
+        if tag == _RECORD or tag in tables:
             length = data[at + 1]
             at += 2
             if length & _MORE:
                 length, at = _varint(data, at - 1)
-            records.append(_plain_record(data, at, at + length) or _record(data, at, at + length))
-            at += length
-        elif tag in tables:
-            length, at = _varint(data, at + 1)
-            tables[tag].append(data[at : at + length])
-            at += length
+            stop = at + length
+            if tag == _RECORD:
+                records.append(_record(data, at, stop))
+            else:
+                tables[tag].append(data[at:stop])
+            at = stop
         else:
             at = _skip_field(data, at)
     if at > end:
         raise MalformedAggregate("the message is cut off")
     return at
-
-
-def _plain_record(data: bytes, at: int, end: int) -> tuple[int, None, bytes] | None:
-    """The common form: key index below 128, data, nothing else."""
-    if end - at < _MIN_PLAIN_BYTES or data[at] != _KEY_INDEX or data[at + 2] != _DATA:
-        return None
-    key, length = data[at + 1], data[at + 3]
-    at += 4
-    high = 0
-    if length & _MORE:
-        length, high = length & _LOW, data[at]
-        at += 1
-    if (key | high) & _MORE or at + (length | high << 7) != end or end > len(data):
-        return None
-    return key, None, data[at:end]
 
 
 def _record(data: bytes, at: int, end: int) -> tuple[int, int | None, bytes]:
@@ -258,7 +250,7 @@ class Deaggregator:
         self._on_bad_keys = on_bad_keys
         self.malformed = 0
 
-    def __call__(self, record: RawRecord) -> Iterator[Piece]:
+    def __call__(self, record: AnyRecord) -> Iterator[Piece]:
         """The user records of this shard in order, or the record itself if it is no valid aggregate.
 
         An empty piece means that the next one takes long. A user record with an invalid key is delivered
@@ -277,69 +269,66 @@ class Deaggregator:
             self._on_malformed(str(error), record.sequence_number)
             yield (record,), line_bytes(record)
 
-    def _pieces(self, outer: RawRecord, message: Message) -> Iterator[Piece]:
-        if message.usable == message.count and message.size_bytes <= _SMALL_BYTES:
-            keys = [_json_text(key) for key in message.partition_keys]
+    def _pieces(self, outer: AnyRecord, message: Message) -> Iterator[Piece]:
+        if isinstance(message.records, list):
+            keys = _json_texts(message.partition_keys)
             max_bytes = message.count * (max(map(len, keys), default=0) + LINE_OVERHEAD_BYTES)
             max_bytes += 2 * message.size_bytes
-            if max_bytes <= PIECE_BYTES and (wanted := self._wanted(message)) is not None:
-                if self._on_other_shard is not None and len(wanted) < message.count:
-                    self._on_other_shard(message.count - len(wanted), message.count, outer.sequence_number)
-                yield _user_records(outer, message, keys, wanted), max_bytes
+            if max_bytes <= PIECE_BYTES and (found := self._at_once(outer, message, keys)) is not None:
+                if self._on_other_shard is not None and len(found) < message.count:
+                    self._on_other_shard(message.count - len(found), message.count, outer.sequence_number)
+                yield found, max_bytes
                 return
         yield from self._filtered(outer, message)
 
-    def _wanted(self, message: Message) -> Sequence[int] | None:
-        if self._belongs is None:
-            return range(message.count)
-        by_key: dict[int, bool] = {}
-        by_hash_key: dict[int, bool] = {}
-        belongs, wanted = self._belongs, list[int]()
-        for number, (key, hash_key, _) in enumerate(message.records):
-            if hash_key is not None:
-                is_ours = by_hash_key.get(hash_key)
-                if is_ours is None:
-                    try:
-                        is_ours = by_hash_key[hash_key] = belongs(_hash(message.hash_keys[hash_key]))
-                    except MalformedAggregate:
-                        return None
-            else:
-                is_ours = by_key.get(key)
-                if is_ours is None:
-                    is_ours = by_key[key] = belongs(_hash_of_key(message.partition_keys[key]))
-            if is_ours:
-                wanted.append(number)
-        return wanted
+    def _at_once(self, outer: AnyRecord, message: Message, keys: list[Raw]) -> list[AnyRecord] | None:
+        """None if a key is invalid."""
+        user_record = user_record_type(message.size_bytes, message.count)
+        number, arrival = outer.sequence_number, outer.approximate_arrival_timestamp
+        is_mixed = bool(message.hash_keys) or not self._all_belong(message.partition_keys)
+        others: set[tuple[int, int | None]] = set()
+        try:
+            if is_mixed:
+                belongs, used = _ShardFilter(self._belongs, message), {each[:2] for each in message.records}
+                others = {each for each in used if not belongs(*each)}
+            found = [
+                user_record(data, keys[key], number, arrival, sub_number)
+                for sub_number, (key, hash_key, data) in enumerate(message.records)
+                if (hash_key is None or is_mixed) and not (others and (key, hash_key) in others)
+            ]
+        except (IndexError, MalformedAggregate):
+            return None
+        return found if is_mixed or len(found) == message.count else None
 
-    def _filtered(self, outer: RawRecord, message: Message) -> Iterator[Piece]:
+    def _all_belong(self, keys: Iterable[bytes]) -> bool:
+        return self._belongs is None or all(map(self._belongs, map(_hash_of_key, keys)))
+
+    def _filtered(self, outer: AnyRecord, message: Message) -> Iterator[Piece]:
         """ValueError, before the first piece, if the first user record has an invalid key."""
         texts, belongs = _KeyTexts(message.partition_keys), _ShardFilter(self._belongs, message)
-        encoded = BASE64.encoded
-        piece: list[RawRecord] = []
+        user_record = user_record_type(message.size_bytes, message.count)
+        piece: list[AnyRecord] = []
         piece_bytes = strays = since = bad = 0
         reason = ""
         for number, (key, hash_key, data) in enumerate(message.records):
             since += 1
             try:
-                text, belonging = texts[key], belongs(key, hash_key)
+                belonging, text = belongs(key, hash_key), texts[key]
             except ValueError as error:
                 if not number:
                     raise
                 text, belonging = outer.partition_key, True
                 bad, reason = bad + 1, str(error)
             if belonging:
-                record = RawRecord(
-                    encoded(data),
-                    text,
-                    outer.sequence_number,
-                    outer.approximate_arrival_timestamp,
-                    number,
-                )
-                size = line_bytes(record)
+                size = (len(data) + 2) // 3 * 4 + 2 + len(text) + LINE_OVERHEAD_BYTES
                 if piece and piece_bytes + size > PIECE_BYTES:
                     yield piece, piece_bytes
                     piece, piece_bytes, since = [], 0, 0
-                piece.append(record)
+                piece.append(
+                    user_record(
+                        data, text, outer.sequence_number, outer.approximate_arrival_timestamp, number
+                    )
+                )
                 piece_bytes += size
             else:
                 strays += 1
@@ -362,9 +351,12 @@ class _ShardFilter:
         self._by_hash_key: dict[int, bool] = {}
 
     def __call__(self, key: int, hash_key: int | None) -> bool:
-        """ValueError if the explicit hash key is invalid."""
-        if hash_key is not None and hash_key >= len(self._message.hash_keys):
-            raise MalformedAggregate("a record refers to a hash key that is not there")
+        """ValueError if a key is invalid."""
+        message = self._message
+        if key >= len(message.partition_keys) or (
+            hash_key is not None and hash_key >= len(message.hash_keys)
+        ):
+            raise MalformedAggregate("a record refers to a key that is not there")
         if self._belongs is None:
             return True
         known, index = (self._by_key, key) if hash_key is None else (self._by_hash_key, hash_key)
@@ -373,9 +365,9 @@ class _ShardFilter:
             if len(known) >= _KEYS_KEPT:
                 known.clear()
             hashed = (
-                _hash_of_key(self._message.partition_keys[key])
+                _hash_of_key(message.partition_keys[key])
                 if hash_key is None
-                else _hash(self._message.hash_keys[hash_key])
+                else _hash(message.hash_keys[hash_key])
             )
             is_ours = known[index] = self._belongs(hashed)
         return is_ours
@@ -387,8 +379,6 @@ class _KeyTexts(dict[int, Raw]):
         self._keys = keys
 
     def __missing__(self, index: int) -> Raw:
-        if index >= len(self._keys):
-            raise MalformedAggregate("a record refers to a key that is not there")
         if len(self) >= _KEYS_KEPT:
             self.clear()
         text = self[index] = _json_text(self._keys[index])
@@ -419,20 +409,14 @@ def _parsed_slowly(message: bytes) -> Generator[Piece, None, Message]:
         yield (), 0
 
 
-def _user_records(
-    outer: RawRecord, message: Message, keys: Sequence[Raw], wanted: Sequence[int]
-) -> list[RawRecord]:
-    number, arrival, encoded = outer.sequence_number, outer.approximate_arrival_timestamp, BASE64.encoded
-    if len(wanted) == message.count:
-        return [
-            RawRecord(encoded(data), keys[key], number, arrival, sub_number)
-            for sub_number, (key, _, data) in enumerate(message.records)
-        ]
-    records = message.records
-    assert isinstance(records, list), "a small message"
-    return [
-        RawRecord(encoded(records[each][2]), keys[records[each][0]], number, arrival, each) for each in wanted
-    ]
+# Has the same text in JSON.
+_plain_keys: Final = re.compile(rb"[ !#-\[\]-~]+").fullmatch
+
+
+def _json_texts(keys: list[bytes]) -> list[Raw]:
+    if _plain_keys(b"".join(keys)):
+        return list(map(Raw, (b'"%b"' % b'"\n"'.join(keys)).split(b"\n")))
+    return list(map(_json_text, keys))
 
 
 def _json_text(key: bytes) -> Raw:

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from msgspec import Raw
 
-from kcl_daemon.records.payload import BASE64, RawRecord
+from kcl_daemon.records.payload import BASE64, AnyRecord
 
 MAX_UNPACKED_BYTES: Final = 32 * 2**20
 """A few bytes of zlib can expand to fill the memory."""
@@ -45,7 +45,7 @@ class Header:
     is_packed: bool
 
 
-def may_have_header(records: Sequence[RawRecord]) -> bool:
+def may_have_header(records: Sequence[AnyRecord]) -> bool:
     """Runs in C: most streams have no headers."""
     try:
         return (_PREFIX,) in map(_prefix_of, map(_data_of, records))

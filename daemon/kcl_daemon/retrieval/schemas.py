@@ -21,7 +21,7 @@ from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.ports import Schemas
 from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records import schema_header
-from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, Payload, RawRecord, SchemaRecord, SchemaTexts
+from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, Payload, SchemaRecord, SchemaTexts
 from kcl_daemon.records.schema_header import Header, UnreadablePayload
 from kcl_protocol.messages import RecordSchema
 
@@ -105,7 +105,7 @@ PART_BYTES: Final = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class DecodeFailure:
-    record: RawRecord
+    record: AnyRecord
     version_id: str
     reason: str
     attempt: int
@@ -192,7 +192,7 @@ class ShardSchemaDecoder:
 
 
 class PayloadDecoder:
-    def __init__(self, schemas: ShardSchemaDecoder, records: Sequence[RawRecord]) -> None:
+    def __init__(self, schemas: ShardSchemaDecoder, records: Sequence[AnyRecord]) -> None:
         self._schemas = schemas
         self._records = records
         self._at = 0
@@ -206,7 +206,7 @@ class PayloadDecoder:
         """
         if self._at:
             await checkpoint()
-        part: list[RawRecord] = []
+        part: list[AnyRecord] = []
         part_bytes = 0
         while self._at < len(self._records) and part_bytes < PART_BYTES:
             opened = await self._opened(self._records[self._at], may_wait=not part)
@@ -217,9 +217,10 @@ class PayloadDecoder:
             part_bytes += _size_bytes(opened)
         return Payload(part, part_bytes) if part else None
 
-    async def _opened(self, record: RawRecord, *, may_wait: bool) -> RawRecord | None:
+    async def _opened(self, record: AnyRecord, *, may_wait: bool) -> AnyRecord | None:
         """None if the record must wait but `may_wait` is False."""
-        text = schema_header.beginning(record.data)
+        data = record.data
+        text = schema_header.beginning(data)
         if text is None:
             return record
         known = self._known.get(text)
@@ -234,7 +235,7 @@ class PayloadDecoder:
                     known = self._known[text] = _KnownSchema(
                         header, await self._schemas.schema(header.version_id)
                     )
-                opened = SchemaRecord.of(record, schema_header.payload(record.data, header), known.schema)
+                opened = SchemaRecord.of(record, schema_header.payload(data, header), known.schema)
             except (AwsError, UnreadablePayload) as error:
                 if not may_wait:
                     return None
@@ -247,6 +248,6 @@ class PayloadDecoder:
                 return opened
 
 
-def _size_bytes(record: RawRecord) -> int:
+def _size_bytes(record: AnyRecord) -> int:
     size = len(record.data) + len(record.partition_key) + RECORD_OVERHEAD_BYTES
     return size + len(record.schema_definition) if isinstance(record, SchemaRecord) else size

@@ -12,7 +12,7 @@ from aws_kinesis_agg.aggregator import RecordAggregator
 
 from kcl_daemon.leases.lease import HashRange
 from kcl_daemon.records.kpl import MAGIC, Deaggregator
-from kcl_daemon.records.payload import RawRecord, raw_record
+from kcl_daemon.records.payload import AnyRecord, RawRecord, raw_record
 from kcl_protocol.messages import Record
 
 UserRecord = tuple[str, bytes, str | None]
@@ -40,7 +40,7 @@ def outer(data: bytes, sequence_number: str = "49", arrival_ms: int | None = 1_7
     return raw_record(Record(base64.b64encode(data).decode(), "outer key", sequence_number, arrival_ms))
 
 
-def decoded(record: RawRecord) -> tuple[str, bytes]:
+def decoded(record: AnyRecord) -> tuple[str, bytes]:
     """Partition key and data of a record."""
     text = bytes(record.partition_key).decode()
     data = base64.b64decode(bytes(record.data)[1:-1], validate=True)
@@ -54,7 +54,7 @@ def silent(reason: str, sequence_number: str) -> None:
 
 def apart(
     data: bytes, hash_range: HashRange | None = None, on_malformed: Callable[[str, str], None] = silent
-) -> Sequence[RawRecord]:
+) -> Sequence[AnyRecord]:
     """What comes of a Kinesis record with such data."""
     pieces = Deaggregator(hash_range, on_malformed)(outer(data))
     return [record for piece, _ in pieces for record in piece]

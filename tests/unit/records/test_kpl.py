@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 import tracemalloc
+from base64 import b64decode, b64encode
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,8 @@ from msgspec import Raw
 from kcl_daemon.leases.lease import MAX_HASH, HashRange
 from kcl_daemon.records.kpl import MAGIC, Deaggregator
 from kcl_daemon.records.payload import HAS_FAST, LINE_BYTES, Base64Text, Payload
+from kcl_protocol import encode
+from kcl_protocol.messages import ProcessRecords, Record
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.unit.records.aggregates import UserRecord, aggregate, apart, decoded, outer, sealed, silent
 
@@ -257,3 +260,25 @@ def test_a_user_record_with_an_invalid_key_is_delivered_under_the_key_of_its_agg
     assert bytes(found[1].partition_key) == (of_the_aggregate if is_asked else b'"k"')
     assert [(count, total, number) for _, count, total, number in reported] == [(1, 3, "7")] * is_asked
     assert all(why in reason for reason, *_ in reported)
+
+
+@given(USER_RECORDS, some.sampled_from([1, 7, 600]), some.sampled_from([None, LOWER]))
+def test_the_line_of_user_records_is_that_of_decoded_ones(
+    records: list[UserRecord], longer: int, hash_range: HashRange | None
+) -> None:
+    records = [(key, data[:99] * longer, hash_key) for key, data, hash_key in records]
+    payload = Payload([outer(b"plain", "7"), outer(aggregate(records), "8"), outer(b"", "9")], 1)
+
+    (part,) = payload.expanded(Deaggregator(hash_range, silent))
+
+    before, _, behind = payload.decoded()
+    found = [
+        Record(b64encode(each[1]).decode(), each[0], "8", before.approximate_arrival_timestamp, number)
+        for number, each in enumerate(records)
+        if hash_range is None or hashed(each) <= hash_range.end
+    ]
+    assert part.line(5) == encode(ProcessRecords([before, *found, behind], 5))
+    assert part.decoded() == [before, *found, behind]
+    assert 0 <= part.data_bytes - sum(len(b64decode(each.data)) for each in part.decoded()) <= 2 * 2
+    rest = part.after(ExtendedSequenceNumber("8", 2**31))
+    assert (rest.decoded(), rest.data_bytes) == ([behind], 0)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from kcl_daemon.errors import Unavailable
-from kcl_daemon.records.payload import EMPTY, Payload, Piece, RawRecord, line_bytes
+from kcl_daemon.records.payload import EMPTY, AnyRecord, Payload, Piece, RawRecord, line_bytes
 from kcl_daemon.transport import kinesis, service_answers
 from kcl_protocol import decode_daemon_line, encode
 from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
@@ -152,7 +152,7 @@ def test_only_what_looks_like_an_aggregate_is_given_to_be_taken_apart() -> None:
     )
     asked: list[str] = []
 
-    def split(record: RawRecord) -> Iterator[Piece]:
+    def split(record: AnyRecord) -> Iterator[Piece]:
         asked.append(record.sequence_number)
         yield (
             [
@@ -173,7 +173,7 @@ def test_only_what_looks_like_an_aggregate_is_given_to_be_taken_apart() -> None:
 
 
 def test_only_aggregates_are_delivered_in_slices() -> None:
-    def split(record: RawRecord) -> Iterator[Piece]:
+    def split(record: AnyRecord) -> Iterator[Piece]:
         yield [record], 1000
 
     aggregate = base64.b64encode(b"\xf3\x89\x9a\xc2" + bytes(96)).decode()

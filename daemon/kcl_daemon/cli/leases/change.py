@@ -29,7 +29,7 @@ from kcl_daemon.leases.row import (
 )
 from kcl_daemon.ports import Clock, FetchedRecords, IteratorKind, Kinesis, ReadFrom, StreamRef, Table
 from kcl_daemon.records.kpl import Deaggregator
-from kcl_daemon.records.payload import RawRecord, raw_record
+from kcl_daemon.records.payload import AnyRecord, raw_record
 from kcl_daemon.retrieval.source import StartMemory, read_from
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_daemon.shards.sync import LeaseChange, ResetKind
@@ -201,7 +201,7 @@ class RecordTarget:
     position: ExtendedSequenceNumber
     whole: bool
 
-    def is_before(self, record: RawRecord) -> bool:
+    def is_before(self, record: AnyRecord) -> bool:
         if self.whole:
             return int(record.sequence_number) > int(self.position.sequence_number)
         return record.position > self.position
@@ -272,7 +272,7 @@ def _end_of(record: Record | None) -> ExtendedSequenceNumber | None:
     return users[-1].position if users else ExtendedSequenceNumber(record.sequence_number)
 
 
-def _user_records(record: Record, hash_range: HashRange | None) -> list[RawRecord]:
+def _user_records(record: Record, hash_range: HashRange | None) -> list[AnyRecord]:
     pieces = Deaggregator(hash_range, _as_it_came)(raw_record(record))
     return [each for piece, _ in pieces for each in piece]
 
@@ -284,7 +284,7 @@ def _as_it_came(_reason: str, _sequence_number: str) -> None: ...
 class SkippedRange:
     """`last` is the record to move past; `count` includes it."""
 
-    last: RawRecord
+    last: AnyRecord
     count: int
 
 
@@ -352,7 +352,7 @@ def _found(found: SkippedRange | None, wanted: RecordTarget | None) -> SkippedRa
     )
 
 
-def _undelivered(fetched: FetchedRecords, lease: Lease) -> Iterator[RawRecord]:
+def _undelivered(fetched: FetchedRecords, lease: Lease) -> Iterator[AnyRecord]:
     for record in fetched.records:
         for user in _user_records(record, lease.hash_range):
             if lease.checkpoint.is_sentinel or user.position > lease.checkpoint:
