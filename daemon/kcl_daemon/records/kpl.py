@@ -8,7 +8,6 @@ applications.
 from __future__ import annotations
 
 import hashlib
-import re
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -409,12 +408,12 @@ def _parsed_slowly(message: bytes) -> Generator[Piece, None, Message]:
         yield (), 0
 
 
-# Has the same text in JSON.
-_plain_keys: Final = re.compile(rb"[ !#-\[\]-~]+").fullmatch
+# Characters that JSON leaves as they are.
+_PLAIN: Final = bytes(range(0x20, 0x7F)).translate(None, b'"\\')
 
 
 def _json_texts(keys: list[bytes]) -> list[Raw]:
-    if _plain_keys(b"".join(keys)):
+    if keys and not b"".join(keys).translate(None, _PLAIN):
         return list(map(Raw, (b'"%b"' % b'"\n"'.join(keys)).split(b"\n")))
     return list(map(_json_text, keys))
 
