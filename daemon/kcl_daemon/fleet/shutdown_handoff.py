@@ -125,7 +125,10 @@ class ShutdownHandoff:
             return
         if self._renewal_wait_s() > 0.0:
             doubtful = frozenset()
-        late = frozenset(filter(self._monitor.is_report_late, following))
+        # Who holds leases shows its life by renewing them, whatever the date of its report.
+        late = frozenset(
+            owner for owner in following if not self._reading[owner] and self._monitor.is_report_late(owner)
+        )
         self._possible_owners = self._live_workers() - doubtful - late
 
     async def _may_receive(self, owner: WorkerId) -> bool:

@@ -305,6 +305,21 @@ def test_a_next_owner_without_leases_whose_report_is_late_gets_none() -> None:
     play(scene)
 
 
+def test_a_next_owner_that_renews_its_leases_gets_more_though_the_date_of_its_report_is_old() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        await stage.has_peers(A)
+        await stage.workers.update(report(A, now_s=stage.clock.wall_ms() // 1000 - 50))
+        async with anyio.create_task_group() as background:
+            background.start_soon(stage.live, A)
+            await stage.shutdown.begin_handoff()
+            background.cancel_scope.cancel()
+        await stage.gives_up()
+        assert await stage.mine() == {("a", None): 4}
+
+    play(scene)
+
+
 def test_with_less_time_than_a_renewal_takes_nobody_is_judged() -> None:
     async def scene(stage: Stage) -> None:
         await stage.begin()
