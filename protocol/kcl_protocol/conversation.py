@@ -6,7 +6,8 @@ A side may send in the states of its table, `DAEMON_TRANSITIONS` or `CHILD_TRANS
 2. The child finishes each action with exactly one status of its name before the next one. After a wrong name
    the two sides disagree, and nothing can repair that.
 3. Inside any action the child may ask for checkpoints, one at a time; then only the answer may follow. In
-   initialize and leaseLost the answer is an error.
+   initialize and leaseLost the answer is an error. While idle it may ask, too; then the next action can
+   come before the answer, which is the next message after it.
 4. `shutdownRequested` comes at most once, and no records follow it.
 5. `leaseLost` or `shardEnded` ends the shard, never both; nothing follows its status.
 6. Before KCL 2.0 both ends were called `shutdown`, with reason TERMINATE (shard end) or ZOMBIE (lease lost).
@@ -48,6 +49,7 @@ class State(StrEnum):
     INITIALIZING = "initializing"
     INITIALIZING_CHECKPOINT = "initializing_checkpoint"
     IDLE = "idle"
+    IDLE_CHECKPOINT = "idle_checkpoint"
     PROCESSING = "processing"
     PROCESSING_CHECKPOINT = "processing_checkpoint"
     STOPPING = "stopping"
@@ -96,12 +98,19 @@ _ENDS: Final = {
     MessageKind.SHARD_ENDED: State.ENDING_SHARD,
 }
 
+_BEGINS: Final = {
+    MessageKind.PROCESS_RECORDS: State.PROCESSING,
+    MessageKind.SHUTDOWN_REQUESTED: State.STOPPING,
+    **_ENDS,
+}
+
 DAEMON_TRANSITIONS: Final[TransitionTable] = {
     State.START: {MessageKind.INITIALIZE: State.INITIALIZING},
-    State.IDLE: {
-        MessageKind.PROCESS_RECORDS: State.PROCESSING,
-        MessageKind.SHUTDOWN_REQUESTED: State.STOPPING,
-        **_ENDS,
+    State.IDLE: _BEGINS,
+    # The request and the action crossed, or the daemon reads only inside actions, as the Java daemon does.
+    State.IDLE_CHECKPOINT: {
+        MessageKind.CHECKPOINT_ANSWER: State.IDLE,
+        **{kind: _checkpoint_in(action) for kind, action in _BEGINS.items()},
     },
     State.STOPPED: _ENDS,
     **{_checkpoint_in(action): {MessageKind.CHECKPOINT_ANSWER: action} for action in _ACTIONS},
@@ -109,8 +118,11 @@ DAEMON_TRANSITIONS: Final[TransitionTable] = {
 }
 
 CHILD_TRANSITIONS: Final[TransitionTable] = {
-    action: {MessageKind.CHECKPOINT_REQUEST: _checkpoint_in(action), MessageKind.STATUS: after}
-    for action, after in _ACTIONS.items()
+    State.IDLE: {MessageKind.CHECKPOINT_REQUEST: State.IDLE_CHECKPOINT},
+    **{
+        action: {MessageKind.CHECKPOINT_REQUEST: _checkpoint_in(action), MessageKind.STATUS: after}
+        for action, after in _ACTIONS.items()
+    },
 }
 
 TRANSITIONS: Final[Mapping[Role, TransitionTable]] = {
@@ -124,7 +136,7 @@ _MAY_CHECKPOINT: Final = frozenset(
     state
     for action in (State.PROCESSING, State.STOPPING, State.ENDING_SHARD)
     for state in (action, _checkpoint_in(action))
-)
+) | {State.IDLE_CHECKPOINT}
 
 _EXCERPT_CHARACTERS: Final = 80
 

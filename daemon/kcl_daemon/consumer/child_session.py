@@ -252,6 +252,7 @@ class ChildRun:
             log=self._log,
             metrics=ChildMetrics(meters, clock, lease_labels(self._held.lease)),
             on_checkpoint=self._checkpointer.answer,
+            on_early_request=self._stop_signal.wake,
         )
         reader = self._reader()
         self._progress.reading(reader)
@@ -358,6 +359,7 @@ class ChildRun:
     async def _deliver(self, connection: ChildConnection, reader: ShardReader) -> EndOfShard | None:
         """None after a stop request."""
         while True:
+            await connection.answer_early_requests()
             self._progress.waits_for_records()
             item = await self._stop_signal.interruptible(reader.next)
             if connection.silent:
@@ -400,6 +402,7 @@ class ChildRun:
                 raise await connection.exited("idle")
             if self._stop_signal.reason is not StopReason.NONE:
                 return None
+            await connection.answer_early_requests()
         self._progress.shard_ended()
         ended = shard_ended(self._settings.protocol)
         await connection.perform(ended, before_send=self._checkpointer.shard_ended)

@@ -114,7 +114,10 @@ _RECORDS: Final = ProcessRecords((), None)
 
 
 class ChildConnection:
-    """`pump` must run beside it, from start to end."""
+    """`pump` must run beside it, from start to end.
+
+    `on_early_request` is called for a message between two actions; `answer_early_requests` may then be called.
+    """
 
     def __init__(
         self,
@@ -125,6 +128,7 @@ class ChildConnection:
         log: Log,
         metrics: ChildMetrics,
         on_checkpoint: Callable[[CheckpointRequest], Awaitable[CheckpointAnswer]],
+        on_early_request: Callable[[], None] = lambda: None,
     ) -> None:
         self._child = child
         self._timeout_s = settings.timeout_s
@@ -133,6 +137,7 @@ class ChildConnection:
         self._log = log
         self._metrics = metrics
         self._on_checkpoint = on_checkpoint
+        self._on_early_request = on_early_request
         self._side = DaemonSide(accepts_logs=settings.log_messages)
         self._inbox: deque[ChildMessage] = deque()
         self._arrived = anyio.Event()
@@ -183,24 +188,23 @@ class ChildConnection:
 
     async def _begin(self, action: Action, before_send: Callable[[], None] | None) -> None:
         if self._inbox:
-            await self._answer_waiting_requests(action)
+            await self.answer_early_requests(action.action)
+        if self._inbox:
+            # Taken as the answer to this action, it would confirm records that the child never saw.
+            raise ChildBrokeProtocol(f"it sent {self._inbox[0]} before it was given {action.action}")
         if before_send is not None:
             before_send()
         self._metrics.begin()
 
-    async def _answer_waiting_requests(self, action: Action) -> None:
-        """Answer them now, as the Java daemon does in its next wait.
+    async def answer_early_requests(self, doing: str = "idle") -> None:
+        """Answer checkpoint requests made between two actions; raises as `perform`.
 
-        The answers go before the line of the action: a request without a position would else cover records
-        that the child has not seen.
+        At the latest before the line of the next action: a request without a position would else cover
+        records that the child has not seen.
         """
-        while self._inbox:
-            match self._inbox.popleft():
-                case CheckpointRequest() as request:
-                    await self._serve(request, action)
-                case Status() as status:
-                    # Taken as the answer to this action, it would confirm records that the child never saw.
-                    raise ChildBrokeProtocol(f"it sent {status} before it was given {action.action}")
+        while self._inbox and isinstance(request := self._inbox[0], CheckpointRequest):
+            self._inbox.popleft()
+            await self._serve(request, doing)
 
     async def _finish(self, action: Action) -> None:
         while True:
@@ -209,14 +213,14 @@ class ChildConnection:
                     self._received(status)
                     return
                 case CheckpointRequest() as request:
-                    await self._serve(request, action)
+                    await self._serve(request, action.action)
 
-    async def _serve(self, request: CheckpointRequest, action: Action) -> None:
+    async def _serve(self, request: CheckpointRequest, doing: str) -> None:
         if self._flooded:
             raise ChildBrokeProtocol(f"it sent more than {_INBOX_MESSAGES} messages without an answer to any")
         self._received(request)
         answer = await self._answer(request)
-        await self._send(self._side.send_data(answer), action.action)
+        await self._send(self._side.send_data(answer), doing)
 
     def _received(self, message: ChildMessage) -> None:
         try:
@@ -283,6 +287,8 @@ class ChildConnection:
                 case _ if len(self._inbox) < _INBOX_MESSAGES:
                     self._inbox.append(message)
                     self._arrived.set()
+                    if self._side.awaiting is None:
+                        self._on_early_request()
                 case _:
                     self._flooded = True
                     self._log_stray("more messages than were asked for", str(message))

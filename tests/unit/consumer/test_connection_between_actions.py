@@ -79,6 +79,19 @@ def test_a_flood_of_them_ends_the_conversation_as_some_could_not_be_kept() -> No
     talk(obedient, scene)
 
 
+def test_in_a_quiet_stream_it_is_stored_at_once() -> None:
+    """A client that answers before its records are done has no action in which it could ask."""
+    stage = Stage(failures=FailureSettings())
+    stage.children.kind = EarlyReader
+
+    async def scene() -> None:
+        stage.put(["one"])
+        await until(lambda: stage.seen == ["one"])
+        await until(lambda: stage.row["checkpoint"] == stage.numbers()[0], within_s=1)
+
+    perform(stage, scene)
+
+
 class Forgetful(EarlyReader):
     """Asks without a position, answers, and hangs at its second batch."""
 

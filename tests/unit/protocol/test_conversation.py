@@ -116,6 +116,23 @@ def test_a_checkpoint_may_be_asked_for_everywhere_but_not_succeed_everywhere(
 
 
 @each_role
+def test_between_two_actions_a_checkpoint_is_answered_before_or_after_the_next_one_begins(role: Role) -> None:
+    conversation = reported(role, *OPENING, BATCH, Status("processRecords"))
+    assert not conversation.may_checkpoint
+    say(conversation, role, ASK)
+    assert (conversation.state, conversation.may_checkpoint) == (State.IDLE_CHECKPOINT, True)
+    for message, state in (
+        (ANSWER, State.IDLE),
+        (ASK, State.IDLE_CHECKPOINT),
+        (BATCH, State.PROCESSING_CHECKPOINT),
+        (ANSWER, State.PROCESSING),
+    ):
+        say(conversation, role, message)
+        assert conversation.state is state
+    assert conversation.awaiting == "processRecords"
+
+
+@each_role
 def test_no_checkpoint_can_succeed_before_the_first_batch(role: Role) -> None:
     conversation = reported(role, INITIALIZE)
     assert not conversation.may_checkpoint
@@ -165,10 +182,14 @@ REFUSED: list[tuple[tuple[Message, ...], Message, str]] = [
         INITIALIZE,
         "daemon said initialize in state idle; expected processRecords or shutdownRequested or",
     ),
+    ((*OPENING, ASK), ASK, "child said checkpoint request in state idle_checkpoint; expected nothing until"),
+    ((*OPENING, ASK), Status("initialize"), "in state idle_checkpoint; expected nothing until the daemon"),
+    ((*OPENING, ASK, BATCH), Status("processRecords"), "in state processing_checkpoint; expected nothing"),
+    ((*OPENING, ASK, BATCH), BATCH, "in state processing_checkpoint; expected checkpoint answer"),
     (
-        OPENING,
+        (*OPENING, ShutdownRequested(), Status("shutdownRequested")),
         ASK,
-        "child said checkpoint request in state idle; expected nothing until the daemon has spoken",
+        "child said checkpoint request in state stopped",
     ),
     (OPENING, Status("initialize"), "child said status for 'initialize' in state idle"),
     (OPENING, Status(None), "child said status for None in state idle"),
@@ -237,9 +258,9 @@ def test_a_foreign_text_is_not_repeated_at_length() -> None:
     assert len(str(caught.value)) < 300
 
 
-def test_each_state_is_the_turn_of_one_side() -> None:
+def test_each_state_but_idle_is_the_turn_of_one_side() -> None:
     assert DAEMON_TRANSITIONS.keys() | CHILD_TRANSITIONS.keys() == set(State)
-    assert not DAEMON_TRANSITIONS.keys() & CHILD_TRANSITIONS.keys()
+    assert DAEMON_TRANSITIONS.keys() & CHILD_TRANSITIONS.keys() == {State.IDLE}
 
 
 def test_every_state_can_be_reached() -> None:
@@ -281,12 +302,13 @@ class Rules:
     def allow(self, message: Message) -> bool:
         if isinstance(message, CheckpointAnswer):
             return self.owes_answer
-        if self.owes_answer:
-            return False
+        if self.owes_answer:  # only an action that crosses a request made between two actions
+            begins = not isinstance(message, Status | CheckpointRequest)
+            return begins and not self.owes_status and self._may_begin(message)
         if isinstance(message, Status):
             return self.owes_status and message.response_for == self.actions[-1]
         if isinstance(message, CheckpointRequest):
-            return self.owes_status
+            return self.owes_status or (bool(self.actions) and self._may_begin(BATCH))
         return not self.owes_status and self._may_begin(message)
 
     def _may_begin(self, message: Message) -> bool:
