@@ -25,7 +25,7 @@ from kcl_daemon.aws.other_services import open_remote_dead_letters
 from kcl_daemon.aws.session import open_clients, unknown_regions
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import options_of
-from kcl_daemon.config.children import DeadLetterStore
+from kcl_daemon.config.children import DeadLetterStore, PoisonRecordPolicy
 from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.dead_letter_file import DeadLetterFile
@@ -67,7 +67,9 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             settings.child.command,
             log,
             clock,
-            options_of(settings.child),
+            options_of(
+                settings.child, finish_batches=settings.failures.poison is not PoisonRecordPolicy.RETRY
+            ),
             kept_open_by_guard=lambda: folder.lock_file,
         ) as children,
     ):

@@ -147,5 +147,15 @@ async def test_stderr_is_as_loud_as_the_settings_say_and_log_messages_are_offere
     assert said == [("error", "careful")]
 
 
+@pytest.mark.parametrize("holds", [False, True])
+async def test_a_child_is_told_that_its_batches_must_be_done(
+    holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KCL_FINISH_BATCHES", "inherited")
+    options = options_of(ChildSettings(("x",)), finish_batches=holds)
+    told = await output_of(options, "import os; print(os.environ.get('KCL_FINISH_BATCHES'))")
+    assert told == ("true" if holds else "None")
+
+
 async def test_log_messages_are_not_offered_unasked() -> None:
     assert await output_of(ChildOptions(), "import os; print(os.environ.get('KCL_LOG_MESSAGES'))") == "None"

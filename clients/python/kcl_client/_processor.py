@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from types import MappingProxyType
-from typing import ClassVar, Final, ParamSpec, TypeVar, cast
+from typing import ClassVar, Final, Literal, ParamSpec, TypeVar, cast
 
 from kcl_protocol import messages
 from kcl_protocol.messages import CheckpointRequest, RecordSchema, Scalar
@@ -287,27 +287,80 @@ class RecordProcessor(ABC):
         checkpointer.checkpoint()
 
 
-class AsyncRecordProcessor(ABC):
+class AsyncRecordProcessor:
     """As `RecordProcessor`, with coroutines on one asyncio event loop.
 
-    Tasks started in `initialize` run between messages too, and are cancelled when the process ends.
+    Implement `process_records`, or `process_record` to work on many records at once (see `run`). Tasks
+    started in `initialize` run between messages too, and are cancelled when the process ends.
     """
 
     checkpoint_at_shard_end: ClassVar[bool] = True
 
-    async def initialize(self, start: ShardStart) -> None:  # noqa: B027 - optional to override
+    async def initialize(self, start: ShardStart) -> None:
         """As `RecordProcessor.initialize`."""
 
-    @abstractmethod
     async def process_records(self, batch: Batch, checkpointer: AsyncCheckpointer) -> None:
         """As `RecordProcessor.process_records`."""
+        raise NotImplementedError
 
-    async def lease_lost(self) -> None:  # noqa: B027 - optional to override
+    async def process_record(self, record: Record) -> None:
+        """Called with each record, with up to `concurrency` of them at once. Once it returns, the record is done.
+
+        The client checkpoints by itself, never above a record that is not done. The checkpointer of
+        `shutdown_requested` follows that rule, too. When the lease is lost, running calls are cancelled.
+        """
+        raise NotImplementedError
+
+    async def lease_lost(self) -> None:
         """As `RecordProcessor.lease_lost`."""
 
-    async def shard_ended(self, checkpointer: AsyncCheckpointer) -> None:  # noqa: B027 - optional to override
+    async def shard_ended(self, checkpointer: AsyncCheckpointer) -> None:
         """As `RecordProcessor.shard_ended`."""
 
     async def shutdown_requested(self, checkpointer: AsyncCheckpointer) -> None:
         """As `RecordProcessor.shutdown_requested`."""
         await checkpointer.checkpoint()
+
+
+Order = Literal["key", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """As `kcl_client.run` explains. With `finish_batches` a batch is answered only when it is done."""
+
+    most: int = 1
+    order: Order = "key"
+    checkpoint_every_s: float = 10.0
+    max_outstanding: int = 10_000
+    max_outstanding_bytes: int = 64 * 1024 * 1024
+    finish_batches: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.most, self.max_outstanding, self.max_outstanding_bytes) < 1:
+            raise ValueError(f"concurrency and the limits of outstanding records must be at least 1: {self}")
+        if not self.checkpoint_every_s > 0:
+            raise ValueError(f"checkpoint_every_s must be above 0: {self.checkpoint_every_s}")
+        if self.order not in {"key", "none"}:
+            raise ValueError(f'order must be "key" or "none": {self.order!r}')
+
+
+def check_processor(processor: object, concurrency: int | None) -> None:
+    """TypeError if it cannot be run like this."""
+    if not isinstance(processor, RecordProcessor | AsyncRecordProcessor):
+        raise TypeError(
+            f"an instance of RecordProcessor or AsyncRecordProcessor is needed, not {processor!r}"
+        )
+    kind, single = type(processor), False
+    if isinstance(processor, AsyncRecordProcessor):
+        single = handles_single_records(processor)
+        if single == (kind.process_records is not AsyncRecordProcessor.process_records):
+            which = "both process_records and" if single else "neither process_records nor"
+            raise TypeError(f"{kind.__qualname__} defines {which} process_record; define one of them")
+    if concurrency is not None and not single:
+        needed = "an AsyncRecordProcessor with `async def process_record(self, record)`"
+        raise TypeError(f"concurrency needs {needed}; {kind.__qualname__} has none")
+
+
+def handles_single_records(processor: AsyncRecordProcessor) -> bool:
+    return type(processor).process_record is not AsyncRecordProcessor.process_record

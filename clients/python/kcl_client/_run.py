@@ -17,11 +17,13 @@ from io import TextIOWrapper
 from typing import Final
 
 from kcl_client._processor import (
-    AsyncCheckpointer,
     AsyncRecordProcessor,
     Checkpointer,
+    Concurrency,
+    Order,
     PlainRuntime,
     RecordProcessor,
+    check_processor,
     complete,
 )
 from kcl_client._session import READ_BYTES, ProcessorFailed, Session
@@ -29,6 +31,7 @@ from kcl_protocol.errors import ProtocolError
 
 _FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even if one of them is closed
 _CLOSED: Final = -1
+_FINISH_BATCHES: Final = "KCL_FINISH_BATCHES"
 
 
 class Pipes:
@@ -97,7 +100,19 @@ EXIT_PROTOCOL_ERROR: Final = 76
 """After a message that the protocol does not allow (EX_PROTOCOL of sysexits.h)."""
 
 
-def run(processor: RecordProcessor | AsyncRecordProcessor, *, max_line_bytes: int = sys.maxsize) -> None:
+_DEFAULTS: Final = Concurrency()
+
+
+def run(
+    processor: RecordProcessor | AsyncRecordProcessor,
+    *,
+    concurrency: int | None = None,
+    order: Order = _DEFAULTS.order,
+    checkpoint_every_s: float = _DEFAULTS.checkpoint_every_s,
+    max_outstanding: int = _DEFAULTS.max_outstanding,
+    max_outstanding_bytes: int = _DEFAULTS.max_outstanding_bytes,
+    max_line_bytes: int = sys.maxsize,
+) -> None:
     """Serve the daemon over stdin and stdout until it closes them; then return.
 
     From here on `print` and descriptor 1 go to stderr, also for programs started by the processor, and stdin
@@ -106,25 +121,43 @@ def run(processor: RecordProcessor | AsyncRecordProcessor, *, max_line_bytes: in
     If the daemon goes away during an action, the action runs to its end; a checkpoint then raises
     CheckpointShutdown, no further method is called, and `run` returns.
 
+    With `process_record`, a batch is answered while its records still run. What is stored by itself, every
+    `checkpoint_every_s` seconds and at each end, is the position below which every record is done. If the
+    daemon goes away or the lease is lost, running records are cancelled.
+
     Args:
         processor: an instance of your class.
+        concurrency: how many records `process_record` works on at once; None is one. The other methods need
+            no more than one.
+        order: "key": records with the same partition key one after the other, in order. "none": no order.
+        checkpoint_every_s: seconds between checkpoints with `process_record`.
+        max_outstanding: with this many delivered records from the first unfinished one on, no further batch
+            is taken.
+        max_outstanding_bytes: the same for the data (base64) of unfinished records.
         max_line_bytes: longest line accepted from the daemon. A batch is one line: 14 MB for a full one, more
             for aggregated records.
 
     Raises:
         SystemExit: with `EXIT_USER_ERROR` after an exception in the processor: its traceback is on stderr,
             its action is not reported as done; with `EXIT_PROTOCOL_ERROR`; or the processor's own `sys.exit`.
-        TypeError: `processor` is not an instance of a processor class.
+        TypeError: `processor` is not an instance of a processor class, or `concurrency` is given and it has no
+            `process_record`.
+        ValueError: a number is too small.
     """
-    if not isinstance(processor, RecordProcessor | AsyncRecordProcessor):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
-        raise TypeError(
-            f"an instance of RecordProcessor or AsyncRecordProcessor is needed, not {processor!r}"
-        )
+    check_processor(processor, concurrency)
+    options = Concurrency(
+        1 if concurrency is None else concurrency,
+        order,
+        checkpoint_every_s,
+        max_outstanding,
+        max_outstanding_bytes,
+        os.environ.get(_FINISH_BATCHES) == "true",
+    )
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipes = take_over()
     if isinstance(processor, AsyncRecordProcessor):
-        code = _run_async(processor, pipes, max_line_bytes)
+        code = _run_async(processor, pipes, options, max_line_bytes)
     else:
         code = _run_plain(processor, pipes, max_line_bytes)
     if code:
@@ -137,13 +170,15 @@ def _run_plain(processor: RecordProcessor, pipes: Pipes, max_line_bytes: int) ->
     return complete(_exit_code(session.serve(), pipes))
 
 
-def _run_async(processor: AsyncRecordProcessor, pipes: Pipes, max_line_bytes: int) -> int:
-    from kcl_client import _asynchronous  # noqa: PLC0415 - asyncio costs more start-up time than all the rest
+def _run_async(
+    processor: AsyncRecordProcessor, pipes: Pipes, options: Concurrency, max_line_bytes: int
+) -> int:
+    from kcl_client import _asynchronous, _concurrent  # noqa: PLC0415 - asyncio costs more start-up time than all the rest
 
     async def main() -> int:
         read = partial(_asynchronous.read_when_ready, pipes.source)
         runtime = _asynchronous.AsyncRuntime(read, pipes.write)
-        session = Session(processor, AsyncCheckpointer, runtime, max_line_bytes=max_line_bytes)
+        session = _concurrent.session_of(processor, runtime, options, max_line_bytes=max_line_bytes)
         return await _exit_code(session.serve(), pipes)
 
     return _asynchronous.run_until_complete(main())

@@ -54,6 +54,12 @@ _WHOLE_SHARD: Final = (None, Sentinel.SHARD_END.value)
 _SHARD_ENDED_BEFORE_KCL_2: Final = "TERMINATE"
 
 
+def is_end_of_shard(action: Action) -> bool:
+    if isinstance(action, Shutdown):
+        return action.reason == _SHARD_ENDED_BEFORE_KCL_2
+    return isinstance(action, ShardEnded)
+
+
 class Processor(Protocol[C_contra]):
     """A `RecordProcessor` or an `AsyncRecordProcessor`; `C_contra` is its checkpointer."""
 
@@ -209,11 +215,9 @@ class Session(Generic[C]):
                 return call(processor.process_records, batch, self._checkpointer)
             case ShutdownRequested():
                 return call(processor.shutdown_requested, self._checkpointer)
-            case ShardEnded():
+            case ShardEnded() | Shutdown() if is_end_of_shard(action):
                 return self._end_shard()
-            case Shutdown(reason=reason) if reason == _SHARD_ENDED_BEFORE_KCL_2:
-                return self._end_shard()
-            case LeaseLost() | Shutdown():
+            case LeaseLost() | ShardEnded() | Shutdown():
                 return call(processor.lease_lost)
             case _:
                 assert_never(action)
@@ -239,22 +243,28 @@ class Session(Generic[C]):
         self._refuse_where_impossible()
         try:
             self._send(request)
-            answer = await self._receive()
+            return await self._receive_answer()
         except DaemonGone as error:
             self._daemon_gone = True
             raise CheckpointShutdown("the daemon has gone; whether this was stored is not known") from error
         except RemoteProtocolError as error:
             self._broken = error  # ends the session even if the processor swallows the error below
             raise CheckpointInvalidState(f"the daemon's answer is not understood: {error}") from error
+
+    async def _receive_answer(self) -> CheckpointAnswer:
+        answer = await self._receive()
         assert isinstance(answer, CheckpointAnswer), "the conversation lets nothing else pass here"
         return answer
+
+    def _may_ask(self) -> bool:
+        return self._side.may_checkpoint
 
     def _refuse_where_impossible(self) -> None:
         if self._daemon_gone:
             raise CheckpointShutdown("the daemon has gone; nothing can be stored any more")
         if self._lease_gone:
             raise CheckpointShutdown("the lease was lost; another worker has the shard")
-        if self._broken is not None or not self._side.may_checkpoint:
+        if self._broken is not None or not self._may_ask():
             raise CheckpointInvalidState(
                 "a checkpoint is possible only while process_records, shard_ended or shutdown_requested runs"
             )

@@ -14,11 +14,13 @@ from enum import Enum
 from typing import Final
 
 from kcl_client._processor import (
-    AsyncCheckpointer,
     AsyncRecordProcessor,
     Checkpointer,
+    Concurrency,
+    Order,
     PlainRuntime,
     RecordProcessor,
+    check_processor,
     complete,
 )
 from kcl_client._run import EXIT_USER_ERROR
@@ -195,6 +197,8 @@ def drive(
     batch_size: int = 100,
     ending: Ending = Ending.SHARD_ENDED,
     checkpoint_errors: Sequence[CheckpointOutcome] = (),
+    concurrency: int | None = None,
+    order: Order = "key",
 ) -> Report:
     """Run a processor over records, from `initialize` to the end of the connection.
 
@@ -207,15 +211,19 @@ def drive(
         ending: what happens after the last batch.
         checkpoint_errors: answers to the first checkpoints: an error or its wire name; None stores, as for
             later ones.
+        concurrency: as for `run`.
+        order: as for `run`.
 
     Raises:
-        ValueError: `batch_size` is not positive.
+        TypeError, ValueError: as `run`; `batch_size` is not positive.
     """
+    check_processor(processor, concurrency)
+    options = Concurrency(1 if concurrency is None else concurrency, order)
     actions = _actions(shard_id, start, list(records), batch_size, ending)
     daemon = MemoryDaemon(actions, [_wire_name(outcome) for outcome in checkpoint_errors], start)
     backoffs_s: list[float] = []
     if isinstance(processor, AsyncRecordProcessor):
-        exit_code, exception = _run_async(processor, daemon, backoffs_s)
+        exit_code, exception = _run_async(processor, daemon, options, backoffs_s)
     else:
         runtime = PlainRuntime(daemon.read, daemon.write, backoffs_s.append)
         session = Session(processor, Checkpointer, runtime, max_line_bytes=sys.maxsize)
@@ -231,9 +239,9 @@ def drive(
 
 
 def _run_async(
-    processor: AsyncRecordProcessor, daemon: MemoryDaemon, backoffs_s: list[float]
+    processor: AsyncRecordProcessor, daemon: MemoryDaemon, options: Concurrency, backoffs_s: list[float]
 ) -> tuple[int, BaseException | None]:
-    from kcl_client import _asynchronous  # noqa: PLC0415 - asyncio costs more start-up time than all the rest
+    from kcl_client import _asynchronous, _concurrent  # noqa: PLC0415 - asyncio costs more start-up time than all the rest
 
     async def read() -> bytes:
         await _asynchronous.pause()
@@ -245,7 +253,7 @@ def _run_async(
 
     async def main() -> tuple[int, BaseException | None]:
         runtime = _asynchronous.AsyncRuntime(read, daemon.write, note)
-        session = Session(processor, AsyncCheckpointer, runtime, max_line_bytes=sys.maxsize)
+        session = _concurrent.session_of(processor, runtime, options, max_line_bytes=sys.maxsize)
         return await _outcome(session.serve())
 
     return _asynchronous.run_until_complete(main())

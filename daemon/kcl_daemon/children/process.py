@@ -23,6 +23,7 @@ from anyio.lowlevel import checkpoint
 from kcl_daemon.children.guard import Guard
 from kcl_daemon.children.pipes import PipeReader, PipeWriter, StderrPassThrough
 from kcl_daemon.children.start import (
+    FINISH_BATCHES,
     LOG_MESSAGES,
     SAME_AS_DAEMON,
     SHARD_ID,
@@ -286,8 +287,8 @@ class ProcessChildren:
         return child
 
     def _environment(self, shard_id: ShardId, stream: StreamRef | None) -> dict[str, str]:
-        variables = {LOG_MESSAGES: "true"} if self._options.log_messages else {}
-        return variables | _environment(shard_id, stream)
+        said = {LOG_MESSAGES: self._options.log_messages, FINISH_BATCHES: self._options.finish_batches}
+        return {name: "true" for name, holds in said.items() if holds} | _environment(shard_id, stream)
 
     async def _supervise(self, child: ProcessChild) -> None:
         """Shielded from cancellation: `aclose` waits for the reaping done here."""

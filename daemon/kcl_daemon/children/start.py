@@ -44,7 +44,7 @@ class ChildOptions:
     """How children are started.
 
     `account` None means the daemon's user; `limits` are pairs of RLIMIT_... and value; `log_messages` tells
-    the child that it may send `log` messages.
+    the child that it may send `log` messages, `finish_batches` that a batch must be done when it is answered.
     """
 
     account: ChildAccount | None = None
@@ -52,12 +52,13 @@ class ChildOptions:
     inherit_credentials: bool = True
     stderr_level: LogLevel = "info"
     log_messages: bool = False
+    finish_batches: bool = False
 
 
 SAME_AS_DAEMON: Final = ChildOptions()
 
 
-def options_of(settings: ChildSettings) -> ChildOptions:
+def options_of(settings: ChildSettings, *, finish_batches: bool = False) -> ChildOptions:
     """ChildStartFailed for an unknown or forbidden user, or if this system has no such limits."""
     wanted = (
         (resource.RLIMIT_AS, settings.memory_limit_bytes),
@@ -74,6 +75,7 @@ def options_of(settings: ChildSettings) -> ChildOptions:
         inherit_credentials=settings.inherit_credentials,
         stderr_level=settings.stderr_level,
         log_messages=settings.log_messages,
+        finish_batches=finish_batches,
     )
 
 
@@ -165,6 +167,7 @@ STREAM_NAME: Final = "KCL_STREAM_NAME"
 STREAM_ARN: Final = "KCL_STREAM_ARN"
 SHARD_ID: Final = "KCL_SHARD_ID"
 LOG_MESSAGES: Final = "KCL_LOG_MESSAGES"
+FINISH_BATCHES: Final = "KCL_FINISH_BATCHES"
 # Without credentials, SDKs ask the instance metadata for those of its role.
 _NO_METADATA: Final = {"AWS_EC2_METADATA_DISABLED": "true"}
 
@@ -174,11 +177,12 @@ def environment_of(
 ) -> dict[str, str]:
     """The environment of a child: `inherited` (the daemon's), overridden by `more`.
 
-    The admin token and `KCL_LOG_MESSAGES` are never inherited. Without `credentials`, AWS credentials and
-    OTLP headers go too.
+    The admin token, `KCL_LOG_MESSAGES` and `KCL_FINISH_BATCHES` are never inherited. Without `credentials`, AWS
+    credentials and OTLP headers go too.
     """
+    ours = (LOG_MESSAGES, FINISH_BATCHES)
     kept = {
-        name: value for name, value in inherited.items() if name != LOG_MESSAGES and not _is_admin_token(name)
+        name: value for name, value in inherited.items() if name not in ours and not _is_admin_token(name)
     }
     if credentials:
         return {**kept, **more}

@@ -1,0 +1,88 @@
+"""Which records of a shard may be worked on now, and up to where all are done. No I/O, no clock.
+
+Positions and items are only kept and given back: any type will do, but no item is None.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class Entry(Generic[P, T]):
+    """One record; `item` is None once it is done, so that nothing keeps its payload."""
+
+    index: int
+    key: str
+    position: P
+    item: T | None
+    size_bytes: int
+    successor: Entry[P, T] | None = field(default=None, repr=False)
+
+
+class Window(Generic[P, T]):
+    """The records from the first unfinished one to the last delivered one, in the order of the shard.
+
+    At most `concurrency` are under way at once. With `by_key`, of each key only the first that is not done.
+
+    Attributes:
+        mark: the position up to and including which every record is done; None until there is one.
+        running: how many are under way.
+        waiting_bytes: of all records that are not done.
+    """
+
+    def __init__(self, *, concurrency: int, by_key: bool) -> None:
+        self.mark: P | None = None
+        self.running = 0
+        self.waiting_bytes = 0
+        self._concurrency = concurrency
+        self._by_key = by_key
+        self._entries: deque[Entry[P, T]] = deque()
+        self._last_of_key: dict[str, Entry[P, T]] = {}
+        self._ready: list[tuple[int, Entry[P, T]]] = []
+        self._added = 0
+
+    def __len__(self) -> int:
+        """All records above the mark, done or not."""
+        return len(self._entries)
+
+    def add(self, key: str, position: P, item: T, size_bytes: int) -> None:
+        """Positions come in the order of the shard."""
+        entry = Entry(self._added, key, position, item, size_bytes)
+        self._added += 1
+        self._entries.append(entry)
+        self.waiting_bytes += size_bytes
+        if self._by_key:
+            before = self._last_of_key.get(key)
+            self._last_of_key[key] = entry
+            if before is not None:
+                before.successor = entry
+                return
+        heappush(self._ready, (entry.index, entry))
+
+    def start(self) -> Entry[P, T] | None:
+        """The oldest record that may begin; None if there is none or enough are under way."""
+        if not self._ready or self.running >= self._concurrency:
+            return None
+        self.running += 1
+        return heappop(self._ready)[1]
+
+    def done(self, entry: Entry[P, T]) -> None:
+        """Call it once for an entry that `start` gave."""
+        self.running -= 1
+        self.waiting_bytes -= entry.size_bytes
+        entry.item = None
+        successor, entry.successor = entry.successor, None
+        if successor is not None:
+            heappush(self._ready, (successor.index, successor))
+        elif self._by_key:
+            del self._last_of_key[entry.key]
+        entries = self._entries
+        while entries and entries[0].item is None:
+            self.mark = entries.popleft().position
