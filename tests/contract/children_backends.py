@@ -11,8 +11,9 @@ from enum import Enum
 
 import pytest
 
+from kcl_daemon.children.start import ChildOptions
 from kcl_daemon.ports import Children
-from tests.process.children.support import children_of, command
+from tests.process.children.support import RecordingLog, children_of, command, preloaded
 
 
 class Program(Enum):
@@ -70,7 +71,23 @@ async def _processes_without_pidfd(program: Program) -> AsyncGenerator[Children]
             yield children
 
 
+_FORKED: dict[Program, tuple[str, ...]] = {
+    program: argv if program is Program.MISSING else preloaded(*argv[-2:])
+    for program, argv in _COMMANDS.items()
+}
+
+
+@asynccontextmanager
+async def _forked(program: Program) -> AsyncGenerator[Children]:
+    log = RecordingLog()
+    async with children_of(_FORKED[program], log, ChildOptions(preload=True)) as children:
+        yield children
+    expected = [] if program is Program.MISSING else ["child_template_started"]
+    assert [event for _, event, _ in log.recorded.last] == expected
+
+
 BACKENDS: list[ChildrenBackend] = [
     ChildrenBackend("processes", _processes),
     ChildrenBackend("processes_without_pidfd", _processes_without_pidfd),
+    ChildrenBackend("forked", _forked),
 ]

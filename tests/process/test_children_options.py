@@ -66,6 +66,8 @@ async def test_limits_are_refused_where_the_system_has_none(monkeypatch: pytest.
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(ChildStartFailed, match="on Linux only"):
         options_of(ChildSettings(("x",), processes_limit=10))
+    with pytest.raises(ChildStartFailed, match="childPreload works on Linux only"):
+        options_of(ChildSettings(("x",), preload=True))
 
 
 async def test_the_daemons_own_user_changes_nothing_for_one_that_is_not_root(

@@ -32,6 +32,7 @@ from kcl_protocol.errors import ProtocolError
 _FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even if one of them is closed
 _CLOSED: Final = -1
 _FINISH_BATCHES: Final = "KCL_FINISH_BATCHES"
+_PRELOAD_FD: Final = "KCL_PRELOAD_FD"
 
 
 class Pipes:
@@ -118,6 +119,9 @@ def run(
     From here on `print` and descriptor 1 go to stderr, also for programs started by the processor, and stdin
     is empty. Ctrl-C is ignored: the daemon handles it. Call it once in a process, from the main thread.
 
+    With `childPreload`, what was imported and made before is shared: `run` goes on in each child, forked from
+    one process. So make connections and threads in `initialize`.
+
     If the daemon goes away during an action, the action runs to its end; a checkpoint then raises
     CheckpointShutdown, no further method is called, and `run` returns.
 
@@ -155,6 +159,7 @@ def run(
     )
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _preload(processor)
     pipes = take_over()
     if isinstance(processor, AsyncRecordProcessor):
         code = _run_async(processor, pipes, options, max_line_bytes)
@@ -162,6 +167,18 @@ def run(
         code = _run_plain(processor, pipes, max_line_bytes)
     if code:
         raise SystemExit(code)
+
+
+def _preload(processor: RecordProcessor | AsyncRecordProcessor) -> None:
+    """Where the daemon asks for a template process, this is one: it returns in each child forked from it."""
+    connection = os.environ.pop(_PRELOAD_FD, None)
+    if connection is None:
+        return
+    from kcl_client._preload import serve  # noqa: PLC0415 - few programs need it
+
+    if isinstance(processor, AsyncRecordProcessor):
+        from kcl_client import _asynchronous  # noqa: F401, PLC0415 - imported once, not in each child
+    serve(int(connection))
 
 
 def _run_plain(processor: RecordProcessor, pipes: Pipes, max_line_bytes: int) -> int:

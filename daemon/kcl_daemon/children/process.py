@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from signal import Signals
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import anyio
 from anyio import CancelScope, CapacityLimiter, Event, create_task_group, to_thread
@@ -22,9 +21,11 @@ from anyio.lowlevel import checkpoint
 
 from kcl_daemon.children.guard import Guard
 from kcl_daemon.children.pipes import PipeReader, PipeWriter, StderrPassThrough
+from kcl_daemon.children.preload import Preload
 from kcl_daemon.children.start import (
     FINISH_BATCHES,
     LOG_MESSAGES,
+    PRELOAD_FD,
     SAME_AS_DAEMON,
     SHARD_ID,
     STREAM_ARN,
@@ -37,27 +38,29 @@ from kcl_daemon.errors import ChildExited
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Clock, Log, StreamRef
 
-# asyncio uses the same value if another process reaped the child (SIGCHLD ignored).
-_UNKNOWN_STATUS = 255
-
 
 class ProcessGroup:
     """The processes of one child; a process that calls `setsid` is out of reach.
 
-    `on_ended` is called after the whole group was killed, before the kernel can reuse its number.
+    `reap` and `pidfd` are those of StartedProcess. `on_ended` is called after the whole group was killed,
+    before the kernel can reuse its number.
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], log: Log, on_ended: Callable[[int], object] = lambda _: None
+        self,
+        pid: int,
+        reap: Callable[[], Awaitable[int]],
+        log: Log,
+        on_ended: Callable[[int], object] = lambda _: None,
+        pidfd: int | None = None,
     ) -> None:
-        self._process = process
+        self.pid: Final = pid
+        self._reap = reap
         self._log = log
         self._on_ended = on_ended
+        self._pidfd = pidfd
+        self._has_ended = False
         self._status: int | None = None
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def status(self) -> int | None:
@@ -71,11 +74,12 @@ class ProcessGroup:
         self._send(os.kill, number)
 
     def _send(self, send: Callable[[int, int], None], number: Signals) -> None:
-        if self._status is not None:
+        if self._has_ended:
             return
         try:
-            # Raises if the child was reaped elsewhere: its number may then belong to another process.
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if self._pidfd is None:
+                # Raises if the child was reaped elsewhere: its number may then belong to another process.
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             send(self.pid, number)
         except (ChildProcessError, ProcessLookupError):
             return
@@ -87,13 +91,13 @@ class ProcessGroup:
         await self._leader_ended()
         self.signal(signal.SIGKILL)
         self._on_ended(self.pid)
-        self._status = self._reap()
-        self._process.returncode = self._status  # else its finalizer warns and waits again
+        self._has_ended = True
+        self._status = await self._reap()
         return self._status
 
     async def _leader_ended(self) -> None:
         try:
-            pidfd = os.pidfd_open(self.pid)
+            pidfd = os.pidfd_open(self.pid) if self._pidfd is None else self._pidfd
         except OSError:
             await to_thread.run_sync(
                 _block_until_ended, self.pid, abandon_on_cancel=True, limiter=CapacityLimiter(1)
@@ -103,12 +107,6 @@ class ProcessGroup:
             await anyio.wait_readable(pidfd)
         finally:
             os.close(pidfd)
-
-    def _reap(self) -> int:
-        try:
-            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        except ChildProcessError:
-            return _UNKNOWN_STATUS
 
 
 def _block_until_ended(pid: int) -> None:
@@ -138,11 +136,11 @@ class ProcessChild:
         guard: Guard,
         on_closed: Callable[[ProcessChild], object],
     ) -> None:
-        self._log = log.bind(pid=started.process.pid)
+        self._log = log.bind(pid=started.pid)
         self._clock = clock
         self._on_closed = on_closed
-        guard.watch(started.process.pid)
-        self._group = ProcessGroup(started.process, self._log, guard.forget)
+        guard.watch(started.pid)
+        self._group = ProcessGroup(started.pid, started.reap, self._log, guard.forget, started.pidfd)
         self._stdin = PipeWriter(started.stdin)
         self._stdout = PipeReader(started.stdout)
         self._stderr_pipe = PipeReader(started.stderr)
@@ -232,12 +230,15 @@ class ProcessChildren:
     ) -> None:
         self._command = command
         self._options = options
+        said = {LOG_MESSAGES: options.log_messages, FINISH_BATCHES: options.finish_batches}
+        self._variables = {name: "true" for name, holds in said.items() if holds}
         self._guard = Guard(log, kept_open_by_guard)
         self._log = log
         self._clock = clock
         self._tasks: TaskGroup | None = None
         self._open: set[ProcessChild] = set()
         self._supervisors: set[CancelScope] = set()
+        self._preload = Preload(self._start_template, log, clock) if options.preload else None
 
     async def __aenter__(self) -> Self:
         self._tasks = create_task_group()
@@ -256,6 +257,8 @@ class ProcessChildren:
             async with create_task_group() as closing:
                 for child in self._open:
                     closing.start_soon(child.aclose)
+            if self._preload is not None:  # the last one: it reaps its children
+                await self._preload.aclose()
             await self._guard.aclose()
         # A process that survived SIGKILL is left to init.
         for supervisor_scope in self._supervisors:
@@ -273,22 +276,31 @@ class ProcessChildren:
         """
         # A start blocks the event loop for a moment.
         await checkpoint()
+        environment = self._variables | _environment(shard_id, stream)
+        started = None if self._preload is None else await self._preload.fork(environment)
+        child = self._supervised(
+            started or spawn(self._command, self._options, environment),
+            self._log.bind(**({} if stream is None else {"stream": stream.name}), shard_id=shard_id),
+        )
+        self._open.add(child)
+        return child
+
+    def _start_template(self, fd: int) -> ProcessChild:
+        environment = self._variables | {PRELOAD_FD: str(fd)}
+        return self._supervised(spawn(self._command, self._options, environment, fd), self._log)
+
+    def _supervised(self, started: StartedProcess, log: Log) -> ProcessChild:
         assert self._tasks is not None, "children are started inside `async with`"
         child = ProcessChild(
-            spawn(self._command, self._options, self._environment(shard_id, stream)),
-            self._log.bind(**({} if stream is None else {"stream": stream.name}), shard_id=shard_id),
+            started,
+            log,
             self._clock,
             options=self._options,
             guard=self._guard,
             on_closed=self._open.discard,
         )
-        self._open.add(child)
         self._tasks.start_soon(self._supervise, child)
         return child
-
-    def _environment(self, shard_id: ShardId, stream: StreamRef | None) -> dict[str, str]:
-        said = {LOG_MESSAGES: self._options.log_messages, FINISH_BATCHES: self._options.finish_batches}
-        return {name: "true" for name, holds in said.items() if holds} | _environment(shard_id, stream)
 
     async def _supervise(self, child: ProcessChild) -> None:
         """Shielded from cancellation: `aclose` waits for the reaping done here."""

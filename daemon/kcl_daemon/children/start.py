@@ -14,9 +14,10 @@ import resource
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, cast
@@ -44,7 +45,8 @@ class ChildOptions:
     """How children are started.
 
     `account` None means the daemon's user; `limits` are pairs of RLIMIT_... and value; `log_messages` tells
-    the child that it may send `log` messages, `finish_batches` that a batch must be done when it is answered.
+    the child that it may send `log` messages, `finish_batches` that a batch must be done when it is answered;
+    `preload`: children are forked from a template.
     """
 
     account: ChildAccount | None = None
@@ -53,6 +55,7 @@ class ChildOptions:
     stderr_level: LogLevel = "info"
     log_messages: bool = False
     finish_batches: bool = False
+    preload: bool = False
 
 
 SAME_AS_DAEMON: Final = ChildOptions()
@@ -68,6 +71,8 @@ def options_of(settings: ChildSettings, *, finish_batches: bool = False) -> Chil
     limits = tuple((kind, most) for kind, most in wanted if most is not None)
     if limits and sys.platform != "linux":
         raise ChildStartFailed("children can be limited on Linux only; remove the lines child...Limit")
+    if settings.preload and sys.platform != "linux":
+        raise ChildStartFailed("childPreload works on Linux only; remove it")
     account = None if settings.user is None else account_of(settings.user)
     return ChildOptions(
         account,
@@ -76,6 +81,7 @@ def options_of(settings: ChildSettings, *, finish_batches: bool = False) -> Chil
         stderr_level=settings.stderr_level,
         log_messages=settings.log_messages,
         finish_batches=finish_batches,
+        preload=settings.preload,
     )
 
 
@@ -168,6 +174,7 @@ STREAM_ARN: Final = "KCL_STREAM_ARN"
 SHARD_ID: Final = "KCL_SHARD_ID"
 LOG_MESSAGES: Final = "KCL_LOG_MESSAGES"
 FINISH_BATCHES: Final = "KCL_FINISH_BATCHES"
+PRELOAD_FD: Final = "KCL_PRELOAD_FD"
 # Without credentials, SDKs ask the instance metadata for those of its role.
 _NO_METADATA: Final = {"AWS_EC2_METADATA_DISABLED": "true"}
 
@@ -177,21 +184,18 @@ def environment_of(
 ) -> dict[str, str]:
     """The environment of a child: `inherited` (the daemon's), overridden by `more`.
 
-    The admin token, `KCL_LOG_MESSAGES` and `KCL_FINISH_BATCHES` are never inherited. Without `credentials`, AWS
-    credentials and OTLP headers go too.
+    The admin token and our own `KCL_...` that only some children get are never inherited. Without `credentials`,
+    AWS credentials and OTLP headers go too.
     """
-    ours = (LOG_MESSAGES, FINISH_BATCHES)
-    kept = {
-        name: value for name, value in inherited.items() if name not in ours and not _is_admin_token(name)
-    }
+    kept = {name: value for name, value in inherited.items() if not _is_private(name)}
     if credentials:
         return {**kept, **more}
     kept = {name: value for name, value in kept.items() if not _gives_access(name)}
     return {**kept, **_NO_METADATA, **more}
 
 
-def _is_admin_token(name: str) -> bool:
-    return normal(name) == _ADMIN_TOKEN
+def _is_private(name: str) -> bool:
+    return name in {LOG_MESSAGES, FINISH_BATCHES, PRELOAD_FD} or normal(name) == _ADMIN_TOKEN
 
 
 def _gives_access(name: str) -> bool:
@@ -203,16 +207,24 @@ def _gives_access(name: str) -> bool:
 DEFAULT_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 _SHELL = "/bin/sh"
 _FIRST_LINE_BYTES = 256
+# asyncio uses the same value if another process reaped the child (SIGCHLD ignored).
+UNKNOWN_STATUS: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
 class StartedProcess:
-    """Our ends of the pipes are close-on-exec and still blocking."""
+    """Our ends of the pipes are close-on-exec and still blocking.
 
-    process: subprocess.Popen[bytes]
+    `reap` returns the exit code, negative for a signal, of a process that has ended. `pidfd` is there only if
+    another process forked it.
+    """
+
+    pid: int
     stdin: int
     stdout: int
     stderr: int
+    reap: Callable[[], Awaitable[int]]
+    pidfd: int | None = None
 
 
 def find_program(program: str) -> str:
@@ -237,8 +249,11 @@ def spawn(
     command: tuple[str, ...],
     options: ChildOptions = SAME_AS_DAEMON,
     environment: Mapping[str, str] = DEFAULT_OPTIONS,
+    template_fd: int | None = None,
 ) -> StartedProcess:
     """Start a program with its arguments, in the daemon's directory.
+
+    A template has `template_fd` open, and its stdout goes to stderr.
 
     This blocks the event loop: 0.2 ms with vfork. For another user it is a fork, longer the more memory the
     daemon has. ChildStartFailed names the reason; nothing is left behind.
@@ -246,32 +261,34 @@ def spawn(
     program = find_program(command[0] if command else "")
     try:
         try:
-            return _fork(command, program, options, environment)
+            return _fork(command, program, options, environment, template_fd)
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
             # Neither a binary nor a `#!` line: the JDK runs it as a shell script.
-            return _fork((_SHELL, program, *command[1:]), _SHELL, options, environment)
+            return _fork((_SHELL, program, *command[1:]), _SHELL, options, environment, template_fd)
     except (OSError, ValueError) as error:
         raise _cannot_start(program, _reason(error, program)) from error
 
 
 def _fork(
-    arguments: tuple[str, ...], executable: str, options: ChildOptions, environment: Mapping[str, str]
+    arguments: tuple[str, ...],
+    executable: str,
+    options: ChildOptions,
+    environment: Mapping[str, str],
+    template_fd: int | None,
 ) -> StartedProcess:
     account = options.account
     more = {**environment, **(account.environment if account is not None else {})}
-    with ExitStack() as theirs, ExitStack() as ours:
-        stdin_read, stdin_write = _pipe(theirs, ours)
-        stdout_read, stdout_write = _pipe(ours, theirs)
-        stderr_read, stderr_write = _pipe(ours, theirs)
+    with child_pipes() as (theirs, ours):
         process = subprocess.Popen(  # noqa: S603 - the operator's own program, no shell
             arguments,
             executable=executable,
-            stdin=stdin_read,
-            stdout=stdout_write,
-            stderr=stderr_write,
+            stdin=theirs[0],
+            stdout=theirs[1 if template_fd is None else 2],
+            stderr=theirs[2],
             close_fds=True,
+            pass_fds=() if template_fd is None else (template_fd,),
             start_new_session=True,
             user=None if account is None else account.uid,
             group=None if account is None else account.gid,
@@ -279,8 +296,28 @@ def _fork(
             env=environment_of(os.environ, more, credentials=options.inherit_credentials),
         )
         _limit(process, options)
+        return StartedProcess(process.pid, *ours, partial(reap, process))
+
+
+async def reap(process: subprocess.Popen[bytes]) -> int:
+    """Never pauses: the number of the process is free afterwards."""
+    try:
+        status = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])  # noqa: ASYNC222 - it has ended
+    except ChildProcessError:
+        status = UNKNOWN_STATUS
+    process.returncode = status  # else its finalizer warns and waits again
+    return status
+
+
+@contextmanager
+def child_pipes() -> Generator[tuple[tuple[int, int, int], tuple[int, int, int]]]:
+    """The child's ends of stdin, stdout and stderr, then ours; afterwards ours are open unless it raised."""
+    with ExitStack() as theirs, ExitStack() as ours:
+        stdin_read, stdin_write = _pipe(theirs, ours)
+        stdout_read, stdout_write = _pipe(ours, theirs)
+        stderr_read, stderr_write = _pipe(ours, theirs)
+        yield (stdin_read, stdout_write, stderr_write), (stdin_write, stdout_read, stderr_read)
         ours.pop_all()
-        return StartedProcess(process, stdin_write, stdout_read, stderr_read)
 
 
 def _limit(process: subprocess.Popen[bytes], options: ChildOptions) -> None:

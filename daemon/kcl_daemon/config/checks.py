@@ -364,6 +364,8 @@ def _listed(values: Values, name: str) -> tuple[ListedStream, ...]:
 
 
 def _spark(values: Values) -> _Found:
+    if "sparkPipeline" in values and values.get("childPreload"):
+        yield "childPreload", "children of a sparkPipeline cannot be forked from a template; remove this line"
     transport = values.get("sparkTransport")
     elsewhere = next((name for name in ("sparkRemote", "sparkMaster") if _is_elsewhere(values, name)), None)
     if "sparkRemote" in values:

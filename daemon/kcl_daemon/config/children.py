@@ -125,6 +125,11 @@ class ChildSettings:
     that are or lead to credentials and no headers for the metrics collector (`OTEL_EXPORTER_OTLP_HEADERS`),
     and their SDKs do not ask the instance for its role. Applies to Spark pipelines too, but not to sidecar
     containers. See [Security](security.md#children-and-credentials)."""
+    preload: bool = ours("childPreload", truth(), default=False)
+    """Whether one template process imports the program, and children are forked from it: each needs little
+    memory and starts at once. For programs that use `kcl_client` or the
+    [start protocol](protocol.md#preloading). Linux only. See
+    [Children that cost little](concurrency.md#children-that-cost-little)."""
     stderr_level: LogLevel = ours("childStderrLevel", choice(_LEVELS), "info", shown="INFO")
     """Level of the log events for a child's stderr (`child_stderr`). The Java daemon uses ERROR."""
     log_messages: bool = ours("childLogMessages", truth(), default=False)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +24,7 @@ import orjson
 
 from kcl_daemon.children.pipes import LineCutter, PipeReader, PipeWriter
 from kcl_daemon.children.process import ProcessGroup
-from kcl_daemon.children.start import environment_of
+from kcl_daemon.children.start import environment_of, reap
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError, KclError
 from kcl_daemon.ports import Clock, Log
@@ -101,7 +102,7 @@ class EngineProcess:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        self._group = ProcessGroup(process, log)
+        self._group = ProcessGroup(process.pid, partial(reap, process), log)
         self._stdin = PipeWriter(_taken(process.stdin))
         self._stdout = PipeReader(_taken(process.stdout))
         self._stderr = PipeReader(_taken(process.stderr))

@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 
 from kcl_daemon.children.process import ProcessChildren
+from kcl_daemon.children.start import SAME_AS_DAEMON, ChildOptions
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Child
 from kcl_daemon.system import SystemClock
@@ -24,6 +25,11 @@ PROGRAMS = Path(__file__).with_name("programs.py")
 def command(program: str, argument: str = "") -> tuple[str, ...]:
     """How to start one of `programs.py`."""
     return (sys.executable, "-I", "-S", str(PROGRAMS), program, argument)
+
+
+def preloaded(program: str, argument: str = "") -> tuple[str, ...]:
+    """The same program, for children that are forked from a template."""
+    return (sys.executable, "-m", "tests.process.children.preloaded", program, argument)
 
 
 @dataclass
@@ -65,9 +71,11 @@ class RecordingLog:
         self.recorded.last.append((level, event, {**self.bound, **fields}))
 
 
-def children_of(argv: tuple[str, ...], log: RecordingLog | None = None) -> ProcessChildren:
+def children_of(
+    argv: tuple[str, ...], log: RecordingLog | None = None, options: ChildOptions = SAME_AS_DAEMON
+) -> ProcessChildren:
     """The adapter under test."""
-    return ProcessChildren(argv, log or RecordingLog(), SystemClock())
+    return ProcessChildren(argv, log or RecordingLog(), SystemClock(), options)
 
 
 async def receive_line(child: Child) -> bytes:

@@ -36,6 +36,16 @@ def test_a_bad_pipeline_is_the_only_complaint() -> None:
     ]
 
 
+def test_children_of_a_pipeline_are_not_forked_from_a_template() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        read("sparkPipeline = a:b\nchildPreload = true\n")
+    assert str(raised.value) == (
+        "app.properties:4: childPreload = true: children of a sparkPipeline cannot be forked from a template; "
+        "remove this line"
+    )
+    read("sparkPipeline = a:b\nchildPreload = false\n")
+
+
 def test_settings_of_spark_are_passed_on_by_their_own_names() -> None:
     text = f"{FILE}sparkPipeline = a:b\nsparkConf.spark.ui.enabled = false\nsparkConf.spark.sql.x = a b \n"
     loaded = interpret(text.encode(), file="f", default_worker_id="w")
