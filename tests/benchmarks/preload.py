@@ -10,6 +10,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -17,7 +18,7 @@ from typing import Final
 
 import anyio
 
-from kcl_daemon.children.process import ProcessChildren
+from kcl_daemon.children.process import ProcessChild, ProcessChildren
 from kcl_daemon.children.start import ChildOptions
 from kcl_daemon.ports import Child
 from kcl_daemon.system import SystemClock
@@ -62,9 +63,7 @@ class Figures:
 
 def heavy() -> tuple[str, str, str]:
     """The name of the import, its line, and the work on a batch."""
-    try:
-        import pandas  # noqa: F401, PLC0415 - only whether it is there
-    except ImportError:
+    if find_spec("pandas") is None:
         return ("a stand-in for pandas", *STAND_IN)
     return ("pandas", *PANDAS)
 
@@ -82,7 +81,7 @@ async def answered(child: Child, message: bytes) -> None:
 
 
 async def measured(command: tuple[str, ...], count: int, options: ChildOptions) -> Figures:
-    log, started, took_s = RecordingLog(), list[Child](), list[float]()
+    log, started, took_s = RecordingLog(), list[ProcessChild](), list[float]()
     async with ProcessChildren(command, log, SystemClock(), options) as children:
         for _ in range(count):
             began_s = monotonic_s()

@@ -165,6 +165,7 @@ class _Template:
                 except OSError as error:
                     raise _TemplateLost(_ENDED) from error
                 return await self._receive(_ANSWER_S)
+        raise AssertionError("a shielded scope was cancelled")
 
     async def _receive(self, seconds: float) -> _Answer:
         with self._clock.move_on_after(seconds):

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[3]
 SAMPLES = {
     "childStderrLevel": "ERROR",
     "childLogMessages": "true",
+    "childPreload": "true",
     "executableName": "a b",
     "applicationName": "other",
     "streamName": "other",
