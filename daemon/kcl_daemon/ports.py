@@ -294,11 +294,21 @@ class Child(ChildPipes, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ChildLane:
+    """One of `count` children of a shard, from 0."""
+
+    number: int
+    count: int
+
+
 class Children(Protocol):
-    async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> Child:
+    async def start(
+        self, shard_id: ShardId, stream: StreamRef | None = None, lane: ChildLane | None = None
+    ) -> Child:
         """Start the program in its own session; ChildStartFailed if that is impossible.
 
-        `stream` None: there is only one.
+        `stream` None: there is only one. `lane` None: it is the only child of its shard.
         """
         ...
 

@@ -422,6 +422,7 @@ def _fields(message: Message) -> dict[str, object]:
                 fields["streamName"] = message.stream_name
             if message.stream_arn is not None:
                 fields["streamArn"] = message.stream_arn
+            fields |= {name: value for name, value in message.extra.items() if name not in fields}
         case CheckpointAnswer():
             fields["sequenceNumber"] = message.sequence_number
             fields["subSequenceNumber"] = message.sub_sequence_number

@@ -43,7 +43,7 @@ class Initialize:
     """First message to a child; the position is the lease's checkpoint, or a sentinel.
 
     `stream_name` and `stream_arn` are an extension, sent only if one daemon reads many streams. `extra` has all
-    scalar fields of a received line beside shard and position; it is not sent.
+    other scalar fields of a line; the daemon sends `lane` and `lanes` to the children of a shard with several.
     """
 
     action: ClassVar[str] = "initialize"

@@ -24,6 +24,7 @@ from kcl_daemon.children.pipes import PipeReader, PipeWriter, StderrPassThrough
 from kcl_daemon.children.preload import Preload
 from kcl_daemon.children.start import (
     FINISH_BATCHES,
+    LANE,
     LOG_MESSAGES,
     PRELOAD_FD,
     SAME_AS_DAEMON,
@@ -36,7 +37,7 @@ from kcl_daemon.children.start import (
 )
 from kcl_daemon.errors import ChildExited
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import Clock, Log, StreamRef
+from kcl_daemon.ports import ChildLane, Clock, Log, StreamRef
 
 
 class ProcessGroup:
@@ -268,19 +269,25 @@ class ProcessChildren:
         else:
             await tasks.__aexit__(kind, error, traceback)
 
-    async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> ProcessChild:
+    async def start(
+        self, shard_id: ShardId, stream: StreamRef | None = None, lane: ChildLane | None = None
+    ) -> ProcessChild:
         """Start the program for a shard; if this raises or is cancelled, nothing was started.
 
         With several streams the environment names stream and shard (`KCL_STREAM_NAME`, `KCL_STREAM_ARN`,
-        `KCL_SHARD_ID`).
+        `KCL_SHARD_ID`), with several children of a shard the lane (`KCL_LANE`).
         """
         # A start blocks the event loop for a moment.
         await checkpoint()
-        environment = self._variables | _environment(shard_id, stream)
+        environment = self._variables | _environment(shard_id, stream, lane)
         started = None if self._preload is None else await self._preload.fork(environment)
         child = self._supervised(
             started or spawn(self._command, self._options, environment),
-            self._log.bind(**({} if stream is None else {"stream": stream.name}), shard_id=shard_id),
+            self._log.bind(
+                **({} if stream is None else {"stream": stream.name}),
+                shard_id=shard_id,
+                **({} if lane is None else {"lane": lane.number}),
+            ),
         )
         self._open.add(child)
         return child
@@ -312,8 +319,9 @@ class ProcessChildren:
                 self._supervisors.discard(supervisor_scope)
 
 
-def _environment(shard_id: ShardId, stream: StreamRef | None) -> dict[str, str]:
+def _environment(shard_id: ShardId, stream: StreamRef | None, lane: ChildLane | None) -> dict[str, str]:
+    variables = {} if lane is None else {LANE: str(lane.number)}
     if stream is None:
-        return {}
+        return variables
     arn = {} if stream.arn is None else {STREAM_ARN: stream.arn}
-    return {STREAM_NAME: stream.name, **arn, SHARD_ID: shard_id}
+    return {STREAM_NAME: stream.name, **arn, SHARD_ID: shard_id, **variables}

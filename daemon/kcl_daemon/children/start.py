@@ -172,6 +172,7 @@ _ADMIN_TOKEN: Final = "kcladmintoken"  # noqa: S105 - the name of the variable
 STREAM_NAME: Final = "KCL_STREAM_NAME"
 STREAM_ARN: Final = "KCL_STREAM_ARN"
 SHARD_ID: Final = "KCL_SHARD_ID"
+LANE: Final = "KCL_LANE"
 LOG_MESSAGES: Final = "KCL_LOG_MESSAGES"
 FINISH_BATCHES: Final = "KCL_FINISH_BATCHES"
 PRELOAD_FD: Final = "KCL_PRELOAD_FD"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kcl_protocol import (
@@ -103,10 +105,12 @@ def test_a_child_refuses_a_line_beyond_its_limit_and_a_message_out_of_turn() -> 
         side.next_message()
 
 
-def test_further_scalars_of_a_start_are_kept_and_not_sent() -> None:
+def test_further_scalars_of_a_start_are_kept_and_sent_but_no_field_twice() -> None:
     side = child()
     side.receive_data(b'{"action":"initialize","shardId":"s","streamName":"o","n":3,"list":[1]}\n')
     start = side.next_message()
     assert isinstance(start, Initialize)
     assert start.extra == {"streamName": "o", "n": 3}
-    assert b'"n"' not in encode(start)
+    assert encode(start).count(b'"streamName":"o"') == encode(start).count(b'"n":3') == 1
+    named = replace(start, extra={**start.extra, "shardId": "other"})
+    assert b"other" not in encode(named)
