@@ -12,7 +12,7 @@ import anyio
 
 from kcl_daemon.errors import ChildExited, ChildStartFailed
 from kcl_daemon.leases.lease import ShardId, lease_key_of
-from kcl_daemon.ports import StreamRef
+from kcl_daemon.ports import ChildLane, StreamRef
 from kcl_protocol.codec import decode_daemon_line
 from kcl_protocol.conversation import LineFramer
 from kcl_protocol.errors import ProtocolError
@@ -142,6 +142,7 @@ class SimChild:
         self._script.close()
         self._close_stdout()
         self._drained.resolve(None)
+        self.identity.is_gone = True
         self._exited.resolve(status)
 
     def _arrived(self, line: bytes) -> None:
@@ -244,7 +245,9 @@ class SimChildren:
         self._running = [child for child in self._running if child.is_running]
         return self._running
 
-    async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> SimChild:
+    async def start(
+        self, shard_id: ShardId, stream: StreamRef | None = None, lane: ChildLane | None = None
+    ) -> SimChild:
         """Start a child; ChildStartFailed where the plan says so."""
         key = lease_key_of(None if stream is None else stream.identity, shard_id)
         self._life.ensure_alive()
@@ -252,10 +255,11 @@ class SimChildren:
         self._life.ensure_alive()
         if self._chance.happens(self._nursery.start_fails):
             raise ChildStartFailed("no such program")
+        number = None if lane is None else lane.number
         for child in self.running:
-            if child.identity.shard_id == key:
+            if (child.identity.shard_id, child.identity.lane) == (key, number):
                 report("second_child", f"{self._life.worker_id} starts a child beside {child.identity}")
-        return self._born(self._deliveries.started(key, self._life.worker_id))
+        return self._born(self._deliveries.started(key, self._life.worker_id, number))
 
     def _born(self, identity: Incarnation) -> SimChild:
         chance = self._chance.fork(f"child-{identity.number}")

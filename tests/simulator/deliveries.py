@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kcl_daemon.config.children import ConcurrencySettings
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.habits import is_poison
+from tests.simulator.lane_rules import LaneRules
 from tests.simulator.loop import now
 from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
@@ -43,6 +45,9 @@ class Incarnation:
         reported: position given with `initialize`; None: not yet.
         next_place: place in the shard of the record it must be given next; None where any may come first.
         largest: position of the last record it was given.
+        lane: which of several children of the shard; None: the only one.
+        places: of the records that it was given and has not checkpointed; only in a lane.
+        is_gone: its process has ended.
     """
 
     number: int
@@ -52,10 +57,14 @@ class Incarnation:
     reported: ExtendedSequenceNumber | None = None
     next_place: int | None = None
     largest: ExtendedSequenceNumber | None = None
+    lane: int | None = None
+    places: list[int] = field(default_factory=list[int])
+    is_gone: bool = False
     asked: list[ExtendedSequenceNumber] = field(default_factory=list[ExtendedSequenceNumber])
 
     def __str__(self) -> str:
-        return f"child {self.number} of {self.worker_id} for {self.shard_id}"
+        lane = "" if self.lane is None else f", lane {self.lane}"
+        return f"child {self.number} of {self.worker_id} for {self.shard_id}{lane}"
 
     @property
     def position(self) -> ExtendedSequenceNumber:
@@ -63,23 +72,33 @@ class Incarnation:
         return self.largest or self.reported or TRIM_HORIZON
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reached:
-    """How far the children of one worker have been given a shard.
+    """How far the children of one worker have been given a shard, by lane (None: there is one child).
 
     Args:
-        place: of the record that comes next.
+        places: of the record that comes next.
         at_s: virtual time at which it came so far.
+        done: how many records they have checkpointed; only with lanes.
     """
 
-    place: int
-    at_s: float
+    places: dict[int | None, int] = field(default_factory=dict[int | None, int])
+    at_s: dict[int | None, float] = field(default_factory=dict[int | None, float])
+    done: int = 0
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """Another one if it got on."""
+        return (self.done, *self.places.items())
 
 
 class Deliveries:
     """All children of a run; each method reports a violation where its rule is broken."""
 
-    def __init__(self, truth: Truth, rows: LeaseRows, trace: Trace) -> None:
+    def __init__(
+        self, truth: Truth, rows: LeaseRows, trace: Trace, concurrency: ConcurrencySettings | None = None
+    ) -> None:
+        self._lanes = LaneRules(truth, concurrency or ConcurrencySettings())
         self._truth = truth
         self._rows = rows
         self._trace = trace
@@ -93,14 +112,16 @@ class Deliveries:
         self.accepted = 0
         self.refused: dict[str, int] = {}
 
-    def started(self, shard_id: str, worker_id: str) -> Incarnation:
+    def started(self, shard_id: str, worker_id: str, lane: int | None = None) -> Incarnation:
         """A child was started."""
         if shard_id not in self._truth.shards:
             report(
                 "unknown_shard", f"{worker_id} started a child for {shard_id}, which the stream does not have"
             )
         self._children += 1
-        return Incarnation(self._children, shard_id, worker_id, now())
+        child = Incarnation(self._children, shard_id, worker_id, now(), lane=lane)
+        self._lanes.started(child)
+        return child
 
     def initialized(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It was told where it starts: never behind a record that nobody has finished with."""
@@ -112,7 +133,7 @@ class Deliveries:
             pass  # its row is deleted by hand or with its stream, perhaps just now: it was true a moment ago
         elif stored is None:
             report("no_lease", f"{child} started although there is no lease row")
-        elif position > stored:
+        elif position > stored and child.lane is None:
             report("started_ahead", f"{child} starts at {position}, the lease row says {stored}")
         if position == TRIM_HORIZON:
             child.next_place = 0
@@ -138,16 +159,16 @@ class Deliveries:
                 )
             if child.next_place is None:
                 shard.excuse_before(place)
-            expected = (
-                place
-                if child.next_place is None
-                else self._behind_set_aside(child.shard_id, child.next_place, place)
-            )
+            if not self._lanes.is_for(child, place):
+                report("wrong_lane", f"{child} was given {number}, whose key belongs to another")
+            expected = place if child.next_place is None else self._next_of(child, child.next_place, place)
+            if child.lane is not None:
+                child.places.append(place)
             if place > expected:
                 report(
                     "record_skipped", f"{child} was given {number} where {shard.numbers[expected]} comes next"
                 )
-            elif place < expected:
+            elif place < expected and self._lanes.keeps_order(child):
                 last = _position(records[index - 1]) if index else child.largest
                 report("out_of_order", f"{child} was given {number} again, after {last}")
             if record.data != shard.data[place]:
@@ -166,14 +187,16 @@ class Deliveries:
         shard = self._truth.shards[child.shard_id]
         if not shard.is_closed:
             report("ended_too_early", f"{child} was told that its shard has ended, which is open")
-        elif not shard.all_delivered:
+        elif child.lane is None and not shard.all_delivered:
             missing = shard.numbers[shard.first_missing]
             report(
                 "ended_too_early", f"{child} was told that its shard has ended before {missing} was delivered"
             )
-        elif child.next_place is not None and self._behind_set_aside(
-            child.shard_id, child.next_place, len(shard.numbers)
-        ) < len(shard.numbers):
+        elif (
+            child.next_place is not None
+            and self._lanes.keeps_order(child)
+            and self._next_of(child, child.next_place, len(shard.numbers)) < len(shard.numbers)
+        ):
             missing = shard.numbers[child.next_place]
             report(
                 "record_skipped", f"{child} was told that its shard has ended, {missing} comes next for it"
@@ -190,15 +213,18 @@ class Deliveries:
         if self.poison_every == 0 or not is_poison(record.data, self.poison_every):
             report("good_record_set_aside", f"{worker_id} set {number} of {shard_id} aside")
         self._set_aside.setdefault(shard_id, set()).add(place)
+        self._lanes.set_aside(shard_id, place)
         self._asked.setdefault((shard_id, worker_id), set()).add(_position(record))
         self.last_delivery_s[shard_id] = now()
         shard.delivered(place)
         self._trace.note(worker_id, "set_aside", f"{shard_id} {number}")
 
-    def _behind_set_aside(self, shard_id: str, place: int, limit: int) -> int:
-        """The first place from this one on that was not set aside, `limit` at most."""
-        aside = self._set_aside.get(shard_id, ())
-        while place < limit and place in aside:
+    def _next_of(self, child: Incarnation, place: int, limit: int) -> int:
+        """The first place from this one on that is for this child and was not set aside, `limit` at most."""
+        if not self._lanes.keeps_order(child):
+            return limit
+        aside = self._set_aside.get(child.shard_id, ())
+        while place < limit and (place in aside or not self._lanes.is_for(child, place)):
             place += 1
         return place
 
@@ -215,7 +241,12 @@ class Deliveries:
             return
         self.accepted += 1
         stored = self._rows.checkpoint_of(child.shard_id)
-        if stored is not None and stored < position and not self._rows.was_forgotten(child.shard_id):
+        if child.lane is not None:
+            self._lanes.done(child, position)
+            reached = self.reached.setdefault((child.worker_id, child.shard_id), Reached())
+            reached.done = self._lanes.done_of(child.shard_id)
+            reached.at_s[child.lane] = now()
+        elif stored is not None and stored < position and not self._rows.was_forgotten(child.shard_id):
             report(
                 "checkpoint_not_stored", f"{child} was told that {position} is stored, the row says {stored}"
             )
@@ -225,13 +256,15 @@ class Deliveries:
             )
 
     def was_asked(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
-        """Whether a child of this worker asked for this position of this shard."""
+        """Whether a child of this worker asked for this position of this shard; with lanes, whether all is done up to there."""
+        if self._lanes.are_used:
+            return self._lanes.is_mark(shard_id, worker_id, position)
         return position in self._asked.get((shard_id, worker_id), ())
 
     def _reach(self, child: Incarnation) -> None:
-        known = self.reached.get((child.worker_id, child.shard_id))
-        if child.next_place is not None and (known is None or child.next_place > known.place):
-            self.reached[child.worker_id, child.shard_id] = Reached(child.next_place, now())
+        reached = self.reached.setdefault((child.worker_id, child.shard_id), Reached())
+        if child.next_place is not None and child.next_place > reached.places.get(child.lane, -1):
+            reached.places[child.lane], reached.at_s[child.lane] = child.next_place, now()
 
     def _check_parents(self, child: Incarnation) -> None:
         for parent in self._truth.shards[child.shard_id].parents:

@@ -323,6 +323,7 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
         retrieval=plan.retrieval,
         shards=plan.shard_settings,
         failures=plan.failures,
+        concurrency=plan.concurrency,
         worker_id=worker_id,
         initial_position=InitialPosition(plan.start_at),
     )

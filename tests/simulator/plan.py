@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Final
 
 from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings, ShardSettings
-from kcl_daemon.config.children import FailureSettings
+from kcl_daemon.config.children import ConcurrencySettings, FailureSettings
 from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.config.streams import StreamsSettings
 from kcl_daemon.config.tables import TablesSettings
@@ -360,6 +360,8 @@ class Plan:
         java_epochs: a Java program has read many streams before, and stopped; of each of them, in turn, what it put into
             its lease keys.
         failures: settings of the workers.
+        concurrency: settings of the workers.
+        keys: how many partition keys the records have.
         java_names_entities: Java workers write what 3.5 writes into separate tables, else what 3.4 writes.
         java_reports_cpu: Java workers report CPU figures.
         child_stuck_s: how long a child may work without a new checkpoint; None: for ever.
@@ -404,6 +406,8 @@ class Plan:
     streams_settings: StreamsSettings = field(default_factory=StreamsSettings)
     java_epochs: tuple[Epoch, ...] = ()
     failures: FailureSettings = field(default_factory=FailureSettings)
+    concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
+    keys: int = 1 << 40
     java_names_entities: bool = False
     java_reports_cpu: bool = False
     child_stuck_s: float | None = None

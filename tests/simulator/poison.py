@@ -17,7 +17,7 @@ from tests.simulator.plan import Plan, Stop
 
 # Each of them takes a dozen children, one after the other.
 _BOUND_S: Final = 240.0
-_DEAD_LETTERS: Final = FailureSettings(
+DEAD_LETTERS: Final = FailureSettings(
     poison=PoisonRecordPolicy.DEADLETTER,
     dead_letters=DeadLetterDestination(DeadLetterStore.SQS, "https://queue"),
 )
@@ -38,5 +38,5 @@ def poison_records(draw: Draw) -> Plan:
         dynamodb=mixed_trouble(chance, worst=0.03),
         kinesis=mixed_trouble(chance, worst=0.03),
         nursery=Nursery(poison_every=chance.pick((200, 350, 1_000))),
-        failures=replace(_DEAD_LETTERS, poison_tries=chance.pick((1, 2, 3))),
+        failures=replace(DEAD_LETTERS, poison_tries=chance.pick((1, 2, 3))),
     )

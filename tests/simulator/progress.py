@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.progress.progress import ActiveLease, WaitReason
-from kcl_daemon.progress.watchdog import StallStatus, Watchdog, stall_limit_s, stall_status
+from kcl_daemon.progress.watchdog import Watchdog, stall_limit_s, stall_status
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.clock import SimClock
 from tests.simulator.deliveries import Deliveries
@@ -137,24 +137,27 @@ class ProgressRules:
         if self._rules.was_forgotten(watched.key):
             return  # somebody deleted the row; the worker is about to find out
         seen = stall_status(watched.progress, watchdog.limits, worker.clock.monotonic())
+        # A shard that waits for a lane waits for what that lane waits for.
+        slow = watched.progress.lanes.get(watched.progress.slow_lane)
+        who = slow.progress if seen.cause is WaitReason.LANE and slow is not None else watched.progress
+        cause = stall_status(who, watchdog.limits, worker.clock.monotonic()).cause
         reached = self._deliveries.reached.get((worker.worker_id, watched.key))
-        state = (reached, stored, shard.is_closed, self._child_leases(shard))
+        state = (reached and reached.state, stored, shard.is_closed, self._child_leases(shard))
         if before is None or before.watched is not watched or before.state != state:
             if before is None or before.watched is not watched:
                 # It is read anew from its checkpoint: that counts again.
                 self._deliveries.reached.pop((worker.worker_id, watched.key), None)
                 state = (None, stored, shard.is_closed, self._child_leases(shard))
-            standing = _Standing(watched, state, now(), seen.cause, now(), watched.progress.failures)
+            standing = _Standing(watched, state, now(), cause, now(), who.failures)
         else:
             standing = before
-            if standing.cause is WaitReason.PARENT is not seen.cause:
+            if standing.cause is WaitReason.PARENT is not cause:
                 standing.since_s = now()  # it did not have to get on before
-            failures = watched.progress.failures
             # A child that failed and was replaced between two looks began another wait.
-            if standing.cause is not seen.cause or standing.failures != failures:
-                standing.cause, standing.cause_since_s, standing.failures = seen.cause, now(), failures
+            if (standing.cause, standing.failures) != (cause, who.failures):
+                standing.cause, standing.cause_since_s, standing.failures = cause, now(), who.failures
         self._standing[worker.worker_id, watched.key] = standing
-        self._judge(worker, watchdog, shard, standing, seen)
+        self._judge(worker, watchdog, shard, standing, cause)
 
     def _child_leases(self, shard: ShardTruth) -> frozenset[str]:
         """The shards behind a finished one that have leases: at its end each one made is a step."""
@@ -178,10 +181,13 @@ class ProgressRules:
 
     def _got_on_s(self, worker_id: str, key: str) -> float | None:
         """When a lease last got on. Where children fail in turn, records that the next one was given are no progress."""
-        if self._trace.stall_causes[worker_id, key] == WaitReason.RESTART.value:
+        cause, lane = self._trace.stall_causes[worker_id, key]
+        if cause == WaitReason.RESTART.value:
             return self._rules.checkpointed_s.get(key)
         reached = self._deliveries.reached.get((worker_id, key))
-        return None if reached is None else reached.at_s
+        if reached is None:
+            return None
+        return max(reached.at_s.values(), default=None) if lane is None else reached.at_s.get(lane)
 
     def _has_work(self, shard: ShardTruth, stored: ExtendedSequenceNumber | None) -> bool:
         """Whether there is something to do in a shard, and everybody might know by now."""
@@ -193,28 +199,28 @@ class ProgressRules:
         return shard.is_closed
 
     def _judge(
-        self, worker: Looked, watchdog: Watchdog, shard: ShardTruth, standing: _Standing, seen: StallStatus
+        self, worker: Looked, watchdog: Watchdog, shard: ShardTruth, standing: _Standing, cause: WaitReason
     ) -> None:
         for_s, says_s = now() - standing.since_s, now() - standing.cause_since_s
-        what = f"{worker.worker_id} says of {shard.shard_id} that it waits for {seen.cause.value}"
-        if seen.cause is WaitReason.NOTHING_NEW:
+        what = f"{worker.worker_id} says of {shard.shard_id} that it waits for {cause.value}"
+        if cause is WaitReason.NOTHING_NEW:
             if says_s > watchdog.limits.answer_s + _SLACK_S and not shard.all_delivered:
                 number = shard.numbers[shard.first_missing]
                 written_s = shard.written_at_s[shard.first_missing]
                 if now() - written_s > watchdog.limits.answer_s + _SLACK_S:
                     report("false_nothing_new", f"{what}, but {number} comes next")
-        elif seen.cause is WaitReason.PARENT:
+        elif cause is WaitReason.PARENT:
             if self._waits_for_parent(shard):
                 standing.parents_finished_s = None
             elif standing.parents_finished_s is None:
                 standing.parents_finished_s = now()
             elif now() - standing.parents_finished_s > _UNNOTICED_S:
                 report("false_parent", f"{what}, but its parents are finished")
-        elif seen.cause is WaitReason.STREAM and says_s > _UNNOTICED_S:
+        elif cause is WaitReason.STREAM and says_s > _UNNOTICED_S:
             report("false_stream", f"{what}, but the stream is there")
-        limit_s = stall_limit_s(watchdog.limits, seen.cause)
+        limit_s = stall_limit_s(watchdog.limits, cause)
         is_one_wait = limit_s is not None and says_s > limit_s + _SLACK_S
-        if not is_one_wait and (for_s <= _ALL_IN_TURN_S or seen.cause is WaitReason.PARENT):
+        if not is_one_wait and (for_s <= _ALL_IN_TURN_S or cause is WaitReason.PARENT):
             return
         told_s = self._trace.stalls.get((worker.worker_id, LeaseKey(shard.shard_id)))
         if told_s is None or not watchdog.is_stalled(standing.watched):

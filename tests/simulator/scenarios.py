@@ -25,6 +25,7 @@ from tests.simulator.coordination import (
 )
 from tests.simulator.draws import Draw, Sizes, bad_children, cuts, mixed_trouble, reshards, short_iterators
 from tests.simulator.habits import Habits, Nursery, When
+from tests.simulator.lanes import lanes, lanes_poison, lanes_reshard
 from tests.simulator.life import Service
 from tests.simulator.many import foreign_epochs, many_streams, streams_by_hundreds
 from tests.simulator.mixed import mixed_fleet, mixed_fleet_later, mixed_fleet_troubled
@@ -330,6 +331,9 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         children_trouble,
         from_latest,
         poison_records,
+        lanes,
+        lanes_reshard,
+        lanes_poison,
         reshard,
         reshard_killed,
         bootstrap_killed,

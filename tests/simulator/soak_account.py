@@ -129,12 +129,12 @@ class SoakAccount(Deliveries):
         shard.stored = stored
         shard.stored_serial = shard.asked.get(stored, (shard.stored_serial, 0.0))[0]
 
-    def started(self, shard_id: str, worker_id: str) -> Incarnation:
+    def started(self, shard_id: str, worker_id: str, lane: int | None = None) -> Incarnation:
         """A child was started."""
         if shard_id not in self.shards:
             report("unknown_shard", f"{worker_id} started a child for {shard_id}")
         self.children += 1
-        return Incarnation(self.children, shard_id, worker_id, now())
+        return Incarnation(self.children, shard_id, worker_id, now(), lane=lane)
 
     def initialized(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It was told where it starts: at a checkpoint that is stored, and with that at a record that was delivered."""

@@ -28,6 +28,7 @@ class SimStream:
     Args:
         record_bytes: size of a record's data; 0: a few bytes.
         skew: 0: to shards as chance will have it; else evenly spread values to this power are the hashes.
+        keys: how many partition keys there are.
         name: its name.
         one_of_many: its shards are known by their lease keys.
         epoch: what stands in these keys; None: when the stream was created.
@@ -41,6 +42,7 @@ class SimStream:
         chance: Chance,
         record_bytes: int = 0,
         skew: float = 0.0,
+        keys: int = 1 << 40,
         name: str = STREAM_NAME,
         one_of_many: bool = False,
         epoch: int | None = None,
@@ -51,6 +53,7 @@ class SimStream:
         self._prefix = ""
         self._padding = b64encode(bytes(record_bytes)).decode()
         self._skew = skew
+        self._keys = keys
         self._model = model
         self._truth = truth
         self._chance = chance
@@ -149,12 +152,16 @@ class SimStream:
         for _ in range(count):
             self._written += 1
             data = self._padding or b64encode(f"record {self._written}".encode()).decode()
-            key = f"key-{self._chance.between(0, 1 << 40)}"
+            key = f"key-{self._chance.between(0, self._keys)}"
             entries.append({"Data": data, "PartitionKey": key, **self._explicit_hash()})
         answer = self._call("PutRecords", StreamName=self._name, Records=entries)
         for entry, written in zip(entries, _entries(answer, "Records"), strict=True):
             self._truth.record_written(
-                self._prefix + written["ShardId"], int(written["SequenceNumber"]), now(), entry["Data"]
+                self._prefix + written["ShardId"],
+                int(written["SequenceNumber"]),
+                now(),
+                entry["Data"],
+                entry["PartitionKey"],
             )
 
     def _explicit_hash(self) -> dict[str, str]:

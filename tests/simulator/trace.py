@@ -5,11 +5,13 @@ Owns the `Log` port of simulated workers. Knows nothing of what the events mean.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
+from kcl_daemon.progress.progress import WaitReason
 from tests.simulator.loop import now
 from tests.simulator.violation import report
 
@@ -37,7 +39,8 @@ class Trace:
         self.warnings: Counter[str] = Counter()
         self.stalls: dict[tuple[str, str], float] = {}
         """Virtual time of the last `shard_stalled` of each worker and shard."""
-        self.stall_causes: dict[tuple[str, str], str] = {}
+        self.stall_causes: dict[tuple[str, str], tuple[str, int | None]] = {}
+        """Its cause, and the lane that it named."""
 
     @property
     def digest(self) -> str:
@@ -59,9 +62,9 @@ class Trace:
             report(event, f"{who}: {bound | fields}")
         if level in {"warning", "error"}:
             self.warnings[f"{level} {event}"] += 1
-        if event == _STALLED:
+        if event == _STALLED and "lane" not in bound:  # the rules look at whole shards
             self.stalls[who, lease_name(bound)] = now()
-            self.stall_causes[who, lease_name(bound)] = str(fields["cause"])
+            self.stall_causes[who, lease_name(bound)] = _cause_of(fields)
         if self._write is not None:
             shown = " ".join(f"{name}={value}" for name, value in (bound | fields).items())
             self._write(f"{now():10.3f}  {who:<12} {level:<8} {event:<24} {shown}")
@@ -97,3 +100,12 @@ class TraceLog:
 
     def _log(self, level: str, event: str, fields: dict[str, object]) -> None:
         self._trace.log(self._who, level, event, bound=self._fields, fields=fields)
+
+
+def _cause_of(fields: dict[str, object]) -> tuple[str, int | None]:
+    cause, detail = str(fields["cause"]), str(fields["detail"])
+    lane = re.match(r"lane (\d+)", detail)
+    # A lane whose children fail gets on when it checkpoints, as a shard does.
+    if lane is not None and f"which waits for {WaitReason.RESTART.value}" in detail:
+        return WaitReason.RESTART.value, int(lane[1])
+    return cause, None if lane is None else int(lane[1])

@@ -18,6 +18,7 @@ class ShardTruth:
         numbers: sequence numbers of its records, in order.
         written_at_s: virtual time of each.
         data: payload of each, base64 text.
+        keys: partition key of each.
         index: place of each sequence number.
         is_closed: no more records come.
         deliveries: how often each record was given to a child.
@@ -31,6 +32,7 @@ class ShardTruth:
     numbers: list[int] = field(default_factory=list[int])
     written_at_s: list[float] = field(default_factory=list[float])
     data: list[str] = field(default_factory=list[str])
+    keys: list[str] = field(default_factory=list[str])
     index: dict[int, int] = field(default_factory=dict[int, int])
     is_closed: bool = False
     deliveries: list[int] = field(default_factory=list[int])
@@ -99,7 +101,7 @@ class Truth:
         """The shards of streams that are there."""
         return [shard for shard in self.shards.values() if shard.gone_s is None]
 
-    def record_written(self, shard_id: str, number: int, at_s: float, data: str) -> None:
+    def record_written(self, shard_id: str, number: int, at_s: float, data: str, key: str = "") -> None:
         """A record was accepted by the stream."""
         shard = self.shards[shard_id]
         assert not shard.numbers or number > shard.numbers[-1], (
@@ -109,6 +111,7 @@ class Truth:
         shard.numbers.append(number)
         shard.written_at_s.append(at_s)
         shard.data.append(data)
+        shard.keys.append(key)
         shard.deliveries.append(0)
         self.records += 1
 

@@ -97,13 +97,7 @@ class World:
         self.truth = Truth()
         model = KinesisModel(lambda: EPOCH_S + now(), plan.stream)
         producer = chance.fork("producer")
-        self.stream: SimStream | SimStreams = (
-            SimStreams(model, truth=self.truth, chance=producer, names=plan.streams, epochs=plan.java_epochs)
-            if plan.streams
-            else SimStream(
-                model, truth=self.truth, chance=producer, record_bytes=plan.record_bytes, skew=plan.skew
-            )
-        )
+        self.stream = _stream_of(plan, model, self.truth, producer)
         settings = worker_settings("nobody", plan)
         leases = MemoryTable(
             settings.lease_table,
@@ -127,7 +121,7 @@ class World:
         self.moves = TableMoveRules(
             self.tables, bakes_s=(plan.tables.deploy_bake_s, plan.tables.complete_bake_s)
         )
-        self.deliveries = Deliveries(self.truth, self.rules, trace)
+        self.deliveries = Deliveries(self.truth, self.rules, trace, plan.concurrency)
         self.rules.asked = self.deliveries
         self.deliveries.poison_every = plan.nursery.poison_every
         self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
@@ -481,3 +475,11 @@ def _shown(write: RowWrite) -> str:
 def _text(value: Value) -> str:
     """A value, the same in every process."""
     return "{" + ",".join(sorted(value)) + "}" if isinstance(value, frozenset) else str(value)
+
+
+def _stream_of(plan: Plan, model: KinesisModel, truth: Truth, chance: Chance) -> SimStream | SimStreams:
+    if plan.streams:
+        return SimStreams(model, truth=truth, chance=chance, names=plan.streams, epochs=plan.java_epochs)
+    return SimStream(
+        model, truth=truth, chance=chance, record_bytes=plan.record_bytes, skew=plan.skew, keys=plan.keys
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from kcl_daemon.config.children import ChildFailurePolicy, PoisonRecordPolicy
+from kcl_daemon.config.children import ChildFailurePolicy, LaneCounts, PoisonRecordPolicy
 from kcl_daemon.config.kinds import StreamArn, trimmed
 from kcl_daemon.config.metrics_and_page import LOOPBACK, MetricsLevel, is_loopback
 from kcl_daemon.config.properties import Notice, Problem, PropertyEntry
@@ -46,7 +46,13 @@ def check_together(
 ) -> tuple[list[Problem], list[Notice]]:
     """Corrects `values` that are too short, too long or impossible."""
     lines = {name: entry.line for name, entry in entries.items()}
-    found = (*_names(values, entries), *_streams(values), *_failures(values), *_spark(values))
+    found = (
+        *_names(values, entries),
+        *_streams(values),
+        *_failures(values),
+        *_spark(values),
+        *_lanes(values),
+    )
     problems = [
         *_heartbeat(values, lines),
         *_backoff(values, lines),
@@ -60,6 +66,7 @@ def check_together(
         *_arn(values, lines, environment),
         *_unused(values, lines),
         *_schemas(values, lines),
+        *_lane_notices(values, lines),
         *_java_differences(values, lines),
     ]
     return problems, notices
@@ -139,6 +146,18 @@ def _schemas(values: Values, lines: Lines) -> Iterator[Notice]:
     for name in lines:
         if name in {"schemaRegistryFailure", "AwsCredentialsProviderGlue"} or name.startswith("glueClient."):
             yield _no_effect(name, lines, "no schema registry is used; this needs schemaRegistry = DECODE")
+
+
+def _lane_counts(values: Values) -> LaneCounts:
+    counts = values.get("shardConcurrency", DEFAULTS.concurrency.lanes)
+    assert isinstance(counts, LaneCounts)
+    return counts
+
+
+def _lane_notices(values: Values, lines: Lines) -> Iterator[Notice]:
+    for name in ("shardOrder", "shardConcurrencyWindowBytes"):
+        if name in values and _lane_counts(values).most == 1:
+            yield _no_effect(name, lines, "each shard has one child; this needs shardConcurrency above 1")
 
 
 def _no_effect(name: str, lines: Lines, why: str) -> Notice:
@@ -383,6 +402,30 @@ def _spark(values: Values) -> _Found:
     if "://" in spool and transport != "shared" and elsewhere != "sparkRemote":
         yield "sparkSpoolDir", "a URI needs sparkTransport=shared"
     yield from _engines(values)
+
+
+def _lanes(values: Values) -> _Found:
+    counts, of_streams = _lane_counts(values), [name for name, _ in _lane_counts(values).of_streams]
+    if "sparkPipeline" in values and counts.most > 1:
+        yield (
+            "shardConcurrency",
+            "a sparkPipeline reads a shard with one child; Spark has its own concurrency; remove this line",
+        )
+    if not of_streams:
+        return
+    if "streamName" in values or "streamArn" in values:
+        yield (
+            "shardConcurrency",
+            f"this daemon reads one stream; give its number alone, without {of_streams[0]}=...",
+        )
+    elif "streamFilter" not in values:
+        known = {each.name for each in (*_listed(values, "streamNames"), *_listed(values, "streamArns"))}
+        for name in of_streams:
+            if name not in known:
+                yield (
+                    "shardConcurrency",
+                    f"{name} is not in streamNames or streamArns; correct or remove {name}=...",
+                )
 
 
 def _engines(values: Values) -> _Found:

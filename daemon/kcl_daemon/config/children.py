@@ -29,7 +29,9 @@ from kcl_daemon.config.kinds import (
     truth,
     whole_number,
 )
+from kcl_daemon.leases.lease import StreamIdentity
 from kcl_daemon.ports import LogLevel
+from kcl_daemon.records.lane_window import ShardOrder
 
 
 class ChildProtocol(Enum):
@@ -243,3 +245,61 @@ class FailureSettings:
     )
     """Where dead letters go: a file (JSON lines, readable by its owner only), an SQS queue or a Kinesis
     stream."""
+
+
+_LANES_MOST: Final = 64
+# Of the 48 MiB of records that a worker holds; the rest is for reading.
+_WINDOW_BYTES_MOST: Final = 24 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class LaneCounts:
+    """`of_streams` by stream name."""
+
+    default: int = 1
+    of_streams: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def most(self) -> int:
+        return max(self.default, *(count for _, count in self.of_streams), 1)
+
+
+def _lane_counts() -> ValueKind[LaneCounts]:
+    number = whole_number(1, _LANES_MOST, "children")
+
+    def read(text: str) -> LaneCounts:
+        first, *others = text.split(",")
+        of_streams = dict[str, int]()
+        for each in others:
+            stream, equals, count = each.partition("=")
+            if not equals or not _STREAM_NAME.fullmatch(trimmed(stream)):
+                raise InvalidValue(f"{trimmed(each)!r:.100} is not STREAM=N")
+            if trimmed(stream) in of_streams:
+                raise InvalidValue(f"{trimmed(stream)} is given twice")
+            of_streams[trimmed(stream)] = number.read(count)
+        return LaneCounts(number.read(first), tuple(of_streams.items()))
+
+    return ValueKind(read, f"{number.allowed}; then STREAM=N for other numbers, separated by commas")
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencySettings:
+    lanes: LaneCounts = ours("shardConcurrency", _lane_counts(), LaneCounts(), shown="1")
+    """How many children work on one shard at the same time ([concurrency](concurrency.md)). Each gets the
+    records of its partition keys, in order. With many streams a stream may have its own number:
+    `1, orders=16`."""
+    order: ShardOrder = ours("shardOrder", member(ShardOrder), ShardOrder.KEY)
+    """With `shardConcurrency` above 1: `KEY` gives all records of a partition key to the same child, in
+    order. `NONE` gives each record to the child with the fewest."""
+    window_bytes: int = ours(
+        "shardConcurrencyWindowBytes", whole_number(1024**2, _WINDOW_BYTES_MOST, "bytes"), 8 * 1024**2
+    )
+    """With `shardConcurrency` above 1: how many bytes of a shard's records are kept for its children at most,
+    until they have checkpointed them. They count against the 48 MiB that a worker holds of all its shards."""
+    remembers: bool = ours("shardConcurrencyRemembers", truth(), default=False)
+    """With `shardConcurrency` above 1 and `shardOrder` `KEY`: what each child has checkpointed beyond the checkpoint of the
+    shard is stored with each checkpoint and renewal (`daemonLanes`), so that little comes twice after the end of a worker."""
+
+    def lanes_of(self, stream: StreamIdentity | None) -> int:
+        name = None if stream is None else stream.name
+        return dict(self.lanes.of_streams).get(name or "", self.lanes.default)

@@ -60,6 +60,9 @@ class Loaded:
     def about_user(self, reason: str) -> ConfigurationError:
         return self._about("childUser", reason)
 
+    def about_lanes(self, reason: str) -> ConfigurationError:
+        return self._about("shardConcurrency", f"shardConcurrency: {reason}")
+
     def _about(self, name: str, reason: str) -> ConfigurationError:
         entry = self.entries.get(name)
         line, variable = (None, None) if entry is None else (entry.line, entry.variable)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kcl_daemon.config.balance import BalanceSettings, LeaseSettings, ShardSettings
-from kcl_daemon.config.children import ChildSettings, FailureSettings
+from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, FailureSettings
 from kcl_daemon.config.kinds import (
     Key,
     file,
@@ -94,6 +94,7 @@ class Settings:
     fan_out: FanOutSettings = field(default_factory=FanOutSettings)
     tables: TablesSettings = field(default_factory=TablesSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
+    concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
     failures: FailureSettings = field(default_factory=FailureSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     schemas: SchemaSettings = field(default_factory=SchemaSettings)
@@ -160,6 +161,7 @@ _ORDER: Final = (
     "fan_out",
     "retrieval",
     "child",
+    "concurrency",
     "failures",
     "metrics",
     "schemas",

@@ -35,7 +35,7 @@ from kcl_daemon.fleet.lease_renewer import HeldLease, lease_labels
 from kcl_daemon.leases.lease import Lease, ShardId, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, creation, lease_from_row
 from kcl_daemon.metrics import kcl as shard_metrics
-from kcl_daemon.ports import Child, Clock, Log, StreamRef
+from kcl_daemon.ports import Child, ChildLane, Clock, Log, StreamRef
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardReader, ShardSource, StartMemory
 from kcl_daemon.shards.lineage import ChildShard, awaited_parents, child_leases
@@ -196,6 +196,8 @@ class NoFinalCheckpoint(ChildError):
 
 
 class ChildRun:
+    """`lane` None: it is the only child of its shard."""
+
     def __init__(
         self,
         *,
@@ -205,6 +207,7 @@ class ChildRun:
         memory: StartMemory,
         log: Log,
         poison_search: PoisonSearch | None = None,
+        lane: ChildLane | None = None,
     ) -> None:
         self._parts = parts
         self._held = held
@@ -212,6 +215,7 @@ class ChildRun:
         self._stop_signal = stop_signal
         self._memory = memory
         self._poison_search = poison_search
+        self._lane = lane
         self._log = log
         self._settings = parts.settings.child
         self._stream = parts.streams.of(held.lease)
@@ -226,7 +230,9 @@ class ChildRun:
         if self._poison_search is not None:
             self._poison_search.begin()
         try:
-            child = await self._parts.children.start(self._held.lease.shard_id, self._stream_for_child)
+            child = await self._parts.children.start(
+                self._held.lease.shard_id, self._stream_for_child, self._lane
+            )
         except ChildStartFailed as failed:
             return Failed(failed, progressed=False)
         self._log = self._log.bind(pid=child.pid)
@@ -327,18 +333,20 @@ class ChildRun:
         )
         conversation.cancel()
 
+    def _initialize(self) -> Initialize:
+        start, stream_ref, lane = self._held.lease.checkpoint, self._stream_for_child, self._lane
+        return Initialize(
+            self._held.lease.shard_id,
+            start.sequence_number,
+            start.sub_sequence_number,
+            stream_name=None if stream_ref is None else stream_ref.name,
+            stream_arn=None if stream_ref is None else stream_ref.arn,
+            extra={} if lane is None else {"lane": lane.number, "lanes": lane.count},
+        )
+
     async def _converse(self, connection: ChildConnection, reader: ShardReader) -> ChildRunOutcome:
-        start, stream_ref = self._held.lease.checkpoint, self._stream_for_child
         try:
-            await connection.perform(
-                Initialize(
-                    self._held.lease.shard_id,
-                    start.sequence_number,
-                    start.sub_sequence_number,
-                    stream_name=None if stream_ref is None else stream_ref.name,
-                    stream_arn=None if stream_ref is None else stream_ref.arn,
-                )
-            )
+            await connection.perform(self._initialize())
             self._parts.startup_failures.started_once()
             end = await self._deliver(connection, reader)
             outcome = None if end is None else await self._end_shard(connection, end)

@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from kcl_daemon import errors
 from kcl_daemon.config.children import ChildProtocol, ChildSettings
+from kcl_daemon.consumer.context import ConsumerLeases
 from kcl_daemon.errors import (
     AwsError,
     ChildBrokeProtocol,
@@ -24,7 +25,7 @@ from kcl_daemon.errors import (
     TableNotFound,
     Throttled,
 )
-from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer
+from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.lease import CheckpointWindow
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.metrics.metric import Operation
@@ -319,7 +320,7 @@ class Checkpointer:
     `refused`: a checkpoint of the current batch failed through no fault of the child.
     """
 
-    def __init__(self, *, held: HeldLease, renewer: LeaseRenewer, log: Log) -> None:
+    def __init__(self, *, held: HeldLease, renewer: ConsumerLeases, log: Log) -> None:
         self._held = held
         self._renewer = renewer
         self._log = log

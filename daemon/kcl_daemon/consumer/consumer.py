@@ -1,118 +1,21 @@
-"""One held lease at work (KCL: ShardConsumer): waits for its parents, then keeps a child running.
-
-After a failure, `RestartPolicy` starts another child, releases the lease, or ends the daemon.
-"""
+"""One held lease at work (KCL: ShardConsumer): waits for its parents, then keeps a child running, or several (`lanes`)."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from kcl_daemon.config.children import ChildFailurePolicy, PoisonRecordPolicy
 from kcl_daemon.consumer.child_session import ChildRun, Failed, Finished, Stopped
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
-from kcl_daemon.consumer.poison import PoisonSearch, SearchProgress
-from kcl_daemon.errors import AwsError, ChildStartFailed
+from kcl_daemon.consumer.lanes import ShardLanes
+from kcl_daemon.consumer.restart_policy import RestartPolicy
+from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.fleet.streams import RECHECK_S, StreamState
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.leases.row import lease_from_row
-from kcl_daemon.ports import Log
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.retrieval.source import StartMemory
 from kcl_daemon.shards.lineage import unfinished_parents
-
-
-class RestartPolicy:
-    """`degraded`: release the lease because its children kept failing."""
-
-    def __init__(self, *, parts: ConsumerContext, held: HeldLease, stop_signal: StopSignal, log: Log) -> None:
-        self._parts = parts
-        self._held = held
-        self._stop_signal = stop_signal
-        self._log = log
-        self._settings = parts.settings.failures
-        self._failures = 0
-        self.degraded = False
-        self.poison_search: PoisonSearch | None = None
-        if self._settings.poison is not PoisonRecordPolicy.RETRY:
-            self.poison_search = PoisonSearch(parts=parts, held=held, stop_signal=stop_signal, log=log)
-
-    async def cool_down(self) -> None:
-        """Pause if this worker has just released the lease for its failures."""
-        rest = self._parts.degraded.rest(self._held.lease)
-        if rest is None:
-            return
-        failures, cooldown_s = rest
-        self._held.progress.continue_after(failures)
-        if cooldown_s:
-            self._log.info("shard_restart_delayed", for_s=round(cooldown_s, 1))
-            await self._pause(cooldown_s)
-
-    async def continue_after(self, failed: Failed) -> bool:
-        """False if no other child should start here."""
-        found = SearchProgress()
-        if self.poison_search is not None:
-            found = await self.poison_search.judge(failed.error, refused=failed.refused, stderr=failed.stderr)
-        if failed.progressed or found.progressed:
-            self._failures = 0
-        if not found.narrowed:
-            self._failures += 1
-        self._log_failure(failed)
-        self._report_failing_starts(failed)
-        if self._settings.policy is ChildFailurePolicy.EXIT:
-            self._parts.on_fatal(failed.error)
-            return False
-        if 0 < self._settings.failures_most <= self._failures and self._stop_signal.reason is StopReason.NONE:
-            self._release()
-            return False
-        await self._back_off(1 if found.narrowed else self._failures)
-        return True
-
-    def _log_failure(self, failed: Failed) -> None:
-        log_event = self._log.error if isinstance(failed.error, ChildStartFailed) else self._log.warning
-        log_event(
-            "child_failed",
-            error=str(failed.error),
-            failures=self._failures,
-            restart_from=str(self._held.lease.checkpoint),
-        )
-
-    def _report_failing_starts(self, failed: Failed) -> None:
-        count = self._parts.startup_failures.failed(self._held.key)
-        if count:
-            self._log.error(
-                "every_child_fails_at_start",
-                failures=count,
-                error=str(failed.error),
-                stderr=failed.stderr[-1] if failed.stderr else None,
-                advice="no child of this worker has answered `initialize` yet: read its stderr, and test the "
-                "program with `kcl-daemon run-child`. Other shards will have the same problem",
-            )
-
-    def _release(self) -> None:
-        self.degraded = True
-        self._parts.degraded.released(self._held.lease, self._held.progress.failure_history)
-        self._log.error(
-            "shard_degraded",
-            failures=self._failures,
-            checkpoint=str(self._held.lease.checkpoint),
-            rests_s=self._settings.degraded_ms / 1000,
-            advice="its children keep failing on this host, so the lease is released and other hosts are "
-            "preferred; read child_failed and child_stderr of this shard. If it fails everywhere, see "
-            "poisonRecordPolicy",
-        )
-
-    async def _back_off(self, failures: int) -> None:
-        """Doubles with each failure in a row; random, so that shards do not restart together."""
-        settings = self._parts.settings.child
-        most_ms = min(settings.backoff_first_ms * 2 ** min(failures - 1, 20), settings.backoff_most_ms)
-        await self._pause(most_ms / 1000 * self._parts.context.randomness.uniform(0.5, 1.0))
-
-    async def _pause(self, seconds: float) -> None:
-        self._held.progress.pauses(seconds)
-        with self._parts.context.clock.move_on_after(seconds):
-            await self._stop_signal.until_stop_requested()
-
 
 _STREAM_PAUSE_S: Final = 5.0
 # Deleting and creating a stream takes longer.
@@ -168,15 +71,7 @@ class ShardConsumer:
     async def _work(self) -> None:
         await self._restart_policy.cool_down()
         while await self._stream_found() and self._stop_signal.reason is StopReason.NONE:
-            child_run = ChildRun(
-                parts=self._parts,
-                held=self._held,
-                stop_signal=self._stop_signal,
-                memory=self._memory,
-                log=self._log,
-                poison_search=self._restart_policy.poison_search,
-            )
-            match await child_run.run():
+            match await self._child_run().run():
                 case Finished():
                     self._log.info("shard_finished")
                     self._parts.shard_finished.fire()
@@ -187,6 +82,26 @@ class ShardConsumer:
                     self._held.progress.failed(str(failed.error), failed.stderr)
                     if not await self._restart_policy.continue_after(failed):
                         return
+
+    def _child_run(self) -> ChildRun | ShardLanes:
+        parts, held, policy = self._parts, self._held, self._restart_policy
+        if parts.settings.concurrency.lanes_of(held.lease.stream) > 1:
+            return ShardLanes(
+                parts=parts,
+                held=held,
+                stop_signal=self._stop_signal,
+                memory=self._memory,
+                log=self._log,
+                restart_policy=policy,
+            )
+        return ChildRun(
+            parts=parts,
+            held=held,
+            stop_signal=self._stop_signal,
+            memory=self._memory,
+            log=self._log,
+            poison_search=policy.poison_search,
+        )
 
     async def _parents_finished(self) -> bool:
         """False if a stop comes first."""

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import anyio
 
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildError
 from kcl_daemon.fleet.context import Broadcast, WorkerContext
-from kcl_daemon.fleet.lease_renewer import LeaseRenewer
+from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.fleet.streams import StreamTracker
-from kcl_daemon.leases.lease import Lease, LeaseKey
-from kcl_daemon.ports import Children, Clock, DeadLetters, Kinesis, Table
+from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
+from kcl_daemon.ports import Children, Clock, DeadLetters, Kinesis, Log, Table
 from kcl_daemon.progress.progress import FailureHistory
-from kcl_daemon.retrieval.readers import ReaderFactory
+from kcl_daemon.retrieval.byte_budget import Reservation
+from kcl_daemon.retrieval.source import ShardReader, ShardSource
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 T = TypeVar("T")
@@ -41,6 +42,8 @@ class StopSignal:
         self._waiting: anyio.CancelScope | None = None
         self._requested = anyio.Event()
         self._woken = False
+        self.on_request: Callable[[], None] | None = None
+        """Called after each request that has an effect."""
 
     @property
     def reason(self) -> StopReason:
@@ -52,6 +55,8 @@ class StopSignal:
             self._reason = reason
             self._requested.set()
             self.wake()
+            if self.on_request is not None:
+                self.on_request()
 
     def wake(self) -> None:
         self._woken = True
@@ -138,6 +143,32 @@ class StartupFailures:
         return sum(self._failures.values())
 
 
+class ConsumerLeases(Protocol):
+    """What a consumer does with its lease: `LeaseRenewer`, or what stands for it in one lane of a shard."""
+
+    @property
+    def held(self) -> dict[LeaseKey, HeldLease]: ...
+
+    def holds(self, key: LeaseKey) -> bool: ...
+
+    @property
+    def keeps_finished(self) -> bool: ...
+
+    async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None: ...
+
+    async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None: ...
+
+    async def release_lease(self, held: HeldLease, *, degraded: bool = False) -> None: ...
+
+
+class Readers(Protocol):
+    def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader: ...
+
+    def reserve(self, shrink: Callable[[], None]) -> Reservation:
+        """For records that a consumer keeps: they count against the worker's limit. `shrink` as in `ByteBudget.take`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerContext:
     """Ports, settings and signals for consumers.
@@ -151,11 +182,11 @@ class ConsumerContext:
     context: WorkerContext
     settings: Settings
     streams: StreamTracker
-    renewer: LeaseRenewer
+    renewer: ConsumerLeases
     table: Table
     kinesis: Kinesis
     children: Children
-    readers: ReaderFactory
+    readers: Readers
     shard_finished: Broadcast
     on_leases_created: Callable[[], None]
     on_lease_written: Callable[[Lease, float], None]

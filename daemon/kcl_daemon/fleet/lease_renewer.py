@@ -6,7 +6,7 @@ monotonic clock, whatever DynamoDB answers.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -85,6 +85,7 @@ class HeldLease:
         on_change: called from the event loop on loss or a beginning handoff.
         announced: we began its handoff, and read on for a while.
         measured_s: monotonic time of the last stored throughput.
+        lanes: how far each of several children is done, to be stored with the lease; empty: nothing is.
     """
 
     lease: Lease
@@ -98,6 +99,7 @@ class HeldLease:
     on_change: Callable[[], None] = _ignore_change
     releasing: bool = False
     announced: bool = False
+    lanes: Callable[[], Sequence[ExtendedSequenceNumber]] = tuple
     writing: anyio.Lock = field(default_factory=_lock)
 
     @property
@@ -212,7 +214,11 @@ class LeaseRenewer:
         try:
             await self._write(
                 held,
-                lambda lease: lease_row.renewal(lease, self._measured(held)) if self._is_due(held) else None,
+                lambda lease: (
+                    lease_row.renewal(lease, self._measured(held), held.lanes())
+                    if self._is_due(held)
+                    else None
+                ),
             )
         except LeaseLost:
             pass  # _lose has logged it
@@ -235,7 +241,7 @@ class LeaseRenewer:
                 lambda lease: (
                     None
                     if position <= lease.checkpoint
-                    else lease_row.checkpoint(lease, position, self._measured(held))
+                    else lease_row.checkpoint(lease, position, self._measured(held), held.lanes())
                 ),
             )
 

@@ -82,6 +82,7 @@ class Lease:
         throughput_kbps: smoothed KiB per second, None until measured.
         degraded_by: the worker that released it because its children kept failing.
         stream_created_s: epoch seconds; None if not recorded, as on rows of Java programs.
+        lanes: how far each of several children of the shard is done, at `checkpoint` or beyond; empty: not recorded.
     """
 
     lease_key: LeaseKey
@@ -99,6 +100,7 @@ class Lease:
     stream: StreamIdentity | None = None
     degraded_by: WorkerId | None = None
     stream_created_s: int | None = None
+    lanes: tuple[ExtendedSequenceNumber, ...] = ()
 
     @property
     def shard_id(self) -> ShardId:

@@ -6,7 +6,7 @@ Python values stand for DynamoDB types: str = S, int and Decimal = N, bytes = B,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
@@ -105,6 +105,7 @@ _SHARD: Final = "shardId"
 # Our own attributes; KCL ignores and keeps them.
 _DEGRADED: Final = "daemonDegraded"
 _STREAM_CREATED: Final = "daemonStreamCreated"
+_LANES: Final = "daemonLanes"
 
 _SIX_PLACES: Final = Decimal("0.000001")
 _NO_SHARDS: Final = frozenset[ShardId]()
@@ -129,10 +130,11 @@ def is_multi_stream_row(row: Row) -> bool:
 def lease_from_row(row: Row) -> Lease:
     """Ignores unknown attributes; MalformedRowError for a missing or wrong one."""
     reader = _Reader(row)
+    counter, position = reader.integer(_COUNTER), reader.position(_CHECKPOINT, _CHECKPOINT_SUB)
     return Lease(
         lease_key=LeaseKey(reader.key),
-        lease_counter=reader.integer(_COUNTER),
-        checkpoint=reader.position(_CHECKPOINT, _CHECKPOINT_SUB),
+        lease_counter=counter,
+        checkpoint=position,
         lease_owner=reader.worker(OWNER),
         checkpoint_owner=reader.worker(_CHECKPOINT_OWNER),
         owner_switches_since_checkpoint=reader.integer(_SWITCHES, absent=0),
@@ -145,6 +147,7 @@ def lease_from_row(row: Row) -> Lease:
         stream=reader.stream() if _STREAM in row else None,
         degraded_by=reader.worker(_DEGRADED),
         stream_created_s=created if isinstance(created := row.get(_STREAM_CREATED), int) else None,
+        lanes=_lanes_from(row.get(_LANES), position) if _LANES in row else (),
     )
 
 
@@ -181,15 +184,24 @@ def creation(lease: Lease) -> tuple[Row, tuple[Condition, ...]]:
     return new_lease_row(lease), (Absent(KEY),)
 
 
-def renewal(lease: Lease, throughput_kbps: float | None) -> RowUpdate:
+def renewal(
+    lease: Lease, throughput_kbps: float | None, lanes: Sequence[ExtendedSequenceNumber] = ()
+) -> RowUpdate:
     """Refused when another process wrote the lease, or when a handoff began that we have not read yet."""
-    put: dict[str, Value] = {_COUNTER: lease.lease_counter + 1, **_throughput(throughput_kbps)}
+    put: dict[str, Value] = {
+        _COUNTER: lease.lease_counter + 1,
+        **_throughput(throughput_kbps),
+        **_lanes(lease.checkpoint, lanes),
+    }
     handoff: tuple[Condition, ...] = () if lease.checkpoint_owner else (Absent(_CHECKPOINT_OWNER),)
     return RowUpdate(lease.lease_key, put=put, require=(_counter_is(lease), *handoff))
 
 
 def checkpoint(
-    lease: Lease, position: ExtendedSequenceNumber, throughput_kbps: float | None = None
+    lease: Lease,
+    position: ExtendedSequenceNumber,
+    throughput_kbps: float | None = None,
+    lanes: Sequence[ExtendedSequenceNumber] = (),
 ) -> RowUpdate:
     """Store a checkpoint. As in KCL only the counter is the fence, so it succeeds during a handoff.
 
@@ -205,13 +217,14 @@ def checkpoint(
         **_hash_range(lease.hash_range),
         **_throughput(throughput_kbps),
         **_place(lease),
+        **_lanes(position, lanes),
     }
     if lease.child_shard_ids:
         put[_CHILDREN] = frozenset[str](lease.child_shard_ids)
     return RowUpdate(
         lease.lease_key,
         put=put,
-        remove=frozenset({_PENDING, _PENDING_SUB, _PENDING_STATE, *_no_longer_degraded(lease)}),
+        remove=frozenset({_PENDING, _PENDING_SUB, _PENDING_STATE, *_outdated(lease)} - put.keys()),
         require=(_counter_is(lease),),
     )
 
@@ -324,7 +337,7 @@ def reposition(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
         put={_SWITCHES: 0, **_position(_CHECKPOINT, _CHECKPOINT_SUB, position)},
         add={_COUNTER: 1},
         remove=frozenset(
-            {OWNER, _CHECKPOINT_OWNER, _PENDING, _PENDING_SUB, _PENDING_STATE, *_no_longer_degraded(lease)}
+            {OWNER, _CHECKPOINT_OWNER, _PENDING, _PENDING_SUB, _PENDING_STATE, *_outdated(lease)}
         ),
         require=if_unchanged(lease),
     )
@@ -334,8 +347,9 @@ def if_unchanged(lease: Lease) -> tuple[Condition, ...]:
     return (*_as_read(lease), _counter_is(lease))
 
 
-def _no_longer_degraded(lease: Lease) -> tuple[str, ...]:
-    return () if lease.degraded_by is None else (_DEGRADED,)
+def _outdated(lease: Lease) -> tuple[str, ...]:
+    """What another checkpoint makes untrue."""
+    return (*(() if lease.degraded_by is None else (_DEGRADED,)), *((_LANES,) if lease.lanes else ()))
 
 
 def _counter_is(lease: Lease) -> Condition:
@@ -368,6 +382,28 @@ def _throughput(kbps: float | None) -> dict[str, Value]:
     if kbps is None:
         return {}
     return {_THROUGHPUT: Decimal(str(kbps)).quantize(_SIX_PLACES, rounding=ROUND_HALF_UP)}
+
+
+def _lanes(mark: ExtendedSequenceNumber, lanes: Sequence[ExtendedSequenceNumber]) -> dict[str, Value]:
+    if not lanes or mark.is_shard_end:
+        return {}
+    return {_LANES: {"checkpoint": str(mark), "lanes": tuple(map(str, lanes))}}
+
+
+def _lanes_from(value: Value | None, mark: ExtendedSequenceNumber) -> tuple[ExtendedSequenceNumber, ...]:
+    """Nothing if the checkpoint is another one: a worker that has no lanes, or a person, has moved it."""
+    try:
+        match value:
+            case {"checkpoint": str(of), "lanes": tuple(lanes)} if _position_of(of) == mark:
+                return tuple(_position_of(str(lane)) for lane in lanes)
+    except ValueError:
+        pass  # it only saves repeats
+    return ()
+
+
+def _position_of(text: str) -> ExtendedSequenceNumber:
+    number, _, sub_number = text.partition("/")
+    return ExtendedSequenceNumber(number, int(sub_number or 0))
 
 
 def _position(name: str, sub_name: str, position: ExtendedSequenceNumber) -> dict[str, Value]:

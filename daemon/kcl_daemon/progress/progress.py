@@ -25,6 +25,7 @@ class WaitReason(Enum):
     PARENT = "parent"
     STREAM = "stream"
     LEASE = "lease"
+    LANE = "lane"
     NOTHING_NEW = "nothing new"
 
 
@@ -77,6 +78,27 @@ class ReaderInfo(Protocol):
         ...
 
 
+class LaneWindowInfo(Protocol):
+    """What a shard with several children keeps for them. Lanes are numbered from 0."""
+
+    @property
+    def lane_count(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def holds_mark(self) -> int | None:
+        """The lane that holds the stored checkpoint back; None: there is none."""
+        ...
+
+    def first_key_hash(self, lane: int) -> int | None: ...
+
+    def not_done(self, lane: int) -> tuple[int, int]:
+        """Records and bytes."""
+        ...
+
+
 _HEALTHY_AFTER_S: Final = 60.0
 
 
@@ -110,6 +132,11 @@ class LeaseProgress:
         oldest_undone_s: stream arrival of the oldest record in the child's batch; None: no records.
         next_try_s: when the next child starts; None: one runs, or none will.
         busy_since_s: since when the child works on its action without progress; None: idle.
+        lane: which of several children of a shard this is about; None: the shard.
+        lanes: of a shard with several children, those that were started.
+        slow_lane: the one it waits for, while `cause` is `LANE`.
+        window: None: the shard has one child.
+        held_back_s: since when the same record of a lane holds the checkpoint back; None: none does.
     """
 
     _monotonic: Callable[[], float]
@@ -125,6 +152,9 @@ class LeaseProgress:
     doing: str = ""
     failing_s: float = field(init=False)
     failure: str = ""
+    held_back_s: float | None = None
+    lane: int | None = None
+    lanes: dict[int, ActiveLease] = field(default_factory=dict[int, "ActiveLease"])
     last_fetch: LastFetch = field(default_factory=LastFetch)
     next_try_s: float | None = None
     oldest_undone_s: float | None = None
@@ -132,7 +162,9 @@ class LeaseProgress:
     refused: str | None = None
     refused_s: float = field(init=False)
     since_s: float = field(init=False)
+    slow_lane: int = 0
     stderr_tail: tuple[str, ...] = ()
+    window: LaneWindowInfo | None = None
     without_records_since_s: float = field(init=False)
     _end_conversation: Callable[[], None] = _no_conversation
     _failures: int = 0
@@ -182,6 +214,10 @@ class LeaseProgress:
     def starts(self) -> None:
         self.next_try_s = None
         self.waits(WaitReason.STARTING)
+
+    def waits_for_lane(self, number: int, detail: str) -> None:
+        self.slow_lane = number
+        self.waits(WaitReason.LANE, detail)
 
     def waits_for_records(self) -> None:
         if self.cause is not WaitReason.KINESIS:

@@ -31,6 +31,8 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
     WaitReason.STREAM: "the stream of this lease does not exist: was it deleted? `kcl-daemon leases` shows and removes "
     "leases",
     WaitReason.LEASE: "a lease handoff makes no progress: check the former child and the lease table",
+    WaitReason.LANE: "the other lanes cannot go on before this one: its child is slow, fails, or does not checkpoint; see what it "
+    "says, and shardConcurrencyWindowBytes",
     WaitReason.NOTHING_NEW: "nothing to do",
 }
 
@@ -114,7 +116,18 @@ class StallStatus:
 def stall_status(
     progress: LeaseProgress, limits: StallLimits, now_s: float, *, timeout_s: float = 0.0
 ) -> StallStatus:
-    """`timeout_s` is added to each limit."""
+    """`timeout_s` is added to each limit. A shard that waits for a lane stands still if that lane does."""
+    if progress.cause is WaitReason.LANE and progress.slow_lane in progress.lanes:
+        lane = stall_status(progress.lanes[progress.slow_lane].progress, limits, now_s, timeout_s=timeout_s)
+        words = (
+            f"lane {progress.slow_lane}",
+            progress.detail,
+            f"which waits for {lane.cause.value}",
+            lane.detail,
+        )
+        stalled_by = WaitReason.LANE if lane.stalled_by else None
+        detail = ", ".join(word for word in words if word)
+        return StallStatus(WaitReason.LANE, detail, lane.waits_s, now_s - progress.progressed_s, stalled_by)
     cause, detail, since_s = _waits_for(progress, limits, now_s, timeout_s)
     if progress.failures and cause is not WaitReason.RESTART:
         detail = f"{detail}; the last child failed: {progress.failure}".removeprefix("; ")
@@ -249,7 +262,7 @@ class Watchdog:
         self._renewal_late_s = _RENEWAL_LATE * failover_s
         self._clock = clock
         self._log = log
-        self._reports: dict[LeaseKey, tuple[ActiveLease, LastReport]] = {}
+        self._reports: dict[tuple[LeaseKey, int | None], tuple[ActiveLease, LastReport]] = {}
         self._rates: dict[LeaseKey, _Rate] = {}
         self._late_reported_s: float | None = None
         self._lags: deque[tuple[float, float]] = deque()
@@ -271,10 +284,14 @@ class Watchdog:
         for watched in shards:
             self._measure(watched, now_s)
             self._check(watched, now_s, timeout_s)
+            for lane in watched.progress.lanes.values():
+                # To have no records, or to be at the end before the others, is normal for a lane.
+                if lane.progress.cause not in {WaitReason.KINESIS, WaitReason.LEASE}:
+                    self._check(lane, now_s, timeout_s)
         self._check_renewals(shards, now_s)
 
     def is_stalled(self, watched: ActiveLease) -> bool:
-        last_report = self._reports.get(watched.key)
+        last_report = self._reports.get((watched.key, watched.progress.lane))
         return last_report is not None and last_report[0] is watched
 
     def bytes_per_s(self, key: LeaseKey) -> float:
@@ -285,19 +302,19 @@ class Watchdog:
 
     def _drop_released(self, shards: tuple[ActiveLease, ...]) -> None:
         up = {watched.key for watched in shards}
-        for known in (self._reports, self._rates):
-            for key in known.keys() - up:
-                del known[key]
+        self._rates = {key: rate for key, rate in self._rates.items() if key in up}
+        self._reports = {key: report for key, report in self._reports.items() if key[0] in up}
 
     def _check(self, watched: ActiveLease, now_s: float, timeout_s: float) -> None:
-        known = self._reports.get(watched.key)
+        key = watched.key, watched.progress.lane
+        known = self._reports.get(key)
         last_report = known[1] if known is not None and known[0] is watched else None
         status = stall_status(watched.progress, self.limits, now_s, timeout_s=timeout_s)
         last_report, report = next_report(status, last_report, now_s)
         if last_report is None:
-            self._reports.pop(watched.key, None)
+            self._reports.pop(key, None)
         else:
-            self._reports[watched.key] = (watched, last_report)
+            self._reports[key] = (watched, last_report)
         if report is not StallReport.NOTHING:
             self._log_report(report, watched, status)
         worked_s = child_stuck_s(watched.progress, self.limits, now_s, timeout_s=timeout_s)
@@ -331,9 +348,12 @@ class Watchdog:
     def _log_of(self, watched: ActiveLease) -> Log:
         lease = watched.lease
         named = {} if lease.stream is None else {"stream": str(lease.stream)}
-        child = watched.progress.child
+        child, lane = watched.progress.child, watched.progress.lane
         return self._log.bind(
-            **named, shard_id=lease.shard_id, **({} if child is None else {"pid": child.pid})
+            **named,
+            shard_id=lease.shard_id,
+            **({} if lane is None else {"lane": lane}),
+            **({} if child is None else {"pid": child.pid}),
         )
 
     def _measure(self, watched: ActiveLease, now_s: float) -> None:

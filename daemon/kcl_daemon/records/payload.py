@@ -293,6 +293,10 @@ def _without_defaults(record: SchemaRecord) -> RawRecord:
     )
 
 
+def key_text(record: AnyRecord) -> str:
+    return _text(record.partition_key)
+
+
 def line_bytes(record: AnyRecord) -> int:
     """Approximate, rather too high."""
     return len(record.data) + len(record.partition_key) + LINE_OVERHEAD_BYTES

@@ -29,6 +29,11 @@ class Reservation:
         self.size_bytes = size_bytes
         self.released = False
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for room."""
+        return self._budget.has_waiting
+
     def resize(self, size_bytes: int) -> None:
         """Never waits, even if this exceeds the budget."""
         if not self.released:
@@ -39,6 +44,7 @@ class Reservation:
         """A second call does nothing."""
         if not self.released:
             self.released = True
+            self._budget.forget(self)
             self._budget.change(-self.size_bytes)
 
 
@@ -61,10 +67,15 @@ class ByteBudget:
         self._max_bytes = max_bytes
         self._reserved_bytes = 0
         self._waiting: deque[_Waiter] = deque()
+        self._can_shrink: dict[Reservation, Callable[[], None]] = {}
 
     @property
     def reserved_bytes(self) -> int:
         return self._reserved_bytes
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
 
     async def acquire(
         self,
@@ -82,6 +93,8 @@ class ByteBudget:
         """
         if not self._waiting and self._fits(size_bytes, is_child_waiting=is_child_waiting()):
             return self.take(size_bytes)
+        for shrink in self._can_shrink.values():
+            shrink()
         waiter = _Waiter(size_bytes, is_child_waiting, 0 if holding is None else holding.size_bytes)
         self._waiting.append(waiter)
         self.wake()
@@ -100,10 +113,19 @@ class ByteBudget:
             raise
         return Reservation(self, size_bytes)
 
-    def take(self, size_bytes: int) -> Reservation:
-        """Reserve without waiting, even above the limit."""
+    def take(self, size_bytes: int, shrink: Callable[[], None] | None = None) -> Reservation:
+        """Reserve without waiting, even above the limit.
+
+        `shrink` is called, and may `resize` it, whenever somebody has to wait.
+        """
         self._reserved_bytes += size_bytes
-        return Reservation(self, size_bytes)
+        reservation = Reservation(self, size_bytes)
+        if shrink is not None:
+            self._can_shrink[reservation] = shrink
+        return reservation
+
+    def forget(self, reservation: Reservation) -> None:
+        self._can_shrink.pop(reservation, None)
 
     def change(self, difference_bytes: int) -> None:
         self._reserved_bytes += difference_bytes

@@ -5,7 +5,7 @@ Also times and counts each call (KCL: KinesisDataFetcher, PrefetchRecordsPublish
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Final
@@ -35,7 +35,7 @@ from kcl_daemon.ports import (
 )
 from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records.kpl import Deaggregator
-from kcl_daemon.retrieval.byte_budget import ByteBudget
+from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.fan_out import IMPOSSIBLE, ConsumerRegistration, FanOutReader
 from kcl_daemon.retrieval.polling import PollingReader, has_service_limits
 from kcl_daemon.retrieval.schemas import SchemaCache, ShardSchemaDecoder
@@ -142,6 +142,9 @@ class ReaderFactory:
     @property
     def reserved_bytes(self) -> int:
         return self._budget.reserved_bytes
+
+    def reserve(self, shrink: Callable[[], None]) -> Reservation:
+        return self._budget.take(0, shrink)
 
     def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:
         """Adds deaggregation, schema decoding and counts of skipped records to `source`."""

@@ -28,6 +28,8 @@ TOGETHER: Final = frozenset(
         "leaderHeartbeatMillis",
         "childRestartBackoffMillis",
         "childRestartBackoffMaxMillis",
+        "childPreload",
+        "shardConcurrency",
         "workerMetricsBillingMode",
         "coordinatorStateBillingMode",
         "expandEnvironment",

@@ -120,6 +120,10 @@ SAMPLES = {
     "metricsEnabledDimensions": "Operation, ShardId",
     "expandEnvironment": "true",
     "childProtocol": "kcl_1_8",
+    "shardConcurrency": "16",
+    "shardOrder": "none",
+    "shardConcurrencyWindowBytes": "2000000",
+    "shardConcurrencyRemembers": "true",
 }
 
 

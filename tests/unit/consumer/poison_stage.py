@@ -22,7 +22,7 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildStartFailed, InvalidRequest, Throttled
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.leases.row import RowUpdate, WriteResult
-from kcl_daemon.ports import StreamRef, Tables
+from kcl_daemon.ports import ChildLane, StreamRef, Tables
 from kcl_daemon.records.dead_letter import DeadLetter
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
@@ -169,19 +169,27 @@ class Readers:
     Attributes:
         kind: which children it starts.
         seen: the texts of the records that each child was done with.
+        lanes: of each child; None: it is the only one of its shard.
+        children: that it has started.
     """
 
     def __init__(self, ways: Ways) -> None:
+        self.lanes: list[ChildLane | None] = []
+        self.children: list[Reader] = []
         self.ways = ways
         self.kind = Reader
         self.seen: list[list[str]] = []
 
-    async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> Reader:
+    async def start(
+        self, shard_id: ShardId, stream: StreamRef | None = None, lane: ChildLane | None = None
+    ) -> Reader:
         await anyio.lowlevel.checkpoint()
         if not self.ways.starts:
             raise ChildStartFailed("no such program")
         self.seen.append([])
-        return self.kind(self.ways, self.seen[-1])
+        self.lanes.append(lane)
+        self.children.append(self.kind(self.ways, self.seen[-1]))
+        return self.children[-1]
 
 
 @dataclass
@@ -217,15 +225,15 @@ class Stage:
         """Kinesis itself."""
         return cast("dict[str, Any]", self.model.handle(operation, arguments))
 
-    def put(self, texts: Iterable[str]) -> None:
+    def put(self, texts: Iterable[str], key: str = "k\u00fc") -> None:
         """Write records."""
         for text in texts:
-            self.put_bytes(text.encode())
+            self.put_bytes(text.encode(), key)
 
-    def put_bytes(self, data: bytes) -> None:
+    def put_bytes(self, data: bytes, key: str = "k\u00fc") -> None:
         """Write one record."""
         text = b64encode(data).decode()
-        self.call("PutRecord", StreamName=STREAM, PartitionKey="k\u00fc", Data=text)
+        self.call("PutRecord", StreamName=STREAM, PartitionKey=key, Data=text)
 
     def numbers(self) -> list[str]:
         """The sequence numbers of all records of the first shard."""

@@ -7,16 +7,19 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from zlib import crc32
 
 import anyio
 import pytest
 
 from kcl_daemon.app import build
-from kcl_daemon.config.children import FailureSettings
+from kcl_daemon.config.children import ConcurrencySettings, FailureSettings, LaneCounts
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import NO_METERS, Meters, Statistic
+from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import ShardState
-from kcl_daemon.telemetry.snapshot import ShardView, Snapshots
+from kcl_daemon.records.lane_window import ShardOrder
+from kcl_daemon.telemetry.snapshot import LanesView, ShardView, Snapshots
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol import encode
 from kcl_protocol.messages import DaemonMessage, ProcessRecords, Status
@@ -396,3 +399,77 @@ def test_a_stray_line_says_which_answer_is_still_awaited() -> None:
 
     perform(stage, scene)
     assert stage.reported("child_stray_output")[0]["awaits"] == "status for initialize"
+
+
+# Each record goes to the lane with the fewest: the first to lane 0, the second to lane 1.
+TWO_LANES: Final = ConcurrencySettings(LaneCounts(2), ShardOrder.NONE, window_bytes=20_000)
+
+
+def lanes_of(stage: Seen) -> LanesView:
+    lanes = stage.shard.lanes
+    assert lanes is not None
+    return lanes
+
+
+def test_lanes_are_shown_when_they_start_and_the_one_that_hangs_with_its_key_and_since_when() -> None:
+    stage = Seen(Ways(hangs=True))
+
+    async def scene() -> None:
+        await anyio.sleep(10.0)
+        assert (lanes_of(stage).count, lanes_of(stage).lanes, lanes_of(stage).held_s) == (2, (), None)
+        stage.put(["poison", "fine"])
+        await anyio.sleep(100.0)
+        lanes = lanes_of(stage)
+        assert lanes.slowest == 0
+        assert lanes.held_s == pytest.approx(100.0, abs=2.0)
+        hangs, free = lanes.lanes
+        assert (hangs.number, hangs.records, hangs.cause) == (0, 1, WaitReason.CHILD)
+        assert (free.number, free.records, free.cause) == (1, 0, WaitReason.NOTHING_NEW)
+        assert hangs.kept_bytes == lanes.window_bytes > 0
+        assert lanes.key_hash == format(crc32("k\u00fc".encode()), "08x")
+        assert stage.shard.child is None
+        assert [child.pid for child in stage.shard.children] == [hangs.child.pid, free.child.pid]  # type: ignore[union-attr]
+        assert not stage.shard.stalled
+        assert (stage.shard.state, stage.shard.cause) == (ShardState.READING, WaitReason.CHILD)
+        assert stage.shard.detail == "lane 0: processRecords"
+        assert stage.shard.lag_s == pytest.approx(100.0, abs=2.0)
+        await anyio.sleep(300.0)
+        assert (stage.shard.stalled, stage.shard.state) == (True, ShardState.STALLED)
+        stage.ways.dies_at = lambda text: False
+
+    perform(stage, scene, concurrency=TWO_LANES)
+
+
+def test_a_full_window_is_what_the_shard_waits_for() -> None:
+    stage = Seen(Ways(hangs=True))
+
+    async def scene() -> None:
+        stage.put(["poison", *(f"{number}{'x' * 500}" for number in range(99))])
+        await anyio.sleep(100.0)
+        assert stage.shard.cause is WaitReason.LANE
+        assert stage.shard.detail.startswith("lane 0, at a record whose key has the hash ")
+        assert stage.shard.waits_s == pytest.approx(100.0, abs=5.0)
+        assert lanes_of(stage).window_bytes >= 20_000
+        stage.ways.dies_at = lambda text: False
+
+    perform(stage, scene, concurrency=TWO_LANES)
+
+
+def test_a_lane_that_keeps_failing_makes_its_shard_failing_and_gives_its_last_words() -> None:
+    stage = Seen(Ways(status=70))
+
+    async def scene() -> None:
+        stage.put(["poison", "fine"])
+        await until(lambda: stage.shard.failures >= 3, within_s=60)
+        shard = stage.shard
+        assert (shard.state, shard.cause) == (ShardState.FAILING, WaitReason.RESTART)
+        assert shard.detail.startswith("lane 0: ")
+        assert shard.last_error == lanes_of(stage).lanes[0].last_error != ""
+        assert shard.next_try_s is not None
+        assert [lane.restarts for lane in lanes_of(stage).lanes] == [shard.restarts, 0]
+        assert lanes_of(stage).lanes[1].failures == 0
+        stage.ways.dies_at = lambda text: False
+        await until(lambda: stage.shard.failures == 0, within_s=120)
+
+    perform(stage, scene, concurrency=TWO_LANES)
+    assert stage.seen == ["fine", "poison"]

@@ -277,6 +277,36 @@ def test_a_lease_can_be_marked_as_degraded_and_the_next_checkpoint_takes_the_mar
     assert not {"daemonDegraded"} & set(lease_row.checkpoint(lease_from_row(row), SHARD_END).remove)
 
 
+LANES = (ExtendedSequenceNumber("77"), ExtendedSequenceNumber("81", 3))
+
+
+def test_what_lanes_have_done_is_known_until_somebody_else_moves_the_checkpoint() -> None:
+    row = stored()
+    renewed = written(lease_row.renewal(lease_from_row(row), None, LANES), row)
+    assert renewed is not None
+    assert lease_from_row(renewed).lanes == LANES
+    moved = written(
+        lease_row.checkpoint(lease_from_row(renewed), ExtendedSequenceNumber("77"), None, LANES), renewed
+    )
+    assert moved is not None
+    assert lease_from_row(moved).lanes == LANES
+    assert lease_from_row({**moved, "checkpoint": "78"}).lanes == (), "by a worker that knows no lanes"
+    for update in (lease_row.checkpoint, lease_row.reposition):
+        plain = written(update(lease_from_row(moved), ExtendedSequenceNumber("80")), moved)
+        assert plain is not None
+        assert "daemonLanes" not in plain
+    ended = lease_row.checkpoint(lease_from_row(moved), SHARD_END, None, LANES)
+    assert "daemonLanes" in ended.remove
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["", 7, {"checkpoint": "x", "lanes": ()}, {"lanes": ("1",)}, {"checkpoint": "1", "lanes": ("x",)}],
+)
+def test_a_malformed_record_of_lanes_only_costs_repeats(wrong: Value) -> None:
+    assert lease_from_row(stored(daemonLanes=wrong)).lanes == ()
+
+
 def test_a_lease_that_changed_hands_cannot_be_released() -> None:
     assert refused(lease_row.release(lease_from_row(stored())), stored(leaseOwner=B, leaseCounter=43))
 

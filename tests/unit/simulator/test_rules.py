@@ -293,7 +293,7 @@ def test_only_what_no_child_can_process_is_set_aside(poison_every: int, violatio
         scene = Scene()
         scene.deliveries.poison_every = poison_every
         data = b64encode(b"record 14").decode()
-        scene.truth.record_written(PARENT, 14, 0.0, data)
+        scene.truth.record_written(PARENT, 14, 0.0, data, "key")
         scene.deliveries.set_aside(PARENT, "a", Record(data, "k", "14"))
 
     assert violation_in(action) == violation

@@ -1,0 +1,585 @@
+"""A shard with several children, each for the records of its keys (`shardConcurrency`; no counterpart in KCL).
+
+To its `ChildRun` a lane looks like a lease of its own: its records, its checkpoints and its release go through
+`ShardLanes`. What is stored for the shard is the mark of the `LaneWindow`. The children speak the same protocol as
+the only child of a shard, and know nothing of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
+
+from kcl_daemon.consumer.child_session import (
+    ChildRun,
+    Failed,
+    Finished,
+    Stopped,
+    create_child_leases,
+)
+from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
+from kcl_daemon.consumer.restart_policy import RestartPolicy
+from kcl_daemon.errors import AwsError, LeaseLost
+from kcl_daemon.fleet.lease_renewer import HeldLease
+from kcl_daemon.leases.lease import HashRange, LeaseKey, ShardId
+from kcl_daemon.ports import ChildLane, Log
+from kcl_daemon.progress.progress import NEVER_S, LeaseProgress, WaitReason
+from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane, ShardOrder
+from kcl_daemon.records.payload import EMPTY, LINE_BYTES, AnyRecord, Payload
+from kcl_daemon.retrieval.byte_budget import Reservation
+from kcl_daemon.retrieval.source import (
+    DeliveryBatch,
+    EndOfShard,
+    ShardReader,
+    ShardSource,
+    StartMemory,
+    arrived_s,
+)
+from kcl_protocol.errors import CheckpointInvalidState
+from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
+
+# A record takes some microseconds here: other shards must not wait.
+_RECORDS_PER_TURN: Final = 500
+_STORE_PAUSE_S: Final = 0.5
+_STORE_PAUSE_MOST_S: Final = 10.0
+_LAST_STORE_S: Final = 10.0
+_MARK_HELD_S: Final = 600.0
+
+
+def _event() -> anyio.Event:
+    return anyio.Event()
+
+
+@dataclass(eq=False, slots=True)
+class _Lane:
+    """One child after another, for the same keys.
+
+    Args:
+        idle: its child has processed all that it was given, and waits.
+        waits_for_release: its child has made its last checkpoint.
+        offers_empty: its child gets an empty batch.
+        batch: records and bytes that its child works on.
+    """
+
+    number: int
+    held: HeldLease
+    log: Log
+    stop_signal: StopSignal = field(default_factory=StopSignal)
+    filled: anyio.Event = field(default_factory=_event)
+    running: bool = False
+    idle: bool = False
+    waits_for_release: bool = False
+    offers_empty: bool = False
+    batch: tuple[int, int] = (0, 0)
+    progressed_s: float = NEVER_S
+
+
+class _LaneLeases:
+    """`ConsumerLeases` of one lane."""
+
+    keeps_finished = False
+
+    def __init__(self, lanes: ShardLanes, lane: _Lane) -> None:
+        self._lanes = lanes
+        self._lane = lane
+
+    @property
+    def held(self) -> dict[LeaseKey, HeldLease]:
+        return {self._lane.held.key: self._lane.held}
+
+    def holds(self, key: LeaseKey) -> bool:
+        return key in self.held
+
+    async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None:
+        self._lanes.checkpointed(self._lane, held, position)
+
+    async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
+        raise AssertionError(f"{child_shard_ids} of {held.key} are written once for all lanes")
+
+    async def release_lease(self, held: HeldLease, *, degraded: bool = False) -> None:  # noqa: ARG002 - as of a lease
+        """Returns when the lease of the shard is released, which waits for all lanes."""
+        await self._lanes.until_released(self._lane)
+
+
+class _LaneReader:
+    """Both `Readers` and the `ShardReader` of one lane."""
+
+    trouble = None
+    oldest_s = None
+
+    def __init__(self, lanes: ShardLanes, lane: _Lane) -> None:
+        self._lanes = lanes
+        self._lane = lane
+
+    def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:  # noqa: ARG002 - as of a shard
+        return self
+
+    def reserve(self, shrink: Callable[[], None]) -> Reservation:  # noqa: ARG002 - as of a shard
+        raise AssertionError("all lanes of a shard have one reservation")
+
+    async def run(self) -> None:
+        """The shard is read for all lanes."""
+
+    async def next(self) -> DeliveryBatch | EndOfShard:
+        return await self._lanes.next_of(self._lane)
+
+    def close(self) -> None: ...
+
+
+class ShardLanes:
+    """Runs once, for a lease whose shard may be read. `restart_policy` is the shard's: it says whether to release as degraded."""
+
+    def __init__(
+        self,
+        *,
+        parts: ConsumerContext,
+        held: HeldLease,
+        stop_signal: StopSignal,
+        memory: StartMemory,
+        log: Log,
+        restart_policy: RestartPolicy,
+    ) -> None:
+        self._parts = parts
+        self._held = held
+        self._progress = held.progress
+        self._stop_signal = stop_signal
+        self._memory = memory
+        self._log = log
+        self._restart_policy = restart_policy
+        self._clock = parts.context.clock
+        self._stream = parts.streams.of(held.lease)
+        self._settings = parts.settings.concurrency
+        count = self._settings.lanes_of(held.lease.stream)
+        self._window = LaneWindow(count, held.lease.checkpoint, self._settings.order, held.lease.lanes)
+        self._lanes = tuple(
+            _Lane(number, self._held_for(number), log.bind(lane=number)) for number in range(count)
+        )
+        self._started: dict[int, _Lane] = {}
+        self._tasks: TaskGroup
+        self._reservation: Reservation
+        self._behind_ms: int | None = None
+        self._at_end = self._reads_again = self._gave_up = False
+        self._store_trouble: str | None = None
+        self._held_back: tuple[ExtendedSequenceNumber, int] | None = None
+        self._held_told_s = NEVER_S
+        self._changed = anyio.Event()
+        self._mark_moved = anyio.Event()
+        self._released = anyio.Event()
+
+    def _held_for(self, number: int) -> HeldLease:
+        held, progress = self._held, LeaseProgress(self._clock.monotonic, lane=number)
+        progress.last_fetch = held.progress.last_fetch
+        return HeldLease(held.lease, held.moved_s, held.throughput, held.measured_s, progress)
+
+    async def run(self) -> Finished | Stopped:
+        """As `ChildRun.run`; a child that fails is the matter of its lane."""
+        self._progress.starts()
+        self._progress.window = self._window
+        self._stop_signal.on_request = self._stop_requested
+        if self._settings.remembers and self._settings.order is ShardOrder.KEY:
+            self._held.lanes = lambda: self._window.done
+        self._reservation = self._parts.readers.reserve(self._forget_processed)
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                self._tasks.start_soon(self._store_marks)
+                await self._work()
+                await self._end_lanes()
+                self._tasks.cancel_scope.cancel()
+        finally:
+            self._stop_signal.on_request = None
+            self._reservation.release()
+            self._progress.lanes.clear()
+            self._progress.window = self._progress.held_back_s = None
+        return Finished() if self._held.lease.is_finished else Stopped()
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._gave_up or self._stop_signal.reason is not StopReason.NONE
+
+    @property
+    def _is_interrupted(self) -> bool:
+        return self._is_stopping or self._reads_again
+
+    def _stop_requested(self) -> None:
+        """What a lane has to know of the lease of the shard."""
+        held = self._held
+        for lane in self._lanes:
+            lane.held.lost, lane.held.announced = held.lost, held.announced
+            lane.held.lease = replace(held.lease, checkpoint=lane.held.lease.checkpoint)
+            if self._stop_signal.reason is StopReason.LEASE_LOST:
+                lane.stop_signal.request(StopReason.LEASE_LOST)
+        self._notify()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    async def _interruptible_change(self) -> None:
+        await self._stop_signal.interruptible(self._changed.wait)
+
+    # From the stream to the lanes.
+
+    async def _work(self) -> None:
+        while not self._is_stopping:
+            self._reads_again = False
+            end = await self._read()
+            if end is None or not await self._create_child_leases(end):
+                continue
+            if await self._finish_lanes():
+                await self._store(lambda: SHARD_END)
+                return
+
+    async def _read(self) -> EndOfShard | None:
+        """None after a stop request, or where reading has to begin anew."""
+        reader = self._reader()
+        self._progress.reading(reader)
+        end: EndOfShard | None = None
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(reader.run)
+                end = await self._take_all(reader)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._progress.reading_ended()
+            reader.close()
+        return end
+
+    def _reader(self) -> ShardReader:
+        stream, lease = self._stream, self._held.lease
+        source = ShardSource(
+            stream=stream.ref,
+            shard_id=lease.shard_id,
+            checkpoint=self._window.reread_from() or self._window.high,
+            timestamp_s=stream.position.timestamp_s,
+            memory=self._memory,
+            last_fetch=self._progress.last_fetch,
+            stream_is_there=stream.watch.is_there,
+        )
+        return self._parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
+
+    async def _take_all(self, reader: ShardReader) -> EndOfShard | None:
+        while not self._is_interrupted:
+            if not self._has_room():
+                self._show()
+                await self._interruptible_change()
+                continue
+            self._show()
+            match await self._stop_signal.interruptible(reader.next):
+                case DeliveryBatch() as batch:
+                    await self._add(batch)
+                case EndOfShard() as end:
+                    self._window.shard_ended()
+                    return end
+                case None:
+                    pass
+        return None
+
+    def _has_room(self) -> bool:
+        window, most_bytes = self._window, self._settings.window_bytes
+        if window.size_bytes >= most_bytes:
+            window.shed(max(0, window.answered_bytes - (window.size_bytes - most_bytes) - 1))
+            self._count()
+        return window.size_bytes < most_bytes
+
+    def _forget_processed(self) -> None:
+        """Other shards of this worker need the room. A lane that fails then is read anew."""
+        self._window.shed(0)
+        self._reservation.resize(self._window.size_bytes)
+
+    async def _add(self, batch: DeliveryBatch) -> None:
+        try:
+            if not batch.count:
+                self._offer_empty()
+                return
+            payload, self._behind_ms = Payload.of_line(batch.take_line())
+        finally:
+            batch.release()
+        for begin in range(0, len(payload), _RECORDS_PER_TURN):
+            for number in sorted(self._window.add(payload.records[begin : begin + _RECORDS_PER_TURN])):
+                self._wake(self._lanes[number])
+            self._count()
+            await checkpoint()
+        self._tell_if_mark_stands()
+
+    def _tell_if_mark_stands(self) -> None:
+        """A lane that gets no records makes no checkpoint, if its program makes them while it processes."""
+        number, since_s, now_s = self._window.holds_mark, self._progress.held_back_s, self._clock.monotonic()
+        if number is None or since_s is None or self._window.is_behind(number):
+            return
+        if now_s - max(since_s, self._held_told_s) >= _MARK_HELD_S:
+            self._held_told_s = now_s
+            self._log.warning(
+                "lane_holds_checkpoint",
+                lane=number,
+                checkpoint=str(self._window.mark),
+                held_s=round(now_s - since_s),
+                advice="the child of this lane has processed its records and has not checkpointed them, so the checkpoint of "
+                "the shard cannot move: let the program checkpoint by time, also with "
+                "callProcessRecordsEvenForEmptyRecordList=true, or after each batch",
+            )
+
+    def _offer_empty(self) -> None:
+        for lane in self._started.values():
+            if lane.idle:
+                lane.offers_empty = True
+                lane.filled.set()
+
+    def _count(self) -> None:
+        if self._reservation.is_wanted:
+            self._window.shed(0)
+        self._reservation.resize(self._window.size_bytes)
+        oldest_ms = self._window.oldest_ms
+        age_s = 0.0 if oldest_ms is None else max(0.0, (self._clock.wall_ms() - oldest_ms) / 1000)
+        self._progress.oldest_undone_s = None if oldest_ms is None else self._clock.monotonic() - age_s
+        held_back = self._window.held_back
+        if held_back != self._held_back:
+            self._held_back = held_back
+            self._progress.held_back_s = None if held_back is None else self._clock.monotonic()
+
+    def _show(self) -> None:
+        """What the shard waits for, for the watchdog, the page and the commands."""
+        if self._store_trouble is not None:
+            self._progress.waits(WaitReason.DYNAMODB, self._store_trouble)
+        elif self._at_end or self._window.size_bytes >= self._settings.window_bytes:
+            self._progress.waits_for_lane(*self._slowest())
+        else:
+            self._progress.waits_for_records()
+
+    def _slowest(self) -> tuple[int, str]:
+        slowest = self._window.slowest
+        if slowest is None:
+            unfinished = (number for number, lane in self._started.items() if not lane.held.lease.is_finished)
+            return min(unfinished, default=0), ""
+        key_hash = self._window.first_key_hash(slowest)
+        return slowest, "" if key_hash is None else f"at a record whose key has the hash {key_hash:08x}"
+
+    # The end of the shard.
+
+    async def _create_child_leases(self, end: EndOfShard) -> bool:
+        """False if it was interrupted."""
+        self._progress.read_to_end()
+        self._progress.waits(WaitReason.DYNAMODB, "leases of child shards are being created")
+        while not self._is_interrupted:
+            if await self._stop_signal.interruptible(lambda: self._try_to_create(end)):
+                return True
+        return False
+
+    async def _try_to_create(self, end: EndOfShard) -> bool | None:
+        try:
+            await create_child_leases(self._parts, self._held, end.children, self._log)
+        except LeaseLost:
+            return None
+        return True
+
+    async def _finish_lanes(self) -> bool:
+        """Every child that was started gets shardEnded; at least one is. False if it was interrupted."""
+        self._at_end = True
+        if not self._started:
+            self._wake(self._lanes[0])
+        for lane in self._started.values():
+            lane.filled.set()
+        while not self._is_interrupted:
+            if all(lane.held.lease.is_finished for lane in self._started.values()):
+                return True
+            self._show()
+            await self._interruptible_change()
+        self._at_end = False
+        return False
+
+    # One lane.
+
+    def _wake(self, lane: _Lane) -> None:
+        if not lane.running and not self._is_stopping:
+            lane.running = True
+            if lane.number not in self._started:
+                position = max(self._window.mark, self._window.checkpoint_of(lane.number))
+                lane.held.lease = replace(self._held.lease, checkpoint=position)
+            self._started[lane.number] = lane
+            self._progress.lanes[lane.number] = lane.held
+            self._tasks.start_soon(self._run_lane, lane)
+        lane.filled.set()
+
+    async def _run_lane(self, lane: _Lane) -> None:
+        parts = self._parts_of(lane)
+        policy = RestartPolicy(parts=parts, held=lane.held, stop_signal=lane.stop_signal, log=lane.log)
+        while lane.stop_signal.reason is StopReason.NONE:
+            outcome = await ChildRun(
+                parts=parts,
+                held=lane.held,
+                stop_signal=lane.stop_signal,
+                memory=StartMemory(),
+                log=lane.log,
+                poison_search=policy.poison_search,
+                lane=ChildLane(lane.number, len(self._lanes)),
+            ).run()
+            lane.idle = False
+            if not isinstance(outcome, Failed):
+                break
+            lane.held.progress.failed(str(outcome.error), outcome.stderr)
+            self._rewind(lane)
+            if not await policy.continue_after(outcome):
+                self._give_up(lane, policy)
+                break
+        lane.running = False
+        self._notify()
+
+    def _parts_of(self, lane: _Lane) -> ConsumerContext:
+        return replace(self._parts, renewer=_LaneLeases(self, lane), readers=_LaneReader(self, lane))
+
+    def _rewind(self, lane: _Lane) -> None:
+        lane.batch = (0, 0)
+        if self._window.rewind(lane.number):
+            lane.log.info("lane_reads_again", after=str(lane.held.lease.checkpoint))
+            self._reads_again = True
+            self._stop_signal.wake()
+        self._count()
+        self._notify()
+
+    def _give_up(self, lane: _Lane, policy: RestartPolicy) -> None:
+        self._restart_policy.degraded |= policy.degraded
+        self._gave_up = True
+        self._held.progress.continue_after(lane.held.progress.failure_history)
+        self._stop_signal.wake()
+
+    async def next_of(self, lane: _Lane) -> DeliveryBatch | EndOfShard:
+        """The next batch of a lane, which has processed the one before."""
+        self._processed(lane)
+        while True:
+            records = self._window.take(lane.number, LINE_BYTES, self._parts.settings.retrieval.max_records)
+            if records:
+                batch = self._batch(records)
+                lane.batch = (batch.count, batch.data_bytes)
+                return batch
+            if lane.offers_empty:
+                lane.offers_empty = False
+                return DeliveryBatch(EMPTY, self._behind_ms)
+            if self._at_end and not self._window.is_rereading(lane.number):
+                return EndOfShard(())
+            lane.idle, lane.filled = True, anyio.Event()
+            self._notify()
+            await lane.filled.wait()
+            lane.idle = False
+
+    def _processed(self, lane: _Lane) -> None:
+        records, data_bytes = lane.batch
+        if records:
+            lane.batch = (0, 0)
+            self._window.answered(lane.number)
+            self._progress.records += records
+            self._progress.data_bytes += data_bytes
+            self._got_on(lane)
+            self._count()
+            self._notify()
+
+    def _got_on(self, lane: _Lane) -> None:
+        """Records that a child gets again are no progress."""
+        progressed_s = lane.held.progress.progressed_s
+        if progressed_s > lane.progressed_s:
+            lane.progressed_s = progressed_s
+            self._progress.moved()
+
+    def _batch(self, records: list[AnyRecord]) -> DeliveryBatch:
+        payload = Payload(records, 0)
+        return DeliveryBatch(
+            payload, self._behind_ms, arrived_s=arrived_s(payload, self._behind_ms, self._clock)
+        )
+
+    def checkpointed(self, lane: _Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None:
+        """Raises CheckpointInvalidState for a record of another lane."""
+        try:
+            self._window.checkpoint(lane.number, position)
+        except NotOfThisLane as wrong:
+            raise CheckpointInvalidState(str(wrong)) from wrong
+        held.lease = replace(held.lease, checkpoint=position)
+        self._progress.moved()
+        self._mark_moved.set()
+        self._count()
+        self._notify()
+
+    # The stored checkpoint, and the release.
+
+    async def _store_marks(self) -> None:
+        while True:
+            await self._mark_moved.wait()
+            self._mark_moved = anyio.Event()
+            await self._store(lambda: self._window.mark)
+
+    async def _store(self, position: Callable[[], ExtendedSequenceNumber]) -> None:
+        """Retries until it is stored or the lease is lost; later positions go with it."""
+        pause_s = _STORE_PAUSE_S
+        while self._held.lost is None and self._held.lease.checkpoint < position():
+            try:
+                await self._parts.renewer.checkpoint(self._held, position())
+            except LeaseLost:
+                return
+            except AwsError as error:
+                self._store_trouble = str(error)
+                self._log.warning("lane_checkpoint_not_stored", error=str(error), checkpoint=str(position()))
+                self._show()
+                await self._clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, _STORE_PAUSE_MOST_S)
+                continue
+            if self._store_trouble is not None:
+                self._store_trouble = None
+                self._show()
+            self._progress.moved()
+            self._log.debug("checkpoint_stored", checkpoint=str(self._held.lease.checkpoint))
+
+    async def until_released(self, lane: _Lane) -> None:
+        lane.waits_for_release = True
+        lane.held.progress.waits(WaitReason.LEASE, "the other lanes")
+        self._notify()
+        await self._released.wait()
+
+    async def _end_lanes(self) -> None:
+        """Let the lanes do what they have, end their children, store the mark, release the lease (KCL: ShutdownNotificationTask)."""
+        if not self._held.lease.is_finished:
+            timings, settings = self._parts.context.timings, self._parts.settings.child
+            is_handoff = self._held.next_owner is not None and not self._held.announced
+            grace_s = max(settings.shutdown_grace_ms / 1000, timings.handoff_s if is_handoff else 0.0)
+            await self._drain(grace_s / 2)
+            for lane in self._lanes:
+                lane.stop_signal.request(max(self._stop_signal.reason, StopReason.STOP))
+            await self._until_lanes_wait(grace_s / 2)
+            await self._release()
+        self._released.set()
+        while any(lane.running for lane in self._lanes):
+            await self._changed.wait()
+
+    async def _drain(self, most_s: float) -> None:
+        """What was read is processed, so that little comes twice; the lanes are at different places."""
+        with self._clock.move_on_after(most_s):
+            while self._stop_signal.reason is StopReason.STOP and not self._is_drained:
+                await self._changed.wait()
+
+    async def _until_lanes_wait(self, most_s: float) -> None:
+        """A child that hangs is ended, before the time of those that wait for it is over."""
+        with self._clock.move_on_after(most_s):
+            while self._unready:
+                await self._changed.wait()
+        for lane in self._unready:
+            lane.held.progress.child_stuck(most_s)
+        while self._unready:
+            await self._changed.wait()
+
+    @property
+    def _unready(self) -> list[_Lane]:
+        return [lane for lane in self._lanes if lane.running and not lane.waits_for_release]
+
+    @property
+    def _is_drained(self) -> bool:
+        return self._window.all_taken and all(lane.idle or not lane.running for lane in self._lanes)
+
+    async def _release(self) -> None:
+        self._progress.waits(WaitReason.LEASE, "it is handed off")
+        with self._clock.move_on_after(_LAST_STORE_S):
+            await self._store(lambda: self._window.mark)
+        if self._restart_policy.degraded:
+            self._parts.degraded.released(self._held.lease, self._held.progress.failure_history)
+        elif self._held.lost is None and not self._gave_up:
+            await self._parts.renewer.release_lease(self._held)

@@ -1,0 +1,79 @@
+"""The rules of delivery and checkpoints where a shard has several children.
+
+Owns what a lane is to the checkers, by itself: the hash of a key is worked out here again. Knows nothing of the daemon's
+window.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from kcl_daemon.records.lane_window import ShardOrder
+from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
+from tests.simulator.truth import Truth
+
+if TYPE_CHECKING:
+    from kcl_daemon.config.children import ConcurrencySettings
+    from tests.simulator.deliveries import Incarnation
+
+
+class LaneRules:
+    """Of all shards of a run; without lanes everything is allowed here."""
+
+    def __init__(self, truth: Truth, settings: ConcurrencySettings) -> None:
+        self._truth = truth
+        self._count = settings.lanes.default
+        self.are_used = self._count > 1
+        self._by_key = settings.order is ShardOrder.KEY
+        self._done: dict[str, set[int]] = defaultdict(set)
+        self._done_before: dict[str, int] = defaultdict(int)
+        self._running: dict[tuple[str, str], list[Incarnation]] = defaultdict(list)
+
+    def started(self, child: Incarnation) -> None:
+        """A child was started."""
+        running = self._running[child.shard_id, child.worker_id]
+        running[:] = [*(each for each in running if not each.is_gone), child]
+
+    def is_for(self, child: Incarnation, place: int) -> bool:
+        """Whether a record is one that this child must be given."""
+        if child.lane is None or not self._by_key:
+            return True
+        key = self._truth.shards[child.shard_id].keys[place]
+        return crc32(key.encode()) % self._count == child.lane
+
+    def keeps_order(self, child: Incarnation) -> bool:
+        """Whether it must be given its records in order, without a gap."""
+        return child.lane is None or self._by_key
+
+    def done(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
+        """It has checkpointed its records up to there."""
+        numbers = self._truth.shards[child.shard_id].numbers
+        ends = position.is_shard_end
+        up_to = 0 if position.is_sentinel else int(position.sequence_number)
+        self._done[child.shard_id].update(place for place in child.places if ends or numbers[place] <= up_to)
+        child.places = [place for place in child.places if not ends and numbers[place] > up_to]
+
+    def done_of(self, shard_id: str) -> int:
+        """How many records of a shard are done."""
+        return len(self._done[shard_id])
+
+    def set_aside(self, shard_id: str, place: int) -> None:
+        """Nobody need be given this record."""
+        self._done[shard_id].add(place)
+
+    def is_mark(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
+        """Whether every record up to there is done; at the shard's end, whether every child of it has said so."""
+        numbers, done, place = (
+            self._truth.shards[shard_id].numbers,
+            self._done[shard_id],
+            self._done_before[shard_id],
+        )
+        while place < len(numbers) and place in done:
+            place += 1
+        self._done_before[shard_id] = place
+        if position.is_shard_end:
+            running = [child for child in self._running[shard_id, worker_id] if not child.is_gone]
+            return place == len(numbers) and all(SHARD_END in child.asked for child in running)
+        return place == len(numbers) or numbers[place] > int(position.sequence_number)

@@ -1,0 +1,106 @@
+"""The rules of several children for one shard, seen to fail: each is broken in the daemon, and noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
+from kcl_daemon.consumer.lanes import ShardLanes
+from kcl_daemon.records import lane_window
+from kcl_daemon.records.lane_window import LaneWindow, Position, key_hash
+from kcl_daemon.records.payload import AnyRecord
+from tests.simulator.habits import Habits, Mischief, Nursery, When
+from tests.simulator.plan import Plan, Planned, Split, Start
+from tests.simulator.runner import run_plan
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def violation() -> str | None:
+    """Of one worker whose shards have three children each, some of which die."""
+    plan = Plan(
+        shards=2,
+        records_per_s=20.0,
+        happenings=(Planned(0.0, Start()), Planned(60.0, Split(0))),
+        calm_at_s=150.0,
+        ends_at_s=260.0,
+        bound_s=120.0,
+        nursery=Nursery(
+            habits=Habits(when=When.EVERY_NTH, every=4, process_s=(0.05, 0.5)), mischief={Mischief.EXIT: 0.02}
+        ),
+        concurrency=ConcurrencySettings(lanes=LaneCounts(3), window_bytes=2_000),
+        keys=20,
+    )
+    found = run_plan(plan, scenario="sabotage", seed=1).violation
+    return None if found is None else found.name
+
+
+def above_the_unfinished(patch: pytest.MonkeyPatch) -> None:
+    store = ShardLanes._store
+
+    async def store_too_much(lanes: ShardLanes, position: Callable[[], Position]) -> None:
+        await store(lanes, lambda: max(position(), lanes._window.high))
+
+    patch.setattr(ShardLanes, "_store", store_too_much)
+
+
+def to_another_lane(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lane_window, "key_hash", lambda record: key_hash(record) + 1)
+
+
+def nothing_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LaneWindow, "rewind", lambda window, lane: False)
+
+
+def before_the_others_end(patch: pytest.MonkeyPatch) -> None:
+    async def at_once(lanes: ShardLanes) -> bool:
+        return True
+
+    patch.setattr(ShardLanes, "_finish_lanes", at_once)
+
+
+def twice(patch: pytest.MonkeyPatch) -> None:
+    take = LaneWindow.take
+
+    def take_twice(window: LaneWindow, lane: int, most_bytes: int, most_records: int) -> list[AnyRecord]:
+        return 2 * take(window, lane, most_bytes, most_records)
+
+    patch.setattr(LaneWindow, "take", take_twice)
+
+
+def not_read_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LaneWindow, "_lane_again", lambda window, record, position: None)
+
+
+def a_gap(patch: pytest.MonkeyPatch) -> None:
+    add = LaneWindow.add
+
+    def without_the_first(window: LaneWindow, records: Iterable[AnyRecord]) -> set[int]:
+        return add(window, list(records)[1:])
+
+    patch.setattr(LaneWindow, "add", without_the_first)
+
+
+def test_lanes_that_are_right_break_no_rule() -> None:
+    assert violation() is None
+
+
+@pytest.mark.parametrize(
+    ("broken", "noticed"),
+    [
+        (above_the_unfinished, "checkpoint_never_asked"),
+        (to_another_lane, "wrong_lane"),
+        (nothing_again, "record_skipped"),
+        (before_the_others_end, "checkpoint_never_asked"),
+        (twice, "out_of_order"),
+        (not_read_again, "record_skipped"),
+        (a_gap, "record_skipped"),
+    ],
+)
+def test_each_rule_of_lanes_can_be_broken(
+    broken: Patch, noticed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    assert violation() == noticed

@@ -1,0 +1,269 @@
+"""The mark is never above a record that its lane has not checkpointed, and nothing is given out of order or left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane, ShardOrder, key_hash
+from kcl_daemon.records.payload import AnyRecord, raw_record
+from kcl_protocol.messages import Record
+from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+
+LANES = 3
+ALL = (1 << 30, 1 << 30)
+
+
+def record(number: int, key: str = "") -> AnyRecord:
+    return raw_record(Record("AAAA", key or f"key-{number % 7}", str(number), None))
+
+
+def position(number: int) -> ExtendedSequenceNumber:
+    return ExtendedSequenceNumber(str(number))
+
+
+def lane_of(number: int) -> int:
+    return key_hash(record(number)) % LANES
+
+
+def numbers(records: Sequence[AnyRecord]) -> list[int]:
+    return [int(each.sequence_number) for each in records]
+
+
+def test_each_key_has_one_lane_and_keeps_its_order() -> None:
+    window = LaneWindow(LANES, TRIM_HORIZON)
+    given_to = window.add(map(record, range(1, 50)))
+    assert given_to == {lane_of(number) for number in range(1, 50)}
+    for lane in given_to:
+        assert numbers(window.take(lane, *ALL)) == [
+            number for number in range(1, 50) if lane_of(number) == lane
+        ]
+
+
+def test_a_key_in_other_letters_of_json_has_the_same_lane() -> None:
+    escaped = Record("AAAA", "caf\u00e9", "1", None)
+    plain = raw_record(escaped)
+    plain.partition_key = type(plain.partition_key)('"caf\u00e9"'.encode())
+    assert plain.partition_key != raw_record(escaped).partition_key
+    assert key_hash(plain) == key_hash(raw_record(escaped)) == 2561491637
+
+
+def test_the_mark_stops_before_the_first_record_that_is_not_done() -> None:
+    window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
+    window.add(map(record, range(1, 7)))  # 1 3 5 and 2 4 6
+    assert (numbers(window.take(0, *ALL)), numbers(window.take(1, *ALL))) == ([1, 3, 5], [2, 4, 6])
+    window.checkpoint(1, position(6))
+    assert window.mark == TRIM_HORIZON
+    window.checkpoint(0, position(3))
+    assert window.mark == position(4), "the one before 5, whoever had it"
+    assert window.slowest == 0
+    window.checkpoint(0, position(5))
+    assert window.mark == position(6)
+    assert [window.slowest] == [None]
+    assert window.size_bytes == 0
+
+
+def test_what_the_lanes_of_another_worker_had_done_is_not_given_again() -> None:
+    first = LaneWindow(LANES, TRIM_HORIZON)
+    first.add(map(record, range(1, 50)))
+    slow, quick, idle = 0, 1, 2
+    for lane, last in ((slow, 3), (quick, 30), (idle, 49)):
+        mine = [number for number in numbers(first.take(lane, *ALL)) if number <= last]
+        first.checkpoint(lane, position(mine[-1]))
+    second = LaneWindow(LANES, first.mark, done=first.done)
+    second.add(map(record, range(int(first.mark.sequence_number) + 1, 60)))
+    for lane in range(LANES):
+        done = int(first.done[lane].sequence_number)
+        assert numbers(second.take(lane, *ALL)) == [n for n in range(done + 1, 60) if lane_of(n) == lane]
+        second.checkpoint(lane, SHARD_END)
+    assert second.mark == position(59)
+    assert [int(each.sequence_number) for each in second.done] == [59, 59, 59]
+
+
+@pytest.mark.parametrize("done", [(), (position(9), position(9))])
+def test_the_lanes_of_another_number_are_not_those_of_this(done: tuple[ExtendedSequenceNumber, ...]) -> None:
+    window = LaneWindow(LANES, TRIM_HORIZON, done=done)
+    assert window.add(map(record, range(1, 9))) == {lane_of(number) for number in range(1, 9)}
+    assert LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE, done).done == (TRIM_HORIZON, TRIM_HORIZON)
+
+
+def test_what_is_not_done_is_counted_by_lane_and_the_first_of_it_holds_the_mark_back() -> None:
+    window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
+    assert (window.lane_count, window.held_back, window.not_done(0)) == (2, None, (0, 0))
+    window.add(map(record, range(1, 7)))  # 1 3 5 and 2 4 6
+    window.take(0, *ALL)
+    window.answered(0)
+    window.checkpoint(0, position(1))
+    assert window.held_back == (position(1), 1)
+    window.checkpoint(1, position(2))
+    assert window.held_back == (position(2), 0)
+    each_bytes = window.size_bytes // 4
+    assert [window.not_done(lane) for lane in (0, 1)] == [(2, 2 * each_bytes)] * 2
+    window.shed(0)
+    assert window.not_done(0) == (2, 0), "their data is gone, they are not done"
+    window.checkpoint(0, position(5))
+    assert [window.not_done(lane) for lane in (0, 1)] == [(0, 0), (2, window.size_bytes)]
+
+
+def test_a_lane_cannot_checkpoint_a_record_of_another() -> None:
+    window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
+    window.add(map(record, range(1, 7)))
+    window.take(0, *ALL)
+    with pytest.raises(NotOfThisLane, match="2 is a record of another lane"):
+        window.checkpoint(0, position(2))
+    assert window.checkpoint_of(0) == TRIM_HORIZON
+
+
+def test_a_lane_whose_child_is_gone_gets_its_records_again_and_no_other() -> None:
+    window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
+    window.add(map(record, range(1, 7)))
+    window.take(0, *ALL)
+    window.take(1, *ALL)
+    window.checkpoint(0, position(1))
+    assert window.rewind(0) is False
+    assert numbers(window.take(0, *ALL)) == [3, 5]
+    assert not window.has_records(1)
+
+
+def test_at_the_end_of_the_shard_a_lane_is_done_with_everything() -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    window.add(map(record, range(1, 4)))
+    window.take(0, *ALL)
+    window.checkpoint(0, SHARD_END)
+    assert (window.mark, window.checkpoint_of(0)) == (position(3), SHARD_END)
+
+
+def test_processed_records_are_forgotten_where_room_is_needed_and_read_again_where_a_child_fails() -> None:
+    window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
+    window.add(map(record, range(1, 401)))
+    for lane in (0, 1):
+        window.take(lane, *ALL)
+        window.answered(lane)
+    window.checkpoint(0, position(201))
+    window.checkpoint(1, position(300))
+    window.shed(0)
+    assert (window.size_bytes, window.answered_bytes) == (0, 0)
+    assert window.mark == position(202)
+    assert window.rewind(0)
+    assert window.reread_from() == position(202)
+    assert window.mark == position(202)
+    assert window.add(map(record, range(203, 300))) == {0}
+    assert window.add(map(record, range(300, 403))) == {0, 1}
+    assert numbers(window.take(0, *ALL)) == [*range(203, 400)]
+    assert numbers(window.take(1, *ALL)) == [401, 402]
+    assert window.mark == position(202)
+
+
+def test_what_was_on_its_way_when_reading_has_to_begin_anew_is_read_again() -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    window.add(map(record, range(1, 6)))
+    window.take(0, *ALL)
+    window.answered(0)
+    window.shed(0)
+    assert window.rewind(0)
+    assert window.add([record(6)]) == set()
+    window.shard_ended()
+    assert window.is_rereading(0)
+    assert window.reread_from() == TRIM_HORIZON
+    assert window.add(map(record, range(1, 8))) == {0}
+    assert numbers(window.take(0, *ALL)) == [1, 2, 3, 4, 5, 6, 7]
+    assert not window.is_rereading(0)
+
+
+def test_many_forgotten_records_take_little_memory_and_still_move_the_mark() -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    window.add(map(record, range(1, 30_001)))
+    window.take(0, *ALL)
+    window.answered(0)
+    window.shed(0)
+    assert len(window._lanes[0].ranges) <= 256
+    window.checkpoint(0, position(20_000))
+    assert 15_000 < int(window.mark.sequence_number) <= 20_000
+    window.checkpoint(0, position(30_000))
+    assert window.mark == position(30_000)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["read", "take", "answer", "checkpoint", "part", "fail", "shed"]),
+        st.integers(0, LANES - 1),
+        st.integers(1, 12),
+    ),
+    max_size=80,
+)
+
+
+@given(STEPS, st.sampled_from(ShardOrder))
+def test_whatever_happens_the_mark_covers_only_what_is_done(
+    steps: list[tuple[str, int, int]], order: ShardOrder
+) -> None:
+    window, next_number, done = LaneWindow(LANES, TRIM_HORIZON, order), 1, set[int]()
+    with_child: list[list[int]] = [[] for _ in range(LANES)]
+    marks = [window.mark]
+    for step, lane, amount in steps:
+        if step == "read":
+            window.add(map(record, range(next_number, next_number + amount)))
+            next_number += amount
+        elif step == "take":
+            with_child[lane] += numbers(window.take(lane, amount * 400, 7))
+        elif step == "answer":
+            window.answered(lane)
+        elif step in {"checkpoint", "part"} and with_child[lane]:
+            count = len(with_child[lane]) if step == "checkpoint" else min(amount, len(with_child[lane]))
+            window.checkpoint(lane, position(with_child[lane][count - 1]))
+            done.update(with_child[lane][:count])
+            del with_child[lane][:count]
+        elif step == "fail":
+            with_child[lane] = []
+            if window.rewind(lane):
+                start = window.reread_from()
+                assert start is not None
+                next_number = 1 if start.is_sentinel else int(start.sequence_number) + 1
+        elif step == "shed":
+            window.shed(amount * 400)
+        marks.append(window.mark)
+        mark = window.mark
+        assert mark.is_sentinel or done >= set(range(1, int(mark.sequence_number) + 1))
+    assert marks == sorted(marks)
+    _finish(window, with_child, next_number)
+    assert window.mark == window.high
+    assert (window.size_bytes, window.answered_bytes) == (0, 0)
+
+
+def _finish(window: LaneWindow, with_child: list[list[int]], next_number: int) -> None:
+    high = 0 if window.high.is_sentinel else int(window.high.sequence_number)
+    window.add(map(record, range(next_number, max(high, next_number) + 2)))
+    for lane, before in enumerate(with_child):
+        had = [*before, *numbers(window.take(lane, *ALL))]
+        if had:
+            window.checkpoint(lane, position(had[-1]))
+
+
+@given(STEPS)
+def test_each_lane_gets_its_records_in_order_without_a_gap(steps: list[tuple[str, int, int]]) -> None:
+    window, next_number = LaneWindow(LANES, TRIM_HORIZON), 1
+    had: list[list[int]] = [[] for _ in range(LANES)]
+    for step, lane, amount in steps:
+        if step == "read":
+            window.add(map(record, range(next_number, next_number + amount)))
+            next_number += amount
+        elif step == "take":
+            had[lane] += numbers(window.take(lane, amount * 400, 7))
+        elif step == "answer":
+            window.answered(lane)
+        elif step == "checkpoint" and had[lane]:
+            window.checkpoint(lane, position(had[lane][-1]))
+        elif step == "fail":
+            own = window.checkpoint_of(lane)
+            had[lane] = [] if own.is_sentinel else [n for n in had[lane] if n <= int(own.sequence_number)]
+            if window.rewind(lane):
+                start = window.reread_from()
+                assert start is not None
+                next_number = 1 if start.is_sentinel else int(start.sequence_number) + 1
+        elif step == "shed":
+            window.shed(amount * 400)
+        last = had[lane][-1] if had[lane] else 0
+        assert had[lane] == [number for number in range(1, last + 1) if lane_of(number) == lane]
