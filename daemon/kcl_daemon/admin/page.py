@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
+from itertools import chain
 from typing import Final
 
 from kcl_daemon.admin.view import (
@@ -31,6 +32,7 @@ from kcl_daemon.admin.view import (
     entries_of_snapshot,
     headline,
     in_words,
+    lane_table,
     leader_text,
     moves_table,
     not_ready,
@@ -209,11 +211,16 @@ def shard_name(shard_id: str) -> str:
 
 def _children(snapshot: Snapshot) -> Iterator[str]:
     shown = shards_with_children(snapshot)
-    if not shown:
+    first = next(shown, None)
+    if first is None:
         yield "<p>No child is running.</p>"
         return
-    rows = (_row(child_cells(shard), CHILDREN.numbers, _stderr(stderr_of(shard))) for shard in shown)
-    yield from _table("children", "Child processes of this worker, one per shard", CHILDREN, rows)
+    rows = (
+        _row(child_cells(shard), CHILDREN.numbers, _stderr(stderr_of(shard)))
+        for shard in chain([first], shown)
+    )
+    whose = "shard" if all(shard.lanes is None for shard in snapshot.shards) else "shard or lane"
+    yield from _table("children", f"Child processes of this worker, one per {whose}", CHILDREN, rows)
 
 
 def _stderr(said: tuple[str, ...]) -> str:
@@ -225,6 +232,13 @@ def _stderr(said: tuple[str, ...]) -> str:
 
 
 MAX_SHARDS: Final = 100
+
+
+def _lanes(shown: StatusTable) -> Iterator[str]:
+    caption = "Shards with several children, and the lane that holds the checkpoint back"
+    if len(shown.rows) > MAX_SHARDS:
+        caption += f": of {len(shown.rows)} those where it does so longest"
+    yield from _table("lanes", caption, replace(shown, rows=shown.rows[:MAX_SHARDS]))
 
 
 def _spark(view: SparkView) -> Iterator[str]:
@@ -241,6 +255,7 @@ def _spark(view: SparkView) -> Iterator[str]:
 _SECTIONS: Final[tuple[tuple[str, str], ...]] = (
     ("fleet", "Fleet"),
     ("shards", "Shards"),
+    ("lanes", "Lanes"),
     ("children", "Children"),
     ("spark", "Spark"),
     ("moves", "Last moves"),
@@ -284,7 +299,10 @@ def page(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_
     """`now_s` is on the history's clock; `every_s` is the reload interval."""
     given = assets()
     title = f"{snapshot.application}: {snapshot.worker_id}"
-    sections = (each for each in _SECTIONS if snapshot.spark is not None or each[0] != "spark")
+    absent = {"spark"} if snapshot.spark is None else set[str]()
+    if all(shard.lanes is None for shard in snapshot.shards):
+        absent.add("lanes")
+    sections = (each for each in _SECTIONS if each[0] not in absent)
     links = "".join(f'<li><a href="#{name}">{words}</a></li>' for name, words in sections)
     yield (
         '<!DOCTYPE html><html lang="en" class="first"><head><meta charset="utf-8">'
@@ -325,6 +343,8 @@ def live_part(
         yield f'<div id="trouble" class="trouble"><p>Not ready:</p><ul>{items}</ul></div>'
     yield from _section("fleet", "Fleet", _fleet(snapshot, states))
     yield from _section("shards", "Shards", _shards(known, history, now_s))
+    if (lanes := lane_table(snapshot)) is not None:
+        yield from _section("lanes", "Lanes", _lanes(lanes))
     yield from _section("children", "Children", _children(snapshot))
     if snapshot.spark is not None:
         yield from _section("spark", "Spark", _spark(snapshot.spark))

@@ -156,9 +156,11 @@ def status_document(snapshot: Snapshot, history: ThroughputHistory, *, now_s: fl
     yield b'{"format":%d,"snapshot":%s' % (FORMAT, _dumped(short)[:-1])
     for name in _LONG:
         values = getattr(snapshot, name)
+        has_lanes = name == "shards" and any(shard.lanes for shard in snapshot.shards)
+        at_once = 1 if has_lanes else _AT_ONCE
         yield b',"%s":[' % name.encode()
-        for start in range(0, len(values), _AT_ONCE):
-            some = values[start : start + _AT_ONCE]
+        for start in range(0, len(values), at_once):
+            some = values[start : start + at_once]
             yield (b"," if start else b"") + _dumped(some)[1:-1]
         yield b"]"
     yield b'},"throughput":{'

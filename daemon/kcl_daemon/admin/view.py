@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, state_of
 from kcl_daemon.telemetry.snapshot import (
+    LanesView,
+    LaneView,
     LeaseView,
     MoveView,
     ShardView,
@@ -357,6 +359,21 @@ CHILDREN: Final = StatusTable(
     frozenset({1, 2, 3, 4}),
     "no child is running",
 )
+LANES: Final = StatusTable(
+    "Lanes",
+    (
+        "Shard",
+        "Started",
+        "Slowest",
+        "Key hash",
+        "Holds the checkpoint",
+        "Not done",
+        "Bytes of it",
+        "Bytes of all",
+        "Restarts",
+    ),
+    frozenset({1, *range(4, 9)}),
+)
 MOVES: Final = StatusTable("Last moves", ("When", "Lease", "Reason"), frozenset({0}), "none by this worker")
 QUERIES: Final = StatusTable(
     "Spark queries",
@@ -414,9 +431,24 @@ def reported_text(worker: WorkerView) -> str:
     return NONE if worker.reported_s is None else f"{about(worker.reported_s)} ago"
 
 
-def shards_with_children(snapshot: Snapshot) -> list[ShardView]:
-    shown = [shard for shard in snapshot.shards if shard.child is not None or shard.failures]
-    return sorted(shown, key=lambda shard: shard.key)
+def shards_with_children(snapshot: Snapshot) -> Iterator[ShardView]:
+    """Sorted; each lane of a shard counts as one, named in its key."""
+    for shard in sorted(snapshot.shards, key=lambda shard: shard.key):
+        for lane in (None,) if shard.lanes is None else shard.lanes.lanes:
+            worked = shard if lane is None else lane
+            if worked.child is not None or worked.failures:
+                yield shard if lane is None else _as_shard(shard, lane)
+
+
+def _as_shard(shard: ShardView, lane: LaneView) -> ShardView:
+    return replace(
+        shard,
+        key=f"{shard.key} lane {lane.number}",
+        child=lane.child,
+        failures=lane.failures,
+        restarts=lane.restarts,
+        stderr_tail=lane.stderr_tail,
+    )
 
 
 def child_cells(shard: ShardView) -> tuple[str, ...]:
@@ -434,6 +466,23 @@ def stderr_of(shard: ShardView) -> tuple[str, ...]:
     if shard.failures:
         return shard.stderr_tail
     return () if shard.child is None else shard.child.stderr
+
+
+def lane_table(snapshot: Snapshot) -> StatusTable | None:
+    """The shards with several children, those first whose checkpoint is held back longest; None: there are none."""
+    found = [(shard, shard.lanes) for shard in snapshot.shards if shard.lanes is not None]
+    found.sort(key=lambda each: (-(each[1].held_s or 0.0), each[0].key))
+    return replace(LANES, rows=tuple(_lane_cells(*each) for each in found)) if found else None
+
+
+def _lane_cells(shard: ShardView, lanes: LanesView) -> tuple[str, ...]:
+    slowest, holds = lanes.of_slowest, (NONE, NONE, NONE, NONE, NONE)
+    if slowest is not None:
+        held = NONE if lanes.held_s is None else about(lanes.held_s)
+        not_done = (str(slowest.records), size(slowest.kept_bytes))
+        holds = (f"lane {slowest.number}", lanes.key_hash or NONE, held, *not_done)
+    started = f"{len(lanes.lanes)} of {lanes.count}"
+    return (shard.key, started, *holds, size(lanes.window_bytes), str(shard.restarts))
 
 
 def moves_table(snapshot: Snapshot) -> StatusTable:

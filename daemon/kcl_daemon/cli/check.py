@@ -317,6 +317,7 @@ _SENTENCES: Final = {
     "stream_arn_counts_by_name": "= {arn}: {why}",
     "property_honoured_unlike_java": "= {value} is honoured; the Java daemon uses {java_uses}",
     "credentials_provider_doubtful": "{provider}: {advice}",
+    "lanes_limited": "= {lanes} leaves room for the children of {shards} of the shards in {limit}; {advice}",
     "credentials_from_sdk_chain": "credentials come from the default chain of the AWS SDK ({chain})",
 }
 _SCRIPTS: Final = frozenset(
@@ -418,7 +419,7 @@ def check(
     """
     try:
         loaded = load_file(chosen_file(file, properties_file))
-        check_program(loaded)
+        loaded = check_program(loaded)
     except ConfigurationError as error:
         problems = str(error).splitlines()
         if as_json:

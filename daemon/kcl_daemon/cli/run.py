@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 from typing import Final, Literal, NoReturn, Protocol, Self
@@ -21,10 +21,12 @@ import anyio
 
 from kcl_daemon import __version__
 from kcl_daemon.app import Application
+from kcl_daemon.children.room import ChildRoom, child_room, few_shards, too_little_room
 from kcl_daemon.children.start import find_program, options_of
 from kcl_daemon.cli.common import load_file, refuse, report_failure, stream_text
 from kcl_daemon.config.load import Loaded
-from kcl_daemon.config.settings import Settings
+from kcl_daemon.config.properties import Notice
+from kcl_daemon.config.settings import DEFAULTS, Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError
 from kcl_daemon.interrupt import exit_now
 from kcl_daemon.ports import Clock, Log
@@ -209,10 +211,14 @@ class ServiceManaged:
     async def _report_wait(self) -> None:
         await self._stop_asked.wait()
         await self._clock.sleep(QUIET_STOP_S)
-        shards = [each.shard_id for each in self._source.now().shards if each.child is not None]
+        count, shards = 0, list[str]()
+        for shard in self._source.now().shards:
+            if running := len(shard.children):
+                count += running
+                shards.append(shard.shard_id)
         if not shards:
             return
-        children = f"{counted(len(shards), 'child', 'children')} ({short_shards(shards)})"
+        children = f"{counted(count, 'child', 'children')} ({short_shards(shards)})"
         reason, advice = f"up to {self._grace_s:g} s for {children}", "press Ctrl-C again to end it now"
         self._log.info("stop_waits", reason=reason, shards=shards, advice=advice)
 
@@ -239,7 +245,7 @@ def run_daemon(request: RunRequest) -> NoReturn:
         signal.signal(number, exit_now)
     try:
         loaded = load_file(request.file)
-        check_program(loaded)
+        loaded = check_program(loaded)
     except ConfigurationError as error:
         refuse(error)
     log = open_log(request.log_levels, request.log_form)
@@ -254,8 +260,8 @@ def run_daemon(request: RunRequest) -> NoReturn:
     sys.exit(code)
 
 
-def check_program(loaded: Loaded) -> None:
-    """ConfigurationError if the child's program, user or limits are unusable."""
+def check_program(loaded: Loaded) -> Loaded:
+    """With one more warning, perhaps; ConfigurationError if the child's program, user or limits are unusable."""
     try:
         find_program(loaded.settings.child.command[0])
     except ChildStartFailed as error:
@@ -264,6 +270,24 @@ def check_program(loaded: Loaded) -> None:
         options_of(loaded.settings.child)
     except ChildStartFailed as error:
         raise loaded.about_user(str(error)) from None
+    return check_room(loaded, child_room)
+
+
+def check_room(loaded: Loaded, room_of_this_host: Callable[[], ChildRoom | None]) -> Loaded:
+    """Whether the system allows as many children as `shardConcurrency` wants."""
+    lanes, max_leases = loaded.settings.concurrency.lanes.most, loaded.settings.leases.max_leases_for_worker
+    room = None if lanes == 1 else room_of_this_host()
+    if room is None:
+        return loaded
+    if (reason := too_little_room(lanes, room)) is not None:
+        raise loaded.about_lanes(reason)
+    is_set = max_leases != DEFAULTS.leases.max_leases_for_worker
+    facts = few_shards(lanes, room, max_leases if is_set else None)
+    if facts is None:
+        return loaded
+    entry = loaded.entries["shardConcurrency"]
+    notice = Notice("lanes_limited", "shardConcurrency", entry.line, facts, variable=entry.variable)
+    return replace(loaded, warnings=(*loaded.warnings, notice))
 
 
 def _run(settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log) -> int:

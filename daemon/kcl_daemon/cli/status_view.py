@@ -28,6 +28,7 @@ from kcl_daemon.admin.view import (
     child_cells,
     count_states,
     headline,
+    lane_table,
     leader_text,
     moves_table,
     not_ready,
@@ -66,8 +67,10 @@ def build_view(status: StatusDocument, *, max_lines: int | None = None) -> Statu
     lines = tuple(map(on_one_line, _lines(snapshot, count_states(known))))
     troubles = tuple(map(on_one_line, not_ready(snapshot)))
     spark = () if snapshot.spark is None else (query_table(snapshot.spark), spark_shard_table(snapshot.spark))
+    lanes = lane_table(snapshot)
     tables = (
         _shards(status, known),
+        *(() if lanes is None else (lanes,)),
         worker_table(snapshot),
         _children(snapshot),
         *spark,

@@ -47,7 +47,10 @@ FROM_SNAPSHOT: Final = families(
     gauge shard_read_behind_seconds{shard_id,stream}: How far the last answer of Kinesis for a shard was behind the tip, whether or not its records are done.
     gauge shard_failures{shard_id,stream}: Children of a shard that failed in a row without progress; from 2 the shard is failing.
     counter child_restarts{shard_id,stream}: Restarts of a shard's child since its lease was taken.
-    gauge child_resident_memory_bytes{shard_id,stream}: Resident memory of a shard's child.
+    gauge child_resident_memory_bytes{shard_id,stream}: Resident memory of a shard's child, or of all its children with `shardConcurrency`.
+    gauge shard_lanes_started{shard_id,stream}: With `shardConcurrency` above 1: children of a shard that were started.
+    gauge shard_checkpoint_held_back_seconds{shard_id,stream}: With `shardConcurrency` above 1: how long the same record of one lane has held back the checkpoint of its shard; 0: none does.
+    gauge shard_window_bytes{shard_id,stream}: With `shardConcurrency` above 1: records of a shard kept until its children have checkpointed them.
     gauge spark_query_running{query}: Whether a Spark query runs: 1, or 0 while a failed query waits to restart.
     counter spark_query_failures{query}: Failures of a Spark query since its engine started.
     gauge spark_query_batch{query}: Number of the last batch that a Spark query committed.
@@ -124,6 +127,9 @@ SHARD_READ_BEHIND: Final = FROM_SNAPSHOT["shard_read_behind_seconds"]
 SHARD_FAILURES: Final = FROM_SNAPSHOT["shard_failures"]
 SHARD_RESTARTS: Final = FROM_SNAPSHOT["child_restarts"]
 CHILD_MEMORY: Final = FROM_SNAPSHOT["child_resident_memory_bytes"]
+LANES_STARTED: Final = FROM_SNAPSHOT["shard_lanes_started"]
+LANES_HELD_BACK: Final = FROM_SNAPSHOT["shard_checkpoint_held_back_seconds"]
+LANES_WINDOW: Final = FROM_SNAPSHOT["shard_window_bytes"]
 
 # --- from the snapshot, of Spark
 

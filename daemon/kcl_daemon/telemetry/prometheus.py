@@ -17,7 +17,14 @@ from anyio.lowlevel import checkpoint
 from kcl_daemon.metrics import own
 from kcl_daemon.metrics.kcl import SHARD_BEHIND
 from kcl_daemon.metrics.metric import Family, Labels, MetricKind
-from kcl_daemon.telemetry.snapshot import ShardView, Snapshot, SparkQueryView, SparkShardView, SparkView
+from kcl_daemon.telemetry.snapshot import (
+    LanesView,
+    ShardView,
+    Snapshot,
+    SparkQueryView,
+    SparkShardView,
+    SparkView,
+)
 
 # Sweeps without a value before a series is forgotten.
 _GAUGE_SWEEPS: Final = 3
@@ -209,7 +216,12 @@ def _read_behind_s(shard: ShardView) -> float | None:
 
 
 def _memory(shard: ShardView) -> float | None:
-    return None if shard.child is None or shard.child.rss_bytes is None else float(shard.child.rss_bytes)
+    known = [child.rss_bytes for child in shard.children if child.rss_bytes is not None]
+    return float(sum(known)) if known else None
+
+
+def _of_lanes(value_of: Callable[[LanesView], float]) -> Callable[[ShardView], float | None]:
+    return lambda shard: None if shard.lanes is None else value_of(shard.lanes)
 
 
 _OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]] = (
@@ -220,6 +232,9 @@ _OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]
     (own.SHARD_FAILURES, lambda shard: float(shard.failures)),
     (own.SHARD_RESTARTS, lambda shard: float(shard.restarts)),
     (own.CHILD_MEMORY, _memory),
+    (own.LANES_STARTED, _of_lanes(lambda lanes: float(len(lanes.lanes)))),
+    (own.LANES_HELD_BACK, _of_lanes(lambda lanes: lanes.held_s or 0.0)),
+    (own.LANES_WINDOW, _of_lanes(lambda lanes: float(lanes.window_bytes))),
 )
 
 

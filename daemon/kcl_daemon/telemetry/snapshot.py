@@ -22,7 +22,7 @@ from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import CPU, WorkerRow
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.progress.progress import ActiveLease, LeaseProgress, WaitReason
-from kcl_daemon.progress.watchdog import ShardState, lag_s, stall_status, state_of
+from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, lag_s, stall_status, state_of
 from kcl_daemon.text import masked, on_one_line
 from kcl_daemon.worker import Worker
 
@@ -99,6 +99,52 @@ class ChildView:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneView:
+    """One of several children of a shard; `records` and `kept_bytes` are those that it has not checkpointed.
+
+    The other fields are those of `ShardView`.
+    """
+
+    number: int
+    records: int
+    kept_bytes: int
+    cause: WaitReason
+    waits_s: float
+    detail: str
+    stalled: bool
+    child: ChildView | None
+    failures: int
+    restarts: int
+    last_error: str
+    stderr_tail: tuple[str, ...]
+    next_try_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LanesView:
+    """The children of a shard with `shardConcurrency` above 1.
+
+    Args:
+        lanes: those that were started, of `count`.
+        slowest: the lane that holds the checkpoint back; None: none does.
+        key_hash: of its first record that is not done, 8 hex digits; None: its data is not kept.
+        held_s: how long this record has held it back.
+        window_bytes: kept for all lanes.
+    """
+
+    count: int
+    slowest: int | None
+    key_hash: str | None
+    held_s: float | None
+    window_bytes: int
+    lanes: tuple[LaneView, ...]
+
+    @property
+    def of_slowest(self) -> LaneView | None:
+        return next((each for each in self.lanes if each.number == self.slowest), None)
+
+
+@dataclass(frozen=True, slots=True)
 class ShardView:
     """One lease that this worker holds; `stream` and `stream_id` are None in single-stream mode.
 
@@ -113,6 +159,8 @@ class ShardView:
         restarts: as in `ChildView`.
         last_error: of the last failed child, as `stderr_tail`.
         next_try_s: until the next child starts; None: one runs, or none will.
+        lanes: None: the shard has one child. Else `child` is None, `restarts` counts those of all lanes, and what
+            is said of waits and failures may be that of one lane.
     """
 
     key: str
@@ -138,6 +186,12 @@ class ShardView:
     last_error: str = ""
     stderr_tail: tuple[str, ...] = ()
     next_try_s: float | None = None
+    lanes: LanesView | None = None
+
+    @property
+    def children(self) -> tuple[ChildView, ...]:
+        of_lanes = () if self.lanes is None else self.lanes.lanes
+        return tuple(each for each in (self.child, *(lane.child for lane in of_lanes)) if each is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,15 +447,18 @@ class Snapshots:
         return worker_views(monitor.workers, monitor.leases, monitor.reported_s)
 
     def _shards(self, shards: tuple[ActiveLease, ...], now_s: float) -> tuple[ShardView, ...]:
-        pids = [watched.progress.child.pid for watched in shards if watched.progress.child is not None]
+        known = [each for shard in shards for each in (shard, *shard.progress.lanes.values())]
+        pids = [each.progress.child.pid for each in known if each.progress.child is not None]
         memory = self._memory.of(pids)
-        self._tails.keep({*pids, *(watched.key for watched in shards)})
+        self._tails.keep({*pids, *map(_name, known)})
         return tuple(self._shard(watched, memory, now_s) for watched in shards)
 
     def _shard(self, watched: ActiveLease, memory: dict[int, int | None], now_s: float) -> ShardView:
         watchdog, lease, progress = self._worker.watchdog, watched.lease, watched.progress
-        seen = stall_status(progress, watchdog.limits, now_s)
-        stalled = watchdog.is_stalled(watched)
+        worst = self._worst(watched, now_s)
+        seen = stall_status(worst.progress, watchdog.limits, now_s)
+        of_lane = "" if worst is watched else f"lane {worst.progress.lane}: "
+        stalled, failures = watchdog.is_stalled(worst), worst.progress.failures
         return ShardView(
             key=watched.key,
             shard_id=lease.shard_id,
@@ -409,8 +466,8 @@ class Snapshots:
             parents=tuple(sorted(lease.parent_shard_ids)),
             cause=seen.cause,
             waits_s=seen.waits_s,
-            detail=_shown(seen.detail),
-            idle_s=seen.idle_s,
+            detail=_shown(f"{of_lane}{seen.detail}"),
+            idle_s=now_s - progress.progressed_s,
             stalled=stalled,
             behind_ms=progress.last_fetch.behind_ms,
             checkpoint=str(lease.checkpoint),
@@ -418,19 +475,79 @@ class Snapshots:
             data_bytes=progress.data_bytes,
             bytes_per_s=watchdog.bytes_per_s(watched.key),
             child=self._child(progress, memory, now_s),
-            failures=progress.failures,
+            failures=failures,
             stream_id=None if lease.stream is None else str(lease.stream),
-            state=state_of(
-                seen.cause,
-                failures=progress.failures,
-                stalled=stalled,
-                finished=lease.is_finished,
-            ),
+            state=state_of(seen.cause, failures=failures, stalled=stalled, finished=lease.is_finished),
             lag_s=lag_s(progress, watchdog.limits, now_s),
-            restarts=max(0, progress.children - 1),
+            restarts=sum(_restarts(each) for each in (watched, *progress.lanes.values())),
+            last_error=_shown(worst.progress.failure) if failures else "",
+            stderr_tail=self._failed_tail(worst),
+            next_try_s=_next_try_s(worst, now_s),
+            lanes=self._lanes(progress, memory, now_s),
+        )
+
+    def _worst(self, shard: ActiveLease, now_s: float) -> ActiveLease:
+        """A lane, if it is in more trouble than its shard, or works although there is nothing new for the shard."""
+
+        def trouble(each: ActiveLease) -> tuple[bool, bool]:
+            return each.progress.failures >= FAILING_FROM, self._worker.watchdog.is_stalled(each)
+
+        lanes, window = shard.progress.lanes, shard.progress.window
+        worst = max((shard, *lanes.values()), key=trouble)
+        slowest = None if window is None or window.holds_mark is None else lanes.get(window.holds_mark)
+        if worst is not shard or slowest is None or slowest.progress.cause is WaitReason.KINESIS:
+            return worst
+        cause = stall_status(shard.progress, self._worker.watchdog.limits, now_s).cause
+        return slowest if cause is WaitReason.NOTHING_NEW else shard
+
+    def _failed_tail(self, watched: ActiveLease) -> tuple[str, ...]:
+        progress = watched.progress
+        return self._tails.shown(_name(watched), progress.stderr_tail if progress.failures else ())
+
+    def _lanes(
+        self, progress: LeaseProgress, memory: dict[int, int | None], now_s: float
+    ) -> LanesView | None:
+        window = progress.window
+        if window is None:
+            return None
+        slowest = window.holds_mark
+        key_hash = None if slowest is None else window.first_key_hash(slowest)
+        return LanesView(
+            count=window.lane_count,
+            slowest=slowest,
+            key_hash=None if key_hash is None else f"{key_hash:08x}",
+            held_s=None if progress.held_back_s is None else now_s - progress.held_back_s,
+            window_bytes=window.size_bytes,
+            lanes=tuple(
+                self._lane(number, lane, window.not_done(number), memory, now_s)
+                for number, lane in sorted(progress.lanes.items())
+            ),
+        )
+
+    def _lane(
+        self,
+        number: int,
+        lane: ActiveLease,
+        not_done: tuple[int, int],
+        memory: dict[int, int | None],
+        now_s: float,
+    ) -> LaneView:
+        watchdog, progress = self._worker.watchdog, lane.progress
+        seen = stall_status(progress, watchdog.limits, now_s)
+        return LaneView(
+            number=number,
+            records=not_done[0],
+            kept_bytes=not_done[1],
+            cause=seen.cause,
+            waits_s=seen.waits_s,
+            detail=_shown(seen.detail),
+            stalled=watchdog.is_stalled(lane),
+            child=self._child(progress, memory, now_s),
+            failures=progress.failures,
+            restarts=_restarts(lane),
             last_error=_shown(progress.failure) if progress.failures else "",
-            stderr_tail=self._tails.shown(watched.key, progress.stderr_tail if progress.failures else ()),
-            next_try_s=None if progress.next_try_s is None else max(0.0, progress.next_try_s - now_s),
+            stderr_tail=self._failed_tail(lane),
+            next_try_s=_next_try_s(lane, now_s),
         )
 
     def _child(
@@ -448,8 +565,22 @@ class Snapshots:
         )
 
 
+def _name(watched: ActiveLease) -> str:
+    lane = watched.progress.lane
+    return watched.key if lane is None else f"{watched.key} lane {lane}"
+
+
+def _restarts(watched: ActiveLease) -> int:
+    return max(0, watched.progress.children - 1)
+
+
+def _next_try_s(watched: ActiveLease, now_s: float) -> float | None:
+    at_s = watched.progress.next_try_s
+    return None if at_s is None else max(0.0, at_s - now_s)
+
+
 class _StderrLines:
-    """Lines safe to show; cached by process id, or by lease key once the child failed."""
+    """Lines safe to show; cached by process id, or by the name of lease or lane once the child failed."""
 
     def __init__(self) -> None:
         self._known: dict[int | str, tuple[tuple[str, ...], tuple[str, ...]]] = {}

@@ -12,6 +12,8 @@ from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import ShardState
 from kcl_daemon.telemetry.snapshot import (
     ChildView,
+    LanesView,
+    LaneView,
     LeaseView,
     MoveView,
     ShardView,
@@ -113,6 +115,52 @@ SPARKING = replace(
         ),
     ),
 )
+LANES = (
+    LaneView(
+        number=0,
+        records=0,
+        kept_bytes=0,
+        cause=WaitReason.KINESIS,
+        waits_s=0.5,
+        detail="",
+        stalled=False,
+        child=CHILD,
+        failures=0,
+        restarts=0,
+        last_error="",
+        stderr_tail=(),
+        next_try_s=None,
+    ),
+    LaneView(
+        number=3,
+        records=14,
+        kept_bytes=3 * 2**20,
+        cause=WaitReason.RESTART,
+        waits_s=12.0,
+        detail="it exited with status 1",
+        stalled=False,
+        child=None,
+        failures=1,
+        restarts=2,
+        last_error="it exited with status 1",
+        stderr_tail=("KeyError: 7",),
+        next_try_s=1.0,
+    ),
+)
+LANED = replace(
+    SNAPSHOT,
+    shards=(
+        replace(
+            READING,
+            child=None,
+            cause=WaitReason.LANE,
+            waits_s=12.0,
+            detail="lane 3, at a record whose key has the hash 00c0ffee",
+            lanes=LanesView(8, 3, "00c0ffee", 75.0, 8 * 2**20, LANES),
+        ),
+        replace(STALLED, restarts=0, lanes=LanesView(4, None, None, None, 0, ())),
+    ),
+)
 READY = replace(SNAPSHOT, shards=(READING,))
 FOLLOWER = replace(READY, leads=False, leader="w-2", fleet=(), workers=(), moves=(), fleet_age_s=None)
 
@@ -163,6 +211,22 @@ _children = st.builds(
     restarts=st.integers(0, 1000),
     stderr=_some,
 )
+_lanes = st.builds(
+    LaneView,
+    number=st.integers(0, 63),
+    records=st.integers(0, 2**50),
+    kept_bytes=st.integers(0, 2**40),
+    cause=st.sampled_from(WaitReason),
+    waits_s=_seconds,
+    detail=_words,
+    stalled=st.booleans(),
+    child=st.none() | _children,
+    failures=st.integers(0, 1000),
+    restarts=st.integers(0, 1000),
+    last_error=_words,
+    stderr_tail=_some,
+    next_try_s=st.none() | _seconds,
+)
 _shards = st.builds(
     ShardView,
     key=_words,
@@ -187,6 +251,16 @@ _shards = st.builds(
     last_error=_words,
     stderr_tail=_some,
     next_try_s=st.none() | _seconds,
+    lanes=st.none()
+    | st.builds(
+        LanesView,
+        count=st.integers(2, 64),
+        slowest=st.none() | st.integers(0, 63),
+        key_hash=st.none() | _words,
+        held_s=st.none() | _seconds,
+        window_bytes=st.integers(0, 2**40),
+        lanes=st.lists(_lanes, max_size=3).map(tuple),
+    ),
 )
 _leases = st.builds(
     LeaseView,

@@ -19,6 +19,7 @@ from tests.unit.admin.stage import (
     CHILD,
     FOLLOWER,
     HOSTILE,
+    LANED,
     READING,
     SNAPSHOT,
     SPARKING,
@@ -273,3 +274,29 @@ def test_text_stands_out_from_its_ground(scheme: int, colour: str, ground: str) 
     of_scheme = colours(assets().style)[scheme]
     bright, dim = sorted((luminance(of_scheme[colour]), luminance(of_scheme[ground])), reverse=True)
     assert (bright + 0.05) / (dim + 0.05) >= 4.5, "WCAG 2 AA"
+
+
+def test_lanes_have_a_section_where_there_are_some() -> None:
+    tree = parsed(rendered(LANED))
+    assert table_of(tree, "lanes") == [
+        ["shardId-000000000001", "2 of 8", "lane 3", "00c0ffee", "75 s", "14", "3.0 MiB", "8.0 MiB", "2"],
+        ["shardId-000000000002", "0 of 4", "-", "-", "-", "-", "-", "0 B", "0"],
+    ]
+    children = table_of(tree, "children")
+    assert [row[0] for row in children] == ["shardId-000000000001 lane 0", "shardId-000000000001 lane 3"]
+    assert "KeyError: 7" in children[1][-1]
+    assert 'href="#lanes"' in rendered(LANED)
+    assert 'id="lanes"' not in rendered(SNAPSHOT)
+    assert 'href="#lanes"' not in rendered(SNAPSHOT)
+
+
+def test_the_lanes_of_so_many_shards_are_cut_to_those_that_are_held_back_longest() -> None:
+    lanes = LANED.shards[0].lanes
+    assert lanes is not None
+    shards = tuple(
+        replace(each, lanes=replace(lanes, held_s=float(number)))
+        for number, each in enumerate(many(MAX_SHARDS + 5).shards)
+    )
+    rows = table_of(parsed(rendered(replace(SNAPSHOT, shards=shards))), "lanes")
+    assert len(rows) == MAX_SHARDS
+    assert rows[0][0] == f"shardId-{MAX_SHARDS + 4:012}"

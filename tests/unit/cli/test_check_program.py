@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from kcl_daemon.cli.run import check_program
+from kcl_daemon.children.room import ChildRoom
+from kcl_daemon.cli.check import sentence
+from kcl_daemon.cli.run import check_program, check_room
 from kcl_daemon.config.load import Loaded, interpret
 from kcl_daemon.errors import ConfigurationError
 
 
-def loaded(command: str) -> Loaded:
-    text = f"streamName = s\nexecutableName = {command}\napplicationName = app\n"
+def loaded(command: str, more: str = "") -> Loaded:
+    text = f"streamName = s\nexecutableName = {command}\napplicationName = app\n{more}"
     return interpret(text.encode(), file="app.properties", default_worker_id="w")
 
 
@@ -57,3 +59,31 @@ def test_what_cannot_be_run_is_named_with_file_line_and_reason(here: Path, comma
     assert command in message
     assert reason in message
     assert message.isprintable()
+
+
+ROOM = ChildRoom(24, "196 open files (ulimit -n)")
+
+
+def test_more_children_for_a_shard_than_the_system_allows_are_refused_with_the_key() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_room(loaded("x", "shardConcurrency = 25\n"), lambda: ROOM)
+    message = str(caught.value)
+    assert message.startswith("app.properties:4: shardConcurrency: 25 children for each shard are too many")
+    assert "196 open files" in message
+
+
+def test_a_worker_with_room_for_few_shards_starts_with_a_warning() -> None:
+    (notice,) = check_room(
+        loaded("x", "shardConcurrency = 12\nmaxLeasesForWorker = 3\n"), lambda: ROOM
+    ).warnings
+    assert (notice.event, notice.key, notice.line) == ("lanes_limited", "shardConcurrency", 4)
+    assert sentence(notice, "app.properties") == (
+        "app.properties:4: warning: shardConcurrency = 12 leaves room for the children of 2 of the shards in "
+        "196 open files (ulimit -n); raise that limit, lower shardConcurrency, or set maxLeasesForWorker to 2 at most"
+    )
+
+
+def test_with_room_enough_or_one_child_for_each_shard_nothing_is_said() -> None:
+    for more in ("shardConcurrency = 12\nmaxLeasesForWorker = 2\n", "maxLeasesForWorker = 500\n"):
+        assert check_room(loaded("x", more), lambda: ROOM).warnings == ()
+    assert check_room(loaded("x", "shardConcurrency = 64\n"), lambda: None).warnings == ()

@@ -15,7 +15,7 @@ from kcl_daemon.admin.view import waits_for
 from kcl_daemon.cli.status_view import build_view, plain_lines, renderable, spark
 from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.examples import examples
-from tests.unit.admin.stage import FOLLOWER, READING, SNAPSHOT, SPARKING, calmly, many, snapshots
+from tests.unit.admin.stage import FOLLOWER, LANED, READING, SNAPSHOT, SPARKING, calmly, many, snapshots
 
 SHOWN = """\
 not ready, worst lag 90.0 s (shard 1), 40 KiB/s, 0 failing, 1 stalled
@@ -62,6 +62,25 @@ shardId-000000000002  1000        900      100         2 min
 shardId-000000000001  1000       1000        0             -"""
 
 
+SHOWN_OF_LANES = """\
+
+Lanes:
+shard                 started  slowest  key hash  holds the checkpoint  not done  bytes of it  bytes of all  restarts
+shardId-000000000001   2 of 8  lane 3   00c0ffee                  75 s        14      3.0 MiB       8.0 MiB         2
+shardId-000000000002   0 of 4  -        -                            -         -            -           0 B         0
+
+Workers:
+"""
+CHILDREN_OF_LANES = """\
+
+Children:
+shard                         pid  memory  uptime  restarts  last line of stderr
+shardId-000000000001 lane 0  4242  48 MiB  62 min         0  ready
+shardId-000000000001 lane 3                               2  KeyError: 7
+
+"""
+
+
 def status(snapshot: Snapshot) -> StatusDocument:
     samples = [(6.0, 10_000.0), (4.0, 0.0), (2.0, 4_000.0), (0.0, 20_000.0)]
     return StatusDocument(FORMAT, snapshot, {READING.key: samples})
@@ -76,6 +95,14 @@ def drawn(snapshot: Snapshot, *, width: int = 200, max_lines: int | None = None)
 
 def test_everything_of_the_page_is_shown_in_lines() -> None:
     assert "\n".join(plain_lines(build_view(status(SNAPSHOT)))) == f"{SHOWN}\n{MOVED}"
+
+
+def test_shards_with_several_children_have_a_table_and_a_row_for_each_child() -> None:
+    text = "\n".join(plain_lines(build_view(status(LANED))))
+    assert SHOWN_OF_LANES in text
+    assert CHILDREN_OF_LANES in text
+    assert "lane for 12 s (lane 3, at a record whose key has the hash 00c0ffee)" in text
+    assert "lane 3" in drawn(LANED, width=80)
 
 
 def test_the_spark_engine_stands_below() -> None:

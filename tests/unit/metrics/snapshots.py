@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.telemetry.snapshot import (
     ChildView,
+    LanesView,
+    LaneView,
     ShardView,
     Snapshot,
     SparkQueryView,
@@ -46,6 +50,30 @@ def shard(
         child=ChildView(pid=7, rss_bytes=2**20, running_s=1.0, restarts=3) if child else None,
         stream_id=stream_id,
     )
+
+
+def lane(number: int, rss_bytes: int | None) -> LaneView:
+    return LaneView(
+        number=number,
+        records=5,
+        kept_bytes=700,
+        cause=WaitReason.CHILD,
+        waits_s=1.0,
+        detail="",
+        stalled=False,
+        child=ChildView(pid=8 + number, rss_bytes=rss_bytes, running_s=1.0, restarts=0),
+        failures=0,
+        restarts=0,
+        last_error="",
+        stderr_tail=(),
+        next_try_s=None,
+    )
+
+
+def with_lanes(number: int) -> ShardView:
+    """Three of 16 children were started; the memory of one is not known yet."""
+    lanes = (lane(1, 2**20), lane(2, 2**21), lane(5, None))
+    return replace(shard(number, child=False), lanes=LanesView(16, 2, "00c0ffee", 12.5, 4096, lanes))
 
 
 def snapshot(*shards: ShardView, spark: SparkView | None = None) -> Snapshot:

@@ -20,7 +20,7 @@ from kcl_daemon.metrics.metric import OPERATIONS, MetricKind
 from kcl_daemon.telemetry.prometheus import PrometheusExposition
 from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_protocol.sequence import TRIM_HORIZON
-from tests.unit.metrics.snapshots import ENGINE, shard, snapshot
+from tests.unit.metrics.snapshots import ENGINE, shard, snapshot, with_lanes
 from tests.unit.metrics.stage import Gathered
 
 OPEN = "application/openmetrics-text; version=1.0.0"
@@ -55,7 +55,7 @@ def ours_of(families: Iterable[Parsed]) -> dict[str, Parsed]:
 
 @pytest.mark.parametrize("accept", ["", OPEN])
 def test_all_families_are_there_as_the_list_has_them(accept: str) -> None:
-    text = text_of(everything(), snapshot(shard(1), spark=ENGINE), accept)
+    text = text_of(everything(), snapshot(shard(1), with_lanes(2), spark=ENGINE), accept)
     families = ours_of(parsed(text, accept))
 
     assert set(families) == {family.name for family in FAMILIES}
@@ -121,6 +121,21 @@ def test_a_snapshot_tells_of_each_shard() -> None:
     assert values("kcl_child_resident_memory_bytes") == [({"shard_id": SHARD}, 2.0**20)]
     who = {"worker_id": "w-1", "application": 'the "app"', "version": "1.2.3"}
     assert values("kcl_worker") == [(who, 1.0)]
+
+
+def test_a_shard_with_several_children_has_series_without_one_for_each_of_them() -> None:
+    families = ours_of(parsed(text_of(Gathered(), snapshot(shard(1), with_lanes(2)))))
+    laned = {"shard_id": "shardId-000000000002"}
+
+    def values(name: str) -> list[tuple[dict[str, str], float]]:
+        return [(sample.labels, sample.value) for sample in families[name].samples]
+
+    assert values("kcl_shard_lanes_started") == [(laned, 3.0)]
+    assert values("kcl_shard_checkpoint_held_back_seconds") == [(laned, 12.5)]
+    assert values("kcl_shard_window_bytes") == [(laned, 4096.0)]
+    assert values("kcl_child_resident_memory_bytes")[1] == (laned, 3 * 2.0**20)
+    alone = ours_of(parsed(text_of(Gathered(), snapshot(shard(1)))))
+    assert [name for name in alone if "lanes" in name or "window" in name or "held_back" in name] == []
 
 
 def test_streams_of_one_name_have_series_of_their_own_which_fit_those_that_are_counted() -> None:
