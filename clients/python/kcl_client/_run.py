@@ -6,6 +6,7 @@ The protocol gets private descriptors that child processes do not inherit. Descr
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -177,7 +178,7 @@ def _preload(processor: RecordProcessor | AsyncRecordProcessor) -> None:
     from kcl_client._preload import serve  # noqa: PLC0415 - few programs need it
 
     if isinstance(processor, AsyncRecordProcessor):
-        from kcl_client import _asynchronous  # noqa: F401, PLC0415 - imported once, not in each child
+        importlib.import_module("kcl_client._asynchronous")  # once, not in each child
     serve(int(connection))
 
 

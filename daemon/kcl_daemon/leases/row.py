@@ -393,9 +393,9 @@ def _lanes(mark: ExtendedSequenceNumber, lanes: Sequence[ExtendedSequenceNumber]
 def _lanes_from(value: Value | None, mark: ExtendedSequenceNumber) -> tuple[ExtendedSequenceNumber, ...]:
     """Nothing if the checkpoint is another one: a worker that has no lanes, or a person, has moved it."""
     try:
-        match value:
-            case {"checkpoint": str(of), "lanes": tuple(lanes)} if _position_of(of) == mark:
-                return tuple(_position_of(str(lane)) for lane in lanes)
+        if isinstance(value, Mapping) and _position_of(str(value.get("checkpoint"))) == mark:
+            lanes = value.get("lanes")
+            return tuple(_position_of(str(lane)) for lane in lanes) if isinstance(lanes, tuple) else ()
     except ValueError:
         pass  # it only saves repeats
     return ()
