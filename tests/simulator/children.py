@@ -259,7 +259,7 @@ class SimChildren:
         for child in self.running:
             if (child.identity.shard_id, child.identity.lane) == (key, number):
                 report("second_child", f"{self._life.worker_id} starts a child beside {child.identity}")
-        return self._born(self._deliveries.started(key, self._life.worker_id, number))
+        return self._born(self._deliveries.started(key, self._life.worker_id, lane))
 
     def _born(self, identity: Incarnation) -> SimChild:
         chance = self._chance.fork(f"child-{identity.number}")

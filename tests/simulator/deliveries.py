@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kcl_daemon.config.children import ConcurrencySettings
+from kcl_daemon.ports import ChildLane
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.habits import is_poison
@@ -46,7 +47,8 @@ class Incarnation:
         next_place: place in the shard of the record it must be given next; None where any may come first.
         largest: position of the last record it was given.
         lane: which of several children of the shard; None: the only one.
-        places: of the records that it was given and has not checkpointed; only in a lane.
+        lanes: how many they are.
+        places: of the records that it was given and has not checkpointed; only where there are lanes.
         is_gone: its process has ended.
     """
 
@@ -58,6 +60,7 @@ class Incarnation:
     next_place: int | None = None
     largest: ExtendedSequenceNumber | None = None
     lane: int | None = None
+    lanes: int = 1
     places: list[int] = field(default_factory=list[int])
     is_gone: bool = False
     asked: list[ExtendedSequenceNumber] = field(default_factory=list[ExtendedSequenceNumber])
@@ -112,14 +115,16 @@ class Deliveries:
         self.accepted = 0
         self.refused: dict[str, int] = {}
 
-    def started(self, shard_id: str, worker_id: str, lane: int | None = None) -> Incarnation:
+    def started(self, shard_id: str, worker_id: str, lane: ChildLane | None = None) -> Incarnation:
         """A child was started."""
         if shard_id not in self._truth.shards:
             report(
                 "unknown_shard", f"{worker_id} started a child for {shard_id}, which the stream does not have"
             )
         self._children += 1
-        child = Incarnation(self._children, shard_id, worker_id, now(), lane=lane)
+        child = Incarnation(self._children, shard_id, worker_id, now())
+        if lane is not None:
+            child.lane, child.lanes = lane.number, lane.count
         self._lanes.started(child)
         return child
 
@@ -162,7 +167,7 @@ class Deliveries:
             if not self._lanes.is_for(child, place):
                 report("wrong_lane", f"{child} was given {number}, whose key belongs to another")
             expected = place if child.next_place is None else self._next_of(child, child.next_place, place)
-            if child.lane is not None:
+            if self._lanes.are_used:
                 child.places.append(place)
             if place > expected:
                 report(
@@ -241,7 +246,7 @@ class Deliveries:
             return
         self.accepted += 1
         stored = self._rows.checkpoint_of(child.shard_id)
-        if child.lane is not None:
+        if self._lanes.are_used:
             self._lanes.done(child, position)
             reached = self.reached.setdefault((child.worker_id, child.shard_id), Reached())
             reached.done = self._lanes.done_of(child.shard_id)
@@ -257,8 +262,9 @@ class Deliveries:
 
     def was_asked(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
         """Whether a child of this worker asked for this position of this shard; with lanes, whether all is done up to there."""
-        if self._lanes.are_used:
+        if self._lanes.has_lanes(worker_id):
             return self._lanes.is_mark(shard_id, worker_id, position)
+        self._lanes.stored(shard_id, position)
         return position in self._asked.get((shard_id, worker_id), ())
 
     def _reach(self, child: Incarnation) -> None:

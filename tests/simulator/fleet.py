@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 import anyio
 
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.cli.common import leaves
-from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, LaneCounts
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.streams import ListedStream, StreamsSettings
 from kcl_daemon.errors import Throttled, Unavailable, WorkerIdTaken
@@ -323,10 +324,17 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
         retrieval=plan.retrieval,
         shards=plan.shard_settings,
         failures=plan.failures,
-        concurrency=plan.concurrency,
+        concurrency=_concurrency(worker_id, plan),
         worker_id=worker_id,
         initial_position=InitialPosition(plan.start_at),
     )
+
+
+def _concurrency(worker_id: str, plan: Plan) -> ConcurrencySettings:
+    if not plan.lane_counts:
+        return plan.concurrency
+    count = plan.lane_counts[crc32(worker_id.encode()) % len(plan.lane_counts)]
+    return replace(plan.concurrency, lanes=LaneCounts(count))
 
 
 def _streams(plan: Plan) -> StreamsSettings:

@@ -24,24 +24,39 @@ class LaneRules:
 
     def __init__(self, truth: Truth, settings: ConcurrencySettings) -> None:
         self._truth = truth
-        self._count = settings.lanes.default
-        self.are_used = self._count > 1
+        self.are_used = settings.lanes.default > 1
         self._by_key = settings.order is ShardOrder.KEY
         self._done: dict[str, set[int]] = defaultdict(set)
         self._done_before: dict[str, int] = defaultdict(int)
+        self._with_lanes: set[str] = set()
         self._running: dict[tuple[str, str], list[Incarnation]] = defaultdict(list)
 
     def started(self, child: Incarnation) -> None:
         """A child was started."""
+        if child.lane is not None:
+            self._with_lanes.add(child.worker_id)
         running = self._running[child.shard_id, child.worker_id]
         running[:] = [*(each for each in running if not each.is_gone), child]
+
+    def has_lanes(self, worker_id: str) -> bool:
+        """Whether the children of a worker are some of several."""
+        return worker_id in self._with_lanes
+
+    def stored(self, shard_id: str, position: ExtendedSequenceNumber) -> None:
+        """By a worker without lanes: other rules say whether it may."""
+        numbers = self._truth.shards[shard_id].numbers if self.are_used else []
+        for place in range(self._done_before[shard_id], len(numbers)):
+            if position.is_shard_end or (
+                not position.is_sentinel and numbers[place] <= int(position.sequence_number)
+            ):
+                self._done[shard_id].add(place)
 
     def is_for(self, child: Incarnation, place: int) -> bool:
         """Whether a record is one that this child must be given."""
         if child.lane is None or not self._by_key:
             return True
         key = self._truth.shards[child.shard_id].keys[place]
-        return crc32(key.encode()) % self._count == child.lane
+        return crc32(key.encode()) % child.lanes == child.lane
 
     def keeps_order(self, child: Incarnation) -> bool:
         """Whether it must be given its records in order, without a gap."""

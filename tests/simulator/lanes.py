@@ -61,5 +61,6 @@ def _with_lanes(draw: Draw, plan: Plan) -> Plan:
             # The smallest windows forget what is not checkpointed, and read it again.
             window_bytes=chance.pick((4_000, 40_000, 8 * 1024**2)),
         ),
+        lane_counts=chance.pick(((), (), (1, 3, 8))),
         keys=chance.pick((2, 20, 1 << 40)),
     )

@@ -361,6 +361,7 @@ class Plan:
             its lease keys.
         failures: settings of the workers.
         concurrency: settings of the workers.
+        lane_counts: workers differ in the number of their lanes; each has one of these, 1 among them. Empty: as `concurrency` says.
         keys: how many partition keys the records have.
         java_names_entities: Java workers write what 3.5 writes into separate tables, else what 3.4 writes.
         java_reports_cpu: Java workers report CPU figures.
@@ -407,6 +408,7 @@ class Plan:
     java_epochs: tuple[Epoch, ...] = ()
     failures: FailureSettings = field(default_factory=FailureSettings)
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
+    lane_counts: tuple[int, ...] = ()
     keys: int = 1 << 40
     java_names_entities: bool = False
     java_reports_cpu: bool = False

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from kcl_daemon.ports import ChildLane
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.clock import EPOCH_S
@@ -129,12 +130,14 @@ class SoakAccount(Deliveries):
         shard.stored = stored
         shard.stored_serial = shard.asked.get(stored, (shard.stored_serial, 0.0))[0]
 
-    def started(self, shard_id: str, worker_id: str, lane: int | None = None) -> Incarnation:
+    def started(self, shard_id: str, worker_id: str, lane: ChildLane | None = None) -> Incarnation:
         """A child was started."""
         if shard_id not in self.shards:
             report("unknown_shard", f"{worker_id} started a child for {shard_id}")
         self.children += 1
-        return Incarnation(self.children, shard_id, worker_id, now(), lane=lane)
+        return Incarnation(
+            self.children, shard_id, worker_id, now(), lane=None if lane is None else lane.number
+        )
 
     def initialized(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It was told where it starts: at a checkpoint that is stored, and with that at a record that was delivered."""
