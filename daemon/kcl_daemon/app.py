@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
 
-from kcl_daemon.config.balance import ClientVersionConfig
+from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.context import ConsumerContext, ShardCooldowns
+from kcl_daemon.consumer.standby import StandbyChildren
 from kcl_daemon.cpu.sources import CpuSampler
 from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, assignment_strategies
 from kcl_daemon.fleet.context import Broadcast, Timings, WorkerContext, timings
@@ -162,6 +163,11 @@ def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
     )
 
 
+def lease_settings_of(settings: Settings) -> LeaseSettings:
+    """The relay of a Spark pipeline starts in no time."""
+    return settings.leases if settings.spark.pipeline is None else replace(settings.leases, standby_ms=0)
+
+
 class Application:
     """All parts of one daemon, each made when first needed.
 
@@ -177,7 +183,7 @@ class Application:
             worker_id=WorkerId(settings.worker_id),
             clock=adapters.clock,
             randomness=adapters.randomness,
-            timings=timings(settings.leases, settings.balance),
+            timings=timings(lease_settings_of(settings), settings.balance),
             log=log,
             meters=adapters.meters,
         )
@@ -263,6 +269,7 @@ class Application:
             table=self._tables.leases,
             kinesis=adapters.kinesis,
             children=adapters.children,
+            standby=self._standby,
             readers=self._readers,
             shard_finished=Broadcast(context.clock),
             on_leases_created=self._wake_assignment,
@@ -270,6 +277,19 @@ class Application:
             degraded=ShardCooldowns(context.clock, settings.failures.degraded_ms / 1000),
             dead_letters=adapters.dead_letters,
             on_fatal=lambda error: self.worker.fail(error),
+        )
+
+    @cached_property
+    def _standby(self) -> StandbyChildren:
+        return StandbyChildren(
+            self._context,
+            children=self._adapters.children,
+            streams=self._streams,
+            table=self._tables.leases,
+            exit_grace_s=self._settings.child.exit_grace_ms / 1000,
+            lanes_of=self._settings.concurrency.lanes_of,
+            is_read=lambda key: self.worker.is_read(key),
+            on_ready=lambda key: self._discovery.standby_ready(key),
         )
 
     def _wake_assignment(self) -> None:
@@ -325,6 +345,7 @@ class Application:
             leading=lambda: self._elector.is_leader,
             on_found=lambda held: self.worker.on_lease_found(held),
             notifier=self._notifier,
+            standby=self._standby,
         )
 
     @cached_property

@@ -277,6 +277,13 @@ class Child(ChildPipes, Protocol):
         """Oldest first; complete after `wait`."""
         ...
 
+    async def until_reading(self) -> None:
+        """Give it the first byte of its first line, `{`; returns when it has read that: it has started.
+
+        `send` then leaves that byte out. Call it once, before `send`; it may be cancelled.
+        """
+        ...
+
     async def close_stdin(self) -> None:
         """Never raises."""
         ...

@@ -162,6 +162,7 @@ class Worker:
             self._work = work
             work.start_soon(self.renewer.run)
             work.start_soon(self.watchdog.run)
+            work.start_soon(self.consumers.standby.run)
             if self._meters is not NO_METERS:
                 work.start_soon(self._record_gauges)
             async with anyio.create_task_group() as coordination:
@@ -228,6 +229,9 @@ class Worker:
             with self._clock.move_on_after(self.start_pause_s):
                 await self._stop.wait()
 
+    def is_read(self, key: LeaseKey) -> bool:
+        return key in self._running
+
     def on_lease_found(self, held: HeldLease) -> None:
         assert self._work is not None, "leases are found only while the worker runs"
         running = _Running(ShardConsumer(parts=self.consumers, held=held), anyio.Event())
@@ -248,6 +252,7 @@ class Worker:
             await self._crashed(held, running)
         finally:
             self.watchdog.active_leases.remove(held)
+            self.consumers.standby.dismiss(held.key)
             running.done.set()
             if self._running.get(held.key) is running:
                 del self._running[held.key]

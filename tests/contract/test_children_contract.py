@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from anyio import CancelScope, create_task_group, wait_all_tasks_blocked
+from anyio import CancelScope, create_task_group, move_on_after, wait_all_tasks_blocked
 
 from kcl_daemon.errors import ChildExited, ChildStartFailed
 from kcl_daemon.ports import Child
@@ -263,3 +263,28 @@ async def test_the_end_of_the_context_is_the_end_of_its_children(backend: Childr
         child = await children.start(SHARD)
         await receive_line(child)
     assert await child.wait() == -9
+
+
+async def test_a_child_that_reads_has_read_the_first_byte_and_gets_the_line_whole(
+    backend: ChildrenBackend,
+) -> None:
+    async with backend.open(Program.ECHO) as children:
+        child = await children.start(SHARD)
+        await child.until_reading()
+        for line in (b'{"action":"initialize"}\n', b'{"action":"leaseLost"}\n'):
+            await child.send(line)
+            assert await receive_line(child) == line
+        await child.aclose()
+
+
+async def test_a_child_that_does_not_read_is_waited_for_until_that_is_cancelled(
+    backend: ChildrenBackend,
+) -> None:
+    async with backend.open(Program.DEAF) as children:
+        child = await children.start(SHARD)
+        with move_on_after(0.5) as scope:
+            await child.until_reading()
+        assert scope.cancelled_caught
+        child.terminate()
+        assert await child.wait() == -15
+        await child.aclose()

@@ -159,6 +159,7 @@ def _worker_row(stage: Stage, stats: dict[str, Any], ranges: dict[str, Any]) -> 
         "slu": update,
         "daemonIncarnation": {"S": "nonce"},
         "daemonStarted": {"N": "7"},
+        "daemonStandby": {"N": "1"},
     }
 
 

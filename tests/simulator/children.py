@@ -56,6 +56,7 @@ class SimChild:
         self._heard: Wake | None = None
         self._drained: Promise[None] = Promise()
         self._exited: Promise[int] = Promise()
+        self._first_read: Promise[None] = Promise()
 
     @property
     def pid(self) -> int:
@@ -98,6 +99,12 @@ class SimChild:
         data = b"".join(self._stdout)
         self._stdout.clear()
         return data
+
+    async def until_reading(self) -> None:
+        """It has imported what it needs, and reads."""
+        self._life.ensure_alive()
+        await self._first_read.wait()
+        self._life.ensure_alive()
 
     async def close_stdin(self) -> None:
         """End of input."""
@@ -184,6 +191,7 @@ class SimChild:
         message: DaemonMessage | None = None
         while self.status is None:
             if wants_message:
+                self._first_read.resolve(None)
                 if not self._unread and not self._input_is_over:
                     self._is_reading = True
                     return

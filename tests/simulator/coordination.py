@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.simulator.draws import Draw, cuts
+from tests.simulator.habits import Nursery
 from tests.simulator.life import Service
 from tests.simulator.plan import (
     DieInHandoff,
     Kill,
+    Kind,
     Pause,
     Plan,
     Planned,
@@ -87,6 +89,46 @@ def farewell_killed(draw: Draw) -> Plan:
         if chance.happens(0.7)
     ]
     return replace(plan, happenings=(*draw.arrivals(draw.workers(2, 5)), *stops, *deaths))
+
+
+def standing_by(draw: Draw) -> Plan:
+    """Children take twenty seconds to start, and leases move: a shard stands still for a second at most.
+
+    Some workers die, stop, or do not stand by; some are Java's.
+    """
+    chance = draw.chance
+    java = chance.happens(0.2)
+    ranges: dict[str, float] = (
+        {"faults_s": 330.0, "bound_s": 350.0} if java else {"faults_s": 260.0, "bound_s": 120.0}
+    )
+    plan = (draw.long_plan if java else draw.plan)(**ranges, shards=(4, 10))
+    joins = draw.some(
+        lambda: Start(chance.pick((Kind.OURS, Kind.JAVA)) if java else Kind.OURS),
+        count=(2, 4),
+        between_s=(40.0, 170.0),
+    )
+    deaths = draw.some(
+        lambda: DieInHandoff(
+            step=chance.pick(tuple(Step)),
+            side=chance.pick(tuple(Side)),
+            after_s=chance.pick((0.0, 0.02, 0.5, 5.0, 22.0)),
+            replaced_after_s=chance.pick((0.5, 5.0, 20.0)),
+        ),
+        count=chance.pick(((0, 0), (1, 3))),
+        between_s=(30.0, 170.0),
+    )
+    stops = draw.some(
+        lambda: Stop(draw.target(), chance.uniform(0.0, 8.0)),
+        count=chance.pick(((0, 0), (1, 2))),
+        between_s=(70.0, 230.0),
+    )
+    return replace(
+        plan,
+        happenings=(*draw.arrivals(draw.workers(1, 2)), *joins, *deaths, *stops),
+        nursery=Nursery(import_s=(19.0, 21.0)),
+        every_third_waits=chance.happens(0.4),
+        handoff_gap_most_s=1.0,
+    )
 
 
 def index_missing(draw: Draw) -> Plan:

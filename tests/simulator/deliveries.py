@@ -6,7 +6,7 @@ lease table it sees only the rows as they are (`LeaseRows`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -114,6 +114,8 @@ class Deliveries:
         self.latency_most_s = 0.0
         self.accepted = 0
         self.refused: dict[str, int] = {}
+        self.on_work: Callable[[Incarnation], None] = lambda _child: None
+        self.on_stop: Callable[[Incarnation], None] = lambda _child: None
 
     def started(self, shard_id: str, worker_id: str, lane: ChildLane | None = None) -> Incarnation:
         """A child was started."""
@@ -144,6 +146,7 @@ class Deliveries:
             child.next_place = 0
         elif not position.is_sentinel:
             child.next_place = shard.place_after(int(position.sequence_number))
+        self.on_work(child)
 
     def delivered(self, child: Incarnation, records: Sequence[Record]) -> None:
         """It was given records: the next ones of its shard, unaltered, none left out."""
@@ -185,6 +188,7 @@ class Deliveries:
         if records:
             child.largest = _position(records[-1])
             self._reach(child)
+            self.on_work(child)
         self._trace.note(child.worker_id, "delivered", f"{child.shard_id} {len(records)} to {child.largest}")
 
     def shard_ended(self, child: Incarnation) -> None:

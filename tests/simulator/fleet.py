@@ -16,6 +16,7 @@ import anyio
 
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.cli.common import leaves
+from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, LaneCounts
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.streams import ListedStream, StreamsSettings
@@ -80,6 +81,7 @@ class SimWorker:
         may_give_up: Callable[[], bool],
         start_again: Callable[[], object],
         machine: Machine,
+        has_standby: bool,
     ) -> None:
         self.machine = machine
         self._may_give_up = may_give_up
@@ -88,6 +90,7 @@ class SimWorker:
         self.kind = kind
         self.clock = clock
         self.children = children
+        self.has_standby = has_standby
         self.started_at_s = now()
         self.stop_asked_at_s: float | None = None
         self.ended: Promise[None] = Promise()
@@ -197,6 +200,10 @@ class Fleet:
         """Those that work, paused ones included."""
         return [worker for worker in self.workers if worker.is_living]
 
+    def stands_by(self, name: str) -> bool:
+        """Whether the worker with this name lives and starts children before their leases come."""
+        return any(each.worker_id == name and each.has_standby and each.is_living for each in self.workers)
+
     def is_java(self, name: str) -> bool:
         """Whether Java workers have this name."""
         return any(worker.worker_id == name and worker.kind is Kind.JAVA for worker in self.workers)
@@ -244,7 +251,7 @@ class Fleet:
             cloudwatch=self.cloudwatch,
             state_folder=SimStateFolder(machine, life, chance.fork("state folder")),
         )
-        leases = replace(self._plan.leases, client_version_config=self.client_version_config)
+        leases = self._leases_of(number)
         tables = replace(self._plan.tables, migrate_all=self.migrate_all and apart is None)
         settings = replace(worker_settings(life.worker_id, self._plan), leases=leases, tables=tables)
 
@@ -265,11 +272,17 @@ class Fleet:
             may_give_up=self._is_trouble_felt,
             start_again=lambda: self.start(name, apart, kind=kind, machine=machine),
             machine=machine,
+            has_standby=kind is Kind.OURS and leases.standby_ms > 0,
         )
         self.workers.append(worker)
         self._trace.note(life.worker_id, "process_started")
         current_loop().spawn(life.limiter, worker.host)
         return worker
+
+    def _leases_of(self, number: int) -> LeaseSettings:
+        leases = replace(self._plan.leases, client_version_config=self.client_version_config)
+        waits = self._plan.every_third_waits and number % 3 == 0
+        return replace(leases, standby_ms=0) if waits else leases
 
     def _java_host(self, settings: Settings, adapters: Adapters, clock: SimClock, chance: Chance) -> Host:
         busy = chance.fork("cpu")

@@ -74,6 +74,7 @@ class Nursery:
         mischief: probability of each per action.
         stubborn: probability that a child ignores EOF, and of those that it ignores SIGTERM as well.
         start_fails: probability that a child cannot be started.
+        import_s: how long a child takes before it reads its first line, from and to; None: no time.
         poison_every: every child dies at each so-many-th record that was written, whenever that is; 0: at none.
     """
 
@@ -82,6 +83,7 @@ class Nursery:
     stubborn: float = 0.0
     start_fails: float = 0.0
     poison_every: int = 0
+    import_s: tuple[float, float] | None = None
 
     def is_poison(self, record: Record) -> bool:
         """Whether every child dies at this record."""

@@ -89,6 +89,7 @@ class LaneRules:
             place += 1
         self._done_before[shard_id] = place
         if position.is_shard_end:
-            running = [child for child in self._running[shard_id, worker_id] if not child.is_gone]
-            return place == len(numbers) and all(SHARD_END in child.asked for child in running)
+            children = self._running[shard_id, worker_id]
+            begun = [child for child in children if not child.is_gone and child.reported is not None]
+            return place == len(numbers) and all(SHARD_END in child.asked for child in begun)
         return place == len(numbers) or numbers[place] > int(position.sequence_number)

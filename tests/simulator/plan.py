@@ -368,6 +368,9 @@ class Plan:
         child_stuck_s: how long a child may work without a new checkpoint; None: for ever.
         read_again_s: what a worker read that was killed and replaced in place is read again after so long; None: any time.
         led_again_s: the same for a leader.
+        handoff_gap_most_s: how long a shard may stand still at a planned hand-over between workers that stand by; None:
+            any time.
+        every_third_waits: every third worker does not stand by.
         names_stand_alone: from a while after `calm_at_s` on, of processes with the same worker id only one works.
     """
 
@@ -415,4 +418,6 @@ class Plan:
     child_stuck_s: float | None = None
     read_again_s: float | None = None
     led_again_s: float | None = None
+    handoff_gap_most_s: float | None = None
+    every_third_waits: bool = False
     names_stand_alone: bool = False

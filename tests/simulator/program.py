@@ -107,6 +107,8 @@ class Program:
 
     def run(self) -> Script:
         """Until stdin is closed; raises Exit where the process ends on its own."""
+        if self._nursery.import_s is not None:
+            yield Wait(self._chance.uniform(*self._nursery.import_s))
         while True:
             message = yield READ
             if message is None:
@@ -145,6 +147,8 @@ class Program:
                 self._deliveries.delivered(child, self._up_to_poison(records))
             case ShardEnded():
                 self._deliveries.shard_ended(child)
+            case ShutdownRequested():
+                self._deliveries.on_stop(child)
             case _:
                 pass
 

@@ -22,7 +22,7 @@ KNOWN_ATTRIBUTES: Final = frozenset({
     "leaseKey", "entityType", "leaseCounter", "leaseOwner", "checkpointOwner", "ownerSwitchesSinceCheckpoint",
     "checkpoint", "checkpointSubSequenceNumber", "pendingCheckpoint", "pendingCheckpointSubSequenceNumber",
     "pendingCheckpointState", "parentShardId", "childShardIds", "startingHashKey", "endingHashKey", "throughputKBps",
-    "streamName", "shardId", "daemonDegraded", "daemonStreamCreated", "daemonLanes",
+    "streamName", "shardId", "daemonDegraded", "daemonStreamCreated", "daemonLanes", "daemonStandby",
 })  # fmt: skip
 
 # A call that found the stream may have begun just before.

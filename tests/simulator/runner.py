@@ -52,6 +52,7 @@ class Outcome:
         callbacks: what the event loop ran.
         digest: the same for two runs in which the same happened.
         violation: what was wrong, None: nothing.
+        gaps_s: how long shards stood still at planned hand-overs.
     """
 
     scenario: str
@@ -65,6 +66,7 @@ class Outcome:
     callbacks: int
     digest: str
     violation: Violation | None
+    gaps_s: tuple[float, ...] = ()
 
 
 def run_plan(
@@ -104,6 +106,7 @@ def run_plan(
         callbacks=course.callbacks,
         digest=trace.digest,
         violation=violation,
+        gaps_s=tuple(world.gaps.measured_s) if world else (),
     )
 
 

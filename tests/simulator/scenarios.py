@@ -20,6 +20,7 @@ from tests.simulator.coordination import (
     index_missing,
     leader_paused,
     restart_in_place,
+    standing_by,
     worker_cut_off,
     worker_id_twice,
 )
@@ -342,6 +343,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         worker_cut_off,
         handoff_killed,
         farewell_killed,
+        standing_by,
         restart_in_place,
         worker_id_twice,
         index_missing,

@@ -20,6 +20,7 @@ from tests.simulator.deliveries import Deliveries
 from tests.simulator.faults import RowWrite
 from tests.simulator.fleet import Fleet, SimWorker, worker_settings
 from tests.simulator.handoffs import HandoffDeaths
+from tests.simulator.handovers import HandoverGaps
 from tests.simulator.leader import LeaderRules
 from tests.simulator.life import Service
 from tests.simulator.liveness import Liveness
@@ -123,6 +124,8 @@ class World:
         )
         self.deliveries = Deliveries(self.truth, self.rules, trace, plan.concurrency)
         self.rules.asked = self.deliveries
+        self.gaps = HandoverGaps(settings.lease_table, self.truth, most_s=plan.handoff_gap_most_s)
+        self.deliveries.on_work, self.deliveries.on_stop = self.gaps.works, self.gaps.stop_requested
         self.deliveries.poison_every = plan.nursery.poison_every
         self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
         self.foreign = ForeignRows()
@@ -143,7 +146,7 @@ class World:
         )
         self.succession = Succession(plan, fleet=self.fleet, rules=self.rules, leader=self.leader)
         self.rules.may_succeed = self.leader.may_succeed = self.succession.may_succeed
-        self.rules.is_java = self.fleet.is_java
+        self.rules.is_java, self.gaps.stands_by = self.fleet.is_java, self.fleet.stands_by
         self.liveness = Liveness(
             truth=self.truth,
             rules=self.rules,
@@ -201,6 +204,7 @@ class World:
         self.leader.row_written(write)
         self.moves.row_written(write)
         self.foreign.row_written(write)
+        self.gaps.row_written(write)
         self.handoffs.row_written(write, leader=self.leader.owner)
         self.shard_ends.row_written(write)
 

@@ -48,6 +48,10 @@ class PipeWriter:
             if 0 < len(rest) < len(line):
                 self.close()
 
+    @property
+    def unread_bytes(self) -> int:
+        return 0 if self._fd is None else _bytes_in_pipe(self._fd)
+
     def close(self) -> None:
         """A running `send` raises BrokenPipeError. Safe to repeat."""
         if self._fd is not None:

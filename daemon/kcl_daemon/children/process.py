@@ -116,6 +116,9 @@ def _block_until_ended(pid: int) -> None:
 
 
 _RECEIVE_BYTES = 64 * 1024
+# Every message is a JSON object.
+_FIRST_BYTE = b"{"
+_READING_LOOK_S = 0.05
 # A killed process lasts longer only if it hangs in the kernel.
 _KILL_PATIENCE_S = 5.0
 
@@ -147,6 +150,7 @@ class ProcessChild:
         self._stderr_pipe = PipeReader(started.stderr)
         self._stderr = StderrPassThrough(self._stderr_pipe, self._log, options.stderr_level)
         self._ended = Event()
+        self._begun = False
 
     @property
     def pid(self) -> int:
@@ -163,13 +167,23 @@ class ProcessChild:
             ChildExited: nobody reads stdin; `status` is None if the process is not reaped yet.
         """
         try:
-            await self._stdin.send(line)
+            await self._stdin.send(line[1:] if self._begun else line)
+            self._begun = False
         except BrokenPipeError as error:
             raise ChildExited(doing="send", status=self._group.status) from error
 
     async def receive(self) -> bytes:
         """The next piece of stdout, at most 64 KiB; one caller at a time."""
         return await self._stdout.receive(_RECEIVE_BYTES)
+
+    async def until_reading(self) -> None:
+        try:
+            await self._stdin.send(_FIRST_BYTE)
+        except BrokenPipeError:
+            return
+        self._begun = True
+        while self._stdin.unread_bytes:
+            await self._clock.sleep(_READING_LOOK_S)
 
     async def close_stdin(self) -> None:
         self._stdin.close()

@@ -66,6 +66,10 @@ class LeaseSettings:
         "gracefulLeaseHandoffTimeoutMillis", MILLISECONDS_OR_NONE, 30_000, bean=_HANDOFF
     )
     """How long a graceful handoff may take. Then the lease moves anyway."""
+    standby_ms: int = ours("childStandbyMillis", MILLISECONDS_OR_NONE, 40_000)
+    """At a graceful handoff the next owner starts its child first, and the old one reads on until the child
+    [stands by](concurrency.md#standing-by), at most for this long. Then `gracefulLeaseHandoffTimeoutMillis`
+    begins. 0: its child is started when the lease has come."""
     client_version_config: ClientVersionConfig = java(
         "clientVersionConfig", member(ClientVersionConfig), ClientVersionConfig.V3X
     )

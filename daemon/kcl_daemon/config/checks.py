@@ -67,6 +67,7 @@ def check_together(
         *_unused(values, lines),
         *_schemas(values, lines),
         *_lane_notices(values, lines),
+        *_standby(values, lines),
         *_java_differences(values, lines),
     ]
     return problems, notices
@@ -138,6 +139,11 @@ def _unused(values: Values, lines: Lines) -> Iterator[Notice]:
                 yield _no_effect(
                     name, lines, f"the table is created on demand; this needs {mode} = PROVISIONED"
                 )
+
+
+def _standby(values: Values, lines: Lines) -> Iterator[Notice]:
+    if "sparkPipeline" in values and values.get("childStandbyMillis"):
+        yield _no_effect("childStandbyMillis", lines, "the children of a sparkPipeline start at once")
 
 
 def _schemas(values: Values, lines: Lines) -> Iterator[Notice]:

@@ -230,7 +230,8 @@ class ChildRun:
         if self._poison_search is not None:
             self._poison_search.begin()
         try:
-            child = await self._parts.children.start(
+            child = await self._parts.standby.take(self._held.key, self._lane)
+            child = child or await self._parts.children.start(
                 self._held.lease.shard_id, self._stream_for_child, self._lane
             )
         except ChildStartFailed as failed:

@@ -30,6 +30,7 @@ class ShardConsumer:
         self._held = held
         self._stop_signal = StopSignal()
         self._memory = StartMemory()
+        self._works = False
         stream = held.lease.stream
         named = {} if stream is None else {"stream": str(stream)}
         self._log = parts.context.log.bind(**named, shard_id=held.lease.shard_id)
@@ -46,7 +47,10 @@ class ShardConsumer:
         await self._stop_signal.until_stop_requested()
 
     def _lease_changed(self) -> None:
-        self._stop_signal.request(StopReason.STOP if self._held.lost is None else StopReason.LEASE_LOST)
+        if self._held.lost is not None:
+            self._stop_signal.request(StopReason.LEASE_LOST)
+        elif not (self._works and self._parts.renewer.awaits_standby(self._held)):
+            self._stop_signal.request(StopReason.STOP)
 
     async def run(self) -> None:
         """Run until the shard is finished or the lease is gone, and release the lease.
@@ -69,6 +73,7 @@ class ShardConsumer:
         return self._stop_signal.reason is not StopReason.NONE
 
     async def _work(self) -> None:
+        self._works = True
         await self._restart_policy.cool_down()
         while await self._stream_found() and self._stop_signal.reason is StopReason.NONE:
             match await self._child_run().run():
@@ -115,6 +120,7 @@ class ShardConsumer:
                 "shard_waits_for_parents", parents=sorted(waiting)
             )
             reported = True
+            self._parts.standby.dismiss(self._held.key)  # the wait may be long
             await self._stop_signal.interruptible(
                 lambda: self._parts.shard_finished.wait(self._parts.context.timings.parents_s)
             )

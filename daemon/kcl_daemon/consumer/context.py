@@ -10,6 +10,7 @@ from typing import Final, Protocol, TypeVar
 import anyio
 
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.consumer.standby import StandbyChildren
 from kcl_daemon.errors import ChildError
 from kcl_daemon.fleet.context import Broadcast, WorkerContext
 from kcl_daemon.fleet.lease_renewer import HeldLease
@@ -154,6 +155,8 @@ class ConsumerLeases(Protocol):
     @property
     def keeps_finished(self) -> bool: ...
 
+    def awaits_standby(self, held: HeldLease) -> bool: ...
+
     async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None: ...
 
     async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None: ...
@@ -186,6 +189,7 @@ class ConsumerContext:
     table: Table
     kinesis: Kinesis
     children: Children
+    standby: StandbyChildren
     readers: Readers
     shard_finished: Broadcast
     on_leases_created: Callable[[], None]

@@ -49,6 +49,7 @@ _STORE_PAUSE_S: Final = 0.5
 _STORE_PAUSE_MOST_S: Final = 10.0
 _LAST_STORE_S: Final = 10.0
 _MARK_HELD_S: Final = 600.0
+_STANDBY_KEPT_S: Final = 60.0
 
 
 def _event() -> anyio.Event:
@@ -94,6 +95,9 @@ class _LaneLeases:
 
     def holds(self, key: LeaseKey) -> bool:
         return key in self.held
+
+    def awaits_standby(self, held: HeldLease) -> bool:  # noqa: ARG002 - as of a lease
+        return False
 
     async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None:
         self._lanes.checkpointed(self._lane, held, position)
@@ -187,6 +191,7 @@ class ShardLanes:
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._store_marks)
+                self._tasks.start_soon(self._dismiss_unneeded)
                 await self._work()
                 await self._end_lanes()
                 self._tasks.cancel_scope.cancel()
@@ -196,6 +201,11 @@ class ShardLanes:
             self._progress.lanes.clear()
             self._progress.window = self._progress.held_back_s = None
         return Finished() if self._held.lease.is_finished else Stopped()
+
+    async def _dismiss_unneeded(self) -> None:
+        """Children that stood by for lanes that get no records."""
+        await self._clock.sleep(_STANDBY_KEPT_S)
+        self._parts.standby.dismiss(self._held.key)
 
     @property
     def _is_stopping(self) -> bool:

@@ -368,7 +368,8 @@ class Assigner:
             case MoveKind.TAKE:
                 return lease_row.assignment(move.lease, move.to, only_if_untouched=True)
             case MoveKind.HANDOFF if self._strategies.graceful:
-                return lease_row.handoff(move.lease, move.to)
+                standby = self._timings.standby_s > 0 and self._monitor.stands_by(move.to)
+                return lease_row.handoff(move.lease, move.to, standby=standby)
             case MoveKind.HANDOFF | MoveKind.FORCE:
                 return lease_row.assignment(move.lease, move.to)
             case _:

@@ -41,6 +41,7 @@ class Timings:
         active_s: a worker with an older row gets no leases.
         leader_lease_s: a busy fleet's lock duration.
         handoff_s: a slower handoff is ended by force.
+        standby_s: before that, how long the old owner reads on while the next owner's child starts.
         unclaimed_s: how long a new owner has to write its lease.
     """
 
@@ -53,6 +54,7 @@ class Timings:
     heartbeat_s: float
     leader_lease_s: float
     handoff_s: float
+    standby_s: float
     parents_s: float
     balance_s: float
     capture_s: float
@@ -130,6 +132,7 @@ def timings(settings: LeaseSettings, balance: BalanceSettings | None = None) -> 
         heartbeat_s=settings.leader_heartbeat_ms / 1000,
         leader_lease_s=settings.leader_lease_ms / 1000,
         handoff_s=settings.handoff_timeout_ms / 1000,
+        standby_s=settings.standby_ms / 1000,
         parents_s=min(settings.parent_shard_poll_interval_ms / 1000, 2.0),
         balance_s=interval_ms / 1000 * balance.variance_balancing_frequency,
         capture_s=balance.capture_ms / 1000,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 
@@ -33,11 +33,21 @@ class _PendingHandoff:
 
 
 class PendingHandoffs:
-    def __init__(self, context: WorkerContext, *, arrived: Callable[[LeaseKey], Awaitable[bool]]) -> None:
+    """`on_over` is called for a lease that is no longer expected."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        *,
+        arrived: Callable[[LeaseKey], Awaitable[bool]],
+        on_over: Callable[[LeaseKey], None],
+    ) -> None:
         self._context = context
         self._arrived = arrived
+        self._on_over = on_over
         self._clock = context.clock
-        self._max_s = context.timings.handoff_s + context.timings.failover_s
+        timings = context.timings
+        self._max_s = timings.standby_s + timings.handoff_s + timings.failover_s
         self._wakeup = Wakeup(context.clock)
         self._expected: dict[LeaseKey, _PendingHandoff] = {}
 
@@ -48,6 +58,12 @@ class PendingHandoffs:
             self._expected[key] = _PendingHandoff(now_s, now_s)
             self._wakeup.wake()
 
+    def expect_soon(self, key: LeaseKey) -> None:
+        """Look as often as in the beginning."""
+        if key in self._expected:
+            del self._expected[key]
+            self.expect(key)
+
     def is_expecting(self, key: LeaseKey) -> bool:
         return key in self._expected
 
@@ -57,7 +73,8 @@ class PendingHandoffs:
                 await self._wakeup.wait(self._wait_s())
                 await self._poll()
         finally:
-            self._expected.clear()
+            for key in list(self._expected):
+                self._over(key)
 
     def _next_poll_s(self, handoff: _PendingHandoff) -> float:
         load_factor = max(1.0, len(self._expected) / _MAX_WATCHED_READS)
@@ -77,6 +94,10 @@ class PendingHandoffs:
             for key in due[:_MAX_WATCHED_READS]:
                 polls.start_soon(self._poll_row, key, now_s)
 
+    def _over(self, key: LeaseKey) -> None:
+        del self._expected[key]
+        self._on_over(key)
+
     async def _poll_row(self, key: LeaseKey, now_s: float) -> None:
         expected = self._expected[key]
         expected.polled_s = now_s
@@ -85,7 +106,7 @@ class PendingHandoffs:
             with self._clock.move_on_after(self._context.timings.call_s):
                 arrived |= await self._arrived(key)
             if arrived:
-                del self._expected[key]
+                self._over(key)
         except AwsError as error:
             self._context.log.debug("lease_handoff_not_read", lease_key=key, error=str(error))
 
@@ -137,6 +158,14 @@ _FINISHED_S: Final = 60.0
 _MAX_PARALLEL_READS: Final = 10
 
 
+class Standby(Protocol):
+    """Children of leases that are on their way to this worker."""
+
+    def prepare(self, lease: Lease) -> None: ...
+
+    def dismiss(self, key: LeaseKey) -> None: ...
+
+
 class Discovery:
     def __init__(
         self,
@@ -148,10 +177,12 @@ class Discovery:
         leading: Callable[[], bool],
         on_found: Callable[[HeldLease], None],
         notifier: AssignmentNotifier,
+        standby: Standby,
     ) -> None:
         self._meters = context.meters
         self._notifier = notifier
-        self._handoffs = PendingHandoffs(context, arrived=self._take)
+        self._standby = standby
+        self._handoffs = PendingHandoffs(context, arrived=self._take, on_over=self._handoff_over)
         self._table = table
         self._me = context.worker_id
         self._renewer = renewer
@@ -171,6 +202,13 @@ class Discovery:
 
     def wake(self) -> None:
         self._wakeup.wake()
+
+    def standby_ready(self, key: LeaseKey) -> None:
+        self._handoffs.expect_soon(key)
+
+    def _handoff_over(self, key: LeaseKey) -> None:
+        if not self._renewer.holds(key):  # else its consumer has the child
+            self._standby.dismiss(key)
 
     def leases_assigned(self) -> None:
         self._finished.clear()
@@ -262,6 +300,7 @@ class Discovery:
         elif lease.checkpoint_owner is None:
             await self._claim(lease)
         else:
+            self._standby.prepare(lease)
             self._handoffs.expect(key)
             return False
         return True

@@ -7,7 +7,7 @@ monotonic clock, whatever DynamoDB answers.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import anyio
@@ -83,6 +83,7 @@ class HeldLease:
         uncertain_since_s: start of the oldest write that may have taken effect unnoticed; None: none.
         lost: the reason; None while held.
         on_change: called from the event loop on loss or a beginning handoff.
+        handoff_s: monotonic time at which we learned of the handoff.
         announced: we began its handoff, and read on for a while.
         measured_s: monotonic time of the last stored throughput.
         lanes: how far each of several children is done, to be stored with the lease; empty: nothing is.
@@ -98,6 +99,7 @@ class HeldLease:
     lost: str | None = None
     on_change: Callable[[], None] = _ignore_change
     releasing: bool = False
+    handoff_s: float = 0.0
     announced: bool = False
     lanes: Callable[[], Sequence[ExtendedSequenceNumber]] = tuple
     writing: anyio.Lock = field(default_factory=_lock)
@@ -253,15 +255,29 @@ class LeaseRenewer:
             self._lose(held, "its row was deleted")
             raise LeaseLost(held.lost)
 
-    async def begin_handoff(self, held: HeldLease, to: WorkerId) -> None:
+    async def begin_handoff(self, held: HeldLease, to: WorkerId, *, standby: bool = False) -> None:
         """Does nothing if a handoff has begun. Raises as `checkpoint` does."""
         held.announced = True
         await self._write(
             held,
             lambda lease: (
-                None if lease.checkpoint_owner else lease_row.handoff(lease, to, only_if_untouched=True)
+                None
+                if lease.checkpoint_owner
+                else lease_row.handoff(lease, to, only_if_untouched=True, standby=standby)
             ),
         )
+
+    def awaits_standby(self, held: HeldLease) -> bool:
+        """Whether to read on because the next owner's child is still starting."""
+        waited_s = self._clock.monotonic() - held.handoff_s
+        return held.lease.awaits_standby and waited_s < self._timings.standby_s
+
+    async def read_standby(self, held: HeldLease) -> None:
+        """See earlier than by the next renewal that the next owner is ready. Raises AwsError."""
+        lease = lease_row.readable_lease(await self._call_get(held.key))
+        if lease is not None and held.lease.awaits_standby and not lease.awaits_standby:
+            held.lease = replace(held.lease, standby=lease.standby)
+            held.on_change()
 
     async def release_lease(self, held: HeldLease, *, degraded: bool = False) -> None:
         """Release the lease: to the next owner of its handoff, else to nobody.
@@ -365,6 +381,7 @@ class LeaseRenewer:
 
     def _moved(self, held: HeldLease, lease: Lease, began_s: float) -> None:
         handoff_began = lease.checkpoint_owner is not None and held.lease.checkpoint_owner is None
+        waited = held.lease.awaits_standby
         if lease.lease_counter != held.lease.lease_counter:
             # The start of a handoff keeps the counter: it proves no renewal, and earlier writes may still
             # apply.
@@ -372,9 +389,11 @@ class LeaseRenewer:
         held.lease = lease
         if handoff_began:
             self._handoff_began(held, lease)
+        elif waited and not self.awaits_standby(held):
+            held.on_change()
 
     def _handoff_began(self, held: HeldLease, lease: Lease) -> None:
-        held.lease = lease
+        held.lease, held.handoff_s = lease, self._clock.monotonic()
         if held.announced:
             self._log.info("lease_handoff_announced", lease_key=held.key, to=held.next_owner)
             return

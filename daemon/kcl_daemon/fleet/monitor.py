@@ -87,6 +87,9 @@ class FleetMonitor:
         """Whether the worker has not left, by its row of now. Raises AwsError."""
         return await self._tables.worker_metrics.get(worker_id) is not None
 
+    def stands_by(self, worker_id: WorkerId) -> bool:
+        return any(each.stands_by for each in self.workers if each.worker_id == worker_id)
+
     async def _poll_workers(self, began_s: float) -> None:
         rows = await self._tables.worker_metrics.scan()
         self.workers_apart = _read_workers(rows, self._tables.worker_metrics.key_attribute)
@@ -167,11 +170,14 @@ class FleetMonitor:
     def fleet(self) -> Fleet:
         book, failover_s = self._book, self._timings.failover_s
         overdue_s = self._timings.handoff_s + failover_s
+        standby_s = self._timings.standby_s
         owned = [lease for lease in self.leases if lease.actual_owner is not None]
         return Fleet(
             leases=self._prioritize(self.leases),
             abandoned=book.abandoned(failover_s),
-            overdue=_keys(owned, lambda lease: book.handoff_s(lease) > overdue_s),
+            overdue=_keys(
+                owned, lambda lease: book.handoff_s(lease) > overdue_s + standby_s * bool(lease.standby)
+            ),
             workers=self._living_workers(),
             max_leases_for_worker=self._max_leases_for_worker,
             stats={worker.worker_id: worker for worker in self.workers},

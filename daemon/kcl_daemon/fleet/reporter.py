@@ -141,6 +141,7 @@ class Reporter:
             metrics={CPU: averages},
             host=self._cpu_host,
             incarnation=self._incarnation,
+            stands_by=self._timings.standby_s > 0,
         )
 
     def _is_of_another(self, row: Row | None) -> bool:

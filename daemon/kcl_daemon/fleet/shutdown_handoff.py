@@ -22,6 +22,7 @@ _MARGIN_S: Final = 0.5
 _GRACE_FRACTION: Final = 0.5
 _MAX_LIVENESS_WAIT_S: Final = 2.0
 _MIN_HANDOFF_S: Final = 1.0
+_STANDBY_LOOK_S: Final = 0.5
 
 
 class ShutdownHandoff:
@@ -46,6 +47,7 @@ class ShutdownHandoff:
         self._elector = elector
         self._place = place
         self._max_s = min(context.timings.max_handoff_wait_s, _GRACE_FRACTION * grace_s)
+        self._standby_s = min(context.timings.standby_s, _GRACE_FRACTION * grace_s)
         self._clock = context.clock
         self._timings = context.timings
         self._log = context.log
@@ -75,6 +77,20 @@ class ShutdownHandoff:
             self._log.info("shutdown_handoff_planned", to=sorted(following), waiting_s=waiting_s)
             await self._clock.sleep(waiting_s)
             await self._recheck_owners(following)
+            await self._await_standby()
+
+    async def _await_standby(self) -> None:
+        """Each consumer stops by itself when its next owner is ready."""
+        while self._clock.monotonic() < self._began_s + self._standby_s:
+            waiting = [
+                held
+                for held in self._renewer.held.values()
+                if self._renewer.awaits_standby(held) and held.next_owner in self._possible_owners
+            ]
+            if not waiting:
+                return
+            await for_each(waiting, self._renewer.read_standby, at_once=_MAX_PARALLEL_WRITES)
+            await self._clock.sleep(_STANDBY_LOOK_S)
 
     async def _poll(self) -> Fleet:
         self._began_s = self._clock.monotonic()
@@ -102,7 +118,8 @@ class ShutdownHandoff:
 
         async def begin(move: LeaseMove) -> None:
             try:
-                await self._renewer.begin_handoff(held[move.lease.lease_key], move.to)
+                standby = self._standby_s > 0 and self._monitor.stands_by(move.to)
+                await self._renewer.begin_handoff(held[move.lease.lease_key], move.to, standby=standby)
             except (AwsError, LeaseLost) as error:
                 self._log.info("lease_not_handed_off", lease_key=move.lease.lease_key, error=str(error))
 

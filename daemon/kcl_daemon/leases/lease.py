@@ -83,6 +83,7 @@ class Lease:
         degraded_by: the worker that released it because its children kept failing.
         stream_created_s: epoch seconds; None if not recorded, as on rows of Java programs.
         lanes: how far each of several children of the shard is done, at `checkpoint` or beyond; empty: not recorded.
+        standby: whether the next owner of a handoff starts its child first: `asked WORKER`, then `ready WORKER`.
     """
 
     lease_key: LeaseKey
@@ -101,6 +102,7 @@ class Lease:
     degraded_by: WorkerId | None = None
     stream_created_s: int | None = None
     lanes: tuple[ExtendedSequenceNumber, ...] = ()
+    standby: str | None = None
 
     @property
     def shard_id(self) -> ShardId:
@@ -116,6 +118,11 @@ class Lease:
     def actual_owner(self) -> WorkerId | None:
         """The current reader: the old owner during a handoff, else the owner."""
         return self.checkpoint_owner or self.lease_owner
+
+    @property
+    def awaits_standby(self) -> bool:
+        """The next owner's child is still starting: the old owner should read on for a while."""
+        return self.checkpoint_owner is not None and self.standby == f"asked {self.lease_owner}"
 
     @property
     def is_finished(self) -> bool:

@@ -106,6 +106,7 @@ _SHARD: Final = "shardId"
 _DEGRADED: Final = "daemonDegraded"
 _STREAM_CREATED: Final = "daemonStreamCreated"
 _LANES: Final = "daemonLanes"
+_STANDBY: Final = "daemonStandby"
 
 _SIX_PLACES: Final = Decimal("0.000001")
 _NO_SHARDS: Final = frozenset[ShardId]()
@@ -148,6 +149,7 @@ def lease_from_row(row: Row) -> Lease:
         degraded_by=reader.worker(_DEGRADED),
         stream_created_s=created if isinstance(created := row.get(_STREAM_CREATED), int) else None,
         lanes=_lanes_from(row.get(_LANES), position) if _LANES in row else (),
+        standby=standby if isinstance(standby := row.get(_STANDBY), str) else None,
     )
 
 
@@ -239,7 +241,7 @@ def assignment(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -
         lease.lease_key,
         put={OWNER: to},
         add={_COUNTER: 1, **_switch(lease, to)},
-        remove=frozenset({_CHECKPOINT_OWNER}),
+        remove=_end_of_handoff(lease),
         require=(*_as_read(lease), *((_counter_is(lease),) if only_if_untouched else ())),
     )
 
@@ -250,25 +252,39 @@ def steal_or_take(lease: Lease, me: WorkerId) -> RowUpdate:
         lease.lease_key,
         put={OWNER: me, _COUNTER: lease.lease_counter + 1},
         add=_switch(lease, me),
-        remove=frozenset({_CHECKPOINT_OWNER}),
+        remove=_end_of_handoff(lease),
         require=(_counter_is(lease),),
     )
 
 
-def handoff(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> RowUpdate:
+def handoff(
+    lease: Lease, to: WorkerId, *, only_if_untouched: bool = False, standby: bool = False
+) -> RowUpdate:
     """Ask the owner to finish and release the lease to `to`. Both owners must be as read.
 
     The counter does not change, so the owner's renewals still succeed. The owner itself sets
-    `only_if_untouched`, which also requires the counter as read.
+    `only_if_untouched`, which also requires the counter as read. `standby`: the next owner starts its child
+    first, and the old one reads on meanwhile.
     """
     if lease.lease_owner is None or lease.checkpoint_owner is not None:
         raise ValueError(
             f"{lease.lease_key} cannot be handed off: owner {lease.lease_owner}, handoff {lease.checkpoint_owner}"
         )
+    asked: dict[str, Value] = {_STANDBY: f"asked {to}"} if standby else {}
     return RowUpdate(
         lease.lease_key,
-        put={OWNER: to, _CHECKPOINT_OWNER: lease.lease_owner},
+        put={OWNER: to, _CHECKPOINT_OWNER: lease.lease_owner, **asked},
+        remove=frozenset() if standby else _former_standby(lease),
         require=(*_as_read(lease), *((_counter_is(lease),) if only_if_untouched else ())),
+    )
+
+
+def ready(lease: Lease) -> RowUpdate:
+    """The next owner was asked to start its child first, and has. The counter does not change."""
+    return RowUpdate(
+        lease.lease_key,
+        put={_STANDBY: f"ready {lease.lease_owner}"},
+        require=(*_as_read(lease), Equals(_STANDBY, f"asked {lease.lease_owner}")),
     )
 
 
@@ -281,7 +297,7 @@ def release(lease: Lease, *, degraded_by: WorkerId | None = None) -> RowUpdate:
         lease.lease_key,
         put={} if degraded_by is None else {_DEGRADED: degraded_by},
         add={_COUNTER: 1},
-        remove=frozenset({OWNER, _CHECKPOINT_OWNER}),
+        remove=frozenset({OWNER}) | _end_of_handoff(lease),
         require=if_unchanged(lease),
     )
 
@@ -336,9 +352,8 @@ def reposition(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
         lease.lease_key,
         put={_SWITCHES: 0, **_position(_CHECKPOINT, _CHECKPOINT_SUB, position)},
         add={_COUNTER: 1},
-        remove=frozenset(
-            {OWNER, _CHECKPOINT_OWNER, _PENDING, _PENDING_SUB, _PENDING_STATE, *_outdated(lease)}
-        ),
+        remove=frozenset({OWNER, _PENDING, _PENDING_SUB, _PENDING_STATE, *_outdated(lease)})
+        | _end_of_handoff(lease),
         require=if_unchanged(lease),
     )
 
@@ -350,6 +365,14 @@ def if_unchanged(lease: Lease) -> tuple[Condition, ...]:
 def _outdated(lease: Lease) -> tuple[str, ...]:
     """What another checkpoint makes untrue."""
     return (*(() if lease.degraded_by is None else (_DEGRADED,)), *((_LANES,) if lease.lanes else ()))
+
+
+def _end_of_handoff(lease: Lease) -> frozenset[str]:
+    return frozenset({_CHECKPOINT_OWNER}) | _former_standby(lease)
+
+
+def _former_standby(lease: Lease) -> frozenset[str]:
+    return frozenset() if lease.standby is None else frozenset({_STANDBY})
 
 
 def _counter_is(lease: Lease) -> Condition:

@@ -45,6 +45,7 @@ _ENTITY: Final = "entityType"
 _ENTITY_VALUE: Final = "WORKER_METRIC_STATS"
 _INCARNATION: Final = "daemonIncarnation"
 _STARTED: Final = "daemonStarted"
+_STANDS_BY: Final = "daemonStandby"
 ROW_EXISTS: Final = (Present(_LAST_UPDATE),)
 
 _NO_METRICS: Final = MetricName("THROUGHPUT")
@@ -59,7 +60,8 @@ class WorkerRow:
 
     Metrics are averages in percent, oldest first, `FAILED` where nothing was captured; empty means no
     figures, KCL's default metrics. `support_code` is 1 if the worker supports the single-table layout, None
-    on rows up to KCL 3.4. Workers with the same `host` report the CPU of that host.
+    on rows up to KCL 3.4. Workers with the same `host` report the CPU of that host. `stands_by`: it starts the
+    child of a lease that is being handed off to it.
     """
 
     worker_id: WorkerId
@@ -71,6 +73,7 @@ class WorkerRow:
     support_code: int | None = None
     support_update_s: int | None = None
     host: str | None = None
+    stands_by: bool = False
 
     @property
     def is_failing(self) -> bool:
@@ -106,6 +109,7 @@ def report(
     metrics: Mapping[MetricName, Sequence[float]] | None = None,
     host: str | None = None,
     incarnation: Incarnation | None = None,
+    stands_by: bool = False,
 ) -> RowUpdate:
     """Unconditional; replaces all earlier figures.
 
@@ -128,13 +132,16 @@ def report(
             _SUPPORT: _SUPPORT_CODE,
             _SUPPORT_UPDATE: now_s,
             **({} if host is None else {_HOST: host}),
+            **({_STANDS_BY: 1} if stands_by else {}),
             **(
                 {}
                 if incarnation is None
                 else {_INCARNATION: incarnation.nonce, _STARTED: incarnation.started_ms}
             ),
         },
-        remove=frozenset({_HOST}) if host is None else frozenset(),
+        remove=frozenset(
+            ([_HOST] if host is None else []) + ([] if stands_by else [_STANDS_BY]),
+        ),
     )
 
 
@@ -167,6 +174,7 @@ def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
         _integer(row.get(_SUPPORT)),
         _integer(row.get(_SUPPORT_UPDATE)),
         _text(row.get(_HOST)),
+        row.get(_STANDS_BY) == 1,
     )
 
 

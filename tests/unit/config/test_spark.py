@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kcl_daemon.app import lease_settings_of
 from kcl_daemon.config.load import RELAY, interpret
 from kcl_daemon.errors import ConfigurationError
 
@@ -44,6 +45,16 @@ def test_children_of_a_pipeline_are_not_forked_from_a_template() -> None:
         "remove this line"
     )
     read("sparkPipeline = a:b\nchildPreload = false\n")
+
+
+def test_children_of_a_pipeline_do_not_stand_by() -> None:
+    text = f"{FILE}sparkPipeline = a:b\nchildStandbyMillis = 9000\n"
+    loaded = interpret(text.encode(), file="f", default_worker_id="w")
+    (notice,) = loaded.warnings
+    assert (notice.event, notice.key) == ("property_has_no_effect", "childStandbyMillis")
+    assert lease_settings_of(loaded.settings).standby_ms == 0
+    plain = interpret(f"{FILE}executableName = a\n".encode(), file="f", default_worker_id="w")
+    assert lease_settings_of(plain.settings).standby_ms == 40_000
 
 
 def test_settings_of_spark_are_passed_on_by_their_own_names() -> None:

@@ -83,6 +83,9 @@ class Puppet:
             await self._said.wait()
         return self._out.popleft() if self._out else b""
 
+    async def until_reading(self) -> None:
+        await anyio.lowlevel.checkpoint()
+
     async def close_stdin(self) -> None:
         self.signals.append("EOF")
         if "EOF" not in self.deaf_to:

@@ -20,6 +20,7 @@ from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.fleet.contexts import (
+    NoStandby,
     elector_of,
     fleet_monitor,
     lease_renewer,
@@ -65,6 +66,7 @@ class Stage:
             leading=lambda: self.elector.is_leader,
             on_found=self._on_found,
             notifier=AssignmentNotifier(context, on_assigned=nothing),
+            standby=NoStandby(),
         )
         self.monitor = fleet_monitor(context, self.tables, malformed)
         self.assigner = Assigner(
@@ -95,9 +97,10 @@ class Stage:
         await TroubledTable.put(self.leases, {**lease_row.new_lease_row(lease), **changes})
         return key
 
-    async def has_worker(self, worker: WorkerId) -> None:
+    async def has_worker(self, worker: WorkerId, *, stands_by: bool = False) -> None:
         """Another worker reports now."""
-        await self.tables.worker_metrics.update(report(worker, now_s=self.clock.wall_ms() // 1000))
+        now_s = self.clock.wall_ms() // 1000
+        await self.tables.worker_metrics.update(report(worker, now_s=now_s, stands_by=stands_by))
 
     async def owners(self) -> dict[str, str | None]:
         """Who owns what."""

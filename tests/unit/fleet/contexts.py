@@ -14,7 +14,7 @@ from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.shard_sync import ShardSync
 from kcl_daemon.fleet.streams import StreamMonitor
-from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import Incarnation
 from kcl_daemon.ports import NO_METERS, Clock, Kinesis, Log, Meters, StreamRef, Table, Tables
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
@@ -143,3 +143,11 @@ def elector_of(
         on_elected=on_elected,
         on_java_leader=on_java_leader,
     )
+
+
+class NoStandby:
+    """Starts no children."""
+
+    def prepare(self, lease: Lease) -> None: ...
+
+    def dismiss(self, key: LeaseKey) -> None: ...

@@ -55,9 +55,9 @@ class Stage:
         """The leader gives the lease to another."""
         await self.table.update(lease_row.assignment(await self.stored(), worker))
 
-    async def handed_to(self, worker: WorkerId) -> None:
+    async def handed_to(self, worker: WorkerId, *, standby: bool = False) -> None:
         """The leader asks for a hand-off."""
-        await self.table.update(lease_row.handoff(await self.stored(), worker))
+        await self.table.update(lease_row.handoff(await self.stored(), worker, standby=standby))
 
 
 def play(scene: Callable[[Stage, HeldLease], Awaitable[T]], *, running: bool = False) -> T:

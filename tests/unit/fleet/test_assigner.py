@@ -90,6 +90,24 @@ def test_a_handoff_that_never_ends_is_cut_short() -> None:
     assert any("took too long" in str(fields) for _, _, fields in stage.log.lines)
 
 
+def test_a_next_owner_that_stands_by_is_asked_to_start_its_children_and_has_more_time() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(5.0)
+        for _ in range(7):
+            await stage.has_worker(OTHER, stands_by=True)
+            await anyio.sleep(10.0)
+        rows = await TroubledTable.scan(stage.leases)
+        on_the_way = [row for row in rows if "checkpointOwner" in row]
+        assert [row["daemonStandby"] for row in on_the_way] == [f"asked {OTHER}"] * 2
+        for _ in range(3):
+            await stage.has_worker(OTHER, stands_by=True)
+            await anyio.sleep(10.0)
+        rows = await TroubledTable.scan(stage.leases)
+        assert not any({"checkpointOwner", "daemonStandby"} & row.keys() for row in rows)
+
+    play(scene)
+
+
 def test_a_worker_that_left_is_given_nothing() -> None:
     async def scene(stage: Stage) -> None:
         await stage.reporter.retire()

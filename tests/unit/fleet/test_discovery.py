@@ -19,7 +19,7 @@ from kcl_daemon.leases.row import Row
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
-from tests.unit.fleet.contexts import lease_renewer, worker_context
+from tests.unit.fleet.contexts import NoStandby, lease_renewer, worker_context
 from tests.unit.troubled import TroubledTable
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
@@ -48,6 +48,7 @@ class Stage:
             leading=lambda: False,
             on_found=lambda held: self.found.append((anyio.current_time(), held.key)),
             notifier=self.notifier,
+            standby=NoStandby(),
         )
 
     async def assignment_epoch(self, assignment_epoch: str | None, for_s: float) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from kcl_daemon.errors import Unavailable
 from kcl_daemon.fleet.lease_renewer import HeldLease
+from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import WorkerId
 from tests.unit.fleet.renewer_stage import KEY, ME, OTHER, Stage, at, play
 from tests.unit.troubled import Trouble
@@ -179,5 +180,53 @@ def test_nothing_is_passed_on_to_a_worker_that_has_left() -> None:
         lease = await stage.stored()
         assert (lease.lease_owner, lease.checkpoint_owner) == (None, None)
         assert lease.lease_counter == counter + 1
+
+    play(scene)
+
+
+def test_the_old_owner_reads_on_until_the_next_one_is_ready() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        await stage.handed_to(OTHER, standby=True)
+        await anyio.sleep(25.0)
+        assert stage.renewer.awaits_standby(held)
+        await stage.table.update(lease_row.ready(await stage.stored()))
+        before = stage.changes
+        await anyio.sleep(4.5)
+        assert not stage.renewer.awaits_standby(held)
+        assert stage.changes == before + 1
+        await anyio.sleep(20.0)
+        assert stage.changes == before + 1
+        await stage.renewer.release_lease(held)
+        after = await stage.stored()
+        assert (after.lease_owner, after.checkpoint_owner, after.standby) == (OTHER, None, None)
+
+    play(scene, running=True)
+
+
+def test_the_old_owner_reads_on_for_so_long_at_most() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        await stage.handed_to(OTHER, standby=True)
+        await anyio.sleep(5.0)
+        assert stage.renewer.awaits_standby(held)
+        before = stage.changes
+        await anyio.sleep(40.0)
+        assert not stage.renewer.awaits_standby(held)
+        assert stage.changes > before
+
+    play(scene, running=True)
+
+
+def test_a_stopping_owner_can_look_whether_the_next_one_is_ready() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        await stage.renewer.begin_handoff(held, OTHER, standby=True)
+        assert stage.renewer.awaits_standby(held)
+        await stage.renewer.read_standby(held)
+        assert stage.changes == 0
+        await stage.table.update(lease_row.ready(await stage.stored()))
+        await stage.renewer.read_standby(held)
+        assert stage.changes == 1
+        assert not stage.renewer.awaits_standby(held)
+        await stage.renewer.checkpoint(held, at(5))
+        assert (await stage.stored()).checkpoint == at(5)
 
     play(scene)

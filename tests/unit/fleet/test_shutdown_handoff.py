@@ -59,9 +59,10 @@ class Stage:
             held = self.renewer.adopt(lease_row.lease_from_row(row), moved_s=anyio.current_time())
             held.on_change = lambda: self.called_away.append(held.key)
 
-    async def has_peers(self, *peers: WorkerId, reading: int = 10) -> None:
+    async def has_peers(self, *peers: WorkerId, reading: int = 10, stands_by: bool = False) -> None:
         for peer in peers:
-            await self.workers.update(report(peer, now_s=self.clock.wall_ms() // 1000))
+            now_s = self.clock.wall_ms() // 1000
+            await self.workers.update(report(peer, now_s=now_s, stands_by=stands_by))
             for number in range(reading):
                 await self.has_lease(f"{peer}-{number}", peer)
 
@@ -119,6 +120,48 @@ def test_the_next_owners_are_named_and_have_time_to_look_while_children_work_on(
         assert lock is not None
         assert lock.assignment_epoch not in {None, "before"}
         assert lock.version == "v-1"
+
+    play(scene)
+
+
+@pytest.mark.parametrize("ready_s", [8.0, 30.0])
+def test_next_owners_that_stand_by_get_half_of_the_childrens_time_to_be_ready(ready_s: float) -> None:
+    async def become_ready(stage: Stage, key: str, after_s: float) -> None:
+        await anyio.sleep(after_s)
+        row = await TroubledTable.get(stage.leases, key)
+        assert row is not None
+        await stage.leases.update(lease_row.ready(lease_row.lease_from_row(row)))
+
+    async def scene(stage: Stage) -> None:
+        await stage.begin(leases=2)
+        await stage.has_peers(A, stands_by=True)
+        began_s = anyio.current_time()
+        async with anyio.create_task_group() as background:
+            background.start_soon(stage.live, A)
+            background.start_soon(become_ready, stage, "mine-0", 6.0)
+            background.start_soon(become_ready, stage, "mine-1", ready_s)
+            await stage.shutdown.begin_handoff()
+            background.cancel_scope.cancel()
+        assert anyio.current_time() - began_s == pytest.approx(min(ready_s, 10.0), abs=0.6)
+        assert set(stage.called_away) == ({"mine-0", "mine-1"} if ready_s < 10 else {"mine-0"})
+
+    play(scene)
+
+
+def test_the_child_of_a_next_owner_that_has_left_is_not_waited_for() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin(leases=2)
+        await stage.has_peers(A, stands_by=True)
+
+        async def leave() -> None:
+            await anyio.sleep(1.0)
+            await stage.workers.delete(A)
+
+        began_s = anyio.current_time()
+        async with anyio.create_task_group() as background:
+            background.start_soon(leave)
+            await stage.shutdown.begin_handoff()
+        assert anyio.current_time() - began_s < 7.0
 
     play(scene)
 

@@ -247,6 +247,48 @@ def test_a_handoff_names_both_and_leaves_the_counter() -> None:
     assert after == {**row, "leaseOwner": B, "checkpointOwner": A}
 
 
+def test_a_handoff_may_ask_the_next_owner_to_start_its_child_first() -> None:
+    row = stored()
+    asked = written(lease_row.handoff(lease_from_row(row), B, standby=True), row)
+    assert asked == {**row, "leaseOwner": B, "checkpointOwner": A, "daemonStandby": f"asked {B}"}
+    assert lease_from_row(asked).awaits_standby
+    ready = written(lease_row.ready(lease_from_row(asked)), asked)
+    assert ready == {**asked, "daemonStandby": f"ready {B}"}
+    assert not lease_from_row(ready).awaits_standby
+
+
+def test_only_a_next_owner_that_was_asked_says_that_it_is_ready() -> None:
+    asked = stored(leaseOwner=B, checkpointOwner=A, daemonStandby=f"asked {B}")
+    update = lease_row.ready(lease_from_row(asked))
+    assert refused(update, stored(leaseOwner=B, checkpointOwner=A))
+    assert refused(update, stored(leaseOwner=B, checkpointOwner=A, daemonStandby=f"asked {A}"))
+    assert refused(update, stored(leaseOwner=B, daemonStandby=f"asked {B}"))
+    assert refused(update, stored(leaseOwner=A, checkpointOwner=B, daemonStandby=f"asked {B}"))
+
+
+def test_what_ends_a_handoff_or_begins_the_next_one_leaves_nothing_of_the_standby() -> None:
+    row = stored(leaseOwner=B, checkpointOwner=A, daemonStandby=f"ready {B}")
+    lease = lease_from_row(row)
+    ends = (
+        lease_row.assignment(lease, B),
+        lease_row.release(lease),
+        lease_row.steal_or_take(lease, A),
+        lease_row.reposition(lease, lease.checkpoint),
+    )
+    for update in ends:
+        assert "daemonStandby" not in written(update, row)
+    # Java has ended a hand-off, and left it.
+    row = stored(daemonStandby=f"asked {B}")
+    assert "daemonStandby" not in written(lease_row.handoff(lease_from_row(row), B), row)
+    assert not lease_from_row(row).awaits_standby
+
+
+@pytest.mark.parametrize("value", ["", "asked", f"asked {A}", f"ready {B}", 7])
+def test_nobody_waits_for_what_the_next_owner_was_not_asked(value: Value) -> None:
+    row = stored(leaseOwner=B, checkpointOwner=A, daemonStandby=value)
+    assert not lease_from_row(row).awaits_standby
+
+
 def test_a_lease_without_owner_or_in_a_handoff_cannot_be_handed_off() -> None:
     for row in (stored(leaseOwner=None), stored(leaseOwner=B, checkpointOwner=A)):
         with pytest.raises(ValueError, match="cannot be handed off"):

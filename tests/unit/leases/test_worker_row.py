@@ -180,3 +180,13 @@ def test_the_host_whose_cpu_is_reported_is_kept_and_taken_away() -> None:
     row = apply_update(report(me, now_s=2), row, key_attribute="wid").row
     found = worker_from_row(row or {}, key_attribute="wid")
     assert found == WorkerRow(me, 2, support_code=1, support_update_s=2)
+
+
+def test_whether_a_worker_stands_by_is_in_its_row() -> None:
+    row = apply_update(report(ME, now_s=1, stands_by=True), None, key_attribute="leaseKey").row
+    found = read(row or {})
+    assert found is not None
+    assert found.stands_by
+    after = apply_update(report(ME, now_s=2), row, key_attribute="leaseKey").row
+    assert "daemonStandby" not in (after or {})
+    assert not WorkerRow(ME, 1).stands_by
