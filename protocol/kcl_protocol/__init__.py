@@ -38,12 +38,14 @@ from kcl_protocol.errors import (
     UnknownCheckpointError,
     checkpoint_error,
 )
+from kcl_protocol.frames import FRAMES_VERSION, Columns, Frame, decode_frame, encode_frame
 from kcl_protocol.messages import (
     Action,
     CheckpointAnswer,
     CheckpointRequest,
     ChildMessage,
     DaemonMessage,
+    FrameHeader,
     Initialize,
     LeaseLost,
     Message,
@@ -67,6 +69,7 @@ from kcl_protocol.sequence import (
 
 __all__ = [
     "AT_TIMESTAMP",
+    "FRAMES_VERSION",
     "LATEST",
     "SHARD_END",
     "TRIM_HORIZON",
@@ -81,11 +84,14 @@ __all__ = [
     "CheckpointThrottled",
     "ChildMessage",
     "ChildSide",
+    "Columns",
     "Conversation",
     "DaemonMessage",
     "DaemonSide",
     "Echo",
     "ExtendedSequenceNumber",
+    "Frame",
+    "FrameHeader",
     "Initialize",
     "LeaseLost",
     "LineFramer",
@@ -111,8 +117,10 @@ __all__ = [
     "checkpoint_error",
     "decode_child_line",
     "decode_daemon_line",
+    "decode_frame",
     "decode_log_line",
     "encode",
+    "encode_frame",
     "encode_log_line",
     "state_diagram",
 ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from json import JSONDecoder
 from json.encoder import encode_basestring_ascii
-from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, TypeGuard, assert_never
+from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, TypeGuard, assert_never, cast
 
 from kcl_protocol.errors import RemoteProtocolError
 from kcl_protocol.messages import (
@@ -21,6 +21,7 @@ from kcl_protocol.messages import (
     CheckpointRequest,
     ChildMessage,
     DaemonMessage,
+    FrameHeader,
     Initialize,
     LeaseLost,
     Message,
@@ -105,10 +106,9 @@ def fast_load(line: bytes) -> object:
 
 def _dump_escaped(fields: dict[str, object]) -> bytes:
     _escape(fields)
-    records = fields.get("records")
-    if isinstance(records, list):
-        for record in records:
-            _escape(record)
+    for name in ("records", "schemas"):
+        for each in cast("list[dict[str, object]]", fields.get(name, [])):
+            _escape(each)
     return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -187,7 +187,7 @@ def _first_object(trimmed: bytes) -> dict[str, object]:
 def _message(fields: dict[str, object]) -> ChildMessage | Echo:
     action = fields.get("action")
     if action == Status.action:
-        return Status(_text(fields, "responseFor"))
+        return Status(_text(fields, "responseFor"), _integer(fields, "frames"))
     if action == CheckpointRequest.action:
         # Until 2016 the position was called `checkpoint`, like the action.
         key = "sequenceNumber" if "sequenceNumber" in fields else "checkpoint"
@@ -254,6 +254,23 @@ def decode_daemon_line(line: bytes) -> DaemonMessage:
     fields = _object(line)
     try:
         return _daemon_line_message(fields)
+    except _Malformed as error:
+        raise RemoteProtocolError(f"{error}, in the daemon's line {_daemon_line_excerpt(line)}") from None
+
+
+FRAME_START: Final = b'{"action":"processRecords","frame":'
+"""Every header line begins with it, and no other line does."""
+
+
+def decode_frame_header(line: bytes) -> FrameHeader:
+    """RemoteProtocolError if it is not one."""
+    fields = _object(line)
+    try:
+        size_bytes, count = (_size(fields, key) for key in ("frame", "count"))
+        behind_ms, schemas = _integer_or_none(fields, "millisBehindLatest"), fields.get("schemas", [])
+        if not _is_array(schemas):
+            raise _wrong("schemas", schemas, "an array")
+        return FrameHeader(size_bytes, count, behind_ms, tuple(map(_listed_schema, schemas)))
     except _Malformed as error:
         raise RemoteProtocolError(f"{error}, in the daemon's line {_daemon_line_excerpt(line)}") from None
 
@@ -334,6 +351,12 @@ def _record(value: object, index: int) -> Record:
 def _schema(fields: _Fields) -> RecordSchema | None:
     if fields.get("schemaVersionId") is None:
         return None
+    return _listed_schema(fields)
+
+
+def _listed_schema(fields: object) -> RecordSchema:
+    if not _is_object(fields):
+        raise _wrong("schemas", fields, "an array of objects")
     return RecordSchema(
         name=_daemon_line_text(fields, "schemaName"),
         version_id=_daemon_line_text(fields, "schemaVersionId"),
@@ -361,6 +384,13 @@ def _integer_or_none(fields: _Fields, key: str) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     raise _wrong(key, value, "an integer of 64 bits or null")
+
+
+def _size(fields: _Fields, key: str) -> int:
+    value = _integer_or_none(fields, key)
+    if value is None or value < 0:
+        raise _wrong(key, value, "a whole number from 0")
+    return value
 
 
 def _wrong(key: str, value: object, wanted: str) -> _Malformed:
@@ -431,7 +461,7 @@ def _fields(message: Message) -> dict[str, object]:
             fields["sequenceNumber"] = message.sequence_number
             fields["subSequenceNumber"] = message.sub_sequence_number
         case Status():
-            fields["responseFor"] = message.response_for
+            fields |= {"responseFor": message.response_for} | _frames_field(message)
         case Shutdown():
             fields["reason"] = message.reason
         case LeaseLost() | ShardEnded() | ShutdownRequested():
@@ -439,6 +469,10 @@ def _fields(message: Message) -> dict[str, object]:
         case _:
             assert_never(message)
     return fields
+
+
+def _frames_field(status: Status) -> dict[str, object]:
+    return {} if status.frames is None else {"frames": status.frames}
 
 
 def _record_fields(record: Record) -> dict[str, object]:
@@ -451,11 +485,17 @@ def _record_fields(record: Record) -> dict[str, object]:
         "action": "record",
     }
     if record.schema is not None:
-        fields["schemaName"] = record.schema.name
-        fields["schemaVersionId"] = record.schema.version_id
-        fields["schemaDataFormat"] = record.schema.data_format
-        fields["schemaDefinition"] = record.schema.definition
+        fields |= schema_fields(record.schema)
     return fields
+
+
+def schema_fields(schema: RecordSchema) -> dict[str, object]:
+    return {
+        "schemaName": schema.name,
+        "schemaVersionId": schema.version_id,
+        "schemaDataFormat": schema.data_format,
+        "schemaDefinition": schema.definition,
+    }
 
 
 LEVEL_DEFAULT: Final = "info"

@@ -21,12 +21,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, Protocol, TypeVar
 
-from kcl_protocol.codec import Echo, LogLine, Stray, decode_child_line, decode_log_line, encode
+from kcl_protocol.codec import (
+    FRAME_START,
+    Echo,
+    LogLine,
+    Stray,
+    decode_child_line,
+    decode_frame_header,
+    decode_log_line,
+    encode,
+)
 from kcl_protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from kcl_protocol.messages import (
     CheckpointRequest,
     ChildMessage,
     DaemonMessage,
+    FrameHeader,
     Message,
     Shutdown,
     Status,
@@ -362,37 +372,99 @@ M = TypeVar("M", bound=AnyMessage)
 class ChildSide(Conversation, Generic[M]):
     """The record processor's end of the conversation with its daemon.
 
-    `decode` reads a line of the daemon, as `decode_daemon_line` does.
+    `decode` reads a line of the daemon, as `decode_daemon_line` does. With `decode_frame` a batch may come as a
+    frame, of at most `max_line_bytes` too.
     """
 
-    def __init__(self, decode: Callable[[bytes], M], *, max_line_bytes: int) -> None:
+    def __init__(
+        self,
+        decode: Callable[[bytes], M],
+        *,
+        max_line_bytes: int,
+        decode_frame: Callable[[FrameHeader, bytes], M] | None = None,
+    ) -> None:
         super().__init__(Role.CHILD)
         self._decode = decode
+        self._decode_frame = decode_frame
         self._max_line_bytes = max_line_bytes
         self._framer = LineFramer(max_line_bytes)
-        self._lines: deque[bytes | OversizedLine] = deque()
+        self._received: deque[bytes | OversizedLine | RemoteProtocolError | tuple[FrameHeader, bytes]] = (
+            deque()
+        )
+        self._header: FrameHeader | None = None
+        self._pieces: list[memoryview] = []
+        self._missing_bytes = 0
 
     def receive_data(self, data: bytes) -> None:
-        self._lines.extend(line for line in self._framer.feed(data) if not _is_blank(line))
+        if self._decode_frame is None:
+            self._take_lines(data)
+            return
+        at = 0
+        while at < len(data):
+            if self._header is not None:
+                at += self._take_frame(memoryview(data)[at : at + self._missing_bytes])
+                continue
+            end = data.find(b"\n", at) + 1 or len(data)
+            self._take_lines(data[at:end])
+            at = end
+            if self._received and _begins_frame(self._received[-1]):
+                self._begin_frame()
 
     def next_message(self) -> M | None:
         """None until there is more data. Raises RemoteProtocolError if it is malformed or not allowed now."""
-        if not self._lines:
+        if not self._received:
             return None
-        line = self._lines.popleft()
-        if isinstance(line, OversizedLine):
-            raise RemoteProtocolError(
-                f"the daemon's line of {line.length_bytes} bytes is over max_line_bytes={self._max_line_bytes}"
-            )
-        message = self._decode(line)
+        match self._received.popleft():
+            case OversizedLine() as line:
+                raise self._too_long(f"line of {line.length_bytes}")
+            case RemoteProtocolError() as error:
+                raise error
+            case bytes() as line:
+                message = self._decode(line)
+            case (header, body):
+                assert self._decode_frame is not None, "without it nothing is taken for a frame"
+                message = self._decode_frame(header, body)
         self.receive(message)
         return message
+
+    def _take_lines(self, data: bytes) -> None:
+        self._received.extend(line for line in self._framer.feed(data) if not _is_blank(line))
+
+    def _begin_frame(self) -> None:
+        line = self._received.pop()
+        assert isinstance(line, bytes), "it begins as a header does"
+        try:
+            header = decode_frame_header(line)
+            if header.size_bytes > self._max_line_bytes:
+                raise self._too_long(f"frame of {header.size_bytes}")
+        except RemoteProtocolError as error:
+            self._received.append(error)
+        else:
+            self._header, self._missing_bytes = header, header.size_bytes
+            self._take_frame(memoryview(b""))
+
+    def _take_frame(self, piece: memoryview) -> int:
+        """The pieces are copied once, when the frame is complete."""
+        self._pieces.append(piece)
+        self._missing_bytes -= len(piece)
+        if not self._missing_bytes and self._header is not None:
+            self._received.append((self._header, b"".join(self._pieces)))
+            self._header = None
+            self._pieces.clear()
+        return len(piece)
+
+    def _too_long(self, what: str) -> RemoteProtocolError:
+        return RemoteProtocolError(f"the daemon's {what} bytes is over max_line_bytes={self._max_line_bytes}")
 
     def send_data(self, message: ChildMessage) -> bytes:
         """What to write for a message. Raises as `send`."""
         self.send(message)
         # The leading newline ends whatever was written to the pipe before.
         return b"\n" + encode(message)
+
+
+def _begins_frame(line: object) -> bool:
+    return isinstance(line, bytes) and line.startswith(FRAME_START)
 
 
 def _is_blank(line: bytes | OversizedLine) -> bool:

@@ -63,6 +63,16 @@ class ProcessRecords:
 
 
 @dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """A line that stands for `processRecords`: the records follow as so many bytes (`frames`)."""
+
+    size_bytes: int
+    count: int
+    millis_behind_latest: int | None
+    schemas: tuple[RecordSchema, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseLost:
     action: ClassVar[str] = "leaseLost"
 
@@ -101,8 +111,11 @@ class CheckpointAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Status:
+    """`frames`: for `initialize`, the version of frames that the child takes; an extension."""
+
     action: ClassVar[str] = "status"
     response_for: str | None
+    frames: int | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

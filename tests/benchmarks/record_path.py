@@ -31,7 +31,7 @@ from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.fan_out import ConsumerRegistration, FanOutReader
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader, ShardSource, StartMemory
-from kcl_daemon.system import SystemClock
+from kcl_daemon.system import SystemClock, keep_freed_memory
 from kcl_daemon.transport.caller import AwsJsonClient
 from kcl_daemon.transport.event_stream import HttpFanOut
 from kcl_daemon.transport.kinesis import HttpKinesis
@@ -203,6 +203,7 @@ def _row(case: Case, count: Count, wall_s: float, cpu_s: float, lags: list[float
 
 def run(case: Case, seconds: float) -> str:
     """Measure in this process, with a server of its own."""
+    keep_freed_memory()
     pipes = [os.pipe() for _ in range(case.shards)]
     with tempfile.TemporaryDirectory() as folder:
         certificate = write_certificate(Path(folder))

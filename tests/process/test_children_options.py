@@ -159,5 +159,14 @@ async def test_a_child_is_told_that_its_batches_must_be_done(
     assert told == ("true" if holds else "None")
 
 
+async def test_the_daemon_offers_frames_to_its_children_and_run_child_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KCL_FRAMES", "inherited")
+    code = "import os; print(os.environ.get('KCL_FRAMES'))"
+    assert await output_of(options_of(ChildSettings(("x",))), code) == "1"
+    assert await output_of(ChildOptions(), code) == "None"
+
+
 async def test_log_messages_are_not_offered_unasked() -> None:
     assert await output_of(ChildOptions(), "import os; print(os.environ.get('KCL_LOG_MESSAGES'))") == "None"

@@ -13,10 +13,11 @@ import anyio
 from kcl_daemon.errors import ChildExited, ChildStartFailed
 from kcl_daemon.leases.lease import ShardId, lease_key_of
 from kcl_daemon.ports import ChildLane, StreamRef
-from kcl_protocol.codec import decode_daemon_line
+from kcl_protocol.codec import FRAME_START, decode_daemon_line
 from kcl_protocol.conversation import LineFramer
 from kcl_protocol.errors import ProtocolError
-from kcl_protocol.messages import DaemonMessage
+from kcl_protocol.frames import decode_frame
+from kcl_protocol.messages import DaemonMessage, ProcessRecords
 from tests.simulator.chance import Chance
 from tests.simulator.deliveries import Deliveries, Incarnation
 from tests.simulator.habits import Nursery
@@ -153,12 +154,16 @@ class SimChild:
         self._exited.resolve(status)
 
     def _arrived(self, line: bytes) -> None:
-        for piece in self._framer.feed(line):
-            assert isinstance(piece, bytes)
-            try:
+        try:
+            if line.startswith(FRAME_START):
+                frame, behind_ms = decode_frame(line)
+                self._unread.append((ProcessRecords(list(frame), behind_ms), len(line)))
+                line = b""
+            for piece in self._framer.feed(line):
+                assert isinstance(piece, bytes)
                 self._unread.append((decode_daemon_line(piece), len(line)))
-            except ProtocolError as malformed:
-                report("daemon_broke_protocol", f"{self.identity}: {malformed}")
+        except ProtocolError as malformed:
+            report("daemon_broke_protocol", f"{self.identity}: {malformed}")
         self._poll()
 
     def _input_ended(self) -> None:

@@ -55,6 +55,7 @@ class Habits:
         process_s: how long it takes for a batch, from and to.
         ignores_eof: it does not end when its stdin is closed.
         ignores_term: it does not end at SIGTERM.
+        takes_frames: it announces that it takes frames.
     """
 
     when: When = When.EACH_BATCH
@@ -63,6 +64,7 @@ class Habits:
     process_s: tuple[float, float] = (0.005, 0.2)
     ignores_eof: bool = False
     ignores_term: bool = False
+    takes_frames: bool = False
 
 
 @dataclass(slots=True)
@@ -108,6 +110,7 @@ class Nursery:
             process_s=(slowest / 10, slowest),
             ignores_eof=ignores_eof,
             ignores_term=ignores_eof and chance.happens(0.5),
+            takes_frames=chance.fork("frames").happens(0.5),
         )
 
     def mischief_now(self, chance: Chance) -> Mischief | None:

@@ -13,6 +13,7 @@ from typing import Final
 from kcl_protocol.codec import encode
 from kcl_protocol.conversation import Conversation, Role
 from kcl_protocol.errors import ProtocolError
+from kcl_protocol.frames import FRAMES_VERSION
 from kcl_protocol.messages import (
     Action,
     CheckpointAnswer,
@@ -278,7 +279,9 @@ class Program:
                 pass
 
     def _report_done(self, message: Action, mischief: Mischief | None) -> Script:
-        line = encode(Status(message.action))
+        takes_frames = self._habits.takes_frames and isinstance(message, Initialize)
+        frames = FRAMES_VERSION if takes_frames else None
+        line = encode(Status(message.action, frames))
         half = len(line) // 2
         match mischief:
             case Mischief.WRONG_STATUS:

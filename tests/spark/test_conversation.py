@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from kcl_protocol.codec import encode
+from kcl_daemon.records.payload import Payload
+from kcl_protocol.codec import FRAME_START, decode_frame_header, encode
 from kcl_protocol.messages import ChildMessage
 from kcl_spark.control import Refused
 from kcl_spark.conversation import (
@@ -20,23 +21,30 @@ from kcl_spark.conversation import (
     RelayConnection,
     RelayConversation,
     ShardState,
+    read_frame,
     read_line,
 )
 from kcl_spark.figures import CaughtUp
 from kcl_spark.positions import START, Position, QueryLog
+from kcl_spark.segments import list_segments, read_range
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore
 from kcl_spark.wire import RelayGone
-from tests.spark.parts import OTHER, SHARD, at, message, no_tell, plan, positions, record
+from tests.spark.parts import OTHER, SHARD, at, message, no_tell, plan, positions, record, rows
 
 ANY_TIME = CheckpointTimings(checkpoint_s=0, drain_s=5)
+
+
+def read(said: bytes) -> Message:
+    line, _, body = said.partition(b"\n")
+    return read_frame(decode_frame_header(line), body) if line.startswith(FRAME_START) else read_line(line)
 
 
 class ScriptedRelay(RelayConnection):
     """A relay whose daemon says prepared lines."""
 
     def __init__(self, lines: Iterator[bytes], send: Callable[[bytes], None]) -> None:
-        self._said = map(read_line, lines)
+        self._said = map(read, lines)
         self._hear = send
 
     def receive(self) -> Message | None:
@@ -130,6 +138,12 @@ def initialize(stored: str = "TRIM_HORIZON") -> bytes:
 def records(first: int, last: int) -> bytes:
     each = [record(number) for number in range(first, last + 1)]
     return message("processRecords", records=each, millisBehindLatest=0)
+
+
+def frame(first: int, last: int) -> bytes:
+    """The same as `records`."""
+    payload, behind_ms = Payload.of_line(records(first, last))
+    return payload.frame(behind_ms)
 
 
 EMPTY = message("processRecords", records=[], millisBehindLatest=0)
@@ -380,3 +394,26 @@ def test_a_shard_is_taken_over_when_the_one_before_lets_go_or_after_a_while(
     monkeypatch.setattr("kcl_spark.conversation._TAKE_OVER_S", 0.1)
     world.converse(initialize("9"), records(10, 12))
     assert world.spool.mark(SHARD) == at(12)
+
+
+@pytest.mark.parametrize("form", [records, frame], ids=["lines", "frames"])
+def test_lines_and_frames_bring_the_same_records_and_those_that_are_there_are_left_out(
+    tmp_path: Path, form: Callable[[int, int], bytes]
+) -> None:
+    world = World(tmp_path)
+    script = (initialize(), form(1, 3), form(2, 5), form(4, 5), lambda: world.spool.flush(SHARD))
+    state = world.converse(*script).state
+    assert (state.records, state.trimmed) == (5, 4)
+    stored = [
+        row
+        for segment in list_segments(tmp_path / "spool")[SHARD]
+        for batch in read_range(str(segment.path(tmp_path / "spool")), START, segment.last)
+        for row in batch.to_pylist()
+    ]
+    assert stored == rows(1, 5).to_pylist()
+
+
+def test_the_engine_announces_frames(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.converse(initialize(), EMPTY)
+    assert [each.get("frames") for each in world.said] == [1, None]

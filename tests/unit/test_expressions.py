@@ -21,6 +21,7 @@ import pytest
 from kcl_daemon.children.pipes import LineCutter
 from kcl_daemon.config.kinds import InvalidValue
 from kcl_daemon.config.properties import expanded, is_service_link
+from kcl_daemon.records.kpl import _parsed_in_c
 from kcl_daemon.text import encodable, is_secret_name, masked, on_one_line, shown
 from kcl_protocol import decode_child_line, decode_log_line
 from kcl_protocol.conversation import LineFramer
@@ -69,6 +70,9 @@ NAMED: Final = {
     "kcl_daemon.leases.lease:_ARN": "fullmatch",
     "kcl_daemon.leases.lease:_IDENTITY": "fullmatch",
     "kcl_daemon.metrics.metric:_ROW": "fullmatch",
+    # Of bytes.
+    "kcl_daemon.records.kpl:_KEY_HEAD": "measured by its function",
+    "kcl_daemon.records.kpl:_RECORD_HEAD": "measured by its function",
     "kcl_daemon.text:_ACCESS_KEY_ID": "findall",
     "kcl_daemon.text:_ASSIGNED": "findall",
     "kcl_daemon.text:_ASSIGNED_HINT": "search",
@@ -121,6 +125,7 @@ def _framed(text: str) -> None:
 
 # Functions that see foreign text and do more with it than one expression does.
 FUNCTIONS: Final[dict[str, Callable[[str], object]]] = {
+    "aggregates": lambda text: _parsed_in_c(text.encode()),
     "masked": masked,
     "shown": shown,
     "on_one_line": on_one_line,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import resource
+
 import anyio
 import pytest
 
 from kcl_daemon.ports import Clock, Randomness
-from kcl_daemon.system import ServiceClock, SystemClock, SystemRandomness
+from kcl_daemon.system import ServiceClock, SystemClock, SystemRandomness, keep_freed_memory
 
 
 @pytest.mark.anyio
@@ -47,3 +50,21 @@ def test_the_services_clock_takes_the_time_of_day_that_it_is_told(off_s: float) 
     assert abs(clock.wall_ms() - machine.wall_ms() - off_s * 1000) < 5_000
     clock.learn(machine.wall_ms() / 1000 - 1.0)
     assert abs(clock.wall_ms() - machine.wall_ms()) < 500, "a second is what the header rounds off"
+
+
+def faults_of_batches() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        assert len([bytes(1024) for _ in range(20_000)]) == 20_000
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_the_memory_of_a_batch_is_kept_for_the_next_one() -> None:
+    assert keep_freed_memory()
+    faults_of_batches()
+    assert faults_of_batches() < 5_000  # one batch has 5,000 pages
+
+
+def test_another_malloc_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    assert not keep_freed_memory()

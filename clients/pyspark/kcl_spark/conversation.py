@@ -16,8 +16,10 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
+from kcl_protocol.arrow import arrays_of
 from kcl_protocol.conversation import ChildSide
-from kcl_protocol.messages import CheckpointRequest, ChildMessage, Status
+from kcl_protocol.frames import FRAMES_VERSION, Frame
+from kcl_protocol.messages import CheckpointRequest, ChildMessage, FrameHeader, Status
 from kcl_spark.control import EmitEvent, monotonic_s, pause
 from kcl_spark.positions import (
     START,
@@ -29,7 +31,7 @@ from kcl_spark.positions import (
     position,
     to_text,
 )
-from kcl_spark.segments import SCHEMA, RecordBatch
+from kcl_spark.segments import SCHEMA, RecordBatch, last_position, rows_up_to
 from kcl_spark.spool import NotHeld, Spool
 from kcl_spark.wire import RelayGone
 
@@ -59,7 +61,16 @@ class Message(msgspec.Struct, frozen=True, rename="camel"):
     error: str | None = None
 
 
+class FrameMessage(Message, frozen=True, kw_only=True):
+    frame: Frame
+
+
 read_line: Final = msgspec.json.Decoder(Message).decode
+
+
+def read_frame(header: FrameHeader, body: bytes) -> Message:
+    behind_ms = header.millis_behind_latest
+    return FrameMessage("processRecords", frame=Frame(header, body), millis_behind_latest=behind_ms)
 
 
 def behind(records: Sequence[Record], mark: Position) -> Sequence[Record]:
@@ -87,10 +98,18 @@ def to_arrow(records: Sequence[Record], *, stream: str, shard_id: str) -> Record
     )
 
 
+def frame_to_arrow(frame: Frame, *, stream: str, shard_id: str) -> RecordBatch:
+    """Texts and data stay where they are in the frame."""
+    data, keys, numbers, arrivals, sub_numbers = arrays_of(frame)
+    names = (pa.repeat(pa.scalar(name), len(frame)) for name in (stream, shard_id))
+    arrived = arrivals.cast(pa.timestamp("us", tz="UTC"))
+    return pa.record_batch([data, keys, *names, numbers, sub_numbers, arrived], schema=SCHEMA)
+
+
 class RelayConnection:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._side = ChildSide(read_line, max_line_bytes=sys.maxsize)
+        self._side = ChildSide(read_line, max_line_bytes=sys.maxsize, decode_frame=read_frame)
 
     def receive(self) -> Message | None:
         """None when the relay is gone, also in the middle of a line."""
@@ -256,7 +275,7 @@ class RelayConversation:
             case _:
                 self._lost = True
                 self._spool.revoke(self.state.shard_id, self)
-        self._relay.send(Status(action))
+        self._relay.send(Status(action, FRAMES_VERSION if action == "initialize" else None))
         return True
 
     def _initialize(self, message: Message) -> None:
@@ -279,19 +298,27 @@ class RelayConversation:
             self._spool.wait(lambda: self._spool.is_free(shard_id), _POLL_S)
 
     def _process(self, message: Message) -> None:
-        shard_id, records = self.state.shard_id, message.records
-        if records:
-            new_records = behind(records, self._spool.mark(shard_id))
-            if new_records:
-                batch = to_arrow(new_records, stream=self._stream, shard_id=shard_id)
-                try:
-                    self._spool.add(shard_id, batch, new_records[-1].where, self)
-                except NotHeld as error:
-                    raise RelayGone from error
-            self._delivered = max(self._delivered, records[-1].where)
-            self.state.records += len(new_records)
-            self.state.trimmed += len(records) - len(new_records)
+        shard_id = self.state.shard_id
+        if isinstance(message, FrameMessage):
+            whole = frame_to_arrow(message.frame, stream=self._stream, shard_id=shard_id)
+            batch, last = whole.slice(rows_up_to(whole, self._spool.mark(shard_id))), last_position(whole)
+            self._take(batch, last, len(message.frame))
+        elif message.records:
+            new_records = behind(message.records, self._spool.mark(shard_id))
+            batch = to_arrow(new_records, stream=self._stream, shard_id=shard_id)
+            self._take(batch, message.records[-1].where, len(message.records))
         self.state.behind_ms = message.millis_behind_latest
+
+    def _take(self, batch: RecordBatch, last: Position, delivered: int) -> None:
+        """`batch` is what is new of the records that were delivered; `last` is the end of both."""
+        if batch.num_rows:
+            try:
+                self._spool.add(self.state.shard_id, batch, last, self)
+            except NotHeld as error:
+                raise RelayGone from error
+        self._delivered = max(self._delivered, last)
+        self.state.records += batch.num_rows
+        self.state.trimmed += delivered - batch.num_rows
 
     def _hold_back(self) -> None:
         """While the spool is full, send no status, so that the daemon sends no further batch."""

@@ -11,6 +11,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapreplace, merge
 from itertools import groupby
 from pathlib import Path
@@ -168,12 +169,16 @@ def _opened(location: str, *, whole: bool = True) -> Any:
 
 
 def rows_up_to(batch: RecordBatch, where: Position) -> int:
+    return bisect_right(range(batch.num_rows), where, key=partial(_position_in, batch))
+
+
+def last_position(batch: RecordBatch) -> Position:
+    return _position_in(batch, batch.num_rows - 1)
+
+
+def _position_in(batch: RecordBatch, row: int) -> Position:
     sequences, subs = batch.column("sequence_number"), batch.column("sub_sequence_number")
-
-    def position_of(row: int) -> Position:
-        return int(sequences[row].as_py()), int(subs[row].as_py())
-
-    return bisect_right(range(batch.num_rows), where, key=position_of)
+    return int(sequences[row].as_py()), int(subs[row].as_py())
 
 
 def _entries(folder: Path) -> list[Path]:

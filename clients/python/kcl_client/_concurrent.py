@@ -17,7 +17,9 @@ from kcl_client._processor import (
     AsyncRecordProcessor,
     Concurrency,
     Record,
+    batch_of,
     handles_single_records,
+    size_of,
 )
 from kcl_client._session import DaemonGone, ProcessorFailed, Runtime, Session, is_end_of_shard
 from kcl_client._window import Entry, Window
@@ -32,18 +34,40 @@ _Numbers = tuple[str, int]
 
 
 def session_of(
-    processor: AsyncRecordProcessor, runtime: Runtime, concurrency: Concurrency, *, max_line_bytes: int
+    processor: AsyncRecordProcessor,
+    runtime: Runtime,
+    concurrency: Concurrency,
+    *,
+    max_line_bytes: int,
+    takes_frames: bool = False,
 ) -> Session[AsyncCheckpointer]:
     if handles_single_records(processor):
-        return ConcurrentSession(processor, runtime, concurrency, max_line_bytes)
-    return Session(processor, AsyncCheckpointer, runtime, max_line_bytes=max_line_bytes)
+        return ConcurrentSession(processor, runtime, concurrency, max_line_bytes, takes_frames)
+    return Session(
+        processor,
+        AsyncCheckpointer,
+        runtime,
+        max_line_bytes=max_line_bytes,
+        takes_frames=takes_frames,
+    )
 
 
 class ConcurrentSession(Session[AsyncCheckpointer]):
     def __init__(
-        self, processor: AsyncRecordProcessor, runtime: Runtime, concurrency: Concurrency, max_line_bytes: int
+        self,
+        processor: AsyncRecordProcessor,
+        runtime: Runtime,
+        concurrency: Concurrency,
+        max_line_bytes: int,
+        takes_frames: bool,
     ) -> None:
-        super().__init__(processor, AsyncCheckpointer, runtime, max_line_bytes=max_line_bytes)
+        super().__init__(
+            processor,
+            AsyncCheckpointer,
+            runtime,
+            max_line_bytes=max_line_bytes,
+            takes_frames=takes_frames,
+        )
         self._process_record = processor.process_record
         self._concurrency = concurrency
         by_key = concurrency.order == "key"
@@ -161,9 +185,9 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
     async def _take(self, batch: messages.ProcessRecords) -> None:
         if not self._lease_gone:
             add = self._window.add
-            for wire in batch.records:
-                numbers = (wire.sequence_number, wire.sub_sequence_number)
-                add(wire.partition_key, numbers, Record(wire), len(wire.data))
+            for record in batch_of(batch):
+                numbers = (record.sequence_number, record.sub_sequence_number)
+                add(record.partition_key, numbers, record, size_of(record))
             self._start_more()
         await self._until(self._has_room)
 

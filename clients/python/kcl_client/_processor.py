@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from types import MappingProxyType
-from typing import ClassVar, Final, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, ParamSpec, TypeVar, cast
 
 from kcl_protocol import messages
+from kcl_protocol.frames import Frame
 from kcl_protocol.messages import CheckpointRequest, RecordSchema, Scalar
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+if TYPE_CHECKING:
+    import pyarrow
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -131,7 +135,7 @@ class Record:
     @property
     def position(self) -> ExtendedSequenceNumber:
         """Both numbers together: sorts the records of one shard, and can be checkpointed."""
-        return ExtendedSequenceNumber(self._wire.sequence_number, self._wire.sub_sequence_number)
+        return ExtendedSequenceNumber(self.sequence_number, self.sub_sequence_number)
 
     @property
     def schema(self) -> RecordSchema | None:
@@ -150,6 +154,35 @@ class Record:
         return None if moment_ms is None else _EPOCH + timedelta(milliseconds=moment_ms)
 
 
+class _FrameRecord(Record):
+    """Holds only what is its own: to keep one does not keep its batch."""
+
+    __slots__ = ("arrival_ms", "data", "partition_key", "schema", "sequence_number", "sub_sequence_number")
+
+    data: bytes
+    partition_key: str
+    sequence_number: str
+    arrival_ms: int | None
+    sub_sequence_number: int
+    schema: RecordSchema | None
+
+    def __init__(  # noqa: PLR0917 - called from C for each record
+        self,
+        data: bytes,
+        partition_key: str,
+        sequence_number: str,
+        arrival_ms: int | None,
+        sub_sequence_number: int,
+        schema: RecordSchema | None,
+    ) -> None:
+        self.data = data  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.partition_key = partition_key  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.sequence_number = sequence_number  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.arrival_ms = arrival_ms  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.sub_sequence_number = sub_sequence_number  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.schema = schema  # pyright: ignore[reportIncompatibleMethodOverride]
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Records in shard order; iterate over the batch to get them.
@@ -159,12 +192,65 @@ class Batch:
 
     records: tuple[Record, ...]
     millis_behind_latest: int | None = None
+    _frame: Frame | None = field(default=None, init=False, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.records if self._frame is None else self._frame)
+
+    def arrow(self) -> pyarrow.RecordBatch:  # pyright: ignore[reportUnknownParameterType] - it has no stubs
+        """The records as an Arrow RecordBatch; without a copy where the daemon sends frames, as ours does.
+
+        Columns: `data` (binary), `partition_key`, `sequence_number`, `sub_sequence_number` and
+        `approximate_arrival_timestamp` (milliseconds, UTC; null if unknown).
+
+        Raises:
+            ImportError: pyarrow is not installed.
+        """
+        try:
+            from kcl_protocol import arrow  # noqa: PLC0415 - for those who have pyarrow
+        except ImportError as error:
+            raise ImportError("Batch.arrow() needs pyarrow: pip install pyarrow", name=error.name) from error
+        if self._frame is not None:
+            return arrow.batch_of(arrow.arrays_of(self._frame))
+        rows = (
+            (
+                each.data,
+                each.partition_key,
+                each.sequence_number,
+                each.arrival_ms,
+                each.sub_sequence_number,
+                None,
+            )
+            for each in self.records
+        )
+        return arrow.batch_of(arrow.arrays_of_rows(rows))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """The records of a frame are made when they are first looked at."""
+            if name != "records" or self._frame is None:
+                raise AttributeError(name)
+            records = tuple(map(_FrameRecord, *self._frame.columns()))
+            object.__setattr__(self, name, records)
+            return records
+
+
+def size_of(record: Record) -> int:
+    """Of the data as it is held."""
+    return len(record.data if isinstance(record, _FrameRecord) else record._wire.data)  # noqa: SLF001 - ours
+
+
+def batch_of(action: messages.ProcessRecords) -> Batch:
+    if not isinstance(action.records, Frame):
+        return Batch(tuple(map(Record, action.records)), action.millis_behind_latest)
+    batch = object.__new__(Batch)
+    object.__setattr__(batch, "millis_behind_latest", action.millis_behind_latest)
+    object.__setattr__(batch, "_frame", action.records)
+    return batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ _FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even if one of them is closed
 _CLOSED: Final = -1
 _FINISH_BATCHES: Final = "KCL_FINISH_BATCHES"
 _PRELOAD_FD: Final = "KCL_PRELOAD_FD"
+_FRAMES: Final = "KCL_FRAMES"
 
 
 class Pipes:
@@ -139,8 +140,8 @@ def run(
         max_outstanding: with this many delivered records from the first unfinished one on, no further batch
             is taken.
         max_outstanding_bytes: the same for the data (base64) of unfinished records.
-        max_line_bytes: longest line accepted from the daemon. A batch is one line: 14 MB for a full one, more
-            for aggregated records.
+        max_line_bytes: longest line or frame accepted from the daemon. A batch is one of them: 14 MB for a
+            full one, more for aggregated records.
 
     Raises:
         SystemExit: with `EXIT_USER_ERROR` after an exception in the processor: its traceback is on stderr,
@@ -182,9 +183,19 @@ def _preload(processor: RecordProcessor | AsyncRecordProcessor) -> None:
     serve(int(connection))
 
 
+def _are_frames_offered() -> bool:
+    return os.environ.get(_FRAMES, "").isdecimal()
+
+
 def _run_plain(processor: RecordProcessor, pipes: Pipes, max_line_bytes: int) -> int:
     runtime = PlainRuntime(pipes.read, pipes.write, sleep=_block)
-    session = Session(processor, Checkpointer, runtime, max_line_bytes=max_line_bytes)
+    session = Session(
+        processor,
+        Checkpointer,
+        runtime,
+        max_line_bytes=max_line_bytes,
+        takes_frames=_are_frames_offered(),
+    )
     return complete(_exit_code(session.serve(), pipes))
 
 
@@ -196,7 +207,13 @@ def _run_async(
     async def main() -> int:
         read = partial(_asynchronous.read_when_ready, pipes.source)
         runtime = _asynchronous.AsyncRuntime(read, pipes.write)
-        session = _concurrent.session_of(processor, runtime, options, max_line_bytes=max_line_bytes)
+        session = _concurrent.session_of(
+            processor,
+            runtime,
+            options,
+            max_line_bytes=max_line_bytes,
+            takes_frames=_are_frames_offered(),
+        )
         return await _exit_code(session.serve(), pipes)
 
     return _asynchronous.run_until_complete(main())

@@ -14,9 +14,9 @@ from kcl_client._processor import (
     CHECKPOINT_ATTEMPTS,
     FIRST_BACKOFF_S,
     Batch,
-    Record,
     ShardStart,
     Store,
+    batch_of,
 )
 from kcl_protocol.codec import decode_daemon_line
 from kcl_protocol.conversation import ChildSide
@@ -27,6 +27,7 @@ from kcl_protocol.errors import (
     RemoteProtocolError,
     checkpoint_error,
 )
+from kcl_protocol.frames import FRAMES_VERSION, framed_records
 from kcl_protocol.messages import (
     Action,
     CheckpointAnswer,
@@ -120,11 +121,17 @@ class Session(Generic[C]):
         runtime: Runtime,
         *,
         max_line_bytes: int,
+        takes_frames: bool = False,
     ) -> None:
         self._processor = processor
         self._checkpointer = checkpointer(self.store)
         self._runtime = runtime
-        self._side = ChildSide(decode_daemon_line, max_line_bytes=max_line_bytes)
+        self._frames = FRAMES_VERSION if takes_frames else None
+        self._side = ChildSide(
+            decode_daemon_line,
+            max_line_bytes=max_line_bytes,
+            decode_frame=framed_records if takes_frames else None,
+        )
         self._whole_shard_stored = False
         self._daemon_gone = False
         self._lease_gone = False
@@ -202,7 +209,8 @@ class Session(Generic[C]):
             if self._broken is not None:
                 raise self._broken
             if not self._daemon_gone:
-                self._send(Status(action.action))
+                is_start = isinstance(action, Initialize)
+                self._send(Status(action.action, self._frames if is_start else None))
 
     def _steps(self, action: Action) -> Coroutine[object, object, None]:
         call, processor = self._runtime.call, self._processor
@@ -210,9 +218,7 @@ class Session(Generic[C]):
             case Initialize():
                 return call(processor.initialize, _start(action))
             case ProcessRecords():
-                records = tuple(map(Record, action.records))
-                batch = Batch(records, action.millis_behind_latest)
-                return call(processor.process_records, batch, self._checkpointer)
+                return call(processor.process_records, batch_of(action), self._checkpointer)
             case ShutdownRequested():
                 return call(processor.shutdown_requested, self._checkpointer)
             case ShardEnded() | Shutdown() if is_end_of_shard(action):

@@ -24,6 +24,7 @@ from kcl_daemon.children.pipes import PipeReader, PipeWriter, StderrPassThrough
 from kcl_daemon.children.preload import Preload
 from kcl_daemon.children.start import (
     FINISH_BATCHES,
+    FRAMES,
     LANE,
     LOG_MESSAGES,
     PRELOAD_FD,
@@ -38,6 +39,7 @@ from kcl_daemon.children.start import (
 from kcl_daemon.errors import ChildExited
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import ChildLane, Clock, Log, StreamRef
+from kcl_protocol.frames import FRAMES_VERSION
 
 
 class ProcessGroup:
@@ -247,6 +249,8 @@ class ProcessChildren:
         self._options = options
         said = {LOG_MESSAGES: options.log_messages, FINISH_BATCHES: options.finish_batches}
         self._variables = {name: "true" for name, holds in said.items() if holds}
+        if options.frames:
+            self._variables[FRAMES] = str(FRAMES_VERSION)
         self._guard = Guard(log, kept_open_by_guard)
         self._log = log
         self._clock = clock

@@ -46,7 +46,7 @@ class ChildOptions:
 
     `account` None means the daemon's user; `limits` are pairs of RLIMIT_... and value; `log_messages` tells
     the child that it may send `log` messages, `finish_batches` that a batch must be done when it is answered;
-    `preload`: children are forked from a template.
+    `preload`: children are forked from a template. `frames` tells the child that it may ask for frames.
     """
 
     account: ChildAccount | None = None
@@ -56,6 +56,7 @@ class ChildOptions:
     log_messages: bool = False
     finish_batches: bool = False
     preload: bool = False
+    frames: bool = False
 
 
 SAME_AS_DAEMON: Final = ChildOptions()
@@ -82,6 +83,7 @@ def options_of(settings: ChildSettings, *, finish_batches: bool = False) -> Chil
         log_messages=settings.log_messages,
         finish_batches=finish_batches,
         preload=settings.preload,
+        frames=True,
     )
 
 
@@ -176,6 +178,7 @@ LANE: Final = "KCL_LANE"
 LOG_MESSAGES: Final = "KCL_LOG_MESSAGES"
 FINISH_BATCHES: Final = "KCL_FINISH_BATCHES"
 PRELOAD_FD: Final = "KCL_PRELOAD_FD"
+FRAMES: Final = "KCL_FRAMES"
 # Without credentials, SDKs ask the instance metadata for those of its role.
 _NO_METADATA: Final = {"AWS_EC2_METADATA_DISABLED": "true"}
 
@@ -196,7 +199,7 @@ def environment_of(
 
 
 def _is_private(name: str) -> bool:
-    return name in {LOG_MESSAGES, FINISH_BATCHES, PRELOAD_FD} or normal(name) == _ADMIN_TOKEN
+    return name in {LOG_MESSAGES, FINISH_BATCHES, PRELOAD_FD, FRAMES} or normal(name) == _ADMIN_TOKEN
 
 
 def _gives_access(name: str) -> bool:

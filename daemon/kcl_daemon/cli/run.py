@@ -32,7 +32,7 @@ from kcl_daemon.interrupt import exit_now
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.production import Telemetry, real_adapters, telemetry_of
 from kcl_daemon.spark.supervisor import spark_engine
-from kcl_daemon.system import SystemClock
+from kcl_daemon.system import SystemClock, keep_freed_memory
 from kcl_daemon.telemetry.logs import LogForm, LogLevels, build_log
 from kcl_daemon.telemetry.snapshot import SnapshotSource
 from kcl_daemon.text import counted, short_shards, shown
@@ -291,6 +291,7 @@ def check_room(loaded: Loaded, room_of_this_host: Callable[[], ChildRoom | None]
 
 
 def _run(settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log) -> int:
+    keep_freed_memory()
     try:
         return anyio.run(_serve, settings, signals, manager, log)
     except Exception as error:  # noqa: BLE001 - the last place where an error can be reported

@@ -261,7 +261,7 @@ class ChildRun:
             on_checkpoint=self._checkpointer.answer,
             on_early_request=self._stop_signal.wake,
         )
-        reader = self._reader()
+        reader = self._reader(connection)
         self._progress.reading(reader)
         outcome: ChildRunOutcome = Stopped()
         try:
@@ -312,7 +312,7 @@ class ChildRun:
         )
         return outcome
 
-    def _reader(self) -> ShardReader:
+    def _reader(self, connection: ChildConnection) -> ShardReader:
         parts, lease = self._parts, self._held.lease
         source = ShardSource(
             stream=self._stream.ref,
@@ -322,6 +322,7 @@ class ChildRun:
             memory=self._memory,
             last_fetch=self._progress.last_fetch,
             stream_is_there=self._stream.watch.is_there,
+            takes_frames=lambda: connection.takes_frames,
         )
         return parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
 

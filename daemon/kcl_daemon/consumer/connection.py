@@ -42,6 +42,7 @@ from kcl_protocol.errors import (
     CheckpointThrottled,
     RemoteProtocolError,
 )
+from kcl_protocol.frames import FRAMES_VERSION
 from kcl_protocol.messages import (
     Action,
     CheckpointAnswer,
@@ -118,6 +119,7 @@ class ChildConnection:
     """`pump` must run beside it, from start to end.
 
     `on_early_request` is called for a message between two actions; `answer_early_requests` may then be called.
+    `takes_frames`: the child has announced it. It takes lines as well.
     """
 
     def __init__(
@@ -145,6 +147,7 @@ class ChildConnection:
         self._flooded = False
         self._strays = 0
         self.silent = False
+        self.takes_frames = False
 
     async def pump(self) -> None:
         """Read the child's stdout until it ends, also between actions: a chatty child must not block."""
@@ -168,7 +171,9 @@ class ChildConnection:
         line = self._side.send_data(action)
         await self._begin(action, before_send)
         await self._send(line, action.action)
-        await self._finish(action)
+        status = await self._finish(action)
+        if status.frames is not None and isinstance(action, Initialize):
+            self._note_frames(status.frames)
         self._metrics.performed(action)
 
     async def deliver(self, batch: DeliveryBatch, *, before_send: Callable[[], None] | None = None) -> None:
@@ -207,12 +212,17 @@ class ChildConnection:
             self._inbox.popleft()
             await self._serve(request, doing)
 
-    async def _finish(self, action: Action) -> None:
+    def _note_frames(self, version: int) -> None:
+        self.takes_frames = version == FRAMES_VERSION
+        if not self.takes_frames:
+            self._log.info("child_frames_unknown", version=version, advice="it is given lines")
+
+    async def _finish(self, action: Action) -> Status:
         while True:
             match await self._next(action.action):
                 case Status() as status:
                     self._received(status)
-                    return
+                    return status
                 case CheckpointRequest() as request:
                     await self._serve(request, action.action)
 

@@ -65,6 +65,7 @@ class _Lane:
         waits_for_release: its child has made its last checkpoint.
         offers_empty: its child gets an empty batch.
         batch: records and bytes that its child works on.
+        takes_frames: whether its child does.
     """
 
     number: int
@@ -78,6 +79,7 @@ class _Lane:
     offers_empty: bool = False
     batch: tuple[int, int] = (0, 0)
     progressed_s: float = NEVER_S
+    takes_frames: Callable[[], bool] = bool
 
 
 class _LaneLeases:
@@ -121,6 +123,7 @@ class _LaneReader:
         self._lane = lane
 
     def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:  # noqa: ARG002 - as of a shard
+        self._lane.takes_frames = source.takes_frames
         return self
 
     def reserve(self, shrink: Callable[[], None]) -> Reservation:  # noqa: ARG002 - as of a shard
@@ -462,7 +465,7 @@ class ShardLanes:
         while True:
             records = self._window.take(lane.number, LINE_BYTES, self._parts.settings.retrieval.max_records)
             if records:
-                batch = self._batch(records)
+                batch = self._batch(lane, records)
                 lane.batch = (batch.count, batch.data_bytes)
                 return batch
             if lane.offers_empty:
@@ -493,10 +496,13 @@ class ShardLanes:
             lane.progressed_s = progressed_s
             self._progress.moved()
 
-    def _batch(self, records: list[AnyRecord]) -> DeliveryBatch:
+    def _batch(self, lane: _Lane, records: list[AnyRecord]) -> DeliveryBatch:
         payload = Payload(records, 0)
         return DeliveryBatch(
-            payload, self._behind_ms, arrived_s=arrived_s(payload, self._behind_ms, self._clock)
+            payload,
+            self._behind_ms,
+            arrived_s=arrived_s(payload, self._behind_ms, self._clock),
+            as_frame=lane.takes_frames(),
         )
 
     def checkpointed(self, lane: _Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None:

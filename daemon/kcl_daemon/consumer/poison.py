@@ -205,7 +205,9 @@ class PoisonSearch:
                 delivery = Delivery(self._done, positions[end - 1], step.take, alone=step.take == 1)
                 self._single = part if delivery.alone else None
                 await self._deliver_part(
-                    DeliveryBatch(part, behind_ms, arrived_s=batch.arrived_s),
+                    DeliveryBatch(
+                        part, behind_ms, arrived_s=batch.arrived_s, as_frame=connection.takes_frames
+                    ),
                     delivery,
                     connection,
                     checkpointer,

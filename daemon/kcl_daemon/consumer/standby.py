@@ -170,9 +170,8 @@ class StandbyChildren:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(announce)
-            status = await child.wait()
+            log.info("standby_child_ended", reason=f"it ended with {await child.wait()}")
             tasks.cancel_scope.cancel()
-        log.info("standby_child_ended", reason=f"it ended with {status}")
 
     async def _tell(self, lease: Lease, log: Log) -> None:
         while lease.awaits_standby:

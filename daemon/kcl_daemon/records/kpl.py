@@ -8,10 +8,11 @@ applications.
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress, repeat
 from json.encoder import encode_basestring_ascii
 from typing import Final, cast
 
@@ -23,6 +24,7 @@ from kcl_daemon.records.payload import (
     LINE_OVERHEAD_BYTES,
     AnyRecord,
     Piece,
+    UserRecords,
     line_bytes,
     user_record_type,
 )
@@ -51,21 +53,48 @@ ParsedRecord = tuple[int, int | None, bytes]
 """Index of the partition key, index of the explicit hash key, data. Indexes may be out of range."""
 
 
+ParsedColumns = tuple[Sequence[int], Sequence[int | None] | None, Sequence[bytes]]
+"""Records by their parts; None: no record has an explicit hash key."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
+    """`columns` are there if the message is small."""
+
     partition_keys: list[bytes]
     hash_keys: list[bytes]
-    records: Iterable[ParsedRecord]
+    columns: ParsedColumns | None
     count: int
     size_bytes: int
+    large: bytes = b""
+
+    @property
+    def records(self) -> Iterable[ParsedRecord]:
+        if self.columns is None:
+            return chain.from_iterable(_chunks(self.large, {_PARTITION_KEY: [], _HASH_KEY: []}))
+        indexes, hash_indexes, bodies = self.columns
+        return list(zip(indexes, hash_indexes or repeat(None), bodies, strict=False))
 
 
-class _LazyRecords:
-    def __init__(self, message: bytes) -> None:
-        self._message = message
+# A record up to its data, and a partition key up to its text, with lengths of one byte.
+_RECORD_HEAD: Final = re.compile(rb"\x1a([\x04-\x7f])\x08([\x00-\x7f])\x1a([\x00-\x7b])")
+_KEY_HEAD: Final = re.compile(rb"\n([\x00-\x7f])")
+_PLUS_4: Final = bytes(range(4, 256)) + bytes(4)
 
-    def __iter__(self) -> Iterator[ParsedRecord]:
-        return chain.from_iterable(_chunks(self._message, {_PARTITION_KEY: [], _HASH_KEY: []}))
+
+def _parsed_in_c(message: bytes) -> Message | None:
+    """Cut at what looks like the head of a record or key. None if the lengths do not fit: try another way."""
+    parts = _RECORD_HEAD.split(message)
+    table, sizes, bodies = _KEY_HEAD.split(parts[0]), b"".join(parts[3::4]), parts[4::4]
+    keys = table[2::2]
+    if (
+        table[0]
+        or list(map(len, bodies)) != list(sizes)
+        or sizes.translate(_PLUS_4) != b"".join(parts[1::4])
+        or list(map(len, keys)) != list(b"".join(table[1::2]))
+    ):
+        return None
+    return Message(keys, [], (b"".join(parts[2::4]), None, bodies), len(bodies), len(message))
 
 
 def parse(message: bytes) -> Message:
@@ -74,6 +103,8 @@ def parse(message: bytes) -> Message:
     Raises:
         MalformedAggregate: it is cut off, or a field is missing.
     """
+    if (found := _parsed_in_c(message)) is not None:
+        return found
     tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
     records: list[ParsedRecord] = []
     try:
@@ -81,7 +112,10 @@ def parse(message: bytes) -> Message:
     except IndexError:
         raise MalformedAggregate("the message is cut off") from None
     keys, hash_keys = tables[_PARTITION_KEY], tables[_HASH_KEY]
-    return Message(keys, hash_keys, records, len(records), len(message))
+    indexes, hash_indexes, bodies = zip(*records, strict=True) if records else ((), (), ())
+    has_hash_keys = hash_indexes.count(None) < len(records)
+    columns = (indexes, hash_indexes if has_hash_keys else None, bodies)
+    return Message(keys, hash_keys, columns, len(records), len(message))
 
 
 def parse_slowly(message: bytes) -> Generator[None, None, Message]:
@@ -95,7 +129,7 @@ def parse_slowly(message: bytes) -> Generator[None, None, Message]:
     except IndexError:
         raise MalformedAggregate("the message is cut off") from None
     keys, hash_keys = tables[_PARTITION_KEY], tables[_HASH_KEY]
-    return Message(keys, hash_keys, _LazyRecords(message), count, len(message))
+    return Message(keys, hash_keys, None, count, len(message), message)
 
 
 def _chunks(message: bytes, tables: dict[int, list[bytes]]) -> Iterator[list[ParsedRecord]]:
@@ -269,9 +303,11 @@ class Deaggregator:
             yield (record,), line_bytes(record)
 
     def _pieces(self, outer: AnyRecord, message: Message) -> Iterator[Piece]:
-        if isinstance(message.records, list):
-            keys = _json_texts(message.partition_keys)
-            max_bytes = message.count * (max(map(len, keys), default=0) + LINE_OVERHEAD_BYTES)
+        if message.columns is not None:
+            keys = message.partition_keys
+            if b"".join(keys).translate(None, _PLAIN):
+                keys = [bytes(_json_text(key))[1:-1] for key in keys]
+            max_bytes = message.count * (max(map(len, keys), default=0) + 2 + LINE_OVERHEAD_BYTES)
             max_bytes += 2 * message.size_bytes
             if max_bytes <= PIECE_BYTES and (found := self._at_once(outer, message, keys)) is not None:
                 if self._on_other_shard is not None and len(found) < message.count:
@@ -280,24 +316,25 @@ class Deaggregator:
                 return
         yield from self._filtered(outer, message)
 
-    def _at_once(self, outer: AnyRecord, message: Message, keys: list[Raw]) -> list[AnyRecord] | None:
+    def _at_once(self, outer: AnyRecord, message: Message, keys: list[bytes]) -> UserRecords | None:
         """None if a key is invalid."""
-        user_record = user_record_type(message.size_bytes, message.count)
-        number, arrival = outer.sequence_number, outer.approximate_arrival_timestamp
-        is_mixed = bool(message.hash_keys) or not self._all_belong(message.partition_keys)
-        others: set[tuple[int, int | None]] = set()
+        assert message.columns is not None, "it is small"
+        indexes, hash_indexes, bodies = message.columns
+        sub_numbers: Sequence[int] = range(message.count)
         try:
-            if is_mixed:
+            if message.hash_keys or not self._all_belong(message.partition_keys):
                 belongs, used = _ShardFilter(self._belongs, message), {each[:2] for each in message.records}
-                others = {each for each in used if not belongs(*each)}
-            found = [
-                user_record(data, keys[key], number, arrival, sub_number)
-                for sub_number, (key, hash_key, data) in enumerate(message.records)
-                if (hash_key is None or is_mixed) and not (others and (key, hash_key) in others)
-            ]
+                ours = {each for each in used if belongs(*each)}
+                is_ours = [each[:2] in ours for each in message.records]
+                sub_numbers = list(compress(sub_numbers, is_ours))
+                indexes, bodies = list(compress(indexes, is_ours)), list(compress(bodies, is_ours))
+            elif hash_indexes is not None:
+                return None
+            used_keys = list(map(keys.__getitem__, indexes))
         except (IndexError, MalformedAggregate):
             return None
-        return found if is_mixed or len(found) == message.count else None
+        make = user_record_type(message.size_bytes, message.count)
+        return UserRecords(outer, bodies, used_keys, sub_numbers, make)
 
     def _all_belong(self, keys: Iterable[bytes]) -> bool:
         return self._belongs is None or all(map(self._belongs, map(_hash_of_key, keys)))
@@ -410,12 +447,6 @@ def _parsed_slowly(message: bytes) -> Generator[Piece, None, Message]:
 
 # Characters that JSON leaves as they are.
 _PLAIN: Final = bytes(range(0x20, 0x7F)).translate(None, b'"\\')
-
-
-def _json_texts(keys: list[bytes]) -> list[Raw]:
-    if keys and not b"".join(keys).translate(None, _PLAIN):
-        return list(map(Raw, (b'"%b"' % b'"\n"'.join(keys)).split(b"\n")))
-    return list(map(_json_text, keys))
 
 
 def _json_text(key: bytes) -> Raw:

@@ -10,14 +10,17 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
+from itertools import chain, repeat
 from json.encoder import encode_basestring_ascii
-from operator import attrgetter
-from typing import Final
+from operator import attrgetter, getitem
+from typing import Final, Literal, cast, overload
 
 from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import replace
 
+from kcl_protocol.codec import FRAME_START
+from kcl_protocol.frames import Columns, Row, decode_frame, encode_frame
 from kcl_protocol.messages import Record, RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
@@ -78,6 +81,7 @@ class UserRecord(Struct, gc=False, rename="camel"):
 
 
 AnyRecord = RawRecord | UserRecord
+MakeUserRecord = Callable[[bytes, Raw, str, int | None, int], AnyRecord]
 
 
 class SchemaTexts(Struct, frozen=True, gc=False):
@@ -118,6 +122,64 @@ class SchemaRecord(RawRecord, gc=False, rename="camel"):
         )
 
 
+class UserRecords(Sequence[AnyRecord]):
+    """Of one aggregate, as columns; a record is made when it is looked at.
+
+    Args:
+        keys: quoted JSON without its quotes.
+        make: see `user_record_type`.
+    """
+
+    __slots__ = ("_make", "_outer", "bodies", "keys", "sub_numbers")
+
+    def __init__(
+        self,
+        outer: AnyRecord,
+        bodies: Sequence[bytes],
+        keys: Sequence[bytes],
+        sub_numbers: Sequence[int],
+        make: MakeUserRecord,
+    ) -> None:
+        self._outer = outer
+        self.bodies = bodies
+        self.keys = keys
+        self.sub_numbers = sub_numbers
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def __iter__(self) -> Iterator[AnyRecord]:
+        number, arrival_ms = self._outer.sequence_number, self._outer.approximate_arrival_timestamp
+        keys = map(Raw, (b'"%b"' % b'"\n"'.join(self.keys)).split(b"\n"))
+        return map(self._make, self.bodies, keys, repeat(number), repeat(arrival_ms), self.sub_numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> AnyRecord: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[AnyRecord]: ...
+
+    def __getitem__(self, index: int | slice) -> AnyRecord | Sequence[AnyRecord]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        number, arrival_ms = self._outer.sequence_number, self._outer.approximate_arrival_timestamp
+        key = Raw(b'"%b"' % self.keys[index])
+        return UserRecord(self.bodies[index], key, number, arrival_ms, self.sub_numbers[index])
+
+    def columns(self) -> Columns:
+        count, outer, keys = len(self.bodies), self._outer, self.keys
+        if b"\\" in b"".join(keys):
+            keys = list(map(str.encode, _texts_decoder.decode(b'["%b"]' % b'","'.join(keys))))
+        return Columns(
+            self.bodies,
+            keys,
+            [outer.sequence_number] * count,
+            [outer.approximate_arrival_timestamp] * count,
+            self.sub_numbers,
+        )
+
+
 Piece = tuple[Sequence[AnyRecord], int]
 """User records and their maximum size in a line; empty: the next piece takes long."""
 
@@ -143,11 +205,16 @@ class _SchemaLine(Struct, gc=False, rename="camel"):
 
 _encoder: Final = Encoder()
 _text_decoder: Final = Decoder(str)
+_texts_decoder: Final = Decoder(list[str])
 _line_decoder: Final = Decoder(_RawLine)
 _schema_line_decoder: Final = Decoder(_SchemaLine)
 # Cannot occur in a partition key or definition: their quotes are escaped.
 _SCHEMA_KEY: Final = b'"schemaName":'
 _data_of: Final = attrgetter("data")
+_key_of: Final = attrgetter("partition_key")
+_number_of: Final = attrgetter("sequence_number")
+_arrival_of: Final = attrgetter("approximate_arrival_timestamp")
+_sub_number_of: Final = attrgetter("sub_sequence_number")
 _prefix_of: Final = struct.Struct(f"{len(_AGGREGATE_PREFIX)}s").unpack_from
 
 
@@ -166,7 +233,10 @@ class Payload:
 
     @classmethod
     def of_line(cls, line: bytes) -> tuple[Payload, int | None]:
-        """A `processRecords` line; the records keep it in memory. Each becomes the same text again."""
+        """A `processRecords` line, or a frame; the records keep it in memory. Each becomes the same text again."""
+        if line.startswith(FRAME_START):
+            frame, behind_ms = decode_frame(line)
+            return _Expanded([list(map(_of_row, frame.rows()))], len(line)), behind_ms
         if _SCHEMA_KEY in line:
             opened = _schema_line_decoder.decode(line)
             return cls(list(map(_without_defaults, opened.records)), len(line)), opened.millis_behind_latest
@@ -179,12 +249,20 @@ class Payload:
     @property
     def first(self) -> ExtendedSequenceNumber:
         """IndexError if there is none."""
-        return self.records[0].position
+        return self._record(0).position
+
+    @property
+    def first_arrival_ms(self) -> int | None:
+        """IndexError if there is none."""
+        return self._record(0).approximate_arrival_timestamp
 
     @property
     def last(self) -> ExtendedSequenceNumber:
         """IndexError if there is none."""
-        return self.records[-1].position
+        return self._record(-1).position
+
+    def _record(self, index: Literal[0, -1]) -> AnyRecord:
+        return self.records[index]
 
     @property
     def data_bytes(self) -> int:
@@ -193,9 +271,12 @@ class Payload:
         return int((sum(map(len, map(_data_of, self.records))) - quotes) * _BASE64_BYTES)
 
     def after(self, position: ExtendedSequenceNumber) -> Payload:
-        if not self.records or position < self.first:
+        if not self or position < self.first:
             return self
-        return type(self)([each for each in self.records if position < each.position], self.size_bytes)
+        return self._with([each for each in self.records if position < each.position])
+
+    def _with(self, records: Sequence[AnyRecord]) -> Payload:
+        return Payload(records, self.size_bytes)
 
     def expanded(
         self, split: Split, max_bytes: int = LINE_BYTES, slice_bytes: int = SLICE_BYTES
@@ -208,7 +289,7 @@ class Payload:
         if not self._looks_aggregated():
             yield self
             return
-        part: list[AnyRecord] = []
+        part: list[Sequence[AnyRecord]] = []
         part_bytes = taken_bytes = 0
         for record in self.records:
             if taken_bytes and taken_bytes + len(record.data) > slice_bytes:
@@ -221,7 +302,12 @@ class Payload:
                     part, part_bytes = [], 0
                 if not piece:
                     yield EMPTY
-                part.extend(piece)
+                if isinstance(piece, UserRecords):
+                    part.append(piece)
+                elif part and isinstance(part[-1], list):
+                    part[-1].extend(piece)
+                else:
+                    part.append(list(piece))
                 part_bytes += piece_bytes
         yield _Expanded(part, part_bytes)
 
@@ -231,6 +317,19 @@ class Payload:
         if line.isascii():
             return line
         return _encoded([_in_ascii(record) for record in self.records], millis_behind_latest)
+
+    def frame(self, millis_behind_latest: int | None) -> bytes:
+        """For a child that takes frames. A line if there are no records, or one that fits in no frame."""
+        if not self:
+            return self.line(millis_behind_latest)
+        try:
+            return encode_frame(self._columns(), millis_behind_latest)
+        except (ValueError, OverflowError, DecodeError):
+            return self.line(millis_behind_latest)
+
+    def _columns(self) -> Columns:
+        """ValueError or DecodeError: data is not base64, or a key is no valid text."""
+        return _columns(self.records)
 
     def decoded(self) -> list[Record]:
         return [
@@ -254,16 +353,60 @@ class Payload:
 
 
 class _Expanded(Payload):
-    """Holds user records of aggregates, too."""
+    """Holds user records of aggregates, too, in runs."""
 
-    __slots__ = ()
+    __slots__ = ("_records", "_runs")
+
+    def __init__(self, runs: Iterable[Sequence[AnyRecord]], size_bytes: int) -> None:
+        self._runs = [run for run in runs if run]
+        self._records: Sequence[AnyRecord] | None = None
+        self.size_bytes = size_bytes
+
+    @property
+    def records(self) -> Sequence[AnyRecord]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride] - made once
+        if self._records is None:
+            self._records = list(chain.from_iterable(self._runs))
+        return self._records
+
+    def __len__(self) -> int:
+        return sum(map(len, self._runs))
+
+    def _record(self, index: Literal[0, -1]) -> AnyRecord:
+        return self._runs[index][index]
+
+    def _with(self, records: Sequence[AnyRecord]) -> Payload:
+        return _Expanded([records], self.size_bytes)
+
+    def _columns(self) -> Columns:
+        return Columns.joined(
+            run.columns() if isinstance(run, UserRecords) else _columns(run) for run in self._runs
+        )
 
     @property
     def data_bytes(self) -> int:
         return sum(
-            len(each.body) if isinstance(each, UserRecord) else int((len(each.data) - 2) * _BASE64_BYTES)
-            for each in self.records
+            sum(map(len, run.bodies)) if isinstance(run, UserRecords) else sum(map(_data_bytes, run))
+            for run in self._runs
         )
+
+
+def _data_bytes(record: AnyRecord) -> int:
+    return len(record.body) if isinstance(record, UserRecord) else int((len(record.data) - 2) * _BASE64_BYTES)
+
+
+def _columns(records: Sequence[AnyRecord]) -> Columns:
+    """Made in C, as far as there are no user records of aggregates among them."""
+    kinds = set(map(type, records))
+    return Columns(
+        [each.body if isinstance(each, UserRecord) else BASE64.decoded(each.data) for each in records]
+        if UserRecord in kinds
+        else BASE64.all_decoded(list(map(_data_of, records))),
+        list(map(str.encode, _texts_decoder.decode(b"[%b]" % b",".join(map(_key_of, records))))),
+        list(map(_number_of, records)),
+        list(map(_arrival_of, records)),
+        list(map(_sub_number_of, records)),
+        list(map(_schema, records)) if SchemaRecord in kinds else (),
+    )
 
 
 EMPTY: Final = Payload((), 0)
@@ -278,6 +421,12 @@ def raw_record(record: Record) -> RawRecord:
         record.sub_sequence_number,
     )
     return raw if record.schema is None else SchemaRecord.of(raw, raw.data, SchemaTexts.of(record.schema))
+
+
+def _of_row(row: Row) -> AnyRecord:
+    data, key, number, arrival_ms, sub_number, schema = row
+    record = UserRecord(data, _quoted(key), number, arrival_ms, sub_number)
+    return record if schema is None else SchemaRecord.of(record, record.data, SchemaTexts.of(schema))
 
 
 def _without_defaults(record: SchemaRecord) -> RawRecord:
@@ -347,18 +496,21 @@ def _text(raw: Raw) -> str:
 
 HAS_FAST: Final = find_spec("pybase64") is not None
 _FAST_FROM_BYTES: Final = 512
+_UNQUOTED: Final = slice(1, -1)
+_view: Final = cast("Callable[[Raw], memoryview]", memoryview)
+_cut: Final = cast("Callable[[memoryview, slice], memoryview]", getitem)
 _decoder: Final = Decoder(bytes)
 _encode: Final[Callable[[bytes], bytes]] = Encoder().encode
 
 
 class Base64Text:
     def __init__(self, *, fast: bool = HAS_FAST) -> None:
-        self._fast_decode: Callable[[memoryview], bytes] | None = None
+        self._fast_decode: Callable[[memoryview, None, bool], bytes] | None = None
         self._fast_encode: Callable[[bytes], bytes] | None = None
         if fast:
             import pybase64  # noqa: PLC0415 - an optional extra
 
-            self._fast_decode = lambda text: pybase64.b64decode(text, validate=True)
+            self._fast_decode = pybase64.b64decode
             self._fast_encode = pybase64.b64encode
 
     def decoded(self, text: Raw) -> bytes:
@@ -366,13 +518,24 @@ class Base64Text:
         view = memoryview(text)
         if self._fast_decode is not None and len(view) >= _FAST_FROM_BYTES:
             try:
-                return self._fast_decode(view[1:-1])
+                return self._fast_decode(view[1:-1], None, True)
             except ValueError:
                 pass  # an escaped slash, which msgspec accepts
         try:
             return _decoder.decode(view)
         except DecodeError as error:
             raise ValueError(str(error)) from error
+
+    def all_decoded(self, texts: Sequence[Raw]) -> list[bytes]:
+        """As `decoded`, without Python code for each."""
+        if self._fast_decode is not None and sum(map(len, texts)) >= _FAST_FROM_BYTES * len(texts):
+            try:
+                views = map(_cut, map(_view, texts), repeat(_UNQUOTED))
+                # Keywords would cost as much as a small record.
+                return list(map(self._fast_decode, views, repeat(None), repeat(True)))
+            except ValueError:
+                pass  # as above
+        return list(map(_decoder.decode, texts))
 
     def encoded(self, data: bytes) -> Raw:
         if self._fast_encode is not None and len(data) >= _FAST_FROM_BYTES:
@@ -383,7 +546,7 @@ class Base64Text:
 BASE64: Final = Base64Text()
 
 
-def user_record_type(size_bytes: int, count: int) -> Callable[[bytes, Raw, str, int | None, int], AnyRecord]:
+def user_record_type(size_bytes: int, count: int) -> MakeUserRecord:
     """What is cheaper for `count` records of an aggregate."""
     return _encoded_record if HAS_FAST and size_bytes >= _FAST_FROM_BYTES * count else UserRecord
 

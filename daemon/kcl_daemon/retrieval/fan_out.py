@@ -338,7 +338,13 @@ class FanOutReader(BufferedReader):
     async def _deliver(self, payload: Payload, behind_ms: int | None) -> None:
         oldest_s = arrived_s(payload, behind_ms, self._clock)  # waiting for room takes time
         reservation = await self._budget.acquire(payload.size_bytes, is_child_waiting=self._is_child_waiting)
-        batch = DeliveryBatch(payload, behind_ms, reservation.release, arrived_s=oldest_s)
+        batch = DeliveryBatch(
+            payload,
+            behind_ms,
+            reservation.release,
+            arrived_s=oldest_s,
+            as_frame=self._source.takes_frames(),
+        )
         reservation.resize(batch.size_bytes)
         await self._put(batch)
 

@@ -327,7 +327,11 @@ class PollingReader(BufferedReader):
     def _batch(self, payload: Payload, behind_ms: int | None) -> DeliveryBatch:
         reservation = self._budget.take(0)
         batch = DeliveryBatch(
-            payload, behind_ms, reservation.release, arrived_s=arrived_s(payload, behind_ms, self._clock)
+            payload,
+            behind_ms,
+            reservation.release,
+            arrived_s=arrived_s(payload, behind_ms, self._clock),
+            as_frame=self._source.takes_frames(),
         )
         reservation.resize(batch.size_bytes)
         return batch

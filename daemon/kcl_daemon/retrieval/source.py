@@ -167,7 +167,8 @@ class ShardSource:
     """What to read, from where; delivery resumes at the lease's `checkpoint`.
 
     All readers of one consumer share `memory` and `last_fetch`. Without `split` aggregates are delivered
-    unchanged. Without `stream_is_there` a shard not found counts as gone.
+    unchanged. Without `stream_is_there` a shard not found counts as gone. `takes_frames`: whether the child
+    has announced it; asked for each batch.
     """
 
     stream: StreamRef
@@ -180,6 +181,7 @@ class ShardSource:
     schemas: ShardSchemaDecoder | None = None
     stream_is_there: Callable[[], Awaitable[bool]] | None = None
     last_fetch: LastFetch = field(default_factory=LastFetch)
+    takes_frames: Callable[[], bool] = lambda: False
 
     async def wait_out(self, clock: Clock, pause_s: float) -> None:
         """Pause; with many streams, wait until this one is back.
@@ -229,7 +231,7 @@ INCONSISTENT_END: Final = "the answer has neither a way on nor child shards, or 
 
 
 class DeliveryBatch:
-    """Records as the line for the child, none at or before the checkpoint; may be empty.
+    """Records as the line for the child, or its frame; none at or before the checkpoint; may be empty.
 
     The line is handed out once, so it uses no memory while the child works. `arrived_s` is the monotonic
     arrival of the oldest record. `on_release` is called once.
@@ -244,12 +246,14 @@ class DeliveryBatch:
         on_release: Callable[[], None] | None = None,
         *,
         arrived_s: float | None = None,
+        as_frame: bool = False,
     ) -> None:
         self.arrived_s = arrived_s
         self.count = len(payload)
         self.last: ExtendedSequenceNumber | None = payload.last if payload else None
         self.data_bytes = payload.data_bytes
-        self._line: bytes | None = payload.line(millis_behind_latest)
+        encoded = payload.frame if as_frame else payload.line
+        self._line: bytes | None = encoded(millis_behind_latest)
         self.size_bytes = len(self._line)
         self._on_release = on_release
 
@@ -274,7 +278,7 @@ def arrived_s(payload: Payload, behind_ms: int | None, clock: Clock) -> float | 
     """
     if not payload:
         return None
-    told_ms = payload.records[0].approximate_arrival_timestamp
+    told_ms = payload.first_arrival_ms
     age_ms = 0 if told_ms is None else clock.wall_ms() - told_ms
     return clock.monotonic() - max(age_ms, behind_ms or 0, 0) / 1000
 

@@ -79,10 +79,19 @@ def no_wait(_seconds: float) -> None:
     """For sessions that do not look at their waits."""
 
 
-def serve(processor: RecordProcessor, wire: Wire, *, max_line_bytes: int = sys.maxsize) -> None:
+def serve(
+    processor: RecordProcessor,
+    wire: Wire,
+    *,
+    max_line_bytes: int = sys.maxsize,
+    takes_frames: bool = False,
+) -> None:
     """Run a plain processor over the wire to its end."""
     runtime = PlainRuntime(wire.read, wire.write, no_wait)
-    complete(Session(processor, Checkpointer, runtime, max_line_bytes=max_line_bytes).serve())
+    session = Session(
+        processor, Checkpointer, runtime, max_line_bytes=max_line_bytes, takes_frames=takes_frames
+    )
+    complete(session.serve())
 
 
 def serve_async(processor: AsyncRecordProcessor, wire: Wire) -> None:

@@ -31,6 +31,7 @@ from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,
     DaemonMessage,
+    Initialize,
     ProcessRecords,
     ShardEnded,
     ShutdownRequested,
@@ -88,6 +89,7 @@ class Ways:
         checkpoints: whether it checkpoints each batch, explicitly; else only at its end.
         starts: whether a child can be started at all.
         hangs: whether it falls silent instead of dying.
+        frames: the version of frames that a child announces.
     """
 
     dies_at: Callable[[str], bool] = lambda text: text.startswith(POISON)
@@ -95,6 +97,7 @@ class Ways:
     checkpoints: bool = True
     starts: bool = True
     hangs: bool = False
+    frames: int | None = None
 
 
 class Reader(Puppet):
@@ -129,7 +132,7 @@ class Reader(Puppet):
                 return encode(CheckpointRequest(None, None))
             case _:
                 pass
-        return encode(Status(message.action))
+        return encode(Status(message.action, self._ways.frames if isinstance(message, Initialize) else None))
 
 
 class EarlyReader(Reader):

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import anyio
 
 from kcl_daemon.errors import ChildExited
-from kcl_protocol import CheckpointAnswer, DaemonMessage, decode_daemon_line, encode
-from kcl_protocol.messages import CheckpointRequest, Status
+from kcl_protocol import CheckpointAnswer, DaemonMessage, decode_daemon_line, decode_frame, encode
+from kcl_protocol.codec import FRAME_START
+from kcl_protocol.messages import CheckpointRequest, ProcessRecords, Status
 
 Answer = Callable[[DaemonMessage], bytes | None]
 
@@ -66,7 +67,8 @@ class Puppet:
         await anyio.lowlevel.checkpoint()
         if self.status is not None:
             raise ChildExited("writing", self.status)
-        message = decode_daemon_line(line)
+        is_frame = line.startswith(FRAME_START)
+        message = ProcessRecords(*decode_frame(line)) if is_frame else decode_daemon_line(line)
         self.heard.append(message)
         reply = self.answer(message)
         if reply is not None:

@@ -261,3 +261,25 @@ def test_an_idle_childs_death_is_reported() -> None:
         assert await stage.dialogue.exited("idle") == ChildExited("idle", -9)
 
     assert talk(obedient, scene).silences == 1
+
+
+@pytest.mark.parametrize(("version", "takes"), [(None, False), (1, True), (2, False)])
+def test_a_child_takes_frames_if_it_announces_a_version_that_is_known(
+    version: int | None, takes: bool
+) -> None:
+    async def scene(stage: Talk) -> None:
+        await stage.dialogue.perform(START)
+
+    stage = talk(saying(encode(Status("initialize", version))), scene)
+    assert stage.dialogue.takes_frames is takes
+    told = [fields for _, event, fields in stage.log.lines if event == "child_frames_unknown"]
+    assert [fields["version"] for fields in told] == ([2] if version == 2 else [])
+
+
+def test_frames_are_announced_in_initialize_only() -> None:
+    async def scene(stage: Talk) -> None:
+        await stage.dialogue.perform(START)
+        await stage.dialogue.perform(BATCH)
+
+    answers = saying(encode(Status("initialize")), encode(Status("processRecords", 1)))
+    assert not talk(answers, scene).dialogue.takes_frames

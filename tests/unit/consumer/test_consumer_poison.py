@@ -32,14 +32,15 @@ def with_poison(*places: int) -> list[str]:
     return texts
 
 
+@pytest.mark.parametrize("frames", [None, 1], ids=["lines", "frames"])
 @pytest.mark.parametrize("checkpoints", [True, False], ids=["checkpoints", "never checkpoints"])
 @pytest.mark.parametrize(
     "places", [(0,), (300,), (140,), (10, 11, 250)], ids=["first", "last", "one", "several"]
 )
 def test_exactly_the_records_that_kill_children_become_dead_letters(
-    places: tuple[int, ...], checkpoints: bool
+    places: tuple[int, ...], checkpoints: bool, frames: int | None
 ) -> None:
-    stage = Stage(Ways(checkpoints=checkpoints))
+    stage = Stage(Ways(checkpoints=checkpoints, frames=frames))
 
     async def scene() -> None:
         stage.put(with_poison(*places))

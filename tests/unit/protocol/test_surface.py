@@ -10,6 +10,16 @@ def test_everything_promised_is_there() -> None:
 
 
 def test_everything_public_is_promised() -> None:
-    modules = {"codec", "conversation", "errors", "messages", "sequence", "sides", "annotations"}
+    modules = {
+        "arrow",
+        "codec",
+        "conversation",
+        "errors",
+        "frames",
+        "messages",
+        "sequence",
+        "sides",
+        "annotations",
+    }
     public = {name for name in vars(kcl_protocol) if not name.startswith("_")} - modules
     assert public == set(kcl_protocol.__all__)

@@ -94,9 +94,10 @@ class Stage:
         budget: ByteBudget | None = None,
         split: Split | None = None,
         clock: Clock | None = None,
+        takes_frames: Callable[[], bool] = lambda: False,
     ) -> PollingReader:
         return PollingReader(
-            ShardSource(STREAM, SHARD, checkpoint, None, self.memory, split),
+            ShardSource(STREAM, SHARD, checkpoint, None, self.memory, split, takes_frames=takes_frames),
             worker_context(clock=clock, log=self.log),
             budget or ByteBudget(clock or LoopClock()),
             kinesis=self.kinesis,

@@ -13,6 +13,7 @@ from kcl_daemon.records.payload import LINE_BYTES
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard
+from kcl_protocol.codec import FRAME_START
 from tests.unit.fakes import LoopClock
 from tests.unit.records.aggregates import aggregate, silent
 from tests.unit.retrieval.stage import Stage, Start, play, texts
@@ -74,6 +75,25 @@ def test_what_is_in_hand_is_counted_until_it_is_released() -> None:
         batch.release()
         await anyio.sleep(1.0)
         assert budget.reserved_bytes == 0
+
+    play(scene)
+
+
+def test_a_child_is_given_frames_from_when_it_takes_them() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        budget, takes = ByteBudget(LoopClock()), list[bool]()
+        prefetch = stage.prefetch(budget=budget, reports_empty=False, takes_frames=lambda: bool(takes))
+        start(prefetch)
+        for is_frame in (False, True):
+            takes += [True] * is_frame
+            stage.put("x" * 1000)
+            batch = await prefetch.next()
+            assert isinstance(batch, DeliveryBatch)
+            assert budget.reserved_bytes >= batch.size_bytes
+            line = batch.take_line()
+            assert line.startswith(FRAME_START) is is_frame
+            assert len(line) == batch.size_bytes
+            batch.release()
 
     play(scene)
 

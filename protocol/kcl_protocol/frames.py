@@ -1,0 +1,204 @@
+"""Batches as binary frames, for a child that announces `frames` in its first status.
+
+A frame is columns, so that both ends run at the speed of C: arrival times and sub-sequence numbers (64 bits), the
+ends of all texts (32 bits), indexes of schemas if there are any, then all keys, sequence numbers and data.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, repeat
+from operator import attrgetter
+from struct import error, pack, unpack_from
+from typing import Final, cast, overload
+
+from kcl_protocol.codec import decode_frame_header, dump_line, schema_fields
+from kcl_protocol.errors import RemoteProtocolError
+from kcl_protocol.messages import FrameHeader, ProcessRecords, Record, RecordSchema
+
+FRAMES_VERSION: Final = 1
+NO_ARRIVAL: Final = -(2**63)
+_NO_SCHEMA: Final = -1
+_NUMBERS_BYTES: Final = 16  # of each record: arrival and sub-sequence number
+_TEXTS: Final = 3  # of each record: partition key, sequence number, data
+
+Row = tuple[bytes, str, str, int | None, int, RecordSchema | None]
+"""Data, partition key, sequence number, arrival, sub-sequence number, schema."""
+RowColumns = tuple[
+    Iterable[bytes],
+    Iterable[str],
+    Iterable[str],
+    Iterable[int | None],
+    Iterable[int],
+    Iterable[RecordSchema | None],
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What a frame is made of, by record. Keys are UTF-8. `schemas` is empty if no record has one."""
+
+    data: Sequence[bytes]
+    partition_keys: Sequence[bytes]
+    sequence_numbers: Sequence[str]
+    arrivals_ms: Sequence[int | None]
+    sub_sequence_numbers: Sequence[int]
+    schemas: Sequence[RecordSchema | None] = ()
+
+    @classmethod
+    def joined(cls, parts: Iterable[Columns]) -> Columns:
+        """Of batches one after the other. ValueError if some have schemas and others not."""
+        parts = list(parts)
+        if len({bool(part.schemas) for part in parts}) > 1:
+            raise ValueError("some have schemas, others not")
+        columns = zip(*map(attrgetter(*cls.__slots__), parts), strict=True)
+        return cls(*(list(chain.from_iterable(column)) for column in columns))
+
+
+def encode_frame(columns: Columns, millis_behind_latest: int | None) -> bytes:
+    """The header line and its frame.
+
+    Raises:
+        ValueError: a sequence number is not ASCII.
+        OverflowError: a number does not fit, or the frame has more than 2 GiB.
+    """
+    count, schemas = len(columns.data), dict[RecordSchema, int]()
+    arrivals = columns.arrivals_ms
+    if None in arrivals:
+        arrivals = [NO_ARRIVAL if each is None else each for each in arrivals]
+    indexes = [
+        _NO_SCHEMA if each is None else schemas.setdefault(each, len(schemas)) for each in columns.schemas
+    ]
+    texts_at = count * _NUMBERS_BYTES + (_TEXTS * count + 1) * 4 + len(indexes) * 4
+    texts = (columns.partition_keys, columns.sequence_numbers, columns.data)
+    lengths = chain.from_iterable(map(len, each) for each in texts)
+    ends = list(accumulate(lengths, initial=texts_at))
+    fields: dict[str, object] = {
+        "action": ProcessRecords.action,
+        "frame": ends[-1],
+        "count": count,
+        "millisBehindLatest": millis_behind_latest,
+    }
+    if schemas:
+        fields["schemas"] = list(map(schema_fields, schemas))
+    parts = (
+        dump_line(fields),
+        _packed("q", arrivals),
+        _packed("q", columns.sub_sequence_numbers),
+        _packed("i", ends),
+        _packed("i", indexes),
+        b"".join(columns.partition_keys),
+        "".join(columns.sequence_numbers).encode("ascii"),
+    )
+    return b"".join(chain(parts, columns.data))
+
+
+def decode_frame(data: bytes) -> tuple[Frame, int | None]:
+    """What `encode_frame` made: records and `millis_behind_latest`. RemoteProtocolError if it is not that."""
+    line, _, body = data.partition(b"\n")
+    header = decode_frame_header(line)
+    return Frame(header, body), header.millis_behind_latest
+
+
+def framed_records(header: FrameHeader, body: bytes) -> ProcessRecords:
+    """For `ChildSide`. RemoteProtocolError if they do not fit together."""
+    return ProcessRecords(Frame(header, body), header.millis_behind_latest)
+
+
+class Frame(Sequence[Record]):
+    """The records of a frame, made when they are looked at. `ends` are those of the texts in `body`.
+
+    Raises:
+        RemoteProtocolError: the frame is cut off, or does not fit its header.
+    """
+
+    __slots__ = ("_count", "_keys", "_schemas", "body", "ends")
+
+    def __init__(self, header: FrameHeader, body: bytes) -> None:
+        self._count = count = header.count
+        self.body = body
+        ends_at = count * _NUMBERS_BYTES
+        schemas_at = ends_at + (_TEXTS * count + 1) * 4
+        texts_at = schemas_at + (4 * count if header.schemas else 0)
+        if len(body) != header.size_bytes or len(body) < texts_at:
+            needed = f"{header.size_bytes} by its header, {texts_at} at least for {count} records"
+            raise RemoteProtocolError(f"the daemon's frame has {len(body)} bytes, but needs {needed}")
+        self.ends: tuple[int, ...] = unpack_from(f"<{_TEXTS * count + 1}i", body, ends_at)
+        if (self.ends[0], self.ends[-1]) != (texts_at, len(body)) or sorted(self.ends) != list(self.ends):
+            raise RemoteProtocolError(
+                f"the texts of the daemon's frame are not one after the other from {texts_at} to {len(body)}"
+            )
+        if not body[self.ends[count] : self.ends[2 * count]].isascii():
+            raise RemoteProtocolError("a sequence number in the daemon's frame is not ASCII")
+        self._keys = None if body[texts_at : self.ends[count]].isascii() else self._decoded_keys()
+        self._schemas = self._by_record(header.schemas, schemas_at) if header.schemas else None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        rows = list(self.rows())[index]
+        return list(map(_record, rows)) if isinstance(rows, list) else _record(rows)
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(_record, self.rows())
+
+    def columns(self) -> RowColumns:
+        """The parts of a `Row` by record, made in C; the last one may be longer."""
+        count, head = self._count, self.body[: self.ends[2 * self._count]].decode("latin-1")
+        return (
+            map(self.body.__getitem__, self._places(2 * count)),
+            map(head.__getitem__, self._places(0)) if self._keys is None else self._keys,
+            map(head.__getitem__, self._places(count)),
+            self.arrivals_ms,
+            cast("tuple[int, ...]", unpack_from(f"<{count}q", self.body, 8 * count)),
+            repeat(None) if self._schemas is None else self._schemas,
+        )
+
+    def rows(self) -> Iterator[Row]:
+        return zip(*self.columns(), strict=False)
+
+    def _places(self, first: int) -> Iterator[slice]:
+        ends = self.ends
+        return map(slice, ends[first : first + self._count], ends[first + 1 :])
+
+    @property
+    def arrivals_ms(self) -> Sequence[int | None]:
+        arrivals: tuple[int, ...] = unpack_from(f"<{self._count}q", self.body)
+        if NO_ARRIVAL not in arrivals:
+            return arrivals
+        return [None if each == NO_ARRIVAL else each for each in arrivals]
+
+    def _decoded_keys(self) -> list[str]:
+        try:
+            return [self.body[place].decode() for place in self._places(0)]
+        except UnicodeDecodeError as error:
+            raise RemoteProtocolError(f"a partition key in the daemon's frame is no UTF-8: {error}") from None
+
+    def _by_record(self, schemas: Sequence[RecordSchema], at: int) -> list[RecordSchema | None]:
+        known = {_NO_SCHEMA: None, **dict(enumerate(schemas))}
+        try:
+            return [known[index] for index in unpack_from(f"<{self._count}i", self.body, at)]
+        except KeyError as error:
+            raise RemoteProtocolError(
+                f"a record in the daemon's frame has schema {error}, but there are {len(schemas)}"
+            ) from None
+
+
+def _record(row: Row) -> Record:
+    return Record(b64encode(row[0]).decode("ascii"), *row[1:])
+
+
+def _packed(kind: str, numbers: Sequence[int | None]) -> bytes:
+    try:
+        return pack(f"<{len(numbers)}{kind}", *numbers)
+    except error as overflow:
+        raise OverflowError(str(overflow)) from None
