@@ -1,8 +1,8 @@
 """The house stays as small and as plain as it has become: each figure has a bound, which may be lowered.
 
 A bound is raised only by what a capability needs that was not there before, with the commit that brings it. After the great
-cuts (#16) they were 210 files, 47,000 lines, 40,000 words. Concurrency inside a shard and cheap children (#17): lanes 1,550
-lines, `process_record` 450, `childPreload` 380.
+cuts (#16) they were 210 files, 47,000 lines, 40,000 words. Concurrency inside a shard and cheap children (#17): lanes 1,600
+lines, `process_record` 450, `childPreload` 380, standing by 400, frames 800.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pytest
 from tests.house.figures import figures, package_cycles, source_files
 
 BOUNDS: Final = {
-    "source files": 214,
-    "source lines": 49_200,
+    "source files": 217,
+    "source lines": 50_400,
     "longest file, lines": 700,
-    "docstring and comment words": 41_100,
+    "docstring and comment words": 42_400,
     "packages in import cycles": 0,
     "classes with one public method, %": 9.0,
     "constructors with more than 8 parameters": 0,
