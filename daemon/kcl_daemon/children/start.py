@@ -199,7 +199,7 @@ def environment_of(
 
 
 def _is_private(name: str) -> bool:
-    return name in {LOG_MESSAGES, FINISH_BATCHES, PRELOAD_FD, FRAMES} or normal(name) == _ADMIN_TOKEN
+    return name in {LOG_MESSAGES, FINISH_BATCHES, PRELOAD_FD, FRAMES, LANE} or normal(name) == _ADMIN_TOKEN
 
 
 def _gives_access(name: str) -> bool:

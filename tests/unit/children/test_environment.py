@@ -63,10 +63,11 @@ def test_the_token_of_the_status_page_is_no_childs_business(name: str, credentia
 
 
 @pytest.mark.parametrize("credentials", [True, False])
-def test_a_child_is_told_by_nobody_but_the_daemon_that_it_may_log_by_messages(credentials: bool) -> None:
-    inherited = {**PLAIN, "KCL_STREAM_NAME": "orders", "KCL_LOG_MESSAGES": "true", "KCL_PRELOAD_FD": "9"}
+def test_a_child_is_told_by_nobody_but_the_daemon_what_is_offered_to_it(credentials: bool) -> None:
+    private = ("LOG_MESSAGES", "PRELOAD_FD", "FRAMES", "LANE", "FINISH_BATCHES")
+    inherited = {**PLAIN, "KCL_STREAM_NAME": "orders", **{f"KCL_{name}": "1" for name in private}}
     found = environment_of(inherited, {}, credentials=credentials)
-    assert not found.keys() & {"KCL_LOG_MESSAGES", "KCL_PRELOAD_FD"}
+    assert found == {**environment_of(PLAIN, {}, credentials=credentials), "KCL_STREAM_NAME": "orders"}
     assert found["KCL_STREAM_NAME"] == "orders"  # a processor may go by it, as under the Java daemon
     reported = {"KCL_LOG_MESSAGES": "true", "KCL_STREAM_NAME": "returns"}
     assert environment_of(inherited, reported, credentials=credentials).items() >= reported.items()
