@@ -119,7 +119,7 @@ class ChildConnection:
     """`pump` must run beside it, from start to end.
 
     `on_early_request` is called for a message between two actions; `answer_early_requests` may then be called.
-    `takes_frames`: the child has announced it. It takes lines as well.
+    `takes_frames`: the child has announced it; None: it has not answered `initialize` yet. It takes lines as well.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class ChildConnection:
         self._flooded = False
         self._strays = 0
         self.silent = False
-        self.takes_frames = False
+        self.takes_frames: bool | None = None
 
     async def pump(self) -> None:
         """Read the child's stdout until it ends, also between actions: a chatty child must not block."""
@@ -172,7 +172,7 @@ class ChildConnection:
         await self._begin(action, before_send)
         await self._send(line, action.action)
         status = await self._finish(action)
-        if status.frames is not None and isinstance(action, Initialize):
+        if isinstance(action, Initialize):
             self._note_frames(status.frames)
         self._metrics.performed(action)
 
@@ -212,9 +212,9 @@ class ChildConnection:
             self._inbox.popleft()
             await self._serve(request, doing)
 
-    def _note_frames(self, version: int) -> None:
+    def _note_frames(self, version: int | None) -> None:
         self.takes_frames = version == FRAMES_VERSION
-        if not self.takes_frames:
+        if not self.takes_frames and version is not None:
             self._log.info("child_frames_unknown", version=version, advice="it is given lines")
 
     async def _finish(self, action: Action) -> Status:

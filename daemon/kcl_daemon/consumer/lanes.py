@@ -38,6 +38,7 @@ from kcl_daemon.retrieval.source import (
     ShardReader,
     ShardSource,
     StartMemory,
+    TakesFrames,
     arrived_s,
 )
 from kcl_protocol.errors import CheckpointInvalidState
@@ -79,7 +80,7 @@ class _Lane:
     offers_empty: bool = False
     batch: tuple[int, int] = (0, 0)
     progressed_s: float = NEVER_S
-    takes_frames: Callable[[], bool] = bool
+    takes_frames: TakesFrames = bool
 
 
 class _LaneLeases:
@@ -502,7 +503,7 @@ class ShardLanes:
             payload,
             self._behind_ms,
             arrived_s=arrived_s(payload, self._behind_ms, self._clock),
-            as_frame=lane.takes_frames(),
+            takes_frames=lane.takes_frames,
         )
 
     def checkpointed(self, lane: _Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None:

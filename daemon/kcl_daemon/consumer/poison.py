@@ -206,7 +206,10 @@ class PoisonSearch:
                 self._single = part if delivery.alone else None
                 await self._deliver_part(
                     DeliveryBatch(
-                        part, behind_ms, arrived_s=batch.arrived_s, as_frame=connection.takes_frames
+                        part,
+                        behind_ms,
+                        arrived_s=batch.arrived_s,
+                        takes_frames=lambda: connection.takes_frames,
                     ),
                     delivery,
                     connection,

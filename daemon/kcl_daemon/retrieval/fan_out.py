@@ -343,7 +343,7 @@ class FanOutReader(BufferedReader):
             behind_ms,
             reservation.release,
             arrived_s=oldest_s,
-            as_frame=self._source.takes_frames(),
+            takes_frames=self._source.takes_frames,
         )
         reservation.resize(batch.size_bytes)
         await self._put(batch)

@@ -331,7 +331,7 @@ class PollingReader(BufferedReader):
             behind_ms,
             reservation.release,
             arrived_s=arrived_s(payload, behind_ms, self._clock),
-            as_frame=self._source.takes_frames(),
+            takes_frames=self._source.takes_frames,
         )
         reservation.resize(batch.size_bytes)
         return batch

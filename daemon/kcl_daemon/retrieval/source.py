@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Final, Protocol
 
 import anyio
@@ -162,6 +163,18 @@ class SkippedRecords:
         self._meters.add(NOT_DELIVERED, count, **self._labels, reason=skip_reason.value)
 
 
+TakesFrames = Callable[[], bool | None]
+"""Whether the child has announced it; None: it has not answered `initialize` yet."""
+
+
+def _takes_lines() -> bool:
+    return False
+
+
+def _encoded(payload: Payload, millis_behind_latest: int | None, takes_frames: TakesFrames) -> bytes:
+    return (payload.frame if takes_frames() else payload.line)(millis_behind_latest)
+
+
 @dataclass(frozen=True, slots=True)
 class ShardSource:
     """What to read, from where; delivery resumes at the lease's `checkpoint`.
@@ -181,7 +194,7 @@ class ShardSource:
     schemas: ShardSchemaDecoder | None = None
     stream_is_there: Callable[[], Awaitable[bool]] | None = None
     last_fetch: LastFetch = field(default_factory=LastFetch)
-    takes_frames: Callable[[], bool] = lambda: False
+    takes_frames: TakesFrames = _takes_lines
 
     async def wait_out(self, clock: Clock, pause_s: float) -> None:
         """Pause; with many streams, wait until this one is back.
@@ -233,11 +246,12 @@ INCONSISTENT_END: Final = "the answer has neither a way on nor child shards, or 
 class DeliveryBatch:
     """Records as the line for the child, or its frame; none at or before the checkpoint; may be empty.
 
-    The line is handed out once, so it uses no memory while the child works. `arrived_s` is the monotonic
-    arrival of the oldest record. `on_release` is called once.
+    The line is handed out once, so it uses no memory while the child works. While it is not known whether the
+    child `takes_frames` (None), nothing is encoded. `arrived_s` is the monotonic arrival of the oldest record.
+    `on_release` is called once.
     """
 
-    __slots__ = ("_line", "_on_release", "arrived_s", "count", "data_bytes", "last", "size_bytes")
+    __slots__ = ("_encode", "_on_release", "arrived_s", "count", "data_bytes", "last", "size_bytes")
 
     def __init__(
         self,
@@ -246,26 +260,31 @@ class DeliveryBatch:
         on_release: Callable[[], None] | None = None,
         *,
         arrived_s: float | None = None,
-        as_frame: bool = False,
+        takes_frames: TakesFrames = _takes_lines,
     ) -> None:
         self.arrived_s = arrived_s
         self.count = len(payload)
         self.last: ExtendedSequenceNumber | None = payload.last if payload else None
         self.data_bytes = payload.data_bytes
-        encoded = payload.frame if as_frame else payload.line
-        self._line: bytes | None = encoded(millis_behind_latest)
-        self.size_bytes = len(self._line)
         self._on_release = on_release
+        if takes_frames() is None:
+            self._encode: Callable[[], bytes] | None = partial(
+                _encoded, payload, millis_behind_latest, takes_frames
+            )
+            self.size_bytes = payload.size_bytes
+        else:
+            line = _encoded(payload, millis_behind_latest, takes_frames)
+            self._encode, self.size_bytes = partial(bytes, line), len(line)
 
     def take_line(self) -> bytes:
         """AssertionError the second time."""
-        line, self._line = self._line, None
-        assert line is not None, "a line is written once"
-        return line
+        encode, self._encode = self._encode, None
+        assert encode is not None, "a line is written once"
+        return encode()
 
     def release(self) -> None:
         """Call it when the line is no longer needed. A second call does nothing."""
-        self._line = None
+        self._encode = None
         on_release, self._on_release = self._on_release, None
         if on_release is not None:
             on_release()

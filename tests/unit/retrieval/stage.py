@@ -94,7 +94,7 @@ class Stage:
         budget: ByteBudget | None = None,
         split: Split | None = None,
         clock: Clock | None = None,
-        takes_frames: Callable[[], bool] = lambda: False,
+        takes_frames: Callable[[], bool | None] = lambda: False,
     ) -> PollingReader:
         return PollingReader(
             ShardSource(STREAM, SHARD, checkpoint, None, self.memory, split, takes_frames=takes_frames),

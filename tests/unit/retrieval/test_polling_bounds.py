@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import anyio
+import pytest
 
 from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.ports import IteratorKind
@@ -94,6 +95,29 @@ def test_a_child_is_given_frames_from_when_it_takes_them() -> None:
             assert line.startswith(FRAME_START) is is_frame
             assert len(line) == batch.size_bytes
             batch.release()
+
+    play(scene)
+
+
+@pytest.mark.parametrize("takes_frames", [True, False])
+def test_what_is_read_before_the_child_has_said_what_it_takes_is_encoded_when_it_is_taken(
+    takes_frames: bool,
+) -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        budget, said = ByteBudget(LoopClock()), list[bool]()
+        prefetch = stage.prefetch(
+            budget=budget, reports_empty=False, takes_frames=lambda: said[0] if said else None
+        )
+        start(prefetch)
+        stage.put("x" * 1000)
+        batch = await prefetch.next()
+        assert isinstance(batch, DeliveryBatch)
+        assert budget.reserved_bytes == batch.size_bytes > 1000
+        said.append(takes_frames)
+        assert batch.take_line().startswith(FRAME_START) is takes_frames
+        batch.release()
+        await anyio.sleep(1.0)
+        assert budget.reserved_bytes == 0
 
     play(scene)
 
