@@ -6,6 +6,7 @@ lease table it sees only the rows as they are (`LeaseRows`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -83,11 +84,13 @@ class Reached:
         places: of the record that comes next.
         at_s: virtual time at which it came so far.
         done: how many records they have checkpointed; only with lanes.
+        batches: how many each lane was given.
     """
 
     places: dict[int | None, int] = field(default_factory=dict[int | None, int])
     at_s: dict[int | None, float] = field(default_factory=dict[int | None, float])
     done: int = 0
+    batches: Counter[int | None] = field(default_factory=Counter[int | None])
 
     @property
     def state(self) -> tuple[object, ...]:
@@ -264,6 +267,10 @@ class Deliveries:
                 "foreign_checkpoint_accepted", f"{child} may checkpoint {position} beyond {child.position}"
             )
 
+    def has_lanes(self, worker_id: str) -> bool:
+        """Whether its children are some of several."""
+        return self._lanes.has_lanes(worker_id)
+
     def was_asked(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
         """Whether a child of this worker asked for this position of this shard; with lanes, whether all is done up to there."""
         if self._lanes.has_lanes(worker_id):
@@ -273,6 +280,7 @@ class Deliveries:
 
     def _reach(self, child: Incarnation) -> None:
         reached = self.reached.setdefault((child.worker_id, child.shard_id), Reached())
+        reached.batches[child.lane] += 1
         if child.next_place is not None and child.next_place > reached.places.get(child.lane, -1):
             reached.places[child.lane], reached.at_s[child.lane] = child.next_place, now()
 

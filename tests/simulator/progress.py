@@ -140,14 +140,16 @@ class ProgressRules:
         # A shard that waits for a lane waits for what that lane waits for.
         slow = watched.progress.lanes.get(watched.progress.slow_lane)
         who = slow.progress if seen.cause is WaitReason.LANE and slow is not None else watched.progress
-        cause = stall_status(who, watchdog.limits, worker.clock.monotonic()).cause
         reached = self._deliveries.reached.get((worker.worker_id, watched.key))
-        state = (reached and reached.state, stored, shard.is_closed, self._child_leases(shard))
+        # What a lane did not checkpoint may come again one by one, where its shard keeps little for it.
+        batches = reached.batches[slow.progress.lane] if reached and slow and who is slow.progress else 0
+        cause = stall_status(who, watchdog.limits, worker.clock.monotonic()).cause
+        state = (reached and reached.state, batches, stored, shard.is_closed, self._child_leases(shard))
         if before is None or before.watched is not watched or before.state != state:
             if before is None or before.watched is not watched:
                 # It is read anew from its checkpoint: that counts again.
                 self._deliveries.reached.pop((worker.worker_id, watched.key), None)
-                state = (None, stored, shard.is_closed, self._child_leases(shard))
+                state = (None, batches, stored, shard.is_closed, self._child_leases(shard))
             standing = _Standing(watched, state, now(), cause, now(), who.failures)
         else:
             standing = before
@@ -180,9 +182,15 @@ class ProgressRules:
         self._polled_s = now()
 
     def _got_on_s(self, worker_id: str, key: str) -> float | None:
-        """When a lease last got on. Where children fail in turn, records that the next one was given are no progress."""
+        """When a lease last got on. Where children fail in turn, records that the next one was given are no progress.
+
+        Lanes may go on for a while with what was read, although nothing can be read or stored.
+        """
         cause, lane = self._trace.stall_causes[worker_id, key]
-        if cause == WaitReason.RESTART.value:
+        if cause == WaitReason.RESTART.value or (
+            cause in {WaitReason.DYNAMODB.value, WaitReason.KINESIS.value}
+            and self._deliveries.has_lanes(worker_id)
+        ):
             return self._rules.checkpointed_s.get(key)
         reached = self._deliveries.reached.get((worker_id, key))
         if reached is None:

@@ -42,7 +42,7 @@ from kcl_daemon.retrieval.source import (
     arrived_s,
 )
 from kcl_protocol.errors import CheckpointInvalidState
-from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
+from kcl_protocol.sequence import AT_TIMESTAMP, SHARD_END, ExtendedSequenceNumber
 
 # A record takes some microseconds here: other shards must not wait.
 _RECORDS_PER_TURN: Final = 500
@@ -67,6 +67,7 @@ class _Lane:
         offers_empty: its child gets an empty batch.
         batch: records and bytes that its child works on.
         takes_frames: whether its child does.
+        furthest: the last record that any child of it was given.
     """
 
     number: int
@@ -81,6 +82,7 @@ class _Lane:
     batch: tuple[int, int] = (0, 0)
     progressed_s: float = NEVER_S
     takes_frames: TakesFrames = bool
+    furthest: ExtendedSequenceNumber = AT_TIMESTAMP
 
 
 class _LaneLeases:
@@ -468,6 +470,9 @@ class ShardLanes:
             if records:
                 batch = self._batch(lane, records)
                 lane.batch = (batch.count, batch.data_bytes)
+                if batch.last is not None and lane.furthest < batch.last:
+                    lane.furthest = batch.last
+                    self._progress.gave_records()
                 return batch
             if lane.offers_empty:
                 lane.offers_empty = False
@@ -491,9 +496,9 @@ class ShardLanes:
             self._notify()
 
     def _got_on(self, lane: _Lane) -> None:
-        """Records that a child gets again are no progress."""
+        """Records that a child gets again are no progress, and none is while nothing can be stored."""
         progressed_s = lane.held.progress.progressed_s
-        if progressed_s > lane.progressed_s:
+        if progressed_s > lane.progressed_s and self._store_trouble is None:
             lane.progressed_s = progressed_s
             self._progress.moved()
 
@@ -513,7 +518,8 @@ class ShardLanes:
         except NotOfThisLane as wrong:
             raise CheckpointInvalidState(str(wrong)) from wrong
         held.lease = replace(held.lease, checkpoint=position)
-        self._progress.moved()
+        if self._store_trouble is None:
+            self._progress.moved()
         self._mark_moved.set()
         self._count()
         self._notify()

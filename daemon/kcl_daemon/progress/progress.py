@@ -215,6 +215,10 @@ class LeaseProgress:
         self.next_try_s = None
         self.waits(WaitReason.STARTING)
 
+    def gave_records(self) -> None:
+        """A lane has got records that it never had: to wait for more begins anew."""
+        self.without_records_since_s = self._monotonic()
+
     def waits_for_lane(self, number: int, detail: str) -> None:
         self.slow_lane = number
         self.waits(WaitReason.LANE, detail)
