@@ -29,7 +29,7 @@ help:
 	@echo "make test    everything that a change can break: lint, types, import rules, every tier"
 	@echo "make dist    wheel, sdist and bill of materials, in dist/"
 	@echo "make audit   known vulnerabilities of the dependencies; asks a database on the net"
-	@echo "make bench   what the record path costs: CPU, records a second, memory (BENCH_ARGS=...)"
+	@echo "make bench   what the record path and children cost: CPU, records a second, memory (BENCH_ARGS=... of the first table)"
 	@echo "make docs    the documents as a site, in build/site"
 	@echo "make peers   the reshard tests with a Kinesis of other people, kinesis-local (needs Node)"
 	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites, the tests' types a second time"
@@ -86,6 +86,10 @@ peers: $(VENV)/dev.stamp
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.benchmarks.record_path $(BENCH_ARGS)
+	$(BIN)/python -m tests.benchmarks.frames
+	$(BIN)/python -m tests.benchmarks.lanes
+	$(BIN)/python -m tests.benchmarks.concurrency
+	$(BIN)/python -m tests.benchmarks.preload
 
 bench-spark: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.spark.bench
