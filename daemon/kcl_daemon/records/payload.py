@@ -19,9 +19,9 @@ from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import replace
 
-from kcl_protocol.codec import FRAME_START
+from kcl_protocol.codec import FRAME_START, decode_daemon_line
 from kcl_protocol.frames import Columns, Row, decode_frame, encode_frame
-from kcl_protocol.messages import Record, RecordSchema
+from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 # Memory besides the text.
@@ -237,10 +237,18 @@ class Payload:
         if line.startswith(FRAME_START):
             frame, behind_ms = decode_frame(line)
             return _Expanded([list(map(_of_row, frame.rows()))], len(line)), behind_ms
-        if _SCHEMA_KEY in line:
-            opened = _schema_line_decoder.decode(line)
-            return cls(list(map(_without_defaults, opened.records)), len(line)), opened.millis_behind_latest
-        message = _line_decoder.decode(line)
+        try:
+            if _SCHEMA_KEY in line:
+                opened = _schema_line_decoder.decode(line)
+                records = list(map(_without_defaults, opened.records))
+                return cls(records, len(line)), opened.millis_behind_latest
+            message = _line_decoder.decode(line)
+        except (
+            DecodeError
+        ):  # half of a surrogate pair in a key, which msgspec refuses and children may be sent
+            odd = decode_daemon_line(line)
+            assert isinstance(odd, ProcessRecords), "it is a line of records"
+            return cls.of(odd.records), odd.millis_behind_latest
         return cls(message.records, len(line)), message.millis_behind_latest
 
     def __len__(self) -> int:

@@ -100,6 +100,8 @@ def records_with_schemas(draw: st.DrawFn) -> list[Record]:
 
 @given(records_with_schemas(), BEHIND)
 @example([Record("", 'k","schemaName":"s', "1")], None)
+@example([Record("AAAA", "half of a pair: \ud83d", "1"), Record("", "", "2", 7, 3)], 0)
+@example([Record("", "\udc00", "1", schema=RecordSchema("null", "null", "", "\ud83d"))], None)
 @example([Record("", "", "1", schema=RecordSchema("null", "null", "", "")), Record("", "", "2")], 1)
 def test_a_line_that_is_read_again_becomes_the_same_line(
     given_records: list[Record], behind_ms: int | None
