@@ -162,10 +162,6 @@ class LaneWindow:
         """How far each lane is done, at the mark or beyond."""
         return tuple(lane.checkpoint if lane.before is not None else self.high for lane in self._lanes)
 
-    def has_records(self, lane: int) -> bool:
-        """Whether it has records that its child was not given."""
-        return len(self._lanes[lane].entries) > self._lanes[lane].taken
-
     def is_rereading(self, lane: int) -> bool:
         return self._lanes[lane].reread is not None
 
