@@ -85,6 +85,10 @@ class DeadLetterNotStored(KclError):
     """This host could not store a dead letter; it may still be stored."""
 
 
+class DeadLetterTooLarge(KclError):
+    """The destination never takes a letter of this size; says what to set."""
+
+
 class WorkerIdTaken(KclError):
     """An older live process has our worker id."""
 

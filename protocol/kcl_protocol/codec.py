@@ -28,6 +28,8 @@ from kcl_protocol.messages import (
     ProcessRecords,
     Record,
     RecordSchema,
+    Reject,
+    RejectAnswer,
     ShardEnded,
     Shutdown,
     ShutdownRequested,
@@ -187,16 +189,29 @@ def _first_object(trimmed: bytes) -> dict[str, object]:
 def _message(fields: dict[str, object]) -> ChildMessage | Echo:
     action = fields.get("action")
     if action == Status.action:
-        return Status(_text(fields, "responseFor"), _integer(fields, "frames"))
+        return _status(fields)
     if action == CheckpointRequest.action:
         # Until 2016 the position was called `checkpoint`, like the action.
         key = "sequenceNumber" if "sequenceNumber" in fields else "checkpoint"
         return CheckpointRequest(_text(fields, key), _integer(fields, "subSequenceNumber"))
+    if action == Reject.action:
+        sub_number = _integer(fields, "subSequenceNumber")
+        return Reject(_text(fields, "sequenceNumber"), sub_number, _text(fields, "reason") or "")
     if not isinstance(action, str):
         raise _Unusable('no "action" with a text')
     if action in _DAEMON_ACTIONS:
         return Echo(action)
     raise _Unusable(f"unknown action {action[:_REASON_CHARACTERS]!r}")
+
+
+def _status(fields: dict[str, object]) -> Status:
+    return Status(
+        _text(fields, "responseFor"),
+        _integer(fields, "frames"),
+        _integer(fields, "pauseMillis"),
+        _text(fields, "sequenceNumber"),
+        _integer(fields, "subSequenceNumber"),
+    )
 
 
 def _text(fields: dict[str, object], key: str) -> str | None:
@@ -310,6 +325,15 @@ def _checkpoint_answer(fields: _Fields) -> CheckpointAnswer:
     )
 
 
+def _reject_answer(fields: _Fields) -> RejectAnswer:
+    return RejectAnswer(
+        sequence_number=_text_or_none(fields, "sequenceNumber"),
+        sub_sequence_number=_integer_or_none(fields, "subSequenceNumber"),
+        error=_text_or_none(fields, "error"),
+        message=_text_or_none(fields, "message"),
+    )
+
+
 def _object(line: bytes) -> _Fields:
     try:
         value = load(line)
@@ -420,6 +444,7 @@ def _daemon_line_excerpt(line: bytes) -> str:
 _READERS: Final[Mapping[str, Callable[[_Fields], DaemonMessage]]] = {
     ProcessRecords.action: _process_records,
     CheckpointAnswer.action: _checkpoint_answer,
+    RejectAnswer.action: _reject_answer,
     Initialize.action: _initialize,
     LeaseLost.action: lambda _fields: LeaseLost(),
     ShardEnded.action: lambda _fields: ShardEnded(),
@@ -453,15 +478,10 @@ def _fields(message: Message) -> dict[str, object]:
             if message.stream_arn is not None:
                 fields["streamArn"] = message.stream_arn
             fields |= {name: value for name, value in message.extra.items() if name not in fields}
-        case CheckpointAnswer():
-            fields["sequenceNumber"] = message.sequence_number
-            fields["subSequenceNumber"] = message.sub_sequence_number
-            fields["error"] = message.error
-        case CheckpointRequest():
-            fields["sequenceNumber"] = message.sequence_number
-            fields["subSequenceNumber"] = message.sub_sequence_number
+        case CheckpointAnswer() | RejectAnswer() | CheckpointRequest() | Reject():
+            fields |= _asked(message)
         case Status():
-            fields |= {"responseFor": message.response_for} | _frames_field(message)
+            fields |= {"responseFor": message.response_for} | _status_extensions(message)
         case Shutdown():
             fields["reason"] = message.reason
         case LeaseLost() | ShardEnded() | ShutdownRequested():
@@ -471,8 +491,29 @@ def _fields(message: Message) -> dict[str, object]:
     return fields
 
 
-def _frames_field(status: Status) -> dict[str, object]:
-    return {} if status.frames is None else {"frames": status.frames}
+def _asked(message: CheckpointRequest | CheckpointAnswer | Reject | RejectAnswer) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "sequenceNumber": message.sequence_number,
+        "subSequenceNumber": message.sub_sequence_number,
+    }
+    if isinstance(message, CheckpointAnswer | RejectAnswer):
+        fields["error"] = message.error
+    if isinstance(message, Reject):
+        fields["reason"] = message.reason
+    if isinstance(message, RejectAnswer):
+        fields["message"] = message.message
+    return fields
+
+
+def _status_extensions(status: Status) -> dict[str, object]:
+    """Only those that are given: other daemons refuse what they do not know."""
+    extensions: dict[str, object] = {
+        "frames": status.frames,
+        "pauseMillis": status.pause_ms,
+        "sequenceNumber": status.sequence_number,
+        "subSequenceNumber": status.sub_sequence_number,
+    }
+    return {name: value for name, value in extensions.items() if value is not None}
 
 
 def _record_fields(record: Record) -> dict[str, object]:

@@ -8,6 +8,7 @@ A side may send in the states of its table, `DAEMON_TRANSITIONS` or `CHILD_TRANS
 3. Inside any action the child may ask for checkpoints, one at a time; then only the answer may follow. In
    initialize and leaseLost the answer is an error. While idle it may ask, too; then the next action can
    come before the answer, which is the next message after it.
+   Inside processRecords it may also reject records, one at a time: an extension, with the same rule.
 4. `shutdownRequested` comes at most once, and no records follow it.
 5. `leaseLost` or `shardEnded` ends the shard, never both; nothing follows its status.
 6. Before KCL 2.0 both ends were called `shutdown`, with reason TERMINATE (shard end) or ZOMBIE (lease lost).
@@ -38,6 +39,7 @@ from kcl_protocol.messages import (
     DaemonMessage,
     FrameHeader,
     Message,
+    Reject,
     Shutdown,
     Status,
 )
@@ -53,7 +55,7 @@ class Role(StrEnum):
 
 
 class State(StrEnum):
-    """`..._CHECKPOINT`: the child waits for a checkpoint answer within that action."""
+    """`..._CHECKPOINT`, `..._REJECT`: the child waits for that answer within that action."""
 
     START = "start"
     INITIALIZING = "initializing"
@@ -62,6 +64,7 @@ class State(StrEnum):
     IDLE_CHECKPOINT = "idle_checkpoint"
     PROCESSING = "processing"
     PROCESSING_CHECKPOINT = "processing_checkpoint"
+    PROCESSING_REJECT = "processing_reject"
     STOPPING = "stopping"
     STOPPING_CHECKPOINT = "stopping_checkpoint"
     STOPPED = "stopped"
@@ -82,10 +85,17 @@ class MessageKind(StrEnum):
     SHARD_ENDED = "shardEnded"
     CHECKPOINT_ANSWER = "checkpoint answer"
     CHECKPOINT_REQUEST = "checkpoint request"
+    REJECT_ANSWER = "reject answer"
+    REJECT = "reject"
     STATUS = "status"
 
 
 _KINDS: Final[Mapping[str, MessageKind]] = {kind.value: kind for kind in MessageKind}
+
+_ASKING: Final = {
+    CheckpointRequest.action: (MessageKind.CHECKPOINT_REQUEST, MessageKind.CHECKPOINT_ANSWER),
+    Reject.action: (MessageKind.REJECT, MessageKind.REJECT_ANSWER),
+}
 
 TransitionTable = Mapping[State, Mapping[MessageKind, State]]
 
@@ -124,13 +134,18 @@ DAEMON_TRANSITIONS: Final[TransitionTable] = {
     },
     State.STOPPED: _ENDS,
     **{_checkpoint_in(action): {MessageKind.CHECKPOINT_ANSWER: action} for action in _ACTIONS},
+    State.PROCESSING_REJECT: {MessageKind.REJECT_ANSWER: State.PROCESSING},
     State.OVER: {},
 }
 
 CHILD_TRANSITIONS: Final[TransitionTable] = {
     State.IDLE: {MessageKind.CHECKPOINT_REQUEST: State.IDLE_CHECKPOINT},
     **{
-        action: {MessageKind.CHECKPOINT_REQUEST: _checkpoint_in(action), MessageKind.STATUS: after}
+        action: {
+            MessageKind.CHECKPOINT_REQUEST: _checkpoint_in(action),
+            **({MessageKind.REJECT: State.PROCESSING_REJECT} if action is State.PROCESSING else {}),
+            MessageKind.STATUS: after,
+        }
         for action, after in _ACTIONS.items()
     },
 }
@@ -188,6 +203,10 @@ class Conversation:
         return self._state in _MAY_CHECKPOINT
 
     @property
+    def may_reject(self) -> bool:
+        return self._state in {State.PROCESSING, State.PROCESSING_REJECT}
+
+    @property
     def is_over(self) -> bool:
         return self._state is State.OVER
 
@@ -211,7 +230,7 @@ class Conversation:
         self._state = following
         if kind is MessageKind.STATUS:
             self._awaiting = None
-        elif message.action != CheckpointRequest.action:
+        elif message.action not in _ASKING:
             self._awaiting = message.action
 
     def _expected(self, speaker: Role) -> str:
@@ -224,12 +243,12 @@ class Conversation:
 
 
 def _kind_of(speaker: Role, message: AnyMessage) -> MessageKind:
+    asked = _ASKING.get(message.action)
+    if asked is not None:  # a request and its answer have the same name
+        return asked[speaker is Role.DAEMON]
     kind = _KINDS.get(message.action)
     if kind is not None:
         return kind
-    if message.action == CheckpointRequest.action:  # and of its answer
-        is_answer = speaker is Role.DAEMON
-        return MessageKind.CHECKPOINT_ANSWER if is_answer else MessageKind.CHECKPOINT_REQUEST
     is_end = isinstance(message, Shutdown) and message.reason == "TERMINATE"
     return MessageKind.SHARD_ENDED if is_end else MessageKind.LEASE_LOST
 

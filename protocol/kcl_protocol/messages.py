@@ -110,12 +110,32 @@ class CheckpointAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class RejectAnswer:
+    """Repeats the request. `error` is None once the record is stored as a dead letter, else a name; `message` says more."""
+
+    action: ClassVar[str] = "reject"
+    sequence_number: str | None
+    sub_sequence_number: int | None
+    error: str | None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
-    """`frames`: for `initialize`, the version of frames that the child takes; an extension."""
+    """All but `response_for` are extensions.
+
+    Args:
+        frames: for `initialize`, the version of frames that the child takes.
+        pause_ms: no records before so many milliseconds have passed.
+        sequence_number, sub_sequence_number: for `initialize`, the last record that the child has stored by itself.
+    """
 
     action: ClassVar[str] = "status"
     response_for: str | None
     frames: int | None = field(default=None, repr=False)
+    pause_ms: int | None = field(default=None, repr=False)
+    sequence_number: str | None = field(default=None, repr=False)
+    sub_sequence_number: int | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +147,17 @@ class CheckpointRequest:
     sub_sequence_number: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A record of the current batch that the child cannot process: it is done once it is a dead letter. An extension."""
+
+    action: ClassVar[str] = "reject"
+    sequence_number: str | None = None
+    sub_sequence_number: int | None = None
+    reason: str = ""
+
+
 Action = Initialize | ProcessRecords | LeaseLost | ShardEnded | ShutdownRequested | Shutdown
-DaemonMessage = Action | CheckpointAnswer
-ChildMessage = Status | CheckpointRequest
+DaemonMessage = Action | CheckpointAnswer | RejectAnswer
+ChildMessage = Status | CheckpointRequest | Reject
 Message = DaemonMessage | ChildMessage

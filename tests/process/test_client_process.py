@@ -20,6 +20,7 @@ from kcl_protocol.codec import Echo, Stray, decode_child_line, encode
 from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,
+    ChildMessage,
     DaemonMessage,
     Initialize,
     LeaseLost,
@@ -43,7 +44,7 @@ FORMS = pytest.mark.parametrize("form", ["plain", "async"])
 class Outcome:
     """What a program did."""
 
-    said: list[Status | CheckpointRequest | Echo | Stray]
+    said: list[ChildMessage | Echo | Stray]
     stray: bytes
     stderr: str
     code: int

@@ -23,6 +23,7 @@ from kcl_protocol.messages import (
     LeaseLost,
     ProcessRecords,
     Record,
+    RejectAnswer,
     ShardEnded,
     ShutdownRequested,
     Status,
@@ -120,7 +121,7 @@ class Program:
             if self._is_out_of_step:
                 raise Exit(_EXIT_IN_TROUBLE)
             self._hear(message)
-            if isinstance(message, CheckpointAnswer):
+            if isinstance(message, CheckpointAnswer | RejectAnswer):
                 continue
             self._take_in(message)
             mischief = self._nursery.mischief_now(self._chance)

@@ -25,7 +25,7 @@ from kcl_client._session import DaemonGone, ProcessorFailed, Runtime, Session, i
 from kcl_client._window import Entry, Window
 from kcl_protocol import errors, messages
 from kcl_protocol.conversation import State
-from kcl_protocol.messages import Action, CheckpointAnswer, CheckpointRequest
+from kcl_protocol.messages import Action, CheckpointAnswer, CheckpointRequest, RejectAnswer
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 # After a failure. The Java daemon does not answer between two actions.
@@ -159,6 +159,7 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
                 if self._early_answer is not None:
                     self._early_answer.set_exception(error)
                 raise
+            assert not isinstance(message, RejectAnswer), "nothing was rejected"
             if not isinstance(message, CheckpointAnswer):
                 action = message
                 continue

@@ -37,6 +37,7 @@ from kcl_protocol.messages import (
     Initialize,
     LeaseLost,
     ProcessRecords,
+    RejectAnswer,
     ShardEnded,
     Shutdown,
     ShutdownRequested,
@@ -173,7 +174,7 @@ class Session(Generic[C]):
 
     async def _next_action(self) -> Action:
         message = await self._receive()
-        assert not isinstance(message, CheckpointAnswer), (
+        assert not isinstance(message, CheckpointAnswer | RejectAnswer), (
             "the conversation lets none pass that nobody asked for"
         )
         return message

@@ -7,20 +7,31 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from enum import StrEnum
 
 import orjson
 
 from kcl_protocol.messages import Record, RecordSchema
 
 
+class LetterCause(StrEnum):
+    """The values are in letters and metrics."""
+
+    FAILED = "failed"  # children fail at it
+    ATTEMPTS = "attempts"  # maxRecordAttempts
+    REJECTED = "rejected"  # the child said so
+    EXPIRED = "expired"  # maxRecordAgeMillis
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One record that no child could process.
+    """One record that was not processed.
 
     Args:
         record: as given to the child; `data` is base64 text.
         set_aside_ms: epoch milliseconds.
         failures: how many children in a row failed at this record alone.
+        error: the last child's, or the reason that it gave when it rejected the record.
         stderr: last lines of the last child, oldest first.
     """
 
@@ -34,6 +45,7 @@ class DeadLetter:
     failures: int
     error: str
     stderr: tuple[str, ...]
+    cause: LetterCause = LetterCause.FAILED
 
     @property
     def key(self) -> str:
@@ -61,6 +73,7 @@ class DeadLetter:
             **_schema_fields(record.schema),
             "setAsideTimestamp": self.set_aside_ms,
             "workerId": self.worker_id,
+            "cause": self.cause.value,
             "failures": self.failures,
             "error": self.error,
             "stderr": list(self.stderr),

@@ -196,7 +196,7 @@ REFUSED: list[tuple[tuple[Message, ...], Message, str]] = [
     (
         (*OPENING, BATCH),
         Status("initialize"),
-        "in state processing; expected checkpoint request or status for 'processRecords'",
+        "in state processing; expected checkpoint request or reject or status for 'processRecords'",
     ),
     ((*OPENING, BATCH), Status(None), "child said status for None in state processing"),
     ((*OPENING, BATCH), BATCH, "daemon said processRecords in state processing"),
