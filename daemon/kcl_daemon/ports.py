@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Final, Literal, Protocol, Self, TypeVar
+from typing import Final, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from anyio import CancelScope
 
@@ -411,7 +411,17 @@ class DeadLetters(Protocol):
         Raises:
             AwsError: not accepted; InvalidRequest: never will be.
             DeadLetterNotStored: this host could not write it.
+            DeadLetterTooLarge: the destination never takes a letter of this size.
         """
+        ...
+
+
+@runtime_checkable
+class DeadLetterBatches(Protocol):
+    """A place that stores many at the price of one."""
+
+    async def store_all(self, dead_letters: Sequence[DeadLetter]) -> None:
+        """As `DeadLetters.store`; all or none."""
         ...
 
 

@@ -7,6 +7,7 @@ ends of all texts (32 bits), indexes of schemas if there are any, then all keys,
 from __future__ import annotations
 
 from base64 import b64encode
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, repeat
@@ -165,6 +166,33 @@ class Frame(Sequence[Record]):
 
     def rows(self) -> Iterator[Row]:
         return zip(*self.columns(), strict=False)
+
+    def find(self, sequence_number: str, sub_sequence_number: int) -> Record | None:
+        """Without a look at the other records."""
+        count, needle = self._count, sequence_number.encode()
+        at, end = self.ends[count], self.ends[2 * count]
+        while needle and (at := self.body.find(needle, at, end)) >= 0:
+            index = bisect_left(self.ends, at, count, 2 * count) - count
+            here = self.ends[count + index], self.ends[count + index + 1]
+            if here == (at, at + len(needle)):
+                (sub_number,) = unpack_from("<q", self.body, 8 * (count + index))
+                if sub_number == sub_sequence_number:
+                    return self._at(index, sequence_number, sub_number)
+            at += 1
+        return None
+
+    def _at(self, index: int, sequence_number: str, sub_sequence_number: int) -> Record:
+        count, ends = self._count, self.ends
+        key, data = (self.body[ends[each] : ends[each + 1]] for each in (index, 2 * count + index))
+        (arrival_ms,) = unpack_from("<q", self.body, 8 * index)
+        return Record(
+            b64encode(data).decode("ascii"),
+            key.decode(),
+            sequence_number,
+            None if arrival_ms == NO_ARRIVAL else arrival_ms,
+            sub_sequence_number,
+            None if self._schemas is None else self._schemas[index],
+        )
 
     def _places(self, first: int) -> Iterator[slice]:
         ends = self.ends

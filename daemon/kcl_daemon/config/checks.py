@@ -320,9 +320,12 @@ def _failures(values: Values) -> _Found:
     poison = values.get("poisonRecordPolicy", PoisonRecordPolicy.RETRY)
     if poison is PoisonRecordPolicy.DEADLETTER and "deadLetterDestination" not in values:
         yield "poisonRecordPolicy", "needs deadLetterDestination"
-    if poison is not PoisonRecordPolicy.DEADLETTER and "deadLetterDestination" in values:
-        yield "deadLetterDestination", "needs poisonRecordPolicy = DEADLETTER"
+    has_way = poison is PoisonRecordPolicy.SKIP or "deadLetterDestination" in values
+    if "maxRecordAgeMillis" in values and not has_way:
+        yield "maxRecordAgeMillis", "needs deadLetterDestination, or poisonRecordPolicy = SKIP"
     if poison is PoisonRecordPolicy.RETRY:
+        if "maxRecordAttempts" in values:
+            yield "maxRecordAttempts", "needs poisonRecordPolicy = DEADLETTER or SKIP"
         return
     if values.get("childFailurePolicy") is ChildFailurePolicy.EXIT:
         reason = (

@@ -240,11 +240,21 @@ class FailureSettings:
     daemon finds the record and skips it ([failures](failures.md))."""
     poison_tries: int = ours("poisonRecordMaxFailures", whole_number(1, INT_MAX, "failures"), 3)
     """A record is set aside after this many children in a row fail on it alone."""
+    attempts: int | None = ours(
+        "maxRecordAttempts", whole_number(1, INT_MAX, "attempts"), None, shown="none: without end"
+    )
+    """After so many failed deliveries of a record, also together with others, all records of the last delivery
+    are set aside. It bounds the search for the record that children fail at. Needs `poisonRecordPolicy`
+    `DEADLETTER` or `SKIP`."""
+    max_age_ms: int | None = ours("maxRecordAgeMillis", MILLISECONDS, None, shown="none: of any age")
+    """Records that arrived in the stream longer ago are not delivered: they are stored at
+    `deadLetterDestination`, or, without one, skipped if `poisonRecordPolicy` is `SKIP`
+    ([failures](failures.md#records-that-are-too-old))."""
     dead_letters: DeadLetterDestination | None = ours(
         "deadLetterDestination", dead_letter_destination(), None
     )
     """Where dead letters go: a file (JSON lines, readable by its owner only), an SQS queue or a Kinesis
-    stream."""
+    stream. Children may [reject records](failures.md#rejected-records) as soon as it is set."""
 
 
 _LANES_MOST: Final = 64

@@ -23,6 +23,8 @@ from kcl_daemon.consumer.connection import (
 )
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.poison import PoisonSearch
+from kcl_daemon.consumer.rejects import Rejects
+from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.errors import (
     AwsError,
     ChildBrokeProtocol,
@@ -206,6 +208,7 @@ class ChildRun:
         stop_signal: StopSignal,
         memory: StartMemory,
         log: Log,
+        set_aside: SetAside,
         poison_search: PoisonSearch | None = None,
         lane: ChildLane | None = None,
     ) -> None:
@@ -219,7 +222,9 @@ class ChildRun:
         self._log = log
         self._settings = parts.settings.child
         self._stream = parts.streams.of(held.lease)
-        self._checkpointer = Checkpointer(held=held, renewer=parts.renewer, log=log)
+        self._set_aside = set_aside
+        self._rejects = Rejects(set_aside, log)
+        self._checkpointer = Checkpointer(held=held, renewer=parts.renewer, log=log, rejects=self._rejects)
 
     async def run(self) -> ChildRunOutcome:
         """Never raises for failures of the child or AWS.
@@ -244,6 +249,7 @@ class ChildRun:
         finally:
             await child.aclose()
             self._progress.child_ended()
+            self._set_aside.summarize()
         return replace(outcome, stderr=child.stderr_tail) if isinstance(outcome, Failed) else outcome
 
     @property
@@ -260,6 +266,7 @@ class ChildRun:
             metrics=ChildMetrics(meters, clock, lease_labels(self._held.lease)),
             on_checkpoint=self._checkpointer.answer,
             on_early_request=self._stop_signal.wake,
+            rejects=self._rejects,
         )
         reader = self._reader(connection)
         self._progress.reading(reader)

@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 from kcl_daemon import errors
 from kcl_daemon.config.children import ChildProtocol, ChildSettings
 from kcl_daemon.consumer.context import ConsumerLeases
+from kcl_daemon.consumer.rejects import Rejects
 from kcl_daemon.errors import (
     AwsError,
     ChildBrokeProtocol,
@@ -31,7 +32,7 @@ from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.metrics.metric import Operation
 from kcl_daemon.ports import ChildPipes, Clock, Log, Meters, at_level, level_of
 from kcl_daemon.retrieval.source import DeliveryBatch
-from kcl_protocol.codec import LogLine, Stray
+from kcl_protocol.codec import LogLine, Stray, encode
 from kcl_protocol.conversation import DaemonSide
 from kcl_protocol.errors import (
     CheckpointDependencyFailed,
@@ -51,6 +52,7 @@ from kcl_protocol.messages import (
     Initialize,
     LeaseLost,
     ProcessRecords,
+    Reject,
     ShardEnded,
     Shutdown,
     Status,
@@ -132,6 +134,7 @@ class ChildConnection:
         metrics: ChildMetrics,
         on_checkpoint: Callable[[CheckpointRequest], Awaitable[CheckpointAnswer]],
         on_early_request: Callable[[], None] = lambda: None,
+        rejects: Rejects | None = None,
     ) -> None:
         self._child = child
         self._timeout_s = settings.timeout_s
@@ -141,8 +144,10 @@ class ChildConnection:
         self._metrics = metrics
         self._on_checkpoint = on_checkpoint
         self._on_early_request = on_early_request
+        self._rejects = rejects or Rejects(None)
         self._side = DaemonSide(accepts_logs=settings.log_messages)
         self._inbox: deque[ChildMessage] = deque()
+        self._inbox_most = _INBOX_MESSAGES
         self._arrived = anyio.Event()
         self._flooded = False
         self._strays = 0
@@ -177,20 +182,33 @@ class ChildConnection:
         self._metrics.performed(action)
 
     async def deliver(self, batch: DeliveryBatch, *, before_send: Callable[[], None] | None = None) -> None:
-        """As `perform`, for records. The batch is released as soon as its line is written."""
+        """As `perform`, for records. The batch is released as soon as its line is written, if nothing may be rejected."""
         self._side.send(_RECORDS)
         await self._begin(_RECORDS, before_send)
         try:
-            # Keep no other reference to the line: the child may take hours.
-            await self._send(batch.take_line(), _RECORDS.action)
+            await self._send(self._line_of(batch), _RECORDS.action)
+            if not self._rejects.keeps_batch:
+                batch.release()
+            await self._processed()
         finally:
             batch.release()
+            self._rejects.end()
+        self._metrics.processed(batch)
+
+    def _line_of(self, batch: DeliveryBatch) -> bytes:
+        """Without `keeps_batch` nobody keeps the line: the child may take hours."""
+        line = batch.take_line()
+        if self._rejects.keeps_batch:
+            self._rejects.begin(line)
+        self._inbox_most = _INBOX_MESSAGES + batch.count  # it may reject them all before it reads an answer
+        return line
+
+    async def _processed(self) -> None:
         try:
             await self._finish(_RECORDS)
         except ChildError:
             self._metrics.failed()
             raise
-        self._metrics.processed(batch)
 
     async def _begin(self, action: Action, before_send: Callable[[], None] | None) -> None:
         if self._inbox:
@@ -203,12 +221,12 @@ class ChildConnection:
         self._metrics.begin()
 
     async def answer_early_requests(self, doing: str = "idle") -> None:
-        """Answer checkpoint requests made between two actions; raises as `perform`.
+        """Answer requests made between two actions; raises as `perform`.
 
         At the latest before the line of the next action: a request without a position would else cover
         records that the child has not seen.
         """
-        while self._inbox and isinstance(request := self._inbox[0], CheckpointRequest):
+        while self._inbox and isinstance(request := self._inbox[0], CheckpointRequest | Reject):
             self._inbox.popleft()
             await self._serve(request, doing)
 
@@ -223,15 +241,38 @@ class ChildConnection:
                 case Status() as status:
                     self._received(status)
                     return status
-                case CheckpointRequest() as request:
+                case CheckpointRequest() | Reject() as request:
                     await self._serve(request, action.action)
 
-    async def _serve(self, request: CheckpointRequest, doing: str) -> None:
+    async def _serve(self, request: CheckpointRequest | Reject, doing: str) -> None:
         if self._flooded:
-            raise ChildBrokeProtocol(f"it sent more than {_INBOX_MESSAGES} messages without an answer to any")
+            raise ChildBrokeProtocol(
+                f"it sent more than {self._inbox_most} messages without an answer to any"
+            )
+        if isinstance(request, Reject):
+            await self._serve_rejects(request, doing)
+            return
         self._received(request)
         answer = await self._answer(request)
         await self._send(self._side.send_data(answer), doing)
+
+    async def _serve_rejects(self, first: Reject, doing: str) -> None:
+        """With it all that have come since, so that they are stored together."""
+        if not self._side.may_reject:
+            (answer,) = await self._rejects.answer([first], self._is_silent, possible=False)
+            await self._send(encode(answer), doing)
+            return
+        self._received(first)
+        requests = [first]
+        while self._inbox and isinstance(request := self._inbox[0], Reject):
+            self._inbox.popleft()
+            self._received(request)
+            requests.append(request)
+        answers = await self._rejects.answer(requests, self._is_silent)
+        await self._send(b"".join(map(self._side.send_data, answers)), doing)
+
+    def _is_silent(self) -> bool:
+        return self.silent
 
     def _received(self, message: ChildMessage) -> None:
         try:
@@ -295,7 +336,7 @@ class ChildConnection:
                 case Stray():
                     if not message.blank:
                         self._log_stray(message.reason, message.text)
-                case _ if len(self._inbox) < _INBOX_MESSAGES:
+                case _ if len(self._inbox) < self._inbox_most:
                     self._inbox.append(message)
                     self._arrived.set()
                     if self._side.awaiting is None:
@@ -330,10 +371,11 @@ class Checkpointer:
     `refused`: a checkpoint of the current batch failed through no fault of the child.
     """
 
-    def __init__(self, *, held: HeldLease, renewer: ConsumerLeases, log: Log) -> None:
+    def __init__(self, *, held: HeldLease, renewer: ConsumerLeases, log: Log, rejects: Rejects) -> None:
         self._held = held
         self._renewer = renewer
         self._log = log
+        self._rejects = rejects
         self._largest = held.lease.checkpoint
         self._shard_ended = False
         self.advanced = False
@@ -370,6 +412,9 @@ class Checkpointer:
             raise CheckpointShutdown(self._held.lost)
         window = CheckpointWindow(self._held.lease.checkpoint, self._largest, self._shard_ended)
         position = window.position(request.sequence_number, request.sub_sequence_number)
+        held_back = self._rejects.held_back
+        if held_back is not None and held_back <= position:
+            raise CheckpointShutdown(f"the rejected record {held_back} could not be stored, and comes again")
         before, progress = self._held.lease.checkpoint, self._held.progress
         refused: str | None = None
         progress.checkpoint_started()

@@ -105,6 +105,7 @@ class ShardConsumer:
             stop_signal=self._stop_signal,
             memory=self._memory,
             log=self._log,
+            set_aside=policy.set_aside,
             poison_search=policy.poison_search,
         )
 

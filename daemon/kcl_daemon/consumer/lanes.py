@@ -430,6 +430,7 @@ class ShardLanes:
                 stop_signal=lane.stop_signal,
                 memory=StartMemory(),
                 log=lane.log,
+                set_aside=policy.set_aside,
                 poison_search=policy.poison_search,
                 lane=ChildLane(lane.number, len(self._lanes)),
             ).run()

@@ -18,6 +18,7 @@ _F: Final = families(
     gauge retrieval_held_bytes: Records that are read but not yet written to their child.
     counter aws_calls{service,operation,outcome}: AWS calls, by outcome.
     counter records_left_out{shard_id,stream,reason}: Records that were read but not delivered: `before_checkpoint` (already done; normal at each start), or `other_shard` (in an aggregate, with a hash outside the shard).
+    counter records_set_aside{shard_id,stream,cause}: Records that were not processed, stored as dead letters or left out: `rejected` (by their processor), `failed` (their processor kept failing), `attempts` (`maxRecordAttempts`), `expired` (`maxRecordAgeMillis`).
     counter log_events{level,event}: Warnings and errors in the log; docs/events.md says what to do.
     counter shard_stalls: Times that a shard made no progress for longer than the limit of its cause.
     counter children_started: Child processes started.
@@ -28,7 +29,7 @@ _F: Final = families(
     counter aggregates_malformed: KPL aggregates that could not be unpacked.
     counter positions_trimmed: Checkpoints older than the retention: records were lost.
     counter records_skipped: Records skipped because their processor kept failing.
-    counter dead_letters: Records stored as dead letters because their processor kept failing.
+    counter dead_letters: Records stored as dead letters because their processor kept failing (`records_set_aside` has all).
     counter child_stray_lines: Lines on a child's stdout that are not a message.
     counter metrics_not_sent: Statistics not sent to CloudWatch, because of failures or because there were too many.
     counter otlp_exports_failed: Exports to the OTLP collector that failed.
@@ -96,6 +97,7 @@ LOOP_LAG: Final = Metric(
 )
 CALLS: Final = _own("aws_calls")
 NOT_DELIVERED: Final = _own("records_left_out")
+SET_ASIDE: Final = _own("records_set_aside")
 
 # --- from the log: these events are counted as they are written
 

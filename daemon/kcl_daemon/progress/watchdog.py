@@ -33,6 +33,8 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
     WaitReason.LEASE: "a lease handoff makes no progress: check the former child and the lease table",
     WaitReason.LANE: "the other lanes cannot go on before this one: its child is slow, fails, or does not checkpoint; see what it "
     "says, and shardConcurrencyWindowBytes",
+    WaitReason.LETTERS: "records that are not processed cannot be stored, and the shard waits until they are: check "
+    "permissions, network, free space and size limits of deadLetterDestination; see `dead_letter_not_stored`",
     WaitReason.NOTHING_NEW: "nothing to do",
 }
 
@@ -57,6 +59,7 @@ _STATES: Final[Mapping[WaitReason, ShardState]] = {
     WaitReason.PARENT: ShardState.WAITING,
     WaitReason.STREAM: ShardState.WAITING,
     WaitReason.LEASE: ShardState.WAITING,
+    WaitReason.LETTERS: ShardState.WAITING,
     WaitReason.NOTHING_NEW: ShardState.CAUGHT_UP,
 }
 
@@ -87,6 +90,7 @@ class StallLimits:
     parent_s: float = 3600.0
     stream_s: float = 120.0
     lease_s: float = 90.0
+    letters_s: float = 60.0
     answer_s: float = 35.0
     child_stuck_s: float | None = None
 
@@ -101,6 +105,7 @@ def stall_limit_s(limits: StallLimits, cause: WaitReason) -> float | None:
         WaitReason.PARENT: limits.parent_s,
         WaitReason.STREAM: limits.stream_s,
         WaitReason.LEASE: limits.lease_s,
+        WaitReason.LETTERS: limits.letters_s,
     }.get(cause)
 
 

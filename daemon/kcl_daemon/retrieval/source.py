@@ -276,11 +276,13 @@ class DeliveryBatch:
             line = _encoded(payload, millis_behind_latest, takes_frames)
             self._encode, self.size_bytes = partial(bytes, line), len(line)
 
-    def take_line(self) -> bytes:
-        """AssertionError the second time."""
-        encode, self._encode = self._encode, None
+    def take_line(self, *, keep: bool = False) -> bytes:
+        """AssertionError the second time, unless it was told to `keep` the line."""
+        encode = self._encode
         assert encode is not None, "a line is written once"
-        return encode()
+        line = encode()
+        self._encode = partial(bytes, line) if keep else None
+        return line
 
     def release(self) -> None:
         """Call it when the line is no longer needed. A second call does nothing."""

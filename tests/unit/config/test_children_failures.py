@@ -82,11 +82,25 @@ def test_anything_else_is_refused(text: str) -> None:
         dead_letter_destination().read(text)
 
 
+def test_a_destination_alone_is_enough_for_rejects_and_for_records_that_are_too_old() -> None:
+    failures = read("deadLetterDestination = file:x\nmaxRecordAgeMillis = 5\n").settings.failures
+    assert failures.poison is PoisonRecordPolicy.RETRY
+    assert (str(failures.dead_letters), failures.max_age_ms) == ("file:x", 5)
+
+
+@pytest.mark.parametrize("policy", ["poisonRecordPolicy = skip\n", DEAD])
+def test_ages_and_attempts_go_with_each_policy_that_sets_records_aside(policy: str) -> None:
+    failures = read(f"{policy}maxRecordAgeMillis = 5\nmaxRecordAttempts = 6\n").settings.failures
+    assert (failures.max_age_ms, failures.attempts) == (5, 6)
+
+
 @pytest.mark.parametrize(
     ("lines", "key", "reason"),
     [
         ("poisonRecordPolicy = deadletter\n", "poisonRecordPolicy", "needs deadLetterDestination"),
-        ("deadLetterDestination = file:x\n", "deadLetterDestination", "needs poisonRecordPolicy"),
+        ("maxRecordAgeMillis = 5\n", "maxRecordAgeMillis", "needs deadLetterDestination"),
+        ("maxRecordAttempts = 5\n", "maxRecordAttempts", "needs poisonRecordPolicy"),
+        ("deadLetterDestination = file:x\nmaxRecordAttempts = 5\n", "maxRecordAttempts", "or SKIP"),
         (
             "childFailurePolicy = exit\npoisonRecordPolicy = skip\n",
             "poisonRecordPolicy",

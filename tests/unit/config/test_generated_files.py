@@ -40,6 +40,8 @@ TOGETHER: Final = frozenset(
         "formerStreamsLeasesDeletionStrategy",
         "poisonRecordPolicy",
         "deadLetterDestination",
+        "maxRecordAgeMillis",
+        "maxRecordAttempts",
         "adminAddress",
         "adminToken",
         "adminTokenFile",

@@ -48,6 +48,8 @@ SAMPLES = {
     "childFailurePolicy": "exit",
     "poisonRecordPolicy": "skip",
     "deadLetterDestination": "file:dead.jsonl\npoisonRecordPolicy = deadletter",
+    "maxRecordAgeMillis": "600\ndeadLetterDestination = file:dead.jsonl",
+    "maxRecordAttempts": "600\npoisonRecordPolicy = skip",
     "fanoutConfig.consumerArn": "arn:aws:kinesis:eu-west-1:111122223333:stream/clicks/consumer/app:1700000000",
     "fanoutFallbackToPolling": "yes",
     "callProcessRecordsEvenForEmptyRecordList": "on",
