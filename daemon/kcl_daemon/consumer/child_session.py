@@ -22,6 +22,7 @@ from kcl_daemon.consumer.connection import (
     shard_ended,
 )
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
+from kcl_daemon.consumer.expired import ExpiredRecords
 from kcl_daemon.consumer.poison import PoisonSearch
 from kcl_daemon.consumer.rejects import Rejects
 from kcl_daemon.consumer.set_aside import SetAside
@@ -225,6 +226,9 @@ class ChildRun:
         self._set_aside = set_aside
         self._rejects = Rejects(set_aside, log)
         self._checkpointer = Checkpointer(held=held, renewer=parts.renewer, log=log, rejects=self._rejects)
+        self._expired = ExpiredRecords(
+            parts=parts, held=held, checkpointer=self._checkpointer, aside=set_aside, log=log
+        )
 
     async def run(self) -> ChildRunOutcome:
         """Never raises for failures of the child or AWS.
@@ -393,20 +397,25 @@ class ChildRun:
                         return None
 
     async def _process(self, connection: ChildConnection, batch: DeliveryBatch) -> None:
-        last = batch.last
+        given, last = batch, batch.last
         try:
             if last is not None:
                 self._held.throughput.record(batch.data_bytes, now_s=self._parts.context.clock.monotonic())
+                if self._expired.may_be_in(batch):
+                    fresh = await self._expired.set_aside(batch, connection)
+                    if fresh is None or fresh.last is None:
+                        return
+                    given, last = fresh, fresh.last
                 if self._poison_search is not None:
-                    await self._poison_search.deliver(batch, connection, self._checkpointer)
+                    await self._poison_search.deliver(given, connection, self._checkpointer)
                     return
             elif not self._settings.call_for_empty:
                 return
-            self._progress.works("processRecords", arrived_s=batch.arrived_s)
+            self._progress.works("processRecords", arrived_s=given.arrived_s)
             self._checkpointer.begin_batch()
             before_send = None if last is None else partial(self._checkpointer.delivering, last)
-            await connection.deliver(batch, before_send=before_send)
-            self._progress.done(last, batch.count, batch.data_bytes)
+            await connection.deliver(given, before_send=before_send)
+            self._progress.done(last, given.count, given.data_bytes)
         finally:
             batch.release()
 

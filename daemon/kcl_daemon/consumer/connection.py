@@ -368,7 +368,8 @@ class ChildConnection:
 class Checkpointer:
     """Stores only what the child requests.
 
-    `refused`: a checkpoint of the current batch failed through no fault of the child.
+    `refused`: a checkpoint of the current batch failed through no fault of the child. `largest`: the last record
+    that it was given, or that was passed over.
     """
 
     def __init__(self, *, held: HeldLease, renewer: ConsumerLeases, log: Log, rejects: Rejects) -> None:
@@ -376,7 +377,7 @@ class Checkpointer:
         self._renewer = renewer
         self._log = log
         self._rejects = rejects
-        self._largest = held.lease.checkpoint
+        self.largest = held.lease.checkpoint
         self._shard_ended = False
         self.advanced = False
         self.refused = False
@@ -385,7 +386,7 @@ class Checkpointer:
         self.refused = False
 
     def delivering(self, last: ExtendedSequenceNumber) -> None:
-        self._largest = last
+        self.largest = last
 
     def shard_ended(self) -> None:
         self._shard_ended = True
@@ -410,7 +411,7 @@ class Checkpointer:
     async def _store(self, request: CheckpointRequest) -> None:
         if self._held.lost is not None:
             raise CheckpointShutdown(self._held.lost)
-        window = CheckpointWindow(self._held.lease.checkpoint, self._largest, self._shard_ended)
+        window = CheckpointWindow(self._held.lease.checkpoint, self.largest, self._shard_ended)
         position = window.position(request.sequence_number, request.sub_sequence_number)
         held_back = self._rejects.held_back
         if held_back is not None and held_back <= position:

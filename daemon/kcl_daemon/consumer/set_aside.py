@@ -58,7 +58,8 @@ class SetAside:
         self.destination = parts.settings.failures.dead_letters
         self._told_s = -_TOLD_AGAIN_S
         self._reasons: Counter[str] = Counter()
-        self._summed_s = -_SUMMARY_EVERY_S
+        self._summed_s = self._expired_told_s = -_SUMMARY_EVERY_S
+        self._expired = 0
 
     def letter(
         self,
@@ -185,7 +186,27 @@ class SetAside:
         if self._clock.monotonic() - self._summed_s >= _SUMMARY_EVERY_S:
             self.summarize()
 
+    def expired(self, count: int, first_arrived_ms: int | None) -> None:
+        """As `rejected`."""
+        self._expired += count
+        if self._clock.monotonic() - self._expired_told_s >= _SUMMARY_EVERY_S:
+            self._tell_expired(first_arrived_ms)
+
+    def _tell_expired(self, arrived_ms: int | None = None) -> None:
+        self._expired_told_s = self._clock.monotonic()
+        self._log.warning(
+            "records_expired",
+            records=self._expired,
+            arrived_ms=arrived_ms,
+            destination=None if self.destination is None else str(self.destination),
+            advice="they were older than maxRecordAgeMillis and were not delivered: the shard is further behind than "
+            "that; add workers, or make the processor faster",
+        )
+        self._expired = 0
+
     def summarize(self) -> None:
+        if self._expired:
+            self._tell_expired()
         if self._reasons:
             self._summed_s = self._clock.monotonic()
             self._log.info(
