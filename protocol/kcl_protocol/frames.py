@@ -167,33 +167,6 @@ class Frame(Sequence[Record]):
     def rows(self) -> Iterator[Row]:
         return zip(*self.columns(), strict=False)
 
-    def find(self, sequence_number: str, sub_sequence_number: int) -> Record | None:
-        """Without a look at the other records."""
-        count, needle = self._count, sequence_number.encode()
-        at, end = self.ends[count], self.ends[2 * count]
-        while needle and (at := self.body.find(needle, at, end)) >= 0:
-            index = bisect_left(self.ends, at, count, 2 * count) - count
-            here = self.ends[count + index], self.ends[count + index + 1]
-            if here == (at, at + len(needle)):
-                (sub_number,) = unpack_from("<q", self.body, 8 * (count + index))
-                if sub_number == sub_sequence_number:
-                    return self._at(index, sequence_number, sub_number)
-            at += 1
-        return None
-
-    def _at(self, index: int, sequence_number: str, sub_sequence_number: int) -> Record:
-        count, ends = self._count, self.ends
-        key, data = (self.body[ends[each] : ends[each + 1]] for each in (index, 2 * count + index))
-        (arrival_ms,) = unpack_from("<q", self.body, 8 * index)
-        return Record(
-            b64encode(data).decode("ascii"),
-            key.decode(),
-            sequence_number,
-            None if arrival_ms == NO_ARRIVAL else arrival_ms,
-            sub_sequence_number,
-            None if self._schemas is None else self._schemas[index],
-        )
-
     def _places(self, first: int) -> Iterator[slice]:
         ends = self.ends
         return map(slice, ends[first : first + self._count], ends[first + 1 :])
@@ -219,6 +192,52 @@ class Frame(Sequence[Record]):
             raise RemoteProtocolError(
                 f"a record in the daemon's frame has schema {error}, but there are {len(schemas)}"
             ) from None
+
+
+class FrameIndex:
+    """Finds records in what `encode_frame` made, without opening the others or copying their data."""
+
+    __slots__ = ("_at", "_count", "_data", "_schemas")
+
+    def __init__(self, data: bytes) -> None:
+        self._at = data.index(b"\n") + 1
+        header = decode_frame_header(data[: self._at - 1])
+        self._data, self._count, self._schemas = data, header.count, header.schemas
+
+    def find(self, sequence_number: str, sub_sequence_number: int) -> Record | None:
+        """Records of a frame are in the order of their numbers."""
+        wanted = int(sequence_number), sub_sequence_number
+        index = bisect_left(range(self._count), wanted, key=self._position)
+        if index == self._count or self._position(index) != wanted:
+            return None
+        arrival_ms = self._integer("<q", 8 * index)
+        return Record(
+            b64encode(self._text(2, index)).decode("ascii"),
+            self._text(0, index).decode(),
+            sequence_number,
+            None if arrival_ms == NO_ARRIVAL else arrival_ms,
+            sub_sequence_number,
+            self._schema(index),
+        )
+
+    def _position(self, index: int) -> tuple[int, int]:
+        return int(self._text(1, index)), self._integer("<q", 8 * (self._count + index))
+
+    def _text(self, column: int, index: int) -> bytes:
+        place = self._count * _NUMBERS_BYTES + 4 * (column * self._count + index)
+        begin, end = unpack_from("<2i", self._data, self._at + place)
+        return self._data[self._at + begin : self._at + end]
+
+    def _schema(self, index: int) -> RecordSchema | None:
+        if not self._schemas:
+            return None
+        place = self._count * _NUMBERS_BYTES + (_TEXTS * self._count + 1) * 4
+        known = self._integer("<i", place + 4 * index)
+        return None if known == _NO_SCHEMA else self._schemas[known]
+
+    def _integer(self, kind: str, place: int) -> int:
+        number: int = unpack_from(kind, self._data, self._at + place)[0]
+        return number
 
 
 def _record(row: Row) -> Record:

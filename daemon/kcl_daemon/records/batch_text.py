@@ -7,7 +7,7 @@ from typing import Final
 
 from kcl_daemon.records.payload import Payload
 from kcl_protocol.codec import FRAME_START
-from kcl_protocol.frames import Frame, decode_frame
+from kcl_protocol.frames import FrameIndex
 from kcl_protocol.messages import Record
 
 # Texts inside of strings cannot look like these: their quotes are escaped.
@@ -26,7 +26,7 @@ class BatchText:
 
     def __init__(self, text: bytes) -> None:
         self._text = text
-        self._frame: Frame | None = None
+        self._frame: FrameIndex | None = None
         self._last_at = 0
 
     def find(self, sequence_number: str, sub_sequence_number: int) -> Record | None:
@@ -34,7 +34,7 @@ class BatchText:
         if not (sequence_number.isascii() and sequence_number.isdigit()):
             return None
         if self._text.startswith(FRAME_START):
-            self._frame = self._frame or decode_frame(self._text)[0]
+            self._frame = self._frame or FrameIndex(self._text)
             return self._frame.find(sequence_number, sub_sequence_number)
         needle = b'"sequenceNumber":"%b"' % sequence_number.encode()
         return self._find(needle, sub_sequence_number, self._last_at) or (
