@@ -374,6 +374,9 @@ LANES: Final = StatusTable(
     ),
     frozenset({1, *range(4, 9)}),
 )
+SET_ASIDE: Final = StatusTable(
+    "Records set aside", ("Shard", "Cause", "Records", "Last reason"), frozenset({2})
+)
 MOVES: Final = StatusTable("Last moves", ("When", "Lease", "Reason"), frozenset({0}), "none by this worker")
 QUERIES: Final = StatusTable(
     "Spark queries",
@@ -483,6 +486,14 @@ def _lane_cells(shard: ShardView, lanes: LanesView) -> tuple[str, ...]:
         holds = (f"lane {slowest.number}", lanes.key_hash or NONE, held, *not_done)
     started = f"{len(lanes.lanes)} of {lanes.count}"
     return (shard.key, started, *holds, size(lanes.window_bytes), str(shard.restarts))
+
+
+def set_aside_table(snapshot: Snapshot) -> StatusTable | None:
+    """The most first; None: all records were processed."""
+    found = [(shard, *each) for shard in snapshot.shards for each in shard.set_aside.items()]
+    found.sort(key=lambda each: (-each[2], each[0].key, each[1]))
+    rows = ((shard.key, cause, str(count), shard.last_set_aside) for shard, cause, count in found)
+    return replace(SET_ASIDE, rows=tuple(rows)) if found else None
 
 
 def moves_table(snapshot: Snapshot) -> StatusTable:

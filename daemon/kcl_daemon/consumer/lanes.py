@@ -183,7 +183,7 @@ class ShardLanes:
 
     def _held_for(self, number: int) -> HeldLease:
         held, progress = self._held, LeaseProgress(self._clock.monotonic, lane=number)
-        progress.last_fetch = held.progress.last_fetch
+        progress.last_fetch, progress.set_aside = held.progress.last_fetch, held.progress.set_aside
         return HeldLease(held.lease, held.moved_s, held.throughput, held.measured_s, progress)
 
     async def run(self) -> Finished | Stopped:

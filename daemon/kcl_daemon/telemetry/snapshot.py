@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -161,6 +161,7 @@ class ShardView:
         next_try_s: until the next child starts; None: one runs, or none will.
         lanes: None: the shard has one child. Else `child` is None, `restarts` counts those of all lanes, and what
             is said of waits and failures may be that of one lane.
+        set_aside: records that were not processed since the lease was taken, by cause; `last_set_aside` says why.
     """
 
     key: str
@@ -187,6 +188,8 @@ class ShardView:
     stderr_tail: tuple[str, ...] = ()
     next_try_s: float | None = None
     lanes: LanesView | None = None
+    set_aside: dict[str, int] = field(default_factory=dict[str, int])
+    last_set_aside: str = ""
 
     @property
     def children(self) -> tuple[ChildView, ...]:
@@ -484,6 +487,8 @@ class Snapshots:
             stderr_tail=self._failed_tail(worst),
             next_try_s=_next_try_s(worst, now_s),
             lanes=self._lanes(progress, memory, now_s),
+            set_aside=dict(progress.set_aside.by_cause),
+            last_set_aside=_shown(progress.set_aside.last),
         )
 
     def _worst(self, shard: ActiveLease, now_s: float) -> ActiveLease:
