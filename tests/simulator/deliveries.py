@@ -13,11 +13,13 @@ from typing import Protocol
 
 from kcl_daemon.config.children import ConcurrencySettings
 from kcl_daemon.ports import ChildLane
+from kcl_daemon.records.dead_letter import LetterCause
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.habits import is_poison
 from tests.simulator.lane_rules import LaneRules
 from tests.simulator.loop import now
+from tests.simulator.reject_rules import RejectRules
 from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
 from tests.simulator.violation import report
@@ -110,6 +112,7 @@ class Deliveries:
         self._trace = trace
         self._children = 0
         self.poison_every = 0
+        self.rejects = RejectRules(truth)
         self._set_aside: dict[str, set[int]] = {}
         self._asked: dict[tuple[str, str], set[ExtendedSequenceNumber]] = {}
         self.last_delivery_s: dict[str, float] = {}
@@ -214,13 +217,18 @@ class Deliveries:
                 "record_skipped", f"{child} was told that its shard has ended, {missing} comes next for it"
             )
 
-    def set_aside(self, shard_id: str, worker_id: str, record: Record) -> None:
-        """A worker has stored a record elsewhere: it may checkpoint it, and need not deliver it."""
+    def set_aside(self, shard_id: str, worker_id: str, record: Record, cause: LetterCause) -> None:
+        """A worker has stored a record elsewhere: if no child rejected it, it may checkpoint it, and need not deliver it."""
         shard = self._truth.shards[shard_id]
         number = int(record.sequence_number)
         place = shard.index.get(number)
         if place is None or record.data != shard.data[place]:
             report("unknown_record", f"{worker_id} set {number} aside, which was never written so")
+            return
+        is_reject = cause is LetterCause.REJECTED
+        self.rejects.letter(shard_id, worker_id, record.sequence_number, is_reject=is_reject)
+        self._trace.note(worker_id, "set_aside", f"{shard_id} {number}")
+        if is_reject:
             return
         if self.poison_every == 0 or not is_poison(record.data, self.poison_every):
             report("good_record_set_aside", f"{worker_id} set {number} of {shard_id} aside")
@@ -229,7 +237,6 @@ class Deliveries:
         self._asked.setdefault((shard_id, worker_id), set()).add(_position(record))
         self.last_delivery_s[shard_id] = now()
         shard.delivered(place)
-        self._trace.note(worker_id, "set_aside", f"{shard_id} {number}")
 
     def _next_of(self, child: Incarnation, place: int, limit: int) -> int:
         """The first place from this one on that is for this child and was not set aside, `limit` at most."""
@@ -273,6 +280,7 @@ class Deliveries:
 
     def was_asked(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
         """Whether a child of this worker asked for this position of this shard; with lanes, whether all is done up to there."""
+        self.rejects.checkpointed(shard_id, worker_id, position)
         if self._lanes.has_lanes(worker_id):
             return self._lanes.is_mark(shard_id, worker_id, position)
         self._lanes.stored(shard_id, position)

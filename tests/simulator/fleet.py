@@ -246,7 +246,10 @@ class Fleet:
             log=TraceLog(self._trace, life.worker_id),
             cpu=self.cpu_of(life.worker_id),
             dead_letters=SimDeadLetters(
-                life, chance=chance.fork("dead letters"), deliveries=self._deliveries
+                life,
+                chance=chance.fork("dead letters"),
+                deliveries=self._deliveries,
+                away_s=self._plan.letters_away_s,
             ),
             cloudwatch=self.cloudwatch,
             state_folder=SimStateFolder(machine, life, chance.fork("state folder")),

@@ -360,6 +360,7 @@ class Plan:
         java_epochs: a Java program has read many streams before, and stopped; of each of them, in turn, what it put into
             its lease keys.
         failures: settings of the workers.
+        letters_away_s: from when to when no letter can be stored.
         concurrency: settings of the workers.
         lane_counts: workers differ in the number of their lanes; each has one of these, 1 among them. Empty: as `concurrency` says.
         keys: how many partition keys the records have.
@@ -410,6 +411,7 @@ class Plan:
     streams_settings: StreamsSettings = field(default_factory=StreamsSettings)
     java_epochs: tuple[Epoch, ...] = ()
     failures: FailureSettings = field(default_factory=FailureSettings)
+    letters_away_s: tuple[tuple[float, float], ...] = ()
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
     lane_counts: tuple[int, ...] = ()
     keys: int = 1 << 40

@@ -44,6 +44,7 @@ from tests.simulator.plan import (
     Stop,
 )
 from tests.simulator.poison import poison_records
+from tests.simulator.rejects import rejects
 from tests.simulator.reshaping import (
     cleaned_up,
     leases_deleted,
@@ -335,6 +336,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         lanes,
         lanes_reshard,
         lanes_poison,
+        rejects,
         reshard,
         reshard_killed,
         bootstrap_killed,
