@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from kcl_daemon.leases.row import Row, Value
+from kcl_daemon.records.dead_letter import LetterCause
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.deliveries import Deliveries
