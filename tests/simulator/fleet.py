@@ -30,7 +30,6 @@ from kcl_daemon.worker import Worker
 from tests.simulator.chance import Chance
 from tests.simulator.children import SimChildren
 from tests.simulator.clock import SimClock, drawn_clock
-from tests.simulator.dead_letters import SimDeadLetters
 from tests.simulator.deliveries import Deliveries
 from tests.simulator.fan_out import FaultyFanOut
 from tests.simulator.faults import FaultyKinesis, FaultyTable, FaultyTransactions, WriteObserver
@@ -208,6 +207,11 @@ class Fleet:
         """Whether Java workers have this name."""
         return any(worker.worker_id == name and worker.kind is Kind.JAVA for worker in self.workers)
 
+    def _letters(self, life: Life, chance: Chance) -> SimDeadLetters:
+        return SimDeadLetters(
+            life, chance=chance, deliveries=self._deliveries, away_s=self._plan.letters_away_s
+        )
+
     def start(
         self,
         name: str | None = None,
@@ -245,12 +249,7 @@ class Fleet:
             children=children,
             log=TraceLog(self._trace, life.worker_id),
             cpu=self.cpu_of(life.worker_id),
-            dead_letters=SimDeadLetters(
-                life,
-                chance=chance.fork("dead letters"),
-                deliveries=self._deliveries,
-                away_s=self._plan.letters_away_s,
-            ),
+            dead_letters=self._letters(life, chance.fork("dead letters")),
             cloudwatch=self.cloudwatch,
             state_folder=SimStateFolder(machine, life, chance.fork("state folder")),
         )
