@@ -30,6 +30,7 @@ from kcl_daemon.worker import Worker
 from tests.simulator.chance import Chance
 from tests.simulator.children import SimChildren
 from tests.simulator.clock import SimClock, drawn_clock
+from tests.simulator.dead_letters import SimDeadLetters
 from tests.simulator.deliveries import Deliveries
 from tests.simulator.fan_out import FaultyFanOut
 from tests.simulator.faults import FaultyKinesis, FaultyTable, FaultyTransactions, WriteObserver

@@ -519,7 +519,9 @@ class ShardLanes:
             arrived_s=arrived_s(payload, self._behind_ms, self._clock),
             takes_frames=lane.takes_frames,
         )
-        lane.kept_bytes = 0 if self._parts.dead_letters is None else batch.size_bytes
+        failures = self._parts.settings.failures
+        if failures.dead_letters is not None or failures.attempts is not None:
+            lane.kept_bytes = batch.size_bytes
         return batch
 
     def checkpointed(self, lane: _Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None:
