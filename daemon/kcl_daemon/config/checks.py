@@ -323,6 +323,9 @@ def _failures(values: Values) -> _Found:
     has_way = poison is PoisonRecordPolicy.SKIP or "deadLetterDestination" in values
     if "maxRecordAgeMillis" in values and not has_way:
         yield "maxRecordAgeMillis", "needs deadLetterDestination, or poisonRecordPolicy = SKIP"
+    for key in ("deadLetterDestination", "maxRecordAgeMillis") if "sparkPipeline" in values else ():
+        if key in values:
+            yield key, "children of a sparkPipeline do not process records themselves"
     if poison is PoisonRecordPolicy.RETRY:
         if "maxRecordAttempts" in values:
             yield "maxRecordAttempts", "needs poisonRecordPolicy = DEADLETTER or SKIP"
