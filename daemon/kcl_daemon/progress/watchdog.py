@@ -59,7 +59,6 @@ _STATES: Final[Mapping[WaitReason, ShardState]] = {
     WaitReason.PARENT: ShardState.WAITING,
     WaitReason.STREAM: ShardState.WAITING,
     WaitReason.LEASE: ShardState.WAITING,
-    WaitReason.LETTERS: ShardState.WAITING,
     WaitReason.NOTHING_NEW: ShardState.CAUGHT_UP,
 }
 
