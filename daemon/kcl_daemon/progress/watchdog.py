@@ -132,10 +132,11 @@ def stall_status(
             f"which waits for {lane.cause.value}",
             lane.detail,
         )
-        # A lane is told of by itself; while the shard still reads, it does not stand still.
-        stalled_by = WaitReason.LANE if lane.stalled_by and storing is None else None
+        stalled_by = WaitReason.LANE if lane.stalled_by else None
+        # That the shard still reads is no progress of the letter that holds its checkpoint back.
+        idle_s = now_s - progress.progressed_s if storing is None else lane.idle_s
         detail = ", ".join(word for word in words if word)
-        return StallStatus(WaitReason.LANE, detail, lane.waits_s, now_s - progress.progressed_s, stalled_by)
+        return StallStatus(WaitReason.LANE, detail, lane.waits_s, idle_s, stalled_by)
     cause, detail, since_s = _waits_for(progress, limits, now_s, timeout_s)
     if progress.failures and cause is not WaitReason.RESTART:
         detail = f"{detail}; the last child failed: {progress.failure}".removeprefix("; ")

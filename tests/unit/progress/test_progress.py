@@ -144,7 +144,7 @@ def test_a_shard_with_nothing_new_says_which_lane_waits_for_its_letter() -> None
     progress.waits_for_records()
     progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.passes(100))
     status = stall_status(progress, StallLimits(), time.now_s)
-    assert (status.cause, status.stalled_by) == (WaitReason.LANE, None)
+    assert (status.cause, status.stalled_by, status.idle_s) == (WaitReason.LANE, WaitReason.LANE, 100)
     assert status.detail == "lane 3, which waits for dead letters, sqs:queue: away"
     lane.stored()
     assert stall_status(progress, StallLimits(), time.now_s).cause is WaitReason.NOTHING_NEW
