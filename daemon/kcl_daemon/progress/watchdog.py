@@ -134,7 +134,7 @@ def stall_status(
         )
         stalled_by = WaitReason.LANE if lane.stalled_by else None
         # That the shard still reads is no progress of the letter that holds its checkpoint back.
-        idle_s = now_s - progress.progressed_s if storing is None else lane.idle_s
+        idle_s = lane.idle_s if lane.cause is WaitReason.LETTERS else now_s - progress.progressed_s
         detail = ", ".join(word for word in words if word)
         return StallStatus(WaitReason.LANE, detail, lane.waits_s, idle_s, stalled_by)
     cause, detail, since_s = _waits_for(progress, limits, now_s, timeout_s)
