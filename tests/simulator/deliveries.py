@@ -87,17 +87,19 @@ class Reached:
         at_s: virtual time at which it came so far.
         done: how many records they have checkpointed; only with lanes.
         batches: how many each lane was given.
+        letters: of records that they rejected.
     """
 
     places: dict[int | None, int] = field(default_factory=dict[int | None, int])
     at_s: dict[int | None, float] = field(default_factory=dict[int | None, float])
     done: int = 0
     batches: Counter[int | None] = field(default_factory=Counter[int | None])
+    letters: int = 0
 
     @property
     def state(self) -> tuple[object, ...]:
         """Another one if it got on."""
-        return (self.done, *self.places.items())
+        return (self.done, self.letters, *self.places.items())
 
 
 class Deliveries:
@@ -273,6 +275,14 @@ class Deliveries:
             report(
                 "foreign_checkpoint_accepted", f"{child} may checkpoint {position} beyond {child.position}"
             )
+
+    def rejected(self, child: Incarnation, number: str, error: str | None) -> None:
+        """It was told what became of a record that it rejected; a letter that is stored is one step on."""
+        self.rejects.answered(child, child.shard_id, number, error)
+        reached = self.reached.setdefault((child.worker_id, child.shard_id), Reached())
+        if error is None:
+            reached.letters += 1
+            reached.at_s[child.lane] = now()
 
     def has_lanes(self, worker_id: str) -> bool:
         """Whether its children are some of several."""

@@ -237,7 +237,7 @@ class Program:
             return
         if answer.error not in {None, _LEASE_GONE}:
             report("legal_reject_refused", f"{self._identity} may not reject {request}: {answer}")
-        self._deliveries.rejects.answered(self._identity, self._identity.shard_id, number, answer.error)
+        self._deliveries.rejected(self._identity, number, answer.error)
 
     def _up_to_poison(self, records: Sequence[Record]) -> Sequence[Record]:
         """Those before the first one that it cannot process."""
