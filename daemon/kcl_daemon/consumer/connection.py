@@ -51,6 +51,8 @@ from kcl_protocol.messages import (
     Initialize,
     LeaseLost,
     ProcessRecords,
+    Reject,
+    RejectAnswer,
     ShardEnded,
     Shutdown,
     Status,
@@ -132,6 +134,7 @@ class ChildConnection:
         metrics: ChildMetrics,
         on_checkpoint: Callable[[CheckpointRequest], Awaitable[CheckpointAnswer]],
         on_early_request: Callable[[], None] = lambda: None,
+        on_reject: Callable[[Reject], Awaitable[RejectAnswer]] | None = None,
     ) -> None:
         self._child = child
         self._timeout_s = settings.timeout_s
@@ -141,6 +144,7 @@ class ChildConnection:
         self._metrics = metrics
         self._on_checkpoint = on_checkpoint
         self._on_early_request = on_early_request
+        self._on_reject = on_reject
         self._side = DaemonSide(accepts_logs=settings.log_messages)
         self._inbox: deque[ChildMessage] = deque()
         self._arrived = anyio.Event()
@@ -223,15 +227,21 @@ class ChildConnection:
                 case Status() as status:
                     self._received(status)
                     return status
-                case CheckpointRequest() as request:
+                case request:
                     await self._serve(request, action.action)
 
-    async def _serve(self, request: CheckpointRequest, doing: str) -> None:
+    async def _serve(self, request: CheckpointRequest | Reject, doing: str) -> None:
         if self._flooded:
             raise ChildBrokeProtocol(f"it sent more than {_INBOX_MESSAGES} messages without an answer to any")
         self._received(request)
-        answer = await self._answer(request)
+        answer = await (self._rejected(request) if isinstance(request, Reject) else self._answer(request))
         await self._send(self._side.send_data(answer), doing)
+
+    async def _rejected(self, request: Reject) -> RejectAnswer:
+        if self._on_reject is not None:
+            return await self._on_reject(request)
+        error, why = CheckpointInvalidState.wire_name, "no place for dead letters is configured"
+        return RejectAnswer(request.sequence_number, request.sub_sequence_number, error, why)
 
     def _received(self, message: ChildMessage) -> None:
         try:
