@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -330,7 +330,10 @@ Exit codes:
     help="Records per batch, as batchMaxRecords.",
 )
 @click.option(
-    "--batch-bytes", metavar="N", type=click.IntRange(1), help="Bytes per batch, as batchMaxBytes. Default: no limit."
+    "--batch-bytes",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Bytes per batch, as batchMaxBytes. Default: no limit.",
 )
 @click.option(
     "--end",
@@ -406,7 +409,7 @@ def run_child(
 def _records(file: BinaryIO | None, form: Literal["jsonl", "lines"] | None) -> list[Record]:
     if file is None:
         return []
-    read = records_of_lines
+    read: Callable[[bytes], Iterable[Record]] = records_of_lines
     if form == "jsonl" or (form is None and Path(str(getattr(file, "name", ""))).suffix == ".jsonl"):
         read = records_of_json
     try:

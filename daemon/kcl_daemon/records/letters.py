@@ -133,7 +133,9 @@ RECORD_RULES: Final[Rules] = {
 }
 _LETTER_RULES: Final[Rules] = {
     **RECORD_RULES,
-    **dict.fromkeys(("applicationName", "streamName", "shardId", "workerId", "error"), (_is_text, "a string")),
+    **dict.fromkeys(
+        ("applicationName", "streamName", "shardId", "workerId", "error"), (_is_text, "a string")
+    ),
     **dict.fromkeys(("setAsideTimestamp", "failures", "dataBytes"), (_is_whole, _WHOLE)),
     "streamArn": (_is_text, "a string"),
     "cause": (lambda value: value in _CAUSES, f"one of {', '.join(_CAUSES)}"),
@@ -233,7 +235,11 @@ def unwrapped(body: str) -> bytes:
             fields = orjson.loads(body)
         except orjson.JSONDecodeError:
             fields = None
-        if isinstance(fields, dict) and fields.get("Type") == "Notification" and _is_text(fields.get("Message")):
+        if (
+            isinstance(fields, dict)
+            and fields.get("Type") == "Notification"
+            and _is_text(fields.get("Message"))
+        ):
             body = fields["Message"]
     return body.encode("utf-8", "surrogatepass")
 
@@ -259,7 +265,7 @@ class ShardLetters:
     def may_begin(self, unfinished: Iterable[ShardLetters]) -> bool:
         """Not before a shard whose letters are all older: it may be a parent."""
         first_ms = self.first_ms
-        return all(other is self or other.last_ms > first_ms for other in unfinished)
+        return all(other.last_ms >= first_ms for other in unfinished)
 
 
 def newest_copies(letters: Iterable[StoredLetter]) -> dict[str, StoredLetter]:
