@@ -102,7 +102,8 @@ def _object(client: Any, bucket: str, key: str) -> bytes | None:
 
 _METADATA: Final = ".json"
 _METADATA_BYTES_MOST: Final = 1024**2
-_DELETED_AT_ONCE: Final = 500  # letters; two objects each
+PAGE_KEYS: Final = 1000
+DELETED_AT_ONCE: Final = 500  # letters; two objects each
 
 
 class BucketLetters:
@@ -139,7 +140,7 @@ class BucketLetters:
         return BadPlace(f"s3://{self._bucket}/{key}", why)
 
     def _list(self, token: dict[str, str], client: Any) -> Any:
-        return client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, **token)
+        return client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=PAGE_KEYS, **token)
 
     async def _heads(self, keys: list[tuple[str, int]]) -> list[StoredLetter | BadPlace]:
         """In the order of the keys; several are read at once."""
@@ -170,7 +171,7 @@ class BucketLetters:
         return whole.letter if whole.data_at is None else whole.with_data(await self._data.fetch(whole))
 
     async def delete(self, heads: Sequence[StoredLetter]) -> None:
-        for few in _chunks(heads, _DELETED_AT_ONCE):
+        for few in _chunks(heads, DELETED_AT_ONCE):
             keys = [
                 key for each in few for key in (str(each.handle).removesuffix(_METADATA), str(each.handle))
             ]

@@ -102,7 +102,8 @@ class LetterReplay:
 
     async def delete_done(self) -> None:
         done, self._done = self._done, []
-        await self.source.delete([copy for each in done for copy in self.copies[each.name]])
+        if done:
+            await self.source.delete([copy for each in done for copy in self.copies[each.name]])
 
 
 class _ShardReplay:
