@@ -134,7 +134,7 @@ def completions(words: str, incomplete: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "incomplete", "found"),
     [
-        ("", "le", ["plain:leases"]),
+        ("", "le", ["plain:leases", "plain:letters"]),
         ("", "r", ["plain:replay", "plain:run", "plain:run-child"]),
         ("", "app.prop", ["file:app.prop"]),
         ("", "--ver", ["plain:--version"]),

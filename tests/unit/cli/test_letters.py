@@ -175,6 +175,7 @@ def test_the_source_may_come_from_the_properties(tmp_path: Path) -> None:
         (["delete", "a"], "give one of --key KEY, --all and --done RECEIPTS"),
         (["delete", "a", "--all", "--key", "k"], "give one of"),
         (["delete", "kinesis:dead", "--all"], "Kinesis deletes no records"),
+        (["delete", "a", "--done", "/no/such"], "/no/such: No such file"),
         (["replay", "a"], "no program given"),
         (["replay", "kinesis:dead", "--delete-done", "--", "cat"], "Kinesis deletes no records"),
         (["replay", "s3://b/p", "--", "cat"], "give --receipts FILE (or --delete-done)"),
