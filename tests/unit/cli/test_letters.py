@@ -88,7 +88,10 @@ def test_letters_are_counted_and_listed_in_order(tmp_path: Path) -> None:
 def test_lists_can_be_narrowed(tmp_path: Path) -> None:
     other = replace(letter(5), shard_id="shardId-000000000009", set_aside_ms=1_000)
     file = str(write(tmp_path / "dead", letter(1), other))
-    count = lambda *words: invoke("list", file, *words).stdout.split()[0]  # noqa: E731
+
+    def count(*words: str) -> str:
+        return invoke("list", file, *words).stdout.split()[0]
+
     assert count("--shard", "shardId-000000000009") == "1"
     assert count("--since", "2020-01-01T00:00:00Z") == "1"
     assert count("--since", "1000000") == "1"
