@@ -26,6 +26,8 @@ class WaitReason(Enum):
     STREAM = "stream"
     LEASE = "lease"
     LANE = "lane"
+    PAUSED = "paused"
+    LIMITED = "limited"
     NOTHING_NEW = "nothing new"
 
 

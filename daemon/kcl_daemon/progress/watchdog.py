@@ -33,6 +33,8 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
     WaitReason.LEASE: "a lease handoff makes no progress: check the former child and the lease table",
     WaitReason.LANE: "the other lanes cannot go on before this one: its child is slow, fails, or does not checkpoint; see what it "
     "says, and shardConcurrencyWindowBytes",
+    WaitReason.PAUSED: "nothing to do, or end the pause with `kcl-daemon resume`",
+    WaitReason.LIMITED: "nothing to do, or end the limit with `kcl-daemon limit off`",
     WaitReason.NOTHING_NEW: "nothing to do",
 }
 
@@ -46,6 +48,8 @@ class ShardState(Enum):
     STARTING = "starting"
     WAITING = "waiting"
     READING = "reading"
+    PAUSED = "paused"
+    """By an operator, or because its child asked for it."""
     CAUGHT_UP = "caught_up"
     FINISHED = "finished"
 
@@ -57,6 +61,7 @@ _STATES: Final[Mapping[WaitReason, ShardState]] = {
     WaitReason.PARENT: ShardState.WAITING,
     WaitReason.STREAM: ShardState.WAITING,
     WaitReason.LEASE: ShardState.WAITING,
+    WaitReason.PAUSED: ShardState.PAUSED,
     WaitReason.NOTHING_NEW: ShardState.CAUGHT_UP,
 }
 
@@ -67,6 +72,10 @@ def state_of(cause: WaitReason, *, failures: int, stalled: bool, finished: bool 
     if stalled:
         return ShardState.STALLED
     return ShardState.FINISHED if finished else _STATES.get(cause, ShardState.READING)
+
+
+# Somebody wants it to wait.
+_HELD: Final = frozenset({WaitReason.PAUSED, WaitReason.LIMITED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +143,9 @@ def stall_status(
     waits_s, limit_s, stalled_by = now_s - since_s, stall_limit_s(limits, cause), None
     if limit_s is not None and waits_s > limit_s + timeout_s:
         stalled_by = cause
-    elif progress.failures and now_s - progress.failing_s > limits.restart_s + timeout_s:
+    elif (
+        progress.failures and cause not in _HELD and now_s - progress.failing_s > limits.restart_s + timeout_s
+    ):
         stalled_by = WaitReason.RESTART
     return StallStatus(cause, detail, waits_s, now_s - progress.progressed_s, stalled_by)
 
