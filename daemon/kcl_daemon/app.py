@@ -340,6 +340,7 @@ class Application:
             monitor=self._monitor,
             on_elected=lambda: self._assigner.begin_term(),
             on_java_leader=lambda: self._reporter.wake(),
+            on_holds=lambda notice: self._consumers.holds.noticed(notice),
         )
 
     @cached_property

@@ -28,8 +28,8 @@ from kcl_daemon.cli.common import (
 )
 from kcl_daemon.cli.leases.change import all_leases, chosen_leases, epoch_s, span_s
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.fleet.hold_watch import FRESH_S, HoldsNotWritten, change_holds
-from kcl_daemon.fleet.hold_words import hold_text, scope_text, time_text, who_text
+from kcl_daemon.fleet.hold_watch import FRESH_S, HoldsNotWritten, tell_holds, with_holds
+from kcl_daemon.fleet.hold_words import hold_json, hold_text, scope_text, who_text
 from kcl_daemon.leases.holds import (
     HOLDS_KEY,
     Hold,
@@ -40,7 +40,7 @@ from kcl_daemon.leases.holds import (
 )
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Clock, Table
-from kcl_daemon.system import SystemClock
+from kcl_daemon.system import SystemClock, SystemRandomness
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 Change = Callable[[tuple[Hold, ...]], Iterable[Hold]]
@@ -92,19 +92,6 @@ def _until_ms(for_: str | None, until: str | None, clock: Clock) -> int | None:
     return int(at_s * 1000)
 
 
-async def set_limit(table: Table, limit: Hold, leases: Iterable[Lease]) -> Hold:
-    """Write a limit for its scope, divided by the unfinished leases of these; raises as `change_holds`."""
-    (limit,) = counted((limit,), leases)
-    await change_holds(table, lambda before: _added(before, (limit,)))
-    return limit
-
-
-def _added(before: Iterable[Hold], new: Iterable[Hold]) -> list[Hold]:
-    """Each takes the place of one of its kind and scope."""
-    places = {(hold.scope, hold.is_pause): hold for hold in (*before, *new)}
-    return list(places.values())
-
-
 def ended(before: tuple[Hold, ...], target: Hold) -> list[Hold]:
     """Without the pauses (or limits) of this scope, and of what is inside it. NotChanged if a wider one is in force."""
     same_kind = [hold for hold in before if hold.is_pause == target.is_pause]
@@ -116,21 +103,6 @@ def ended(before: tuple[Hold, ...], target: Hold) -> list[Hold]:
             f"part: end it for {scope_text(wider[0])}, and hold the others one by one"
         )
     return [hold for hold in before if hold.is_pause != target.is_pause or not target.includes(hold)]
-
-
-def hold_json(hold: Hold) -> dict[str, object]:
-    """docs/flow.md describes it."""
-    limit = {"unit": hold.unit, "perSecond": hold.amount, "shards": hold.shards, "perShard": hold.share}
-    return {
-        "kind": "pause" if hold.is_pause else "limit",
-        "stream": hold.stream,
-        "leaseKey": hold.lease_key,
-        "by": hold.by,
-        "reason": hold.reason,
-        "since": time_text(hold.since_ms),
-        "until": None if hold.until_ms is None else time_text(hold.until_ms),
-        **({} if hold.is_pause else limit),
-    }
 
 
 def _with_scope(command: _Command) -> _Command:
@@ -199,10 +171,11 @@ async def _write(application: Application, change: Change) -> tuple[Hold, ...]:
         return [hold for hold in change(before) if not hold.is_over(oldest_ms)]
 
     try:
-        _, after = await change_holds(application.opened.tables.coordinator, without_old)
+        return await tell_holds(
+            application.opened.tables.coordinator, without_old, token=SystemRandomness().token()
+        )
     except HoldsNotWritten as refused:
         raise NotChanged(str(refused)) from refused
-    return after
 
 
 def _show(holds: Iterable[Hold], *, as_json: bool, settings: Settings, note: str = "") -> None:
@@ -253,7 +226,7 @@ def pause(
             replace(target, reason=reason, until_ms=until_ms)
             for target in await _targets(application, settings, stream, shards)
         ]
-        return await _write(application, lambda before: _added(before, new))
+        return await _write(application, lambda before: with_holds(before, new))
 
     note = "" if only_list else f"in force within {_IN_FORCE_S:g} s; children finish the batch that they have"
     _show(on_application(settings, act), as_json=as_json, settings=settings, note=note)
@@ -328,7 +301,7 @@ def limit(
             ),
             leases,
         )
-        return await _write(application, lambda before: _added(before, new))
+        return await _write(application, lambda before: with_holds(before, new))
 
     note = f"in force within {_IN_FORCE_S:g} s"
     _show(on_application(settings, act), as_json=as_json, settings=settings, note=note)

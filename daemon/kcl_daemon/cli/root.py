@@ -60,7 +60,7 @@ class NoSuchCommand(click.UsageError):
     @classmethod
     def of(cls, word: str, program: str, commands: Sequence[str], context: click.Context) -> NoSuchCommand:
         options = {"help": "--help", "version": "--version"}
-        near = [options[word]] if word in options else get_close_matches(word, commands, n=3)
+        near = [options[word]] if word in options else get_close_matches(word, commands, n=3, cutoff=0.7)
         meant = " or ".join(f"`{program} {each}`" for each in near)
         hint = f"did you mean {meant}?" if meant else f"`{program} --help` lists the commands"
         return cls(f"no such command, and no such file: {word}; {hint}", context)

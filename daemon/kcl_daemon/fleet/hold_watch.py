@@ -1,7 +1,8 @@
 """Follows pauses and limits (`leases/holds.py`) for the consumers of one worker, and writes them.
 
-A worker reads the row while it gives records to children, or while something is held; else hardly ever. So before it gives
-records after a while, it reads the row first.
+A worker reads the row every two seconds while it gives records to children, or while something is held. An idle one reads it
+when the leader's lock, which it reads anyway, shows a change; and before it gives records after a while, it reads the row
+first.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from kcl_daemon.leases.holds import (
     holds_write,
     lease_hold,
 )
+from kcl_daemon.leases.leader import holds_notice
 from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.leases.row import RowPut, RowUpdate
 from kcl_daemon.ports import Table
@@ -77,6 +79,21 @@ async def change_holds(
     raise HoldsNotWritten("the row of pauses and limits kept changing; try again")
 
 
+async def tell_holds(
+    table: Table, change: Callable[[tuple[Hold, ...]], Iterable[Hold]], *, token: str
+) -> tuple[Hold, ...]:
+    """As `change_holds`, and let idle workers know; what is in force then. `token` is a new one."""
+    _, after = await change_holds(table, change)
+    await table.update(holds_notice(token, key_attribute=table.key_attribute))
+    return after
+
+
+def with_holds(before: Iterable[Hold], new: Iterable[Hold]) -> list[Hold]:
+    """Each new one takes the place of one of its kind and scope."""
+    places = {(hold.scope, hold.is_pause): hold for hold in (*before, *new)}
+    return list(places.values())
+
+
 class HoldWatch:
     """What is held back now, as last read.
 
@@ -103,6 +120,7 @@ class HoldWatch:
         self._changed = anyio.Event()
         self._read_s = self._used_s = -inf
         self._unreadable = ""
+        self._notice: object = None
         self._told_day: dict[tuple[str | None, str | None], int] = {}
 
     async def begin(self) -> None:
@@ -113,6 +131,12 @@ class HoldWatch:
             raise
         except AwsError as error:
             self._failed(error)
+
+    def noticed(self, notice: object) -> None:
+        """Of the leader's lock; another one than before: read the row."""
+        if notice != self._notice:
+            self._notice = notice
+            self._wakeup.wake()
 
     async def run(self) -> None:
         while True:

@@ -17,6 +17,21 @@ def hold_text(hold: Hold) -> str:
     return on_one_line(f"{scope_text(hold)}: {what} {why_text(hold)}, since {time_text(hold.since_ms)}")
 
 
+def hold_json(hold: Hold) -> dict[str, object]:
+    """docs/flow.md describes it."""
+    limit = {"unit": hold.unit, "perSecond": hold.amount, "shards": hold.shards, "perShard": hold.share}
+    return {
+        "kind": "pause" if hold.is_pause else "limit",
+        "stream": hold.stream,
+        "leaseKey": hold.lease_key,
+        "by": hold.by,
+        "reason": hold.reason,
+        "since": time_text(hold.since_ms),
+        "until": None if hold.until_ms is None else time_text(hold.until_ms),
+        **({} if hold.is_pause else limit),
+    }
+
+
 def why_text(hold: Hold) -> str:
     return f"{until_text(hold)}, {who_text(hold)}"
 

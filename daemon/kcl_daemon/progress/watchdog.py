@@ -75,7 +75,7 @@ def state_of(cause: WaitReason, *, failures: int, stalled: bool, finished: bool 
 
 
 # Somebody wants it to wait.
-_HELD: Final = frozenset({WaitReason.PAUSED, WaitReason.LIMITED})
+HELD: Final = frozenset({WaitReason.PAUSED, WaitReason.LIMITED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def stall_status(
     if limit_s is not None and waits_s > limit_s + timeout_s:
         stalled_by = cause
     elif (
-        progress.failures and cause not in _HELD and now_s - progress.failing_s > limits.restart_s + timeout_s
+        progress.failures and cause not in HELD and now_s - progress.failing_s > limits.restart_s + timeout_s
     ):
         stalled_by = WaitReason.RESTART
     return StallStatus(cause, detail, waits_s, now_s - progress.progressed_s, stalled_by)
