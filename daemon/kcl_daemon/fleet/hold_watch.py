@@ -140,7 +140,7 @@ class HoldWatch:
 
     async def run(self) -> None:
         while True:
-            await self._wakeup.wait(_BUSY_S)
+            await self._clock.sleep(_BUSY_S)
             if not self.holds and self._used_s < self._read_s:
                 await self._wakeup.wait(_IDLE_S)
             try:
