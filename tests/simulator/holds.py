@@ -133,7 +133,7 @@ class HoldRules:
         if share == inf:
             return
         self.judged += 1
-        most = max(share * _WINDOW_S * _EXCESS, share * _WINDOW_S + 1)
+        most = share * _WINDOW_S * _EXCESS + 1
         total = sum(count for _, count in given)
         if total > most:
             report("limit_exceeded", f"{child}: {total} records in {_WINDOW_S:g} s, {most:.1f} are allowed")

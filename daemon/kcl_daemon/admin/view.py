@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
-from kcl_daemon.progress.watchdog import FAILING_FROM, HELD, ShardState, state_of
+from kcl_daemon.progress.progress import HELD
+from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, state_of
 from kcl_daemon.telemetry.snapshot import (
     LanesView,
     LaneView,

@@ -526,6 +526,8 @@ class ShardLanes:
 
     def checkpointed(self, lane: _Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None:
         """Raises CheckpointInvalidState for a record of another lane."""
+        if position <= held.lease.checkpoint:
+            return  # where its child began, if that was given no records because of a pause
         try:
             self._window.checkpoint(lane.number, position)
         except NotOfThisLane as wrong:

@@ -14,7 +14,7 @@ from typing import Final
 
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.progress.progress import NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
+from kcl_daemon.progress.progress import HELD, NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
 
 REPORT_EVERY_S: Final = 600.0
 
@@ -72,10 +72,6 @@ def state_of(cause: WaitReason, *, failures: int, stalled: bool, finished: bool 
     if stalled:
         return ShardState.STALLED
     return ShardState.FINISHED if finished else _STATES.get(cause, ShardState.READING)
-
-
-# Somebody wants it to wait.
-HELD: Final = frozenset({WaitReason.PAUSED, WaitReason.LIMITED})
 
 
 @dataclass(frozen=True, slots=True)
