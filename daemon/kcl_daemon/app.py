@@ -20,6 +20,7 @@ from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, assignment_s
 from kcl_daemon.fleet.context import Broadcast, Timings, WorkerContext, timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
 from kcl_daemon.fleet.elector import Elector
+from kcl_daemon.fleet.hold_watch import HoldWatch
 from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, clean_own_leases
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
@@ -277,6 +278,12 @@ class Application:
             degraded=ShardCooldowns(context.clock, settings.failures.degraded_ms / 1000),
             dead_letters=adapters.dead_letters,
             on_fatal=lambda error: self.worker.fail(error),
+            holds=HoldWatch(
+                context,
+                table=self._tables.coordinator,
+                leads=lambda: self._elector.is_leader,
+                leases=lambda: self._monitor.leases,
+            ),
         )
 
     @cached_property
@@ -333,6 +340,7 @@ class Application:
             monitor=self._monitor,
             on_elected=lambda: self._assigner.begin_term(),
             on_java_leader=lambda: self._reporter.wake(),
+            on_holds=lambda notice: self._consumers.holds.noticed(notice),
         )
 
     @cached_property

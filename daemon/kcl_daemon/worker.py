@@ -163,6 +163,7 @@ class Worker:
             work.start_soon(self.renewer.run)
             work.start_soon(self.watchdog.run)
             work.start_soon(self.consumers.standby.run)
+            work.start_soon(self.consumers.holds.run)
             if self._meters is not NO_METERS:
                 work.start_soon(self._record_gauges)
             async with anyio.create_task_group() as coordination:
@@ -192,6 +193,7 @@ class Worker:
             self.check_leases,
             self.versions.begin,
             self.streams.prepare,
+            self.consumers.holds.begin,
             partial(self.duplicate_detector.settle, self._stop),
         )
         with self._meters.operation(INITIALIZE):

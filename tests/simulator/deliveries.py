@@ -122,6 +122,7 @@ class Deliveries:
         self.refused: dict[str, int] = {}
         self.on_work: Callable[[Incarnation], None] = lambda _child: None
         self.on_stop: Callable[[Incarnation], None] = lambda _child: None
+        self.on_delivered: Callable[[Incarnation, int], None] = lambda _child, _records: None
 
     def started(self, shard_id: str, worker_id: str, lane: ChildLane | None = None) -> Incarnation:
         """A child was started."""
@@ -195,6 +196,7 @@ class Deliveries:
             child.largest = _position(records[-1])
             self._reach(child)
             self.on_work(child)
+        self.on_delivered(child, len(records))
         self._trace.note(child.worker_id, "delivered", f"{child.shard_id} {len(records)} to {child.largest}")
 
     def shard_ended(self, child: Incarnation) -> None:

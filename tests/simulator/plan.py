@@ -244,6 +244,24 @@ class AddRows:
     """A later version writes rows and attributes that nobody here knows, a second leader row among them (kcl#1736)."""
 
 
+@dataclass(frozen=True, slots=True)
+class HoldBack:
+    """An operator pauses, or limits to so many records a second: an open shard, or all (`rank` None).
+
+    Args:
+        for_s: it ends by itself; None: it does not.
+    """
+
+    rank: int | None
+    limit: float | None
+    for_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """An operator ends all pauses and limits."""
+
+
 class Steering(Enum):
     """What a person does to the client version, as `kcl-daemon migrate` does it."""
 
@@ -307,6 +325,8 @@ Happening = (
     | Configure
     | MigrateTables
     | StartApart
+    | HoldBack
+    | LetGo
 )
 
 

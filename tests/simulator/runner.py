@@ -145,6 +145,7 @@ class _Course:
             deliveries=world.deliveries,
             trace=self._trace,
             workers=lambda: world.fleet.living,
+            may_be_held=world.holds.may_be_held,
         )
         try:
             world.begin()

@@ -26,6 +26,7 @@ from tests.simulator.coordination import (
 )
 from tests.simulator.draws import Draw, Sizes, bad_children, cuts, mixed_trouble, reshards, short_iterators
 from tests.simulator.habits import Habits, Nursery, When
+from tests.simulator.holds import holds
 from tests.simulator.lanes import lanes, lanes_poison, lanes_reshard
 from tests.simulator.life import Service
 from tests.simulator.many import foreign_epochs, many_streams, streams_by_hundreds
@@ -337,6 +338,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         lanes_reshard,
         lanes_poison,
         rejects,
+        holds,
         reshard,
         reshard_killed,
         bootstrap_killed,

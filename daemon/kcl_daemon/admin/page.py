@@ -109,6 +109,8 @@ def _facts(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[tuple[
     yield "Finished", str(states[DisplayState.FINISHED])
     if snapshot.renewed_s is not None:
         yield "Renewed", f"{about(snapshot.renewed_s)} ago"
+    for hold in snapshot.holds:
+        yield ("Paused" if hold.is_pause else "Limited"), hold.text
     if snapshot.fleet_age_s is not None:
         yield "Fleet as of", f"{about(snapshot.fleet_age_s)} ago"
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
+from kcl_daemon.progress.progress import HELD
 from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, state_of
 from kcl_daemon.telemetry.snapshot import (
     LanesView,
@@ -41,6 +42,7 @@ class DisplayState(Enum):
     READING = "reading"
     WAITING = "waiting"
     STARTING = "starting"
+    PAUSED = "paused"
     AT_TIP = "caught up"
     ELSEWHERE = "elsewhere"
     HANDING_OFF = "in handoff"
@@ -57,6 +59,7 @@ TONES: Final[Mapping[DisplayState, str]] = {
     DisplayState.UNSETTLED: "busy",
     DisplayState.STARTING: "busy",
     DisplayState.WAITING: "busy",
+    DisplayState.PAUSED: "busy",
     DisplayState.READING: "good",
     DisplayState.AT_TIP: "good",
     DisplayState.ELSEWHERE: "calm",
@@ -269,7 +272,7 @@ def failure_of(shard: ShardView) -> str:
 def waits_for(shard: ShardView) -> str:
     """Such as `kinesis for 12 s (throttled)`; empty for a short wait."""
     what = shard.cause.value
-    if shard.waits_s < WAIT_SHOWN_S and not (shard.stalled or is_failing(shard)):
+    if shard.waits_s < WAIT_SHOWN_S and not (shard.stalled or is_failing(shard) or shard.cause in HELD):
         return ""
     if shard.waits_s >= 1:
         what = f"{what} for {about(shard.waits_s)}"

@@ -60,7 +60,7 @@ class NoSuchCommand(click.UsageError):
     @classmethod
     def of(cls, word: str, program: str, commands: Sequence[str], context: click.Context) -> NoSuchCommand:
         options = {"help": "--help", "version": "--version"}
-        near = [options[word]] if word in options else get_close_matches(word, commands, n=3)
+        near = [options[word]] if word in options else get_close_matches(word, commands, n=3, cutoff=0.7)
         meant = " or ".join(f"`{program} {each}`" for each in near)
         hint = f"did you mean {meant}?" if meant else f"`{program} --help` lists the commands"
         return cls(f"no such command, and no such file: {word}; {hint}", context)
@@ -334,13 +334,20 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "leases release": (f"kcl-daemon leases release {_FILE} --worker w-3 --dry-run",),
     "leases delete": (f"kcl-daemon leases delete {_FILE} --shard shardId-000000000003 --dry-run",),
     "leases skip": (f"kcl-daemon leases skip {_FILE} --shard shardId-000000000003 --dry-run",),
+    "limit": (f"kcl-daemon limit {_FILE} 500/s --reason 'the sink is slow'", f"kcl-daemon limit {_FILE} off"),
     "local": ("kcl-daemon local --stream orders:4 --write local.env",),
     "migrate": (f"kcl-daemon migrate status {_FILE}",),
     "migrate status": (f"kcl-daemon migrate status {_FILE} --json",),
     "migrate rollback": (f"kcl-daemon migrate rollback {_FILE}",),
     "migrate rollforward": (f"kcl-daemon migrate rollforward {_FILE}",),
     "packaging": ("kcl-daemon packaging systemd", "kcl-daemon packaging kubernetes --write deploy"),
+    "pause": (
+        f"kcl-daemon pause {_FILE} --for 30m --reason 'the sink is down'",
+        f"kcl-daemon pause {_FILE} --shard shardId-000000000003 --reason 'bad records'",
+        f"kcl-daemon pause {_FILE} --list",
+    ),
     "replay": (f"kcl-daemon replay session.jsonl {_CHILD}",),
+    "resume": (f"kcl-daemon resume {_FILE}",),
     "run-child": (
         f"kcl-daemon run-child --records records.jsonl {_CHILD}",
         f"kcl-daemon run-child --records lines.txt --transcript session.jsonl {_CHILD}",
@@ -479,6 +486,9 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
         "kcl_daemon.cli.leases.command:leases",
         "Show which worker reads which shard and why; move, reset and delete leases.",
     ),
+    "limit": LaterCommand(
+        "kcl_daemon.cli.holds:limit", "Limit the records or bytes a second that children get."
+    ),
     "local": LaterCommand(
         "kcl_local.server:local",
         "Run local Kinesis, DynamoDB, STS and CloudWatch endpoints.",
@@ -490,7 +500,11 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
         "kcl_daemon.cli.packaging:packaging",
         "Print or write files for systemd, Kubernetes and others, and the documentation.",
     ),
+    "pause": LaterCommand(
+        "kcl_daemon.cli.holds:pause", "Give no records to children, for a shard, a stream or all."
+    ),
     "replay": LaterCommand("kcl_daemon.cli.run_child:replay", "Replay a recorded session with a processor."),
+    "resume": LaterCommand("kcl_daemon.cli.holds:resume", "End a pause."),
     "run-child": LaterCommand(
         "kcl_daemon.cli.run_child:run_child", "Test a processor with a file of records, without a stream."
     ),

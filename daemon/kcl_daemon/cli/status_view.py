@@ -136,6 +136,7 @@ def _lines(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
         f"{states[DisplayState.NOBODY]} unowned, {states[DisplayState.HANDING_OFF]} in handoff, "
         f"{states[DisplayState.FINISHED]} finished"
     )
+    yield from (hold.text for hold in snapshot.holds)
 
 
 def _shards(status: StatusDocument, known: Sequence[ShardEntry]) -> StatusTable:

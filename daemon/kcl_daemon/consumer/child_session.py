@@ -23,6 +23,7 @@ from kcl_daemon.consumer.connection import (
 )
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.expired import ExpiredRecords
+from kcl_daemon.consumer.gate import Gate
 from kcl_daemon.consumer.poison import PoisonSearch
 from kcl_daemon.consumer.rejects import Rejects
 from kcl_daemon.consumer.set_aside import SetAside
@@ -379,8 +380,8 @@ class ChildRun:
 
     async def _deliver(self, connection: ChildConnection, reader: ShardReader) -> EndOfShard | None:
         """None after a stop request."""
-        while True:
-            await connection.answer_early_requests()
+        gate = Gate(self._parts, self._held, self._stop_signal, connection)
+        while await gate.opens():
             self._progress.waits_for_records()
             item = await self._stop_signal.interruptible(reader.next)
             if connection.silent:
@@ -389,35 +390,44 @@ class ChildRun:
                 raise await connection.exited("idle")
             match item:
                 case DeliveryBatch():
-                    await self._process(connection, item)
+                    await self._process(connection, gate, item)
                 case EndOfShard():
-                    return item
+                    return item if await gate.opens(gives=True) else None
                 case None:
-                    if self._stop_signal.reason is not StopReason.NONE:
-                        return None
+                    pass  # the gate knows whether it was a stop request
+        return None
 
-    async def _process(self, connection: ChildConnection, batch: DeliveryBatch) -> None:
-        given, last = batch, batch.last
+    async def _process(self, connection: ChildConnection, gate: Gate, batch: DeliveryBatch) -> None:
         try:
-            if last is not None:
-                self._held.throughput.record(batch.data_bytes, now_s=self._parts.context.clock.monotonic())
-                if self._expired.may_be_in(batch):
-                    fresh = await self._expired.set_aside(batch, connection)
-                    if fresh is None or fresh.last is None:
-                        return
-                    given, last = fresh, fresh.last
-                if self._poison_search is not None:
-                    await self._poison_search.deliver(given, connection, self._checkpointer)
-                    return
-            elif not self._settings.call_for_empty:
-                return
-            self._progress.works("processRecords", arrived_s=given.arrived_s)
-            self._checkpointer.begin_batch()
-            before_send = None if last is None else partial(self._checkpointer.delivering, last)
-            await connection.deliver(given, before_send=before_send)
-            self._progress.done(last, given.count, given.data_bytes)
+            if batch.last is not None:
+                self._progress.oldest_undone_s = batch.arrived_s
+                await gate.give(batch, partial(self._give, connection, gate))
+            elif self._settings.call_for_empty and await gate.opens():
+                await self._give_batch(connection, batch)
         finally:
             batch.release()
+
+    async def _give(self, connection: ChildConnection, gate: Gate, batch: DeliveryBatch) -> None:
+        self._held.throughput.record(batch.data_bytes, now_s=self._parts.context.clock.monotonic())
+        if self._expired.may_be_in(batch):
+            fresh = await self._expired.set_aside(batch, connection)
+            if fresh is None or fresh.last is None:
+                return
+            batch = fresh
+        if self._poison_search is None:
+            await self._give_batch(connection, batch)
+        else:
+            await self._poison_search.deliver(
+                batch, connection, self._checkpointer, partial(gate.opens, gives=True, within_batch=True)
+            )
+
+    async def _give_batch(self, connection: ChildConnection, batch: DeliveryBatch) -> None:
+        last = batch.last
+        self._progress.works("processRecords", arrived_s=batch.arrived_s)
+        self._checkpointer.begin_batch()
+        before_send = None if last is None else partial(self._checkpointer.delivering, last)
+        await connection.deliver(batch, before_send=before_send)
+        self._progress.done(last, batch.count, batch.data_bytes)
 
     async def _end_shard(self, connection: ChildConnection, end: EndOfShard) -> Finished | Stopped | None:
         """None if a stop came before shardEnded was sent."""

@@ -31,6 +31,7 @@ from kcl_daemon.leases.lease import CheckpointWindow
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.metrics.metric import Operation
 from kcl_daemon.ports import ChildPipes, Clock, Log, Meters, at_level, level_of
+from kcl_daemon.progress.progress import NEVER_S
 from kcl_daemon.retrieval.source import DeliveryBatch
 from kcl_protocol.codec import LogLine, Stray, encode
 from kcl_protocol.conversation import DaemonSide
@@ -110,6 +111,7 @@ class ChildMetrics:
 T = TypeVar("T")
 
 _INBOX_MESSAGES: Final = 16
+MAX_PAUSE_MS: Final = 15 * 60_000
 _EXIT_STATUS_WAIT_S: Final = 1.0
 _LOG_MESSAGE_CHARACTERS: Final = 16 * 1024
 # A log event takes 10 to 50 microseconds.
@@ -122,6 +124,7 @@ class ChildConnection:
 
     `on_early_request` is called for a message between two actions; `answer_early_requests` may then be called.
     `takes_frames`: the child has announced it; None: it has not answered `initialize` yet. It takes lines as well.
+    `paused_until_s`: it has asked for no records before that time (monotonic); whoever delivers waits.
     """
 
     def __init__(
@@ -153,6 +156,8 @@ class ChildConnection:
         self._strays = 0
         self.silent = False
         self.takes_frames: bool | None = None
+        self.paused_until_s = NEVER_S
+        self._odd_pause = False
 
     async def pump(self) -> None:
         """Read the child's stdout until it ends, also between actions: a chatty child must not block."""
@@ -240,9 +245,18 @@ class ChildConnection:
             match await self._next(action.action):
                 case Status() as status:
                     self._received(status)
+                    if status.pause_ms is not None:
+                        self._pause(status.pause_ms)
                     return status
                 case CheckpointRequest() | Reject() as request:
                     await self._serve(request, action.action)
+
+    def _pause(self, pause_ms: int) -> None:
+        used_ms = min(max(pause_ms, 0), MAX_PAUSE_MS)
+        if used_ms != pause_ms and not self._odd_pause:
+            self._odd_pause = True
+            self._log.warning("child_pause_bounded", asked_ms=pause_ms, used_ms=used_ms)
+        self.paused_until_s = self._clock.monotonic() + used_ms / 1000
 
     async def _serve(self, request: CheckpointRequest | Reject, doing: str) -> None:
         if self._flooded:

@@ -13,6 +13,7 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.standby import StandbyChildren
 from kcl_daemon.errors import ChildError
 from kcl_daemon.fleet.context import Broadcast, WorkerContext
+from kcl_daemon.fleet.hold_watch import HoldWatch
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.fleet.streams import StreamTracker
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
@@ -197,4 +198,5 @@ class ConsumerContext:
     degraded: ShardCooldowns
     dead_letters: DeadLetters | None
     on_fatal: Callable[[ChildError], None]
+    holds: HoldWatch
     startup_failures: StartupFailures = field(default_factory=StartupFailures)

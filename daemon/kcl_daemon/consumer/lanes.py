@@ -25,7 +25,9 @@ from kcl_daemon.consumer.child_session import (
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.restart_policy import RestartPolicy
 from kcl_daemon.errors import AwsError, LeaseLost
+from kcl_daemon.fleet.hold_words import share_text, why_text
 from kcl_daemon.fleet.lease_renewer import HeldLease
+from kcl_daemon.leases.holds import NOT_HELD
 from kcl_daemon.leases.lease import HashRange, LeaseKey, ShardId
 from kcl_daemon.ports import ChildLane, Log
 from kcl_daemon.progress.progress import NEVER_S, LeaseProgress, WaitReason
@@ -198,6 +200,7 @@ class ShardLanes:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._store_marks)
                 self._tasks.start_soon(self._dismiss_unneeded)
+                self._tasks.start_soon(self._follow_holds)
                 await self._work()
                 await self._end_lanes()
                 self._tasks.cancel_scope.cancel()
@@ -212,6 +215,11 @@ class ShardLanes:
         """Children that stood by for lanes that get no records."""
         await self._clock.sleep(_STANDBY_KEPT_S)
         self._parts.standby.dismiss(self._held.key)
+
+    async def _follow_holds(self) -> None:
+        while await self._parts.holds.until_changed():
+            if not self._is_stopping and not self._at_end:
+                self._show()
 
     @property
     def _is_stopping(self) -> bool:
@@ -359,8 +367,13 @@ class ShardLanes:
 
     def _show(self) -> None:
         """What the shard waits for, for the watchdog, the page and the commands."""
+        hold = self._parts.holds.of(self._held.lease)
         if self._store_trouble is not None:
             self._progress.waits(WaitReason.DYNAMODB, self._store_trouble)
+        elif hold.pause is not None:
+            self._progress.waits(WaitReason.PAUSED, why_text(hold.pause))
+        elif hold.limits and self._window.size_bytes:
+            self._progress.waits(WaitReason.LIMITED, "; ".join(map(share_text, hold.limits)))
         elif self._at_end or self._window.size_bytes >= self._settings.window_bytes:
             self._progress.waits_for_lane(*self._slowest())
         else:
@@ -514,6 +527,8 @@ class ShardLanes:
 
     def checkpointed(self, lane: _Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None:
         """Raises CheckpointInvalidState for a record of another lane."""
+        if position <= held.lease.checkpoint:
+            return  # where its child began, if that was given no records because of a pause
         try:
             self._window.checkpoint(lane.number, position)
         except NotOfThisLane as wrong:
@@ -578,8 +593,12 @@ class ShardLanes:
     async def _drain(self, most_s: float) -> None:
         """What was read is processed, so that little comes twice; the lanes are at different places."""
         with self._clock.move_on_after(most_s):
-            while self._stop_signal.reason is StopReason.STOP and not self._is_drained:
+            while self._stop_signal.reason is StopReason.STOP and not self._is_drained and not self._is_held:
                 await self._changed.wait()
+
+    @property
+    def _is_held(self) -> bool:
+        return self._parts.holds.of(self._held.lease) is not NOT_HELD
 
     async def _until_lanes_wait(self, most_s: float) -> None:
         """A child that hangs is ended, before the time of those that wait for it is over."""

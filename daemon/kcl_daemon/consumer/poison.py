@@ -7,7 +7,7 @@ set aside are left out.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
@@ -195,9 +195,16 @@ class PoisonSearch:
         self._in_delivery, self._single = None, None
 
     async def deliver(
-        self, batch: DeliveryBatch, connection: ChildConnection, checkpointer: Checkpointer
+        self,
+        batch: DeliveryBatch,
+        connection: ChildConnection,
+        checkpointer: Checkpointer,
+        may_go_on: Callable[[], Awaitable[bool]],
     ) -> None:
-        """Deliver a batch, in parts while records are suspected. The caller releases the batch."""
+        """Deliver a batch, in parts while records are suspected. The caller releases the batch.
+
+        `may_go_on` is asked between the parts, and may wait; the rest is left out where it says no.
+        """
         if self._state.suspects is None and self._state.set_aside:
             self._state = self._state.checkpointed(self._held.lease.checkpoint)
         assert batch.last is not None, "there is a record"
@@ -210,7 +217,7 @@ class PoisonSearch:
         records = payload.records
         positions = [record.position for record in records]
         begin = 0
-        while begin < len(records) and self._stop_signal.reason is StopReason.NONE:
+        while begin < len(records) and (not begin or await may_go_on()):
             step = self._state.next(positions[begin:])
             end = begin + step.skip + step.take
             if step.take:

@@ -45,6 +45,7 @@ FROM_SNAPSHOT: Final = families(
     gauge shard_idle_seconds{shard_id,stream}: Time since a shard's last progress: a finished batch, a checkpoint, or an answer with no new records.
     gauge shard_waits_seconds{shard_id,stream,cause}: How long a shard has waited for its current cause.
     gauge shard_stalled{shard_id,stream}: Whether a shard makes no progress for longer than allowed, whatever the cause: 1 or 0.
+    gauge shard_paused{shard_id,stream}: Whether a shard is given no records because of a pause, of an operator or of its child: 1 or 0.
     gauge shard_read_behind_seconds{shard_id,stream}: How far the last answer of Kinesis for a shard was behind the tip, whether or not its records are done.
     gauge shard_failures{shard_id,stream}: Children of a shard that failed in a row without progress; from 2 the shard is failing.
     counter child_restarts{shard_id,stream}: Restarts of a shard's child since its lease was taken.
@@ -125,6 +126,7 @@ STOPPING: Final = FROM_SNAPSHOT["worker_stopping"]
 SHARD_IDLE: Final = FROM_SNAPSHOT["shard_idle_seconds"]
 SHARD_WAITS: Final = FROM_SNAPSHOT["shard_waits_seconds"]
 SHARD_STALLED: Final = FROM_SNAPSHOT["shard_stalled"]
+SHARD_PAUSED: Final = FROM_SNAPSHOT["shard_paused"]
 SHARD_READ_BEHIND: Final = FROM_SNAPSHOT["shard_read_behind_seconds"]
 SHARD_FAILURES: Final = FROM_SNAPSHOT["shard_failures"]
 SHARD_RESTARTS: Final = FROM_SNAPSHOT["child_restarts"]

@@ -27,9 +27,13 @@ class WaitReason(Enum):
     LEASE = "lease"
     LANE = "lane"
     LETTERS = "dead letters"
+    PAUSED = "paused"
+    LIMITED = "limited"
     NOTHING_NEW = "nothing new"
 
 
+HELD: Final = frozenset({WaitReason.PAUSED, WaitReason.LIMITED})
+"""Somebody wants it to wait."""
 NEVER_S: Final = float("-inf")
 # A shard with constant traffic is always a little behind; a stuck one falls further behind.
 _AT_TIP_MS: Final = 2_000
@@ -224,8 +228,14 @@ class LeaseProgress:
     def waits(self, cause: WaitReason, detail: str = "") -> None:
         if cause is not self.cause:
             now_s, self._moved_s = self._monotonic(), self.progressed_s
+            self._leave(now_s)
             self.cause, self.since_s = cause, now_s
         self.detail = detail
+
+    def _leave(self, now_s: float) -> None:
+        """The time in which it had to wait does not count against a child that fails."""
+        if self.cause in HELD:
+            self.failing_s += now_s - self.since_s
 
     def starts(self) -> None:
         self.next_try_s = None
@@ -271,8 +281,9 @@ class LeaseProgress:
         self.oldest_undone_s = arrived_s
         if self._failures and self._is_healthy:
             self._forget_failures()
-        self._moved_s = self.progressed_s
-        self.busy_since_s = self.since_s = self._monotonic()
+        self._moved_s, now_s = self.progressed_s, self._monotonic()
+        self._leave(now_s)
+        self.busy_since_s = self.since_s = now_s
         self.cause, self.detail, self.doing = WaitReason.CHILD, doing, doing
 
     def done(self, last: ExtendedSequenceNumber | None, records: int, data_bytes: int) -> None:

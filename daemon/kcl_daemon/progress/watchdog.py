@@ -14,7 +14,7 @@ from typing import Final
 
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.progress.progress import NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
+from kcl_daemon.progress.progress import HELD, NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
 
 REPORT_EVERY_S: Final = 600.0
 
@@ -35,6 +35,8 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
     "says, and shardConcurrencyWindowBytes",
     WaitReason.LETTERS: "records that are not processed cannot be stored, and the shard waits until they are: check "
     "permissions, network, free space and size limits of deadLetterDestination; see `dead_letter_not_stored`",
+    WaitReason.PAUSED: "nothing to do, or end the pause with `kcl-daemon resume`",
+    WaitReason.LIMITED: "nothing to do, or end the limit with `kcl-daemon limit off`",
     WaitReason.NOTHING_NEW: "nothing to do",
 }
 
@@ -48,6 +50,8 @@ class ShardState(Enum):
     STARTING = "starting"
     WAITING = "waiting"
     READING = "reading"
+    PAUSED = "paused"
+    """By an operator, or because its child asked for it."""
     CAUGHT_UP = "caught_up"
     FINISHED = "finished"
 
@@ -60,6 +64,7 @@ _STATES: Final[Mapping[WaitReason, ShardState]] = {
     WaitReason.STREAM: ShardState.WAITING,
     WaitReason.LEASE: ShardState.WAITING,
     WaitReason.LETTERS: ShardState.WAITING,
+    WaitReason.PAUSED: ShardState.PAUSED,
     WaitReason.NOTHING_NEW: ShardState.CAUGHT_UP,
 }
 
@@ -139,7 +144,9 @@ def stall_status(
     waits_s, limit_s, stalled_by = now_s - since_s, stall_limit_s(limits, cause), None
     if limit_s is not None and waits_s > limit_s + timeout_s:
         stalled_by = cause
-    elif progress.failures and now_s - progress.failing_s > limits.restart_s + timeout_s:
+    elif (
+        progress.failures and cause not in HELD and now_s - progress.failing_s > limits.restart_s + timeout_s
+    ):
         stalled_by = WaitReason.RESTART
     return StallStatus(cause, detail, waits_s, now_s - progress.progressed_s, stalled_by)
 

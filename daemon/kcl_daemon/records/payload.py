@@ -393,12 +393,12 @@ class _Expanded(Payload):
     @property
     def data_bytes(self) -> int:
         return sum(
-            sum(map(len, run.bodies)) if isinstance(run, UserRecords) else sum(map(_data_bytes, run))
+            sum(map(len, run.bodies)) if isinstance(run, UserRecords) else sum(map(data_bytes_of, run))
             for run in self._runs
         )
 
 
-def _data_bytes(record: AnyRecord) -> int:
+def data_bytes_of(record: AnyRecord) -> int:
     return len(record.body) if isinstance(record, UserRecord) else int((len(record.data) - 2) * _BASE64_BYTES)
 
 

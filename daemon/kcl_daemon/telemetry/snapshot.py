@@ -17,7 +17,9 @@ import anyio
 
 from kcl_daemon import __version__
 from kcl_daemon.errors import AwsError
+from kcl_daemon.fleet.hold_words import hold_text
 from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import CPU, WorkerRow
 from kcl_daemon.ports import Clock, Log
@@ -236,6 +238,22 @@ class MoveView:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldView:
+    """A pause, or a limit (`per_second` over all its shards); `text` has it all in words."""
+
+    text: str
+    is_pause: bool
+    stream_id: str | None
+    lease_key: str | None
+    by: str
+    reason: str
+    since_ms: int
+    until_ms: int | None
+    unit: str | None
+    per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A worker at one moment.
 
@@ -249,6 +267,7 @@ class Snapshot:
         spark: None: no engine, or it is silent.
         place: stream, region and account; empty from an older daemon.
         at_ms: epoch milliseconds; 0 from an older daemon.
+        holds: pauses and limits in force, of the whole application.
     """
 
     application: str
@@ -270,6 +289,7 @@ class Snapshot:
     spark: SparkView | None = None
     place: str = ""
     at_ms: int = 0
+    holds: tuple[HoldView, ...] = ()
 
 
 class SnapshotSource(Protocol):
@@ -414,6 +434,7 @@ class Snapshots:
             spark=self._spark(),
             place=self._place(),
             at_ms=self._clock.wall_ms(),
+            holds=tuple(map(_hold_view, worker.consumers.holds.holds)),
         )
 
     async def asked(self) -> Snapshot:
@@ -568,6 +589,21 @@ class Snapshots:
             restarts=progress.children - 1,
             stderr=self._tails.shown(child.pid, child.stderr_tail),
         )
+
+
+def _hold_view(hold: Hold) -> HoldView:
+    return HoldView(
+        _shown(hold_text(hold)),
+        hold.is_pause,
+        hold.stream,
+        hold.lease_key,
+        hold.by,
+        _shown(hold.reason),
+        hold.since_ms,
+        hold.until_ms,
+        None if hold.unit is None else hold.unit.value,
+        hold.amount,
+    )
 
 
 def _name(watched: ActiveLease) -> str:
