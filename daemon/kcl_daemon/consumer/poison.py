@@ -177,17 +177,20 @@ class PoisonSearch:
         self._single: Payload | None = None
 
     def begin(self) -> None:
-        self._done = self._held.lease.checkpoint
-        self._furthest_before = self._furthest = max(self._furthest, self._done)
-        self._state = self._state.checkpointed(self._done)
+        self._furthest_before = self._furthest = max(self._furthest, self._held.lease.checkpoint)
         self._in_delivery, self._single = None, None
+
+    def begins_at(self, position: Position) -> None:
+        """What was set aside after it is not delivered again, also where the lease is further."""
+        self._done = position
+        self._state = self._state.checkpointed(position)
 
     async def deliver(
         self, batch: DeliveryBatch, connection: ChildConnection, checkpointer: Checkpointer
     ) -> None:
         """Deliver a batch, in parts while records are suspected. The caller releases the batch."""
         if self._state.suspects is None and self._state.set_aside:
-            self._state = self._state.checkpointed(self._held.lease.checkpoint)
+            self._state = self._state.checkpointed(min(self._done, self._held.lease.checkpoint))
         assert batch.last is not None, "there is a record"
         if self._state.is_clear:
             delivery = Delivery(self._done, batch.last, batch.count)
