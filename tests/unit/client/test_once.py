@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from kcl_client import Batch, Record, RecordProcessor, ShardStart
+from kcl_client import Batch, Record, ShardStart
 from kcl_client.once import (
     Conflict,
     Cursor,
@@ -56,8 +56,13 @@ class Kept:
     ) -> None:
         self.store, self.work, self.read = store, work, read
 
+    def close(self) -> None:
+        if isinstance(self.store, SqliteStore | PostgresStore):
+            self.store.close()
+
     def reader(self, token: int) -> Once[Any]:
-        return Once(self.store, Reader("app", "", SHARD, token), lambda _seconds: None)
+        reader = Reader(self.store.application, "", SHARD, token)
+        return Once(self.store, reader, lambda _seconds: None)
 
 
 def into_sql(mark: str) -> Callable[[Sequence[Record], Cursor], object]:
@@ -81,17 +86,25 @@ def database() -> Iterator[str]:
 @pytest.fixture(params=["sqlite", "dynamodb", "postgresql"])
 def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fresh]:
     """Makes the store of one process after another, over the same data."""
-    match request.param:
-        case "sqlite":
-            yield lambda: in_sqlite(tmp_path / "bank.db")
-        case "dynamodb":
-            os.environ.setdefault("AWS_DEFAULT_REGION", "eu-west-1")
-            with mock_aws():
-                make_tables()
-                yield in_dynamodb
-        case _:
-            conninfo = request.getfixturevalue("database")
-            yield lambda: in_postgres(conninfo, request.node.name)
+    made: list[Kept] = []
+
+    def make() -> Kept:
+        match request.param:
+            case "sqlite":
+                kept = in_sqlite(tmp_path / "bank.db")
+            case "dynamodb":
+                kept = in_dynamodb()
+            case _:
+                kept = in_postgres(request.getfixturevalue("database"), request.node.name)
+        made.append(kept)
+        return kept
+
+    with mock_aws() if request.param == "dynamodb" else nullcontext():
+        if request.param == "dynamodb":
+            make_tables()
+        yield make
+    for kept in made:
+        kept.close()
 
 
 def in_sqlite(path: Path) -> Kept:
@@ -126,9 +139,7 @@ def in_postgres(conninfo: str, test: str) -> Kept:
 
 
 def make_tables() -> None:
-    client = boto3.client(
-        "dynamodb", region_name="eu-west-1", aws_access_key_id="x", aws_secret_access_key="x"
-    )
+    client = dynamodb()
     for name in ("positions", "output"):
         client.create_table(
             TableName=name,
@@ -138,12 +149,11 @@ def make_tables() -> None:
         )
 
 
-def in_dynamodb() -> Kept:
-    def client() -> Any:
-        return boto3.client(
-            "dynamodb", region_name="eu-west-1", aws_access_key_id="x", aws_secret_access_key="x"
-        )
+def dynamodb() -> Any:
+    return boto3.client("dynamodb", region_name="eu-west-1", aws_access_key_id="x", aws_secret_access_key="x")
 
+
+def in_dynamodb() -> Kept:
     def work(given: Sequence[Record], entries: list[dict[str, Any]]) -> None:
         entries += [
             {"Put": {"TableName": "output", "Item": {"id": {"S": record.sequence_number}}}}
@@ -151,9 +161,9 @@ def in_dynamodb() -> Kept:
         ]
 
     def read() -> list[str]:
-        return sorted(item["id"]["S"] for item in client().scan(TableName="output")["Items"])
+        return sorted(item["id"]["S"] for item in dynamodb().scan(TableName="output")["Items"])
 
-    return Kept(DynamoDbStore("positions", application="app", client=client), work, read)
+    return Kept(DynamoDbStore("positions", application="app", client=dynamodb), work, read)
 
 
 def test_a_store_keeps_output_and_position_for_the_next_reader(fresh: Fresh) -> None:
@@ -280,7 +290,6 @@ def test_a_conflict_is_tried_again_and_again_but_not_for_ever() -> None:
 
 
 def test_two_entries_of_one_item_are_two_transactions() -> None:
-    os.environ.setdefault("AWS_DEFAULT_REGION", "eu-west-1")
     with mock_aws():
         make_tables()
         kept = in_dynamodb()
@@ -298,7 +307,7 @@ def test_two_entries_of_one_item_are_two_transactions() -> None:
         reader = kept.reader(1)
         reader.begin()
         reader.process(records(101, 102, 103), count)
-        client = boto3.client("dynamodb", region_name="eu-west-1")
+        client = dynamodb()
         assert client.get_item(TableName="output", Key={"id": {"S": "sum"}})["Item"]["records"] == {"N": "3"}
 
 
@@ -308,19 +317,25 @@ class Numbers(OnceProcessor[Cursor]):
         transaction.executemany("INSERT INTO output VALUES (?)", [(each.sequence_number,) for each in batch])
 
 
-def started(path: Path, extra: Mapping[str, Scalar], processor: RecordProcessor | None = None) -> object:
-    start = ShardStart(SHARD, TRIM_HORIZON, extra)
-    return (processor or Numbers(SqliteStore(path, application="app"))).initialize(start)
+def started(
+    path: Path,
+    extra: Mapping[str, Scalar],
+    kind: type[Numbers] = Numbers,
+    start: ExtendedSequenceNumber = TRIM_HORIZON,
+) -> object:
+    with closing(SqliteStore(path, application="app")) as store:
+        return kind(store).initialize(ShardStart(SHARD, start, extra))
 
 
 def driven(path: Path, token: int, *numbers: int, ending: Ending = Ending.SHUTDOWN) -> Report:
-    return drive(
-        Numbers(SqliteStore(path, application="app")),
-        [make_record("x", sequence_number=str(number)) for number in numbers],
-        batch_size=2,
-        ending=ending,
-        fencing_token=token,
-    )
+    with closing(SqliteStore(path, application="app")) as store:
+        return drive(
+            Numbers(store),
+            [make_record("x", sequence_number=str(number)) for number in numbers],
+            batch_size=2,
+            ending=ending,
+            fencing_token=token,
+        )
 
 
 def test_the_processor_begins_where_its_store_is_and_checkpoints(tmp_path: Path) -> None:
@@ -358,7 +373,6 @@ class Unfenced(Numbers):
 def test_unfenced_it_names_no_position_and_refuses_a_checkpoint_beyond_its_own(tmp_path: Path) -> None:
     path = tmp_path / "bank.db"
     driven(path, 0, 101, 102)
-    processor = Unfenced(SqliteStore(path, application="app"))
-    assert started(path, {}, processor) is None
+    assert started(path, {}, Unfenced) is None
     with pytest.raises(RuntimeError, match="beyond the stored position 102"):
-        processor.initialize(ShardStart(SHARD, at(103), {}))
+        started(path, {}, Unfenced, at(103))

@@ -63,6 +63,11 @@ class _SqlStore:
             raise refusal(reader, None, stored)
         return stored.position
 
+    def close(self) -> None:
+        """The end of the process does it, too."""
+        if self._connection is not None:
+            self._connection.close()
+
     def commit(
         self,
         reader: Reader,
