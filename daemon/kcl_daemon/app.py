@@ -187,6 +187,7 @@ class Application:
             timings=timings(lease_settings_of(settings), settings.balance),
             log=log,
             meters=adapters.meters,
+            service_clock=adapters.kinesis_clock,
         )
         self._incarnation = Incarnation(adapters.clock.wall_ms(), adapters.randomness.token())
         self._application_tables = ApplicationTables(

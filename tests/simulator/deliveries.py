@@ -16,6 +16,7 @@ from kcl_daemon.ports import ChildLane
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.simulator.faults import RowWrite
 from tests.simulator.habits import is_poison
 from tests.simulator.lane_rules import LaneRules
 from tests.simulator.loop import now
@@ -36,6 +37,10 @@ class LeaseRows(Protocol):
         """Of a shard's row; None: there is no row."""
         ...
 
+    def claimed_with(self, shard_id: str, token: object) -> RowWrite | None:
+        """The write that made this the fencing token of a shard; None: there was none."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Incarnation:
@@ -53,6 +58,8 @@ class Incarnation:
         lanes: how many they are.
         places: of the records that it was given and has not checkpointed; only where there are lanes.
         is_gone: its process has ended.
+        token: the fencing token that it was given; None: none, as by Java.
+        process_s: when the process of its worker began.
     """
 
     number: int
@@ -66,6 +73,8 @@ class Incarnation:
     lanes: int = 1
     places: list[int] = field(default_factory=list[int])
     is_gone: bool = False
+    token: int | None = None
+    process_s: float = 0.0
     asked: list[ExtendedSequenceNumber] = field(default_factory=list[ExtendedSequenceNumber])
 
     def __str__(self) -> str:
@@ -140,6 +149,10 @@ class Deliveries:
     def initialized(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It was told where it starts: never behind a record that nobody has finished with."""
         child.reported = position
+        claim = self._rows.claimed_with(child.shard_id, child.token)
+        is_own = claim is not None and claim.worker_id == child.worker_id and claim.at_s >= child.process_s
+        if child.token is not None and not is_own:
+            report("foreign_token", f"{child} was given the token {child.token}, which is of {claim}")
         self._trace.note(child.worker_id, "child_initialized", f"{child.shard_id} at {position}")
         stored = self._rows.checkpoint_of(child.shard_id)
         shard = self._truth.shards[child.shard_id]

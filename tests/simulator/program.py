@@ -142,9 +142,14 @@ class Program:
         """Tell the checkers."""
         child = self._identity
         match message:
-            case Initialize(shard_id, number, sub_number, stream_name):
+            case Initialize(shard_id, number, sub_number, stream_name, extra=extra):
                 if not _is_for(child.shard_id, shard_id, stream_name):
                     report("wrong_shard", f"{child} was told that it is for {shard_id} of {stream_name}")
+                token = extra.get("fencingToken")
+                if not isinstance(token, int):
+                    report("no_token", f"{child} was given the token {token!r}")
+                else:
+                    child.token = token
                 position = ExtendedSequenceNumber(number or TRIM_HORIZON.sequence_number, sub_number or 0)
                 self._deliveries.initialized(child, position)
             case ProcessRecords(records, _):

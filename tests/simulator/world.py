@@ -122,6 +122,7 @@ class World:
         self.rules = LeaseTableRules(
             settings.lease_table, self.truth, lease_s=lease_s, may_steal=plan.comes_from_2x
         )
+        self.rules.clocks_apart_s = 2 * (plan.skew_s + plan.drift * plan.ends_at_s) + 1.0
         self.leader = LeaderRules(settings.coordinator_table, settings.lease_table, drift=plan.drift)
         self.moves = TableMoveRules(
             self.tables, bakes_s=(plan.tables.deploy_bake_s, plan.tables.complete_bake_s)

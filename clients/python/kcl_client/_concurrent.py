@@ -180,7 +180,7 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
     def _may_ask(self) -> bool:
         return super()._may_ask() or self._side.state is State.IDLE
 
-    def _steps(self, action: Action) -> Coroutine[object, object, None]:
+    def _steps(self, action: Action) -> Coroutine[object, object, object]:
         return self._take(action) if isinstance(action, messages.ProcessRecords) else self._finish(action)
 
     async def _take(self, batch: messages.ProcessRecords) -> None:

@@ -66,7 +66,7 @@ class PlainRuntime:
         self._read = read
         self._sleep = sleep
 
-    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> object:
         result = method(*args, **kwargs)
         if isinstance(result, Awaitable):
             close = getattr(result, "close", None)
@@ -75,6 +75,7 @@ class PlainRuntime:
             raise TypeError(
                 f"{name_of(method)} must not be `async def`; for that derive from AsyncRecordProcessor"
             )
+        return result
 
     async def read(self) -> bytes:
         return self._read()
@@ -348,8 +349,13 @@ class RecordProcessor(ABC):
 
     checkpoint_at_shard_end: ClassVar[bool] = True
 
-    def initialize(self, start: ShardStart) -> None:  # noqa: B027 - optional to override
-        """Called once, before anything else. No checkpoint is possible here."""
+    def initialize(self, start: ShardStart) -> Position | None:  # noqa: ARG002 - optional to override
+        """Called once, before anything else. No checkpoint is possible here.
+
+        A program that stores its position with its output returns it: all up to there is done, reading begins after it, and
+        the checkpoint follows. None: the lease's checkpoint holds. Only kcl-daemon understands a position.
+        """
+        return None
 
     @abstractmethod
     def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
@@ -382,8 +388,9 @@ class AsyncRecordProcessor:
 
     checkpoint_at_shard_end: ClassVar[bool] = True
 
-    async def initialize(self, start: ShardStart) -> None:
+    async def initialize(self, start: ShardStart) -> Position | None:  # noqa: ARG002 - optional to override
         """As `RecordProcessor.initialize`."""
+        return None
 
     async def process_records(self, batch: Batch, checkpointer: AsyncCheckpointer) -> None:
         """As `RecordProcessor.process_records`."""

@@ -14,9 +14,11 @@ from kcl_client._processor import (
     CHECKPOINT_ATTEMPTS,
     FIRST_BACKOFF_S,
     Batch,
+    Record,
     ShardStart,
     Store,
     batch_of,
+    request_for,
 )
 from kcl_protocol.codec import decode_daemon_line
 from kcl_protocol.conversation import ChildSide
@@ -84,7 +86,7 @@ class Runtime(Protocol):
         """Allows one checkpoint at a time, and no status while one is pending."""
         ...
 
-    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> object:
         """TypeError if the method is of the wrong kind."""
         ...
 
@@ -137,6 +139,7 @@ class Session(Generic[C]):
         self._daemon_gone = False
         self._lease_gone = False
         self._broken: RemoteProtocolError | None = None
+        self._begins_at: CheckpointRequest | None = None
 
     async def serve(self) -> None:
         """Perform the daemon's actions until it closes the connection; returns then, even during an action.
@@ -210,14 +213,30 @@ class Session(Generic[C]):
             if self._broken is not None:
                 raise self._broken
             if not self._daemon_gone:
-                is_start = isinstance(action, Initialize)
-                self._send(Status(action.action, self._frames if is_start else None))
+                self._send(self._status(action))
 
-    def _steps(self, action: Action) -> Coroutine[object, object, None]:
+    def _status(self, action: Action) -> Status:
+        begins_at = self._begins_at
+        if not isinstance(action, Initialize):
+            return Status(action.action)
+        if begins_at is None:
+            return Status(action.action, self._frames)
+        number, sub_number = begins_at.sequence_number, begins_at.sub_sequence_number
+        return Status(action.action, self._frames, sequence_number=number, sub_sequence_number=sub_number)
+
+    async def _initialize(self, start: ShardStart) -> None:
+        position = await self._runtime.call(self._processor.initialize, start)
+        if position is None:
+            return
+        if not isinstance(position, Record | ExtendedSequenceNumber):
+            raise TypeError(f"initialize returns the position that is done, or None, not {position!r:.80}")
+        self._begins_at = request_for(position)
+
+    def _steps(self, action: Action) -> Coroutine[object, object, object]:
         call, processor = self._runtime.call, self._processor
         match action:
             case Initialize():
-                return call(processor.initialize, _start(action))
+                return self._initialize(_start(action))
             case ProcessRecords():
                 return call(processor.process_records, batch_of(action), self._checkpointer)
             case ShutdownRequested():

@@ -9,7 +9,7 @@ import sys
 from binascii import b2a_base64
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -39,11 +39,16 @@ from kcl_protocol.messages import (
     ProcessRecords,
     Record,
     RecordSchema,
+    Scalar,
     ShardEnded,
     ShutdownRequested,
     Status,
 )
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+
+
+def _position_of(record: Record) -> ExtendedSequenceNumber:
+    return ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)
 
 
 class MemoryDaemon:
@@ -69,8 +74,7 @@ class MemoryDaemon:
             return b""
         action = self._actions.popleft()
         if isinstance(action, ProcessRecords) and action.records:
-            last = action.records[-1]
-            self._delivered = ExtendedSequenceNumber(last.sequence_number, last.sub_sequence_number)
+            self._delivered = _position_of(action.records[-1])
         elif isinstance(action, ShardEnded):
             self._delivered = SHARD_END
         return self._say(action)
@@ -83,8 +87,19 @@ class MemoryDaemon:
             assert isinstance(message, Status | CheckpointRequest), f"not a child's message: {message}"
             self._side.receive(message)
             self.messages.append(message)
+            if isinstance(message, Status) and message.sequence_number is not None:
+                self._begin_after(
+                    ExtendedSequenceNumber(message.sequence_number, message.sub_sequence_number or 0)
+                )
             if isinstance(message, CheckpointRequest):
                 self._answer = self._judge(message)
+
+    def _begin_after(self, position: ExtendedSequenceNumber) -> None:
+        self._stored = self._delivered = position
+        for index, action in enumerate(self._actions):
+            if isinstance(action, ProcessRecords):
+                left = [each for each in action.records if _position_of(each) > position]
+                self._actions[index] = replace(action, records=left)
 
     def _say(self, message: DaemonMessage) -> bytes:
         self.messages.append(message)
@@ -199,6 +214,7 @@ def drive(
     checkpoint_errors: Sequence[CheckpointOutcome] = (),
     concurrency: int | None = None,
     order: Order = "key",
+    fencing_token: int | None = None,
 ) -> Report:
     """Run a processor over records, from `initialize` to the end of the connection.
 
@@ -213,13 +229,16 @@ def drive(
             later ones.
         concurrency: as for `run`.
         order: as for `run`.
+        fencing_token: passed to `initialize`, as kcl-daemon does. A position in its answer leaves out the records up to it.
 
     Raises:
         TypeError, ValueError: as `run`; `batch_size` is not positive.
     """
     check_processor(processor, concurrency)
     options = Concurrency(1 if concurrency is None else concurrency, order)
-    actions = _actions(shard_id, start, list(records), batch_size, ending)
+    extra: dict[str, Scalar] = {} if fencing_token is None else {"fencingToken": fencing_token}
+    begin = Initialize(shard_id, str(start.sequence_number), start.sub_sequence_number, extra=extra)
+    actions = _actions(begin, list(records), batch_size, ending)
     daemon = MemoryDaemon(actions, [_wire_name(outcome) for outcome in checkpoint_errors], start)
     backoffs_s: list[float] = []
     if isinstance(processor, AsyncRecordProcessor):
@@ -270,9 +289,7 @@ async def _outcome(session: Coroutine[object, object, None]) -> tuple[int, BaseE
     return 0, None
 
 
-def _actions(
-    shard_id: str, start: ExtendedSequenceNumber, records: Sequence[Payload], batch_size: int, ending: Ending
-) -> list[Action]:
+def _actions(begin: Initialize, records: Sequence[Payload], batch_size: int, ending: Ending) -> list[Action]:
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1: {batch_size}")
     wire = [
@@ -282,7 +299,7 @@ def _actions(
         for index, record in enumerate(records)
     ]
     return [
-        Initialize(shard_id, str(start.sequence_number), start.sub_sequence_number),
+        begin,
         *(ProcessRecords(wire[first : first + batch_size], 0) for first in range(0, len(wire), batch_size)),
         *ending.messages,
     ]

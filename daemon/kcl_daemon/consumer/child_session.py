@@ -24,6 +24,13 @@ from kcl_daemon.consumer.connection import (
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.expired import ExpiredRecords
 from kcl_daemon.consumer.gate import Gate
+from kcl_daemon.consumer.own_position import (
+    REFUSED_ADVICE,
+    PositionRefused,
+    Reading,
+    is_readable,
+    own_position,
+)
 from kcl_daemon.consumer.poison import PoisonSearch
 from kcl_daemon.consumer.rejects import Rejects
 from kcl_daemon.consumer.set_aside import SetAside
@@ -41,9 +48,10 @@ from kcl_daemon.leases.row import MalformedRowError, creation, lease_from_row
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.ports import Child, ChildLane, Clock, Log, StreamRef
 from kcl_daemon.progress.progress import WaitReason
-from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardReader, ShardSource, StartMemory
+from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardSource, StartMemory
 from kcl_daemon.shards.lineage import ChildShard, awaited_parents, child_leases
-from kcl_protocol.messages import Initialize, ShutdownRequested
+from kcl_protocol.messages import Initialize, Scalar, ShutdownRequested
+from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
 async def end_child(child: Child, *, clock: Clock, grace_s: float, ask: bool, log: Log) -> None:
@@ -113,7 +121,8 @@ async def _try_to_create(
 ) -> frozenset[ShardId]:
     """The parents of a merged shard that have no lease yet; empty if done."""
     for child in child_leases(children, _first_owner(parts), held.lease.stream):
-        lease = replace(child, stream_created_s=held.lease.stream_created_s)
+        fence = None if child.lease_owner is None else child.next_fence(parts.context.service_ms)
+        lease = replace(child, stream_created_s=held.lease.stream_created_s, fence=fence)
         if await parts.table.get(lease.lease_key) is not None:
             continue
         missing = await _missing_parents(parts, held, lease)
@@ -230,6 +239,7 @@ class ChildRun:
         self._expired = ExpiredRecords(
             parts=parts, held=held, checkpointer=self._checkpointer, aside=set_aside, log=log
         )
+        self._reading: Reading
 
     async def run(self) -> ChildRunOutcome:
         """Never raises for failures of the child or AWS.
@@ -273,18 +283,17 @@ class ChildRun:
             on_early_request=self._stop_signal.wake,
             rejects=self._rejects,
         )
-        reader = self._reader(connection)
-        self._progress.reading(reader)
+        self._reading = self._read(connection, self._held.lease.checkpoint, self._memory)
         outcome: ChildRunOutcome = Stopped()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._pump, connection)
-                tasks.start_soon(reader.run)
-                outcome = await self._converse_and_end(child, connection, reader, tasks)
+                tasks.start_soon(self._reading.run)
+                outcome = await self._converse_and_end(child, connection, tasks)
                 tasks.cancel_scope.cancel()
         finally:
             self._progress.reading_ended()
-            reader.close()
+            self._reading.reader.close()
         return outcome
 
     async def _pump(self, connection: ChildConnection) -> None:
@@ -292,13 +301,13 @@ class ChildRun:
         self._stop_signal.wake()
 
     async def _converse_and_end(
-        self, child: Child, connection: ChildConnection, reader: ShardReader, tasks: TaskGroup
+        self, child: Child, connection: ChildConnection, tasks: TaskGroup
     ) -> ChildRunOutcome:
         outcome: ChildRunOutcome = Stopped()
         with anyio.CancelScope() as conversation:
             self._progress.child_started(child, conversation.cancel)
             tasks.start_soon(self._limit, conversation)
-            outcome = await self._converse(connection, reader)
+            outcome = await self._converse(connection, tasks)
         if conversation.cancelled_caught and self._progress.timed_out is not None:
             outcome = self._failed(self._progress.timed_out)
         elif conversation.cancelled_caught:
@@ -324,19 +333,40 @@ class ChildRun:
         )
         return outcome
 
-    def _reader(self, connection: ChildConnection) -> ShardReader:
+    def _read(
+        self, connection: ChildConnection, start: ExtendedSequenceNumber, memory: StartMemory
+    ) -> Reading:
         parts, lease = self._parts, self._held.lease
         source = ShardSource(
             stream=self._stream.ref,
             shard_id=lease.shard_id,
-            checkpoint=lease.checkpoint,
+            checkpoint=start,
             timestamp_s=self._stream.position.timestamp_s,
-            memory=self._memory,
+            memory=memory,
             last_fetch=self._progress.last_fetch,
             stream_is_there=self._stream.watch.is_there,
             takes_frames=lambda: connection.takes_frames,
         )
-        return parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
+        reader = parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
+        self._progress.reading(reader)
+        return Reading(reader)
+
+    async def _begin_at(
+        self, position: ExtendedSequenceNumber | None, connection: ChildConnection, tasks: TaskGroup
+    ) -> None:
+        """Reading begins where the lease says, or where the child does."""
+        held, start = self._held, self._held.lease.checkpoint
+        if position is not None and position != start:
+            parts, stop = self._parts, self._stop_signal
+            if await is_readable(position, parts=parts, held=held, stop_signal=stop):
+                self._log.info("child_begins_by_itself", position=str(position), checkpoint=str(start))
+                await self._reading.end()
+                self._reading = self._read(connection, position, StartMemory())
+                tasks.start_soon(self._reading.run)
+                await self._checkpointer.begins_at(position)
+                start = position
+        if self._poison_search is not None:
+            self._poison_search.begins_at(start)
 
     async def _limit(self, conversation: anyio.CancelScope) -> None:
         await self._stop_signal.until_stop_requested()
@@ -349,20 +379,24 @@ class ChildRun:
 
     def _initialize(self) -> Initialize:
         start, stream_ref, lane = self._held.lease.checkpoint, self._stream_for_child, self._lane
+        extra: dict[str, Scalar] = {} if lane is None else {"lane": lane.number, "lanes": lane.count}
+        if self._held.lease.fence is not None:
+            extra["fencingToken"] = self._held.lease.fence
         return Initialize(
             self._held.lease.shard_id,
             start.sequence_number,
             start.sub_sequence_number,
             stream_name=None if stream_ref is None else stream_ref.name,
             stream_arn=None if stream_ref is None else stream_ref.arn,
-            extra={} if lane is None else {"lane": lane.number, "lanes": lane.count},
+            extra=extra,
         )
 
-    async def _converse(self, connection: ChildConnection, reader: ShardReader) -> ChildRunOutcome:
+    async def _converse(self, connection: ChildConnection, tasks: TaskGroup) -> ChildRunOutcome:
         try:
-            await connection.perform(self._initialize())
+            status = await connection.perform(self._initialize())
             self._parts.startup_failures.started_once()
-            end = await self._deliver(connection, reader)
+            await self._begin_at(own_position(status, has_lanes=self._lane is not None), connection, tasks)
+            end = await self._deliver(connection)
             outcome = None if end is None else await self._end_shard(connection, end)
             if outcome is not None:
                 return outcome
@@ -373,14 +407,16 @@ class ChildRun:
 
     def _failed(self, error: ChildError) -> Finished | Failed:
         """After SHARD_END no new child is needed."""
+        if isinstance(error, PositionRefused):
+            self._log.error("child_position_refused", error=str(error), advice=REFUSED_ADVICE)
         if self._held.lease.is_finished:
             self._log.warning("child_failed", error=str(error), advice="the shard was finished already")
             return Finished()
         return Failed(error, self._checkpointer.advanced, refused=self._checkpointer.refused)
 
-    async def _deliver(self, connection: ChildConnection, reader: ShardReader) -> EndOfShard | None:
+    async def _deliver(self, connection: ChildConnection) -> EndOfShard | None:
         """None after a stop request."""
-        gate = Gate(self._parts, self._held, self._stop_signal, connection)
+        gate, reader = Gate(self._parts, self._held, self._stop_signal, connection), self._reading.reader
         while await gate.opens():
             self._progress.waits_for_records()
             item = await self._stop_signal.interruptible(reader.next)

@@ -167,7 +167,7 @@ class ChildConnection:
         self.silent = True
         self._arrived.set()
 
-    async def perform(self, action: Action, *, before_send: Callable[[], None] | None = None) -> None:
+    async def perform(self, action: Action, *, before_send: Callable[[], None] | None = None) -> Status:
         """Send an action and wait for its status.
 
         `before_send` is called just before the line is written, after earlier requests were answered. If it
@@ -185,6 +185,7 @@ class ChildConnection:
         if isinstance(action, Initialize):
             self._note_frames(status.frames)
         self._metrics.performed(action)
+        return status
 
     async def deliver(self, batch: DeliveryBatch, *, before_send: Callable[[], None] | None = None) -> None:
         """As `perform`, for records. The batch is released as soon as its line is written, if nothing may be rejected."""
@@ -392,12 +393,19 @@ class Checkpointer:
         self._log = log
         self._rejects = rejects
         self.largest = held.lease.checkpoint
+        self._began: ExtendedSequenceNumber | None = None
         self._shard_ended = False
         self.advanced = False
         self.refused = False
 
     def begin_batch(self) -> None:
         self.refused = False
+
+    async def begins_at(self, position: ExtendedSequenceNumber) -> None:
+        """The child has stored all up to there by itself: the lease follows, or stays where it is ahead."""
+        self._began = self.largest = position
+        if position > self._held.lease.checkpoint:
+            await self.answer(CheckpointRequest(position.sequence_number, position.sub_sequence_number))
 
     def delivering(self, last: ExtendedSequenceNumber) -> None:
         self.largest = last
@@ -425,7 +433,7 @@ class Checkpointer:
     async def _store(self, request: CheckpointRequest) -> None:
         if self._held.lost is not None:
             raise CheckpointShutdown(self._held.lost)
-        window = CheckpointWindow(self._held.lease.checkpoint, self.largest, self._shard_ended)
+        window = CheckpointWindow(self._held.lease.checkpoint, self.largest, self._shard_ended, self._began)
         position = window.position(request.sequence_number, request.sub_sequence_number)
         held_back = self._rejects.held_back
         if held_back is not None and held_back <= position:

@@ -14,7 +14,7 @@ from typing import Final
 
 from kcl_daemon.config.children import PoisonRecordPolicy
 from kcl_daemon.consumer.connection import Checkpointer, ChildConnection
-from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
+from kcl_daemon.consumer.context import ConsumerContext, StopSignal
 from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.errors import AwsError, ChildError, ChildExited, LeaseLost
 from kcl_daemon.fleet.lease_renewer import HeldLease
@@ -189,10 +189,13 @@ class PoisonSearch:
         """The records of `_in_delivery`, where they may be needed."""
 
     def begin(self) -> None:
-        self._done = self._held.lease.checkpoint
-        self._furthest_before = self._furthest = max(self._furthest, self._done)
-        self._state = self._state.checkpointed(self._done)
+        self._furthest_before = self._furthest = max(self._furthest, self._held.lease.checkpoint)
         self._in_delivery, self._single = None, None
+
+    def begins_at(self, position: Position) -> None:
+        """What was set aside after it is not delivered again, also where the lease is further."""
+        self._done = position
+        self._state = self._state.checkpointed(position)
 
     async def deliver(
         self,
@@ -206,7 +209,7 @@ class PoisonSearch:
         `may_go_on` is asked between the parts, and may wait; the rest is left out where it says no.
         """
         if self._state.suspects is None and self._state.set_aside:
-            self._state = self._state.checkpointed(self._held.lease.checkpoint)
+            self._state = self._state.checkpointed(min(self._done, self._held.lease.checkpoint))
         assert batch.last is not None, "there is a record"
         if self._state.is_clear:
             delivery = Delivery(self._done, batch.last, batch.count)

@@ -170,7 +170,8 @@ class LeaseRenewer:
             AwsError: the renewal failed; nothing is held.
         """
         began_s = self._clock.monotonic()
-        written = await self._call(lease_row.renewal(lease, None))
+        claim = lease_row.claimed(lease_row.renewal(lease, None), lease, self._context.service_ms)
+        written = await self._call(claim)
         if not written.applied or written.row is None:
             return None
         renewed = lease_row.lease_from_row(written.row)

@@ -197,11 +197,15 @@ class Predecessors:
 
     def _write_for(self, lease: Lease) -> RowUpdate:
         if lease.checkpoint_owner is not None and lease.lease_owner is not None:
-            return lease_row.assignment(lease, lease.lease_owner, only_if_untouched=True)
+            return self._assignment(lease, lease.lease_owner)
         if self._room_left <= 0:
             return lease_row.release(lease)
         self._room_left -= 1
-        return lease_row.assignment(lease, self._me, only_if_untouched=True)
+        return self._assignment(lease, self._me)
+
+    def _assignment(self, lease: Lease, to: WorkerId) -> RowUpdate:
+        update = lease_row.assignment(lease, to, only_if_untouched=True)
+        return lease_row.claimed(update, lease, self._context.service_ms) if to == self._me else update
 
     async def _update(self, update: RowUpdate) -> WriteResult:
         return await self._context.call(self._tables.leases.update(update), "UpdateItem")

@@ -7,7 +7,7 @@ Python values stand for DynamoDB types: str = S, int and Decimal = N, bytes = B,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
 from typing import Final, TypeAlias, cast
@@ -107,6 +107,7 @@ _DEGRADED: Final = "daemonDegraded"
 _STREAM_CREATED: Final = "daemonStreamCreated"
 _LANES: Final = "daemonLanes"
 _STANDBY: Final = "daemonStandby"
+_FENCE: Final = "daemonFence"
 
 _SIX_PLACES: Final = Decimal("0.000001")
 _NO_SHARDS: Final = frozenset[ShardId]()
@@ -150,6 +151,7 @@ def lease_from_row(row: Row) -> Lease:
         stream_created_s=created if isinstance(created := row.get(_STREAM_CREATED), int) else None,
         lanes=_lanes_from(row.get(_LANES), position) if _LANES in row else (),
         standby=standby if isinstance(standby := row.get(_STANDBY), str) else None,
+        fence=fence if isinstance(fence := row.get(_FENCE), int) else None,
     )
 
 
@@ -179,6 +181,8 @@ def new_lease_row(lease: Lease) -> Row:
     row.update(_hash_range(lease.hash_range))
     if lease.stream_created_s is not None:
         row[_STREAM_CREATED] = lease.stream_created_s
+    if lease.fence is not None:
+        row[_FENCE] = lease.fence
     return row
 
 
@@ -197,6 +201,16 @@ def renewal(
     }
     handoff: tuple[Condition, ...] = () if lease.checkpoint_owner else (Absent(_CHECKPOINT_OWNER),)
     return RowUpdate(lease.lease_key, put=put, require=(_counter_is(lease), *handoff))
+
+
+def claimed(update: RowUpdate, lease: Lease, now_ms: int) -> RowUpdate:
+    """The write by which its writer becomes the reader, with a fencing token above all earlier ones.
+
+    It requires the token as read, if not the counter.
+    """
+    as_read = Absent(_FENCE) if lease.fence is None else Equals(_FENCE, lease.fence)
+    require = update.require if _counter_is(lease) in update.require else (*update.require, as_read)
+    return replace(update, put={**update.put, _FENCE: lease.next_fence(now_ms)}, require=require)
 
 
 def checkpoint(
