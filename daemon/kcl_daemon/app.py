@@ -24,6 +24,7 @@ from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, clean_own_leases
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.reporter import Reporter
+from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
 from kcl_daemon.fleet.streams import (
@@ -226,6 +227,7 @@ class Application:
             clean_own_leases=self._clean_own_leases,
             election_may_change=self._settings.leases.client_version_config is not ClientVersionConfig.V3X,
             buffered_bytes=lambda: self._readers.reserved_bytes,
+            run_end=self._run_end,
         )
 
     @cached_property
@@ -277,6 +279,7 @@ class Application:
             degraded=ShardCooldowns(context.clock, settings.failures.degraded_ms / 1000),
             dead_letters=adapters.dead_letters,
             on_fatal=lambda error: self.worker.fail(error),
+            run_end=self._run_end,
         )
 
     @cached_property
@@ -290,6 +293,22 @@ class Application:
             lanes_of=self._settings.concurrency.lanes_of,
             is_read=lambda key: self.worker.is_read(key),
             on_ready=lambda key: self._discovery.standby_ready(key),
+        )
+
+    @cached_property
+    def _run_end(self) -> RunEnd | None:
+        settings, adapters = self._settings, self._adapters
+        if settings.run_until is None:
+            return None
+        return RunEnd(
+            self._context,
+            until_ms=settings.run_until.time_ms,
+            clock=adapters.kinesis_clock or adapters.clock,
+            leases=self._tables.leases,
+            workers=self._routes.reports,
+            streams=self._streams,
+            held=lambda: self._renewer.held,
+            only=settings.only_shards,
         )
 
     def _wake_assignment(self) -> None:
@@ -461,6 +480,7 @@ class Application:
             java_leader=lambda: elector.java_leader,
             incarnation=self._incarnation,
             on_other=self._duplicate_detector.is_seen,
+            run_until_ms=lambda: None if self._run_end is None else self._run_end.until_ms,
         )
 
     @cached_property

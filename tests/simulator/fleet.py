@@ -18,6 +18,7 @@ from kcl_daemon.app import Adapters, build
 from kcl_daemon.cli.common import leaves
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, LaneCounts
+from kcl_daemon.config.kinds import RunUntil
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.streams import ListedStream, StreamsSettings
 from kcl_daemon.errors import Throttled, Unavailable, WorkerIdTaken
@@ -82,7 +83,9 @@ class SimWorker:
         start_again: Callable[[], object],
         machine: Machine,
         has_standby: bool,
+        ends_itself: bool = False,
     ) -> None:
+        self._ends_itself = ends_itself
         self.machine = machine
         self._may_give_up = may_give_up
         self._start_again = start_again
@@ -153,7 +156,7 @@ class SimWorker:
         current_loop().after(_RESTART_S, self._start_again)
 
     def _ended(self) -> None:
-        if self.stop_asked_at_s is None:
+        if self.stop_asked_at_s is None and not self._ends_itself:
             report("worker_ended", f"{self.worker_id} ended without being asked to")
         left = [str(child.identity) for child in self.children.running]
         if left:
@@ -194,6 +197,7 @@ class Fleet:
         self.cloudwatch: CloudWatch | None = None
         self.client_version_config = plan.leases.client_version_config
         self.migrate_all = plan.tables.migrate_all
+        self.run_until: RunUntil | None = None
 
     @property
     def living(self) -> list[SimWorker]:
@@ -253,7 +257,12 @@ class Fleet:
         )
         leases = self._leases_of(number)
         tables = replace(self._plan.tables, migrate_all=self.migrate_all and apart is None)
-        settings = replace(worker_settings(life.worker_id, self._plan), leases=leases, tables=tables)
+        settings = replace(
+            worker_settings(life.worker_id, self._plan),
+            leases=leases,
+            tables=tables,
+            run_until=self.run_until,
+        )
 
         def make() -> MeteredWorker:
             if kind is Kind.OURS:
@@ -273,6 +282,7 @@ class Fleet:
             start_again=lambda: self.start(name, apart, kind=kind, machine=machine),
             machine=machine,
             has_standby=kind is Kind.OURS and leases.standby_ms > 0,
+            ends_itself=self.run_until is not None,
         )
         self.workers.append(worker)
         self._trace.note(life.worker_id, "process_started")

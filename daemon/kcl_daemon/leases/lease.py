@@ -84,6 +84,7 @@ class Lease:
         stream_created_s: epoch seconds; None if not recorded, as on rows of Java programs.
         lanes: how far each of several children of the shard is done, at `checkpoint` or beyond; empty: not recorded.
         standby: whether the next owner of a handoff starts its child first: `asked WORKER`, then `ready WORKER`.
+        reached_ms: a bounded run (`runUntil`) has read everything up to this time, epoch milliseconds; None: none has.
     """
 
     lease_key: LeaseKey
@@ -103,6 +104,7 @@ class Lease:
     stream_created_s: int | None = None
     lanes: tuple[ExtendedSequenceNumber, ...] = ()
     standby: str | None = None
+    reached_ms: int | None = None
 
     @property
     def shard_id(self) -> ShardId:
@@ -127,6 +129,10 @@ class Lease:
     @property
     def is_finished(self) -> bool:
         return self.checkpoint.is_shard_end
+
+    def is_at(self, until_ms: int) -> bool:
+        """Whether a run that ends with the records before this time has nothing left to read."""
+        return self.is_finished or (self.reached_ms is not None and self.reached_ms >= until_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class WaitReason(Enum):
     STREAM = "stream"
     LEASE = "lease"
     LANE = "lane"
+    RUN_END = "end of run"
     NOTHING_NEW = "nothing new"
 
 

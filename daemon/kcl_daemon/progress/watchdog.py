@@ -33,6 +33,7 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
     WaitReason.LEASE: "a lease handoff makes no progress: check the former child and the lease table",
     WaitReason.LANE: "the other lanes cannot go on before this one: its child is slow, fails, or does not checkpoint; see what it "
     "says, and shardConcurrencyWindowBytes",
+    WaitReason.RUN_END: "nothing to do: it is read up to runUntil, and waits for the other shards",
     WaitReason.NOTHING_NEW: "nothing to do",
 }
 
@@ -57,6 +58,7 @@ _STATES: Final[Mapping[WaitReason, ShardState]] = {
     WaitReason.PARENT: ShardState.WAITING,
     WaitReason.STREAM: ShardState.WAITING,
     WaitReason.LEASE: ShardState.WAITING,
+    WaitReason.RUN_END: ShardState.CAUGHT_UP,
     WaitReason.NOTHING_NEW: ShardState.CAUGHT_UP,
 }
 
