@@ -30,7 +30,7 @@ from kcl_daemon.shards.lineage import InitialPosition
 from kcl_daemon.worker import Worker
 from tests.simulator.chance import Chance
 from tests.simulator.children import SimChildren
-from tests.simulator.clock import SimClock, drawn_clock
+from tests.simulator.clock import EPOCH_S, SimClock, drawn_clock
 from tests.simulator.dead_letters import SimDeadLetters
 from tests.simulator.deliveries import Deliveries
 from tests.simulator.fan_out import FaultyFanOut
@@ -110,6 +110,13 @@ class SimWorker:
         """Of a worker of ours that runs; None: there is none."""
         ours = self._worker
         return ours.watchdog if isinstance(ours, Worker) and ours.started.is_set() else None
+
+    @property
+    def run_until_s(self) -> float | None:
+        """Where the run of a worker of ours ends, virtual seconds; None: nowhere, or it is not known yet."""
+        run_end = self._worker.run_end if isinstance(self._worker, Worker) else None
+        until_ms = None if run_end is None else run_end.until_ms
+        return None if until_ms is None else until_ms / 1000 - EPOCH_S
 
     @property
     def is_living(self) -> bool:
