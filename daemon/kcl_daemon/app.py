@@ -452,6 +452,7 @@ class Application:
             mine=self._incarnation,
             predecessors=self._predecessors,
             on_newer_worker=lambda error: self.worker.fail(error),
+            refuses=self._settings.sole_worker,
         )
 
     @cached_property

@@ -340,7 +340,11 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "migrate rollback": (f"kcl-daemon migrate rollback {_FILE}",),
     "migrate rollforward": (f"kcl-daemon migrate rollforward {_FILE}",),
     "packaging": ("kcl-daemon packaging systemd", "kcl-daemon packaging kubernetes --write deploy"),
-    "replay": (f"kcl-daemon replay session.jsonl {_CHILD}",),
+    "replay": (
+        f"kcl-daemon replay {_FILE} --from 2026-11-20T12:00:00Z --to 2026-11-20T13:00:00Z {_CHILD}",
+        f"kcl-daemon replay {_FILE} --from -2h --to -1h --limit 500/s",
+    ),
+    "replay-transcript": (f"kcl-daemon replay-transcript session.jsonl {_CHILD}",),
     "run-child": (
         f"kcl-daemon run-child --records records.jsonl {_CHILD}",
         f"kcl-daemon run-child --records lines.txt --transcript session.jsonl {_CHILD}",
@@ -490,7 +494,12 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
         "kcl_daemon.cli.packaging:packaging",
         "Print or write files for systemd, Kubernetes and others, and the documentation.",
     ),
-    "replay": LaterCommand("kcl_daemon.cli.run_child:replay", "Replay a recorded session with a processor."),
+    "replay": LaterCommand(
+        "kcl_daemon.cli.replay:replay", "Read a time range once more, beside the live application."
+    ),
+    "replay-transcript": LaterCommand(
+        "kcl_daemon.cli.run_child:replay_transcript", "Replay a recorded session with a processor."
+    ),
     "run-child": LaterCommand(
         "kcl_daemon.cli.run_child:run_child", "Test a processor with a file of records, without a stream."
     ),

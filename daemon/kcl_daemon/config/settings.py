@@ -94,6 +94,8 @@ class Settings:
     first position other than `LATEST`."""
     only_shards: frozenset[str] = frozenset()
     """Other shards are left out; empty: none is; no property."""
+    sole_worker: bool = False
+    """A second process with this worker id refuses to start, where others wait; no property."""
     endpoints: Endpoints = field(default_factory=Endpoints)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)

@@ -69,6 +69,7 @@ class RunEnd:
         self._held = held
         self._only = only
         self.reached = False
+        self.leases_seen = 0
 
     async def begin(self) -> None:
         """Before the first report. Kinesis has been asked, so its time is known."""
@@ -113,6 +114,7 @@ class RunEnd:
 
     async def _is_over(self, until_ms: int) -> bool:
         leases = await leases_of(self._leases)
+        self.leases_seen = len(leases)
         missing = [not_there(each, until_ms, only=self._only) for each in self._of_streams(leases)]
         waits_for = [each for each in missing if each is not None]
         if waits_for:
