@@ -308,7 +308,7 @@ class Application:
             workers=self._routes.reports,
             streams=self._streams,
             held=lambda: self._renewer.held,
-            only=settings.only_shards,
+            only=settings.shards.only,
         )
 
     def _wake_assignment(self) -> None:

@@ -166,7 +166,7 @@ def test_one_shard_of_a_range_is_replayed_by_another_program_no_faster_than_the_
     local: Local, tmp_path: Path
 ) -> None:
     with live(local, tmp_path, "one-shard") as span:
-        shard = sorted(span.wanted)[0]
+        shard = min(span.wanted)
         began_s = now_s()
         words = ("--shard", shard, "--limit", "20/s", "--", *CAREFUL.split())
         with span.replay(tmp_path / "out", *words) as replay:

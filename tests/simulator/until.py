@@ -14,7 +14,7 @@ from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_protocol.messages import Record
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.draws import Draw, bad_children, mixed_trouble, reshards
-from tests.simulator.plan import Pause, Plan, Stop
+from tests.simulator.plan import Happening, Pause, Plan, Stop
 from tests.simulator.truth import Truth
 from tests.simulator.violation import report
 
@@ -55,21 +55,18 @@ def until(draw: Draw) -> Plan:
     """Jobs that end at a time or at the tip, one after the other, while records come, workers die and shards split."""
     chance = draw.chance
     plan = draw.plan(faults_s=_FAULTS_S, bound_s=150.0, shards=(1, 6))
-    troubles = draw.some(
-        lambda: chance.pick((
-            draw.kill(1.0, 5.0, None),
-            Stop(draw.target(), 3.0),
-            Pause(draw.target(), chance.pick((2.0, 15.0, 45.0))),
-        )),
-        count=(0, 4),
-        between_s=(2.0, _FAULTS_S),
-    )  # fmt: skip
+
+    def trouble() -> Happening:
+        pause = Pause(draw.target(), chance.pick((2.0, 15.0, 45.0)))
+        return chance.pick((draw.kill(1.0, 5.0, None), Stop(draw.target(), 3.0), pause))
+
     lanes = LaneCounts(chance.pick((1, 1, 3)))
     return replace(
         plan,
-        happenings=(*reshards(draw, (0, 4)), *troubles),
+        happenings=(*reshards(draw, (0, 4)), *draw.some(trouble, count=(0, 4), between_s=(2.0, _FAULTS_S))),
         retrieval=replace(
-            plan.retrieval, mode=chance.pick((RetrievalMode.POLLING, RetrievalMode.POLLING, RetrievalMode.FANOUT))
+            plan.retrieval,
+            mode=chance.pick((RetrievalMode.POLLING, RetrievalMode.POLLING, RetrievalMode.FANOUT)),
         ),
         jobs=tuple(
             chance.pick((None, chance.uniform(-20.0, 5.0), chance.uniform(5.0, 60.0)))
@@ -81,4 +78,4 @@ def until(draw: Draw) -> Plan:
         kinesis=mixed_trouble(chance, worst=0.04),
         nursery=bad_children(chance, worst=0.01),
         child_timeout_s=20.0,
-    )  # fmt: skip
+    )

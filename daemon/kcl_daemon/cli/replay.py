@@ -109,23 +109,6 @@ class LimitedKinesis:
         return fetched
 
 
-class OnlyShards:
-    """`list_shards` without the others; for all else `kinesis`."""
-
-    def __init__(self, kinesis: Kinesis, only: frozenset[str]) -> None:
-        self._only = only
-        self.describe_stream = kinesis.describe_stream
-        self.list_streams = kinesis.list_streams
-        self.get_shard_iterator = kinesis.get_shard_iterator
-        self.get_records = kinesis.get_records
-        self._list_shards = kinesis.list_shards
-
-    async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:  # noqa: ARG002 - of the port
-        """All that are named, wherever reading starts: those that were closed before are found empty."""
-        shards = await self._list_shards(stream)
-        return tuple(shard for shard in shards if shard.shard_id in self._only)
-
-
 class ReplayFigures(NoMeters):
     """Counts what the children were given."""
 
@@ -211,12 +194,11 @@ def replay_settings(
             names=tuple(replace(each, position=None) for each in streams.names),
         ),
         run_until=RunUntil(round(span.to_s * 1000)),
-        only_shards=span.shards,
         tables=TablesSettings(
             leases=TableOptions(tags=settings.tables.leases.tags), layout=TableLayout.SINGLE
         ),
         leases=replace(leases, failover_time_ms=settings.leases.failover_time_ms),
-        shards=replace(settings.shards, cleanup_finished=False),
+        shards=replace(settings.shards, cleanup_finished=False, only=span.shards),
         retrieval=retrieval,
         fan_out=replace(settings.fan_out, consumer_arn=None, consumer_name=consumer),
         admin=AdminSettings(),
@@ -327,8 +309,6 @@ class Replay:
         request = self._request
         async with real_adapters(self.settings, self._log) as adapters:
             kinesis: Kinesis = adapters.kinesis
-            if self.span.shards:
-                kinesis = OnlyShards(kinesis, self.span.shards)
             if request.limit is not None:
                 kinesis = LimitedKinesis(kinesis, request.limit, adapters.clock)
             log = CountedLog(adapters.log, self.figures)

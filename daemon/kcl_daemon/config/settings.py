@@ -92,8 +92,6 @@ class Settings:
     """Where a job ends: `tip`, the time at which it begins, or a time. Records that arrived earlier are processed;
     when all are, the daemon ends with exit code 0. See [Jobs that end](flow.md#jobs-that-end). Needs a
     first position other than `LATEST`."""
-    only_shards: frozenset[str] = frozenset()
-    """Other shards are left out; empty: none is; no property."""
     sole_worker: bool = False
     """A second process with this worker id refuses to start, where others wait; no property."""
     endpoints: Endpoints = field(default_factory=Endpoints)

@@ -336,7 +336,7 @@ class ChildRun:
             stream_is_there=self._stream.watch.is_there,
             takes_frames=lambda: connection.takes_frames,
             until_ms=parts.until_ms,
-            only=parts.settings.only_shards,
+            only=parts.settings.shards.only,
         )
         return parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
 

@@ -286,7 +286,7 @@ class ShardLanes:
             last_fetch=self._progress.last_fetch,
             stream_is_there=stream.watch.is_there,
             until_ms=self._parts.until_ms,
-            only=self._parts.settings.only_shards,
+            only=self._parts.settings.shards.only,
         )
         return self._parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
 
