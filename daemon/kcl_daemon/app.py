@@ -25,6 +25,7 @@ from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, clean_own_leases
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.reporter import Reporter
+from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
 from kcl_daemon.fleet.streams import (
@@ -228,6 +229,7 @@ class Application:
             clean_own_leases=self._clean_own_leases,
             election_may_change=self._settings.leases.client_version_config is not ClientVersionConfig.V3X,
             buffered_bytes=lambda: self._readers.reserved_bytes,
+            run_end=self._run_end,
         )
 
     @cached_property
@@ -285,6 +287,7 @@ class Application:
                 leads=lambda: self._elector.is_leader,
                 leases=lambda: self._monitor.leases,
             ),
+            run_end=self._run_end,
         )
 
     @cached_property
@@ -298,6 +301,22 @@ class Application:
             lanes_of=self._settings.concurrency.lanes_of,
             is_read=lambda key: self.worker.is_read(key),
             on_ready=lambda key: self._discovery.standby_ready(key),
+        )
+
+    @cached_property
+    def _run_end(self) -> RunEnd | None:
+        settings, adapters = self._settings, self._adapters
+        if settings.run_until is None:
+            return None
+        return RunEnd(
+            self._context,
+            until_ms=settings.run_until.time_ms,
+            clock=adapters.kinesis_clock or adapters.clock,
+            leases=self._tables.leases,
+            workers=self._routes.reports,
+            streams=self._streams,
+            held=lambda: self._renewer.held,
+            only=settings.shards.only,
         )
 
     def _wake_assignment(self) -> None:
@@ -442,6 +461,7 @@ class Application:
             mine=self._incarnation,
             predecessors=self._predecessors,
             on_newer_worker=lambda error: self.worker.fail(error),
+            refuses=self._settings.sole_worker,
         )
 
     @cached_property
@@ -470,6 +490,7 @@ class Application:
             java_leader=lambda: elector.java_leader,
             incarnation=self._incarnation,
             on_other=self._duplicate_detector.is_seen,
+            run_until_ms=lambda: None if self._run_end is None else self._run_end.until_ms,
         )
 
     @cached_property

@@ -100,9 +100,9 @@ def test_a_recorded_conversation_can_be_replayed_and_differences_are_found(tmp_p
     tape = tmp_path / "tape.jsonl"
     recorded = invoke("run-child", "-r", "-", "--transcript", str(tape), "--", *CAREFUL, given="one\ntwo\n")
     assert recorded.exit_code == 0
-    again = invoke("replay", str(tape), "--", *CAREFUL)
+    again = invoke("replay-transcript", str(tape), "--", *CAREFUL)
     assert (again.exit_code, again.stdout) == (0, "as recorded: 10 messages\n")
-    other = invoke("replay", str(tape), "--", *CARELESS)
+    other = invoke("replay-transcript", str(tape), "--", *CARELESS)
     assert other.exit_code == 1
     assert (
         "line 5: it sent Status(response_for='processRecords'), recorded was CheckpointRequest"
@@ -128,7 +128,7 @@ def test_a_replay_ends_with_a_child_that_does_not_answer(
         '{"about":"x","ends":"over"}\n{"from":"daemon","line":"{}"}\n'
         '{"from":"child","line":"{\\"action\\":\\"status\\",\\"responseFor\\":\\"initialize\\"}"}\n'
     )
-    done = invoke("replay", str(tape), "--timeout", timeout, "--", *command)
+    done = invoke("replay-transcript", str(tape), "--timeout", timeout, "--", *command)
     assert done.exit_code == 1
     assert said in done.stderr
 

@@ -132,6 +132,7 @@ class Deliveries:
         self.on_work: Callable[[Incarnation], None] = lambda _child: None
         self.on_stop: Callable[[Incarnation], None] = lambda _child: None
         self.on_delivered: Callable[[Incarnation, int], None] = lambda _child, _records: None
+        self.on_records: Callable[[Sequence[Record]], None] = lambda _records: None
 
     def started(self, shard_id: str, worker_id: str, lane: ChildLane | None = None) -> Incarnation:
         """A child was started."""
@@ -206,6 +207,7 @@ class Deliveries:
                 self.latency_most_s = max(self.latency_most_s, now_s - shard.written_at_s[place])
             shard.delivered(place)
         if records:
+            self.on_records(records)
             child.largest = _position(records[-1])
             self._reach(child)
             self.on_work(child)

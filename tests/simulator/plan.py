@@ -392,6 +392,9 @@ class Plan:
         handoff_gap_most_s: how long a shard may stand still at a planned hand-over between workers that stand by; None:
             any time.
         every_third_waits: every third worker does not stand by.
+        jobs: where jobs end that follow each other, seconds after the start of each; None: at the tip. Empty: the fleet runs
+            until it is stopped.
+        job_workers: how many workers each job starts with.
         names_stand_alone: from a while after `calm_at_s` on, of processes with the same worker id only one works.
     """
 
@@ -443,3 +446,5 @@ class Plan:
     handoff_gap_most_s: float | None = None
     every_third_waits: bool = False
     names_stand_alone: bool = False
+    jobs: tuple[float | None, ...] = ()
+    job_workers: int = 1

@@ -23,6 +23,7 @@ KNOWN_ATTRIBUTES: Final = frozenset({
     "checkpoint", "checkpointSubSequenceNumber", "pendingCheckpoint", "pendingCheckpointSubSequenceNumber",
     "pendingCheckpointState", "parentShardId", "childShardIds", "startingHashKey", "endingHashKey", "throughputKBps",
     "streamName", "shardId", "daemonDegraded", "daemonStreamCreated", "daemonLanes", "daemonStandby", "daemonFence",
+    "daemonReached",
 })  # fmt: skip
 
 # A call that found the stream may have begun just before.

@@ -54,6 +54,7 @@ from tests.simulator.reshaping import (
     shard_end_killed,
 )
 from tests.simulator.stalls import stalled
+from tests.simulator.until import until
 from tests.simulator.upgrades import rolled_back, upgrade_2x
 
 # A child that failed often is restarted after a minute; then it still has to do its work.
@@ -366,6 +367,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         mixed_fleet_troubled,
         mixed_fleet_later,
         stalled,
+        until,
         everything,
     )
 }

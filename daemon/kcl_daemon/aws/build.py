@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 from kcl_daemon.aws.access import AwsAccess, open_client
@@ -46,6 +47,12 @@ def build_tables(
         worker_metrics=DynamoTable(workers, client, limiters.others, clock=clock),
         coordinator=DynamoTable(coordinator, client, limiters.others, clock=clock),
     )
+
+
+async def delete_lease_table(settings: Settings, clients: Clients) -> None:
+    """With all that is in it. Raises AwsError."""
+    call = partial(clients.dynamodb.delete_table, TableName=settings.lease_table)
+    await clients.limiters.others.writes.run("DeleteTable", call)
 
 
 def build_transactions(clients: Clients) -> Transactions:

@@ -26,7 +26,8 @@ from kcl_daemon.cli.common import (
     with_file,
     with_settings,
 )
-from kcl_daemon.cli.leases.change import all_leases, chosen_leases, epoch_s, span_s
+from kcl_daemon.cli.leases.change import all_leases, chosen_leases, span_s
+from kcl_daemon.config.kinds import moment_s
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.fleet.hold_watch import FRESH_S, HoldsNotWritten, tell_holds, with_holds
 from kcl_daemon.fleet.hold_words import hold_json, hold_text, scope_text, who_text
@@ -83,7 +84,7 @@ def _until_ms(for_: str | None, until: str | None, clock: Clock) -> int | None:
     if given is None:
         return None
     span = span_s(given) if for_ is not None else None
-    at_s = epoch_s(given) if for_ is None else None if span is None else now_s + span
+    at_s = moment_s(given) if for_ is None else None if span is None else now_s + span
     if at_s is None or at_s <= now_s:
         option, example = (
             ("--for", "30m or 1h30m") if for_ is not None else ("--until", "2026-11-20T12:00:00Z")

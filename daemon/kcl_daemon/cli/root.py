@@ -346,7 +346,11 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"kcl-daemon pause {_FILE} --shard shardId-000000000003 --reason 'bad records'",
         f"kcl-daemon pause {_FILE} --list",
     ),
-    "replay": (f"kcl-daemon replay session.jsonl {_CHILD}",),
+    "replay": (
+        f"kcl-daemon replay {_FILE} --from 2026-11-20T12:00:00Z --to 2026-11-20T13:00:00Z {_CHILD}",
+        f"kcl-daemon replay {_FILE} --from -2h --to -1h --limit 500/s",
+    ),
+    "replay-transcript": (f"kcl-daemon replay-transcript session.jsonl {_CHILD}",),
     "resume": (f"kcl-daemon resume {_FILE}",),
     "run-child": (
         f"kcl-daemon run-child --records records.jsonl {_CHILD}",
@@ -503,7 +507,12 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
     "pause": LaterCommand(
         "kcl_daemon.cli.holds:pause", "Give no records to children, for a shard, a stream or all."
     ),
-    "replay": LaterCommand("kcl_daemon.cli.run_child:replay", "Replay a recorded session with a processor."),
+    "replay": LaterCommand(
+        "kcl_daemon.cli.replay:replay", "Read a time range once more, beside the live application."
+    ),
+    "replay-transcript": LaterCommand(
+        "kcl_daemon.cli.run_child:replay_transcript", "Replay a recorded session with a processor."
+    ),
     "resume": LaterCommand("kcl_daemon.cli.holds:resume", "End a pause."),
     "run-child": LaterCommand(
         "kcl_daemon.cli.run_child:run_child", "Test a processor with a file of records, without a stream."

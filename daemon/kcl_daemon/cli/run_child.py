@@ -329,7 +329,7 @@ Exit codes:
     "--transcript",
     metavar="FILE",
     type=click.File("wb", lazy=False),
-    help="Record the session for `kcl-daemon replay`.",
+    help="Record the session for `kcl-daemon replay-transcript`.",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -418,11 +418,11 @@ def lines_of(data: bytes) -> Iterator[TranscriptLine]:
             yield TranscriptLine(number, line, expected)
 
 
-@click.command("replay", short_help="Replay a recorded session with a processor.", epilog=EPILOG)
+@click.command("replay-transcript", short_help="Replay a recorded session with a processor.", epilog=EPILOG)
 @click.argument("transcript", type=click.File("rb", lazy=False))
 @click.option("--timeout", metavar="SECONDS", type=click.FloatRange(0.1), default=60.0, show_default=True)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def replay(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) -> None:
+def replay_transcript(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) -> None:
     """Send the daemon's lines of TRANSCRIPT to COMMAND and compare its answers with the recording. Put -- before COMMAND.
 
     Messages are compared by meaning; other lines on stdout are ignored. Record transcripts with `run-child --transcript`.

@@ -19,6 +19,7 @@ from kcl_daemon.config.retrieval import FASTEST_READS_MS, RetrievalMode, SchemaR
 from kcl_daemon.config.settings import BY_NAME, DEFAULTS
 from kcl_daemon.config.streams import FormerStreams, ListedStream
 from kcl_daemon.config.tables import BillingMode, complete_bake_s
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
 
 Values = Mapping[str, object]
 Entries = Mapping[str, PropertyEntry]
@@ -52,6 +53,7 @@ def check_together(
         *_failures(values),
         *_spark(values),
         *_lanes(values),
+        *_run_until(values),
     )
     problems = [
         *_heartbeat(values, lines),
@@ -71,6 +73,18 @@ def check_together(
         *_java_differences(values, lines),
     ]
     return problems, notices
+
+
+def _run_until(values: Values) -> _Found:
+    position = values.get("initialPositionInStreamExtended") or values.get("initialPositionInStream")
+    if "runUntil" in values and (not isinstance(position, InitialPosition) or position.at is StartAt.LATEST):
+        reason = (
+            "needs initialPositionInStream=TRIM_HORIZON, or initialPositionInStreamExtended: with LATEST a shard that had no "
+            "records in one run begins anew at the latest one in the next, without those between"
+        )
+        yield "runUntil", reason
+    if "runUntil" in values and "sparkPipeline" in values:
+        yield "runUntil", "a sparkPipeline does not end by itself; remove this line"
 
 
 def _number(values: Values, name: str) -> int:

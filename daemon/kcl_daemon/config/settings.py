@@ -13,11 +13,13 @@ from kcl_daemon.config.balance import BalanceSettings, LeaseSettings, ShardSetti
 from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, FailureSettings
 from kcl_daemon.config.kinds import (
     Key,
+    RunUntil,
     file,
     keys,
     keys_of,
     name,
     ours,
+    run_until,
     start_timestamp,
     start_word,
     stream_arn,
@@ -86,6 +88,12 @@ class Settings:
         metadata=keys(Key("initialPositionInStream", start_word()), _START_AT),  # the later one wins
     )
     """Where reading starts in a shard without a lease."""
+    run_until: RunUntil | None = ours("runUntil", run_until(), None)
+    """Where a job ends: `tip`, the time at which it begins, or a time. Records that arrived earlier are processed;
+    when all are, the daemon ends with exit code 0. See [Jobs that end](flow.md#jobs-that-end). Needs a
+    first position other than `LATEST`."""
+    sole_worker: bool = False
+    """A second process with this worker id refuses to start, where others wait; no property."""
     endpoints: Endpoints = field(default_factory=Endpoints)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
@@ -147,6 +155,7 @@ _ORDER: Final = (
     "endpoints.of_dynamodb.account_id_endpoint_mode",
     "endpoints.credentials",
     "initial_position",
+    "run_until",
     "leases",
     "tables",
     "leases.graceful_handoff",

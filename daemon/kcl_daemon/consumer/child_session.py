@@ -48,7 +48,13 @@ from kcl_daemon.leases.row import MalformedRowError, creation, lease_from_row
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.ports import Child, ChildLane, Clock, Log, StreamRef
 from kcl_daemon.progress.progress import WaitReason
-from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardSource, StartMemory
+from kcl_daemon.retrieval.source import (
+    DeliveryBatch,
+    EndOfShard,
+    ReachedBound,
+    ShardSource,
+    StartMemory,
+)
 from kcl_daemon.shards.lineage import ChildShard, awaited_parents, child_leases
 from kcl_protocol.messages import Initialize, Scalar, ShutdownRequested
 from kcl_protocol.sequence import ExtendedSequenceNumber
@@ -186,6 +192,11 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """A bounded run ends here; the lease is kept."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """`progressed`: it had stored a new checkpoint.
 
@@ -198,7 +209,7 @@ class Failed:
     stderr: tuple[str, ...] = ()
 
 
-ChildRunOutcome = Finished | Stopped | Failed
+ChildRunOutcome = Finished | Stopped | Reached | Failed
 
 
 class NoFinalCheckpoint(ChildError):
@@ -346,6 +357,8 @@ class ChildRun:
             last_fetch=self._progress.last_fetch,
             stream_is_there=self._stream.watch.is_there,
             takes_frames=lambda: connection.takes_frames,
+            until_ms=parts.until_ms,
+            only=parts.settings.shards.only,
         )
         reader = parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
         self._progress.reading(reader)
@@ -397,6 +410,8 @@ class ChildRun:
             self._parts.startup_failures.started_once()
             await self._begin_at(own_position(status, has_lanes=self._lane is not None), connection, tasks)
             end = await self._deliver(connection)
+            if isinstance(end, ReachedBound):
+                return await self._end_at_bound(connection)
             outcome = None if end is None else await self._end_shard(connection, end)
             if outcome is not None:
                 return outcome
@@ -464,6 +479,15 @@ class ChildRun:
         before_send = None if last is None else partial(self._checkpointer.delivering, last)
         await connection.deliver(batch, before_send=before_send)
         self._progress.done(last, batch.count, batch.data_bytes)
+
+    async def _end_at_bound(self, connection: ChildConnection) -> Reached:
+        """As at a stop, but the lease is kept."""
+        self._progress.read_to_end()
+        self._progress.works("shutdownRequested")
+        await connection.perform(ShutdownRequested())
+        self._progress.works("leaseLost")
+        await connection.perform(lease_lost(self._settings.protocol))
+        return Reached()
 
     async def _end_shard(self, connection: ChildConnection, end: EndOfShard) -> Finished | Stopped | None:
         """None if a stop came before shardEnded was sent."""

@@ -19,6 +19,7 @@ from kcl_daemon.consumer.child_session import (
     ChildRun,
     Failed,
     Finished,
+    Reached,
     Stopped,
     create_child_leases,
 )
@@ -37,6 +38,7 @@ from kcl_daemon.retrieval.byte_budget import Reservation
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,
     EndOfShard,
+    ReachedBound,
     ShardReader,
     ShardSource,
     StartMemory,
@@ -109,6 +111,9 @@ class _LaneLeases:
     async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None:
         self._lanes.checkpointed(self._lane, held, position)
 
+    async def reach(self, held: HeldLease, until_ms: int) -> None:
+        raise AssertionError(f"{held.key} is at {until_ms} for all lanes or for none")
+
     async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
         raise AssertionError(f"{child_shard_ids} of {held.key} are written once for all lanes")
 
@@ -175,7 +180,7 @@ class ShardLanes:
         self._tasks: TaskGroup
         self._reservation: Reservation
         self._behind_ms: int | None = None
-        self._at_end = self._reads_again = self._gave_up = False
+        self._at_end = self._reads_again = self._gave_up = self._at_bound = False
         self._store_trouble: str | None = None
         self._held_back: tuple[ExtendedSequenceNumber, int] | None = None
         self._held_told_s = NEVER_S
@@ -188,7 +193,7 @@ class ShardLanes:
         progress.last_fetch, progress.set_aside = held.progress.last_fetch, held.progress.set_aside
         return HeldLease(held.lease, held.moved_s, held.throughput, held.measured_s, progress)
 
-    async def run(self) -> Finished | Stopped:
+    async def run(self) -> Finished | Stopped | Reached:
         """As `ChildRun.run`; a child that fails is the matter of its lane."""
         self._progress.starts()
         self._progress.window = self._window
@@ -209,6 +214,8 @@ class ShardLanes:
             self._reservation.release()
             self._progress.lanes.clear()
             self._progress.window = self._progress.held_back_s = None
+        if self._at_bound:
+            return Reached()
         return Finished() if self._held.lease.is_finished else Stopped()
 
     async def _dismiss_unneeded(self) -> None:
@@ -223,7 +230,7 @@ class ShardLanes:
 
     @property
     def _is_stopping(self) -> bool:
-        return self._gave_up or self._stop_signal.reason is not StopReason.NONE
+        return self._gave_up or self._at_bound or self._stop_signal.reason is not StopReason.NONE
 
     @property
     def _is_interrupted(self) -> bool:
@@ -252,6 +259,9 @@ class ShardLanes:
         while not self._is_stopping:
             self._reads_again = False
             end = await self._read()
+            if isinstance(end, ReachedBound):
+                await self._finish_at_bound()
+                continue
             if end is None or not await self._create_child_leases(end):
                 continue
             if await self._finish_lanes():
@@ -283,6 +293,8 @@ class ShardLanes:
             memory=self._memory,
             last_fetch=self._progress.last_fetch,
             stream_is_there=stream.watch.is_there,
+            until_ms=self._parts.until_ms,
+            only=self._parts.settings.shards.only,
         )
         return self._parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
 
@@ -296,6 +308,8 @@ class ShardLanes:
             match await self._stop_signal.interruptible(reader.next):
                 case DeliveryBatch() as batch:
                     await self._add(batch)
+                case ReachedBound() as end:
+                    return end
                 case EndOfShard() as end:
                     self._window.shard_ended()
                     return end
@@ -404,6 +418,14 @@ class ShardLanes:
         except LeaseLost:
             return None
         return True
+
+    async def _finish_at_bound(self) -> None:
+        """Until the lanes have processed what was read. A lane that fails reads again."""
+        self._progress.read_to_end()
+        while not self._is_interrupted and not self._is_drained:
+            self._show()
+            await self._interruptible_change()
+        self._at_bound = not self._is_interrupted
 
     async def _finish_lanes(self) -> bool:
         """Every child that was started gets shardEnded; at least one is. False if it was interrupted."""
@@ -622,6 +644,10 @@ class ShardLanes:
         self._progress.waits(WaitReason.LEASE, "it is handed off")
         with self._clock.move_on_after(_LAST_STORE_S):
             await self._store(lambda: self._window.mark)
+        failed = self._reads_again or not self._window.all_taken
+        self._at_bound &= not failed and self._stop_signal.reason is StopReason.NONE
+        if self._at_bound:
+            return
         if self._restart_policy.degraded:
             self._parts.degraded.released(self._held.lease, self._held.progress.failure_history)
         elif self._held.lost is None and not self._gave_up:

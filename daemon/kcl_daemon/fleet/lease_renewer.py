@@ -248,6 +248,17 @@ class LeaseRenewer:
                 ),
             )
 
+    async def reach(self, held: HeldLease, until_ms: int) -> None:
+        """Note that a bounded run has nothing left to read here. Raises as `checkpoint` does."""
+        await self._write(
+            held,
+            lambda lease: (
+                None
+                if lease.is_at(until_ms)
+                else lease_row.renewal(lease, self._measured(held), held.lanes(), until_ms)
+            ),
+        )
+
     async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
         """Raises as `checkpoint` does."""
         self._require_held(held)

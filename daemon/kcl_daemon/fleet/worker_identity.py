@@ -252,7 +252,9 @@ class DuplicateWorkerDetector:
         mine: Incarnation,
         predecessors: Predecessors,
         on_newer_worker: Callable[[WorkerIdTaken], None],
+        refuses: bool = False,
     ) -> None:
+        """`refuses`: raise WorkerIdTaken at the start instead of waiting."""
         self._tables = tables
         self._me = context.worker_id
         self._mine = mine
@@ -261,6 +263,7 @@ class DuplicateWorkerDetector:
         self._timings = context.timings
         self._log = context.log
         self._on_younger = on_newer_worker
+        self._refuses = refuses
         self._reported_s: float | None = None
         self._lost_s: float | None = None
         self.stands_aside = False
@@ -272,6 +275,7 @@ class DuplicateWorkerDetector:
 
         Raises:
             AwsError: the rows could not be read; may be called again.
+            WorkerIdTaken: another process lives, and this one `refuses` to wait.
         """
         seen, since_s, waits = None, 0.0, False
         patient_until_s = self._clock.monotonic() + _CONFIRM_S
@@ -285,6 +289,8 @@ class DuplicateWorkerDetector:
             if traces is None or self._is_dead(traces.incarnation):
                 return
             if seen is None or traces != seen:
+                if seen is not None and self._refuses:
+                    raise WorkerIdTaken(f"workerId {self._me} is used by another running process")
                 if seen is not None:
                     self._report(
                         f"it is active: {_difference(seen, traces)}",

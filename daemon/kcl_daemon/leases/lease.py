@@ -85,6 +85,7 @@ class Lease:
         lanes: how far each of several children of the shard is done, at `checkpoint` or beyond; empty: not recorded.
         standby: whether the next owner of a handoff starts its child first: `asked WORKER`, then `ready WORKER`.
         fence: the fencing token, which each claim raises; None: no worker of ours has claimed it.
+        reached_ms: a bounded run (`runUntil`) has read everything up to this time, epoch milliseconds; None: none has.
     """
 
     lease_key: LeaseKey
@@ -110,6 +111,8 @@ class Lease:
         """The time also makes it grow where the row was deleted and created again."""
         return now_ms if self.fence is None else max(self.fence + 1, now_ms)
 
+    reached_ms: int | None = None
+
     @property
     def shard_id(self) -> ShardId:
         """Without the stream identity."""
@@ -133,6 +136,10 @@ class Lease:
     @property
     def is_finished(self) -> bool:
         return self.checkpoint.is_shard_end
+
+    def is_at(self, until_ms: int) -> bool:
+        """Whether a run that ends with the records before this time has nothing left to read."""
+        return self.is_finished or (self.reached_ms is not None and self.reached_ms >= until_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ class WaitReason(Enum):
     LETTERS = "dead letters"
     PAUSED = "paused"
     LIMITED = "limited"
+    RUN_END = "end of run"
     NOTHING_NEW = "nothing new"
 
 

@@ -37,6 +37,7 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
     "permissions, network, free space and size limits of deadLetterDestination; see `dead_letter_not_stored`",
     WaitReason.PAUSED: "nothing to do, or end the pause with `kcl-daemon resume`",
     WaitReason.LIMITED: "nothing to do, or end the limit with `kcl-daemon limit off`",
+    WaitReason.RUN_END: "nothing to do: it is read up to runUntil, and waits for the other shards",
     WaitReason.NOTHING_NEW: "nothing to do",
 }
 
@@ -65,6 +66,7 @@ _STATES: Final[Mapping[WaitReason, ShardState]] = {
     WaitReason.LEASE: ShardState.WAITING,
     WaitReason.LETTERS: ShardState.WAITING,
     WaitReason.PAUSED: ShardState.PAUSED,
+    WaitReason.RUN_END: ShardState.CAUGHT_UP,
     WaitReason.NOTHING_NEW: ShardState.CAUGHT_UP,
 }
 

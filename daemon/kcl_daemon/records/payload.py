@@ -283,6 +283,13 @@ class Payload:
             return self
         return self._with([each for each in self.records if position < each.position])
 
+    def arrived_before(self, time_ms: int) -> Payload:
+        """Up to the first record that arrived then or later, whatever follows it."""
+        for place, record in enumerate(self.records):
+            if (record.approximate_arrival_timestamp or 0) >= time_ms:
+                return self._with(self.records[:place])
+        return self
+
     def _with(self, records: Sequence[AnyRecord]) -> Payload:
         return Payload(records, self.size_bytes)
 

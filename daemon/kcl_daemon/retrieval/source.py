@@ -23,6 +23,8 @@ from kcl_daemon.shards.lineage import ChildShard
 from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
 
 _CLOCK_MARGIN_S: Final = 30.0
+# Our clock of Kinesis' time may be wrong by so much, and a record may be seen later than it arrived.
+_LATE_MS: Final = 7_000
 
 
 @dataclass(slots=True)
@@ -181,7 +183,8 @@ class ShardSource:
 
     All readers of one consumer share `memory` and `last_fetch`. Without `split` aggregates are delivered
     unchanged. Without `stream_is_there` a shard not found counts as gone. `takes_frames`: whether the child
-    has announced it; asked for each batch.
+    has announced it; asked for each batch. Of a bounded run, `until_ms` is its end in epoch milliseconds. `only`: child
+    shards with other names are left out; empty: none is.
     """
 
     stream: StreamRef
@@ -195,6 +198,31 @@ class ShardSource:
     stream_is_there: Callable[[], Awaitable[bool]] | None = None
     last_fetch: LastFetch = field(default_factory=LastFetch)
     takes_frames: TakesFrames = _takes_lines
+    until_ms: int | None = None
+    only: frozenset[str] = frozenset()
+
+    def bounded(
+        self, payload: Payload, behind_ms: int | None, asked_ms: int, *, at_end: bool
+    ) -> tuple[Payload, bool]:
+        """The records before `until_ms`, and whether the run ends here.
+
+        `asked_ms`: Kinesis' time when the answer was certainly not written yet.
+        """
+        if self.until_ms is None:
+            return payload, False
+        before = payload.arrived_before(self.until_ms)
+        if len(before) < len(payload):
+            return before, True
+        return payload, not at_end and self.is_beyond(behind_ms, asked_ms)
+
+    def is_beyond(self, behind_ms: int | None, asked_ms: int) -> bool:
+        """Whether an answer that was asked for then has told of everything before `until_ms`."""
+        if self.until_ms is None or behind_ms is None:
+            return False
+        return asked_ms - behind_ms - _LATE_MS >= self.until_ms
+
+    def end(self, children: tuple[ChildShard, ...]) -> EndOfShard:
+        return EndOfShard(tuple(each for each in children if not self.only or each.shard_id in self.only))
 
     async def wait_out(self, clock: Clock, pause_s: float) -> None:
         """Pause; with many streams, wait until this one is back.
@@ -309,6 +337,10 @@ class EndOfShard:
     """`children` is empty if the shard or its stream was deleted."""
 
     children: tuple[ChildShard, ...]
+
+
+class ReachedBound(EndOfShard):
+    """The run ends here (`runUntil`): the next record, if there is one, arrived at its bound or later."""
 
 
 class ShardReader(Protocol):

@@ -68,6 +68,7 @@ class DescriptionShape(TypedDict):
     StreamARN: str
     StreamStatus: str
     StreamCreationTimestamp: float
+    RetentionPeriodHours: NotRequired[int]
 
 
 class SummaryShape(TypedDict):
@@ -151,6 +152,7 @@ def _summary(shape: DescriptionShape) -> StreamSummary:
         arn=shape["StreamARN"],
         status=shape["StreamStatus"],
         creation_time_s=float(shape["StreamCreationTimestamp"]),
+        retention_hours=shape.get("RetentionPeriodHours"),
     )
 
 

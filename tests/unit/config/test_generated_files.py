@@ -39,6 +39,7 @@ TOGETHER: Final = frozenset(
         "streamIdentifiersForLeaseCleanup",
         "formerStreamsLeasesDeletionStrategy",
         "poisonRecordPolicy",
+        "runUntil",
         "deadLetterDestination",
         "maxRecordAgeMillis",
         "maxRecordAttempts",

@@ -25,6 +25,7 @@ SAMPLES = {
     "childLogMessages": "true",
     "childPreload": "true",
     "executableName": "a b",
+    "runUntil": "tip\ninitialPositionInStream = TRIM_HORIZON",
     "applicationName": "other",
     "streamName": "other",
     "streamArn": "arn:aws-cn:kinesis:cn-north-1:111122223333:stream/clicks",

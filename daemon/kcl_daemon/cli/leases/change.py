@@ -10,13 +10,13 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
 
 import click
 
 from kcl_daemon.cli.common import NotChanged
+from kcl_daemon.config.kinds import moment_s
 from kcl_daemon.fleet.streams import leases_of
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.leases.row import (
@@ -186,7 +186,7 @@ def position_of(text: str) -> InitialPosition:
     if text.upper() in (StartAt.TRIM_HORIZON.value, StartAt.LATEST.value):
         return InitialPosition(StartAt(text.upper()))
     ago_s = span_s(text)
-    at_s = epoch_s(text) if ago_s is None else SystemClock().wall_ms() / 1000 - ago_s
+    at_s = moment_s(text) if ago_s is None else SystemClock().wall_ms() / 1000 - ago_s
     if at_s is None:
         raise click.BadParameter(
             f"{text!r} is not a position: TRIM_HORIZON, LATEST, a time such as 2026-11-20T12:00:00Z, "
@@ -228,16 +228,6 @@ def span_s(text: str) -> float | None:
         return None
     spans = re.findall(r"([\d.]+)([smhd])", text)
     return sum(float(number) * _SECONDS[unit] for number, unit in spans)
-
-
-def epoch_s(text: str) -> float | None:
-    try:
-        if text.replace(".", "", 1).isdecimal():
-            return float(text)
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
 async def just_before(
