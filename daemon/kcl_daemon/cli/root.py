@@ -335,6 +335,14 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "leases delete": (f"kcl-daemon leases delete {_FILE} --shard shardId-000000000003 --dry-run",),
     "leases skip": (f"kcl-daemon leases skip {_FILE} --shard shardId-000000000003 --dry-run",),
     "limit": (f"kcl-daemon limit {_FILE} 500/s --reason 'the sink is slow'", f"kcl-daemon limit {_FILE} off"),
+    "letters": (f"kcl-daemon letters list --properties {_FILE}",),
+    "letters list": ("kcl-daemon letters list dead.jsonl --cause rejected --since 2d",),
+    "letters show": (f"kcl-daemon letters show --properties {_FILE} 000000000003-49590338271490256608-0",),
+    "letters replay": (
+        f"kcl-daemon letters replay --properties {_FILE}",
+        f"kcl-daemon letters replay s3://bucket/dead --receipts receipts.jsonl {_CHILD}",
+    ),
+    "letters delete": ("kcl-daemon letters delete dead.jsonl --done dead.jsonl.receipts",),
     "local": ("kcl-daemon local --stream orders:4 --write local.env",),
     "migrate": (f"kcl-daemon migrate status {_FILE}",),
     "migrate status": (f"kcl-daemon migrate status {_FILE} --json",),
@@ -492,6 +500,10 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
     ),
     "limit": LaterCommand(
         "kcl_daemon.cli.holds:limit", "Limit the records or bytes a second that children get."
+    ),
+    "letters": LaterCommand(
+        "kcl_daemon.cli.letters.command:letters",
+        "Show dead letters, give them to a program again, delete them.",
     ),
     "local": LaterCommand(
         "kcl_local.server:local",

@@ -1,6 +1,6 @@
 """Dead letters in a file: one JSON line per record, on disk before processing continues.
 
-Several daemons may share the file; it is only appended to.
+Several daemons may share the file; it is only appended to, but for `kcl-daemon letters delete`.
 """
 
 from __future__ import annotations
@@ -74,12 +74,15 @@ class DeadLetterFile:
 
     @contextmanager
     def _locked(self) -> Generator[int, None, None]:
-        file = os.open(self._path, _FLAGS, _OWNER_ONLY)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
-        finally:
-            os.close(file)  # also unlocks it
+        while True:
+            file = os.open(self._path, _FLAGS, _OWNER_ONLY)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if os.fstat(file).st_nlink:  # else `letters delete` has replaced it while we waited
+                    yield file
+                    return
+            finally:
+                os.close(file)  # also unlocks it
 
 
 def _write(file: int, data: bytes) -> None:

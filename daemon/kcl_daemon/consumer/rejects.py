@@ -6,7 +6,7 @@ checkpoint at it or after it. Any other refusal is final, and the record stays t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -125,6 +125,23 @@ class Rejects:
             self._set_aside.counted(LetterCause.REJECTED, len(reasons), reasons[-1])
             self._set_aside.rejected(reasons)
         return refused
+
+
+class RejectsByHand(Rejects):
+    """For tools that keep the records they give, and what is rejected."""
+
+    def __init__(self, reject: Callable[[Reject], Awaitable[RejectAnswer]]) -> None:
+        super().__init__(None)
+        self._reject = reject
+
+    async def answer(
+        self,
+        requests: Sequence[Reject],
+        given_up: Callable[[], bool],
+        *,
+        possible: bool = True,  # noqa: ARG002 - as above
+    ) -> list[RejectAnswer]:
+        return [await self._reject(each) if possible else _answer(each, _NOT_NOW) for each in requests]
 
 
 def _numbers(request: Reject) -> _Numbers:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from kcl_daemon.cli.run_child import (
     FIRST_NUMBER,
-    BadRecord,
     BadTranscript,
     in_batches,
     lines_of,
@@ -21,6 +20,7 @@ from kcl_daemon.cli.run_child import (
     records_of_lines,
     run_child,
 )
+from kcl_daemon.records.letters import BadLetter
 from kcl_protocol.messages import CheckpointRequest, Record, RecordSchema, Status
 from tests.transcripts.transcript import FOLDER
 
@@ -79,7 +79,7 @@ def test_a_record_may_have_a_schema_as_dead_letters_have() -> None:
     ],
 )
 def test_a_line_that_is_no_record_is_reported_with_its_number(line: bytes, reason: str) -> None:
-    with pytest.raises(BadRecord, match=r"line 2: ") as caught:
+    with pytest.raises(BadLetter, match=r"line 2: ") as caught:
         list(records_of_json(b'{"text":"good"}\n' + line))
     assert reason in str(caught.value)
 
@@ -109,7 +109,7 @@ FIELDS = (
 def test_a_line_is_a_record_that_can_be_sent_or_is_reported(fields: dict[str, object]) -> None:
     try:
         (record,) = records_of_json(json.dumps(fields).encode())
-    except BadRecord:
+    except BadLetter:
         return
     assert int(record.sequence_number) >= 0
     assert isinstance(record.partition_key, str)
