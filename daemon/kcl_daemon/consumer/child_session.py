@@ -37,7 +37,15 @@ from kcl_daemon.leases.row import MalformedRowError, creation, lease_from_row
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.ports import Child, ChildLane, Clock, Log, StreamRef
 from kcl_daemon.progress.progress import WaitReason
-from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardReader, ShardSource, StartMemory
+from kcl_daemon.retrieval.source import (
+    DeliveryBatch,
+    EndOfShard,
+    Passed,
+    ReadItem,
+    ShardReader,
+    ShardSource,
+    StartMemory,
+)
 from kcl_daemon.shards.lineage import ChildShard, awaited_parents, child_leases
 from kcl_protocol.messages import Initialize, ShutdownRequested
 
@@ -71,6 +79,7 @@ async def _ends_within(child: Child, clock: Clock, grace_s: float) -> bool:
     return False
 
 
+_STORE_PASSED_S: Final = 30.0
 _RETRY_LEAST_S: Final = 0.05
 _RETRY_MOST_S: Final = 10.0
 
@@ -220,6 +229,7 @@ class ChildRun:
         self._settings = parts.settings.child
         self._stream = parts.streams.of(held.lease)
         self._checkpointer = Checkpointer(held=held, renewer=parts.renewer, log=log)
+        self._store_passed_at_s = parts.context.clock.monotonic() + _STORE_PASSED_S
 
     async def run(self) -> ChildRunOutcome:
         """Never raises for failures of the child or AWS.
@@ -368,10 +378,12 @@ class ChildRun:
 
     async def _deliver(self, connection: ChildConnection, reader: ShardReader) -> EndOfShard | None:
         """None after a stop request."""
+        filters = self._parts.settings.delivery.record_filter is not None
+        take = partial(self._next_in_time, reader) if filters else reader.next
         while True:
             await connection.answer_early_requests()
             self._progress.waits_for_records()
-            item = await self._stop_signal.interruptible(reader.next)
+            item = await self._stop_signal.interruptible(take)
             if connection.silent:
                 if isinstance(item, DeliveryBatch):
                     item.release()
@@ -381,9 +393,26 @@ class ChildRun:
                     await self._process(connection, item)
                 case EndOfShard():
                     return item
+                case Passed(position):
+                    self._checkpointer.passed(position)
+                    self._progress.passed(position)
+                    await self._store_passed()
                 case None:
                     if self._stop_signal.reason is not StopReason.NONE:
                         return None
+                    await self._store_passed()
+
+    async def _next_in_time(self, reader: ShardReader) -> ReadItem | None:
+        """None when it is time to store what was passed."""
+        with self._parts.context.clock.move_on_after(_STORE_PASSED_S):
+            return await reader.next()
+        return None
+
+    async def _store_passed(self) -> None:
+        now_s = self._parts.context.clock.monotonic()
+        if now_s >= self._store_passed_at_s:
+            self._store_passed_at_s = now_s + _STORE_PASSED_S
+            await self._checkpointer.store_passed()
 
     async def _process(self, connection: ChildConnection, batch: DeliveryBatch) -> None:
         last = batch.last
@@ -434,6 +463,7 @@ class ChildRun:
         if self._stop_signal.reason is StopReason.STOP and self._held.lost is None:
             self._progress.works("shutdownRequested")
             await connection.perform(ShutdownRequested())
+            await self._checkpointer.store_passed()
             self._progress.waits(WaitReason.LEASE, "it is handed off")
             await self._parts.renewer.release_lease(self._held)
         self._progress.works("leaseLost")

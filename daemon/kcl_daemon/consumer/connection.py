@@ -334,7 +334,7 @@ class Checkpointer:
         self._held = held
         self._renewer = renewer
         self._log = log
-        self._largest = held.lease.checkpoint
+        self._given = self._largest = held.lease.checkpoint
         self._shard_ended = False
         self.advanced = False
         self.refused = False
@@ -343,10 +343,28 @@ class Checkpointer:
         self.refused = False
 
     def delivering(self, last: ExtendedSequenceNumber) -> None:
-        self._largest = last
+        self._given = self._largest = last
+
+    def passed(self, position: ExtendedSequenceNumber) -> None:
+        """No record up to there is for the child, except those that it was given."""
+        self._largest = max(self._largest, position)
 
     def shard_ended(self) -> None:
         self._shard_ended = True
+        self._largest = self._given
+
+    async def store_passed(self) -> None:
+        """Store what was passed, if the child has checkpointed all that it was given. A failure leaves it to the next time."""
+        held, position = self._held, self._largest
+        before = held.lease.checkpoint
+        if held.lost is not None or not self._given <= before < position:
+            return
+        try:
+            await self._renewer.checkpoint(held, position)
+        except (AwsError, errors.LeaseLost) as error:
+            self._log.debug("passed_position_not_stored", error=str(error))
+        else:
+            self._log.debug("checkpoint_stored", checkpoint=str(position))
 
     async def answer(self, request: CheckpointRequest) -> CheckpointAnswer:
         """The answer names the error; nothing is raised."""
@@ -368,9 +386,11 @@ class Checkpointer:
     async def _store(self, request: CheckpointRequest) -> None:
         if self._held.lost is not None:
             raise CheckpointShutdown(self._held.lost)
-        window = CheckpointWindow(self._held.lease.checkpoint, self._largest, self._shard_ended)
-        position = window.position(request.sequence_number, request.sub_sequence_number)
         before, progress = self._held.lease.checkpoint, self._held.progress
+        window = CheckpointWindow(min(before, self._given), self._largest, self._shard_ended)
+        position = window.position(request.sequence_number, request.sub_sequence_number)
+        if position < before:
+            return  # it was passed; the child may ask again for the last record that it was given
         refused: str | None = None
         progress.checkpoint_started()
         try:

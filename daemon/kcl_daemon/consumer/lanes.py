@@ -35,6 +35,8 @@ from kcl_daemon.retrieval.byte_budget import Reservation
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,
     EndOfShard,
+    Passed,
+    ReadItem,
     ShardReader,
     ShardSource,
     StartMemory,
@@ -50,6 +52,7 @@ _STORE_PAUSE_S: Final = 0.5
 _STORE_PAUSE_MOST_S: Final = 10.0
 _LAST_STORE_S: Final = 10.0
 _MARK_HELD_S: Final = 600.0
+_STORE_PASSED_S: Final = 30.0
 _STANDBY_KEPT_S: Final = 60.0
 
 
@@ -135,7 +138,7 @@ class _LaneReader:
     async def run(self) -> None:
         """The shard is read for all lanes."""
 
-    async def next(self) -> DeliveryBatch | EndOfShard:
+    async def next(self) -> ReadItem:
         return await self._lanes.next_of(self._lane)
 
     def close(self) -> None: ...
@@ -198,6 +201,8 @@ class ShardLanes:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._store_marks)
                 self._tasks.start_soon(self._dismiss_unneeded)
+                if self._parts.settings.delivery.record_filter is not None:
+                    self._tasks.start_soon(self._store_passed)
                 await self._work()
                 await self._end_lanes()
                 self._tasks.cancel_scope.cancel()
@@ -288,6 +293,9 @@ class ShardLanes:
             match await self._stop_signal.interruptible(reader.next):
                 case DeliveryBatch() as batch:
                     await self._add(batch)
+                case Passed(position):
+                    self._window.passed(position)
+                    self._progress.passed(position)
                 case EndOfShard() as end:
                     self._window.shard_ended()
                     return end
@@ -531,6 +539,11 @@ class ShardLanes:
             await self._mark_moved.wait()
             self._mark_moved = anyio.Event()
             await self._store(lambda: self._window.mark)
+
+    async def _store_passed(self) -> None:
+        while True:
+            await self._clock.sleep(_STORE_PASSED_S)
+            self._mark_moved.set()
 
     async def _store(self, position: Callable[[], ExtendedSequenceNumber]) -> None:
         """Retries until it is stored or the lease is lost; later positions go with it."""
