@@ -22,7 +22,7 @@ from tests.simulator.lane_rules import LaneRules
 from tests.simulator.loop import now
 from tests.simulator.reject_rules import RejectRules
 from tests.simulator.trace import Trace
-from tests.simulator.truth import Truth
+from tests.simulator.truth import ShardTruth, Truth
 from tests.simulator.violation import report
 
 
@@ -182,14 +182,9 @@ class Deliveries:
             if place is None:
                 report("unknown_record", f"{child} was given {number}, which was never written")
                 return
-            if place < shard.done_before:
-                report(
-                    "checkpoint_lost", f"{child} was given {number}, which was checkpointed before the run"
-                )
+            self._check_is_for(child, shard, place)
             if child.next_place is None:
                 shard.excuse_before(place)
-            if not self._lanes.is_for(child, place):
-                report("wrong_lane", f"{child} was given {number}, whose key belongs to another")
             expected = place if child.next_place is None else self._next_of(child, child.next_place, place)
             if self._lanes.are_used:
                 child.places.append(place)
@@ -213,6 +208,15 @@ class Deliveries:
             self.on_work(child)
         self.on_delivered(child, len(records))
         self._trace.note(child.worker_id, "delivered", f"{child.shard_id} {len(records)} to {child.largest}")
+
+    def _check_is_for(self, child: Incarnation, shard: ShardTruth, place: int) -> None:
+        number = shard.numbers[place]
+        if place < shard.done_before:
+            report("checkpoint_lost", f"{child} was given {number}, which was checkpointed before the run")
+        if place in shard.left_out:
+            report("filtered_record", f"{child} was given {number}, which is not for it")
+        if not self._lanes.is_for(child, place):
+            report("wrong_lane", f"{child} was given {number}, whose key belongs to another")
 
     def shard_ended(self, child: Incarnation) -> None:
         """It was told that its shard has ended: everything was delivered, and to this child the last of it."""
@@ -259,7 +263,7 @@ class Deliveries:
         """The first place from this one on that is for this child and was not set aside, `limit` at most."""
         if not self._lanes.keeps_order(child):
             return limit
-        aside = self._set_aside.get(child.shard_id, ())
+        aside = self._set_aside.get(child.shard_id, set()) | self._truth.shards[child.shard_id].left_out
         while place < limit and (place in aside or not self._lanes.is_for(child, place)):
             place += 1
         return place
@@ -302,6 +306,19 @@ class Deliveries:
             return self._lanes.is_mark(shard_id, worker_id, position)
         self._lanes.stored(shard_id, position)
         return position in self._asked.get((shard_id, worker_id), ())
+
+    def was_passed(
+        self, shard_id: str, worker_id: str, before: ExtendedSequenceNumber, position: ExtendedSequenceNumber
+    ) -> bool:
+        """Whether no record is for a child between `before`, or what was asked for since, and this position, which has one."""
+        shard = self._truth.shards[shard_id]
+        place = None if position.is_sentinel else shard.index.get(int(position.sequence_number))
+        if place is None or place not in shard.left_out:
+            return False
+        asked = self._asked.get((shard_id, worker_id), ())
+        start = max([before, *(each for each in asked if each <= position)])
+        first = 0 if start.is_sentinel else shard.place_after(int(start.sequence_number))
+        return shard.left_out.issuperset(range(first, place))
 
     def _reach(self, child: Incarnation) -> None:
         reached = self.reached.setdefault((child.worker_id, child.shard_id), Reached())

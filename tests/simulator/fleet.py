@@ -355,6 +355,7 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
         ),
         leases=plan.leases,
         retrieval=plan.retrieval,
+        delivery=plan.delivery,
         shards=plan.shard_settings,
         failures=plan.failures,
         concurrency=_concurrency(worker_id, plan),

@@ -5,13 +5,14 @@ Owns the vocabulary of scenarios. Knows nothing of how a plan is carried out (`r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
 from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings, ShardSettings
 from kcl_daemon.config.children import ConcurrencySettings, FailureSettings
-from kcl_daemon.config.retrieval import RetrievalSettings
+from kcl_daemon.config.retrieval import DeliverySettings, RetrievalSettings
 from kcl_daemon.config.streams import StreamsSettings
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
@@ -384,6 +385,8 @@ class Plan:
         concurrency: settings of the workers.
         lane_counts: workers differ in the number of their lanes; each has one of these, 1 among them. Empty: as `concurrency` says.
         keys: how many partition keys the records have.
+        delivery: settings of the workers.
+        keeps: of a key and data in base64, whether a record is for the children; None: all are.
         java_names_entities: Java workers write what 3.5 writes into separate tables, else what 3.4 writes.
         java_reports_cpu: Java workers report CPU figures.
         child_stuck_s: how long a child may work without a new checkpoint; None: for ever.
@@ -438,6 +441,8 @@ class Plan:
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
     lane_counts: tuple[int, ...] = ()
     keys: int = 1 << 40
+    delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    keeps: Callable[[str, str], bool] | None = None
     java_names_entities: bool = False
     java_reports_cpu: bool = False
     child_stuck_s: float | None = None

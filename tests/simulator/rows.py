@@ -39,6 +39,12 @@ class Asked(Protocol):
         """Whether a child of this worker asked for this position of this shard."""
         ...
 
+    def was_passed(
+        self, shard_id: str, worker_id: str, before: ExtendedSequenceNumber, position: ExtendedSequenceNumber
+    ) -> bool:
+        """Whether the worker itself may store this position, because what it adds is for no child."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
@@ -307,7 +313,10 @@ class LeaseTableRules:
         position = change.after.checkpoint
         if position == change.before.checkpoint or self.asked is None:
             return None
-        if self.asked.was_asked(change.write.key, change.write.worker_id, position):
+        key, worker_id = change.write.key, change.write.worker_id
+        if self.asked.was_asked(key, worker_id, position):
+            return None
+        if self.asked.was_passed(key, worker_id, change.before.checkpoint, position):
             return None
         return f"to {position}, for which no child of it asked"
 

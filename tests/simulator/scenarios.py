@@ -25,6 +25,7 @@ from tests.simulator.coordination import (
     worker_id_twice,
 )
 from tests.simulator.draws import Draw, Sizes, bad_children, cuts, mixed_trouble, reshards, short_iterators
+from tests.simulator.filtered import filtered
 from tests.simulator.habits import Habits, Nursery, When
 from tests.simulator.holds import holds
 from tests.simulator.lanes import lanes, lanes_poison, lanes_reshard
@@ -335,6 +336,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         children_trouble,
         from_latest,
         poison_records,
+        filtered,
         lanes,
         lanes_reshard,
         lanes_poison,

@@ -99,7 +99,7 @@ class World:
         self._trace = trace
         self._chance = chance.fork("happenings")
         self._deaths: list[WriteLimit] = []
-        self.truth = Truth()
+        self.truth = Truth(plan.keeps)
         model = KinesisModel(lambda: EPOCH_S + now(), plan.stream)
         producer = chance.fork("producer")
         self.stream = _stream_of(plan, model, self.truth, producer)

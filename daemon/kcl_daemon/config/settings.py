@@ -26,7 +26,7 @@ from kcl_daemon.config.kinds import (
     truth,
 )
 from kcl_daemon.config.metrics_and_page import AdminSettings, MetricsSettings
-from kcl_daemon.config.retrieval import FanOutSettings, RetrievalSettings, SchemaSettings
+from kcl_daemon.config.retrieval import DeliverySettings, FanOutSettings, RetrievalSettings, SchemaSettings
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.spark import SparkSettings
 from kcl_daemon.config.streams import NAME_OF_STREAM, StreamsSettings
@@ -99,6 +99,7 @@ class Settings:
     balance: BalanceSettings = field(default_factory=BalanceSettings)
     shards: ShardSettings = field(default_factory=ShardSettings)
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
+    delivery: DeliverySettings = field(default_factory=DeliverySettings)
     fan_out: FanOutSettings = field(default_factory=FanOutSettings)
     tables: TablesSettings = field(default_factory=TablesSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
@@ -169,6 +170,7 @@ _ORDER: Final = (
     "retrieval.mode",
     "fan_out",
     "retrieval",
+    "delivery",
     "child",
     "concurrency",
     "failures",

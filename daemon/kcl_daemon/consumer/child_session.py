@@ -51,7 +51,10 @@ from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,
     EndOfShard,
+    Passed,
     ReachedBound,
+    ReadItem,
+    ShardReader,
     ShardSource,
     StartMemory,
 )
@@ -89,6 +92,7 @@ async def _ends_within(child: Child, clock: Clock, grace_s: float) -> bool:
     return False
 
 
+_STORE_PASSED_S: Final = 30.0
 _RETRY_LEAST_S: Final = 0.05
 _RETRY_MOST_S: Final = 10.0
 
@@ -251,6 +255,7 @@ class ChildRun:
             parts=parts, held=held, checkpointer=self._checkpointer, aside=set_aside, log=log
         )
         self._reading: Reading
+        self._store_passed_at_s = parts.context.clock.monotonic() + _STORE_PASSED_S
 
     async def run(self) -> ChildRunOutcome:
         """Never raises for failures of the child or AWS.
@@ -432,9 +437,11 @@ class ChildRun:
     async def _deliver(self, connection: ChildConnection) -> EndOfShard | None:
         """None after a stop request."""
         gate, reader = Gate(self._parts, self._held, self._stop_signal, connection), self._reading.reader
+        filters = self._parts.settings.delivery.record_filter is not None
+        take = partial(self._next_in_time, reader) if filters else reader.next
         while await gate.opens():
             self._progress.waits_for_records()
-            item = await self._stop_signal.interruptible(reader.next)
+            item = await self._stop_signal.interruptible(take)
             if connection.silent:
                 if isinstance(item, DeliveryBatch):
                     item.release()
@@ -444,9 +451,25 @@ class ChildRun:
                     await self._process(connection, gate, item)
                 case EndOfShard():
                     return item if await gate.opens(gives=True) else None
-                case None:
-                    pass  # the gate knows whether it was a stop request
+                case Passed(position):
+                    self._checkpointer.passed(position)
+                    self._progress.passed(position)
+                    await self._store_passed()
+                case None:  # the gate knows whether it was a stop request
+                    await self._store_passed()
         return None
+
+    async def _next_in_time(self, reader: ShardReader) -> ReadItem | None:
+        """None when it is time to store what was passed."""
+        with self._parts.context.clock.move_on_after(_STORE_PASSED_S):
+            return await reader.next()
+        return None
+
+    async def _store_passed(self) -> None:
+        now_s = self._parts.context.clock.monotonic()
+        if now_s >= self._store_passed_at_s:
+            self._store_passed_at_s = now_s + _STORE_PASSED_S
+            await self._checkpointer.store_passed()
 
     async def _process(self, connection: ChildConnection, gate: Gate, batch: DeliveryBatch) -> None:
         try:
@@ -520,6 +543,7 @@ class ChildRun:
         if self._stop_signal.reason is StopReason.STOP and self._held.lost is None:
             self._progress.works("shutdownRequested")
             await connection.perform(ShutdownRequested())
+            await self._checkpointer.store_passed()
             self._progress.waits(WaitReason.LEASE, "it is handed off")
             await self._parts.renewer.release_lease(self._held)
         self._progress.works("leaseLost")

@@ -392,7 +392,7 @@ class Checkpointer:
         self._renewer = renewer
         self._log = log
         self._rejects = rejects
-        self.largest = held.lease.checkpoint
+        self._given = self.largest = held.lease.checkpoint
         self._began: ExtendedSequenceNumber | None = None
         self._shard_ended = False
         self.advanced = False
@@ -403,15 +403,33 @@ class Checkpointer:
 
     async def begins_at(self, position: ExtendedSequenceNumber) -> None:
         """The child has stored all up to there by itself: the lease follows, or stays where it is ahead."""
-        self._began = self.largest = position
+        self._began = self._given = self.largest = position
         if position > self._held.lease.checkpoint:
             await self.answer(CheckpointRequest(position.sequence_number, position.sub_sequence_number))
 
     def delivering(self, last: ExtendedSequenceNumber) -> None:
-        self.largest = last
+        self._given = self.largest = last
+
+    def passed(self, position: ExtendedSequenceNumber) -> None:
+        """No record up to there is for the child, except those that it was given."""
+        self.largest = max(self.largest, position)
 
     def shard_ended(self) -> None:
         self._shard_ended = True
+        self.largest = self._given
+
+    async def store_passed(self) -> None:
+        """Store what was passed, if the child has checkpointed all that it was given. A failure leaves it to the next time."""
+        held, position = self._held, self.largest
+        before = held.lease.checkpoint
+        if held.lost is not None or not self._given <= before < position:
+            return
+        try:
+            await self._renewer.checkpoint(held, position)
+        except (AwsError, errors.LeaseLost) as error:
+            self._log.debug("passed_position_not_stored", error=str(error))
+        else:
+            self._log.debug("checkpoint_stored", checkpoint=str(position))
 
     async def answer(self, request: CheckpointRequest) -> CheckpointAnswer:
         """The answer names the error; nothing is raised."""
@@ -433,12 +451,14 @@ class Checkpointer:
     async def _store(self, request: CheckpointRequest) -> None:
         if self._held.lost is not None:
             raise CheckpointShutdown(self._held.lost)
-        window = CheckpointWindow(self._held.lease.checkpoint, self.largest, self._shard_ended, self._began)
-        position = window.position(request.sequence_number, request.sub_sequence_number)
         held_back = self._rejects.held_back
+        before, progress = self._held.lease.checkpoint, self._held.progress
+        window = CheckpointWindow(min(before, self._given), self.largest, self._shard_ended, self._began)
+        position = window.position(request.sequence_number, request.sub_sequence_number)
         if held_back is not None and held_back <= position:
             raise CheckpointShutdown(f"the rejected record {held_back} could not be stored, and comes again")
-        before, progress = self._held.lease.checkpoint, self._held.progress
+        if position < before:
+            return  # it was passed; the child may ask again for the last record that it was given
         refused: str | None = None
         progress.checkpoint_started()
         try:

@@ -8,7 +8,6 @@ from typing import Final
 from kcl_daemon.consumer.connection import Checkpointer, ChildConnection
 from kcl_daemon.consumer.context import ConsumerContext
 from kcl_daemon.consumer.set_aside import SetAside
-from kcl_daemon.errors import AwsError, LeaseLost
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.ports import Log
 from kcl_daemon.progress.progress import NEVER_S
@@ -58,9 +57,8 @@ class ExpiredRecords:
             if not await self._stored(expired[begin : begin + _AT_ONCE], connection):
                 return None
         if expired:
-            before = self._checkpointer.largest
             first_fresh = fresh[0].position if fresh else SHARD_END
-            await self._passed(before, max(each.position for each in expired if each.position < first_fresh))
+            await self._passed(max(each.position for each in expired if each.position < first_fresh))
         return DeliveryBatch(
             Payload(fresh, payload.size_bytes),
             behind_ms,
@@ -91,13 +89,8 @@ class ExpiredRecords:
         self._aside.expired(len(records), records[0].approximate_arrival_timestamp)
         return True
 
-    async def _passed(self, before: ExtendedSequenceNumber, last: ExtendedSequenceNumber) -> None:
+    async def _passed(self, last: ExtendedSequenceNumber) -> None:
         """The child never sees them, so that its checkpoints alone would not pass a shard of old records."""
-        self._checkpointer.delivering(last)
+        self._checkpointer.passed(last)
         self._held.progress.done(last, 0, 0)
-        if self._held.lost is not None or self._held.lease.checkpoint < before:
-            return
-        try:
-            await self._parts.renewer.checkpoint(self._held, last)
-        except (AwsError, LeaseLost) as error:
-            self._log.debug("set_aside_not_checkpointed", error=str(error))
+        await self._checkpointer.store_passed()

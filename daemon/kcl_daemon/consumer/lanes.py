@@ -38,7 +38,9 @@ from kcl_daemon.retrieval.byte_budget import Reservation
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,
     EndOfShard,
+    Passed,
     ReachedBound,
+    ReadItem,
     ShardReader,
     ShardSource,
     StartMemory,
@@ -54,6 +56,7 @@ _STORE_PAUSE_S: Final = 0.5
 _STORE_PAUSE_MOST_S: Final = 10.0
 _LAST_STORE_S: Final = 10.0
 _MARK_HELD_S: Final = 600.0
+_STORE_PASSED_S: Final = 30.0
 _STANDBY_KEPT_S: Final = 60.0
 
 
@@ -142,7 +145,7 @@ class _LaneReader:
     async def run(self) -> None:
         """The shard is read for all lanes."""
 
-    async def next(self) -> DeliveryBatch | EndOfShard:
+    async def next(self) -> ReadItem:
         return await self._lanes.next_of(self._lane)
 
     def close(self) -> None: ...
@@ -206,6 +209,8 @@ class ShardLanes:
                 self._tasks.start_soon(self._store_marks)
                 self._tasks.start_soon(self._dismiss_unneeded)
                 self._tasks.start_soon(self._follow_holds)
+                if self._parts.settings.delivery.record_filter is not None:
+                    self._tasks.start_soon(self._store_passed)
                 await self._work()
                 await self._end_lanes()
                 self._tasks.cancel_scope.cancel()
@@ -310,6 +315,9 @@ class ShardLanes:
                     await self._add(batch)
                 case ReachedBound() as end:
                     return end
+                case Passed(position):
+                    self._window.passed(position)
+                    self._progress.passed(position)
                 case EndOfShard() as end:
                     self._window.shard_ended()
                     return end
@@ -569,6 +577,11 @@ class ShardLanes:
             await self._mark_moved.wait()
             self._mark_moved = anyio.Event()
             await self._store(lambda: self._window.mark)
+
+    async def _store_passed(self) -> None:
+        while True:
+            await self._clock.sleep(_STORE_PASSED_S)
+            self._mark_moved.set()
 
     async def _store(self, position: Callable[[], ExtendedSequenceNumber]) -> None:
         """Retries until it is stored or the lease is lost; later positions go with it."""

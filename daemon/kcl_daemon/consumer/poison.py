@@ -240,7 +240,7 @@ class PoisonSearch:
                 )
             else:
                 self._done = positions[end - 1]
-                checkpointer.delivering(self._done)
+                checkpointer.passed(self._done)
             begin = end
 
     async def _deliver_part(

@@ -139,7 +139,7 @@ class RejectsByHand(Rejects):
         requests: Sequence[Reject],
         given_up: Callable[[], bool],
         *,
-        possible: bool = True,  # noqa: ARG002 - as above
+        possible: bool = True,
     ) -> list[RejectAnswer]:
         return [await self._reject(each) if possible else _answer(each, _NOT_NOW) for each in requests]
 

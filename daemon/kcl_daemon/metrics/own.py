@@ -17,7 +17,7 @@ _F: Final = families(
     gauge leaderless_seconds: Time since the last heartbeat of any leader; 0 on the leader itself.
     gauge retrieval_held_bytes: Records that are read but not yet written to their child.
     counter aws_calls{service,operation,outcome}: AWS calls, by outcome.
-    counter records_left_out{shard_id,stream,reason}: Records that were read but not delivered: `before_checkpoint` (already done; normal at each start), or `other_shard` (in an aggregate, with a hash outside the shard).
+    counter records_left_out{shard_id,stream,reason}: Records that were read but not delivered: `before_checkpoint` (already done; normal at each start), `other_shard` (in an aggregate, with a hash outside the shard), or `filtered` (no match for `recordFilter`).
     counter records_set_aside{shard_id,stream,cause}: Records that were not processed, stored as dead letters or left out: `rejected` (by their processor), `failed` (their processor kept failing), `attempts` (`maxRecordAttempts`), `expired` (`maxRecordAgeMillis`).
     counter log_events{level,event}: Warnings and errors in the log; docs/events.md says what to do.
     counter shard_stalls: Times that a shard made no progress for longer than the limit of its cause.

@@ -300,6 +300,10 @@ class LeaseProgress:
         elif self._empty_counts:
             self._progressed(now_s)
 
+    def passed(self, position: ExtendedSequenceNumber) -> None:
+        """No record up to there is for the child, except those that it was given."""
+        self._reached(position, self._monotonic())
+
     def shard_ended(self) -> None:
         self._reached(SHARD_END, self._monotonic())
         self.works("shardEnded")

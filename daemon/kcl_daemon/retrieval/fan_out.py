@@ -45,6 +45,7 @@ from kcl_daemon.retrieval.source import (
     DeliveryBatch,
     EndOfShard,
     ReachedBound,
+    ReadItem,
     ShardSource,
     arrived_s,
     read_from,
@@ -239,7 +240,7 @@ class FanOutReader(BufferedReader):
         self._fan_out = fan_out
         self._consumer = consumer
         self._reports_empty = reports_empty
-        self._item: DeliveryBatch | EndOfShard | None = None
+        self._item: ReadItem | None = None
         self._continuation: str | None = None
         self._failures = 0
 
@@ -247,7 +248,7 @@ class FanOutReader(BufferedReader):
     def oldest_s(self) -> float | None:
         return self._item.arrived_s if isinstance(self._item, DeliveryBatch) else None
 
-    async def next(self) -> DeliveryBatch | EndOfShard:
+    async def next(self) -> ReadItem:
         while (item := self._item) is None:
             await self._wait_until_filled()
         self._item = None
@@ -370,7 +371,7 @@ class FanOutReader(BufferedReader):
         elif self._source.memory.first_sequence_number is None:
             self._source.memory.idle_after = pushed.continuation
 
-    async def _put(self, item: DeliveryBatch | EndOfShard) -> None:
+    async def _put(self, item: ReadItem) -> None:
         self._item = item
         self._taken = anyio.Event()
         self._filled.set()

@@ -28,13 +28,14 @@ from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom
 from kcl_daemon.records.payload import EMPTY, Payload
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
-from kcl_daemon.retrieval.schemas import PayloadDecoder
+from kcl_daemon.retrieval.schemas import Decoder
 from kcl_daemon.retrieval.source import (
     INCONSISTENT_END,
     BufferedReader,
     DeliveryBatch,
     EndOfShard,
     ReachedBound,
+    ReadItem,
     ShardSource,
     arrived_s,
     read_from,
@@ -136,7 +137,7 @@ class PollingReader(BufferedReader):
         self._kinesis = kinesis
         self._settings = settings
         self._reports_empty = reports_empty
-        self._buffer: deque[DeliveryBatch | EndOfShard] = deque()
+        self._buffer: deque[ReadItem] = deque()
         self._buffered_bytes = 0
         self._buffered_records = 0
         self._pace = PollPace(
@@ -153,7 +154,7 @@ class PollingReader(BufferedReader):
                 return item.arrived_s
         return None
 
-    async def next(self) -> DeliveryBatch | EndOfShard:
+    async def next(self) -> ReadItem:
         while not self._buffer:
             await self._wait_until_filled()
         item = self._buffer.popleft()
@@ -320,7 +321,7 @@ class PollingReader(BufferedReader):
             )
             reservation.release()
 
-    async def _put_decoded(self, decoder: PayloadDecoder, behind_ms: int | None, whole_bytes: int) -> bool:
+    async def _put_decoded(self, decoder: Decoder, behind_ms: int | None, whole_bytes: int) -> bool:
         gave = False
         if self._reservation is not None:
             self._reservation.resize(whole_bytes)
@@ -350,7 +351,7 @@ class PollingReader(BufferedReader):
         elif memory.first_sequence_number is None:
             memory.idle_iterator, memory.idle_until_s = fetched.next_iterator, self._clock.wall_ms() / 1000
 
-    def _put(self, item: DeliveryBatch | EndOfShard) -> None:
+    def _put(self, item: ReadItem) -> None:
         self._buffer.append(item)
         if isinstance(item, DeliveryBatch):
             self._buffered_bytes += item.size_bytes

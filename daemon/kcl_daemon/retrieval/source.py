@@ -18,7 +18,7 @@ from kcl_daemon.ports import Clock, IteratorKind, Log, Meters, ReadFrom, StreamR
 from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records.payload import Payload, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget
-from kcl_daemon.retrieval.schemas import PayloadDecoder, ShardSchemaDecoder
+from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
 
@@ -105,6 +105,7 @@ _CHECK_PRODUCER: Final = (
 
 class SkipReason(StrEnum):
     BEFORE_CHECKPOINT = "before_checkpoint"  # KCL: ProcessTask
+    FILTERED = "filtered"  # it does not match `recordFilter`
     OTHER_SHARD = "other_shard"  # a user record's hash key is outside this shard (KCL: AggregatorUtil)
 
 
@@ -121,6 +122,9 @@ class SkippedRecords:
 
     def before_checkpoint(self, count: int) -> None:
         self._count(count, SkipReason.BEFORE_CHECKPOINT)
+
+    def filtered(self, count: int) -> None:
+        self._count(count, SkipReason.FILTERED)
 
     def other_shard(self, count: int, total: int, sequence_number: str) -> None:
         """`total` is all in the aggregate."""
@@ -262,7 +266,7 @@ class ShardSource:
             self.skipped.before_checkpoint(len(payload) - len(rest))
         return rest
 
-    def decoder(self, payload: Payload) -> PayloadDecoder | None:
+    def decoder(self, payload: Payload) -> Decoder | None:
         """None if nothing needs decoding."""
         return None if self.schemas is None else self.schemas.decoder(payload)
 
@@ -343,6 +347,16 @@ class ReachedBound(EndOfShard):
     """The run ends here (`runUntil`): the next record, if there is one, arrived at its bound or later."""
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """No record up to `position` is for the child, except those it was given before."""
+
+    position: ExtendedSequenceNumber
+
+
+ReadItem = DeliveryBatch | Passed | EndOfShard
+
+
 class ShardReader(Protocol):
     """Reads ahead of one child. Used once, by one taker."""
 
@@ -360,7 +374,7 @@ class ShardReader(Protocol):
         """Returns at the end of the shard. Runs beside `next`; may be cancelled."""
         ...
 
-    async def next(self) -> DeliveryBatch | EndOfShard:
+    async def next(self) -> ReadItem:
         """The taker must release a batch. A cancelled call takes nothing."""
         ...
 

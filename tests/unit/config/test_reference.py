@@ -45,6 +45,7 @@ SAMPLES = {
     "dynamoDBEndpoint": "http://127.0.0.1:2",
     "initialPositionInStream": "TRIM_HORIZON",
     "initialPositionInStreamExtended": "12",
+    "recordFilter": '{"data": {"order": {"type": ["new"]}}}',
     "retrievalMode": "POLLING",
     "childFailurePolicy": "exit",
     "poisonRecordPolicy": "skip",
