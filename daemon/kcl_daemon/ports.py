@@ -411,6 +411,7 @@ class DeadLetters(Protocol):
         Raises:
             AwsError: not accepted; InvalidRequest: never will be.
             DeadLetterNotStored: this host could not write it.
+            DeadLetterTooLarge: it fits nowhere with these settings; says what to set.
         """
         ...
 

@@ -40,6 +40,7 @@ TOGETHER: Final = frozenset(
         "formerStreamsLeasesDeletionStrategy",
         "poisonRecordPolicy",
         "deadLetterDestination",
+        "deadLetterOverflow",
         "adminAddress",
         "adminToken",
         "adminTokenFile",

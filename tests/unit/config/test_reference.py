@@ -47,6 +47,8 @@ SAMPLES = {
     "retrievalMode": "POLLING",
     "childFailurePolicy": "exit",
     "poisonRecordPolicy": "skip",
+    "deadLetterOverflow": "s3://letters/large\npoisonRecordPolicy = deadletter\n"
+    "deadLetterDestination = kinesis:dead",
     "deadLetterDestination": "file:dead.jsonl\npoisonRecordPolicy = deadletter",
     "fanoutConfig.consumerArn": "arn:aws:kinesis:eu-west-1:111122223333:stream/clicks/consumer/app:1700000000",
     "fanoutFallbackToPolling": "yes",
@@ -97,6 +99,8 @@ SAMPLES = {
     "sparkStateReset": "true",
     "sparkColumns": "aws",
     "cloudWatchClient.endpointOverride": "https://monitoring.example",
+    "s3Endpoint": "http://127.0.0.1:3",
+    "snsEndpoint": "http://127.0.0.1:3",
     "glueClient.endpointOverride": "https://glue.example",
     **{
         f"{client}.{name}": "true"
