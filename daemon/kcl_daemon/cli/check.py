@@ -309,7 +309,9 @@ async def _place_of_letters(settings: Settings, place: DeadLetterDestination) ->
     except AccessDenied as error:
         why = f"{why}, and we may not ask for it: {describe(error)}"
     except (AwsError, ConfigurationError) as error:
-        return [(False, masked(on_one_line(f"{what}: {describe(error)}; {advice_for(error)}")))]
+        absent = isinstance(error, InvalidRequest)
+        advice = "create it, or correct the property" if absent else advice_for(error)
+        return [(False, masked(on_one_line(f"{what}: {describe(error)}; {advice}")))]
     else:
         limit = "letters of any size" if most is None else f"letters of up to {most} bytes"
         findings.append((True, f"{what}: is there; takes {limit}"))
