@@ -30,6 +30,7 @@ from kcl_daemon.errors import (
     AwsError,
     ConfigurationError,
     DeadLetterTooLarge,
+    InvalidRequest,
     Throttled,
     Unavailable,
 )
@@ -270,6 +271,28 @@ async def test_a_queue_may_have_a_lower_limit_than_the_service(world: World) -> 
         with pytest.raises(DeadLetterTooLarge, match="raise the limit"):
             await letters.store(replace(LETTER, error="no " * 500))
     assert world.messages(url)[0]["dataBytes"] == 1536
+
+
+async def test_a_refusal_in_unknown_words_leaves_a_large_letter_in_the_bucket(world: World) -> None:
+    url = world.queue()
+    middling = replace(LETTER, record=replace(LETTER.record, data="A" * 400_000))
+    async with opened(world, f"sqs:{url}", OVERFLOW) as letters:
+        world.endpoint.fail_next("SendMessage", "Odd")
+        await letters.store(middling)
+        world.endpoint.fail_next("SendMessage", "Odd")
+        with pytest.raises(InvalidRequest, match="Odd"):
+            await letters.store(LETTER)
+    assert [each["dataBytes"] for each in world.messages(url)] == [300_000]
+
+
+async def test_characters_that_a_queue_refuses_are_escaped(world: World) -> None:
+    url = world.queue()
+    odd = replace(LETTER, error="\ufffe and \uffff and \u00e9")
+    async with opened(world, f"sqs:{url}") as letters:
+        await letters.store(odd)
+    (message,) = world.sqs.receive_message(QueueUrl=url)["Messages"]
+    assert not {"\ufffe", "\uffff"} & set(message["Body"])
+    assert orjson.loads(message["Body"]) == orjson.loads(odd.line())
 
 
 async def test_a_fifo_queue_gets_a_record_once_and_in_the_group_of_its_shard(world: World) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
+from urllib.request import Request, urlopen
 
 import boto3
 import pytest
@@ -115,6 +117,15 @@ def test_places_of_dead_letters_are_asked_for(local: Local, tmp_path: Path) -> N
         assert f"dead letters: sns:{topic}: is there; takes letters of up to 262144 bytes" in after.stdout
         assert "dead letters: s3://check-letters/large: is there; takes letters of any size" in after.stdout
         assert "warning" not in after.stdout
+        fault = {"operation": "HeadBucket", "fault": "error", "code": "AccessDenied"}
+        order = Request(f"{local.s3_url}/_local/faults", data=json.dumps(fault).encode())
+        urlopen(order, timeout=60).close()
+        denied = check(app, file)
+        assert denied.returncode == 0
+        assert (
+            "dead letters: s3://check-letters/large: storing a letter: NOT TRIED, as it would store a letter, "
+            "and we may not ask for it" in denied.stdout
+        )
         assert "Contents" not in s3.list_objects_v2(Bucket="check-letters")
 
 

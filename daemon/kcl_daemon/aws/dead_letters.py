@@ -39,8 +39,12 @@ _FIFO: Final = ".fifo"
 _KIB: Final = 1024
 _MIB: Final = 1024**2
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# Below this nothing is too large unless the service says so in words that we know.
+_USUAL_LIMIT: Final = 256 * _KIB
 # How the services and their stand-ins say that a message is too large; the codes say less.
-_TOO_LARGE: Final = re.compile(r"(?i)shorter than|too (long|large)|length less than|at most \d+ bytes|exceed")
+_TOO_LARGE: Final = re.compile(
+    r"(?i)shorter than|too (long|large)|larger than|length less than|at most \d+ bytes|exceed"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ class RemoteDeadLetters:
             try:
                 await self._limiter.run(sending.operation, send)
             except InvalidRequest as error:
-                if not _TOO_LARGE.search(str(error)):
+                by_size = self._overflow is not None and len(line) > _USUAL_LIMIT
+                if not by_size and not _TOO_LARGE.search(str(error)):
                     raise
                 why = str(error)
             else:
@@ -97,11 +102,16 @@ class RemoteDeadLetters:
 
 def _send_to_queue(client: Client, queue_url: str, dead_letter: DeadLetter, line: bytes) -> object:
     fifo = _fifo(queue_url, dead_letter)
-    return client.send_message(QueueUrl=queue_url, MessageBody=line.decode(), **fifo)
+    return client.send_message(QueueUrl=queue_url, MessageBody=_text(line), **fifo)
 
 
 def _publish(client: Client, topic_arn: str, dead_letter: DeadLetter, line: bytes) -> object:
-    return client.publish(TopicArn=topic_arn, Message=line.decode(), **_fifo(topic_arn, dead_letter))
+    return client.publish(TopicArn=topic_arn, Message=_text(line), **_fifo(topic_arn, dead_letter))
+
+
+def _text(line: bytes) -> str:
+    """Without the two characters that queues refuse, which JSON can escape."""
+    return line.decode().replace("\ufffe", r"\ufffe").replace("\uffff", r"\uffff")
 
 
 def _fifo(address: str, dead_letter: DeadLetter) -> Mapping[str, str]:
@@ -253,7 +263,7 @@ def _largest_letter(place: DeadLetterDestination, client: Client) -> int | None:
             return int(client.get_queue_attributes(**named)["Attributes"]["MaximumMessageSize"])
         case DeadLetterStore.SNS:
             of_topic = client.get_topic_attributes(TopicArn=place.address)["Attributes"]
-            return int(of_topic.get("MaximumMessageSize", 256 * _KIB))
+            return int(of_topic.get("MaximumMessageSize", _USUAL_LIMIT))
         case DeadLetterStore.KINESIS:
             summary = client.describe_stream_summary(**_stream(place.address))["StreamDescriptionSummary"]
             return int(summary.get("MaxRecordSizeInKiB", _KIB)) * _KIB
