@@ -412,7 +412,7 @@ class DeadLetters(Protocol):
         Raises:
             AwsError: not accepted; InvalidRequest: never will be.
             DeadLetterNotStored: this host could not write it.
-            DeadLetterTooLarge: the destination never takes a letter of this size.
+            DeadLetterTooLarge: it fits nowhere with these settings; says what to set.
         """
         ...
 

@@ -15,7 +15,7 @@ from kcl_daemon.aws.dynamodb import (
     condition_failed,
     http_update_item,
 )
-from kcl_daemon.aws.other_services import GlueSchemas
+from kcl_daemon.aws.schemas import GlueSchemas
 from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.tables import TableSpec
 from kcl_daemon.config.settings import Settings

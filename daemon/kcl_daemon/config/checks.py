@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from kcl_daemon.config.children import ChildFailurePolicy, LaneCounts, PoisonRecordPolicy
+from kcl_daemon.config.children import (
+    ChildFailurePolicy,
+    DeadLetterDestination,
+    DeadLetterStore,
+    LaneCounts,
+    PoisonRecordPolicy,
+)
 from kcl_daemon.config.kinds import StreamArn, trimmed
 from kcl_daemon.config.metrics_and_page import LOOPBACK, MetricsLevel, is_loopback
 from kcl_daemon.config.properties import Notice, Problem, PropertyEntry
@@ -51,6 +57,7 @@ def check_together(
         *_names(values, entries),
         *_streams(values),
         *_failures(values),
+        *_letters(values),
         *_spark(values),
         *_lanes(values),
         *_run_until(values),
@@ -70,6 +77,7 @@ def check_together(
         *_schemas(values, lines),
         *_lane_notices(values, lines),
         *_standby(values, lines),
+        *_letter_notices(values, lines),
         *_java_differences(values, lines),
     ]
     return problems, notices
@@ -349,6 +357,37 @@ def _failures(values: Values) -> _Found:
     if "sparkPipeline" in values:
         yield "poisonRecordPolicy", "children of a sparkPipeline do not process records themselves"
     yield from _too_few(values)
+
+
+def _letters(values: Values) -> _Found:
+    if "deadLetterOverflow" in values and "deadLetterDestination" not in values:
+        yield "deadLetterOverflow", "needs deadLetterDestination"
+
+
+_LIMITS: Final = {
+    DeadLetterStore.SQS: ("1 MiB, or MaximumMessageSize of the queue", 768),
+    DeadLetterStore.SNS: ("256 KiB, or MaximumMessageSize of the topic", 192),
+    DeadLetterStore.KINESIS: ("1 MiB, or MaxRecordSizeInKiB of the stream", 768),
+}
+
+
+def _letter_notices(values: Values, lines: Lines) -> Iterator[Notice]:
+    place, name = values.get("deadLetterDestination"), "deadLetterOverflow"
+    if not isinstance(place, DeadLetterDestination):
+        return
+    if place.box not in _LIMITS:
+        if name in values:
+            yield _no_effect(name, lines, "deadLetterDestination takes letters of any size")
+    elif name not in values:
+        limit, record_kib = _LIMITS[place.box]
+        facts = {
+            "limit": limit,
+            "largest_record": f"about {record_kib} KiB",
+            "advice": f"set {name} = s3://BUCKET/PREFIX for larger ones",
+        }
+        yield Notice(
+            "dead_letters_may_not_fit", "deadLetterDestination", lines["deadLetterDestination"], facts
+        )
 
 
 def _too_few(values: Values) -> _Found:

@@ -137,7 +137,7 @@ class RejectsByHand(Rejects):
     async def answer(
         self,
         requests: Sequence[Reject],
-        given_up: Callable[[], bool],
+        given_up: Callable[[], bool],  # noqa: ARG002 - as above
         *,
         possible: bool = True,
     ) -> list[RejectAnswer]:

@@ -225,7 +225,8 @@ _DENIED: Final = frozenset({
 })  # fmt: skip
 # Something is not ready, expired or in conflict; this passes by itself.
 _TRANSIENT: Final = frozenset({
-    "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalFailureException", "InternalServerError", "ReplicatedWriteConflictException",
+    "ConditionalRequestConflict", "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalFailureException", "InternalServerError", "OperationAborted",
+    "ReplicatedWriteConflictException",
     "RequestTimeout", "RequestTimeoutException", "ResourceInUseException", "ServiceUnavailable",
     "ServiceUnavailableException", "TransactionConflictException", "TransactionInProgressException",
 })  # fmt: skip

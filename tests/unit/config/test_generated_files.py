@@ -43,6 +43,7 @@ TOGETHER: Final = frozenset(
         "deadLetterDestination",
         "maxRecordAgeMillis",
         "maxRecordAttempts",
+        "deadLetterOverflow",
         "adminAddress",
         "adminToken",
         "adminTokenFile",

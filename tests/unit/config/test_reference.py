@@ -49,6 +49,8 @@ SAMPLES = {
     "retrievalMode": "POLLING",
     "childFailurePolicy": "exit",
     "poisonRecordPolicy": "skip",
+    "deadLetterOverflow": "s3://letters/large\npoisonRecordPolicy = deadletter\n"
+    "deadLetterDestination = kinesis:dead",
     "deadLetterDestination": "file:dead.jsonl\npoisonRecordPolicy = deadletter",
     "maxRecordAgeMillis": "600\ndeadLetterDestination = file:dead.jsonl",
     "maxRecordAttempts": "600\npoisonRecordPolicy = skip",
@@ -101,6 +103,8 @@ SAMPLES = {
     "sparkStateReset": "true",
     "sparkColumns": "aws",
     "cloudWatchClient.endpointOverride": "https://monitoring.example",
+    "s3Endpoint": "http://127.0.0.1:3",
+    "snsEndpoint": "http://127.0.0.1:3",
     "glueClient.endpointOverride": "https://glue.example",
     **{
         f"{client}.{name}": "true"
