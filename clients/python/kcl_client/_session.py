@@ -6,17 +6,21 @@ refused: in a plain processor an `async def` would never run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import ClassVar, Final, Generic, ParamSpec, Protocol, TypeVar, assert_never
 
 from kcl_client._processor import (
     CHECKPOINT_ATTEMPTS,
     FIRST_BACKOFF_S,
     Batch,
+    Record,
+    RejectRecord,
     ShardStart,
     Store,
     batch_of,
+    failed_records,
+    rejection_of,
 )
 from kcl_protocol.codec import decode_daemon_line
 from kcl_protocol.conversation import ChildSide
@@ -24,8 +28,10 @@ from kcl_protocol.errors import (
     CheckpointError,
     CheckpointInvalidState,
     CheckpointShutdown,
+    RejectError,
     RemoteProtocolError,
     checkpoint_error,
+    reject_error,
 )
 from kcl_protocol.frames import FRAMES_VERSION, framed_records
 from kcl_protocol.messages import (
@@ -37,6 +43,7 @@ from kcl_protocol.messages import (
     Initialize,
     LeaseLost,
     ProcessRecords,
+    Reject,
     RejectAnswer,
     ShardEnded,
     Shutdown,
@@ -84,8 +91,8 @@ class Runtime(Protocol):
         """Allows one checkpoint at a time, and no status while one is pending."""
         ...
 
-    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """TypeError if the method is of the wrong kind."""
+    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> object:
+        """Its result; TypeError if the method is of the wrong kind."""
         ...
 
     def read(self) -> Awaitable[bytes]:
@@ -123,10 +130,15 @@ class Session(Generic[C]):
         *,
         max_line_bytes: int,
         takes_frames: bool = False,
+        takes_rejects: bool = False,
     ) -> None:
+        """With `takes_rejects` the daemon takes rejects and pauses."""
         self._processor = processor
         self._checkpointer = checkpointer(self.store)
         self._runtime = runtime
+        self._takes_rejects = takes_rejects
+        self._rejected: dict[ExtendedSequenceNumber, Reject] = {}
+        self._pause_s = 0.0
         self._frames = FRAMES_VERSION if takes_frames else None
         self._side = ChildSide(
             decode_daemon_line,
@@ -172,6 +184,18 @@ class Session(Generic[C]):
             backoff_s *= 2
         return await self._runtime.finish(self._ask(request))
 
+    def reject(self, record: Record, reason: object) -> None:
+        """Sent before the next checkpoint, or when the batch is done."""
+        if not self._takes_rejects:
+            raise RejectError("this daemon takes no rejects: KCL_REJECTS is not in the environment")
+        if self._side.awaiting != ProcessRecords.action:
+            raise RejectError("a record can be rejected only while process_records runs with its batch")
+        self._rejected[record.position] = rejection_of(record, reason)
+
+    def pause(self, seconds: float) -> None:
+        """Once the batch is answered."""
+        self._pause_s = seconds
+
     async def _next_action(self) -> Action:
         message = await self._receive()
         assert not isinstance(message, CheckpointAnswer | RejectAnswer), (
@@ -197,7 +221,7 @@ class Session(Generic[C]):
             raise DaemonGone from error
 
     async def _perform(self, action: Action) -> None:
-        self._whole_shard_stored = False
+        self._whole_shard_stored, self._pause_s = False, 0.0
         steps = self._steps(action)
         try:
             await steps
@@ -207,19 +231,24 @@ class Session(Generic[C]):
             if self._broken is None and not self._is_lost_lease(error):
                 raise ProcessorFailed(action.action) from error
         async with self._runtime.turn:
+            try:
+                with suppress(CheckpointError):  # the lease is lost, or `_broken` says more
+                    await self._settle()
+            except RejectError as error:
+                raise ProcessorFailed(action.action) from error
             if self._broken is not None:
                 raise self._broken
             if not self._daemon_gone:
-                is_start = isinstance(action, Initialize)
-                self._send(Status(action.action, self._frames if is_start else None))
+                frames = self._frames if isinstance(action, Initialize) else None
+                self._send(Status(action.action, frames, round(self._pause_s * 1000) or None))
 
-    def _steps(self, action: Action) -> Coroutine[object, object, None]:
+    def _steps(self, action: Action) -> Coroutine[object, object, object]:
         call, processor = self._runtime.call, self._processor
         match action:
             case Initialize():
                 return call(processor.initialize, _start(action))
             case ProcessRecords():
-                return call(processor.process_records, batch_of(action), self._checkpointer)
+                return self._deliver(action)
             case ShutdownRequested():
                 return call(processor.shutdown_requested, self._checkpointer)
             case ShardEnded() | Shutdown() if is_end_of_shard(action):
@@ -228,6 +257,22 @@ class Session(Generic[C]):
                 return call(processor.lease_lost)
             case _:
                 assert_never(action)
+
+    async def _deliver(self, action: ProcessRecords) -> None:
+        batch = batch_of(action, self)
+        try:
+            result = await self._runtime.call(self._processor.process_records, batch, self._checkpointer)
+        except RejectRecord as error:
+            error.add_note("kcl_client: in process_records call batch.reject(record, reason) instead")
+            raise
+        failed = failed_records(result, batch)
+        for record in failed or ():
+            batch.reject(record, "named in batchItemFailures")
+        if failed is not None and batch:
+            await self.store(CheckpointRequest(), CHECKPOINT_ATTEMPTS)
+        if self._pause_s and not self._takes_rejects:
+            await self._runtime.sleep(self._pause_s)
+            self._pause_s = 0.0
 
     async def _end_shard(self) -> None:
         processor = self._processor
@@ -238,7 +283,9 @@ class Session(Generic[C]):
 
     async def _ask(self, request: CheckpointRequest) -> None:
         async with self._runtime.turn:
-            answer = await self._exchange(request)
+            await self._settle()
+            self._refuse_where_impossible()
+            (answer,) = await self._exchange([request])
             if answer.error is None:
                 self._whole_shard_stored = request.sequence_number in _WHOLE_SHARD
                 return
@@ -246,11 +293,27 @@ class Session(Generic[C]):
             self._lease_gone = isinstance(error, CheckpointShutdown)
             raise error
 
-    async def _exchange(self, request: CheckpointRequest) -> CheckpointAnswer:
-        self._refuse_where_impossible()
+    async def _settle(self) -> None:
+        """In a turn: have all rejected records stored; RejectError for the first that is refused."""
+        rejected, self._rejected = [self._rejected[position] for position in sorted(self._rejected)], {}
+        if not rejected or self._daemon_gone or self._lease_gone or self._broken is not None:
+            return
+        errors = [
+            reject_error(answer.error, f"record {answer.sequence_number}: {answer.message or answer.error}")
+            for answer in await self._exchange(rejected)
+            if isinstance(answer, RejectAnswer) and answer.error is not None
+        ]
+        self._lease_gone = any(isinstance(error, CheckpointShutdown) for error in errors)
+        if errors:
+            raise errors[0]
+
+    async def _exchange(
+        self, requests: Sequence[CheckpointRequest | Reject]
+    ) -> list[CheckpointAnswer | RejectAnswer]:
         try:
-            self._send(request)
-            return await self._receive_answer()
+            for request in requests:
+                self._send(request)
+            return [await self._receive_answer() for _ in requests]
         except DaemonGone as error:
             self._daemon_gone = True
             raise CheckpointShutdown("the daemon has gone; whether this was stored is not known") from error
@@ -258,9 +321,11 @@ class Session(Generic[C]):
             self._broken = error  # ends the session even if the processor swallows the error below
             raise CheckpointInvalidState(f"the daemon's answer is not understood: {error}") from error
 
-    async def _receive_answer(self) -> CheckpointAnswer:
+    async def _receive_answer(self) -> CheckpointAnswer | RejectAnswer:
         answer = await self._receive()
-        assert isinstance(answer, CheckpointAnswer), "the conversation lets nothing else pass here"
+        assert isinstance(answer, CheckpointAnswer | RejectAnswer), (
+            "the conversation lets nothing else pass here"
+        )
         return answer
 
     def _may_ask(self) -> bool:
