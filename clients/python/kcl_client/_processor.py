@@ -33,7 +33,7 @@ JsonValue = dict[str, "JsonValue"] | list["JsonValue"] | Scalar
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: Final[Mapping[str, Scalar]] = MappingProxyType({})
 _REASON_CHARACTERS: Final = 4_000
-_DAY_S: Final = 86_400
+_PAUSE_MOST_S: Final = 900  # the daemon cuts longer ones
 _FAILURES: Final = "batchItemFailures"  # AWS Lambda's name
 
 
@@ -273,10 +273,10 @@ class Batch:
         Under a daemon that takes no pauses (the Java daemon) the client waits as long before it answers.
 
         Raises:
-            ValueError: not a number of seconds from 0 to a day.
+            ValueError: not a number of seconds from 0 to 900.
         """
-        if not 0 <= seconds <= _DAY_S:
-            raise ValueError(f"seconds must be from 0 to {_DAY_S}: {seconds}")
+        if not 0 <= seconds <= _PAUSE_MOST_S:
+            raise ValueError(f"seconds must be from 0 to {_PAUSE_MOST_S}: {seconds}")
         self._open_host().pause(seconds)
 
     def _open_host(self) -> Host:

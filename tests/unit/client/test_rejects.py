@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251 - the client's asynchronous form is asyncio's
 import pickle
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from kcl_client import (
     NoDeadLetterDestination,
     Record,
     RecordNotInBatch,
+    RecordProcessor,
     RejectError,
     RejectRecord,
 )
@@ -407,17 +411,17 @@ class Breaker(Idle):
 
 
 def test_a_pause_is_in_the_answer_to_its_batch_and_in_no_other() -> None:
-    report = drive(Breaker(), ["1500", "0", "1", "86400000"], batch_size=1, ending=Ending.SHUTDOWN)
+    report = drive(Breaker(), ["1500", "0", "1", "900000"], batch_size=1, ending=Ending.SHUTDOWN)
     statuses = [message for message in report.messages if isinstance(message, Status)]
-    assert [status.pause_ms for status in statuses] == [None, 1500, None, 1, 86_400_000, None, None]
-    assert report.pauses_s == (1.5, 0.001, 86_400.0)
+    assert [status.pause_ms for status in statuses] == [None, 1500, None, 1, 900_000, None, None]
+    assert report.pauses_s == (1.5, 0.001, 900.0)
 
 
-@pytest.mark.parametrize("seconds", [-1, 86_401, float("nan"), float("inf")])
+@pytest.mark.parametrize("seconds", [-1, 901, float("nan"), float("inf")])
 def test_a_pause_of_no_sense_is_a_mistake(seconds: float) -> None:
     report = driven(lambda batch, _: batch.pause(seconds))
     assert isinstance(report.exception, ValueError)
-    assert "from 0 to 86400" in str(report.exception)
+    assert "from 0 to 900" in str(report.exception)
 
 
 def test_under_a_daemon_that_takes_no_pauses_the_client_waits_before_it_answers() -> None:
@@ -432,3 +436,53 @@ def test_under_a_daemon_that_takes_no_pauses_the_client_waits_before_it_answers(
     )
     assert waited == [(2.5, 1)]
     assert wire.said == [DONE[0], DONE[1], DONE[1]]
+
+
+def example(page: str, heading: str) -> str:
+    text = (Path(__file__).parents[3] / "docs" / page).read_text("utf-8")
+    return text.partition(f"# {heading}\n")[2].partition("```py\n")[2].partition("```")[0]
+
+
+def processor_of(text: str) -> RecordProcessor:
+    names: dict[str, Any] = {"__name__": "orders"}
+    exec(text, names)
+    orders: RecordProcessor = names["Orders"]()
+    return orders
+
+
+def test_the_example_of_rejects_gives_up_what_is_no_json() -> None:
+    report = drive(
+        processor_of(example("failures.md", "Rejecting in Python")), ["1", "no", "3"], dead_letters=True
+    )
+    ((_, reason),) = report.rejected
+    assert "Expecting value" in reason
+    assert report.last_checkpoint == SHARD_END
+
+
+class ServiceDown(Exception):
+    """Of the example's module."""
+
+
+@pytest.mark.parametrize("ending", [Ending.SHARD_ENDED, Ending.SHUTDOWN])
+def test_the_example_of_a_pause_stores_nothing_that_was_not_sent(
+    monkeypatch: pytest.MonkeyPatch, ending: Ending
+) -> None:
+    sent: list[bytes] = []
+    is_down = iter([False, True, True, True])
+
+    def send(data: bytes) -> None:
+        if next(is_down, False):
+            raise ServiceDown
+        sent.append(data)
+
+    module = ModuleType("orders")
+    vars(module).update(ServiceDown=ServiceDown, send=send)
+    monkeypatch.setitem(sys.modules, "orders", module)
+    processor = processor_of(example("flow.md", "In Python"))
+    report = drive(processor, ["a", "b", "c", "d"], batch_size=1, ending=ending)
+    assert (report.exit_code, report.pauses_s, len(report.checkpoints)) == (
+        0,
+        (30.0, 30.0, 30.0),
+        2 if ending is Ending.SHARD_ENDED else 1,
+    )
+    assert sent == ([b"a", b"b", b"c", b"d"] if ending is Ending.SHARD_ENDED else [b"a"])
