@@ -50,13 +50,13 @@ def complete(steps: Coroutine[object, object, T]) -> T:
 
 class PlainTurn:
     def __init__(self) -> None:
-        self._lock = Lock()
+        self.lock = Lock()
 
     async def __aenter__(self) -> None:
-        self._lock.acquire()
+        self.lock.acquire()
 
     async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
+        self.lock.release()
 
 
 class PlainRuntime:
@@ -86,6 +86,13 @@ class PlainRuntime:
 
     async def sleep(self, seconds: float) -> None:
         self._sleep(seconds)
+
+    def at_once(self, step: Callable[[], None]) -> None:
+        if self.turn.lock.acquire(blocking=False):
+            try:
+                step()
+            finally:
+                self.turn.lock.release()
 
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
         return await steps
@@ -253,9 +260,9 @@ class Batch:
     def reject(self, record: Record, reason: object) -> None:
         """Give a record of this batch up: the daemon stores it as a dead letter, and it counts as done.
 
-        Usable while `process_records` runs with this batch. It does not wait: the daemon is asked before the next
-        checkpoint or when `process_records` returns, for all at once. That checkpoint raises what the daemon
-        refuses: NoDeadLetterDestination, DeadLetterTooLarge, RecordNotInBatch or another RejectError. If uncaught,
+        Usable while `process_records` runs with this batch; from any thread, in an AsyncRecordProcessor from that of
+        the event loop. It does not wait. The answer is read before the next checkpoint, or when `process_records`
+        returns. That checkpoint raises what the daemon refuses: NoDeadLetterDestination, DeadLetterTooLarge, RecordNotInBatch or another RejectError. If uncaught,
         it ends the process, and the records come again.
 
         Args:

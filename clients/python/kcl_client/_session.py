@@ -6,7 +6,8 @@ refused: in a plain processor an `async def` would never run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import ClassVar, Final, Generic, ParamSpec, Protocol, TypeVar, assert_never
 
@@ -105,6 +106,10 @@ class Runtime(Protocol):
 
     def sleep(self, seconds: float, /) -> Awaitable[object]: ...
 
+    def at_once(self, step: Callable[[], None], /) -> None:
+        """Take the step if nobody has the turn."""
+        ...
+
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
         """Run the steps to their end even if the caller is cancelled, or the protocol would break."""
         ...
@@ -137,7 +142,8 @@ class Session(Generic[C]):
         self._checkpointer = checkpointer(self.store)
         self._runtime = runtime
         self._takes_rejects = takes_rejects
-        self._rejected: dict[ExtendedSequenceNumber, Reject] = {}
+        self._rejected: deque[Reject] = deque()
+        self._unanswered = 0
         self._pause_s = 0.0
         self._frames = FRAMES_VERSION if takes_frames else None
         self._side = ChildSide(
@@ -185,12 +191,13 @@ class Session(Generic[C]):
         return await self._runtime.finish(self._ask(request))
 
     def reject(self, record: Record, reason: object) -> None:
-        """Sent before the next checkpoint, or when the batch is done."""
+        """The answer is read before the next checkpoint, or when the batch is done."""
         if not self._takes_rejects:
             raise RejectError("this daemon takes no rejects: KCL_REJECTS is not in the environment")
         if self._side.awaiting != ProcessRecords.action:
             raise RejectError("a record can be rejected only while process_records runs with its batch")
-        self._rejected[record.position] = rejection_of(record, reason)
+        self._rejected.append(rejection_of(record, reason))
+        self._runtime.at_once(self._send_rejects)
 
     def pause(self, seconds: float) -> None:
         """Once the batch is answered."""
@@ -285,7 +292,7 @@ class Session(Generic[C]):
         async with self._runtime.turn:
             await self._settle()
             self._refuse_where_impossible()
-            (answer,) = await self._exchange([request])
+            answer = await self._exchange(request)
             if answer.error is None:
                 self._whole_shard_stored = request.sequence_number in _WHOLE_SHARD
                 return
@@ -293,32 +300,45 @@ class Session(Generic[C]):
             self._lease_gone = isinstance(error, CheckpointShutdown)
             raise error
 
+    def _send_rejects(self) -> None:
+        """In a turn. A lost lease needs none: the records come again."""
+        while self._rejected:
+            request = self._rejected.popleft()
+            if self._lease_gone or self._daemon_gone or self._broken is not None:
+                continue
+            try:
+                self._send(request)
+                self._unanswered += 1
+            except DaemonGone:
+                self._daemon_gone = True
+
     async def _settle(self) -> None:
         """In a turn: have all rejected records stored; RejectError for the first that is refused."""
-        rejected, self._rejected = [self._rejected[position] for position in sorted(self._rejected)], {}
-        if not rejected or self._daemon_gone or self._lease_gone or self._broken is not None:
-            return
-        errors = [
-            reject_error(answer.error, f"record {answer.sequence_number}: {answer.message or answer.error}")
-            for answer in await self._exchange(rejected)
-            if isinstance(answer, RejectAnswer) and answer.error is not None
-        ]
-        self._lease_gone = any(isinstance(error, CheckpointShutdown) for error in errors)
+        errors: list[RejectError | CheckpointShutdown] = []
+        self._send_rejects()
+        while self._unanswered:
+            answer = await self._exchange(None)
+            self._unanswered -= 1
+            if isinstance(answer, RejectAnswer) and answer.error is not None:
+                said = f"record {answer.sequence_number}: {answer.message or answer.error}"
+                errors.append(reject_error(answer.error, said))
+                self._lease_gone |= isinstance(errors[-1], CheckpointShutdown)
+            self._send_rejects()
         if errors:
             raise errors[0]
 
-    async def _exchange(
-        self, requests: Sequence[CheckpointRequest | Reject]
-    ) -> list[CheckpointAnswer | RejectAnswer]:
+    async def _exchange(self, request: CheckpointRequest | None) -> CheckpointAnswer | RejectAnswer:
+        """Without a request, the answer to an earlier one."""
         try:
-            for request in requests:
+            if request is not None:
                 self._send(request)
-            return [await self._receive_answer() for _ in requests]
+            return await self._receive_answer()
         except DaemonGone as error:
-            self._daemon_gone = True
+            self._daemon_gone, self._unanswered = True, 0
             raise CheckpointShutdown("the daemon has gone; whether this was stored is not known") from error
         except RemoteProtocolError as error:
-            self._broken = error  # ends the session even if the processor swallows the error below
+            # ends the session even if the processor swallows the error below
+            self._broken, self._unanswered = error, 0
             raise CheckpointInvalidState(f"the daemon's answer is not understood: {error}") from error
 
     async def _receive_answer(self) -> CheckpointAnswer | RejectAnswer:

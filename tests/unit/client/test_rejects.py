@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio  # noqa: TID251 - the client's asynchronous form is asyncio's
 import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,7 +45,17 @@ from kcl_protocol.messages import (
 )
 from kcl_protocol.sequence import SHARD_END
 from tests.examples import examples
-from tests.unit.client.support import BATCH, INITIALIZE, STORED, Handled, Handler, Idle, Wire, serve
+from tests.unit.client.support import (
+    BATCH,
+    INITIALIZE,
+    STORED,
+    Handled,
+    Handler,
+    Idle,
+    Wire,
+    serve,
+    serve_async,
+)
 
 RECORDS = [make_record(text, sequence_number=str(7 + index)) for index, text in enumerate("abcd")]
 LETTER = RejectAnswer("1", 0, None)
@@ -78,7 +89,7 @@ class Rejecting(AsyncRecordProcessor):
         await checkpointer.checkpoint()
 
 
-def test_rejected_records_are_asked_for_together_before_the_batch_is_answered() -> None:
+def test_records_are_rejected_together_and_their_answers_read_before_the_batch_is_answered() -> None:
     def handle(batch: Batch, _checkpointer: Checkpointer) -> None:
         for record in batch:
             batch.reject(record, LookupError("no customer"))
@@ -108,12 +119,48 @@ def test_the_asynchronous_form_rejects_in_the_same_way() -> None:
     assert report.checkpoints == (at(10), SHARD_END)
 
 
-def test_a_record_rejected_twice_is_one_letter_with_the_last_reason() -> None:
-    def handle(batch: Batch, _checkpointer: Checkpointer) -> None:
-        for reason in ("first", "last"):
-            batch.reject(batch.records[0], reason)
+def test_threads_may_reject_while_another_checkpoints() -> None:
+    records = [make_record("x", sequence_number=str(n)) for n in range(1, 401)]
 
-    assert driven(handle).rejected == ((at(7), "last"),)
+    def handle(batch: Batch, checkpointer: Checkpointer) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            done = [pool.submit(batch.reject, record, "bad") for record in batch]
+            for record in batch.records[::40]:
+                checkpointer.checkpoint(record)
+            for each in done:
+                each.result()
+
+    report = drive(Handled(handle), records, batch_size=200, dead_letters=True)
+    assert sorted(report.rejected) == [(at(n), "bad") for n in range(1, 401)]
+    assert (report.exit_code, report.last_checkpoint) == (0, SHARD_END)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_is_rejected_while_a_checkpoint_waits_for_its_answer_is_sent_after_it(is_async: bool) -> None:
+    wire = Wire(INITIALIZE, BATCH, STORED, RejectAnswer("2", 0, None))
+
+    def prepare(batch: Batch) -> None:
+        def reject_once() -> None:
+            wire.before_read = lambda: None
+            batch.reject(batch.records[1], "bad")
+
+        wire.before_read = reject_once
+
+    class Plain(Idle):
+        def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
+            prepare(batch)
+            checkpointer.checkpoint(batch.records[0])
+
+    class Asynchronous(AsyncRecordProcessor):
+        async def process_records(self, batch: Batch, checkpointer: AsyncCheckpointer) -> None:
+            prepare(batch)
+            await checkpointer.checkpoint(batch.records[0])
+
+    if is_async:
+        serve_async(Asynchronous(), wire)
+    else:
+        serve(Plain(), wire)
+    assert wire.said == [DONE[0], CheckpointRequest("1", 0), Reject("2", 0, "bad"), DONE[1]]
 
 
 @pytest.mark.parametrize(("length", "kept"), [(4_000, 4_000), (4_001, 4_001), (10**7, 4_001)])
@@ -360,7 +407,7 @@ def test_single_records_are_rejected_before_their_batch_is_answered_and_before_i
     order: str,
 ) -> None:
     report = singles(3, 20, 41, dead_letters=True, order=order)
-    assert report.rejected == tuple((at(n), f"bad {n}") for n in (3, 20, 41))
+    assert set(report.rejected) == {(at(n), f"bad {n}") for n in (3, 20, 41)}
     assert (report.last_checkpoint, report.exit_code) == (SHARD_END, 0)
     batches = [
         message for message in report.messages if isinstance(message, ProcessRecords | Reject | Status)
