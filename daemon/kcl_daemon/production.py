@@ -68,7 +68,10 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             log,
             clock,
             options_of(
-                settings.child, finish_batches=settings.failures.poison is not PoisonRecordPolicy.RETRY
+                settings.child,
+                # A rejected record must be of the batch that is open, and so must one that children fail at.
+                finish_batches=settings.failures.poison is not PoisonRecordPolicy.RETRY
+                or settings.failures.dead_letters is not None,
             ),
             kept_open_by_guard=lambda: folder.lock_file,
         ) as children,

@@ -41,6 +41,10 @@ class AsyncRuntime:
             )
         return await result
 
+    def at_once(self, step: Callable[[], None]) -> None:
+        if not self.turn.locked():
+            step()
+
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
         """A cancelled caller returns at once; the steps still finish."""
         task = asyncio.ensure_future(steps)

@@ -107,8 +107,8 @@ class FilteringPollingReader(PollingReader):
 
 
 class FilteringFanOutReader(FanOutReader):
-    async def _accept(self, pushed: PushedRecords) -> None:
-        await super()._accept(pushed)
+    async def _accept(self, pushed: PushedRecords, asked_ms: int) -> None:
+        await super()._accept(pushed, asked_ms)
         assert isinstance(self._source, FilteredSource), "its factory gives it one"
         if (passed := self._source.looked.passed()) is not None:
             await self._put(passed)
