@@ -14,7 +14,7 @@ from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.retrieval.fan_out import FanOutReader
 from kcl_daemon.retrieval.polling import PollingReader, PollResult
 from kcl_daemon.retrieval.schemas import Decoder
-from kcl_daemon.retrieval.source import Passed, ShardSource
+from kcl_daemon.retrieval.source import EndOfShard, Passed, ReadItem, ShardSource
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
@@ -98,17 +98,26 @@ class _FilteredParts:
 
 
 class FilteringPollingReader(PollingReader):
-    async def _accept(self, fetched: FetchedRecords) -> PollResult:
-        answer = await super()._accept(fetched)
+    async def _accept(self, fetched: FetchedRecords, asked_ms: int) -> PollResult | None:
+        answer = await super()._accept(fetched, asked_ms)
+        self._put_passed()
+        return answer
+
+    def _put(self, item: ReadItem) -> None:
+        if isinstance(item, EndOfShard):
+            self._put_passed()  # nothing is taken after the end
+        super()._put(item)
+
+    def _put_passed(self) -> None:
         assert isinstance(self._source, FilteredSource), "its factory gives it one"
         if (passed := self._source.looked.passed()) is not None:
-            self._put(passed)
-        return answer
+            super()._put(passed)
 
 
 class FilteringFanOutReader(FanOutReader):
-    async def _accept(self, pushed: PushedRecords, asked_ms: int) -> None:
-        await super()._accept(pushed, asked_ms)
+    async def _accept(self, pushed: PushedRecords, asked_ms: int) -> bool:
+        at_bound = await super()._accept(pushed, asked_ms)
         assert isinstance(self._source, FilteredSource), "its factory gives it one"
         if (passed := self._source.looked.passed()) is not None:
             await self._put(passed)
+        return at_bound
