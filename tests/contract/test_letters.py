@@ -6,13 +6,14 @@ import hashlib
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
 
+import anyio
 import boto3
 import pytest
 from click.testing import CliRunner, Result
@@ -20,7 +21,10 @@ from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import make_server
 
 from kcl_daemon.aws import letters
+from kcl_daemon.aws.dead_letters import open_remote_dead_letters
 from kcl_daemon.cli import main
+from kcl_daemon.config.children import dead_letter_destination
+from kcl_daemon.config.services import Endpoints
 from kcl_daemon.records.dead_letter import DeadLetter
 from tests.contract.aws_access import REGION, credentials_that_nobody_checks
 from tests.process.local import in_process
@@ -142,6 +146,40 @@ def test_letters_in_a_bucket_come_back(s3: Any, tmp_path: Path, program: tuple[s
     assert [key for key in keys(s3) if not key.startswith("dead-too")] == []
     assert invoke("delete", f"s3://{BUCKET}", "--all", "--yes").stdout == "deleted 1 letter\n"
     assert keys(s3) == []
+
+
+async def _store(destination: str, overflow: str | None, letters: Sequence[DeadLetter]) -> None:
+    place = dead_letter_destination().read
+    over = None if overflow is None else place(overflow)
+    async with open_remote_dead_letters(place(destination), Endpoints(REGION), over) as stores:
+        for each in letters:
+            await stores.store(each)
+
+
+@pytest.mark.usefixtures("s3")
+def test_what_a_daemon_stores_in_a_bucket_comes_back(tmp_path: Path, program: tuple[str, ...]) -> None:
+    source = f"s3://{BUCKET}/dead?folders=day"
+    anyio.run(_store, source, None, [letter(2), replace(letter(1), application_name="b / c")])
+    assert listed(source) == ["1", "2"]
+    assert invoke("replay", source, "--delete-done", *program).exit_code == 0
+    assert listed(source) == []
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_daemons_letter_that_is_too_large_for_its_queue_comes_back(
+    tmp_path: Path, program: tuple[str, ...]
+) -> None:
+    data = b"\x00large" * 200_000
+    large = replace(LETTER, record=replace(LETTER.record, data=b64encode(data).decode()))
+    with queue() as (source, client, address):
+        anyio.run(_store, source, f"s3://{BUCKET}/over", [large, letter(1)])
+        assert waiting(client, address) == 2
+        assert invoke("show", source, LETTER.key, "--raw").stdout_bytes == data
+        assert listed(f"s3://{BUCKET}/over") == ["4951"], "it can be found there, too"
+        assert invoke("replay", source, "--delete-done", *program).exit_code == 0
+        assert got(tmp_path) == ["1", "4951"]
+        assert listed(source) == []
+    assert listed(f"s3://{BUCKET}/over") == ["4951"]
 
 
 def test_ten_mebibytes_come_back_byte_for_byte(s3: Any, tmp_path: Path, program: tuple[str, ...]) -> None:

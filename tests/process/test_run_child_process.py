@@ -126,6 +126,29 @@ def test_what_a_processor_rejects_is_printed_and_may_be_kept(tmp_path: Path) -> 
     assert "delivered 1 of 1 records" in again.stdout
 
 
+# With kcl_client: asks for everything first, then reads the answers.
+PICKY = """
+from kcl_client import Batch, Checkpointer, RecordProcessor, run
+class Picky(RecordProcessor):
+    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
+        for record in batch:
+            batch.reject(record, "picky")
+        checkpointer.checkpoint()
+run(Picky())
+"""
+
+
+def test_a_whole_batch_may_be_rejected_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "dead"
+    file.write_bytes(b"".join(letter(number).line() + b"\n" for number in range(200)))
+    program = (sys.executable, "-c", PICKY)
+    done = invoke("run-child", "-r", str(file), "--format", "jsonl", "--end", "lost", "--", *program)
+    assert (done.exit_code, done.stdout.count("rejected ")) == (0, 200)
+    again = invoke("letters", "replay", str(file), "--", *program)
+    assert again.exit_code == 1
+    assert "200 letters: 0 done, 200 rejected, 0 failed, 0 left" in again.stdout
+
+
 def test_a_line_that_is_no_record_is_a_usage_error(tmp_path: Path) -> None:
     done = invoke("run-child", "-r", "-", "--format", "jsonl", "--", *CAREFUL, given="hello\n")
     assert done.exit_code == 2
@@ -137,9 +160,9 @@ def test_a_recorded_conversation_can_be_replayed_and_differences_are_found(tmp_p
     tape = tmp_path / "tape.jsonl"
     recorded = invoke("run-child", "-r", "-", "--transcript", str(tape), "--", *CAREFUL, given="one\ntwo\n")
     assert recorded.exit_code == 0
-    again = invoke("replay", str(tape), "--", *CAREFUL)
+    again = invoke("replay-transcript", str(tape), "--", *CAREFUL)
     assert (again.exit_code, again.stdout) == (0, "as recorded: 10 messages\n")
-    other = invoke("replay", str(tape), "--", *CARELESS)
+    other = invoke("replay-transcript", str(tape), "--", *CARELESS)
     assert other.exit_code == 1
     assert (
         "line 5: it sent Status(response_for='processRecords'), recorded was CheckpointRequest"
@@ -165,7 +188,7 @@ def test_a_replay_ends_with_a_child_that_does_not_answer(
         '{"about":"x","ends":"over"}\n{"from":"daemon","line":"{}"}\n'
         '{"from":"child","line":"{\\"action\\":\\"status\\",\\"responseFor\\":\\"initialize\\"}"}\n'
     )
-    done = invoke("replay", str(tape), "--timeout", timeout, "--", *command)
+    done = invoke("replay-transcript", str(tape), "--timeout", timeout, "--", *command)
     assert done.exit_code == 1
     assert said in done.stderr
 

@@ -22,7 +22,7 @@ from tests.simulator.chance import Chance
 from tests.simulator.deliveries import Deliveries, Incarnation
 from tests.simulator.habits import Nursery
 from tests.simulator.life import Life
-from tests.simulator.loop import Promise, Timer, Wake, current_loop
+from tests.simulator.loop import Promise, Timer, Wake, current_loop, now
 from tests.simulator.program import CloseStdout, Exit, ExitLater, Hang, Print, Program, Read, Script, Wait
 from tests.simulator.violation import report
 
@@ -249,6 +249,7 @@ class SimChildren:
         self._chance = chance
         self._deliveries = deliveries
         self._running: list[SimChild] = []
+        self._began_s = now()
         self.started = 0
         life.on_death(self._orphaned)
 
@@ -275,6 +276,7 @@ class SimChildren:
         return self._born(self._deliveries.started(key, self._life.worker_id, lane))
 
     def _born(self, identity: Incarnation) -> SimChild:
+        identity.process_s = self._began_s
         chance = self._chance.fork(f"child-{identity.number}")
         habits = self._nursery.draw(chance)
         program = Program(

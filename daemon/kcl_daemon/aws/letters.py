@@ -65,7 +65,9 @@ class _Service:
 def _client(endpoints: Endpoints, name: str, region_name: str | None, address: str | None) -> object:
     try:
         services = Services(endpoints)
-        if name == "kinesis" and region_name in {None, services.region_name("kinesis")}:
+        if name == "s3":
+            address = endpoints.s3
+        elif name == "kinesis" and region_name in {None, services.region_name("kinesis")}:
             address = endpoints.kinesis
         return services.client_for(name, region_name=region_name, address=address, config=_PATIENT)
     except (*SDK_ERRORS, ValueError) as error:

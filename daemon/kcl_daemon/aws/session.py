@@ -291,7 +291,7 @@ class Services:
             name,
             region_name=region_name or self.region_name("kinesis"),
             endpoint_url=address,
-            config=_config(1) if config is None else _config(1).merge(config),
+            config=_config(_NO_CALLS).merge(config or Config()),
         )
 
 

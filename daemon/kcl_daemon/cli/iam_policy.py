@@ -89,17 +89,33 @@ def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
 
 
 def _dead_letters(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
-    match settings.failures.dead_letters:
-        case DeadLetterDestination(box=DeadLetterStore.SQS, address=address, region_name=there):
-            region = there or settings.endpoints.of_kinesis.region_name
-            owner, name = urlsplit(address).path.strip("/").split("/")
-            queue = _arn(settings, "sqs", name, region=region, account=owner)
-            yield _statement("DeadLetters", "sqs", ("SendMessage",), [queue])
-        case DeadLetterDestination(box=DeadLetterStore.KINESIS, address=address, region_name=there):
-            stream = address if there else _stream_arn(settings, account, address)
-            yield _statement("DeadLetters", "kinesis", ("PutRecord",), [stream])
+    failures = settings.failures
+    for sid, place in (
+        ("DeadLetters", failures.dead_letters),
+        ("DeadLetterOverflow", failures.dead_letter_overflow),
+    ):
+        if place is not None and place.box is not DeadLetterStore.FILE:
+            service, action, arn = _letters_right(settings, account, place)
+            yield _statement(sid, service, (action,), [arn])
+
+
+def _letters_right(
+    settings: Settings, account: str | None, place: DeadLetterDestination
+) -> tuple[str, str, str]:
+    region = place.region_name or settings.endpoints.of_kinesis.region_name
+    match place.box:
+        case DeadLetterStore.SQS:
+            owner, name = urlsplit(place.address).path.strip("/").split("/")
+            return "sqs", "SendMessage", _arn(settings, "sqs", name, region=region, account=owner)
+        case DeadLetterStore.SNS:
+            return "sns", "Publish", place.address
+        case DeadLetterStore.KINESIS:
+            stream = place.address if place.region_name else _stream_arn(settings, account, place.address)
+            return "kinesis", "PutRecord", stream
         case _:
-            pass
+            partition = _arn(settings, "s3", "", region=region, account=None).split(":")[1]
+            folder = place.folder
+            return "s3", "PutObject", f"arn:{partition}:s3:::{folder.bucket}/{folder.prefix}*"
 
 
 def _stream_arn(settings: Settings, account: str | None, name: str) -> str:
@@ -182,6 +198,12 @@ def notes(settings: Settings, document: Mapping[str, Any]) -> list[str]:
         if provider.source is CredentialsSource.ROLE
     ]
     reported = [f"the host needs sts:AssumeRole for {role}" for role in dict.fromkeys(roles)]
+    letters = (settings.failures.dead_letters, settings.failures.dead_letter_overflow)
+    if any(place is not None and place.box is not DeadLetterStore.FILE for place in letters):
+        reported.append(
+            "if a place of dead letters is encrypted with a KMS key of your own, also allow "
+            "kms:GenerateDataKey and kms:Decrypt on that key"
+        )
     if settings.endpoints.region_name is None:
         reported.append(
             "the file sets no region, so the policy allows all regions; set regionName to narrow it"

@@ -25,6 +25,7 @@ from kcl_daemon.config.children import ChildProtocol, ChildSettings
 from kcl_daemon.consumer.child_session import end_child
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics, lease_lost, shard_ended
 from kcl_daemon.consumer.dead_letter_file import DeadLetterFile
+from kcl_daemon.consumer.rejects import RejectsByHand
 from kcl_daemon.errors import ChildError, ChildExited, ChildStartFailed
 from kcl_daemon.leases.lease import CheckpointWindow, ShardId
 from kcl_daemon.ports import NO_METERS, Child, ChildPipes, Clock, Log, LogLevel
@@ -109,7 +110,7 @@ async def drive_child(script: ChildScript, *, clock: Clock, log: Log, tape: Bina
             log=log,
             metrics=ChildMetrics(NO_METERS, clock, {}),
             on_checkpoint=outcome.checkpoints.answer,
-            on_reject=outcome.reject,
+            rejects=RejectsByHand(outcome.reject),
         )
         async with anyio.create_task_group() as background:
             background.start_soon(connection.pump)
@@ -357,7 +358,7 @@ Exit codes:
     "--transcript",
     metavar="FILE",
     type=click.File("wb", lazy=False),
-    help="Record the session for `kcl-daemon replay`.",
+    help="Record the session for `kcl-daemon replay-transcript`.",
 )
 @click.option(
     "--letters",
@@ -469,11 +470,11 @@ def lines_of(data: bytes) -> Iterator[TranscriptLine]:
             yield TranscriptLine(number, line, expected)
 
 
-@click.command("replay", short_help="Replay a recorded session with a processor.", epilog=EPILOG)
+@click.command("replay-transcript", short_help="Replay a recorded session with a processor.", epilog=EPILOG)
 @click.argument("transcript", type=click.File("rb", lazy=False))
 @click.option("--timeout", metavar="SECONDS", type=click.FloatRange(0.1), default=60.0, show_default=True)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def replay(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) -> None:
+def replay_transcript(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) -> None:
     """Send the daemon's lines of TRANSCRIPT to COMMAND and compare its answers with the recording. Put -- before COMMAND.
 
     Messages are compared by meaning; other lines on stdout are ignored. Record transcripts with `run-child --transcript`.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum
 from math import isinf
 from typing import Final, Generic, NoReturn, TypeVar
@@ -213,6 +214,40 @@ def start_timestamp() -> ValueKind[InitialPosition]:
         return InitialPosition(StartAt.TIMESTAMP, float(number))
 
     return ValueKind(read, seconds.allowed)
+
+
+def moment_s(text: str) -> float | None:
+    """Epoch seconds of an ISO time (without a zone in UTC) or of epoch seconds; None: it is neither."""
+    try:
+        if text.replace(".", "", 1).isdecimal():
+            return float(text)
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class RunUntil:
+    """`time_ms` (epoch milliseconds) None: the time at which the run begins."""
+
+    time_ms: int | None
+
+    def __str__(self) -> str:
+        return "tip" if self.time_ms is None else datetime.fromtimestamp(self.time_ms / 1000, UTC).isoformat()
+
+
+def run_until() -> ValueKind[RunUntil | None]:
+    def read(text: str) -> RunUntil:
+        word = not_blank(text)
+        if word.lower() == "tip":
+            return RunUntil(None)
+        seconds = moment_s(word)
+        if seconds is None or not 0 <= seconds <= _EPOCH_SECONDS_MAX:
+            raise InvalidValue("neither tip nor a time")
+        return RunUntil(round(seconds * 1000))
+
+    return ValueKind(read, "tip, or a time such as 2026-11-20T12:00:00Z", str)
 
 
 def name(pattern: str, allowed: str) -> ValueKind[str]:

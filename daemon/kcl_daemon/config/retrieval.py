@@ -11,6 +11,7 @@ from kcl_daemon.config.kinds import (
     INT_MAX,
     LONG_MAX,
     MILLISECONDS_OR_NONE,
+    InvalidValue,
     Key,
     ValueKind,
     choice,
@@ -18,12 +19,15 @@ from kcl_daemon.config.kinds import (
     keys,
     member,
     name,
+    not_blank,
     ours,
     trimmed,
     truth,
     whole_number,
 )
 from kcl_daemon.config.properties import PropertyEntry
+from kcl_daemon.records.event_pattern import PatternError
+from kcl_daemon.records.record_filter import RecordFilter
 
 
 class RetrievalMode(Enum):
@@ -85,6 +89,26 @@ class RetrievalSettings:
     `POLLING` where one of the properties of polling is set (`maxRecords`, `idleTimeBetweenReadsInMillis`,
     `millisBehindLatestThresholdForReducedTps`, `retryGetRecordsInSeconds`, `maxGetRecordsThreadPool`), else
     `FANOUT`, as in Java. The last two count whatever their value is, the others unless it is 0."""
+
+
+def _record_filter() -> ValueKind[RecordFilter]:
+    def read(text: str) -> RecordFilter:
+        try:
+            return RecordFilter.of(not_blank(text))
+        except PatternError as wrong:
+            raise InvalidValue(str(wrong)) from None
+
+    return ValueKind(read, 'a pattern, an array of patterns, or {"Filters": [{"Pattern": ...}]}, in JSON')
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverySettings:
+    """Which records a child gets."""
+
+    record_filter: RecordFilter | None = ours("recordFilter", _record_filter(), None)
+    """Which records are for the child, in EventBridge's pattern language as AWS Lambda has it for Kinesis, such as
+    `{"data": {"order": {"type": ["new"]}}}` ([filter](flow.md#filter)). The others are passed over: checkpoints go
+    on without them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,16 @@ from kcl_daemon.consumer.child_session import (
     ChildRun,
     Failed,
     Finished,
+    Reached,
     Stopped,
     create_child_leases,
 )
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.restart_policy import RestartPolicy
 from kcl_daemon.errors import AwsError, LeaseLost
+from kcl_daemon.fleet.hold_words import share_text, why_text
 from kcl_daemon.fleet.lease_renewer import HeldLease
+from kcl_daemon.leases.holds import NOT_HELD
 from kcl_daemon.leases.lease import HashRange, LeaseKey, ShardId
 from kcl_daemon.ports import ChildLane, Log
 from kcl_daemon.progress.progress import NEVER_S, LeaseProgress, WaitReason
@@ -35,6 +38,9 @@ from kcl_daemon.retrieval.byte_budget import Reservation
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,
     EndOfShard,
+    Passed,
+    ReachedBound,
+    ReadItem,
     ShardReader,
     ShardSource,
     StartMemory,
@@ -50,6 +56,7 @@ _STORE_PAUSE_S: Final = 0.5
 _STORE_PAUSE_MOST_S: Final = 10.0
 _LAST_STORE_S: Final = 10.0
 _MARK_HELD_S: Final = 600.0
+_STORE_PASSED_S: Final = 30.0
 _STANDBY_KEPT_S: Final = 60.0
 
 
@@ -107,6 +114,9 @@ class _LaneLeases:
     async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None:
         self._lanes.checkpointed(self._lane, held, position)
 
+    async def reach(self, held: HeldLease, until_ms: int) -> None:
+        raise AssertionError(f"{held.key} is at {until_ms} for all lanes or for none")
+
     async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
         raise AssertionError(f"{child_shard_ids} of {held.key} are written once for all lanes")
 
@@ -135,7 +145,7 @@ class _LaneReader:
     async def run(self) -> None:
         """The shard is read for all lanes."""
 
-    async def next(self) -> DeliveryBatch | EndOfShard:
+    async def next(self) -> ReadItem:
         return await self._lanes.next_of(self._lane)
 
     def close(self) -> None: ...
@@ -173,7 +183,7 @@ class ShardLanes:
         self._tasks: TaskGroup
         self._reservation: Reservation
         self._behind_ms: int | None = None
-        self._at_end = self._reads_again = self._gave_up = False
+        self._at_end = self._reads_again = self._gave_up = self._at_bound = False
         self._store_trouble: str | None = None
         self._held_back: tuple[ExtendedSequenceNumber, int] | None = None
         self._held_told_s = NEVER_S
@@ -183,10 +193,10 @@ class ShardLanes:
 
     def _held_for(self, number: int) -> HeldLease:
         held, progress = self._held, LeaseProgress(self._clock.monotonic, lane=number)
-        progress.last_fetch = held.progress.last_fetch
+        progress.last_fetch, progress.set_aside = held.progress.last_fetch, held.progress.set_aside
         return HeldLease(held.lease, held.moved_s, held.throughput, held.measured_s, progress)
 
-    async def run(self) -> Finished | Stopped:
+    async def run(self) -> Finished | Stopped | Reached:
         """As `ChildRun.run`; a child that fails is the matter of its lane."""
         self._progress.starts()
         self._progress.window = self._window
@@ -198,6 +208,9 @@ class ShardLanes:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._store_marks)
                 self._tasks.start_soon(self._dismiss_unneeded)
+                self._tasks.start_soon(self._follow_holds)
+                if self._parts.settings.delivery.record_filter is not None:
+                    self._tasks.start_soon(self._store_passed)
                 await self._work()
                 await self._end_lanes()
                 self._tasks.cancel_scope.cancel()
@@ -206,6 +219,8 @@ class ShardLanes:
             self._reservation.release()
             self._progress.lanes.clear()
             self._progress.window = self._progress.held_back_s = None
+        if self._at_bound:
+            return Reached()
         return Finished() if self._held.lease.is_finished else Stopped()
 
     async def _dismiss_unneeded(self) -> None:
@@ -213,9 +228,14 @@ class ShardLanes:
         await self._clock.sleep(_STANDBY_KEPT_S)
         self._parts.standby.dismiss(self._held.key)
 
+    async def _follow_holds(self) -> None:
+        while await self._parts.holds.until_changed():
+            if not self._is_stopping and not self._at_end:
+                self._show()
+
     @property
     def _is_stopping(self) -> bool:
-        return self._gave_up or self._stop_signal.reason is not StopReason.NONE
+        return self._gave_up or self._at_bound or self._stop_signal.reason is not StopReason.NONE
 
     @property
     def _is_interrupted(self) -> bool:
@@ -244,6 +264,9 @@ class ShardLanes:
         while not self._is_stopping:
             self._reads_again = False
             end = await self._read()
+            if isinstance(end, ReachedBound):
+                await self._finish_at_bound()
+                continue
             if end is None or not await self._create_child_leases(end):
                 continue
             if await self._finish_lanes():
@@ -275,6 +298,8 @@ class ShardLanes:
             memory=self._memory,
             last_fetch=self._progress.last_fetch,
             stream_is_there=stream.watch.is_there,
+            until_ms=self._parts.until_ms,
+            only=self._parts.settings.shards.only,
         )
         return self._parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
 
@@ -288,6 +313,11 @@ class ShardLanes:
             match await self._stop_signal.interruptible(reader.next):
                 case DeliveryBatch() as batch:
                     await self._add(batch)
+                case ReachedBound() as end:
+                    return end
+                case Passed(position):
+                    self._window.passed(position)
+                    self._progress.passed(position)
                 case EndOfShard() as end:
                     self._window.shard_ended()
                     return end
@@ -359,8 +389,13 @@ class ShardLanes:
 
     def _show(self) -> None:
         """What the shard waits for, for the watchdog, the page and the commands."""
+        hold = self._parts.holds.of(self._held.lease)
         if self._store_trouble is not None:
             self._progress.waits(WaitReason.DYNAMODB, self._store_trouble)
+        elif hold.pause is not None:
+            self._progress.waits(WaitReason.PAUSED, why_text(hold.pause))
+        elif hold.limits and self._window.size_bytes:
+            self._progress.waits(WaitReason.LIMITED, "; ".join(map(share_text, hold.limits)))
         elif self._at_end or self._window.size_bytes >= self._settings.window_bytes:
             self._progress.waits_for_lane(*self._slowest())
         else:
@@ -391,6 +426,14 @@ class ShardLanes:
         except LeaseLost:
             return None
         return True
+
+    async def _finish_at_bound(self) -> None:
+        """Until the lanes have processed what was read. A lane that fails reads again."""
+        self._progress.read_to_end()
+        while not self._is_interrupted and not self._is_drained:
+            self._show()
+            await self._interruptible_change()
+        self._at_bound = not self._is_interrupted
 
     async def _finish_lanes(self) -> bool:
         """Every child that was started gets shardEnded; at least one is. False if it was interrupted."""
@@ -430,6 +473,7 @@ class ShardLanes:
                 stop_signal=lane.stop_signal,
                 memory=StartMemory(),
                 log=lane.log,
+                set_aside=policy.set_aside,
                 poison_search=policy.poison_search,
                 lane=ChildLane(lane.number, len(self._lanes)),
             ).run()
@@ -513,6 +557,8 @@ class ShardLanes:
 
     def checkpointed(self, lane: _Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None:
         """Raises CheckpointInvalidState for a record of another lane."""
+        if position <= held.lease.checkpoint:
+            return  # where its child began, if that was given no records because of a pause
         try:
             self._window.checkpoint(lane.number, position)
         except NotOfThisLane as wrong:
@@ -531,6 +577,11 @@ class ShardLanes:
             await self._mark_moved.wait()
             self._mark_moved = anyio.Event()
             await self._store(lambda: self._window.mark)
+
+    async def _store_passed(self) -> None:
+        while True:
+            await self._clock.sleep(_STORE_PASSED_S)
+            self._mark_moved.set()
 
     async def _store(self, position: Callable[[], ExtendedSequenceNumber]) -> None:
         """Retries until it is stored or the lease is lost; later positions go with it."""
@@ -577,8 +628,12 @@ class ShardLanes:
     async def _drain(self, most_s: float) -> None:
         """What was read is processed, so that little comes twice; the lanes are at different places."""
         with self._clock.move_on_after(most_s):
-            while self._stop_signal.reason is StopReason.STOP and not self._is_drained:
+            while self._stop_signal.reason is StopReason.STOP and not self._is_drained and not self._is_held:
                 await self._changed.wait()
+
+    @property
+    def _is_held(self) -> bool:
+        return self._parts.holds.of(self._held.lease) is not NOT_HELD
 
     async def _until_lanes_wait(self, most_s: float) -> None:
         """A child that hangs is ended, before the time of those that wait for it is over."""
@@ -602,6 +657,10 @@ class ShardLanes:
         self._progress.waits(WaitReason.LEASE, "it is handed off")
         with self._clock.move_on_after(_LAST_STORE_S):
             await self._store(lambda: self._window.mark)
+        failed = self._reads_again or not self._window.all_taken
+        self._at_bound &= not failed and self._stop_signal.reason is StopReason.NONE
+        if self._at_bound:
+            return
         if self._restart_policy.degraded:
             self._parts.degraded.released(self._held.lease, self._held.progress.failure_history)
         elif self._held.lost is None and not self._gave_up:

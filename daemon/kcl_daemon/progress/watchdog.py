@@ -14,7 +14,7 @@ from typing import Final
 
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.progress.progress import NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
+from kcl_daemon.progress.progress import HELD, NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
 
 REPORT_EVERY_S: Final = 600.0
 
@@ -33,6 +33,11 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
     WaitReason.LEASE: "a lease handoff makes no progress: check the former child and the lease table",
     WaitReason.LANE: "the other lanes cannot go on before this one: its child is slow, fails, or does not checkpoint; see what it "
     "says, and shardConcurrencyWindowBytes",
+    WaitReason.LETTERS: "records that are not processed cannot be stored, and the shard waits until they are: check "
+    "permissions, network, free space and size limits of deadLetterDestination; see `dead_letter_not_stored`",
+    WaitReason.PAUSED: "nothing to do, or end the pause with `kcl-daemon resume`",
+    WaitReason.LIMITED: "nothing to do, or end the limit with `kcl-daemon limit off`",
+    WaitReason.RUN_END: "nothing to do: it is read up to runUntil, and waits for the other shards",
     WaitReason.NOTHING_NEW: "nothing to do",
 }
 
@@ -46,6 +51,8 @@ class ShardState(Enum):
     STARTING = "starting"
     WAITING = "waiting"
     READING = "reading"
+    PAUSED = "paused"
+    """By an operator, or because its child asked for it."""
     CAUGHT_UP = "caught_up"
     FINISHED = "finished"
 
@@ -57,6 +64,9 @@ _STATES: Final[Mapping[WaitReason, ShardState]] = {
     WaitReason.PARENT: ShardState.WAITING,
     WaitReason.STREAM: ShardState.WAITING,
     WaitReason.LEASE: ShardState.WAITING,
+    WaitReason.LETTERS: ShardState.WAITING,
+    WaitReason.PAUSED: ShardState.PAUSED,
+    WaitReason.RUN_END: ShardState.CAUGHT_UP,
     WaitReason.NOTHING_NEW: ShardState.CAUGHT_UP,
 }
 
@@ -87,6 +97,7 @@ class StallLimits:
     parent_s: float = 3600.0
     stream_s: float = 120.0
     lease_s: float = 90.0
+    letters_s: float = 60.0
     answer_s: float = 35.0
     child_stuck_s: float | None = None
 
@@ -101,6 +112,7 @@ def stall_limit_s(limits: StallLimits, cause: WaitReason) -> float | None:
         WaitReason.PARENT: limits.parent_s,
         WaitReason.STREAM: limits.stream_s,
         WaitReason.LEASE: limits.lease_s,
+        WaitReason.LETTERS: limits.letters_s,
     }.get(cause)
 
 
@@ -134,7 +146,9 @@ def stall_status(
     waits_s, limit_s, stalled_by = now_s - since_s, stall_limit_s(limits, cause), None
     if limit_s is not None and waits_s > limit_s + timeout_s:
         stalled_by = cause
-    elif progress.failures and now_s - progress.failing_s > limits.restart_s + timeout_s:
+    elif (
+        progress.failures and cause not in HELD and now_s - progress.failing_s > limits.restart_s + timeout_s
+    ):
         stalled_by = WaitReason.RESTART
     return StallStatus(cause, detail, waits_s, now_s - progress.progressed_s, stalled_by)
 

@@ -283,8 +283,28 @@ class Payload:
             return self
         return self._with([each for each in self.records if position < each.position])
 
+    def arrived_before(self, time_ms: int) -> Payload:
+        """Up to the first record that arrived then or later, whatever follows it."""
+        for place, record in enumerate(self.records):
+            if (record.approximate_arrival_timestamp or 0) >= time_ms:
+                return self._with(self.records[:place])
+        return self
+
     def _with(self, records: Sequence[AnyRecord]) -> Payload:
         return Payload(records, self.size_bytes)
+
+    @property
+    def runs(self) -> Sequence[Sequence[AnyRecord]]:
+        """The records in order; those of one aggregate may be `UserRecords`."""
+        return (self.records,)
+
+    @staticmethod
+    def only(records: Sequence[AnyRecord]) -> Payload:
+        """Records that do not keep in memory what they came in."""
+        for record in records:
+            detach(record)
+        texts = sum(4 * data_bytes_of(record) // 3 + len(record.partition_key) for record in records)
+        return _Expanded([records], texts + LINE_OVERHEAD_BYTES * len(records))
 
     def expanded(
         self, split: Split, max_bytes: int = LINE_BYTES, slice_bytes: int = SLICE_BYTES
@@ -379,6 +399,10 @@ class _Expanded(Payload):
     def __len__(self) -> int:
         return sum(map(len, self._runs))
 
+    @property
+    def runs(self) -> Sequence[Sequence[AnyRecord]]:
+        return self._runs
+
     def _record(self, index: Literal[0, -1]) -> AnyRecord:
         return self._runs[index][index]
 
@@ -393,12 +417,12 @@ class _Expanded(Payload):
     @property
     def data_bytes(self) -> int:
         return sum(
-            sum(map(len, run.bodies)) if isinstance(run, UserRecords) else sum(map(_data_bytes, run))
+            sum(map(len, run.bodies)) if isinstance(run, UserRecords) else sum(map(data_bytes_of, run))
             for run in self._runs
         )
 
 
-def _data_bytes(record: AnyRecord) -> int:
+def data_bytes_of(record: AnyRecord) -> int:
     return len(record.body) if isinstance(record, UserRecord) else int((len(record.data) - 2) * _BASE64_BYTES)
 
 
@@ -452,6 +476,13 @@ def _without_defaults(record: SchemaRecord) -> RawRecord:
 
 def key_text(record: AnyRecord) -> str:
     return _text(record.partition_key)
+
+
+def detach(record: AnyRecord) -> None:
+    """The answer or line that it came in would stay in memory as long as one of its records."""
+    record.partition_key = record.partition_key.copy()
+    if isinstance(record, RawRecord):
+        record.data = record.data.copy()
 
 
 def line_bytes(record: AnyRecord) -> int:

@@ -68,6 +68,7 @@ class DescriptionShape(TypedDict):
     StreamARN: str
     StreamStatus: str
     StreamCreationTimestamp: float
+    RetentionPeriodHours: NotRequired[int]
 
 
 class SummaryShape(TypedDict):
@@ -151,6 +152,7 @@ def _summary(shape: DescriptionShape) -> StreamSummary:
         arn=shape["StreamARN"],
         status=shape["StreamStatus"],
         creation_time_s=float(shape["StreamCreationTimestamp"]),
+        retention_hours=shape.get("RetentionPeriodHours"),
     )
 
 
@@ -223,7 +225,8 @@ _DENIED: Final = frozenset({
 })  # fmt: skip
 # Something is not ready, expired or in conflict; this passes by itself.
 _TRANSIENT: Final = frozenset({
-    "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalFailureException", "InternalServerError", "ReplicatedWriteConflictException",
+    "ConditionalRequestConflict", "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalFailureException", "InternalServerError", "OperationAborted",
+    "ReplicatedWriteConflictException",
     "RequestTimeout", "RequestTimeoutException", "ResourceInUseException", "ServiceUnavailable",
     "ServiceUnavailableException", "TransactionConflictException", "TransactionInProgressException",
 })  # fmt: skip

@@ -1,4 +1,4 @@
-"""Records from files for `kcl-daemon run-child`, and transcripts for `kcl-daemon replay`."""
+"""Records from files for `kcl-daemon run-child`, and transcripts for `kcl-daemon replay-transcript`."""
 
 from __future__ import annotations
 

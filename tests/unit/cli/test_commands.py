@@ -135,7 +135,11 @@ def completions(words: str, incomplete: str) -> list[str]:
     ("words", "incomplete", "found"),
     [
         ("", "le", ["plain:leases", "plain:letters"]),
-        ("", "r", ["plain:replay", "plain:run", "plain:run-child"]),
+        (
+            "",
+            "r",
+            ["plain:replay", "plain:replay-transcript", "plain:resume", "plain:run", "plain:run-child"],
+        ),
         ("", "app.prop", ["file:app.prop"]),
         ("", "--ver", ["plain:--version"]),
         ("", "--log-f", ["plain:--log-format"]),

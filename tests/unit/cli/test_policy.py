@@ -21,8 +21,10 @@ EVERYTHING = (
     "fanoutFallbackToPolling = true\nleaseTablePitrEnabled = true\nleaseTableTags = a=b\n"
     "migrateAllEntitiesToLeaseTable = true\nschemaRegistry = decode\n"
     "poisonRecordPolicy = deadletter\ndeadLetterDestination = kinesis:dead\n"
+    "deadLetterOverflow = s3://letters/large\n"
 )
 DEAD = "poisonRecordPolicy = deadletter\ndeadLetterDestination = "
+TOPIC = f"{DEAD}sns:arn:aws:sns:eu-central-1:444455556666:dead\n"
 QUEUE = f"{DEAD}sqs:https://sqs.eu-central-1.amazonaws.com/444455556666/dead.fifo\n"
 FILTER = GOOD.replace("streamName = orders", "streamFilter = log-*\nstreamNames = orders")
 # One call that is authorized by the calls it is made of.
@@ -59,7 +61,7 @@ def calls_in_the_source() -> set[str]:
         text = path.read_text("utf-8")
         found |= set(
             re.findall(
-                r"(?:\.(?:run|call|_call|_pages|open|subscribe)|RemoteDeadLetters)\(\s*\"([A-Z][A-Za-z]+)\"",
+                r"(?:\.(?:run|call|_call|_pages|open|subscribe)|_Sending)\(\s*\"([A-Z][A-Za-z]+)\"",
                 text,
             )
         )
@@ -77,7 +79,7 @@ def test_every_call_that_is_made_is_allowed() -> None:
     assert {"GetRecords", "UpdateItem", "CreateTable"} <= calls_in_the_source()
     by_filter = build_policy(read(base=FILTER).settings, ("kinesis",))
     assert by_filter["Statement"][0]["Action"] == ["kinesis:ListStreams"]  # goes to no stream
-    assert calls_in_the_source() <= actions(EVERYTHING) | actions(QUEUE) | {"ListStreams"}
+    assert calls_in_the_source() <= actions(EVERYTHING) | actions(QUEUE) | actions(TOPIC) | {"ListStreams"}
 
 
 def test_nothing_is_allowed_that_is_not_done() -> None:
@@ -92,7 +94,11 @@ def test_no_right_is_for_everything() -> None:
     for statement in found.values():
         for resource in statement["Resource"]:
             assert resource.startswith(
-                ("arn:aws:kinesis:eu-west-1:111122223333:", "arn:aws:dynamodb:eu-west-1:1")
+                (
+                    "arn:aws:kinesis:eu-west-1:111122223333:",
+                    "arn:aws:dynamodb:eu-west-1:1",
+                    "arn:aws:s3:::letters/large/",
+                )
             )
         assert not any("*" in action for action in statement["Action"])
 
@@ -112,12 +118,27 @@ def test_a_registry_is_read_only_where_it_is_asked() -> None:
             "kinesis:PutRecord",
             "arn:aws:kinesis:us-east-1:444455556666:stream/dead",
         ),
+        (TOPIC, "sns:Publish", "arn:aws:sns:eu-central-1:444455556666:dead"),
+        (f"{DEAD}s3://letters/a/b?folders=day\n", "s3:PutObject", "arn:aws:s3:::letters/a/b/*"),
+        (f"{DEAD}s3://letters\n", "s3:PutObject", "arn:aws:s3:::letters/*"),
     ],
-    ids=["queue", "stream", "stream of another account"],
+    ids=["queue", "stream", "stream of another account", "topic", "prefix of a bucket", "bucket"],
 )
 def test_dead_letters_may_be_sent_where_they_go(more: str, action: str, resource: str) -> None:
     found = statements(more, "111122223333")["DeadLetters"]
     assert (found["Action"], found["Resource"]) == ([action], [resource])
+
+
+def test_letters_that_are_too_large_may_go_where_they_go() -> None:
+    found = statements(f"{QUEUE}deadLetterOverflow = s3://letters/large\n")
+    assert found["DeadLetters"]["Action"] == ["sqs:SendMessage"]
+    overflow = found["DeadLetterOverflow"]
+    assert (overflow["Action"], overflow["Resource"]) == (
+        ["s3:PutObject"],
+        ["arn:aws:s3:::letters/large/*"],
+    )
+    china = statements(f"{DEAD}s3://letters\nkinesisClient.region = cn-north-1\n")["DeadLetters"]
+    assert china["Resource"] == ["arn:aws-cn:s3:::letters/*"]
 
 
 def test_dead_letters_in_a_file_need_no_right() -> None:

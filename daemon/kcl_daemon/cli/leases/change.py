@@ -10,13 +10,13 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
 
 import click
 
 from kcl_daemon.cli.common import NotChanged
+from kcl_daemon.config.kinds import moment_s
 from kcl_daemon.fleet.streams import leases_of
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.leases.row import (
@@ -185,7 +185,8 @@ def position_of(text: str) -> InitialPosition:
     text = text.strip()
     if text.upper() in (StartAt.TRIM_HORIZON.value, StartAt.LATEST.value):
         return InitialPosition(StartAt(text.upper()))
-    at_s = _ago_s(text, SystemClock()) or _epoch_s(text)
+    ago_s = span_s(text)
+    at_s = moment_s(text) if ago_s is None else SystemClock().wall_ms() / 1000 - ago_s
     if at_s is None:
         raise click.BadParameter(
             f"{text!r} is not a position: TRIM_HORIZON, LATEST, a time such as 2026-11-20T12:00:00Z, "
@@ -221,21 +222,12 @@ def record_of(text: str) -> RecordTarget:
     return RecordTarget(ExtendedSequenceNumber(number, int(sub_number or 0)), whole=not sub_number)
 
 
-def _ago_s(text: str, clock: Clock) -> float | None:
+def span_s(text: str) -> float | None:
+    """Of `1h30m`; None: it is none."""
     if _AGO.fullmatch(text) is None:
         return None
     spans = re.findall(r"([\d.]+)([smhd])", text)
-    return clock.wall_ms() / 1000 - sum(float(number) * _SECONDS[unit] for number, unit in spans)
-
-
-def _epoch_s(text: str) -> float | None:
-    try:
-        if text.replace(".", "", 1).isdecimal():
-            return float(text)
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    return sum(float(number) * _SECONDS[unit] for number, unit in spans)
 
 
 async def just_before(

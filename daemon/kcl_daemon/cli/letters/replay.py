@@ -15,6 +15,7 @@ from kcl_daemon.cli.run_child import EXIT_GRACE_S, MemoryCheckpoints, not_in_bat
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.consumer.child_session import end_child
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics, lease_lost
+from kcl_daemon.consumer.rejects import RejectsByHand
 from kcl_daemon.errors import ChildError, ChildExited, ChildStartFailed
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import NO_METERS, Child, Clock, Log, StreamRef
@@ -149,7 +150,7 @@ class _ShardReplay:
             log=replay.log,
             metrics=ChildMetrics(NO_METERS, replay.clock, {}),
             on_checkpoint=self._checkpoints.answer,
-            on_reject=self._reject,
+            rejects=RejectsByHand(self._reject),
         )
         error: ChildError | None = None
         async with anyio.create_task_group() as background:
@@ -168,7 +169,7 @@ class _ShardReplay:
         return None if error is None else str(error)
 
     async def _give_all(self, connection: ChildConnection) -> None:
-        perform, of = connection.perform, self._of
+        perform, of, clock = connection.perform, self._of, self._replay.clock
         self._checkpoints.begin_again()
         position = self._checkpoints.position
         named = (of.stream_name, of.stream_arn) if self._replay.options.names_streams else (None, None)
@@ -179,6 +180,7 @@ class _ShardReplay:
                 delivering = partial(self._checkpoints.delivering, records[-1])
                 await perform(ProcessRecords(records, 0), before_send=delivering)
             self._queue.answered()
+            await clock.sleep(connection.paused_until_s - clock.monotonic())
         await perform(ShutdownRequested())
         await perform(lease_lost(self._replay.options.settings.protocol))
 
