@@ -109,10 +109,12 @@ DELETED_AT_ONCE: Final = 500  # letters; two objects each
 
 
 class BucketLetters:
+    """`prefix` is empty or ends with a slash."""
+
     def __init__(self, data: LetterData, bucket: str, prefix: str) -> None:
         self._data = data
         self._bucket = bucket
-        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._prefix = prefix
 
     async def scan(self) -> AsyncIterator[StoredLetter | BadPlace]:
         token: dict[str, str] = {}
@@ -359,11 +361,6 @@ class StreamLetters:
 
 def _arn(named: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in named.items() if name == "StreamARN"}
-
-
-@asynccontextmanager
-async def open_bucket(data: LetterData, bucket: str, prefix: str) -> AsyncGenerator[LetterSource, None]:
-    yield BucketLetters(data, bucket, prefix)
 
 
 @asynccontextmanager

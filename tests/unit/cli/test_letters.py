@@ -129,7 +129,7 @@ def test_one_letter_is_shown_with_data_and_stderr(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "\n  poison\n" in done.stdout
     assert "\n  Traceback\n" in done.stdout
-    assert f"replay {file} --key {LETTER.key} -- PROGRAM" in done.stdout
+    assert f"replay file:{file} --key {LETTER.key} -- PROGRAM" in done.stdout
     assert invoke("show", file, "4951-7", "--raw").stdout_bytes == b"poison"
     missing = invoke("show", file, "4952-7")
     assert missing.exit_code == 2
@@ -171,8 +171,8 @@ def test_the_source_may_come_from_the_properties(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["list"], "no letters given"),
-        (["list", "sns:arn:aws:sns:eu-west-1:1:t"], "subscribe an SQS queue"),
-        (["list", "s3:///x"], "names no bucket"),
+        (["list", "sns:arn:aws:sns:eu-west-1:111122223333:t"], "subscribe an SQS queue"),
+        (["list", "s3:///x"], "not the name of a bucket"),
         (["list", "sqs:nothing"], "sqs:nothing: "),
         (["show", "a", "b", "c"], "give SOURCE and KEY"),
         (["delete", "a"], "give one of --key KEY, --all and --done RECEIPTS"),
@@ -181,7 +181,7 @@ def test_the_source_may_come_from_the_properties(tmp_path: Path) -> None:
         (["delete", "a", "--done", "/no/such"], "/no/such: No such file"),
         (["replay", "a"], "no program given"),
         (["replay", "kinesis:dead", "--delete-done", "--", "cat"], "Kinesis deletes no records"),
-        (["replay", "s3://b/p", "--", "cat"], "give --receipts FILE (or --delete-done)"),
+        (["replay", "s3://bucket/p", "--", "cat"], "give --receipts FILE (or --delete-done)"),
     ],
 )
 def test_wrong_words_are_refused(words: list[str], said: str) -> None:

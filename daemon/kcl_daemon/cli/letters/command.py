@@ -19,7 +19,7 @@ from kcl_daemon.cli.letters.receipts import Receipts, read_receipts
 from kcl_daemon.cli.letters.replay import LetterReplay, ReplayOptions
 from kcl_daemon.cli.letters.show import list_json, list_lines, replay_lines, show_lines
 from kcl_daemon.cli.letters.source import ChosenSource, FoundLetters, choose, on_letters
-from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.children import ChildSettings, DeadLetterStore
 from kcl_daemon.errors import ChildStartFailed
 from kcl_daemon.ports import LogLevel
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
@@ -130,9 +130,9 @@ def list_letters(
     found = on_letters(chosen, look)
     wanted = _chosen(found.letters.values(), shards, causes, since)
     if as_json:
-        click.echo(json_text(list_json(chosen.place.text, wanted, found.bad, limit)))
+        click.echo(json_text(list_json(str(chosen.place), wanted, found.bad, limit)))
     else:
-        click.echo("\n".join(list_lines(chosen.place.text, wanted, limit)))
+        click.echo("\n".join(list_lines(str(chosen.place), wanted, limit)))
     _end(found.bad)
 
 
@@ -158,7 +158,7 @@ def show_letter(*, words: tuple[str, ...], properties: Path | None, raw: bool) -
     if raw:
         click.echo(b64decode(letter.record.data), nl=False)
     else:
-        click.echo("\n".join(show_lines(stored, letter, chosen.place.text)))
+        click.echo("\n".join(show_lines(stored, letter, str(chosen.place))))
 
 
 class _WithProgram(click.Command):
@@ -245,10 +245,10 @@ def replay_letters(
     chosen = choose(source, properties)
     program: tuple[str, ...] | None = click.get_current_context().meta.get(_PROGRAM)
     settings, children = _program(chosen, program, timeout)
-    kind = chosen.place.kind
-    if kind == "kinesis" and delete_done:
+    box = chosen.place.box
+    if box is DeadLetterStore.KINESIS and delete_done:
         raise click.UsageError("Kinesis deletes no records; leave out --delete-done")
-    if receipts is None and kind == "file":
+    if receipts is None and box is DeadLetterStore.FILE:
         receipts = Path(f"{chosen.place.address}.receipts")
     if receipts is None and not delete_done:
         raise click.UsageError("give --receipts FILE (or --delete-done): it remembers what is done")
@@ -264,7 +264,7 @@ def replay_letters(
         many = len({each.letter.stream_name for each in chosen_letters}) > 1
         if chosen.settings is not None:
             many = many or bool(chosen.settings.streams.texts)
-        singly = delete_done and kind != "file"
+        singly = delete_done and box is not DeadLetterStore.FILE
         options = ReplayOptions(settings, many, batch, tries, parallel, delete_done, singly)
         with Receipts.opened(receipts) as written:
             async with ProcessChildren(settings.command, log, clock, children) as processes:
@@ -344,7 +344,7 @@ def delete_letters(
     if (bool(keys), everything, done is not None).count(True) != 1:
         raise click.UsageError("give one of --key KEY, --all and --done RECEIPTS")
     chosen = choose(source, properties)
-    if chosen.place.kind == "kinesis":
+    if chosen.place.box is DeadLetterStore.KINESIS:
         raise click.UsageError("Kinesis deletes no records; they go when the retention of the stream ends")
     try:
         receipts = None if done is None else read_receipts(done)
@@ -356,7 +356,7 @@ def delete_letters(
         if receipts is not None:
             wanted = [each for each in wanted if (was := receipts.get(each.name)) and was.is_done(each)]
         if wanted and not yes:
-            click.confirm(f"delete {numbered(len(wanted), 'letter')} in {chosen.place.text}?", abort=True)
+            click.confirm(f"delete {numbered(len(wanted), 'letter')} in {chosen.place}?", abort=True)
         await letters.delete([copy for name in {each.name for each in wanted} for copy in found.copies[name]])
         click.echo(f"deleted {numbered(len(wanted), 'letter')}")
         return found

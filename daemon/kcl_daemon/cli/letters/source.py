@@ -6,16 +6,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
-from urllib.parse import urlsplit
+from typing import TypeVar
 
 import anyio
 import click
 
-from kcl_daemon.aws.letters import open_bucket, open_letter_data, open_queue, open_stream
+from kcl_daemon.aws.letters import BucketLetters, open_letter_data, open_queue, open_stream
 from kcl_daemon.cli.common import leaves, load_file, refuse, run
 from kcl_daemon.cli.letters.file_source import FileLetters
-from kcl_daemon.config.children import dead_letter_destination
+from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore, dead_letter_destination
 from kcl_daemon.config.kinds import InvalidValue
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.settings import Settings
@@ -25,40 +24,24 @@ from kcl_daemon.records.letters import BadPlace, LetterSource, StoredLetter, new
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class LetterPlace:
-    """`text` is what was given; `address` is a path, `BUCKET/PREFIX`, queue URL, or stream name or ARN."""
-
-    kind: Literal["file", "s3", "sqs", "kinesis"]
-    text: str
-    address: str
-    region_name: str | None = None
-
-
-def place_of(text: str) -> LetterPlace:
+def place_of(text: str) -> DeadLetterDestination:
     """UsageError if there are no letters to be had."""
-    scheme = text.partition(":")[0]
-    if scheme == "sns":
-        raise click.UsageError("a topic keeps nothing: subscribe an SQS queue to it, and give sqs:QUEUE_URL")
-    if text.startswith("s3://"):
-        parts = urlsplit(text)
-        if not parts.netloc:
-            raise click.UsageError(f"{text} names no bucket: s3://BUCKET/PREFIX")
-        return LetterPlace("s3", text, f"{parts.netloc}/{parts.path.strip('/')}")
-    if scheme not in {"file", "sqs", "kinesis"}:
-        return LetterPlace("file", text, text)
+    if text.partition(":")[0] not in {each.value for each in DeadLetterStore}:
+        return DeadLetterDestination(DeadLetterStore.FILE, text)
     try:
         found = dead_letter_destination().read(text)
     except InvalidValue as error:
         raise click.UsageError(f"{text}: {error}") from None
-    return LetterPlace(found.box.value, text, found.address, found.region_name)
+    if found.box is DeadLetterStore.SNS:
+        raise click.UsageError("a topic keeps nothing: subscribe an SQS queue to it, and give sqs:QUEUE_URL")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSource:
     """`settings` are those of `--properties`."""
 
-    place: LetterPlace
+    place: DeadLetterDestination
     settings: Settings | None
 
     @property
@@ -127,16 +110,15 @@ def on_letters(chosen: ChosenSource, act: Callable[[LetterSource, FoundLetters],
 async def open_source(chosen: ChosenSource) -> AsyncGenerator[LetterSource, None]:
     place, endpoints = chosen.place, chosen.endpoints
     async with open_letter_data(endpoints) as data:
-        match place.kind:
-            case "file":
+        match place.box:
+            case DeadLetterStore.FILE:
                 yield FileLetters(Path(place.address), data.fetch)
-            case "s3":
-                async with open_bucket(data, *place.address.split("/", 1)) as bucket:
-                    yield bucket
-            case "sqs":
+            case DeadLetterStore.S3:
+                yield BucketLetters(data, place.folder.bucket, place.folder.prefix)
+            case DeadLetterStore.SQS:
                 async with open_queue(data, endpoints, place.address, place.region_name) as queue:
                     yield queue
-            case "kinesis":
+            case _:
                 async with open_stream(data, endpoints, place.address, place.region_name) as stream:
                     yield stream
 
