@@ -121,9 +121,9 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
         if (ended := await serving) is not None:
             raise ended
 
-    async def store(self, request: CheckpointRequest, attempts: int) -> None:
+    async def store(self, request: CheckpointRequest | None, attempts: int) -> None:
         """As `Session.store`, for the processor itself; never above the mark."""
-        if not self._all_done:
+        if request is not None and not self._all_done:
             if request.sequence_number is None:
                 return await self._store_mark(attempts)
             mark = self._window.mark

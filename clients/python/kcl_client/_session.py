@@ -171,11 +171,14 @@ class Session(Generic[C]):
         except DaemonGone:
             return
 
-    async def store(self, request: CheckpointRequest, attempts: int) -> None:
+    async def store(self, request: CheckpointRequest | None, attempts: int) -> None:
         """Ask for a checkpoint until it is stored, refused for good, or the attempts are used up.
+
+        Before that, and without a request only that, wait until all rejected records are dead letters.
 
         Raises:
             CheckpointError: the last refusal.
+            RejectError: the first refusal of a rejected record.
         """
         if attempts < 1:
             raise ValueError(f"attempts must be at least 1: {attempts}")
@@ -288,10 +291,12 @@ class Session(Generic[C]):
         if processor.checkpoint_at_shard_end and not self._whole_shard_stored and not self._daemon_gone:
             await self.store(CheckpointRequest(), CHECKPOINT_ATTEMPTS)
 
-    async def _ask(self, request: CheckpointRequest) -> None:
+    async def _ask(self, request: CheckpointRequest | None) -> None:
         async with self._runtime.turn:
             await self._settle()
             self._refuse_where_impossible()
+            if request is None:
+                return
             answer = await self._exchange(request)
             if answer.error is None:
                 self._whole_shard_stored = request.sequence_number in _WHOLE_SHARD

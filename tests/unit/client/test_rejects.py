@@ -119,6 +119,29 @@ def test_the_asynchronous_form_rejects_in_the_same_way() -> None:
     assert report.checkpoints == (at(10), SHARD_END)
 
 
+def test_one_may_wait_for_the_letters_alone() -> None:
+    class Waiting(AsyncRecordProcessor):
+        async def process_records(self, batch: Batch, checkpointer: AsyncCheckpointer) -> None:
+            batch.reject(batch.records[0], "bad")
+            with pytest.raises(NoDeadLetterDestination):
+                await checkpointer.wait_for_letters()
+            await checkpointer.wait_for_letters()
+
+    def handle(batch: Batch, checkpointer: Checkpointer) -> None:
+        batch.reject(batch.records[0], "bad")
+        checkpointer.wait_for_letters()
+        assert wire.said == [DONE[0], Reject("1", 0, "bad")]
+        batch.reject(batch.records[1], "bad")
+        with pytest.raises(CheckpointShutdown):
+            checkpointer.wait_for_letters()
+
+    wire = Wire(INITIALIZE, BATCH, LETTER, RejectAnswer("2", 0, "ShutdownException"))
+    serve(Handled(handle), wire)
+    assert wire.statuses == ["initialize", "processRecords"]
+    report = drive(Waiting(), RECORDS)
+    assert (report.exit_code, report.rejected, report.checkpoints) == (0, (), (SHARD_END,))
+
+
 def test_threads_may_reject_while_another_checkpoints() -> None:
     records = [make_record("x", sequence_number=str(n)) for n in range(1, 401)]
 
