@@ -22,6 +22,7 @@ import click
 import orjson
 
 from kcl_daemon.children.process import ProcessChildren
+from kcl_daemon.children.start import ChildOptions
 from kcl_daemon.cli.common import EXIT_FAILURE
 from kcl_daemon.config.children import ChildProtocol, ChildSettings
 from kcl_daemon.consumer.child_session import end_child
@@ -74,7 +75,9 @@ class DriveResult:
 async def drive_child(script: ChildScript, *, clock: Clock, log: Log, tape: BinaryIO | None) -> DriveResult:
     outcome = DriveResult()
     checkpoints = _Checkpoints(outcome, log)
-    async with ProcessChildren(script.settings.command, log, clock) as children:
+    # With kcl_client's `concurrency`, only records of the open batch can be rejected.
+    options = ChildOptions(finish_batches=True)
+    async with ProcessChildren(script.settings.command, log, clock, options) as children:
         try:
             child = await children.start(ShardId(script.shard_id))
         except ChildStartFailed as failed:
