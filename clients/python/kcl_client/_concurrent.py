@@ -94,7 +94,6 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
         self._storing = asyncio.Lock()
         self._starts_more = True
         self._cancels = False
-        self._refused: errors.RejectError | None = None
         self._all_done = False
 
     async def serve(self) -> None:
@@ -192,15 +191,8 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
         self._early_answer = asyncio.get_running_loop().create_future()
         return await self._early_answer
 
-    async def _settle(self) -> None:
-        """Once one is refused, always raises: what the window takes for done is not."""
-        if self._refused is not None:
-            raise self._refused
-        try:
-            await super()._settle()
-        except errors.RejectError as error:
-            self._refused = error
-            raise
+    def _told(self) -> None:
+        """Nothing is stored any more: what the window takes for done is not."""
 
     def _may_ask(self) -> bool:
         return super()._may_ask() or self._side.state is State.IDLE

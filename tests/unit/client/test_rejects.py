@@ -142,6 +142,24 @@ def test_one_may_wait_for_the_letters_alone() -> None:
     assert (report.exit_code, report.rejected, report.checkpoints) == (0, (), (SHARD_END,))
 
 
+def test_a_refusal_whose_asker_was_cancelled_is_not_forgotten() -> None:
+    class Impatient(AsyncRecordProcessor):
+        async def process_records(self, batch: Batch, checkpointer: AsyncCheckpointer) -> None:
+            batch.reject(batch.records[0], "bad")
+            asking = asyncio.create_task(checkpointer.checkpoint())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+    wire = Wire(INITIALIZE, BATCH, RejectAnswer("1", 0, "DeadLetterTooLarge"))
+    with pytest.raises(ProcessorFailed) as caught:
+        serve_async(Impatient(), wire)
+    assert isinstance(caught.value.__cause__, DeadLetterTooLarge)
+    assert wire.said == [DONE[0], Reject("1", 0, "bad")]
+
+
 def test_threads_may_reject_while_another_checkpoints() -> None:
     records = [make_record("x", sequence_number=str(n)) for n in range(1, 401)]
 
