@@ -346,8 +346,8 @@ class Session(Generic[C]):
                     case RejectError() as error:
                         self._refused = self._refused or error
             self._send_rejects()
-        if (error := self._refused or lost) is not None:
-            raise error
+        if (refusal := self._refused or lost) is not None:
+            raise refusal
 
     async def _exchange(self, request: CheckpointRequest | None) -> CheckpointAnswer | RejectAnswer:
         """Without a request, the answer to an earlier one."""
