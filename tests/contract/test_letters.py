@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
 import boto3
 import pytest
@@ -45,14 +45,14 @@ for line in sys.stdin:
 
 
 @contextmanager
-def moto(service: str) -> Generator[tuple[str, Any], None, None]:
+def moto(service: Literal["s3", "sqs"]) -> Generator[tuple[str, Any], None, None]:
     """Where it answers, and a client of it."""
     server = make_server("127.0.0.1", 0, create_backend_app(service), threaded=True)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{server.server_port}"
     # Any: boto3 has no stubs here for these services.
-    client: Any = boto3.client(service, endpoint_url=url, region_name=REGION)  # type: ignore[call-overload]
+    client: Any = boto3.client(service, endpoint_url=url, region_name=REGION)
     try:
         yield url, client
     finally:

@@ -35,6 +35,7 @@ def furnish(directory: Path, environment: Mapping[str, str]) -> None:
     (directory / "app.properties").write_text(block_of("README.md", "properties"), "latin-1")
     (directory / "consumer.py").write_text(block_of("README.md", "python"))
     (directory / "records.jsonl").write_text(block_of("docs/start.md", "json"))
+    (directory / "dead.jsonl").write_text(block_of("docs/failures.md", "json"))
     (directory / "logback.xml").write_text("<configuration><root level='INFO'/></configuration>")
     exports = (f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
     (directory / "local.env").write_text("".join(exports))

@@ -10,7 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcl_daemon.cli import main
+from kcl_daemon.records.letters import parse_letter
 from kcl_local.demo.check import DIRECTORY_VARIABLE, LedgerReader
+from tests.unit.consumer.letters import letter
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -87,6 +89,41 @@ def test_what_a_processor_does_wrong_is_said_in_one_line(
     assert done.exit_code == 1
     assert done.stderr.splitlines()[-1].startswith("failed: ")
     assert said in done.stderr.splitlines()[-1]
+
+
+# Rejects each record of a key, some twice, and one that it was not given.
+REJECTING = (
+    sys.executable,
+    "-u",
+    "-c",
+    """
+import json, sys
+def reject(number):
+    print(json.dumps({"action": "reject", "sequenceNumber": number, "subSequenceNumber": 7, "reason": "no"}))
+    return json.loads(sys.stdin.readline())["error"]
+for line in sys.stdin:
+    said = json.loads(line)
+    for record in said.get("records", ()):
+        assert reject("1") == "IllegalArgumentException"
+        if record["sequenceNumber"] == "20":
+            assert [reject("20"), reject("20")] == [None, None]
+    print(json.dumps({"action": "status", "responseFor": said["action"]}))
+""",
+)
+
+
+def test_what_a_processor_rejects_is_printed_and_may_be_kept(tmp_path: Path) -> None:
+    file, rejected = tmp_path / "records.jsonl", tmp_path / "rejected.jsonl"
+    file.write_bytes(b"".join(each.line() + b"\n" for each in (letter(30), letter(20))))
+    words = ("run-child", "-r", str(file), "--end", "lost", "--batch", "1", "--letters", str(rejected))
+    done = invoke(*words, "--", *REJECTING)
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "rejected 20/7: no")
+    assert done.stdout.splitlines()[1].startswith("delivered 2 of 2 records")
+    (kept,) = rejected.read_bytes().splitlines()
+    found = parse_letter(kept, "").letter
+    assert (found.record, found.error, found.cause.value) == (letter(20).record, "no", "rejected")
+    again = invoke("run-child", "-r", str(rejected), "--end", "lost", "--", *REJECTING)
+    assert "delivered 1 of 1 records" in again.stdout
 
 
 def test_a_line_that_is_no_record_is_a_usage_error(tmp_path: Path) -> None:

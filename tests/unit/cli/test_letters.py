@@ -88,7 +88,10 @@ def test_letters_are_counted_and_listed_in_order(tmp_path: Path) -> None:
 def test_lists_can_be_narrowed(tmp_path: Path) -> None:
     other = replace(letter(5), shard_id="shardId-000000000009", set_aside_ms=1_000)
     file = str(write(tmp_path / "dead", letter(1), other))
-    count = lambda *words: invoke("list", file, *words).stdout.split()[0]  # noqa: E731
+
+    def count(*words: str) -> str:
+        return invoke("list", file, *words).stdout.split()[0]
+
     assert count("--shard", "shardId-000000000009") == "1"
     assert count("--since", "2020-01-01T00:00:00Z") == "1"
     assert count("--since", "1000000") == "1"
@@ -175,6 +178,7 @@ def test_the_source_may_come_from_the_properties(tmp_path: Path) -> None:
         (["delete", "a"], "give one of --key KEY, --all and --done RECEIPTS"),
         (["delete", "a", "--all", "--key", "k"], "give one of"),
         (["delete", "kinesis:dead", "--all"], "Kinesis deletes no records"),
+        (["delete", "a", "--done", "/no/such"], "/no/such: No such file"),
         (["replay", "a"], "no program given"),
         (["replay", "kinesis:dead", "--delete-done", "--", "cat"], "Kinesis deletes no records"),
         (["replay", "s3://b/p", "--", "cat"], "give --receipts FILE (or --delete-done)"),

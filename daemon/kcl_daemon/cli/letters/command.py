@@ -327,7 +327,7 @@ def _program(
 @click.option(
     "--done",
     metavar="RECEIPTS",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Letters that are done by these receipts of a replay.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -346,11 +346,14 @@ def delete_letters(
     chosen = choose(source, properties)
     if chosen.place.kind == "kinesis":
         raise click.UsageError("Kinesis deletes no records; they go when the retention of the stream ends")
+    try:
+        receipts = None if done is None else read_receipts(done)
+    except OSError as error:
+        raise click.BadParameter(f"{done}: {error.strerror}", param_hint="--done") from None
 
     async def act(letters: LetterSource, found: FoundLetters) -> FoundLetters:
         wanted = [found.called(key) for key in keys] if keys else list(found.letters.values())
-        if done is not None:
-            receipts = read_receipts(done)
+        if receipts is not None:
             wanted = [each for each in wanted if (was := receipts.get(each.name)) and was.is_done(each)]
         if wanted and not yes:
             click.confirm(f"delete {numbered(len(wanted), 'letter')} in {chosen.place.text}?", abort=True)
