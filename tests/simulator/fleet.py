@@ -219,6 +219,11 @@ class Fleet:
         """Whether Java workers have this name."""
         return any(worker.worker_id == name and worker.kind is Kind.JAVA for worker in self.workers)
 
+    def _letters(self, life: Life, chance: Chance) -> SimDeadLetters:
+        return SimDeadLetters(
+            life, chance=chance, deliveries=self._deliveries, away_s=self._plan.letters_away_s
+        )
+
     def start(
         self,
         name: str | None = None,
@@ -256,12 +261,7 @@ class Fleet:
             children=children,
             log=TraceLog(self._trace, life.worker_id),
             cpu=self.cpu_of(life.worker_id),
-            dead_letters=SimDeadLetters(
-                life,
-                chance=chance.fork("dead letters"),
-                deliveries=self._deliveries,
-                away_s=self._plan.letters_away_s,
-            ),
+            dead_letters=self._letters(life, chance.fork("dead letters")),
             cloudwatch=self.cloudwatch,
             state_folder=SimStateFolder(machine, life, chance.fork("state folder")),
         )

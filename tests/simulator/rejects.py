@@ -27,15 +27,16 @@ def rejects(draw: Draw) -> Plan:
     away_s = sorted(chance.uniform(0.0, 190.0 - _AWAY_S) for _ in range(chance.between(0, 2)))
     plan = replace(
         plan,
+        backlog=min(plan.backlog, 200),  # a letter takes up to half a second, one after the other
         happenings=(*draw.arrivals(draw.workers(1, 3)), *reshards(draw, (0, 3)), *leaving),
         dynamodb=mixed_trouble(chance, worst=0.03),
         kinesis=mixed_trouble(chance, worst=0.03),
         nursery=replace(
             Nursery(poison_every=350) if has_poison else bad_children(chance, worst=0.01),
-            reject_every=chance.pick((3, 20, 100)),
+            reject_every=chance.pick((5, 20, 100)),
         ),
         failures=DEAD_LETTERS if has_poison else FailureSettings(dead_letters=DEAD_LETTERS.dead_letters),
         letters_away_s=tuple((begin, begin + chance.uniform(5.0, _AWAY_S)) for begin in away_s),
-        child_timeout_s=chance.pick((20.0, None)),
+        child_timeout_s=20.0,
     )
     return with_lanes(draw, plan) if chance.happens(0.4) else plan

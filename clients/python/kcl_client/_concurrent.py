@@ -94,7 +94,6 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
         self._storing = asyncio.Lock()
         self._starts_more = True
         self._cancels = False
-        self._refused: errors.RejectError | None = None
         self._all_done = False
 
     async def serve(self) -> None:
@@ -121,9 +120,9 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
         if (ended := await serving) is not None:
             raise ended
 
-    async def store(self, request: CheckpointRequest, attempts: int) -> None:
+    async def store(self, request: CheckpointRequest | None, attempts: int) -> None:
         """As `Session.store`, for the processor itself; never above the mark."""
-        if not self._all_done:
+        if request is not None and not self._all_done:
             if request.sequence_number is None:
                 return await self._store_mark(attempts)
             mark = self._window.mark
@@ -192,15 +191,8 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
         self._early_answer = asyncio.get_running_loop().create_future()
         return await self._early_answer
 
-    async def _settle(self) -> None:
-        """Once one is refused, always raises: what the window takes for done is not."""
-        if self._refused is not None:
-            raise self._refused
-        try:
-            await super()._settle()
-        except errors.RejectError as error:
-            self._refused = error
-            raise
+    def _told(self) -> None:
+        """Nothing is stored any more: what the window takes for done is not."""
 
     def _may_ask(self) -> bool:
         return super()._may_ask() or self._side.state is State.IDLE

@@ -370,7 +370,7 @@ class ShardStart:
 
 
 Position = Record | ExtendedSequenceNumber
-Store = Callable[[CheckpointRequest, int], Coroutine[object, object, None]]
+Store = Callable[[CheckpointRequest | None, int], Coroutine[object, object, None]]
 
 CHECKPOINT_ATTEMPTS: Final = 5
 FIRST_BACKOFF_S: Final = 0.5
@@ -401,10 +401,22 @@ class Checkpointer:
             CheckpointInvalidState: not possible now: outside an action, in `initialize` or in `lease_lost`.
             CheckpointIllegalArgument: the position is before the last checkpoint or beyond the last delivered
                 record.
+            RejectError: nothing was asked for, as the daemon refuses a rejected record, see `Batch.reject`.
             CheckpointError: any other refusal; CheckpointThrottled and CheckpointDependencyFailed after the
                 last try.
         """
         complete(self._store(request_for(position), attempts))
+
+    def wait_for_letters(self) -> None:
+        """Return once all rejected records are dead letters, as `checkpoint` does before it asks.
+
+        For programs that store their position themselves.
+
+        Raises:
+            CheckpointShutdown, CheckpointInvalidState: as `checkpoint`.
+            RejectError: the daemon refuses one of them, see `Batch.reject`.
+        """
+        complete(self._store(None, 1))
 
 
 class AsyncCheckpointer:
@@ -424,6 +436,10 @@ class AsyncCheckpointer:
         Cancelling stops further attempts; a request already sent may still be stored.
         """
         await self._store(request_for(position), attempts)
+
+    async def wait_for_letters(self) -> None:
+        """As `Checkpointer.wait_for_letters`."""
+        await self._store(None, 1)
 
 
 def request_for(position: Position | None) -> CheckpointRequest:

@@ -145,6 +145,7 @@ class Session(Generic[C]):
         self._takes_rejects = takes_rejects
         self._rejected: deque[Reject] = deque()
         self._unanswered = 0
+        self._refused: RejectError | None = None
         self._pause_s = 0.0
         self._frames = FRAMES_VERSION if takes_frames else None
         self._side = ChildSide(
@@ -173,24 +174,35 @@ class Session(Generic[C]):
         except DaemonGone:
             return
 
-    async def store(self, request: CheckpointRequest, attempts: int) -> None:
+    async def store(self, request: CheckpointRequest | None, attempts: int) -> None:
         """Ask for a checkpoint until it is stored, refused for good, or the attempts are used up.
+
+        Before that, and without a request only that, wait until all rejected records are dead letters.
 
         Raises:
             CheckpointError: the last refusal.
+            RejectError: the first refusal of a rejected record.
         """
         if attempts < 1:
             raise ValueError(f"attempts must be at least 1: {attempts}")
         backoff_s = FIRST_BACKOFF_S
-        for _ in range(attempts - 1):
-            try:
-                return await self._runtime.finish(self._ask(request))
-            except CheckpointError as error:
-                if not error.retryable:
-                    raise
-            await self._runtime.sleep(backoff_s)
-            backoff_s *= 2
-        return await self._runtime.finish(self._ask(request))
+        try:
+            for _ in range(attempts - 1):
+                try:
+                    return await self._runtime.finish(self._ask(request))
+                except CheckpointError as error:
+                    if not error.retryable:
+                        raise
+                await self._runtime.sleep(backoff_s)
+                backoff_s *= 2
+            return await self._runtime.finish(self._ask(request))
+        except RejectError:
+            self._told()
+            raise
+
+    def _told(self) -> None:
+        """The processor knows of the refusal: the record is its own again."""
+        self._refused = None
 
     def reject(self, record: Record, reason: object) -> None:
         """The answer is read before the next checkpoint, or when the batch is done."""
@@ -304,10 +316,12 @@ class Session(Generic[C]):
         if processor.checkpoint_at_shard_end and not self._whole_shard_stored and not self._daemon_gone:
             await self.store(CheckpointRequest(), CHECKPOINT_ATTEMPTS)
 
-    async def _ask(self, request: CheckpointRequest) -> None:
+    async def _ask(self, request: CheckpointRequest | None) -> None:
         async with self._runtime.turn:
             await self._settle()
             self._refuse_where_impossible()
+            if request is None:
+                return
             answer = await self._exchange(request)
             if answer.error is None:
                 self._whole_shard_stored = request.sequence_number in _WHOLE_SHARD
@@ -329,19 +343,27 @@ class Session(Generic[C]):
                 self._daemon_gone = True
 
     async def _settle(self) -> None:
-        """In a turn: have all rejected records stored; RejectError for the first that is refused."""
-        errors: list[RejectError | CheckpointShutdown] = []
+        """In a turn: have all rejected records stored.
+
+        Raises:
+            RejectError: the first refusal that the processor does not know of: who asked before may have been cancelled.
+            CheckpointShutdown: some could not be stored.
+        """
+        lost: CheckpointShutdown | None = None
         self._send_rejects()
         while self._unanswered:
             answer = await self._exchange(None)
             self._unanswered -= 1
             if isinstance(answer, RejectAnswer) and answer.error is not None:
                 said = f"record {answer.sequence_number}: {answer.message or answer.error}"
-                errors.append(reject_error(answer.error, said))
-                self._lease_gone |= isinstance(errors[-1], CheckpointShutdown)
+                match reject_error(answer.error, said):
+                    case CheckpointShutdown() as lost:
+                        self._lease_gone = True
+                    case RejectError() as error:
+                        self._refused = self._refused or error
             self._send_rejects()
-        if errors:
-            raise errors[0]
+        if (refusal := self._refused or lost) is not None:
+            raise refusal
 
     async def _exchange(self, request: CheckpointRequest | None) -> CheckpointAnswer | RejectAnswer:
         """Without a request, the answer to an earlier one."""

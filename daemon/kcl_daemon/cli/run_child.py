@@ -20,6 +20,7 @@ import click
 import orjson
 
 from kcl_daemon.children.process import ProcessChildren
+from kcl_daemon.children.start import ChildOptions
 from kcl_daemon.cli.common import EXIT_FAILURE, run
 from kcl_daemon.config.children import ChildProtocol, ChildSettings
 from kcl_daemon.consumer.child_session import end_child
@@ -97,7 +98,9 @@ class DriveResult:
 
 async def drive_child(script: ChildScript, *, clock: Clock, log: Log, tape: BinaryIO | None) -> DriveResult:
     outcome = DriveResult(MemoryCheckpoints(log))
-    async with ProcessChildren(script.settings.command, log, clock) as children:
+    # With kcl_client's `concurrency`, only records of the open batch can be rejected.
+    options = ChildOptions(finish_batches=True)
+    async with ProcessChildren(script.settings.command, log, clock, options) as children:
         try:
             child = await children.start(ShardId(script.shard_id))
         except ChildStartFailed as failed:

@@ -73,6 +73,7 @@ class _Lane:
         waits_for_release: its child has made its last checkpoint.
         offers_empty: its child gets an empty batch.
         batch: records and bytes that its child works on.
+        kept_bytes: of the line of this batch, kept because records of it may be rejected.
         takes_frames: whether its child does.
         furthest: the last record that any child of it was given.
     """
@@ -87,6 +88,7 @@ class _Lane:
     waits_for_release: bool = False
     offers_empty: bool = False
     batch: tuple[int, int] = (0, 0)
+    kept_bytes: int = 0
     progressed_s: float = NEVER_S
     takes_frames: TakesFrames = bool
     furthest: ExtendedSequenceNumber = AT_TIMESTAMP
@@ -378,7 +380,7 @@ class ShardLanes:
     def _count(self) -> None:
         if self._reservation.is_wanted:
             self._window.shed(0)
-        self._reservation.resize(self._window.size_bytes)
+        self._reservation.resize(self._window.size_bytes + sum(lane.kept_bytes for lane in self._lanes))
         oldest_ms = self._window.oldest_ms
         age_s = 0.0 if oldest_ms is None else max(0.0, (self._clock.wall_ms() - oldest_ms) / 1000)
         self._progress.oldest_undone_s = None if oldest_ms is None else self._clock.monotonic() - age_s
@@ -514,6 +516,7 @@ class ShardLanes:
             if records:
                 batch = self._batch(lane, records)
                 lane.batch = (batch.count, batch.data_bytes)
+                self._count()
                 if batch.last is not None and lane.furthest < batch.last:
                     lane.furthest = batch.last
                     self._progress.gave_records()
@@ -548,12 +551,21 @@ class ShardLanes:
 
     def _batch(self, lane: _Lane, records: list[AnyRecord]) -> DeliveryBatch:
         payload = Payload(records, 0)
-        return DeliveryBatch(
+
+        def forget() -> None:
+            lane.kept_bytes = 0
+
+        batch = DeliveryBatch(
             payload,
             self._behind_ms,
+            forget,
             arrived_s=arrived_s(payload, self._behind_ms, self._clock),
             takes_frames=lane.takes_frames,
         )
+        failures = self._parts.settings.failures
+        if failures.dead_letters is not None or failures.attempts is not None:
+            lane.kept_bytes = batch.size_bytes
+        return batch
 
     def checkpointed(self, lane: _Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None:
         """Raises CheckpointInvalidState for a record of another lane."""

@@ -262,7 +262,7 @@ class PoisonSearch:
         checkpointer.begin_batch()
         await connection.deliver(batch, before_send=before_send)
         progress.done(delivery.last, delivery.count, data_bytes)
-        self._in_delivery = None
+        self._in_delivery = self._given = None
         self._state = self._state.delivered(delivery)
         self._done = delivery.last
         self._furthest = max(self._furthest, self._done)

@@ -52,19 +52,17 @@ _NOT_THERE: Final = _Refusal(
 class Rejects:
     """Of one child. `set_aside` None: nothing can be rejected.
 
-    Between `begin` and `end` there is a batch; its text is kept if `keeps_batch`.
+    Between `begin` and `end` there is a batch; its text is kept and counted if `keeps_batch`, also for `maxRecordAttempts`.
     """
 
     def __init__(self, set_aside: SetAside | None, log: Log | None = None) -> None:
-        self._set_aside = None if set_aside is None or set_aside.destination is None else set_aside
+        has_place = set_aside is not None and set_aside.destination is not None
+        self._set_aside = set_aside if has_place else None
+        self.keeps_batch = has_place or (set_aside is not None and set_aside.may_need_batch)
         self._log = log
         self._batch: BatchText | None = None
         self._stored: set[_Numbers] = set()
         self._unstored: set[ExtendedSequenceNumber] = set()
-
-    @property
-    def keeps_batch(self) -> bool:
-        return self._set_aside is not None
 
     @property
     def held_back(self) -> ExtendedSequenceNumber | None:

@@ -56,6 +56,7 @@ class SetAside:
         self._clock = parts.context.clock
         self._labels = lease_labels(held.lease)
         self.destination = parts.settings.failures.dead_letters
+        self.may_need_batch = parts.settings.failures.attempts is not None
         self._told_s = -_TOLD_AGAIN_S
         self._reasons: Counter[str] = Counter()
         self._summed_s = self._expired_told_s = -_SUMMARY_EVERY_S

@@ -129,15 +129,19 @@ def stall_status(
     progress: LeaseProgress, limits: StallLimits, now_s: float, *, timeout_s: float = 0.0
 ) -> StallStatus:
     """`timeout_s` is added to each limit. A shard that waits for a lane stands still if that lane does."""
-    if progress.cause is WaitReason.LANE and progress.slow_lane in progress.lanes:
-        lane = stall_status(progress.lanes[progress.slow_lane].progress, limits, now_s, timeout_s=timeout_s)
+    slow_lane, storing = progress.slow_lane, _storing_lane(progress)
+    if storing is not None:
+        slow_lane = storing
+    if storing is not None or (progress.cause is WaitReason.LANE and slow_lane in progress.lanes):
+        lane = stall_status(progress.lanes[slow_lane].progress, limits, now_s, timeout_s=timeout_s)
         words = (
-            f"lane {progress.slow_lane}",
-            progress.detail,
+            f"lane {slow_lane}",
+            "" if storing is not None else progress.detail,
             f"which waits for {lane.cause.value}",
             lane.detail,
         )
-        stalled_by = WaitReason.LANE if lane.stalled_by else None
+        # A lane is told of by itself; while the shard still reads, it does not stand still.
+        stalled_by = WaitReason.LANE if lane.stalled_by and storing is None else None
         detail = ", ".join(word for word in words if word)
         return StallStatus(WaitReason.LANE, detail, lane.waits_s, now_s - progress.progressed_s, stalled_by)
     cause, detail, since_s = _waits_for(progress, limits, now_s, timeout_s)
@@ -151,6 +155,14 @@ def stall_status(
     ):
         stalled_by = WaitReason.RESTART
     return StallStatus(cause, detail, waits_s, now_s - progress.progressed_s, stalled_by)
+
+
+def _storing_lane(progress: LeaseProgress) -> int | None:
+    """The lane that waits until a dead letter is stored, of a shard that waits for records."""
+    if progress.cause is not WaitReason.KINESIS:
+        return None
+    lanes = progress.lanes.items()
+    return next((number for number, lane in lanes if lane.progress.cause is WaitReason.LETTERS), None)
 
 
 def _waits_for(

@@ -119,6 +119,47 @@ def test_the_asynchronous_form_rejects_in_the_same_way() -> None:
     assert report.checkpoints == (at(10), SHARD_END)
 
 
+def test_one_may_wait_for_the_letters_alone() -> None:
+    class Waiting(AsyncRecordProcessor):
+        async def process_records(self, batch: Batch, checkpointer: AsyncCheckpointer) -> None:
+            batch.reject(batch.records[0], "bad")
+            with pytest.raises(NoDeadLetterDestination):
+                await checkpointer.wait_for_letters()
+            await checkpointer.wait_for_letters()
+
+    def handle(batch: Batch, checkpointer: Checkpointer) -> None:
+        batch.reject(batch.records[0], "bad")
+        checkpointer.wait_for_letters()
+        assert wire.said == [DONE[0], Reject("1", 0, "bad")]
+        batch.reject(batch.records[1], "bad")
+        with pytest.raises(CheckpointShutdown):
+            checkpointer.wait_for_letters()
+
+    wire = Wire(INITIALIZE, BATCH, LETTER, RejectAnswer("2", 0, "ShutdownException"))
+    serve(Handled(handle), wire)
+    assert wire.statuses == ["initialize", "processRecords"]
+    report = drive(Waiting(), RECORDS)
+    assert (report.exit_code, report.rejected, report.checkpoints) == (0, (), (SHARD_END,))
+
+
+def test_a_refusal_whose_asker_was_cancelled_is_not_forgotten() -> None:
+    class Impatient(AsyncRecordProcessor):
+        async def process_records(self, batch: Batch, checkpointer: AsyncCheckpointer) -> None:
+            batch.reject(batch.records[0], "bad")
+            asking = asyncio.create_task(checkpointer.checkpoint())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+    wire = Wire(INITIALIZE, BATCH, RejectAnswer("1", 0, "DeadLetterTooLarge"))
+    with pytest.raises(ProcessorFailed) as caught:
+        serve_async(Impatient(), wire)
+    assert isinstance(caught.value.__cause__, DeadLetterTooLarge)
+    assert wire.said == [DONE[0], Reject("1", 0, "bad")]
+
+
 def test_threads_may_reject_while_another_checkpoints() -> None:
     records = [make_record("x", sequence_number=str(n)) for n in range(1, 401)]
 
@@ -190,8 +231,7 @@ def test_a_refusal_has_its_class_its_name_and_the_words_of_the_daemon(
     name: str, kind: type[Exception]
 ) -> None:
     error = failure(reject_first, RejectAnswer("1", 0, name, "set this"))
-    assert type(error) is kind
-    assert (error.wire_name, str(error)) == (name, "record 1: set this")
+    assert (type(error), error.wire_name, str(error)) == (kind, name, "record 1: set this")
 
 
 def test_a_checkpoint_tells_of_the_refusal_and_is_not_asked_for() -> None:
@@ -352,12 +392,13 @@ def test_an_answer_that_names_no_record_fails_the_batch_and_rejects_nothing(
     assert (report.rejected, report.checkpoints) == ((), ())
 
 
-def test_a_number_names_a_whole_aggregate_and_a_pair_one_record_of_it() -> None:
+@pytest.mark.parametrize(("identifier", "rejected"), [("7", [0, 1, 2]), ("7:1", [1])])
+def test_a_number_names_a_whole_aggregate_and_a_pair_one_record_of_it(
+    identifier: str, rejected: list[int]
+) -> None:
     parts = [make_record("x", sequence_number="7", sub_sequence_number=part) for part in range(3)]
-    for identifier, positions in (("7", [at(7, 0), at(7, 1), at(7, 2)]), ("7:1", [at(7, 1)])):
-        answer = lambda_answer(identifier)
-        report = drive(Handled(lambda *_, answer=answer: answer), parts, dead_letters=True)  # type: ignore[misc]
-        assert [position for position, _ in report.rejected] == positions
+    report = drive(Handled(lambda *_: lambda_answer(identifier)), parts, dead_letters=True)
+    assert [position for position, _ in report.rejected] == [at(7, part) for part in rejected]
 
 
 positions = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), unique=True, max_size=12).map(sorted)

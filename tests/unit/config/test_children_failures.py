@@ -129,6 +129,7 @@ def test_ages_and_attempts_go_with_each_policy_that_sets_records_aside(policy: s
     ("lines", "key", "reason"),
     [
         ("poisonRecordPolicy = deadletter\n", "poisonRecordPolicy", "needs deadLetterDestination"),
+        ("sparkPipeline = m:f\ndeadLetterDestination = file:x\n", "deadLetterDestination", "a sparkPipeline"),
         ("maxRecordAgeMillis = 5\n", "maxRecordAgeMillis", "needs deadLetterDestination"),
         ("maxRecordAttempts = 5\n", "maxRecordAttempts", "needs poisonRecordPolicy"),
         ("deadLetterDestination = file:x\nmaxRecordAttempts = 5\n", "maxRecordAttempts", "or SKIP"),

@@ -11,7 +11,10 @@ import anyio
 import pytest
 
 from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, FailureSettings, LaneCounts
+from kcl_daemon.ports import Clock
 from kcl_daemon.records.dead_letter import LetterCause
+from kcl_daemon.retrieval import readers
+from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_protocol import encode
 from kcl_protocol.messages import (
     CheckpointAnswer,
@@ -410,3 +413,49 @@ def test_one_attempt_sets_the_whole_batch_aside() -> None:
     perform(stage, scene)
     assert stage.set_aside == ["record", "poison", "record too"]
     assert stage.seen == ["record"]
+
+
+class Thinking(Rejecting):
+    """Takes its time for a batch."""
+
+    def _answer_to(self, message: DaemonMessage) -> bytes | None:
+        return None if isinstance(message, ProcessRecords) else super()._answer_to(message)
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("failures", [ONLY_REJECTS, FailureSettings()], ids=["destination", "none"])
+def test_a_batch_is_kept_and_counted_until_it_is_answered_only_where_its_records_may_be_rejected(
+    failures: FailureSettings, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, budgets, reserved = stage_of(failures), list[ByteBudget](), list[int]()
+    stage.children.kind = Thinking
+    if not failures.dead_letters:
+        monkeypatch.setattr(stage, "adapters", lambda: replace(Stage.adapters(stage), dead_letters=None))
+
+    def made(clock: Clock) -> ByteBudget:
+        budgets.append(ByteBudget(clock))
+        return budgets[-1]
+
+    monkeypatch.setattr(readers, "ByteBudget", made)
+
+    async def scene() -> None:
+        await anyio.sleep(60)
+        stage.put(["x" * 30_000])
+        await until(
+            lambda: any(
+                isinstance(heard, ProcessRecords)
+                for child in stage.children.children
+                for heard in child.heard
+            )
+        )
+        await anyio.sleep(5)
+        reserved.append(budgets[0].reserved_bytes)
+        stage.children.children[0].say(encode(Status("processRecords")))
+        await anyio.sleep(5)
+        reserved.append(budgets[0].reserved_bytes)
+
+    perform(stage, scene, concurrency=ConcurrencySettings(lanes=LaneCounts(lanes)))
+    line = 40_000 if failures.dead_letters else 0
+    window = 40_000 if lanes > 1 else 0  # until the child has checkpointed
+    assert line + window <= reserved[0] < line + window + 5_000
+    assert window <= reserved[1] < window + 5_000

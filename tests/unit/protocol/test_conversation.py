@@ -419,3 +419,26 @@ def test_both_sides_follow_the_rules_whatever_is_said(role: Role, data: st.DataO
         assert conversation.awaiting == (rules.actions[-1] if rules.owes_status else None)
         assert owes_answer(conversation) == rules.owes_answer
         assert (conversation.state is State.PROCESSING_REJECT) == (rules.rejects > 0)
+
+
+@each_role
+def test_a_child_may_reject_many_records_before_it_reads_the_answers(role: Role) -> None:
+    conversation = reported(role, *OPENING, BATCH)
+    for count in (3, 1):
+        for _ in range(count):
+            say(conversation, role, Reject("1", 0, "why"))
+        for _ in range(count):
+            assert conversation.state is State.PROCESSING_REJECT
+            say(conversation, role, RejectAnswer("1", 0, None))
+        assert conversation.state is State.PROCESSING
+    say(conversation, role, Status("processRecords"))
+
+
+@each_role
+@pytest.mark.parametrize("message", [ASK, Status("processRecords")], ids=["checkpoint", "status"])
+def test_until_it_has_all_answers_it_may_only_reject_more(role: Role, message: Message) -> None:
+    conversation = reported(role, *OPENING, BATCH, Reject("1"), Reject("2"), RejectAnswer("1", None, None))
+    with pytest.raises((LocalProtocolError, RemoteProtocolError), match="in state processing_reject"):
+        say(conversation, role, message)
+    say(conversation, role, RejectAnswer("2", None, None))
+    say(conversation, role, message)
