@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from kcl_local.demo.check import DIRECTORY_VARIABLE
 from tests.process.commands import run_command
 from tests.process.daemon import PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
-from tests.process.test_poison_process import POISONED, QUICK, SEARCH_S, put_poison
+from tests.process.test_poison_process import POISONED, QUICK, SEARCH_S, put_poison, service
 from tests.unit.consumer.letters import letter
 
 pytestmark = pytest.mark.timeout(300)
@@ -68,6 +70,57 @@ def test_letters_of_a_daemon_come_back_to_its_program(local: Local, tmp_path: Pa
         assert app.rows()["shardId-000000000000"]["checkpoint"].get("S") == last, (
             "replays store no checkpoint"
         )
+
+
+# Rejects records that begin with `poison`; with a file it takes them and writes down what they are.
+PICKY = """
+import hashlib, sys
+from kcl_client import Batch, Checkpointer, RecordProcessor, run
+class Picky(RecordProcessor):
+    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
+        for record in batch:
+            if len(sys.argv) > 1:
+                print(hashlib.sha256(record.data).hexdigest(), record.partition_key, file=open(sys.argv[1], "a"))
+            elif record.data.startswith(b"poison"):
+                batch.reject(record, "not an order")
+        checkpointer.checkpoint()
+    def shutdown_requested(self, checkpointer: Checkpointer) -> None:
+        checkpointer.checkpoint()
+run(Picky())
+"""
+
+
+def test_a_rejected_record_of_10_mib_comes_back_from_s3_byte_for_byte(local: Local, tmp_path: Path) -> None:
+    data = (b"poison\xff" + bytes(range(256)) * 40_960)[: 10 * 1024**2 - len("key")]
+    program = tmp_path / "picky.py"
+    program.write_text(PICKY)
+    with (
+        application(local, tmp_path, "letters-of-10-mib", shards=1) as app,
+        service("s3", local.s3_url) as s3,
+    ):
+        s3.create_bucket(Bucket=app.name)
+        summary = app.kinesis.describe_stream_summary(StreamName=app.name)["StreamDescriptionSummary"]
+        app.kinesis.update_max_record_size(StreamARN=summary["StreamARN"], MaxRecordSizeInKiB=10_240)
+        number = app.kinesis.put_record(StreamName=app.name, Data=data, PartitionKey="key")["SequenceNumber"]
+        more = {**QUICK, "deadLetterDestination": f"s3://{app.name}/dead", "s3Endpoint": local.s3_url}
+        executable = f"{sys.executable} {program}"
+        with app.daemon(executable, more) as daemon:
+            wait_until(lambda: s3.list_objects_v2(Bucket=app.name)["KeyCount"] == 2, "the letter is stored")
+            daemon.stop()
+        given = ("-p", app.write_properties("again", executable, more))
+        (listed,) = json.loads(_letters(app, "list", *given, "--json").stdout)["letters"]
+        assert (listed["sequenceNumber"], listed["cause"], listed["error"]) == (
+            number,
+            "rejected",
+            "not an order",
+        )
+        again = _letters(app, "replay", *given, "--receipts", "receipts")
+        assert (again.returncode, "0 done, 1 rejected, 0 failed" in again.stdout) == (1, True)
+        taken = ("--delete-done", "--", sys.executable, str(program), "taken")
+        done = _letters(app, "replay", *given, "--receipts", "receipts", *taken)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "taken").read_text() == f"{hashlib.sha256(data).hexdigest()} key\n"
+        assert s3.list_objects_v2(Bucket=app.name)["KeyCount"] == 0
 
 
 def _letters(app: Application, *words: str) -> CompletedProcess[str]:
