@@ -1,4 +1,4 @@
-"""Scenarios where only some records are for the children, and what that means, worked out once more.
+"""Scenarios where only some records are for the children, or records are gathered; what a filter means, worked out once more.
 
 Owns the filters that are drawn. Knows nothing of the daemon's language of patterns but how to write these few.
 """
@@ -87,3 +87,20 @@ def filtered(draw: Draw) -> Plan:
         concurrency=ConcurrencySettings(lanes=LaneCounts(chance.pick((1, 1, 1, 3)))),
         child_timeout_s=20.0,
     )
+
+
+def windows(draw: Draw) -> Plan:
+    """Batches of a size, with a filter now and then: what is gathered comes in time, before a stop and at the end of a shard."""
+    chance = draw.chance
+    plan = filtered(draw)
+    window_ms = chance.pick((None, 500, 5_000, 20_000))
+    most_records = chance.pick((1, 7, 100)) if window_ms is None else chance.pick((None, 7, 100))
+    shaped = replace(
+        plan.delivery,
+        batch_window_ms=window_ms,
+        batch_max_records=most_records,
+        batch_max_bytes=chance.pick((None, 50, 2_000)),
+    )
+    if chance.happens(0.5):
+        return replace(plan, delivery=shaped)
+    return replace(plan, delivery=replace(shaped, record_filter=None), keeps=None)

@@ -25,7 +25,7 @@ from tests.simulator.coordination import (
     worker_id_twice,
 )
 from tests.simulator.draws import Draw, Sizes, bad_children, cuts, mixed_trouble, reshards, short_iterators
-from tests.simulator.filtered import filtered
+from tests.simulator.filtered import filtered, windows
 from tests.simulator.habits import Habits, Nursery, When
 from tests.simulator.lanes import lanes, lanes_poison, lanes_reshard
 from tests.simulator.life import Service
@@ -334,6 +334,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         from_latest,
         poison_records,
         filtered,
+        windows,
         lanes,
         lanes_reshard,
         lanes_poison,

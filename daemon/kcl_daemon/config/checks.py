@@ -52,6 +52,7 @@ def check_together(
         *_failures(values),
         *_spark(values),
         *_lanes(values),
+        *_batches(values),
     )
     problems = [
         *_heartbeat(values, lines),
@@ -432,6 +433,12 @@ def _lanes(values: Values) -> _Found:
                     "shardConcurrency",
                     f"{name} is not in streamNames or streamArns; correct or remove {name}=...",
                 )
+
+
+def _batches(values: Values) -> _Found:
+    for name in ("batchWindowMillis", "batchMaxRecords", "batchMaxBytes"):
+        if "sparkPipeline" in values and name in values:
+            yield name, "a sparkPipeline makes its own batches, see sparkTrigger; remove this line"
 
 
 def _engines(values: Values) -> _Found:

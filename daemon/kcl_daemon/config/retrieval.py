@@ -10,6 +10,7 @@ from typing import Final
 from kcl_daemon.config.kinds import (
     INT_MAX,
     LONG_MAX,
+    MILLISECONDS,
     MILLISECONDS_OR_NONE,
     InvalidValue,
     Key,
@@ -109,6 +110,25 @@ class DeliverySettings:
     """Which records are for the child, in EventBridge's pattern language as AWS Lambda has it for Kinesis, such as
     `{"data": {"order": {"type": ["new"]}}}` ([filter](flow.md#filter)). The others are passed over: checkpoints go
     on without them."""
+    batch_window_ms: int | None = ours("batchWindowMillis", MILLISECONDS, None)
+    """How long records are gathered for one batch ([batches of a size](flow.md#batches-of-a-size)). The batch is
+    delivered earlier when it has `batchMaxRecords` or `batchMaxBytes`."""
+    batch_max_records: int | None = ours("batchMaxRecords", whole_number(1, INT_MAX, "records"), None)
+    """Maximum number of records in one batch. Without `batchWindowMillis`, larger ones are only cut."""
+    batch_max_bytes: int | None = ours("batchMaxBytes", whole_number(1, LONG_MAX, "bytes"), None)
+    """The same for the bytes of their data. A record that is larger comes alone."""
+
+    @property
+    def shapes_batches(self) -> bool:
+        return (self.batch_window_ms, self.batch_max_records, self.batch_max_bytes) != (None, None, None)
+
+    @property
+    def batch_records(self) -> int:
+        return self.batch_max_records or INT_MAX
+
+    @property
+    def batch_bytes(self) -> int:
+        return self.batch_max_bytes or LONG_MAX
 
 
 @dataclass(frozen=True, slots=True)

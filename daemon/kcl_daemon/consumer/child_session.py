@@ -37,6 +37,7 @@ from kcl_daemon.leases.row import MalformedRowError, creation, lease_from_row
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.ports import Child, ChildLane, Clock, Log, StreamRef
 from kcl_daemon.progress.progress import WaitReason
+from kcl_daemon.retrieval.batch_window import BatchWindow, not_yet_known
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,
     EndOfShard,
@@ -229,6 +230,7 @@ class ChildRun:
         self._settings = parts.settings.child
         self._stream = parts.streams.of(held.lease)
         self._checkpointer = Checkpointer(held=held, renewer=parts.renewer, log=log)
+        self._window: BatchWindow | None = None
         self._store_passed_at_s = parts.context.clock.monotonic() + _STORE_PASSED_S
 
     async def run(self) -> ChildRunOutcome:
@@ -334,7 +336,19 @@ class ChildRun:
             stream_is_there=self._stream.watch.is_there,
             takes_frames=lambda: connection.takes_frames,
         )
-        return parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
+        settings = parts.settings.delivery
+        if self._lane is not None or not settings.shapes_batches:  # lanes have records of their own to join
+            return parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
+        inner = replace(source, takes_frames=not_yet_known)
+        self._window = BatchWindow(
+            parts.readers.reader(inner, hash_range=lease.hash_range, log=self._log),
+            settings,
+            clock=parts.context.clock,
+            progress=self._progress,
+            takes_frames=source.takes_frames,
+            reserve=parts.readers.reserve,
+        )
+        return self._window
 
     async def _limit(self, conversation: anyio.CancelScope) -> None:
         await self._stop_signal.until_stop_requested()
@@ -399,8 +413,21 @@ class ChildRun:
                     await self._store_passed()
                 case None:
                     if self._stop_signal.reason is not StopReason.NONE:
+                        await self._deliver_rest(connection)
                         return None
                     await self._store_passed()
+
+    async def _deliver_rest(self, connection: ChildConnection) -> None:
+        """What was gathered for a batch whose window is not over, while the child may still checkpoint it."""
+        while self._window is not None and self._stop_signal.reason is StopReason.STOP:
+            match self._window.rest():
+                case DeliveryBatch() as batch:
+                    await connection.answer_early_requests()
+                    await self._process(connection, batch)
+                case Passed(position):
+                    self._checkpointer.passed(position)
+                case _:
+                    return
 
     async def _next_in_time(self, reader: ShardReader) -> ReadItem | None:
         """None when it is time to store what was passed."""

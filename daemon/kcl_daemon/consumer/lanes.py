@@ -30,7 +30,14 @@ from kcl_daemon.leases.lease import HashRange, LeaseKey, ShardId
 from kcl_daemon.ports import ChildLane, Log
 from kcl_daemon.progress.progress import NEVER_S, LeaseProgress, WaitReason
 from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane, ShardOrder
-from kcl_daemon.records.payload import EMPTY, LINE_BYTES, AnyRecord, Payload
+from kcl_daemon.records.payload import (
+    EMPTY,
+    LINE_BYTES,
+    LINE_OVERHEAD_BYTES,
+    AnyRecord,
+    Payload,
+    data_bytes_of,
+)
 from kcl_daemon.retrieval.byte_budget import Reservation
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,
@@ -71,6 +78,7 @@ class _Lane:
         batch: records and bytes that its child works on.
         takes_frames: whether its child does.
         furthest: the last record that any child of it was given.
+        until_s: when it is given what is gathered for its next batch; None: nothing is.
     """
 
     number: int
@@ -86,6 +94,7 @@ class _Lane:
     progressed_s: float = NEVER_S
     takes_frames: TakesFrames = bool
     furthest: ExtendedSequenceNumber = AT_TIMESTAMP
+    until_s: float | None = None
 
 
 class _LaneLeases:
@@ -176,7 +185,7 @@ class ShardLanes:
         self._tasks: TaskGroup
         self._reservation: Reservation
         self._behind_ms: int | None = None
-        self._at_end = self._reads_again = self._gave_up = False
+        self._at_end = self._reads_again = self._gave_up = self._drains = False
         self._store_trouble: str | None = None
         self._held_back: tuple[ExtendedSequenceNumber, int] | None = None
         self._held_told_s = NEVER_S
@@ -286,6 +295,7 @@ class ShardLanes:
     async def _take_all(self, reader: ShardReader) -> EndOfShard | None:
         while not self._is_interrupted:
             if not self._has_room():
+                self._hurry()
                 self._show()
                 await self._interruptible_change()
                 continue
@@ -314,6 +324,13 @@ class ShardLanes:
         """Other shards of this worker need the room. A lane that fails then is read anew."""
         self._window.shed(0)
         self._reservation.resize(self._window.size_bytes)
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """Batches that are gathered do not wait for their windows."""
+        for lane in self._started.values():
+            if lane.until_s is not None:
+                lane.filled.set()
 
     async def _add(self, batch: DeliveryBatch) -> None:
         try:
@@ -456,7 +473,7 @@ class ShardLanes:
         return replace(self._parts, renewer=_LaneLeases(self, lane), readers=_LaneReader(self, lane))
 
     def _rewind(self, lane: _Lane) -> None:
-        lane.batch = (0, 0)
+        lane.batch, lane.until_s = (0, 0), None
         if self._window.rewind(lane.number):
             lane.log.info("lane_reads_again", after=str(lane.held.lease.checkpoint))
             self._reads_again = True
@@ -474,7 +491,7 @@ class ShardLanes:
         """The next batch of a lane, which has processed the one before."""
         self._processed(lane)
         while True:
-            records = self._window.take(lane.number, LINE_BYTES, self._parts.settings.retrieval.max_records)
+            records = self._window.take(lane.number, LINE_BYTES, self._batch_records(lane))
             if records:
                 batch = self._batch(lane, records)
                 lane.batch = (batch.count, batch.data_bytes)
@@ -489,8 +506,45 @@ class ShardLanes:
                 return EndOfShard(())
             lane.idle, lane.filled = True, anyio.Event()
             self._notify()
-            await lane.filled.wait()
+            if lane.until_s is None:
+                await lane.filled.wait()
+            else:
+                with self._clock.move_on_after(max(0.0, lane.until_s - self._clock.monotonic())):
+                    await lane.filled.wait()
             lane.idle = False
+
+    def _batch_records(self, lane: _Lane) -> int:
+        """How many records the next batch of a lane may have; 0: they are still gathered."""
+        delivery = self._parts.settings.delivery
+        if not delivery.shapes_batches:
+            return self._parts.settings.retrieval.max_records
+        count, is_due = self._gathered(lane)
+        now_s = self._clock.monotonic()
+        if count and lane.until_s is None:
+            lane.until_s = now_s + (delivery.batch_window_ms or 0) / 1000
+        is_due |= self._is_hurried or (lane.until_s is not None and lane.until_s <= now_s)
+        if is_due:
+            lane.until_s = None
+        gathering = (each.until_s for each in self._lanes if each.until_s is not None)
+        self._progress.window_until_s = min(gathering, default=None)
+        return count if is_due else 0
+
+    def _gathered(self, lane: _Lane) -> tuple[int, bool]:
+        """How many records its next batch has, and whether it is full."""
+        delivery, count, data_bytes = self._parts.settings.delivery, 0, 0
+        for record in self._window.untaken(lane.number):
+            data_bytes += data_bytes_of(record)
+            if count == delivery.batch_records or (count and data_bytes > delivery.batch_bytes):
+                return count, True
+            count += 1
+        line_bytes = 4 * data_bytes // 3 + LINE_OVERHEAD_BYTES * count
+        is_full = count == delivery.batch_records or data_bytes >= delivery.batch_bytes
+        return count, is_full or line_bytes >= LINE_BYTES
+
+    @property
+    def _is_hurried(self) -> bool:
+        is_full = self._window.size_bytes >= self._settings.window_bytes
+        return self._drains or self._at_end or is_full or self._reservation.is_wanted
 
     def _processed(self, lane: _Lane) -> None:
         records, data_bytes = lane.batch
@@ -589,6 +643,8 @@ class ShardLanes:
 
     async def _drain(self, most_s: float) -> None:
         """What was read is processed, so that little comes twice; the lanes are at different places."""
+        self._drains = True
+        self._hurry()
         with self._clock.move_on_after(most_s):
             while self._stop_signal.reason is StopReason.STOP and not self._is_drained:
                 await self._changed.wait()

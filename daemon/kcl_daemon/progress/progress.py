@@ -26,6 +26,7 @@ class WaitReason(Enum):
     STREAM = "stream"
     LEASE = "lease"
     LANE = "lane"
+    WINDOW = "batch window"
     NOTHING_NEW = "nothing new"
 
 
@@ -136,6 +137,7 @@ class LeaseProgress:
         lanes: of a shard with several children, those that were started.
         slow_lane: the one it waits for, while `cause` is `LANE`.
         window: None: the shard has one child.
+        window_until_s: when what was gathered for a batch is delivered; None: nothing was.
         held_back_s: since when the same record of a lane holds the checkpoint back; None: none does.
     """
 
@@ -165,6 +167,7 @@ class LeaseProgress:
     slow_lane: int = 0
     stderr_tail: tuple[str, ...] = ()
     window: LaneWindowInfo | None = None
+    window_until_s: float | None = None
     without_records_since_s: float = field(init=False)
     _end_conversation: Callable[[], None] = _no_conversation
     _failures: int = 0

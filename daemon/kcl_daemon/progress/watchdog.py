@@ -33,6 +33,7 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
     WaitReason.LEASE: "a lease handoff makes no progress: check the former child and the lease table",
     WaitReason.LANE: "the other lanes cannot go on before this one: its child is slow, fails, or does not checkpoint; see what it "
     "says, and shardConcurrencyWindowBytes",
+    WaitReason.WINDOW: "nothing to do: it is delivered when batchWindowMillis is over",
     WaitReason.NOTHING_NEW: "nothing to do",
 }
 
@@ -164,6 +165,9 @@ def _waits_for_records(
         return WaitReason.KINESIS, last_fetch.trouble, since_s
     if now_s - last_fetch.answered_s > limits.answer_s + timeout_s:
         return WaitReason.KINESIS, "no answer", since_s
+    if progress.window_until_s is not None:
+        left_s = max(0.0, progress.window_until_s - now_s)
+        return WaitReason.WINDOW, f"{left_s:.0f} s are left", progress.without_records_since_s
     if last_fetch.at_tip:
         return WaitReason.NOTHING_NEW, "", progress.without_records_since_s
     return WaitReason.KINESIS, "no records in the answers, although there are some", since_s

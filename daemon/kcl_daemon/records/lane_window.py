@@ -7,7 +7,7 @@ each lane has checkpointed every record that was given to it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
@@ -266,6 +266,11 @@ class LaneWindow:
             size_bytes += entry.size_bytes
         mine.taken += len(taken)
         return taken
+
+    def untaken(self, lane: int) -> Iterator[AnyRecord]:
+        """What its child has not been given."""
+        mine = self._lanes[lane]
+        return (entry.record for entry in islice(mine.entries, mine.taken, None))
 
     def answered(self, lane: int) -> None:
         """Its child has processed all that it was given."""

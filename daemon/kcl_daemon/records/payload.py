@@ -10,10 +10,10 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter, getitem
-from typing import Final, Literal, cast, overload
+from typing import Final, Literal, NamedTuple, cast, overload
 
 from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, Encoder
@@ -218,6 +218,14 @@ _sub_number_of: Final = attrgetter("sub_sequence_number")
 _prefix_of: Final = struct.Struct(f"{len(_AGGREGATE_PREFIX)}s").unpack_from
 
 
+class Limits(NamedTuple):
+    """Of one batch."""
+
+    records: int
+    data_bytes: int
+    line_bytes: int
+
+
 class Payload:
     __slots__ = ("records", "size_bytes")
 
@@ -292,11 +300,53 @@ class Payload:
         return (self.records,)
 
     @staticmethod
+    def joined(parts: Sequence[Payload]) -> Payload:
+        return _Expanded((run for part in parts for run in part.runs), sum(part.size_bytes for part in parts))
+
+    @property
+    def line_bytes(self) -> int:
+        """In a line, approximate."""
+        return 4 * self.data_bytes // 3 + LINE_OVERHEAD_BYTES * len(self)
+
+    def fits(self, limits: Limits) -> bool:
+        sizes = len(self), self.data_bytes, self.line_bytes
+        return all(size <= limit for size, limit in zip(sizes, limits, strict=True))
+
+    def cut(self, limits: Limits) -> tuple[Payload, Payload]:
+        """As many of the first records as the limits allow, and the others; one of both may be empty."""
+        records, data_bytes, count = self.records, 0, 0
+        for record in islice(records, limits.records):
+            data_bytes += data_bytes_of(record)
+            line_bytes = 4 * data_bytes // 3 + LINE_OVERHEAD_BYTES * (count + 1)
+            if data_bytes > limits.data_bytes or line_bytes > limits.line_bytes:
+                break
+            count += 1
+        return self._with(records[:count]), self._with(records[count:])
+
+    def pieces(self, limits: Limits) -> Iterator[Payload]:
+        """All of it, in parts within the limits; one record may exceed them."""
+        if self.fits(limits):
+            yield self
+            return
+        part: list[AnyRecord] = []
+        data_bytes = 0
+        for record in self.records:
+            size_bytes = data_bytes_of(record)
+            line_bytes = 4 * (data_bytes + size_bytes) // 3 + LINE_OVERHEAD_BYTES * (len(part) + 1)
+            is_too_large = data_bytes + size_bytes > limits.data_bytes or line_bytes > limits.line_bytes
+            if part and (is_too_large or len(part) == limits.records):
+                yield self._with(part)
+                part, data_bytes = [], 0
+            part.append(record)
+            data_bytes += size_bytes
+        yield self._with(part)
+
+    @staticmethod
     def only(records: Sequence[AnyRecord]) -> Payload:
         """Records that do not keep in memory what they came in."""
         for record in records:
             detach(record)
-        texts = sum(4 * _data_bytes(record) // 3 + len(record.partition_key) for record in records)
+        texts = sum(4 * data_bytes_of(record) // 3 + len(record.partition_key) for record in records)
         return _Expanded([records], texts + LINE_OVERHEAD_BYTES * len(records))
 
     def expanded(
@@ -410,12 +460,12 @@ class _Expanded(Payload):
     @property
     def data_bytes(self) -> int:
         return sum(
-            sum(map(len, run.bodies)) if isinstance(run, UserRecords) else sum(map(_data_bytes, run))
+            sum(map(len, run.bodies)) if isinstance(run, UserRecords) else sum(map(data_bytes_of, run))
             for run in self._runs
         )
 
 
-def _data_bytes(record: AnyRecord) -> int:
+def data_bytes_of(record: AnyRecord) -> int:
     return len(record.body) if isinstance(record, UserRecord) else int((len(record.data) - 2) * _BASE64_BYTES)
 
 

@@ -286,6 +286,13 @@ class DeliveryBatch:
         assert encode is not None, "a line is written once"
         return encode()
 
+    def take_payload(self) -> tuple[Payload, int | None]:
+        """Instead of the line, where it is not known whether the child takes frames: its records, and how far behind."""
+        encode, self._encode = self._encode, None
+        assert isinstance(encode, partial), "it is taken once"
+        payload, behind_ms, _ = encode.args
+        return payload, behind_ms
+
     def release(self) -> None:
         """Call it when the line is no longer needed. A second call does nothing."""
         self._encode = None
