@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--only", nargs=2, metavar=("FILTER", "CHILD"))
     arguments = parser.parse_args()
     if arguments.only:
-        sys.stdout.write("{} {}\n".format(*run(*arguments.only, arguments.records)))
+        sys.stdout.write("{} {}\n".format(*run(arguments.only[0], arguments.only[1], arguments.records)))
         return
     sys.stdout.write(
         "| the child | filter | daemon: \u00b5s/record | child | both | of that without |\n|---|---|---|---|---|---|\n"

@@ -92,14 +92,15 @@ def filtered(draw: Draw) -> Plan:
 def windows(draw: Draw) -> Plan:
     """Batches of a size, with a filter now and then: what is gathered comes in time, before a stop and at the end of a shard."""
     chance = draw.chance
-    plan = filtered(draw)
+    plan = replace(filtered(draw), backlog=chance.pick((0, 300)))
     window_ms = chance.pick((None, 500, 5_000, 20_000))
-    most_records = chance.pick((1, 7, 100)) if window_ms is None else chance.pick((None, 7, 100))
+    # A child takes up to seconds for a batch, whatever is in it.
+    most_records = chance.pick((30, 100)) if window_ms is None else chance.pick((None, 30, 100))
     shaped = replace(
         plan.delivery,
         batch_window_ms=window_ms,
         batch_max_records=most_records,
-        batch_max_bytes=chance.pick((None, 50, 2_000)),
+        batch_max_bytes=chance.pick((None, 400, 2_000)),
     )
     if chance.happens(0.5):
         return replace(plan, delivery=shaped)

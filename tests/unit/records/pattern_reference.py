@@ -107,11 +107,11 @@ def _text_fits(operator: str, operand: Json, text: str) -> bool:  # noqa: PLR091
         return _text_fits(operator, operand["equals-ignore-case"].lower(), text.lower())
     match operator:
         case "prefix":
-            return text[: len(operand)] == operand
+            return bool(text[: len(operand)] == operand)
         case "suffix":
             return text[len(text) - len(operand) :] == operand if len(operand) <= len(text) else False
         case "equals-ignore-case":
-            return text.lower() == operand.lower()
+            return bool(text.lower() == operand.lower())
         case "wildcard":
             pieces = re.findall(r"\\.|\*|[^\\*]", operand, re.DOTALL)
             expression = "".join(".*" if each == "*" else re.escape(each[-1]) for each in pieces)
