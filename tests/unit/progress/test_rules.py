@@ -35,7 +35,7 @@ def seen(progress: LeaseProgress, time: Time, limits: StallLimits = LIMITS) -> S
 def test_every_cause_has_advice_and_a_limit_unless_it_is_no_trouble_or_that_of_a_lane() -> None:
     assert set(ADVICE) == set(WaitReason)
     without = {cause for cause in WaitReason if stall_limit_s(LIMITS, cause) is None}
-    assert without == {WaitReason.NOTHING_NEW, WaitReason.LANE}
+    assert without == {WaitReason.NOTHING_NEW, WaitReason.LANE, WaitReason.WINDOW}
     assert all(field.name.endswith("_s") for field in fields(LIMITS))
 
 
