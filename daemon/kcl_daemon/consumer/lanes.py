@@ -33,8 +33,8 @@ from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane, ShardOrder
 from kcl_daemon.records.payload import (
     EMPTY,
     LINE_BYTES,
-    LINE_OVERHEAD_BYTES,
     AnyRecord,
+    Limits,
     Payload,
     data_bytes_of,
 )
@@ -537,9 +537,8 @@ class ShardLanes:
             if count == delivery.batch_records or (count and data_bytes > delivery.batch_bytes):
                 return count, True
             count += 1
-        line_bytes = 4 * data_bytes // 3 + LINE_OVERHEAD_BYTES * count
         is_full = count == delivery.batch_records or data_bytes >= delivery.batch_bytes
-        return count, is_full or line_bytes >= LINE_BYTES
+        return count, is_full or Limits.of(count, data_bytes).line_bytes >= LINE_BYTES
 
     @property
     def _is_hurried(self) -> bool:

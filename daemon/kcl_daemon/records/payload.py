@@ -219,11 +219,18 @@ _prefix_of: Final = struct.Struct(f"{len(_AGGREGATE_PREFIX)}s").unpack_from
 
 
 class Limits(NamedTuple):
-    """Of one batch."""
+    """Sizes of one batch, or what they may be."""
 
     records: int
     data_bytes: int
     line_bytes: int
+
+    @classmethod
+    def of(cls, records: int, data_bytes: int) -> Limits:
+        return cls(records, data_bytes, 4 * data_bytes // 3 + LINE_OVERHEAD_BYTES * records)
+
+    def allow(self, sizes: Limits) -> bool:
+        return all(size <= limit for size, limit in zip(sizes, self, strict=True))
 
 
 class Payload:
@@ -304,37 +311,30 @@ class Payload:
         return _Expanded((run for part in parts for run in part.runs), sum(part.size_bytes for part in parts))
 
     @property
-    def line_bytes(self) -> int:
-        """In a line, approximate."""
-        return 4 * self.data_bytes // 3 + LINE_OVERHEAD_BYTES * len(self)
-
-    def fits(self, limits: Limits) -> bool:
-        sizes = len(self), self.data_bytes, self.line_bytes
-        return all(size <= limit for size, limit in zip(sizes, limits, strict=True))
+    def sizes(self) -> Limits:
+        """That of its line is approximate."""
+        return Limits.of(len(self), self.data_bytes)
 
     def cut(self, limits: Limits) -> tuple[Payload, Payload]:
         """As many of the first records as the limits allow, and the others; one of both may be empty."""
         records, data_bytes, count = self.records, 0, 0
         for record in islice(records, limits.records):
             data_bytes += data_bytes_of(record)
-            line_bytes = 4 * data_bytes // 3 + LINE_OVERHEAD_BYTES * (count + 1)
-            if data_bytes > limits.data_bytes or line_bytes > limits.line_bytes:
+            if not limits.allow(Limits.of(count + 1, data_bytes)):
                 break
             count += 1
         return self._with(records[:count]), self._with(records[count:])
 
     def pieces(self, limits: Limits) -> Iterator[Payload]:
         """All of it, in parts within the limits; one record may exceed them."""
-        if self.fits(limits):
+        if limits.allow(self.sizes):
             yield self
             return
         part: list[AnyRecord] = []
         data_bytes = 0
         for record in self.records:
             size_bytes = data_bytes_of(record)
-            line_bytes = 4 * (data_bytes + size_bytes) // 3 + LINE_OVERHEAD_BYTES * (len(part) + 1)
-            is_too_large = data_bytes + size_bytes > limits.data_bytes or line_bytes > limits.line_bytes
-            if part and (is_too_large or len(part) == limits.records):
+            if part and not limits.allow(Limits.of(len(part) + 1, data_bytes + size_bytes)):
                 yield self._with(part)
                 part, data_bytes = [], 0
             part.append(record)

@@ -9,6 +9,7 @@ from operator import contains, or_
 from typing import Final, cast
 
 import orjson
+from msgspec import DecodeError
 
 from kcl_daemon.records.event_pattern import (
     ABSENT,
@@ -221,7 +222,7 @@ def _bodies(records: Sequence[AnyRecord]) -> Sequence[bytes]:
         return [each.body if isinstance(each, UserRecord) else _decoded(each) for each in records]
     try:
         return BASE64.all_decoded([record.data for record in records])
-    except ValueError:
+    except (ValueError, DecodeError):
         return list(map(_decoded, records))
 
 

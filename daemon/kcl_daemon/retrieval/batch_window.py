@@ -41,7 +41,7 @@ class _Gathered:
     since_s: float
     arrived_s: float | None
     sizes: Limits
-    held_bytes: int
+    held_bytes: int = 0
 
 
 class BatchWindow:
@@ -143,9 +143,11 @@ class BatchWindow:
         payload, self._behind_ms = batch.take_payload()
         batch.release()
         self._next = None
-        *others, last = payload.pieces(self._limits)
-        self._gathered += [_Gathered(each, now_s, arrived_s, _sizes(each), 0) for each in others]
-        self._gathered.append(_Gathered(last, now_s, arrived_s, _sizes(last), payload.line_bytes))
+        *others, last = [
+            _Gathered(each, now_s, arrived_s, each.sizes) for each in payload.pieces(self._limits)
+        ]
+        held_bytes = sum(each.sizes.line_bytes for each in (*others, last))
+        self._gathered += [*others, replace(last, held_bytes=held_bytes)]
         self._account()
 
     def _deliver_now(self) -> None:
@@ -159,13 +161,13 @@ class BatchWindow:
         arrived_s, parts, left = self._gathered[0].arrived_s, list[Payload](), self._limits
         while self._gathered and left.records > 0:
             gathered = self._gathered.popleft()
-            if all(size <= limit for size, limit in zip(gathered.sizes, left, strict=True)) or not parts:
+            if not parts or left.allow(gathered.sizes):
                 parts.append(gathered.payload)
                 left = Limits(*(limit - size for limit, size in zip(left, gathered.sizes, strict=True)))
                 continue
             head, tail = gathered.payload.cut(left)
             parts.append(head)
-            self._gathered.appendleft(replace(gathered, payload=tail, sizes=_sizes(tail)))
+            self._gathered.appendleft(replace(gathered, payload=tail, sizes=tail.sizes))
             break
         batch = DeliveryBatch(
             Payload.joined(parts),
@@ -185,7 +187,3 @@ class BatchWindow:
     def _account(self) -> None:
         self._progress.window_until_s = self._until_s if self._gathered else None
         self._reservation.resize(self._given_bytes + sum(each.held_bytes for each in self._gathered))
-
-
-def _sizes(payload: Payload) -> Limits:
-    return Limits(len(payload), payload.data_bytes, payload.line_bytes)
