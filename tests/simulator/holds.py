@@ -35,6 +35,7 @@ HOLDS_KEY: Final = "daemon/holds"
 IN_FORCE_S: Final = 20.0
 _WINDOW_S: Final = 10.0
 _EXCESS: Final = 1.05
+_JAVA_BOUND_S: Final = 500.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,8 @@ def holds(draw: Draw) -> Plan:
     pauses = draw.some(
         lambda: Pause(draw.target(), chance.uniform(2.0, 40.0)), count=(0, 1), between_s=(30.0, 180.0)
     )
-    java = [Planned(chance.uniform(40.0, 80.0), Start(Kind.JAVA))] if chance.happens(0.2) else []
+    # A Java worker that comes first has troubles of its own, and a Java leader is missed for two minutes.
+    java = [Planned(chance.uniform(60.0, 90.0), Start(Kind.JAVA))] if chance.happens(0.15) else []
     return replace(
         plan,
         happenings=(
@@ -205,6 +207,8 @@ def holds(draw: Draw) -> Plan:
             *cuts(draw, Service.DYNAMODB, (0, 1)),
         ),
         backlog=chance.pick((0, 500, 3_000)),
+        bound_s=_JAVA_BOUND_S if java else plan.bound_s,
+        ends_at_s=plan.ends_at_s + (_JAVA_BOUND_S - plan.bound_s if java else 0.0),
         dynamodb=mixed_trouble(chance, worst=0.02),
         kinesis=mixed_trouble(chance, worst=0.02),
         nursery=bad_children(chance, worst=0.005),

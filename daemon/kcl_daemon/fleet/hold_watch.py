@@ -1,6 +1,6 @@
 """Follows pauses and limits (`leases/holds.py`) for the consumers of one worker, and writes them.
 
-A worker reads the row every two seconds while it gives records to children, or while something is held. An idle one reads it
+A worker reads the row every three seconds while it gives records to children, or while something is held. An idle one reads it
 when the leader's lock, which it reads anyway, shows a change; and before it gives records after a while, it reads the row
 first.
 """
@@ -37,8 +37,8 @@ from kcl_daemon.ports import Table
 
 _MAX_LOST_RACES: Final = 10
 # As long as records flow or something is held; a batch waits for a read if the last one is older than `FRESH_S`.
-_BUSY_S: Final = 2.0
-FRESH_S: Final = 3.0
+_BUSY_S: Final = 3.0
+FRESH_S: Final = 4.0
 _IDLE_S: Final = 300.0
 _DAY_MS: Final = 86_400_000
 
@@ -251,7 +251,8 @@ class HoldWatch:
             self._paces.pop(lease.lease_key, None)
             return Pace()
         amounts = hold.share(LimitUnit.RECORDS), hold.share(LimitUnit.BYTES)
-        pace = self._paces[lease.lease_key] = self._paces.get(lease.lease_key, Pace()).at(amounts)
+        known = self._paces.get(lease.lease_key, Pace())
+        pace = self._paces[lease.lease_key] = known.at(amounts, self._clock.monotonic())
         return pace
 
     def given(self, lease: Lease, records: int, data_bytes: int) -> None:

@@ -177,9 +177,12 @@ class Pace:
     amounts: tuple[float, float] = (inf, inf)
     free_s: float = -inf
 
-    def at(self, amounts: tuple[float, float]) -> Pace:
-        """Another limit begins without debt."""
-        return self if amounts == self.amounts else Pace(amounts)
+    def at(self, amounts: tuple[float, float], now_s: float) -> Pace:
+        """Under another limit, what is still owed is paid back at its rate; a lower one does not ask for more."""
+        if amounts == self.amounts:
+            return self
+        both = [old / new for old, new in zip(self.amounts, amounts, strict=True) if old < inf and new < inf]
+        return Pace(amounts, now_s + (self.free_s - now_s) * min(1.0, max(both)) if both else -inf)
 
     @property
     def is_limited(self) -> bool:

@@ -135,7 +135,7 @@ def completions(words: str, incomplete: str) -> list[str]:
     ("words", "incomplete", "found"),
     [
         ("", "le", ["plain:leases"]),
-        ("", "r", ["plain:replay", "plain:run", "plain:run-child"]),
+        ("", "r", ["plain:replay", "plain:resume", "plain:run", "plain:run-child"]),
         ("", "app.prop", ["file:app.prop"]),
         ("", "--ver", ["plain:--version"]),
         ("", "--log-f", ["plain:--log-format"]),

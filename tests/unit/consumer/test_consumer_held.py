@@ -51,7 +51,7 @@ def test_a_paused_shard_gives_nothing_lives_on_and_goes_on_at_once(more: dict[st
         put(stage, texts(5))
         await until(lambda: len(stage.seen) == 5)
         await hold(stage, PAUSE)
-        await anyio.sleep(5.0)
+        await anyio.sleep(6.0)
         put(stage, texts(50, "late"))
         await anyio.sleep(900.0)
         assert len(stage.seen) == 5
@@ -76,7 +76,7 @@ def test_a_paused_worker_stops_as_quickly_as_any(more: dict[str, Any]) -> None:
 
     async def scene() -> None:
         await hold(stage, PAUSE)
-        await anyio.sleep(5.0)
+        await anyio.sleep(6.0)
         put(stage, texts(50))
         await anyio.sleep(30.0)
         stopped_s.append(anyio.current_time())
@@ -120,7 +120,7 @@ def test_a_limit_is_kept_and_is_that_of_the_shard(more: dict[str, Any], unit: Li
 
     async def scene() -> None:
         await hold(stage, changed(PAUSE, unit=unit, amount=a_second))
-        await anyio.sleep(5.0)
+        await anyio.sleep(6.0)
         put(stage, [f"{number:05}" for number in range(600)])
         await until(lambda: len(stage.seen) > 0)
         before = len(stage.seen)

@@ -149,8 +149,15 @@ def test_a_pace_is_kept_on_average_although_timers_are_a_little_late() -> None:
     assert total == pytest.approx(6_000, rel=0.01)
 
 
-def test_bytes_and_records_are_paid_for_both_and_a_new_limit_begins_without_debt() -> None:
+def test_bytes_and_records_are_paid_for_both() -> None:
     pace = Pace((10.0, 1_000.0)).after(1, 2_000, 50.0)
     assert pace.free_s == pytest.approx(50.0 - 0.1 + 2.0)
-    assert pace.at((10.0, 1_000.0)) is pace
-    assert pace.at((20.0, 1_000.0)) == Pace((20.0, 1_000.0))
+    assert pace.at((10.0, 1_000.0), 50.0) is pace
+
+
+def test_what_is_owed_is_paid_at_the_rate_of_a_new_limit() -> None:
+    pace = Pace((1.0, inf), free_s=60.0)
+    assert pace.at((100.0, inf), 50.0).free_s == pytest.approx(50.1)
+    assert pace.at((0.5, inf), 50.0).free_s == 60.0
+    assert pace.at((inf, 500.0), 50.0).free_s == -inf
+    assert Pace((1.0, inf), free_s=40.0).at((2.0, inf), 50.0).free_s <= 50.0
