@@ -193,8 +193,8 @@ class Worker:
             self.check_leases,
             self.versions.begin,
             self.streams.prepare,
+            partial(self.duplicate_detector.settle, self._stop),  # may take long
             self.consumers.holds.begin,
-            partial(self.duplicate_detector.settle, self._stop),
         )
         with self._meters.operation(INITIALIZE):
             for step in steps:

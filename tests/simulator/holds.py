@@ -216,5 +216,5 @@ def holds(draw: Draw) -> Plan:
         concurrency=ConcurrencySettings(lanes=LaneCounts(chance.pick((1, 1, 4)))),
         keys=chance.pick((20, 1 << 40)),
         tables=TablesSettings(layout=TableLayout.SEPARATE if java else chance.pick(tuple(TableLayout))),
-        skew_s=chance.pick((1.0, 60.0)),
+        skew_s=chance.pick((1.0, 90.0)),
     )

@@ -212,11 +212,11 @@ class ProgressRules:
     def _judge(
         self, worker: Looked, watchdog: Watchdog, shard: ShardTruth, standing: _Standing, cause: WaitReason
     ) -> None:
-        if cause in {WaitReason.PAUSED, WaitReason.LIMITED}:
-            standing.since_s = now()  # it does not have to get on
-            if not self._may_be_held(shard.shard_id):
-                report("false_hold", f"{worker.worker_id} says that {shard.shard_id} is {cause.value}")
+        if self._may_be_held(shard.shard_id):
+            standing.since_s = standing.cause_since_s = now()  # it does not have to get on
             return
+        if cause in {WaitReason.PAUSED, WaitReason.LIMITED}:
+            report("false_hold", f"{worker.worker_id} says that {shard.shard_id} is {cause.value}")
         for_s, says_s = now() - standing.since_s, now() - standing.cause_since_s
         what = f"{worker.worker_id} says of {shard.shard_id} that it waits for {cause.value}"
         if cause is WaitReason.NOTHING_NEW:
