@@ -365,6 +365,7 @@ class Application:
             failover_s=context.timings.failover_s,
             clock=context.clock,
             log=context.log,
+            retention_s=lambda lease: self._streams.of(lease).watch.retention_s,
         )
 
     def _shard_sync(self) -> ShardSync | MultiStreamShardSync:

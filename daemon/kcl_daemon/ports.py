@@ -84,6 +84,7 @@ class StreamSummary:
     arn: str
     status: str
     creation_time_s: float
+    retention_s: float | None = None
 
 
 class IteratorKind(Enum):

@@ -220,6 +220,8 @@ class _Course:
         if self._plan.skew_s <= _DATES_RIGHT_S:
             return frozenset()
         table = world.tables.worker_metrics
+        if await table.describe() is None:
+            table = world.tables.leases
         return frozenset(str(row[table.key_attribute]) for row in await table.scan())
 
     def _judge(self, world: World, believed: frozenset[str]) -> None:

@@ -7,12 +7,12 @@ counts instead.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from kcl_daemon.leases.lease import LeaseKey
+from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.progress.progress import HELD, NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
 
@@ -249,6 +249,9 @@ _CATCH_UP_S: Final = 60.0
 # Of the failover time; a lease renewed on time is at most half as old.
 _RENEWAL_LATE: Final = 0.7
 _RATE_WINDOW_S: Final = 10.0
+# Of the retention.
+_NEAR: Final = 0.75
+_TOLD_AGAIN_S: Final = 3600.0
 
 
 @dataclass(slots=True)
@@ -261,8 +264,18 @@ class _Rate:
 
 class Watchdog:
     def __init__(
-        self, *, active_leases: ActiveLeases, limits: StallLimits, failover_s: float, clock: Clock, log: Log
+        self,
+        *,
+        active_leases: ActiveLeases,
+        limits: StallLimits,
+        failover_s: float,
+        clock: Clock,
+        log: Log,
+        retention_s: Callable[[Lease], float | None] = lambda _lease: None,
     ) -> None:
+        """`retention_s` of the stream of a lease; None: not known."""
+        self._retention_s = retention_s
+        self._retention_told_s: dict[LeaseKey, float] = {}
         self.active_leases = active_leases
         self.limits = limits
         self.loop_lag_s = 0.0
@@ -291,6 +304,8 @@ class Watchdog:
         for watched in shards:
             self._measure(watched, now_s)
             self._check(watched, now_s, timeout_s)
+            if watched.progress.cause in HELD:
+                self._check_retention(watched, now_s)
             for lane in watched.progress.lanes.values():
                 # To have no records, or to be at the end before the others, is normal for a lane.
                 if lane.progress.cause not in {WaitReason.KINESIS, WaitReason.LEASE}:
@@ -334,6 +349,28 @@ class Watchdog:
                 "the checkpoint",
             )
             watched.progress.child_stuck(worked_s)
+
+    def _check_retention(self, watched: ActiveLease, now_s: float) -> None:
+        """What is held back for too long is lost."""
+        retention_s, old_s = self._retention_s(watched.lease), lag_s(watched.progress, self.limits, now_s)
+        told_s = self._retention_told_s.get(watched.key, NEVER_S)
+        if (
+            retention_s is None
+            or old_s is None
+            or old_s < _NEAR * retention_s
+            or now_s - told_s < _TOLD_AGAIN_S
+        ):
+            return
+        self._retention_told_s[watched.key] = now_s
+        self._log_of(watched).warning(
+            "held_near_retention",
+            cause=watched.progress.cause.value,
+            detail=watched.progress.detail,
+            oldest_s=round(old_s),
+            retention_s=round(retention_s),
+            advice="records are lost when they are older than the retention: end the pause or limit with `kcl-daemon resume` or "
+            "`kcl-daemon limit off`, or raise the retention of the stream",
+        )
 
     def _log_report(self, report: StallReport, watched: ActiveLease, status: StallStatus) -> None:
         log = self._log_of(watched)

@@ -86,6 +86,24 @@ def test_a_paused_worker_stops_as_quickly_as_any(more: dict[str, Any]) -> None:
     assert stage.ended_s - stopped_s[0] < 3.0
 
 
+def test_a_pause_that_comes_near_the_retention_is_told_each_hour() -> None:
+    stage = Seen()
+
+    async def scene() -> None:
+        await hold(stage, PAUSE)
+        await anyio.sleep(6.0)
+        put(stage, texts(1))
+        await anyio.sleep(0.7 * 86_400)
+        assert not stage.reported("held_near_retention")
+        await anyio.sleep(0.1 * 86_400)
+
+    perform(stage, scene)
+    told = stage.reported("held_near_retention")
+    assert len(told) == 2
+    assert (told[0]["cause"], told[0]["retention_s"]) == ("paused", 86_400)
+    assert 64_800 <= told[0]["oldest_s"] <= 64_810
+
+
 class EarlyAsker(Reader):
     """Asks for its checkpoint when the test says so."""
 
