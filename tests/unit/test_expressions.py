@@ -40,7 +40,7 @@ USES: Final = frozenset(
 # How each expression is applied to a text. A new one must be named here: a test compares.
 NAMED: Final = {
     "kcl_daemon.cli.run_child:_SEQUENCE_NUMBER": "fullmatch",
-    "kcl_daemon.cli.holds:_RATE": "fullmatch",
+    "kcl_daemon.cli.leases.holds:_RATE": "fullmatch",
     "kcl_daemon.cli.leases.change:_AGO": "fullmatch",
     "kcl_daemon.cli.iam_policy:_ARN": "match",
     "kcl_daemon.cli.status_view:_SHARD_PREFIX": "findall",

@@ -487,7 +487,7 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
         "Show which worker reads which shard and why; move, reset and delete leases.",
     ),
     "limit": LaterCommand(
-        "kcl_daemon.cli.holds:limit", "Limit the records or bytes a second that children get."
+        "kcl_daemon.cli.leases.holds:limit", "Limit the records or bytes a second that children get."
     ),
     "local": LaterCommand(
         "kcl_local.server:local",
@@ -501,10 +501,10 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
         "Print or write files for systemd, Kubernetes and others, and the documentation.",
     ),
     "pause": LaterCommand(
-        "kcl_daemon.cli.holds:pause", "Give no records to children, for a shard, a stream or all."
+        "kcl_daemon.cli.leases.holds:pause", "Give no records to children, for a shard, a stream or all."
     ),
     "replay": LaterCommand("kcl_daemon.cli.run_child:replay", "Replay a recorded session with a processor."),
-    "resume": LaterCommand("kcl_daemon.cli.holds:resume", "End a pause."),
+    "resume": LaterCommand("kcl_daemon.cli.leases.holds:resume", "End a pause."),
     "run-child": LaterCommand(
         "kcl_daemon.cli.run_child:run_child", "Test a processor with a file of records, without a stream."
     ),

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from kcl_daemon.cli import main
 from kcl_daemon.cli.common import NotChanged
-from kcl_daemon.cli.holds import ended, rate_of
+from kcl_daemon.cli.leases.holds import ended, rate_of
 from kcl_daemon.cli.leases.show import list_json, list_lines
 from kcl_daemon.fleet.hold_words import hold_text
 from kcl_daemon.leases.holds import Hold, LimitUnit
