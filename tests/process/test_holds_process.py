@@ -83,6 +83,16 @@ def test_a_pause_outlives_leader_and_owner_and_all_records_come_after_it(
                 environment=app.local.environment,
             )
             assert "all shards: paused until it is ended" in listed.stdout
+            part = run_command(
+                "resume",
+                "beta.properties",
+                "--shard",
+                "shardId-000000000000",
+                directory=app.directory,
+                environment=app.local.environment,
+            )
+            assert part.returncode == 1
+            assert "is paused with all shards" in part.stderr
             assert held(app, "resume") == []
             app.wait_done()
             assert set(readers(app, paused_s).values()) == {"beta"}

@@ -76,7 +76,7 @@ def test_a_new_worker_that_begins_without_reading_is_noticed(monkeypatch: pytest
 
     monkeypatch.setattr(HoldWatch, "begin", not_at_all)
     monkeypatch.setattr(HoldWatch, "run", not_at_all)
-    monkeypatch.setattr(HoldWatch, "is_fresh", True)
+    monkeypatch.setattr(HoldWatch, "may_give", lambda _self: True)
     assert violation(PAUSE, *KILLS) == "given_while_paused"
 
 

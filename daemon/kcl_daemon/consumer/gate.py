@@ -52,7 +52,7 @@ class Gate:
         if self._connection.paused_until_s > now_s:
             progress.waits(WaitReason.PAUSED, "its child asked for a pause")
             return True, self._connection.paused_until_s - now_s
-        if not (self._asked or holds.is_fresh):
+        if not (self._asked or holds.may_give()):
             self._asked = True  # once: what was read last stays in force
             return True, self._context.timings.call_s
         hold = holds.of(self._held.lease)

@@ -40,6 +40,7 @@ _MAX_LOST_RACES: Final = 10
 _BUSY_S: Final = 3.0
 FRESH_S: Final = 4.0
 _IDLE_S: Final = 300.0
+_RETRY_S: Final = 15.0
 _DAY_MS: Final = 86_400_000
 
 
@@ -142,7 +143,7 @@ class HoldWatch:
         while True:
             await self._clock.sleep(_BUSY_S)
             if not self.holds and self._used_s < self._read_s:
-                await self._wakeup.wait(_IDLE_S)
+                await self._wakeup.wait(_RETRY_S if self._unreadable else _IDLE_S)
             try:
                 await self._read()
                 if self._leads():
@@ -230,14 +231,13 @@ class HoldWatch:
     def of(self, lease: Lease) -> LeaseHold:
         return lease_hold(self.holds, lease, self._clock.wall_ms()) if self.holds else NOT_HELD
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether records may be given by what is known; marks that they are."""
+    def may_give(self) -> bool:
+        """Whether records may be given by what is known; marks that they are. Nobody waits for a table that does not answer."""
         now_s = self._used_s = self._clock.monotonic()
         if now_s - self._read_s <= FRESH_S:
             return True
         self._wakeup.wake()
-        return False
+        return bool(self._unreadable)
 
     async def until_changed(self, seconds: float | None = None) -> bool:
         """Until the row was read, or so long; True."""

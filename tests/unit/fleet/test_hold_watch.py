@@ -100,7 +100,7 @@ def test_a_worker_that_gives_records_reads_every_three_seconds_and_knows_what_is
         for second in range(60):
             if second == 30:
                 await stage.table.put_hold(PAUSE)
-            if not stage.watch.is_fresh:
+            if not stage.watch.may_give():
                 await stage.watch.until_changed()
             assert second < 35 or stage.watch.of(LEASES[0]).pause == PAUSE
             await anyio.sleep(1.0)
@@ -112,10 +112,10 @@ def test_before_records_are_given_after_a_while_the_row_is_read() -> None:
     async def scene(stage: Watched) -> None:
         await anyio.sleep(100.0)
         await stage.table.put_hold(PAUSE)
-        assert not stage.watch.is_fresh
+        assert not stage.watch.may_give()
         with anyio.fail_after(1.0):
             await stage.watch.until_changed()
-        assert stage.watch.is_fresh
+        assert stage.watch.may_give()
         assert stage.watch.of(LEASES[0]).pause == PAUSE
 
     assert watch(scene).log.events("info") == ["hold_begun"]
@@ -144,7 +144,7 @@ def test_while_something_is_held_its_end_is_seen_within_seconds() -> None:
             replace(PAUSE, until_ms=NOW_MS + 20_000), replace(LIMIT, lease_key="shardId-0")
         )
         await anyio.sleep(FRESH_S + 0.1)
-        assert not stage.watch.is_fresh
+        assert not stage.watch.may_give()
         await stage.watch.until_changed()
         await anyio.sleep(30.0)
         assert not any(hold.is_pause for hold in stage.watch.holds)
@@ -163,7 +163,7 @@ def test_what_was_read_last_stays_in_force_while_the_row_cannot_be_read() -> Non
         stage.table.error = Unavailable("no answer")
         await anyio.sleep(60.0)
         assert stage.watch.of(LEASES[0]).pause == PAUSE
-        assert stage.watch.is_fresh  # records of other shards are not kept waiting
+        assert stage.watch.may_give()  # records of other shards are not kept waiting
         stage.table.error = None
         await anyio.sleep(4.0)
 
