@@ -120,7 +120,7 @@ class HoldWatch:
         self._wakeup = Wakeup(context.clock)
         self._changed = anyio.Event()
         self._read_s = self._used_s = -inf
-        self._unreadable = ""
+        self._unreadable, self._failures = "", 0
         self._notice: object = None
         self._told_day: dict[tuple[str | None, str | None], int] = {}
 
@@ -142,8 +142,8 @@ class HoldWatch:
     async def run(self) -> None:
         while True:
             await self._clock.sleep(_BUSY_S)
-            if not self.holds and self._used_s < self._read_s:
-                await self._wakeup.wait(_RETRY_S if self._unreadable else _IDLE_S)
+            if not self.holds and self._used_s < self._read_s and self._failures != 1:
+                await self._wakeup.wait(_RETRY_S if self._failures else _IDLE_S)
             try:
                 await self._read()
                 if self._leads():
@@ -164,7 +164,7 @@ class HoldWatch:
             return
         if self._unreadable:
             self._log.info("holds_readable_again")
-        self._unreadable = ""
+        self._unreadable, self._failures = "", 0
         self._take(holds)
         self._done()
 
@@ -178,7 +178,7 @@ class HoldWatch:
                 advice="pauses and limits that were read before stay in force, later ones are not seen: grant dynamodb:GetItem "
                 "on the coordinator table (`kcl-daemon iam-policy`), and use one version of the daemon",
             )
-        self._unreadable = str(error)
+        self._unreadable, self._failures = str(error), self._failures + 1
         self._done()
 
     def _done(self) -> None:
@@ -237,7 +237,7 @@ class HoldWatch:
         if now_s - self._read_s <= FRESH_S:
             return True
         self._wakeup.wake()
-        return bool(self._unreadable)
+        return self._failures > 1
 
     async def until_changed(self, seconds: float | None = None) -> bool:
         """Until the row was read, or so long; True."""
