@@ -39,7 +39,7 @@ _MAX_LOST_RACES: Final = 10
 # As long as records flow or something is held; a batch waits for a read if the last one is older than `FRESH_S`.
 _BUSY_S: Final = 3.0
 FRESH_S: Final = 4.0
-_IDLE_S: Final = 300.0
+_IDLE_S: Final = 900.0
 _RETRY_S: Final = 15.0
 _DAY_MS: Final = 86_400_000
 

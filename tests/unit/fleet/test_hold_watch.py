@@ -92,7 +92,7 @@ def test_an_idle_worker_hardly_ever_reads_the_row() -> None:
     async def scene(stage: Watched) -> None:
         await anyio.sleep(3_600)
 
-    assert watch(scene).table.reads <= 13
+    assert watch(scene).table.reads <= 5
 
 
 def test_a_worker_that_gives_records_reads_every_three_seconds_and_knows_what_is_held() -> None:
