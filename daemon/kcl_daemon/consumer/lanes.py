@@ -597,7 +597,9 @@ class ShardLanes:
 
     @property
     def _is_held(self) -> bool:
-        return self._parts.holds.of(self._held.lease) is not NOT_HELD
+        """By an operator, or one of the children has asked for a pause."""
+        paused = (lane.held.progress.cause is WaitReason.PAUSED for lane in self._lanes)
+        return self._parts.holds.of(self._held.lease) is not NOT_HELD or any(paused)
 
     async def _until_lanes_wait(self, most_s: float) -> None:
         """A child that hangs is ended, before the time of those that wait for it is over."""

@@ -41,6 +41,8 @@ _BUSY_S: Final = 3.0
 FRESH_S: Final = 4.0
 _IDLE_S: Final = 900.0
 _RETRY_S: Final = 15.0
+# Longer than the busy pause and a call that fails.
+_FAILING_S: Final = 8.0
 _DAY_MS: Final = 86_400_000
 
 
@@ -232,12 +234,12 @@ class HoldWatch:
         return lease_hold(self.holds, lease, self._clock.wall_ms()) if self.holds else NOT_HELD
 
     def may_give(self) -> bool:
-        """Whether records may be given by what is known; marks that they are. Nobody waits for a table that does not answer."""
+        """Whether records may be given by what is known; marks that they are. Where reads fail, not all have to wait for one."""
         now_s = self._used_s = self._clock.monotonic()
-        if now_s - self._read_s <= FRESH_S:
+        if now_s - self._read_s <= (_FAILING_S if self._failures > 1 else FRESH_S):
             return True
         self._wakeup.wake()
-        return self._failures > 1
+        return False
 
     async def until_changed(self, seconds: float | None = None) -> bool:
         """Until the row was read, or so long; True."""

@@ -196,6 +196,24 @@ def test_a_child_gets_the_pause_that_it_asks_for() -> None:
     assert not stage.reported("child_pause_bounded")
 
 
+@pytest.mark.parametrize("more", [{}, LANES], ids=["one child", "lanes"])
+def test_a_child_that_asked_for_a_pause_is_asked_to_stop_at_once(more: dict[str, Any]) -> None:
+    stage, stopped_s = Seen(), list[float]()
+    stage.children.kind = LongBreaker
+
+    async def scene() -> None:
+        put(stage, texts(20))
+        await until(lambda: len(stage.seen) > 0)
+        await anyio.sleep(5.0)
+        put(stage, texts(20, "late"))
+        await anyio.sleep(5.0)
+        stopped_s.append(anyio.current_time())
+
+    perform(stage, scene, **more)
+    assert not any(text.startswith("late") for text in stage.seen)
+    assert stage.ended_s - stopped_s[0] < 3.0
+
+
 @pytest.mark.parametrize(("kind", "pause_s"), [(LongBreaker, 900.0), (OddBreaker, 0.0)])
 def test_an_absurd_pause_is_bounded_and_told_once(kind: type[Breaker], pause_s: float) -> None:
     stage = Seen()
