@@ -57,6 +57,7 @@ class Incarnation:
         places: of the records that it was given and has not checkpointed; only where there are lanes.
         is_gone: its process has ended.
         token: the fencing token that it was given; None: none, as by Java.
+        began: it has said by itself where it is.
         process_s: when the process of its worker began.
     """
 
@@ -72,6 +73,7 @@ class Incarnation:
     places: list[int] = field(default_factory=list[int])
     is_gone: bool = False
     token: int | None = None
+    began: bool = False
     process_s: float = 0.0
     asked: list[ExtendedSequenceNumber] = field(default_factory=list[ExtendedSequenceNumber])
 
@@ -163,6 +165,12 @@ class Deliveries:
         elif not position.is_sentinel:
             child.next_place = shard.place_after(int(position.sequence_number))
         self.on_work(child)
+
+    def begins_at(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
+        """It answers that it has stored all up to there by itself: it need not be given that, and the lease may follow."""
+        child.reported, child.began = position, True
+        child.next_place = self._truth.shards[child.shard_id].place_after(int(position.sequence_number))
+        self.asked(child, position)
 
     def delivered(self, child: Incarnation, records: Sequence[Record]) -> None:
         """It was given records: the next ones of its shard, unaltered, none left out."""
@@ -271,6 +279,8 @@ class Deliveries:
             reached = self.reached.setdefault((child.worker_id, child.shard_id), Reached())
             reached.done = self._lanes.done_of(child.shard_id)
             reached.at_s[child.lane] = now()
+        elif child.began and child.largest is None:
+            pass  # it was stopped before its position was looked at, and nothing was delivered
         elif stored is not None and stored < position and not self._rows.was_forgotten(child.shard_id):
             report(
                 "checkpoint_not_stored", f"{child} was told that {position} is stored, the row says {stored}"

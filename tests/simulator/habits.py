@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Final
 
 from kcl_protocol.messages import Record
+from tests.simulator.bank import Bank
 from tests.simulator.chance import Chance
 
 
@@ -78,6 +79,7 @@ class Nursery:
         start_fails: probability that a child cannot be started.
         import_s: how long a child takes before it reads its first line, from and to; None: no time.
         poison_every: every child dies at each so-many-th record that was written, whenever that is; 0: at none.
+        bank: the children carry out transfers; None: they do nothing with their records.
     """
 
     habits: Habits | None = None
@@ -86,6 +88,7 @@ class Nursery:
     start_fails: float = 0.0
     poison_every: int = 0
     import_s: tuple[float, float] | None = None
+    bank: Bank | None = None
 
     def is_poison(self, record: Record) -> bool:
         """Whether every child dies at this record."""

@@ -17,6 +17,7 @@ from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
+from tests.simulator.bank import Fencing
 from tests.simulator.habits import Nursery
 from tests.simulator.life import Service
 from tests.simulator.network import CALM, Trouble
@@ -93,10 +94,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """SIGSTOP, and SIGCONT after that long."""
+    """SIGSTOP, and SIGCONT after that long. Its children may go on, or stop and wake with it."""
 
     target: Target
     for_s: float
+    with_children: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +373,7 @@ class Plan:
         handoff_gap_most_s: how long a shard may stand still at a planned hand-over between workers that stand by; None:
             any time.
         every_third_waits: every third worker does not stand by.
+        bank: whether children carry out transfers, and use fencing tokens for it; None: they do not.
         names_stand_alone: from a while after `calm_at_s` on, of processes with the same worker id only one works.
     """
 
@@ -421,3 +424,4 @@ class Plan:
     handoff_gap_most_s: float | None = None
     every_third_waits: bool = False
     names_stand_alone: bool = False
+    bank: Fencing | None = None

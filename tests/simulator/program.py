@@ -285,9 +285,7 @@ class Program:
                 pass
 
     def _report_done(self, message: Action, mischief: Mischief | None) -> Script:
-        takes_frames = self._habits.takes_frames and isinstance(message, Initialize)
-        frames = FRAMES_VERSION if takes_frames else None
-        line = encode(Status(message.action, frames))
+        line = encode(self._status(message))
         half = len(line) // 2
         match mischief:
             case Mischief.WRONG_STATUS:
@@ -306,6 +304,10 @@ class Program:
                 if mischief is Mischief.SECOND_STATUS:
                     self._is_out_of_step = True  # the daemon may take it for the answer to its next action
                     yield Print(line)
+
+    def _status(self, message: Action) -> Status:
+        takes_frames = self._habits.takes_frames and isinstance(message, Initialize)
+        return Status(message.action, FRAMES_VERSION if takes_frames else None)
 
     def _garbage(self) -> bytes:
         junk: tuple[bytes, ...] = (

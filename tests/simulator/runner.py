@@ -121,6 +121,10 @@ def _first_violation(error: BaseException) -> Violation | None:
     return found
 
 
+def _is_paid(world: World) -> bool:
+    return world.bank is None or world.bank.applied >= world.truth.records
+
+
 class _Course:
     """One run from its first to its last moment."""
 
@@ -197,9 +201,11 @@ class _Course:
         """The producers stop; everything must be delivered and every closed shard finished."""
         world.stream.produce(0)
         deadline = now() + self._plan.bound_s
-        while not (world.truth.all_delivered and world.all_finished):
+        while not (world.truth.all_delivered and world.all_finished and _is_paid(world)):
             if now() > deadline:
                 what = f"{world.truth.undelivered} records were never given to a child"
+                if world.bank is not None:
+                    what += f", {world.truth.records - world.bank.applied} transfers never carried out"
                 raise Violation("not_finished", f"{what}; unfinished shards: {world.unfinished}")
             await anyio.sleep(LOOK_S / 4)
             world.liveness.poll()
@@ -224,6 +230,8 @@ class _Course:
     def _judge(self, world: World, believed: frozenset[str]) -> None:
         """What must be so at the very end."""
         plan = self._plan
+        if world.bank is not None:
+            world.bank.judge()
         gone = {
             worker.worker_id
             for worker in world.fleet.workers

@@ -13,6 +13,7 @@ from typing import Final
 from kcl_daemon.config.retrieval import RetrievalMode, RetrievalSettings
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import FanOutRules, KinesisOptions
+from tests.simulator.bank_scenario import bank
 from tests.simulator.chance import Chance
 from tests.simulator.coordination import (
     farewell_killed,
@@ -332,6 +333,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         children_trouble,
         from_latest,
         poison_records,
+        bank,
         lanes,
         lanes_reshard,
         lanes_poison,

@@ -14,6 +14,7 @@ from kcl_daemon.leases.row import Row, RowUpdate, Value
 from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC, ClientVersion, rollback, rollforward
 from kcl_daemon.ports import Kinesis, Table, Tables
 from kcl_local.kinesis.model import KinesisModel
+from tests.simulator.bank import Bank
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.deliveries import Deliveries
@@ -133,6 +134,8 @@ class World:
         self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff)
         self.shard_ends = ShardEndDeaths(settings.lease_table, self._die_at_shard_end)
         self.nursery = plan.nursery
+        self.bank = None if plan.bank is None else Bank(plan.bank, self.truth)
+        self.nursery.bank = self.bank
         self.fleet = Fleet(
             tables=self.tables,
             kinesis=sabotage.kinesis(MemoryKinesis(model)),
@@ -195,6 +198,7 @@ class World:
         for worker in self.fleet.workers:
             worker.life.reconnect()
             worker.life.resume()
+            worker.children.resume()
         if not self.fleet.living:
             self._start()
 
@@ -362,9 +366,12 @@ class World:
             return
         self._trace.note(worker.worker_id, "disturbed", repr(what))
         match what:
-            case Pause(_, for_s):
+            case Pause(_, for_s, with_children):
                 worker.life.pause()
+                if with_children:
+                    worker.children.pause()
                 current_loop().after(for_s, worker.life.resume)
+                current_loop().after(for_s, worker.children.resume)
             case CutOff(_, service, for_s):
                 worker.life.cut_off(service)
                 current_loop().after(for_s, worker.life.reconnect)

@@ -347,8 +347,15 @@ class Checkpointer:
     async def begins_at(self, position: ExtendedSequenceNumber) -> None:
         """The child has stored all up to there by itself: the lease follows, or stays where it is ahead."""
         self._began = self._largest = position
-        if position > self._held.lease.checkpoint:
-            await self.answer(CheckpointRequest(position.sequence_number, position.sub_sequence_number))
+        if position <= self._held.lease.checkpoint:
+            return
+        try:
+            await self._renewer.checkpoint(self._held, position)
+        except (AwsError, errors.LeaseLost) as error:  # the child's next checkpoint covers it
+            self._log.debug("own_position_not_stored", checkpoint=str(position), error=str(error))
+        else:
+            self.advanced = True
+            self._log.debug("checkpoint_stored", checkpoint=str(position))
 
     def delivering(self, last: ExtendedSequenceNumber) -> None:
         self._largest = last

@@ -53,6 +53,7 @@ class _SqlStore:
 
     def begin(self, reader: Reader) -> ExtendedSequenceNumber | None:
         """As `Store.begin`; creates the table if it is not there."""
+        self.close()
         self._connection = self._connect()
         self._create_table()
         cursor = self._cursor()
