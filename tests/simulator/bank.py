@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import sqlite3
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
 from kcl_client import Record
 from kcl_client.once import Cursor, Reader, SqliteStore
+from tests.simulator.chance import Chance
 from tests.simulator.truth import Truth
 from tests.simulator.violation import report
 
 _ACCOUNTS: Final = 10
 _BALANCE: Final = 1_000
+# How often a write is the moment for the next sleep.
+_SLEEPS: Final = 0.1
 
 
 class Fencing(Enum):
@@ -28,11 +32,28 @@ class Fencing(Enum):
     POSITION = auto()  # the position alone, as with a daemon that gives no token
 
 
+@dataclass(frozen=True, slots=True)
+class BankPlan:
+    """What the children of a run do.
+
+    Args:
+        fencing: what guards their transactions.
+        sleeps_s: for so long, one after the other, a worker and its children are stopped when a child is about to write. The
+            child wakes earlier when its successor has begun.
+    """
+
+    fencing: Fencing = Fencing.TOKEN
+    sleeps_s: tuple[float, ...] = ()
+
+
 class Bank:
     """One database for all children of a run, with real transactions."""
 
-    def __init__(self, fencing: Fencing, truth: Truth) -> None:
-        self._fencing = fencing
+    def __init__(self, plan: BankPlan, truth: Truth) -> None:
+        self._fencing = plan.fencing
+        self._sleeps_s = list(plan.sleeps_s)
+        self.on_sleep: Callable[[str, str, float], None] = lambda _worker_id, _shard_id, _for_s: None
+        self.on_begin: Callable[[str], None] = lambda _shard_id: None
         self._truth = truth
         self._database = sqlite3.connect(":memory:", isolation_level=None)
         self._database.execute("CREATE TABLE accounts (number integer PRIMARY KEY, balance integer NOT NULL)")
@@ -50,8 +71,18 @@ class Bank:
         """What a child says that it is."""
         return Reader("bank", "", shard_id, token if self._fencing is Fencing.TOKEN else 0)
 
+    def about_to_write(self, worker_id: str, shard_id: str, chance: Chance) -> None:
+        """A child has its output ready. Perhaps its host stops just now."""
+        if self._sleeps_s and chance.happens(_SLEEPS):
+            self.on_sleep(worker_id, shard_id, self._sleeps_s.pop(0))
+
+    def calm_down(self) -> None:
+        """Nobody sleeps any more."""
+        self._sleeps_s.clear()
+
     def began(self, shard_id: str, token: int, who: str) -> None:
         """A reader has begun: the database has told it its position."""
+        self.on_begin(shard_id)
         self._newest[shard_id] = max((token, who), self._newest.get(shard_id, (token, who)))
 
     def wrote(self, shard_id: str, token: int, who: str) -> None:

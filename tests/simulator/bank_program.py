@@ -64,6 +64,9 @@ class BankProgram(Program):
         assert bank is not None
         assert token is not None
 
+        bank.about_to_write(child.worker_id, child.shard_id, self._chance)
+        yield Wait(self._chance.uniform(0.0, 0.01))
+
         def carry_out() -> Position:
             before = self._once.position
             position = self._once.process([ClientRecord(record) for record in records], bank.carry_out)

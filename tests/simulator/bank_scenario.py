@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tests.simulator.bank import Fencing
+from tests.simulator.bank import BankPlan
 from tests.simulator.draws import Draw, mixed_trouble, reshards
 from tests.simulator.habits import Habits, Mischief, Nursery, When
 from tests.simulator.plan import DieAtWrites, Pause, Plan, Planned, Stop
 
 # A lease lasts ten seconds: who wakes after twelve to twenty finds that another has just begun.
-_PAUSES_S: Final = ((1.0, 9.0), (11.0, 20.0), (11.0, 20.0), (11.0, 20.0), (20.0, 60.0))
+_PAUSES_S: Final = ((1.0, 9.0), (11.0, 20.0), (20.0, 60.0))
 
 
 def bank(draw: Draw) -> Plan:
@@ -31,7 +31,7 @@ def bank(draw: Draw) -> Plan:
         dying,
         *draw.arrivals(draw.workers(2, 4)),
         *reshards(draw, (0, 2), between_s=(10.0, 100.0)),
-        *draw.some(pause, count=(2, 6), between_s=(5.0, 90.0)),
+        *draw.some(pause, count=(0, 3), between_s=(5.0, 90.0)),
         *draw.some(lambda: draw.kill(0.5, 5.0, 20.0), count=(0, 3), between_s=(5.0, 110.0)),
         *draw.some(
             lambda: Stop(draw.target(), chance.uniform(0.0, 5.0)), count=(0, 2), between_s=(5.0, 110.0)
@@ -57,5 +57,7 @@ def bank(draw: Draw) -> Plan:
                 for kind in (Mischief.EXIT, Mischief.EXIT_LATER, Mischief.DAWDLE)
             },
         ),
-        bank=Fencing.TOKEN,
+        bank=BankPlan(
+            sleeps_s=tuple(chance.uniform(*chance.pick(_PAUSES_S)) for _ in range(chance.between(1, 5)))
+        ),
     )

@@ -17,7 +17,7 @@ from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
-from tests.simulator.bank import Fencing
+from tests.simulator.bank import BankPlan
 from tests.simulator.habits import Nursery
 from tests.simulator.life import Service
 from tests.simulator.network import CALM, Trouble
@@ -373,7 +373,7 @@ class Plan:
         handoff_gap_most_s: how long a shard may stand still at a planned hand-over between workers that stand by; None:
             any time.
         every_third_waits: every third worker does not stand by.
-        bank: whether children carry out transfers, and use fencing tokens for it; None: they do not.
+        bank: children carry out transfers; None: they do nothing with their records.
         names_stand_alone: from a while after `calm_at_s` on, of processes with the same worker id only one works.
     """
 
@@ -424,4 +424,4 @@ class Plan:
     handoff_gap_most_s: float | None = None
     every_third_waits: bool = False
     names_stand_alone: bool = False
-    bank: Fencing | None = None
+    bank: BankPlan | None = None

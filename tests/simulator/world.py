@@ -136,6 +136,8 @@ class World:
         self.nursery = plan.nursery
         self.bank = None if plan.bank is None else Bank(plan.bank, self.truth)
         self.nursery.bank = self.bank
+        if self.bank is not None:
+            self.bank.on_sleep, self.bank.on_begin = self._sleep, self._wake
         self.fleet = Fleet(
             tables=self.tables,
             kinesis=sabotage.kinesis(MemoryKinesis(model)),
@@ -195,6 +197,8 @@ class World:
         self._deaths.clear()
         self.handoffs.clear()
         self.shard_ends.clear()
+        if self.bank is not None:
+            self.bank.calm_down()
         for worker in self.fleet.workers:
             worker.life.reconnect()
             worker.life.resume()
@@ -379,6 +383,22 @@ class World:
                 worker.clock.step_wall(seconds)
             case _:
                 assert_never(what)
+
+    def _sleep(self, worker_id: str, shard_id: str, for_s: float) -> None:
+        """A host stops while a child of it is about to write."""
+        for worker in [worker for worker in self.fleet.living if worker.worker_id == worker_id]:
+            self._trace.note(worker_id, "sleeps", f"{shard_id} {for_s}")
+            worker.life.pause()
+            worker.children.pause()
+            current_loop().after(for_s, worker.life.resume)
+            current_loop().after(for_s, worker.children.resume)
+
+    def _wake(self, shard_id: str) -> None:
+        """The former child of a shard goes on just now: the worst moment."""
+        for worker in self.fleet.workers:
+            for child in worker.children.running:
+                if child.identity.shard_id == shard_id:
+                    current_loop().after(self._chance.uniform(0.0, 1.0), child.resume)
 
     @property
     def client_version(self) -> ClientVersion | None:
