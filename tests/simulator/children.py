@@ -150,10 +150,7 @@ class SimChild:
         if not self._is_paused:
             return
         self._is_paused, is_due, self._is_due = False, self._is_due, False
-        if is_due:
-            self._resume()
-        else:
-            self._poll()
+        current_loop().after(0.0, self._resume if is_due else self._poll)
 
     def end(self, status: int) -> None:
         """The process is gone."""

@@ -30,7 +30,7 @@ class OnceProcessor(RecordProcessor, Generic[T]):
     message and stores nothing.
 
     Attributes:
-        checkpoint_every_s: how often the checkpoint of the lease follows the stored position.
+        checkpoint_every_s: how often the checkpoint of the lease follows the stored position while there is more to read.
         allow_unfenced: go on with a daemon that gives no fencing token.
     """
 
@@ -79,9 +79,10 @@ class OnceProcessor(RecordProcessor, Generic[T]):
             self.process(Batch(tuple(records), behind_ms), transaction)
 
         _or_exit(lambda: self._once.process(batch.records, work))
-        if batch.records and time.monotonic() >= self._next_s:  # noqa: TID251 - a child has no Clock port
+        now_s = time.monotonic()  # noqa: TID251 - a child has no Clock port
+        if batch.records and (not behind_ms or now_s >= self._next_s):
             checkpointer.checkpoint(batch.records[-1])
-            self._next_s = time.monotonic() + self.checkpoint_every_s  # noqa: TID251 - a child has no Clock port
+            self._next_s = now_s + self.checkpoint_every_s
 
 
 def _or_exit(steps: Callable[[], R]) -> R:
