@@ -91,7 +91,7 @@ async def drive_child(script: ChildScript, *, clock: Clock, log: Log, tape: Bina
         async with anyio.create_task_group() as background:
             background.start_soon(connection.pump)
             try:
-                await _converse(connection, script, outcome, checkpoints)
+                await _converse(connection, script, outcome, checkpoints, clock.wall_ms())
             except ChildError as error:
                 outcome.error = str(error)
             await end_child(child, clock=clock, grace_s=EXIT_GRACE_S, ask=outcome.error is None, log=log)
@@ -103,10 +103,14 @@ async def drive_child(script: ChildScript, *, clock: Clock, log: Log, tape: Bina
 
 
 async def _converse(
-    connection: ChildConnection, script: ChildScript, outcome: DriveResult, checkpoints: _Checkpoints
+    connection: ChildConnection,
+    script: ChildScript,
+    outcome: DriveResult,
+    checkpoints: _Checkpoints,
+    token: int,
 ) -> None:
     perform, protocol = connection.perform, script.settings.protocol
-    await perform(Initialize(script.shard_id, str(TRIM_HORIZON), 0))
+    await perform(Initialize(script.shard_id, str(TRIM_HORIZON), 0, extra={"fencingToken": token}))
     for batch in script.batches:
         await perform(ProcessRecords(batch, 0), before_send=partial(checkpoints.delivering, batch[-1]))
         outcome.delivered += len(batch)
