@@ -9,10 +9,9 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Final
 
 from kcl_client import Record as ClientRecord
-from kcl_client.once import Once, Stopped
+from kcl_client.once import Cursor, Once, Stopped
 from kcl_protocol.messages import Action, DaemonMessage, Initialize, ProcessRecords, Record, Status
 from kcl_protocol.sequence import ExtendedSequenceNumber
-from tests.simulator.bank import Cursor
 from tests.simulator.habits import Mischief
 from tests.simulator.loop import current_loop
 from tests.simulator.program import Exit, Program, Script, Step, Wait

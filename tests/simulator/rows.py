@@ -212,7 +212,9 @@ class LeaseTableRules:
         taken = becomes and (write.before is None or write.before.get("leaseOwner") != write.worker_id)
         if old == new:
             if taken and not self.is_java(write.worker_id):
-                report("claimed_without_token", f"{write.worker_id} took {write.key}, its token stays {new}")
+                report(
+                    "claimed_without_token", f"{write.worker_id} took {write.key}, its token stays {new!r}"
+                )
             return
         newest = max(known, default=0)
         # The row was deleted meanwhile: then the clocks decide.

@@ -16,7 +16,7 @@ from kcl_client._processor import Record
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
+T_co = TypeVar("T_co", covariant=True)
 
 _TRIES: Final = 8
 _FIRST_PAUSE_S: Final = 0.05
@@ -73,7 +73,7 @@ def refusal(reader: Reader, expected: ExtendedSequenceNumber | None, stored: Sto
     )
 
 
-class Store(Protocol[T_contra]):
+class Store(Protocol[T_co]):
     """Where output and position are. One object for each process; it connects in `begin`."""
 
     @property
@@ -95,7 +95,7 @@ class Store(Protocol[T_contra]):
         reader: Reader,
         before: ExtendedSequenceNumber | None,
         after: ExtendedSequenceNumber,
-        work: Callable[[T_contra], object],
+        work: Callable[[T_co], object],
     ) -> None:
         """Store what `work` writes, the token and the position `after`, or nothing of it.
 

@@ -116,7 +116,7 @@ class DynamoDbStore:
         return None if item is None else _stored(item)
 
     def _item(self, reader: Reader) -> dict[str, Any]:
-        key = "/".join(part.replace("/", "//") for part in (reader.application, reader.stream, reader.shard))
+        key = f"{reader.application}/{reader.stream}/{reader.shard}"
         return {"TableName": self._table, "Key": {"id": {"S": key}}}
 
 
