@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from typing import Any
+from unittest.mock import ANY
 
 import anyio
 import pytest
@@ -32,7 +33,12 @@ FRESH: dict[str, Any] = {
     "startingHashKey": {"S": "0"},
     "endingHashKey": {"S": str(MAX_HASH)},
 }
-OWNED: dict[str, Any] = {**FRESH, "leaseOwner": {"S": ME}, "leaseCounter": {"N": "2"}}
+OWNED: dict[str, Any] = {
+    **FRESH,
+    "leaseOwner": {"S": ME},
+    "leaseCounter": {"N": "2"},
+    "daemonFence": {"N": ANY},  # by the clock
+}
 
 
 async def test_the_layout_has_its_tables_and_keys(stage: Stage) -> None:
