@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from kcl_daemon.cli.common import json_text, with_settings
+from kcl_daemon.cli.replay_settings import ReplayRange, replay_settings
 from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore
 from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.retrieval import RetrievalMode
@@ -47,6 +48,17 @@ def build_policy(
     if "cloudwatch" in services:
         statements += _cloudwatch(settings)
     return {"Version": "2012-10-17", "Statement": statements}
+
+
+def replay_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
+    """For a person or job that runs `kcl-daemon replay`, whatever its name: its own tables, which it also deletes."""
+    span = ReplayRange(("", ""), 0.0, 0.0)
+    mine = replay_settings(settings, "*", span, (), None)
+    document = build_policy(mine, ("kinesis", "dynamodb", "glue"), account=account)
+    region = mine.endpoints.of_dynamodb.region_name
+    table = _arn(mine, "dynamodb", f"table/{mine.lease_table}", region=region, account=account)
+    document["Statement"].append(_statement("RemoveTable", "dynamodb", ("DeleteTable",), [table]))
+    return document
 
 
 def _arn(settings: Settings, service: str, rest: str, *, region: str | None, account: str | None) -> str:
@@ -159,7 +171,8 @@ def _statement(sid: str, service: str, actions: tuple[str, ...], resources: list
     help="Account of the daemon's credentials, and so of its tables and of streams given by name. Default: "
     "any account.",
 )
-def iam_policy(settings: Settings, *, service: Service | None, account: str | None) -> None:
+@click.option("--replay", "for_replay", is_flag=True, help="For `kcl-daemon replay` instead of the daemon.")
+def iam_policy(settings: Settings, *, service: Service | None, account: str | None, for_replay: bool) -> None:
     """Print the minimal IAM policy for a daemon with this properties file, as JSON.
 
     It allows the daemon to create its tables. If they exist and have their index, you can remove `CreateTable` and
@@ -167,7 +180,12 @@ def iam_policy(settings: Settings, *, service: Service | None, account: str | No
     """
     if account is not None and (len(account) != 12 or not account.isdecimal()):
         raise click.UsageError("an account has 12 digits")
-    document = build_policy(settings, _SERVICES if service is None else (service,), account=account)
+    if for_replay and service is not None:
+        raise click.UsageError("--replay is for all services; leave --service out")
+    if for_replay:
+        document = replay_policy(settings, account=account)
+    else:
+        document = build_policy(settings, _SERVICES if service is None else (service,), account=account)
     click.echo(json_text(document))
     for note in notes(settings, document):
         click.echo(note, err=True)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from signal import Signals
 from typing import Final
@@ -26,23 +25,18 @@ from kcl_daemon.aws.build import build_tables, delete_lease_table, open_kinesis_
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.children.start import find_program
 from kcl_daemon.cli.common import EXIT_FAILURE, leaves, load_file, refuse, report_failure
-from kcl_daemon.cli.leases.change import position_of
+from kcl_daemon.cli.replay_settings import ReplayRange, replay_settings, time_of, time_text
 from kcl_daemon.cli.run import EXIT_SIGNAL, SupervisedWorker, supervise
-from kcl_daemon.config.kinds import RunUntil
-from kcl_daemon.config.metrics_and_page import AdminSettings, MetricsLevel
-from kcl_daemon.config.retrieval import RetrievalMode
-from kcl_daemon.config.settings import DEFAULTS, Settings
-from kcl_daemon.config.tables import TableOptions, TablesSettings
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError, WorkerIdTaken
 from kcl_daemon.fleet.streams import SingleStreamTracker
-from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.leases.row import KEY, Absent, Row
+from kcl_daemon.leases.row import KEY, Absent
 from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.metric import Metric
 from kcl_daemon.ports import Clock, FetchedRecords, Kinesis, Log, NoMeters, ReadFrom, StreamRef, StreamSummary
 from kcl_daemon.production import real_adapters
-from kcl_daemon.shards.lineage import InitialPosition, Shard, StartAt
+from kcl_daemon.shards.lineage import InitialPosition, Shard
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.telemetry.recorder import CountedLog
@@ -50,7 +44,6 @@ from kcl_daemon.text import counted, duration, on_one_line, size
 from kcl_daemon.transport.kinesis import HttpKinesis
 from kcl_daemon.worker import Worker
 
-_ROW: Final = "Replay"
 _PLAIN_EVERY_S: Final = 10.0
 _BAR_EVERY_S: Final = 0.5
 _BAR_STEPS: Final = 1000
@@ -76,14 +69,20 @@ class Limit:
         return Limit(float(digits) * _SIZES.get(word, 1), bytes=bool(word))
 
 
+# A read takes what may come in this time, so that a rate over many shards is an even one.
+_READ_S: Final = 0.2
+_RECORD_BYTES: Final = 25 * 1024
+
+
 class LimitedKinesis:
-    """Delays each answer until the rate allows the next one; the first ones may be a second's worth."""
+    """Delays reads so that their records stay below the rate, over all shards. What a read will cost is estimated first."""
 
     def __init__(self, kinesis: Kinesis, limit: Limit, clock: Clock) -> None:
         self._kinesis = kinesis
         self._limit = limit
         self._clock = clock
-        self._free_s = clock.monotonic() - 1.0
+        self._free_s = clock.monotonic()
+        self._cost_each = float(_RECORD_BYTES) if limit.bytes else 1.0
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary:
         return await self._kinesis.describe_stream(stream)
@@ -101,11 +100,21 @@ class LimitedKinesis:
         self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
     ) -> FetchedRecords:
         """The wait comes first, so that the answer is fresh."""
-        await self._clock.sleep(max(0.0, self._free_s - self._clock.monotonic()))
-        most = limit if self._limit.bytes else max(1, min(limit, int(self._limit.per_s)))
-        fetched = await self._kinesis.get_records(stream, shard_id, iterator, most)
-        spent = fetched.payload.data_bytes if self._limit.bytes else len(fetched.payload)
-        self._free_s = max(self._free_s, self._clock.monotonic() - 1.0) + spent / self._limit.per_s
+        rate = self._limit.per_s
+        most = max(1, min(limit, int(rate * _READ_S / self._cost_each)))
+        estimated = most * self._cost_each
+        now_s = self._clock.monotonic()
+        at_s = max(self._free_s, now_s)
+        self._free_s = at_s + estimated / rate
+        await self._clock.sleep(at_s - now_s)
+        spent = 0.0
+        try:
+            fetched = await self._kinesis.get_records(stream, shard_id, iterator, most)
+            spent = float(fetched.payload.data_bytes if self._limit.bytes else len(fetched.payload))
+            if spent and self._limit.bytes:
+                self._cost_each = max(1.0, spent / len(fetched.payload))
+        finally:
+            self._free_s += (spent - estimated) / rate
         return fetched
 
 
@@ -121,90 +130,6 @@ class ReplayFigures(NoMeters):
 
     def of(self, metric: Metric) -> int:
         return int(self.counts.get(metric.name, 0))
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayRange:
-    """`texts`: as given, such as `-2h`; the times are what they meant when the replay began. Epoch seconds."""
-
-    texts: tuple[str, str]
-    from_s: float
-    to_s: float
-    shards: frozenset[str] = frozenset()
-
-    def row(self) -> Row:
-        start, end = self.texts
-        return {
-            KEY: _ROW,
-            "entityType": "REPLAY",
-            "fromText": start,
-            "toText": end,
-            "fromMillis": round(self.from_s * 1000),
-            "toMillis": round(self.to_s * 1000),
-            **({"shards": " ".join(sorted(self.shards))} if self.shards else {}),
-        }
-
-    @staticmethod
-    def of(row: Row) -> ReplayRange:
-        start, end = row.get("fromMillis"), row.get("toMillis")
-        assert isinstance(start, int)
-        assert isinstance(end, int)
-        texts = (str(row.get("fromText")), str(row.get("toText")))
-        return ReplayRange(texts, start / 1000, end / 1000, frozenset(str(row.get("shards") or "").split()))
-
-    def is_asked_by(self, asked: ReplayRange) -> bool:
-        """Whether the same command was given, or the same times."""
-        same = self.texts == asked.texts or (self.from_s, self.to_s) == (asked.from_s, asked.to_s)
-        return same and self.shards == asked.shards
-
-    def __str__(self) -> str:
-        return f"{_time_text(self.from_s)} to {_time_text(self.to_s)}"
-
-
-def _time_text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def time_of(text: str) -> float:
-    """`2h` and `-2h` are two hours ago. Raises click.BadParameter."""
-    position = position_of(text.strip().removeprefix("-"))
-    if position.timestamp_s is None:
-        raise click.BadParameter(f"{text!r} is not a time, such as 2026-11-20T12:00:00Z or -2h")
-    return position.timestamp_s
-
-
-def replay_settings(
-    settings: Settings, name: str, span: ReplayRange, program: Sequence[str], consumer: str | None
-) -> Settings:
-    """The application's, but with tables, leases and positions of its own, and nothing that could get in its way."""
-    streams = settings.streams
-    retrieval = replace(
-        settings.retrieval, mode=RetrievalMode.POLLING if consumer is None else RetrievalMode.FANOUT
-    )
-    leases = DEFAULTS.leases
-    return replace(
-        settings,
-        application_name=f"{settings.application_name}-replay-{name}",
-        worker_id=f"replay-{name}",
-        sole_worker=True,
-        initial_position=InitialPosition(StartAt.TIMESTAMP, span.from_s),
-        streams=replace(
-            streams,
-            arns=tuple(replace(each, position=None) for each in streams.arns),
-            names=tuple(replace(each, position=None) for each in streams.names),
-        ),
-        run_until=RunUntil(round(span.to_s * 1000)),
-        tables=TablesSettings(
-            leases=TableOptions(tags=settings.tables.leases.tags), layout=TableLayout.SINGLE
-        ),
-        leases=replace(leases, failover_time_ms=settings.leases.failover_time_ms),
-        shards=replace(settings.shards, cleanup_finished=False, only=span.shards),
-        retrieval=retrieval,
-        fan_out=replace(settings.fan_out, consumer_arn=None, consumer_name=consumer),
-        admin=AdminSettings(),
-        metrics=replace(settings.metrics, level=MetricsLevel.NONE, otlp_endpoint=None),
-        child=replace(settings.child, command=tuple(program)) if program else settings.child,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +222,8 @@ class Replay:
                 if self._request.asked.from_s < max(oldest_s, summary.creation_time_s) - 1:
                     _say(
                         f"the stream keeps records for {summary.retention_hours} hours and was created at "
-                        f"{_time_text(summary.creation_time_s)}: what arrived before "
-                        f"{_time_text(max(oldest_s, summary.creation_time_s))} is gone, it begins with the oldest record"
+                        f"{time_text(summary.creation_time_s)}: what arrived before "
+                        f"{time_text(max(oldest_s, summary.creation_time_s))} is gone, it begins with the oldest record"
                     )
             known = {shard.shard_id for shard in await kinesis.list_shards(ref)}
             if unknown := sorted(only - known):

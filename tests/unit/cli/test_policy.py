@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 import kcl_daemon
 from kcl_daemon.cli import main
-from kcl_daemon.cli.iam_policy import build_policy
+from kcl_daemon.cli.iam_policy import build_policy, replay_policy
 from tests.unit.config.helpers import GOOD, read
 
 SOURCE = Path(kcl_daemon.__file__).parent
@@ -77,7 +77,21 @@ def test_every_call_that_is_made_is_allowed() -> None:
     assert {"GetRecords", "UpdateItem", "CreateTable"} <= calls_in_the_source()
     by_filter = build_policy(read(base=FILTER).settings, ("kinesis",))
     assert by_filter["Statement"][0]["Action"] == ["kinesis:ListStreams"]  # goes to no stream
-    assert calls_in_the_source() <= actions(EVERYTHING) | actions(QUEUE) | {"ListStreams"}
+    of_replay = {action for each in replayed() for action in each["Action"]}
+    assert "dynamodb:DeleteTable" in of_replay
+    assert calls_in_the_source() <= actions(EVERYTHING) | actions(QUEUE) | {"ListStreams", "DeleteTable"}
+
+
+def replayed() -> list[dict[str, Any]]:
+    document = replay_policy(read(REGION + EVERYTHING).settings, account="111122223333")
+    return list(document["Statement"])
+
+
+def test_a_replay_may_touch_tables_of_its_own_only() -> None:
+    name = read().settings.application_name
+    tables = [resource for each in replayed() for resource in each["Resource"] if ":dynamodb:" in resource]
+    assert tables
+    assert all(f":table/{name}-replay-*" in table for table in tables)
 
 
 def test_nothing_is_allowed_that_is_not_done() -> None:

@@ -349,6 +349,31 @@ def test_a_malformed_record_of_lanes_only_costs_repeats(wrong: Value) -> None:
     assert lease_from_row(stored(daemonLanes=wrong)).lanes == ()
 
 
+def test_the_mark_of_a_bounded_run_counts_until_the_checkpoint_moves() -> None:
+    row = stored()
+    marked = written(lease_row.renewal(lease_from_row(row), None, (), 1_000), row)
+    lease = lease_from_row(marked)
+    assert marked["leaseCounter"] == 43
+    assert lease.reached_ms == 1_000
+    assert [lease.is_at(until_ms) for until_ms in (999, 1_000, 1_001)] == [True, True, False]
+    kept = written(lease_row.renewal(lease, None), marked)
+    assert lease_from_row(kept).reached_ms == 1_000
+    released = written(lease_row.release(lease), marked)
+    assert lease_from_row(released).reached_ms == 1_000
+    assert lease_from_row({**marked, "checkpoint": "78"}).reached_ms is None, (
+        "by a worker that knows no marks"
+    )
+    for update in (lease_row.checkpoint, lease_row.reposition):
+        moved = written(update(lease, ExtendedSequenceNumber("9" * 56)), marked)
+        assert "daemonReached" not in moved
+    assert lease_from_row({**row, "checkpoint": "SHARD_END", "checkpointSubSequenceNumber": 0}).is_at(9)
+
+
+@pytest.mark.parametrize("wrong", ["", 7, "soon", "x 1", "5"])
+def test_a_malformed_mark_only_costs_another_look_at_the_shard(wrong: Value) -> None:
+    assert lease_from_row(stored(daemonReached=wrong)).reached_ms is None
+
+
 def test_a_lease_that_changed_hands_cannot_be_released() -> None:
     assert refused(lease_row.release(lease_from_row(stored())), stored(leaseOwner=B, leaseCounter=43))
 
