@@ -263,13 +263,7 @@ class Fleet:
             state_folder=SimStateFolder(machine, life, chance.fork("state folder")),
         )
         leases = self._leases_of(number)
-        tables = replace(self._plan.tables, migrate_all=self.migrate_all and apart is None)
-        settings = replace(
-            worker_settings(life.worker_id, self._plan),
-            leases=leases,
-            tables=tables,
-            run_until=self.run_until,
-        )
+        settings = self._settings_of(life.worker_id, leases, migrate_all=self.migrate_all and apart is None)
 
         def make() -> MeteredWorker:
             if kind is Kind.OURS:
@@ -295,6 +289,11 @@ class Fleet:
         self._trace.note(life.worker_id, "process_started")
         current_loop().spawn(life.limiter, worker.host)
         return worker
+
+    def _settings_of(self, worker_id: str, leases: LeaseSettings, *, migrate_all: bool) -> Settings:
+        tables = replace(self._plan.tables, migrate_all=migrate_all)
+        settings = worker_settings(worker_id, self._plan)
+        return replace(settings, leases=leases, tables=tables, run_until=self.run_until)
 
     def _leases_of(self, number: int) -> LeaseSettings:
         leases = replace(self._plan.leases, client_version_config=self.client_version_config)

@@ -58,7 +58,8 @@ def until(draw: Draw) -> Plan:
 
     def trouble() -> Happening:
         pause = Pause(draw.target(), chance.pick((2.0, 15.0, 45.0)))
-        return chance.pick((draw.kill(1.0, 5.0, None), Stop(draw.target(), 3.0), pause))
+        kinds: tuple[Happening, ...] = (draw.kill(1.0, 5.0, None), Stop(draw.target(), 3.0), pause)
+        return chance.pick(kinds)
 
     lanes = LaneCounts(chance.pick((1, 1, 3)))
     return replace(

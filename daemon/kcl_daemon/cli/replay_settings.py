@@ -9,8 +9,7 @@ from typing import Final
 
 import click
 
-from kcl_daemon.cli.leases.change import position_of
-from kcl_daemon.config.kinds import RunUntil
+from kcl_daemon.config.kinds import TIME_MOST_S, RunUntil, age_s, moment_s
 from kcl_daemon.config.metrics_and_page import AdminSettings, MetricsLevel
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.settings import DEFAULTS, Settings
@@ -18,6 +17,7 @@ from kcl_daemon.config.tables import TableOptions, TablesSettings
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.row import KEY, Row
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
+from kcl_daemon.system import SystemClock
 
 _ROW: Final = "Replay"
 
@@ -65,11 +65,12 @@ def time_text(seconds: float) -> str:
 
 
 def time_of(text: str) -> float:
-    """`2h` and `-2h` are two hours ago. Raises click.BadParameter."""
-    position = position_of(text.strip().removeprefix("-"))
-    if position.timestamp_s is None:
+    """Epoch seconds; `2h` and `-2h` are two hours ago. Raises click.BadParameter."""
+    age = age_s(text.strip().removeprefix("-"))
+    seconds = moment_s(text.strip()) if age is None else SystemClock().wall_ms() / 1000 - age
+    if seconds is None or seconds > TIME_MOST_S:
         raise click.BadParameter(f"{text!r} is not a time, such as 2026-11-20T12:00:00Z or -2h")
-    return position.timestamp_s
+    return seconds
 
 
 def replay_settings(

@@ -84,7 +84,7 @@ def _run_until(values: Values) -> _Found:
         )
         yield "runUntil", reason
     if "runUntil" in values and "sparkPipeline" in values:
-        yield "runUntil", "a sparkPipeline does not end by itself; remove this line"
+        yield "runUntil", "a sparkPipeline ends with sparkTrigger=availableNow instead; remove this line"
 
 
 def _number(values: Values, name: str) -> int:

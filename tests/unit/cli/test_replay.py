@@ -89,7 +89,7 @@ def test_a_limit_is_of_records_or_of_bytes(text: str, limit: Limit) -> None:
     [
         (("--from", "2h", "--to", "3h"), "--from must be before --to"),
         (("--from", "TRIM_HORIZON", "--to", "1h"), "is not a time"),
-        (("--from", "soon", "--to", "1h"), "is not a position"),
+        (("--from", "soon", "--to", "1h"), "is not a time"),
         (("--from", "-2h", "--to", "-1h", "--limit", "500"), "not a rate"),
         (("--from", "-2h", "--to", "-1h", "--limit", "0/s"), "not a rate"),
         (("--from", "-2h", "--to", "-1h", "--limit", "fast/s"), "not a rate"),

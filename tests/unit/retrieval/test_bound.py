@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.ports import StreamRef
 from kcl_daemon.records.payload import EMPTY, Payload
 from kcl_daemon.retrieval.source import EndOfShard, ReachedBound, ShardSource, StartMemory
@@ -80,7 +80,8 @@ def test_without_a_bound_nothing_is_cut() -> None:
 
 
 def test_child_shards_that_are_not_named_are_left_out() -> None:
-    children = tuple(ChildShard(ShardId(f"shardId-{number}"), frozenset(), None) for number in (1, 2))
+    whole = HashRange(0, 9)
+    children = tuple(ChildShard(ShardId(f"shardId-{number}"), frozenset(), whole) for number in (1, 2))
     assert source().end(children) == EndOfShard(children)
     assert source(only=frozenset({"shardId-2"})).end(children) == EndOfShard(children[1:])
 

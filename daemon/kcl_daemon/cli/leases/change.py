@@ -6,7 +6,6 @@ shard.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Final
 import click
 
 from kcl_daemon.cli.common import NotChanged
-from kcl_daemon.config.kinds import moment_s
+from kcl_daemon.config.kinds import age_s, moment_s
 from kcl_daemon.fleet.streams import leases_of
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.leases.row import (
@@ -176,8 +175,6 @@ _READ_MOST: Final = 10_000
 # The worker needs most of a shard's five reads a second.
 _PAUSE_S: Final = 0.5
 _SKIPPED_MOST: Final = 10_000
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_AGO: Final = re.compile(r"(?:\d{1,9}(?:\.\d+)?[smhd])+")
 
 
 def position_of(text: str) -> InitialPosition:
@@ -185,7 +182,8 @@ def position_of(text: str) -> InitialPosition:
     text = text.strip()
     if text.upper() in (StartAt.TRIM_HORIZON.value, StartAt.LATEST.value):
         return InitialPosition(StartAt(text.upper()))
-    at_s = _ago_s(text, SystemClock()) or moment_s(text)
+    age = age_s(text)
+    at_s = moment_s(text) if age is None else SystemClock().wall_ms() / 1000 - age
     if at_s is None:
         raise click.BadParameter(
             f"{text!r} is not a position: TRIM_HORIZON, LATEST, a time such as 2026-11-20T12:00:00Z, "
@@ -219,13 +217,6 @@ def record_of(text: str) -> RecordTarget:
     if not (number.isdecimal() and (sub_number or ("" if slash else "0")).isdecimal()):
         raise click.BadParameter(f"{text!r} is not a sequence number or SEQUENCE_NUMBER/SUB_SEQUENCE_NUMBER")
     return RecordTarget(ExtendedSequenceNumber(number, int(sub_number or 0)), whole=not sub_number)
-
-
-def _ago_s(text: str, clock: Clock) -> float | None:
-    if _AGO.fullmatch(text) is None:
-        return None
-    spans = re.findall(r"([\d.]+)([smhd])", text)
-    return clock.wall_ms() / 1000 - sum(float(number) * _SECONDS[unit] for number, unit in spans)
 
 
 async def just_before(
