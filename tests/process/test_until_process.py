@@ -203,9 +203,21 @@ def test_a_second_replay_of_the_same_name_refuses(local: Local, tmp_path: Path) 
     with live(local, tmp_path, "twice") as span:
         with span.replay(tmp_path / "out", "--limit", "8/s") as first:
             wait_until(lambda: any(outputs(tmp_path / "out").values()), "some records are replayed")
-            with span.replay(tmp_path / "other") as second:
-                assert second.end() == 1, second.tail()
-                assert any("another process replays under this name" in line for line in second.plain_lines)
+            for words in ((), ("--anew",)):
+                with span.replay(tmp_path / "other", *words) as second:
+                    assert second.end() == 1, second.tail()
+                    told = "another process replays under this name"
+                    assert any(told in line for line in second.plain_lines)
             assert outputs(tmp_path / "other") == {}
             assert first.end() == 0, first.tail()
         assert outputs(tmp_path / "out") == span.wanted
+
+
+def test_what_is_not_in_the_stream_is_said(local: Local, tmp_path: Path) -> None:
+    with live(local, tmp_path, "not-there") as span:
+        span.start_s = 946_684_800.0
+        with span.replay(tmp_path / "out", "--shard", "shardId-7") as replay:
+            assert replay.end() == 2, replay.tail()
+        assert any("what arrived before" in line and "is gone" in line for line in replay.plain_lines)
+        assert any("shardId-7" in event["error"] for event in replay.named("daemon_failed"))
+        assert "not-there-replay-default" not in span.tables()

@@ -75,6 +75,7 @@ def until(draw: Draw) -> Plan:
         ),
         job_workers=draw.workers(1, 3),
         concurrency=ConcurrencySettings(lanes=lanes),
+        streams=chance.pick(((), (), (), ("one", "two"))),
         dynamodb=mixed_trouble(chance, worst=0.04),
         kinesis=mixed_trouble(chance, worst=0.04),
         nursery=bad_children(chance, worst=0.01),

@@ -34,7 +34,17 @@ from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.leases.row import KEY, Absent
 from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.metric import Metric
-from kcl_daemon.ports import Clock, FetchedRecords, Kinesis, Log, NoMeters, ReadFrom, StreamRef, StreamSummary
+from kcl_daemon.ports import (
+    Clock,
+    FetchedRecords,
+    Kinesis,
+    Log,
+    NoMeters,
+    ReadFrom,
+    StreamRef,
+    StreamSummary,
+    Table,
+)
 from kcl_daemon.production import real_adapters
 from kcl_daemon.shards.lineage import InitialPosition, Shard
 from kcl_daemon.system import SystemClock
@@ -188,6 +198,7 @@ class Replay:
         async with open_clients(settings.endpoints) as clients:
             table = build_tables(settings, clients, self._clock).leases
             if self._request.anew and await table.describe() is not None:
+                await self._refuse_if_alive(table)
                 await delete_lease_table(settings, clients)
             await self._look_at_streams()
             await table.ensure()
@@ -203,6 +214,12 @@ class Replay:
             )
         self.span, self.settings = found, self._settings_of(found)
         _say(f"goes on: {found}")
+
+    async def _refuse_if_alive(self, table: Table) -> None:
+        before = {row[KEY]: row for row in await table.scan()}
+        await self._clock.sleep(self.settings.leases.failover_time_ms / 1000)
+        if before != {row[KEY]: row for row in await table.scan()}:
+            raise WorkerIdTaken(f"{self.settings.worker_id} is at work")
 
     async def _look_at_streams(self) -> None:
         settings, only = self.settings, self._request.asked.shards

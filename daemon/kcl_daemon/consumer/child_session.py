@@ -421,7 +421,6 @@ class ChildRun:
 
     async def _end_at_bound(self, connection: ChildConnection) -> Reached:
         """As at a stop, but the lease is kept."""
-        self._progress.read_to_end()
         self._progress.works("shutdownRequested")
         await connection.perform(ShutdownRequested())
         self._progress.works("leaseLost")

@@ -105,6 +105,7 @@ class ShardConsumer:
         assert until_ms is not None, "the run is bounded"
         self._works = False
         self._parts.standby.dismiss(held.key)
+        held.progress.read_to_end()
         held.progress.waits(WaitReason.RUN_END)
         while self._stop_signal.reason is StopReason.NONE and not held.lease.is_at(until_ms):
             try:

@@ -13,7 +13,13 @@ from typing import Final
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.lease_renewer import HeldLease
-from kcl_daemon.fleet.streams import MultiStreamTracker, SingleStreamTracker, StreamState, leases_of
+from kcl_daemon.fleet.streams import (
+    MultiStreamTracker,
+    SingleStreamTracker,
+    StreamState,
+    by_stream,
+    leases_of,
+)
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
 from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow, worker_from_row
 from kcl_daemon.ports import Clock, Table
@@ -115,15 +121,26 @@ class RunEnd:
     async def _is_over(self, until_ms: int) -> bool:
         leases = await leases_of(self._leases)
         self.leases_seen = len(leases)
-        missing = [not_there(each, until_ms, only=self._only) for each in self._of_streams(leases)]
-        waits_for = [each for each in missing if each is not None]
-        if waits_for:
-            self._context.log.debug("run_goes_on", waits_for=waits_for[:3])
-        return not waits_for
+        missing = await self._missing(leases, until_ms)
+        if missing:
+            self._context.log.debug("run_goes_on", waits_for=missing[:3])
+        return not missing
 
-    def _of_streams(self, leases: Sequence[Lease]) -> list[list[Lease]]:
+    async def _missing(self, leases: Sequence[Lease], until_ms: int) -> list[str]:
+        """Nothing is expected of streams that do not exist."""
         if isinstance(self._streams, SingleStreamTracker):
-            return [[lease for lease in leases if lease.stream is None]]
-        current = [each for each in self._streams.current if each.watch.state is StreamState.THERE]
-        identities: list[StreamIdentity | None] = [each.ref.identity for each in current]
-        return [[lease for lease in leases if lease.stream == identity] for identity in identities]
+            missing = not_there(leases, until_ms, only=self._only)
+            return [] if missing is None else [missing]
+        current = [each.ref.identity for each in self._streams.current if each.ref.identity is not None]
+        if not current:
+            return ["streams that are not found yet"]
+        of_streams, found = by_stream(leases), list[str]()
+        for identity in dict.fromkeys((*current, *of_streams)):
+            missing = not_there(of_streams.get(identity, ()), until_ms, only=self._only)
+            if missing is not None and await self._exists(identity):
+                found.append(missing)
+        return found
+
+    async def _exists(self, identity: StreamIdentity) -> bool:
+        assert isinstance(self._streams, MultiStreamTracker)
+        return await self._streams.known(identity).watch.confirm() is StreamState.THERE
