@@ -221,3 +221,20 @@ def test_what_is_not_in_the_stream_is_said(local: Local, tmp_path: Path) -> None
         assert any("what arrived before" in line and "is gone" in line for line in replay.plain_lines)
         assert any("shardId-7" in event["error"] for event in replay.named("daemon_failed"))
         assert "not-there-replay-default" not in span.tables()
+
+
+def test_a_table_that_is_not_of_a_replay_is_neither_used_nor_removed(local: Local, tmp_path: Path) -> None:
+    with live(local, tmp_path, "foreign") as span:
+        name, attribute = "foreign-replay-x", "leaseKey"
+        span.app.dynamodb.create_table(
+            TableName=name,
+            KeySchema=[{"AttributeName": attribute, "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": attribute, "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        span.app.dynamodb.put_item(TableName=name, Item={attribute: {"S": "shardId-000000000000"}})
+        for words in ((), ("--anew",)):
+            with span.replay(tmp_path / "out", "--name", "x", *words) as replay:
+                assert replay.end() == 2, replay.tail()
+            assert "is not that of a replay" in replay.named("daemon_failed")[0]["error"]
+        assert span.app.dynamodb.scan(TableName=name)["Count"] == 1

@@ -178,6 +178,7 @@ class Replay:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as received:
             code = await supervise(self._open_worker, self._noted(received), self._log)
         if code > EXIT_SIGNAL:
+            _say(self.how_to_go_on)
             sys.stderr.flush()
             os._exit(code)  # a normal exit waits for threads in AWS SDK calls
         run_end = None if self._worker is None else self._worker.run_end
@@ -197,9 +198,11 @@ class Replay:
         settings, asked = self.settings, self._request.asked
         async with open_clients(settings.endpoints) as clients:
             table = build_tables(settings, clients, self._clock).leases
-            if self._request.anew and await table.describe() is not None:
-                await self._refuse_if_alive(table)
-                await delete_lease_table(settings, clients)
+            if await table.describe() is not None:
+                await self._refuse_if_foreign(table)
+                if self._request.anew:
+                    await self._refuse_if_alive(table)
+                    await delete_lease_table(settings, clients)
             await self._look_at_streams()
             await table.ensure()
             written = await table.put(asked.row(), (Absent(KEY),))
@@ -214,6 +217,13 @@ class Replay:
             )
         self.span, self.settings = found, self._settings_of(found)
         _say(f"goes on: {found}")
+
+    async def _refuse_if_foreign(self, table: Table) -> None:
+        """It would be removed at the end."""
+        if await table.get(ReplayRange.ROW) is None and await table.scan():
+            raise ConfigurationError(
+                f"the table {table.name} has rows and is not that of a replay; choose another --name"
+            )
 
     async def _refuse_if_alive(self, table: Table) -> None:
         before = {row[KEY]: row for row in await table.scan()}
@@ -293,6 +303,10 @@ class Replay:
     def _given(self) -> str:
         figures = self.figures
         return f"{counted(figures.of(kcl.PROCESS_RECORDS), 'record')}, {size(figures.of(kcl.PROCESS_BYTES))}"
+
+    @property
+    def how_to_go_on(self) -> str:
+        return f"interrupted; the same command goes on. Its leases are kept in the table {self.settings.lease_table}"
 
     def summary(self) -> str:
         figures, run_end = self.figures, None if self._worker is None else self._worker.run_end
@@ -415,7 +429,5 @@ def _run(replayed: Replay, log: Log) -> int:
     _say(replayed.summary())
     if ended:
         return 0
-    _say(
-        f"interrupted; the same command goes on. Its leases are kept in the table {replayed.settings.lease_table}"
-    )
+    _say(replayed.how_to_go_on)
     return EXIT_SIGNAL + (replayed.signal or signal.SIGINT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import ClassVar
 
 import click
 
@@ -19,12 +19,12 @@ from kcl_daemon.leases.row import KEY, Row
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_daemon.system import SystemClock
 
-_ROW: Final = "Replay"
-
 
 @dataclass(frozen=True, slots=True)
 class ReplayRange:
     """`texts`: as given, such as `-2h`; the times are what they meant when the replay began. Epoch seconds."""
+
+    ROW: ClassVar = "Replay"
 
     texts: tuple[str, str]
     from_s: float
@@ -34,7 +34,7 @@ class ReplayRange:
     def row(self) -> Row:
         start, end = self.texts
         return {
-            KEY: _ROW,
+            KEY: self.ROW,
             "entityType": "REPLAY",
             "fromText": start,
             "toText": end,
