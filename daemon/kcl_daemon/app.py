@@ -20,10 +20,12 @@ from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, assignment_s
 from kcl_daemon.fleet.context import Broadcast, Timings, WorkerContext, timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
 from kcl_daemon.fleet.elector import Elector
+from kcl_daemon.fleet.hold_watch import HoldWatch
 from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, clean_own_leases
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.reporter import Reporter
+from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
 from kcl_daemon.fleet.streams import (
@@ -186,6 +188,7 @@ class Application:
             timings=timings(lease_settings_of(settings), settings.balance),
             log=log,
             meters=adapters.meters,
+            service_clock=adapters.kinesis_clock,
         )
         self._incarnation = Incarnation(adapters.clock.wall_ms(), adapters.randomness.token())
         self._application_tables = ApplicationTables(
@@ -226,6 +229,7 @@ class Application:
             clean_own_leases=self._clean_own_leases,
             election_may_change=self._settings.leases.client_version_config is not ClientVersionConfig.V3X,
             buffered_bytes=lambda: self._readers.reserved_bytes,
+            run_end=self._run_end,
         )
 
     @cached_property
@@ -277,6 +281,13 @@ class Application:
             degraded=ShardCooldowns(context.clock, settings.failures.degraded_ms / 1000),
             dead_letters=adapters.dead_letters,
             on_fatal=lambda error: self.worker.fail(error),
+            holds=HoldWatch(
+                context,
+                table=self._tables.coordinator,
+                leads=lambda: self._elector.is_leader,
+                leases=lambda: self._monitor.leases,
+            ),
+            run_end=self._run_end,
         )
 
     @cached_property
@@ -290,6 +301,22 @@ class Application:
             lanes_of=self._settings.concurrency.lanes_of,
             is_read=lambda key: self.worker.is_read(key),
             on_ready=lambda key: self._discovery.standby_ready(key),
+        )
+
+    @cached_property
+    def _run_end(self) -> RunEnd | None:
+        settings, adapters = self._settings, self._adapters
+        if settings.run_until is None:
+            return None
+        return RunEnd(
+            self._context,
+            until_ms=settings.run_until.time_ms,
+            clock=adapters.kinesis_clock or adapters.clock,
+            leases=self._tables.leases,
+            workers=self._routes.reports,
+            streams=self._streams,
+            held=lambda: self._renewer.held,
+            only=settings.shards.only,
         )
 
     def _wake_assignment(self) -> None:
@@ -333,6 +360,7 @@ class Application:
             monitor=self._monitor,
             on_elected=lambda: self._assigner.begin_term(),
             on_java_leader=lambda: self._reporter.wake(),
+            on_holds=lambda notice: self._consumers.holds.noticed(notice),
         )
 
     @cached_property
@@ -357,6 +385,7 @@ class Application:
             failover_s=context.timings.failover_s,
             clock=context.clock,
             log=context.log,
+            retention_s=lambda lease: self._streams.of(lease).watch.retention_s,
         )
 
     def _shard_sync(self) -> ShardSync | MultiStreamShardSync:
@@ -433,6 +462,7 @@ class Application:
             mine=self._incarnation,
             predecessors=self._predecessors,
             on_newer_worker=lambda error: self.worker.fail(error),
+            refuses=self._settings.sole_worker,
         )
 
     @cached_property
@@ -461,6 +491,7 @@ class Application:
             java_leader=lambda: elector.java_leader,
             incarnation=self._incarnation,
             on_other=self._duplicate_detector.is_seen,
+            run_until_ms=lambda: None if self._run_end is None else self._run_end.until_ms,
         )
 
     @cached_property

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Final, Literal, Protocol, Self, TypeVar
+from typing import Final, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from anyio import CancelScope
 
@@ -84,6 +84,7 @@ class StreamSummary:
     arn: str
     status: str
     creation_time_s: float
+    retention_s: float | None = None
 
 
 class IteratorKind(Enum):
@@ -411,7 +412,17 @@ class DeadLetters(Protocol):
         Raises:
             AwsError: not accepted; InvalidRequest: never will be.
             DeadLetterNotStored: this host could not write it.
+            DeadLetterTooLarge: it fits nowhere with these settings; says what to set.
         """
+        ...
+
+
+@runtime_checkable
+class DeadLetterBatches(Protocol):
+    """A place that stores many at the price of one."""
+
+    async def store_all(self, dead_letters: Sequence[DeadLetter]) -> None:
+        """As `DeadLetters.store`; all or none."""
         ...
 
 

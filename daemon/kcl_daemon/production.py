@@ -21,7 +21,7 @@ from kcl_daemon.aws.build import (
     open_update_item,
 )
 from kcl_daemon.aws.cloudwatch import open_cloudwatch
-from kcl_daemon.aws.other_services import open_remote_dead_letters
+from kcl_daemon.aws.dead_letters import open_remote_dead_letters
 from kcl_daemon.aws.session import open_clients, unknown_regions
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import options_of
@@ -68,7 +68,10 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             log,
             clock,
             options_of(
-                settings.child, finish_batches=settings.failures.poison is not PoisonRecordPolicy.RETRY
+                settings.child,
+                # A rejected record must be of the batch that is open, and so must one that children fail at.
+                finish_batches=settings.failures.poison is not PoisonRecordPolicy.RETRY
+                or settings.failures.dead_letters is not None,
             ),
             kept_open_by_guard=lambda: folder.lock_file,
         ) as children,
@@ -120,7 +123,7 @@ async def _state_folder(settings: Settings, log: Log) -> AsyncGenerator[HostFold
 
 @asynccontextmanager
 async def _dead_letters(settings: Settings) -> AsyncGenerator[DeadLetters | None, None]:
-    destination = settings.failures.dead_letters
+    destination, overflow = settings.failures.dead_letters, settings.failures.dead_letter_overflow
     if destination is None:
         yield None
     elif destination.box is DeadLetterStore.FILE:
@@ -128,7 +131,7 @@ async def _dead_letters(settings: Settings) -> AsyncGenerator[DeadLetters | None
         await file.prepare()
         yield file
     else:
-        async with open_remote_dead_letters(destination, settings.endpoints) as letters:
+        async with open_remote_dead_letters(destination, settings.endpoints, overflow) as letters:
             yield letters
 
 

@@ -31,6 +31,7 @@ from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, lease_labels
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.reporter import Reporter
+from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
 from kcl_daemon.fleet.streams import StreamTracker
 from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
@@ -92,6 +93,7 @@ class Worker:
     Args:
         election_may_change: shuffle leader and lock may alternate.
         buffered_bytes: read ahead.
+        run_end: of a bounded run, which asks for the stop itself.
         started: set when tables and streams are ready and the loops run.
     """
 
@@ -117,6 +119,7 @@ class Worker:
     clean_own_leases: Callable[[], Coroutine[object, object, None]]
     election_may_change: bool
     buffered_bytes: Callable[[], int]
+    run_end: RunEnd | None = None
     started: anyio.Event = field(default_factory=anyio.Event, init=False)
 
     def __post_init__(self) -> None:
@@ -158,11 +161,14 @@ class Worker:
             return
         if self.switcher.reports:
             await self.reporter.report()  # so that the first assignment knows of us
+        if self.run_end is not None:
+            await self._with_start_retries(self.run_end.settle)
         async with anyio.create_task_group() as work:
             self._work = work
             work.start_soon(self.renewer.run)
             work.start_soon(self.watchdog.run)
             work.start_soon(self.consumers.standby.run)
+            work.start_soon(self.consumers.holds.run)
             if self._meters is not NO_METERS:
                 work.start_soon(self._record_gauges)
             async with anyio.create_task_group() as coordination:
@@ -171,6 +177,8 @@ class Worker:
                 coordination.start_soon(self.versions.run)
                 coordination.start_soon(self.clean_own_leases)
                 coordination.start_soon(self.predecessors.run)
+                if self.run_end is not None:
+                    coordination.start_soon(self.run_end.run, self.request_stop)
                 self._log.info("worker_started")
                 self.started.set()
                 await self._stop.wait()
@@ -192,7 +200,9 @@ class Worker:
             self.check_leases,
             self.versions.begin,
             self.streams.prepare,
-            partial(self.duplicate_detector.settle, self._stop),
+            partial(self.duplicate_detector.settle, self._stop),  # may take long
+            self.consumers.holds.begin,
+            *(() if self.run_end is None else (self.run_end.begin,)),
         )
         with self._meters.operation(INITIALIZE):
             for step in steps:
@@ -296,7 +306,8 @@ class Worker:
             # If another process has our worker id, other leases in our name are its own.
             if gone.is_set() and self.switcher.assigns and not self.duplicate_detector.stands_aside:
                 leaving.start_soon(self.discovery.give_back)
-                await self.shutdown_handoff.begin_handoff()
+                if self.run_end is None or not self.run_end.reached:  # else nobody goes on
+                    await self.shutdown_handoff.begin_handoff()
             for running in list(self._running.values()):
                 running.consumer.request_stop()
             while self._running:

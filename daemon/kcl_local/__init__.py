@@ -1,4 +1,4 @@
-"""Local Kinesis, DynamoDB, STS and CloudWatch endpoints for development and tests, and the demo."""
+"""Local Kinesis, DynamoDB, STS, CloudWatch, S3, SNS and SQS endpoints for development and tests, and the demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DynamoDB, STS, Glue and CloudWatch on loopback: moto behind our own HTTP server, in a thread.
+"""DynamoDB, STS, Glue, CloudWatch, S3, SNS and SQS on loopback: moto behind our own HTTP server, in a thread.
 
 moto checks a condition and writes in two steps, so two threads could both win a conditional write. Here it
 handles one request at a time.
@@ -6,6 +6,8 @@ handles one request at a time.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -44,11 +46,70 @@ class Service:
     error_prefix: str = ""
 
 
-Other = Literal["sts", "glue"]
+Other = Literal["sts", "glue", "s3", "sns", "sqs"]
 
 DYNAMODB: Final = Service("dynamodb", "DynamoDB_20120810.", "com.amazonaws.dynamodb.v20120810#")
 CLOUDWATCH: Final = Service("cloudwatch", "GraniteServiceVersion20100801.")
+# Loaded on first use.
+_FOR_LETTERS: Final[tuple[Other, ...]] = ("s3", "sns", "sqs")
 BESIDE_DYNAMODB: Final[Mapping[str, Other]] = {"AWSGlue.": "glue", "": "sts"}
+
+
+class LettersEndpoint(FaultyService):
+    """S3, SNS and SQS, told apart by the signature; what is not signed is for S3.
+
+    Counts and faults cover what writes and reads: the operations below.
+    """
+
+    @property
+    def operations(self) -> frozenset[str]:
+        return frozenset({*_OF_S3.values(), "Publish", "SendMessage"})
+
+    def application(self) -> web.Application:
+        served = web.Application(client_max_size=BODY_BYTES_MAX)
+        add_control(served, self)
+        served.router.add_route("*", "/{path:.*}", self._answer)
+        return served
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        signed = _SIGNED_FOR.search(request.headers.get("Authorization", ""))
+        service = next((name for name in _FOR_LETTERS if signed and name == signed[1]), "s3")
+        operation = _operation_of_letters(service, request, body)
+        self.calls[operation] += 1
+        fault = self.faults.take(operation)
+        if fault is not None:
+            return drop(request) if fault.code == DROP else _s3_failure(operation, fault.code)
+        response = _perform(_application(service), request, body)
+        trouble = self.troubles.take(operation)
+        return response if trouble is None else await send_troubled(request, response, trouble)
+
+
+_SIGNED_FOR: Final = re.compile(r"/([a-z0-9]+)/aws4_request")
+# By method and whether the path names an object.
+_OF_S3: Final = {
+    ("PUT", True): "PutObject",
+    ("GET", True): "GetObject",
+    ("HEAD", True): "HeadObject",
+    ("DELETE", True): "DeleteObject",
+    ("PUT", False): "CreateBucket",
+    ("GET", False): "ListObjectsV2",
+    ("HEAD", False): "HeadBucket",
+    ("DELETE", False): "DeleteBucket",
+}
+
+
+def _operation_of_letters(service: str, request: web.Request, body: bytes) -> str:
+    if service == "s3":
+        is_object = "/" in request.path.strip("/")
+        return _OF_S3.get((request.method, is_object), request.method)
+    target = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
+    return target or parse_qs(body.decode(errors="replace")).get("Action", ["?"])[0]
+
+
+def _s3_failure(operation: str, code: str) -> web.Response:
+    text = f"<Error><Code>{code}</Code><Message>{operation} was told to fail</Message></Error>"
+    return web.Response(status=http_status(code), text=text, content_type="application/xml")
 
 
 class MotoEndpoint(FaultyService):
@@ -107,14 +168,14 @@ class MotoEndpoint(FaultyService):
 
 
 @cache
-def _application(service: Literal["dynamodb", "cloudwatch", "sts", "glue"]) -> WSGIApplication:
+def _application(service: Literal["dynamodb", "cloudwatch"] | Other) -> WSGIApplication:
     return cast("WSGIApplication", create_backend_app(service))
 
 
 def _perform(application: WSGIApplication, request: web.Request, body: bytes) -> web.Response:
     """No await here: that keeps moto to one request at a time."""
     environ = EnvironBuilder(
-        request.path,
+        request.rel_url.raw_path,
         base_url=str(request.url.origin()),
         query_string=request.query_string,
         method=request.method,
@@ -124,7 +185,8 @@ def _perform(application: WSGIApplication, request: web.Request, body: bytes) ->
     chunks, status, headers = run_wsgi_app(application, environ, buffered=True)
     response = web.Response(status=int(status.split(maxsplit=1)[0]), body=b"".join(chunks))
     for name, value in headers:
-        if name.lower() not in _NOT_PASSED_ON:
+        # To HEAD the length is of what is not sent.
+        if name.lower() not in _NOT_PASSED_ON or (request.method, name.lower()) == ("HEAD", "content-length"):
             response.headers[name] = value
     return response
 
@@ -134,14 +196,17 @@ class DynamoDbServer:
 
     _running: DynamoDbServer | None = None
 
-    def __init__(self, port: int = 0, cloudwatch_port: int = 0) -> None:
+    def __init__(self, port: int = 0, cloudwatch_port: int = 0, s3_port: int = 0) -> None:
         self._port = port
         self._cloudwatch_port = cloudwatch_port
+        self._s3_port = s3_port
         self._stack = ExitStack()
         self.dynamodb = MotoEndpoint(DYNAMODB, BESIDE_DYNAMODB)
         self.cloudwatch = MotoEndpoint(CLOUDWATCH)
+        self.letters = LettersEndpoint()
         self.url = ""
         self.cloudwatch_url = ""
+        self.s3_url = ""
         self.calls: Counter[str] = self.dynamodb.calls
 
     def __enter__(self) -> Self:
@@ -159,12 +224,17 @@ class DynamoDbServer:
             )
         get_backend("dynamodb").reset()
         get_backend("cloudwatch").reset()
+        for name in _FOR_LETTERS:
+            if f"moto.{name}" in sys.modules:
+                get_backend(name).reset()
         with ExitStack() as stack:
             portal = stack.enter_context(start_blocking_portal())
             served = serve(self.dynamodb.application(), self._port)
             self.url = stack.enter_context(portal.wrap_async_context_manager(served))
             served = serve(self.cloudwatch.application(), self._cloudwatch_port)
             self.cloudwatch_url = stack.enter_context(portal.wrap_async_context_manager(served))
+            served = serve(self.letters.application(), self._s3_port)
+            self.s3_url = stack.enter_context(portal.wrap_async_context_manager(served))
             self._stack = stack.pop_all()
         DynamoDbServer._running = self
 

@@ -10,7 +10,16 @@ from typing import Final, Generic, TypeVar
 
 DROP: Final = "drop"
 
-_STATUSES: Final = {"InternalFailure": 500, "InternalServerError": 500, "ServiceUnavailable": 503}
+_STATUSES: Final = {
+    "InternalFailure": 500,
+    "InternalServerError": 500,
+    "ServiceUnavailable": 503,
+    "SlowDown": 503,
+    "NotImplemented": 501,
+    "ConditionalRequestConflict": 409,
+    "PreconditionFailed": 412,
+    "AccessDenied": 403,
+}
 
 T = TypeVar("T")
 

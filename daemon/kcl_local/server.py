@@ -38,6 +38,7 @@ class Endpoints:
     kinesis_url: str
     dynamodb_url: str
     cloudwatch_url: str
+    s3_url: str
     kinesis: KinesisModel
     dynamodb: DynamoDbServer
 
@@ -49,6 +50,7 @@ async def local_endpoints(
     kinesis_port: int = 0,
     dynamodb_port: int = 0,
     cloudwatch_port: int = 0,
+    s3_port: int = 0,
     now: Callable[[], float] = time.time,  # noqa: TID251 - the endpoints live in real time
     prepare: Callable[[KinesisModel], None] | None = None,
 ) -> AsyncGenerator[Endpoints, None]:
@@ -59,13 +61,14 @@ async def local_endpoints(
     DynamoDB server.
     """
     model = KinesisModel(now, kinesis)
-    dynamodb = DynamoDbServer(dynamodb_port, cloudwatch_port)
+    dynamodb = DynamoDbServer(dynamodb_port, cloudwatch_port, s3_port)
     if prepare is not None:
         prepare(model)
     try:
         await to_thread.run_sync(dynamodb.start)
         async with serve(application(model), kinesis_port) as kinesis_url:
-            yield Endpoints(kinesis_url, dynamodb.url, dynamodb.cloudwatch_url, model, dynamodb)
+            urls = (kinesis_url, dynamodb.url, dynamodb.cloudwatch_url, dynamodb.s3_url)
+            yield Endpoints(*urls, model, dynamodb)
     finally:
         with CancelScope(shield=True):
             await to_thread.run_sync(dynamodb.stop)
@@ -121,6 +124,7 @@ _PARAMETERS: Final[list[click.Parameter]] = [
     _port("--kinesis-port", "Kinesis"),
     _port("--dynamodb-port", "DynamoDB, STS and Glue"),
     _port("--cloudwatch-port", "CloudWatch"),
+    _port("--s3-port", "S3, SNS and SQS"),
     click.Option(
         ["--format", "form"],
         type=click.Choice(["shell", "env", "json"]),
@@ -152,6 +156,7 @@ def _run(
     kinesis_port: int,
     dynamodb_port: int,
     cloudwatch_port: int,
+    s3_port: int,
     form: Form,
     file: Path | None,
     throttle: bool,
@@ -173,11 +178,12 @@ def _run(
         kinesis_port=kinesis_port,
         dynamodb_port=dynamodb_port,
         cloudwatch_port=cloudwatch_port,
+        s3_port=s3_port,
         prepare=partial(_create, streams),
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit_at_once)  # until the loop handles signals
-    _report("starting Kinesis, DynamoDB, STS, Glue and CloudWatch on 127.0.0.1")
+    _report("starting Kinesis, DynamoDB, STS, Glue, CloudWatch, S3, SNS and SQS on 127.0.0.1")
     try:
         anyio.run(_serve, serving, partial(_announce, form, file), until_eof)
     except OSError as error:
@@ -188,9 +194,9 @@ local: Final = click.Command(
     "local",
     callback=_run,
     params=_PARAMETERS,
-    short_help="Run local Kinesis, DynamoDB, STS, Glue and CloudWatch endpoints.",
-    help="Run Kinesis, DynamoDB, STS, Glue and CloudWatch endpoints on loopback, in memory, until SIGINT or "
-    "SIGTERM.\n\nWhen all endpoints answer, prints environment variables that point any AWS SDK at them; "
+    short_help="Run local endpoints of Kinesis, DynamoDB, S3 and more.",
+    help="Run Kinesis, DynamoDB, STS, Glue, CloudWatch, S3, SNS and SQS endpoints on loopback, in memory, until "
+    "SIGINT or SIGTERM.\n\nWhen all endpoints answer, prints environment variables that point any AWS SDK at them; "
     "the credentials are not checked.",
 )
 
@@ -238,6 +244,9 @@ def endpoints_text(endpoints: Endpoints, form: Form) -> str:
         "AWS_ENDPOINT_URL_CLOUDWATCH": endpoints.cloudwatch_url,
         "AWS_ENDPOINT_URL_STS": endpoints.dynamodb_url,
         "AWS_ENDPOINT_URL_GLUE": endpoints.dynamodb_url,
+        "AWS_ENDPOINT_URL_S3": endpoints.s3_url,
+        "AWS_ENDPOINT_URL_SNS": endpoints.s3_url,
+        "AWS_ENDPOINT_URL_SQS": endpoints.s3_url,
         **ACCESS,
     }
     if form == "json":
@@ -245,6 +254,7 @@ def endpoints_text(endpoints: Endpoints, form: Form) -> str:
             "kinesis_url": endpoints.kinesis_url,
             "dynamodb_url": endpoints.dynamodb_url,
             "cloudwatch_url": endpoints.cloudwatch_url,
+            "s3_url": endpoints.s3_url,
         }
         return orjson.dumps({**urls, "environment": environment}).decode()
     export = "export " if form == "shell" else ""

@@ -8,7 +8,8 @@ A side may send in the states of its table, `DAEMON_TRANSITIONS` or `CHILD_TRANS
 3. Inside any action the child may ask for checkpoints, one at a time; then only the answer may follow. In
    initialize and leaseLost the answer is an error. While idle it may ask, too; then the next action can
    come before the answer, which is the next message after it.
-   Inside processRecords it may also reject records, one at a time: an extension, with the same rule.
+   Inside processRecords it may also reject records, an extension: many at once, whose answers come in the same
+   order. Until it has them all it may only reject more.
 4. `shutdownRequested` comes at most once, and no records follow it.
 5. `leaseLost` or `shardEnded` ends the shard, never both; nothing follows its status.
 6. Before KCL 2.0 both ends were called `shutdown`, with reason TERMINATE (shard end) or ZOMBIE (lease lost).
@@ -140,6 +141,7 @@ DAEMON_TRANSITIONS: Final[TransitionTable] = {
 
 CHILD_TRANSITIONS: Final[TransitionTable] = {
     State.IDLE: {MessageKind.CHECKPOINT_REQUEST: State.IDLE_CHECKPOINT},
+    State.PROCESSING_REJECT: {MessageKind.REJECT: State.PROCESSING_REJECT},
     **{
         action: {
             MessageKind.CHECKPOINT_REQUEST: _checkpoint_in(action),
@@ -187,6 +189,7 @@ class Conversation:
         self._other = role.other
         self._state = State.START
         self._awaiting: str | None = None
+        self._rejects = 0
 
     @property
     def state(self) -> State:
@@ -227,7 +230,8 @@ class Conversation:
                 f"{speaker.value} said {_describe(message, kind)} in state {self._state.value}; "
                 f"expected {self._expected(speaker)}"
             )
-        self._state = following
+        self._rejects += (kind is MessageKind.REJECT) - (kind is MessageKind.REJECT_ANSWER)
+        self._state = State.PROCESSING_REJECT if self._rejects else following
         if kind is MessageKind.STATUS:
             self._awaiting = None
         elif message.action not in _ASKING:

@@ -1,4 +1,4 @@
-"""Errors of a conversation, and the wire names of failed checkpoints."""
+"""Errors of a conversation, and the wire names of failed checkpoints and rejects."""
 
 from __future__ import annotations
 
@@ -83,3 +83,44 @@ def checkpoint_error(wire_name: str, detail: str = "") -> CheckpointError:
     """`UnknownCheckpointError` if the wire name is not one of KCL's five."""
     kind = _BY_WIRE_NAME.get(wire_name)
     return UnknownCheckpointError(wire_name) if kind is None else kind(detail or kind.__doc__ or wire_name)
+
+
+class RejectError(Exception):
+    """Raised when a rejected record is not stored as a dead letter. Then it is not done.
+
+    `wire_name` is the daemon's; there may be others than those of the subclasses.
+    """
+
+    wire_name: str = CheckpointInvalidState.wire_name
+
+
+class NoDeadLetterDestination(RejectError):
+    """Raised when the daemon has nowhere to store the record: set `deadLetterDestination`."""
+
+    wire_name = "NoDeadLetterDestination"
+
+
+class DeadLetterTooLarge(RejectError):
+    """Raised when the destination never takes a letter of this size."""
+
+    wire_name = "DeadLetterTooLarge"
+
+
+class RecordNotInBatch(RejectError):
+    """Raised when the record is not one of the batch that is being processed."""
+
+    wire_name = CheckpointIllegalArgument.wire_name
+
+
+_REJECTS_BY_WIRE_NAME: dict[str, type[RejectError]] = {
+    kind.wire_name: kind for kind in (NoDeadLetterDestination, DeadLetterTooLarge, RecordNotInBatch)
+}
+
+
+def reject_error(wire_name: str, detail: str) -> RejectError | CheckpointShutdown:
+    """A plain `RejectError` with that `wire_name` if it is none of ours."""
+    if wire_name == CheckpointShutdown.wire_name:
+        return CheckpointShutdown(detail)
+    error = _REJECTS_BY_WIRE_NAME.get(wire_name, RejectError)(detail)
+    error.wire_name = wire_name
+    return error

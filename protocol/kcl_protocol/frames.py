@@ -7,6 +7,7 @@ ends of all texts (32 bits), indexes of schemas if there are any, then all keys,
 from __future__ import annotations
 
 from base64 import b64encode
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, repeat
@@ -191,6 +192,52 @@ class Frame(Sequence[Record]):
             raise RemoteProtocolError(
                 f"a record in the daemon's frame has schema {error}, but there are {len(schemas)}"
             ) from None
+
+
+class FrameIndex:
+    """Finds records in what `encode_frame` made, without opening the others or copying their data."""
+
+    __slots__ = ("_at", "_count", "_data", "_schemas")
+
+    def __init__(self, data: bytes) -> None:
+        self._at = data.index(b"\n") + 1
+        header = decode_frame_header(data[: self._at - 1])
+        self._data, self._count, self._schemas = data, header.count, header.schemas
+
+    def find(self, sequence_number: str, sub_sequence_number: int) -> Record | None:
+        """Records of a frame are in the order of their numbers."""
+        wanted = int(sequence_number), sub_sequence_number
+        index = bisect_left(range(self._count), wanted, key=self._position)
+        if index == self._count or self._position(index) != wanted:
+            return None
+        arrival_ms = self._integer("<q", 8 * index)
+        return Record(
+            b64encode(self._text(2, index)).decode("ascii"),
+            self._text(0, index).decode(),
+            sequence_number,
+            None if arrival_ms == NO_ARRIVAL else arrival_ms,
+            sub_sequence_number,
+            self._schema(index),
+        )
+
+    def _position(self, index: int) -> tuple[int, int]:
+        return int(self._text(1, index)), self._integer("<q", 8 * (self._count + index))
+
+    def _text(self, column: int, index: int) -> bytes:
+        place = self._count * _NUMBERS_BYTES + 4 * (column * self._count + index)
+        begin, end = unpack_from("<2i", self._data, self._at + place)
+        return self._data[self._at + begin : self._at + end]
+
+    def _schema(self, index: int) -> RecordSchema | None:
+        if not self._schemas:
+            return None
+        place = self._count * _NUMBERS_BYTES + (_TEXTS * self._count + 1) * 4
+        known = self._integer("<i", place + 4 * index)
+        return None if known == _NO_SCHEMA else self._schemas[known]
+
+    def _integer(self, kind: str, place: int) -> int:
+        number: int = unpack_from(kind, self._data, self._at + place)[0]
+        return number
 
 
 def _record(row: Row) -> Record:

@@ -27,6 +27,7 @@ SHAPES = {
     "10k": (500, 10_240),
     "aggregated": (50_000, 100),
     "paced": (1_000, 1024),
+    "json": (5_000, 1024),
 }
 """User records in one answer, and bytes of each."""
 AGGREGATED = 100
@@ -44,6 +45,27 @@ _PIPE_BYTES = 1024 * 1024
 def plain(number: int, size: int) -> bytes:
     """Data that looks random and is the same in every run."""
     return shake_256(str(number).encode()).digest(size)
+
+
+def order(number: int, size: int) -> bytes:
+    """Data that is JSON; one in a hundred is new."""
+    items = [
+        {
+            "sku": f"SKU-{number * 31 + each:08d}",
+            "name": "a thing of some kind",
+            "price": each * 1.25 + 0.99,
+            "count": each + 1,
+        }
+        for each in range(8)
+    ]
+    kind = "new" if number % 100 == 0 else ("paid", "packed", "sent")[number % 3]
+    text = {
+        "id": number,
+        "order": {"type": kind, "total": number % 500, "items": items},
+        "customer": {"id": f"c-{number}"},
+    }
+    short = json.dumps({**text, "note": ""}).encode()
+    return json.dumps({**text, "note": "x" * max(0, size - len(short))}).encode()
 
 
 def aggregate(number: int, size: int) -> bytes:
@@ -176,7 +198,7 @@ async def serve(shape: str, certificate: str, pipes: list[int]) -> None:
     loop = asyncio.get_running_loop()
     count, size = SHAPES[shape]
     behind_ms = 0 if shape in {"empty", "paced"} else 60_000
-    data = plain
+    data = order if shape == "json" else plain
     if shape == "aggregated":
         count, data = count // AGGREGATED, aggregate
     Canned.bodies[shape] = body(count, size, data, behind_ms=behind_ms).replace(

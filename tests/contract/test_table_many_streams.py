@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import ANY
+
 import pytest
 
 from kcl_daemon.leases import row as lease_row
@@ -55,6 +57,7 @@ async def test_a_lease_of_one_of_many_streams_from_its_creation_to_its_end(stage
         "leaseCounter": {"N": "3"},
         "checkpoint": {"S": NUMBER},
         "childShardIds": {"SS": ["shardId-000000000009"]},
+        "daemonFence": {"N": ANY},  # by the clock
     }
     assert stage.stored(table, KEY) == expected
 

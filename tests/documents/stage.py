@@ -21,12 +21,12 @@ END_S = 150.0  # a hang; each command takes about a second of CPU
 _SHELL = ("bash", "-euo", "pipefail", "-c")
 
 
-def block_of(document: str, language: str) -> str:
-    """The first block of a language in a document."""
+def block_of(document: str, language: str, holding: str = "") -> str:
+    """The first block of a language in a document that holds a text."""
     return next(
         block.body
         for block in blocks_of((ROOT / document).read_text("utf-8"), document)
-        if block.language == language
+        if block.language == language and holding in block.body
     )
 
 
@@ -35,6 +35,7 @@ def furnish(directory: Path, environment: Mapping[str, str]) -> None:
     (directory / "app.properties").write_text(block_of("README.md", "properties"), "latin-1")
     (directory / "consumer.py").write_text(block_of("README.md", "python"))
     (directory / "records.jsonl").write_text(block_of("docs/start.md", "json"))
+    (directory / "dead.jsonl").write_text(block_of("docs/failures.md", "json", '"applicationName"'))
     (directory / "logback.xml").write_text("<configuration><root level='INFO'/></configuration>")
     exports = (f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
     (directory / "local.env").write_text("".join(exports))

@@ -81,5 +81,5 @@ def test_a_processor_runs_on_a_file_of_records_and_its_conversation_can_be_repla
     options = ["--records", "-", "--format", "lines", "--transcript", str(tape)]
     ran = CliRunner().invoke(main, ["run-child", *options, "--", *command], input="one\ntwo\n")
     assert (ran.exit_code, ran.stdout) == (0, "delivered 2 of 2 records, 2 checkpoints, last at SHARD_END\n")
-    replayed = CliRunner().invoke(main, ["replay", str(tape), "--", *command])
+    replayed = CliRunner().invoke(main, ["replay-transcript", str(tape), "--", *command])
     assert (replayed.exit_code, replayed.stdout) == (0, "as recorded: 10 messages\n")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 KEYS: Final = ("plain", 'a "quote" and a \\', "\u00e9\U0001f600\u2028\u2029", "<&>/")
 PAYLOADS: Final = (b"", b"\xff\xfe\x00", b"x" * (1024 * 1024 - 256))
 FIELDS: Final = {
-    "initialize": ["action", "shardId", "sequenceNumber", "subSequenceNumber"],
+    "initialize": ["action", "shardId", "sequenceNumber", "subSequenceNumber", "fencingToken"],
     "processRecords": ["action", "records", "millisBehindLatest"],
     "checkpoint": ["action", "sequenceNumber", "subSequenceNumber", "error"],
     "shutdownRequested": ["action"],

@@ -40,6 +40,9 @@ with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=su
     made = ask("glue", "create_schema", beside, RegistryId={"RegistryName": "r"}, SchemaName="s", DataFormat="JSON",
         Compatibility="NONE", SchemaDefinition='{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}')
     assert ask("glue", "get_schema_version", beside, SchemaVersionId=made["SchemaVersionId"])["DataFormat"] == "JSON"
+    assert ask("s3", "list_buckets", told["s3_url"])["Buckets"] == []
+    assert ask("sns", "list_topics", told["s3_url"])["Topics"] == []
+    assert ask("sqs", "list_queues", told["s3_url"]).get("QueueUrls", []) == []
     process.stdin.close()
     assert process.wait(60) == 0
 import kcl_local.demo.command

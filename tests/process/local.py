@@ -34,12 +34,14 @@ class Local:
         kinesis_url: where Kinesis answers.
         dynamodb_url: where DynamoDB and STS answer.
         cloudwatch_url: where CloudWatch answers.
+        s3_url: where S3, SNS and SQS answer.
         environment: what leads an AWS SDK of another process there.
     """
 
     kinesis_url: str
     dynamodb_url: str
     cloudwatch_url: str
+    s3_url: str
     environment: dict[str, str]
 
 

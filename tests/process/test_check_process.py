@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
+from urllib.request import Request, urlopen
 
+import boto3
 import pytest
 
 from tests.process.commands import run_command
@@ -63,10 +68,13 @@ def test_an_application_is_looked_at_before_and_after_its_first_start(local: Loc
             "deadLetterDestination": "kinesis:dead",
             "metricsLevel": "SUMMARY",
         }
+        app.kinesis.create_stream(StreamName="dead", ShardCount=1)
         after = check(app, app.write_properties("w", CAREFUL, with_registry))
         assert after.returncode == 0
         assert "schema registry: GetSchemaVersion is allowed" in after.stdout
-        assert "dead letters: kinesis dead: NOT TRIED" in after.stdout
+        assert "dead letters: kinesis:dead: is there; takes letters of up to 1048576 bytes" in after.stdout
+        assert "dead letters: kinesis:dead: storing a letter: NOT TRIED" in after.stdout
+        assert "warning: deadLetterDestination takes letters of up to 1 MiB" in after.stdout
         assert "schema registry" not in before.stdout
         assert "dead letters" not in before.stdout
         assert "PutMetricData" not in before.stdout
@@ -75,6 +83,50 @@ def test_an_application_is_looked_at_before_and_after_its_first_start(local: Loc
         for table in (name, f"{name}-WorkerMetricStats", f"{name}-CoordinatorState"):
             assert f"table {table}: rows can be read and written" in after.stdout
         assert app.rows() == rows
+
+
+def test_places_of_dead_letters_are_asked_for(local: Local, tmp_path: Path) -> None:
+    topic = "arn:aws:sns:us-east-1:123456789012:check-dead"
+    more = {
+        "poisonRecordPolicy": "deadletter",
+        "deadLetterDestination": f"sns:{topic}",
+        "deadLetterOverflow": "s3://check-letters/large",
+    }
+    access = {"aws_access_key_id": "local", "aws_secret_access_key": "local", "region_name": "us-east-1"}
+    # Any: boto3 has no stubs here for these services.
+    make: Any = boto3.client
+    with (
+        application(local, tmp_path, "check-letters", shards=1) as app,
+        closing(make("s3", endpoint_url=local.s3_url, **access)) as s3,
+        closing(make("sns", endpoint_url=local.s3_url, **access)) as sns,
+    ):
+        file = app.write_properties("w", CAREFUL, more)
+        before = check(app, file)
+        assert before.returncode == 1
+        assert (
+            f"error: dead letters: sns:{topic}: InvalidRequest: GetTopicAttributes: NotFound" in before.stdout
+        )
+        assert (
+            "error: dead letters: s3://check-letters/large: InvalidRequest: HeadBucket: 404" in before.stdout
+        )
+        assert before.stdout.count("create it, or correct the property") == 2
+        s3.create_bucket(Bucket="check-letters")
+        sns.create_topic(Name="check-dead")
+        after = check(app, file)
+        assert (after.returncode, after.stderr) == (0, "")
+        assert f"dead letters: sns:{topic}: is there; takes letters of up to 262144 bytes" in after.stdout
+        assert "dead letters: s3://check-letters/large: is there; takes letters of any size" in after.stdout
+        assert "warning" not in after.stdout
+        fault = {"operation": "HeadBucket", "fault": "error", "code": "AccessDenied"}
+        order = Request(f"{local.s3_url}/_local/faults", data=json.dumps(fault).encode())
+        urlopen(order, timeout=60).close()
+        denied = check(app, file)
+        assert denied.returncode == 0
+        assert (
+            "dead letters: s3://check-letters/large: storing a letter: NOT TRIED, as it would store a letter, "
+            "and we may not ask for it" in denied.stdout
+        )
+        assert "Contents" not in s3.list_objects_v2(Bucket="check-letters")
 
 
 def test_of_enhanced_fan_out_the_consumer_is_asked_for_and_the_rest_named(

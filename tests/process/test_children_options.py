@@ -168,5 +168,14 @@ async def test_the_daemon_offers_frames_to_its_children_and_run_child_does_not(
     assert await output_of(ChildOptions(), code) == "None"
 
 
+async def test_every_child_is_told_by_its_own_daemon_that_it_may_reject_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KCL_REJECTS", "inherited")
+    code = "import os; print(os.environ.get('KCL_REJECTS'))"
+    for options in (options_of(ChildSettings(("x",))), ChildOptions()):
+        assert await output_of(options, code) == "1"
+
+
 async def test_log_messages_are_not_offered_unasked() -> None:
     assert await output_of(ChildOptions(), "import os; print(os.environ.get('KCL_LOG_MESSAGES'))") == "None"

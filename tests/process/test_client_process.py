@@ -26,6 +26,8 @@ from kcl_protocol.messages import (
     LeaseLost,
     ProcessRecords,
     Record,
+    Reject,
+    RejectAnswer,
     ShardEnded,
     ShutdownRequested,
     Status,
@@ -384,3 +386,84 @@ def test_the_start_of_a_plain_program_loads_no_asyncio(tmp_path: Path) -> None:
     program = write_program(tmp_path, "plain", body)
     program.write_text(program.read_text().replace("import os, subprocess, sys, time", "import sys"))
     assert run_program(program, INITIALIZE, BATCH).stderr == "[]\n"
+
+
+REJECTING = """
+for record in batch:
+    batch.reject(record, f"bad {record.text()}")
+~checkpointer.checkpoint()
+batch.pause(0.25)
+"""
+LETTERS = (RejectAnswer("1", 0, None), RejectAnswer("2", 0, None))
+
+
+@FORMS
+def test_rejected_records_are_asked_for_before_the_checkpoint_and_a_pause_comes_with_the_answer(
+    tmp_path: Path, form: str
+) -> None:
+    program = write_program(tmp_path, form, REJECTING)
+    result = run_program(program, INITIALIZE, BATCH, *LETTERS, STORED, LeaseLost(), KCL_REJECTS="1")
+    assert result.said == [
+        Status("initialize"),
+        Reject("1", 0, "bad a"),
+        Reject("2", 0, "bad b"),
+        CheckpointRequest(),
+        Status("processRecords", pause_ms=250),
+        Status("leaseLost"),
+    ]
+    assert (result.code, result.stderr) == (0, "")
+
+
+@FORMS
+def test_a_refused_reject_ends_the_program_with_what_the_daemon_says(tmp_path: Path, form: str) -> None:
+    refused = RejectAnswer("2", 0, "NoDeadLetterDestination", "set deadLetterDestination")
+    program = write_program(tmp_path, form, REJECTING)
+    result = run_program(program, INITIALIZE, BATCH, LETTERS[0], refused, STORED, KCL_REJECTS="1")
+    assert (result.code, result.statuses) == (EXIT_USER_ERROR, ["initialize"])
+    assert "NoDeadLetterDestination: record 2: set deadLetterDestination" in result.stderr
+    assert CheckpointRequest() not in result.said
+
+
+@FORMS
+def test_a_daemon_that_does_not_offer_rejects_is_not_asked(tmp_path: Path, form: str) -> None:
+    result = run_program(write_program(tmp_path, form, REJECTING), INITIALIZE, BATCH)
+    assert (result.code, result.said) == (EXIT_USER_ERROR, [Status("initialize")])
+    assert "RejectError: this daemon takes no rejects: KCL_REJECTS is not in the environment" in result.stderr
+
+
+@FORMS
+def test_a_pause_under_another_daemon_is_waited_for_in_the_program(tmp_path: Path, form: str) -> None:
+    body = "batch.pause(0.3)\nprint(time.monotonic())"
+    methods = "~def lease_lost(self):\n    print(time.monotonic())"
+    result = run_program(write_program(tmp_path, form, body, methods=methods), INITIALIZE, BATCH, LeaseLost())
+    assert result.said == [Status("initialize"), Status("processRecords"), Status("leaseLost")]
+    began_s, ended_s = map(float, result.stderr.split())
+    assert ended_s - began_s >= 0.3
+
+
+def test_a_rejected_single_record_belongs_to_the_batch_that_is_open(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("""
+import asyncio
+from kcl_client import *
+class Program(AsyncRecordProcessor):
+    async def process_record(self, record):
+        await asyncio.sleep(0.1)
+        raise RejectRecord(f"bad {record.text()}")
+run(Program(), concurrency=2)
+""")
+    offered = {"KCL_REJECTS": "1", "KCL_FINISH_BATCHES": "true"}
+    result = run_program(program, INITIALIZE, BATCH, *LETTERS, ShardEnded(), STORED, **offered)
+    assert result.said == [
+        Status("initialize"),
+        Reject("1", 0, "bad a"),
+        Reject("2", 0, "bad b"),
+        Status("processRecords"),
+        CheckpointRequest(),
+        Status("shardEnded"),
+    ]
+    assert (result.code, result.stderr) == (0, "")
+    del offered["KCL_FINISH_BATCHES"]
+    result = run_program(program, INITIALIZE, BATCH, ShardEnded(), **offered)
+    assert (result.code, result.said) == (EXIT_USER_ERROR, [Status("initialize"), Status("processRecords")])
+    assert "the daemon has no deadLetterDestination" in result.stderr

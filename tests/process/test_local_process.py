@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -21,6 +22,7 @@ ALL_PORTS = [
     "--kinesis-port",
     pytest.param("--dynamodb-port", marks=pytest.mark.prove),
     pytest.param("--cloudwatch-port", marks=pytest.mark.prove),
+    pytest.param("--s3-port", marks=pytest.mark.prove),
 ]
 COMMAND = [sys.executable, "-W", "error", "-m", "kcl_daemon", "local"]
 
@@ -29,12 +31,17 @@ def test_the_environment_leads_an_sdk_there(local: Local, monkeypatch: pytest.Mo
     for name, value in local.environment.items():
         monkeypatch.setenv(name, value)
     session = boto3.Session()
+    # Any: boto3 has no stubs here for all services.
+    made: Any = session.client
 
     with (
         closing(session.client("kinesis")) as kinesis,
         closing(session.client("dynamodb")) as dynamodb,
         closing(session.client("sts")) as sts,
         closing(session.client("cloudwatch")) as cloudwatch,
+        closing(made("s3")) as s3,
+        closing(made("sns")) as sns,
+        closing(made("sqs")) as sqs,
     ):
         assert kinesis.meta.endpoint_url == local.kinesis_url
         assert dynamodb.meta.endpoint_url == local.dynamodb_url
@@ -43,6 +50,14 @@ def test_the_environment_leads_an_sdk_there(local: Local, monkeypatch: pytest.Mo
         assert "TableNames" in dynamodb.list_tables()
         assert sts.get_caller_identity()["Account"] == "123456789012"
         assert "Metrics" in cloudwatch.list_metrics()
+        assert {each.meta.endpoint_url for each in (s3, sns, sqs)} == {local.s3_url}
+        assert sns.create_topic(Name="news")["TopicArn"].endswith(":news")
+        assert sqs.create_queue(QueueName="news")["QueueUrl"] == f"{local.s3_url}/123456789012/news"
+        s3.create_bucket(Bucket="things")
+        s3.put_object(Bucket="things", Key="a b/\u00e9%2F", Body=b"\0" * 100_000)
+        assert s3.head_object(Bucket="things", Key="a b/\u00e9%2F")["ContentLength"] == 100_000
+        with closing(s3.get_object(Bucket="things", Key="a b/\u00e9%2F")["Body"]) as body:
+            assert body.read() == b"\0" * 100_000
 
 
 def test_streams_of_the_command_line_are_there_at_once() -> None:
@@ -63,7 +78,7 @@ def test_streams_of_the_command_line_are_there_at_once() -> None:
 
 
 def test_a_shell_can_evaluate_what_it_prints_and_sigterm_ends_it_well() -> None:
-    script = 'eval "$(head -n 10)"; [ -n "$AWS_ENDPOINT_URL_CLOUDWATCH" ] && env'
+    script = 'eval "$(head -n 13)"; [ -n "$AWS_ENDPOINT_URL_CLOUDWATCH" ] && env'
     with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as endpoints:
         assert endpoints.stderr is not None
         try:

@@ -10,7 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcl_daemon.cli import main
+from kcl_daemon.records.letters import parse_letter
 from kcl_local.demo.check import DIRECTORY_VARIABLE, LedgerReader
+from tests.unit.consumer.letters import letter
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -89,6 +91,64 @@ def test_what_a_processor_does_wrong_is_said_in_one_line(
     assert said in done.stderr.splitlines()[-1]
 
 
+# Rejects each record of a key, some twice, and one that it was not given.
+REJECTING = (
+    sys.executable,
+    "-u",
+    "-c",
+    """
+import json, sys
+def reject(number):
+    print(json.dumps({"action": "reject", "sequenceNumber": number, "subSequenceNumber": 7, "reason": "no"}))
+    return json.loads(sys.stdin.readline())["error"]
+for line in sys.stdin:
+    said = json.loads(line)
+    for record in said.get("records", ()):
+        assert reject("1") == "IllegalArgumentException"
+        if record["sequenceNumber"] == "20":
+            assert [reject("20"), reject("20")] == [None, None]
+    print(json.dumps({"action": "status", "responseFor": said["action"]}))
+""",
+)
+
+
+def test_what_a_processor_rejects_is_printed_and_may_be_kept(tmp_path: Path) -> None:
+    file, rejected = tmp_path / "records.jsonl", tmp_path / "rejected.jsonl"
+    file.write_bytes(b"".join(each.line() + b"\n" for each in (letter(30), letter(20))))
+    words = ("run-child", "-r", str(file), "--end", "lost", "--batch", "1", "--letters", str(rejected))
+    done = invoke(*words, "--", *REJECTING)
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "rejected 20/7: no")
+    assert done.stdout.splitlines()[1].startswith("delivered 2 of 2 records")
+    (kept,) = rejected.read_bytes().splitlines()
+    found = parse_letter(kept, "").letter
+    assert (found.record, found.error, found.cause.value) == (letter(20).record, "no", "rejected")
+    again = invoke("run-child", "-r", str(rejected), "--end", "lost", "--", *REJECTING)
+    assert "delivered 1 of 1 records" in again.stdout
+
+
+# With kcl_client: asks for everything first, then reads the answers.
+PICKY = """
+from kcl_client import Batch, Checkpointer, RecordProcessor, run
+class Picky(RecordProcessor):
+    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
+        for record in batch:
+            batch.reject(record, "picky")
+        checkpointer.checkpoint()
+run(Picky())
+"""
+
+
+def test_a_whole_batch_may_be_rejected_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "dead"
+    file.write_bytes(b"".join(letter(number).line() + b"\n" for number in range(200)))
+    program = (sys.executable, "-c", PICKY)
+    done = invoke("run-child", "-r", str(file), "--format", "jsonl", "--end", "lost", "--", *program)
+    assert (done.exit_code, done.stdout.count("rejected ")) == (0, 200)
+    again = invoke("letters", "replay", str(file), "--", *program)
+    assert again.exit_code == 1
+    assert "200 letters: 0 done, 200 rejected, 0 failed, 0 left" in again.stdout
+
+
 def test_a_line_that_is_no_record_is_a_usage_error(tmp_path: Path) -> None:
     done = invoke("run-child", "-r", "-", "--format", "jsonl", "--", *CAREFUL, given="hello\n")
     assert done.exit_code == 2
@@ -100,9 +160,9 @@ def test_a_recorded_conversation_can_be_replayed_and_differences_are_found(tmp_p
     tape = tmp_path / "tape.jsonl"
     recorded = invoke("run-child", "-r", "-", "--transcript", str(tape), "--", *CAREFUL, given="one\ntwo\n")
     assert recorded.exit_code == 0
-    again = invoke("replay", str(tape), "--", *CAREFUL)
+    again = invoke("replay-transcript", str(tape), "--", *CAREFUL)
     assert (again.exit_code, again.stdout) == (0, "as recorded: 10 messages\n")
-    other = invoke("replay", str(tape), "--", *CARELESS)
+    other = invoke("replay-transcript", str(tape), "--", *CARELESS)
     assert other.exit_code == 1
     assert (
         "line 5: it sent Status(response_for='processRecords'), recorded was CheckpointRequest"
@@ -128,7 +188,7 @@ def test_a_replay_ends_with_a_child_that_does_not_answer(
         '{"about":"x","ends":"over"}\n{"from":"daemon","line":"{}"}\n'
         '{"from":"child","line":"{\\"action\\":\\"status\\",\\"responseFor\\":\\"initialize\\"}"}\n'
     )
-    done = invoke("replay", str(tape), "--timeout", timeout, "--", *command)
+    done = invoke("replay-transcript", str(tape), "--timeout", timeout, "--", *command)
     assert done.exit_code == 1
     assert said in done.stderr
 

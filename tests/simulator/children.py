@@ -18,11 +18,12 @@ from kcl_protocol.conversation import LineFramer
 from kcl_protocol.errors import ProtocolError
 from kcl_protocol.frames import decode_frame
 from kcl_protocol.messages import DaemonMessage, ProcessRecords
+from tests.simulator.bank_program import BankProgram
 from tests.simulator.chance import Chance
 from tests.simulator.deliveries import Deliveries, Incarnation
 from tests.simulator.habits import Nursery
 from tests.simulator.life import Life
-from tests.simulator.loop import Promise, Timer, Wake, current_loop
+from tests.simulator.loop import Promise, Timer, Wake, current_loop, now
 from tests.simulator.program import CloseStdout, Exit, ExitLater, Hang, Print, Program, Read, Script, Wait
 from tests.simulator.violation import report
 
@@ -58,6 +59,7 @@ class SimChild:
         self._drained: Promise[None] = Promise()
         self._exited: Promise[int] = Promise()
         self._first_read: Promise[None] = Promise()
+        self._is_paused = self._is_due = False
 
     @property
     def pid(self) -> int:
@@ -139,6 +141,17 @@ class SimChild:
         with anyio.CancelScope(shield=True):
             await self._exited.wait()
 
+    def pause(self) -> None:
+        """SIGSTOP. What it has sent still arrives."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if not self._is_paused:
+            return
+        self._is_paused, is_due, self._is_due = False, self._is_due, False
+        current_loop().after(0.0, self._resume if is_due else self._poll)
+
     def end(self, status: int) -> None:
         """The process is gone."""
         if self.status is not None:
@@ -171,7 +184,7 @@ class SimChild:
         self._poll()
 
     def _poll(self) -> None:
-        if self._is_reading:
+        if self._is_reading and not self._is_paused:
             self._is_reading = False
             self._run(wants_message=True)
 
@@ -184,7 +197,10 @@ class SimChild:
         return message
 
     def _resume(self) -> None:
-        self._run(wants_message=False)
+        if self._is_paused:
+            self._is_due = True
+        else:
+            self._run(wants_message=False)
 
     def _run(self, *, wants_message: bool) -> None:
         """Run the script up to where it has to wait; then the worker hears what it printed."""
@@ -249,6 +265,7 @@ class SimChildren:
         self._chance = chance
         self._deliveries = deliveries
         self._running: list[SimChild] = []
+        self._began_s = now()
         self.started = 0
         life.on_death(self._orphaned)
 
@@ -257,6 +274,16 @@ class SimChildren:
         """The children that have not ended."""
         self._running = [child for child in self._running if child.is_running]
         return self._running
+
+    def pause(self) -> None:
+        """SIGSTOP for all of them."""
+        for child in self.running:
+            child.pause()
+
+    def resume(self) -> None:
+        """SIGCONT for all of them."""
+        for child in self.running:
+            child.resume()
 
     async def start(
         self, shard_id: ShardId, stream: StreamRef | None = None, lane: ChildLane | None = None
@@ -275,9 +302,11 @@ class SimChildren:
         return self._born(self._deliveries.started(key, self._life.worker_id, lane))
 
     def _born(self, identity: Incarnation) -> SimChild:
+        identity.process_s = self._began_s
         chance = self._chance.fork(f"child-{identity.number}")
         habits = self._nursery.draw(chance)
-        program = Program(
+        kind = Program if self._nursery.bank is None else BankProgram
+        program = kind(
             identity, habits=habits, nursery=self._nursery, chance=chance, deliveries=self._deliveries
         )
         child = SimChild(identity, program.run(), self._life, ignores_term=habits.ignores_term)

@@ -5,6 +5,7 @@ Owns nothing; what was stored is the checkers' business (`deliveries`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import anyio
@@ -14,6 +15,7 @@ from kcl_daemon.records.dead_letter import DeadLetter
 from tests.simulator.chance import Chance
 from tests.simulator.deliveries import Deliveries
 from tests.simulator.life import Life
+from tests.simulator.loop import now
 
 _SLOWEST_S: Final = 0.5
 _REFUSED: Final = 0.1
@@ -21,9 +23,17 @@ _UNANSWERED: Final = 0.1
 
 
 class SimDeadLetters:
-    """A place that takes most letters."""
+    """A place that takes most letters, and none from one moment to another of `away_s`."""
 
-    def __init__(self, life: Life, *, chance: Chance, deliveries: Deliveries) -> None:
+    def __init__(
+        self,
+        life: Life,
+        *,
+        chance: Chance,
+        deliveries: Deliveries,
+        away_s: Sequence[tuple[float, float]] = (),
+    ) -> None:
+        self._away_s = away_s
         self._life = life
         self._chance = chance
         self._deliveries = deliveries
@@ -33,8 +43,12 @@ class SimDeadLetters:
         self._life.ensure_alive()
         await anyio.sleep(self._chance.uniform(0.005, _SLOWEST_S))
         self._life.ensure_alive()
+        if any(begin <= now() < end for begin, end in self._away_s):
+            raise Unavailable("nobody is there", operation="SendMessage")
         if self._chance.happens(_REFUSED):
             raise Throttled("too many", operation="SendMessage")
-        self._deliveries.set_aside(dead_letter.shard_id, dead_letter.worker_id, dead_letter.record)
+        self._deliveries.set_aside(
+            dead_letter.shard_id, dead_letter.worker_id, dead_letter.record, dead_letter.cause
+        )
         if self._chance.happens(_UNANSWERED):
             raise Unavailable("no answer", operation="SendMessage")

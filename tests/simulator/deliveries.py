@@ -13,13 +13,16 @@ from typing import Protocol
 
 from kcl_daemon.config.children import ConcurrencySettings
 from kcl_daemon.ports import ChildLane
+from kcl_daemon.records.dead_letter import LetterCause
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.simulator.faults import RowWrite
 from tests.simulator.habits import is_poison
 from tests.simulator.lane_rules import LaneRules
 from tests.simulator.loop import now
+from tests.simulator.reject_rules import RejectRules
 from tests.simulator.trace import Trace
-from tests.simulator.truth import Truth
+from tests.simulator.truth import ShardTruth, Truth
 from tests.simulator.violation import report
 
 
@@ -32,6 +35,10 @@ class LeaseRows(Protocol):
 
     def checkpoint_of(self, shard_id: str) -> ExtendedSequenceNumber | None:
         """Of a shard's row; None: there is no row."""
+        ...
+
+    def claimed_with(self, shard_id: str, token: object) -> RowWrite | None:
+        """The write that made this the fencing token of a shard; None: there was none."""
         ...
 
 
@@ -51,6 +58,9 @@ class Incarnation:
         lanes: how many they are.
         places: of the records that it was given and has not checkpointed; only where there are lanes.
         is_gone: its process has ended.
+        token: the fencing token that it was given; None: none, as by Java.
+        began: it has said by itself where it is.
+        process_s: when the process of its worker began.
     """
 
     number: int
@@ -64,6 +74,9 @@ class Incarnation:
     lanes: int = 1
     places: list[int] = field(default_factory=list[int])
     is_gone: bool = False
+    token: int | None = None
+    began: bool = False
+    process_s: float = 0.0
     asked: list[ExtendedSequenceNumber] = field(default_factory=list[ExtendedSequenceNumber])
 
     def __str__(self) -> str:
@@ -85,17 +98,19 @@ class Reached:
         at_s: virtual time at which it came so far.
         done: how many records they have checkpointed; only with lanes.
         batches: how many each lane was given.
+        letters: of records that they rejected.
     """
 
     places: dict[int | None, int] = field(default_factory=dict[int | None, int])
     at_s: dict[int | None, float] = field(default_factory=dict[int | None, float])
     done: int = 0
     batches: Counter[int | None] = field(default_factory=Counter[int | None])
+    letters: int = 0
 
     @property
     def state(self) -> tuple[object, ...]:
         """Another one if it got on."""
-        return (self.done, *self.places.items())
+        return (self.done, self.letters, *self.places.items())
 
 
 class Deliveries:
@@ -110,6 +125,7 @@ class Deliveries:
         self._trace = trace
         self._children = 0
         self.poison_every = 0
+        self.rejects = RejectRules(truth)
         self._set_aside: dict[str, set[int]] = {}
         self._asked: dict[tuple[str, str], set[ExtendedSequenceNumber]] = {}
         self.last_delivery_s: dict[str, float] = {}
@@ -119,6 +135,8 @@ class Deliveries:
         self.refused: dict[str, int] = {}
         self.on_work: Callable[[Incarnation], None] = lambda _child: None
         self.on_stop: Callable[[Incarnation], None] = lambda _child: None
+        self.on_delivered: Callable[[Incarnation, int], None] = lambda _child, _records: None
+        self.on_records: Callable[[Sequence[Record]], None] = lambda _records: None
 
     def started(self, shard_id: str, worker_id: str, lane: ChildLane | None = None) -> Incarnation:
         """A child was started."""
@@ -136,6 +154,10 @@ class Deliveries:
     def initialized(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It was told where it starts: never behind a record that nobody has finished with."""
         child.reported = position
+        claim = self._rows.claimed_with(child.shard_id, child.token)
+        is_own = claim is not None and claim.worker_id == child.worker_id and claim.at_s >= child.process_s
+        if child.token is not None and not is_own:
+            report("foreign_token", f"{child} was given the token {child.token}, which is of {claim}")
         self._trace.note(child.worker_id, "child_initialized", f"{child.shard_id} at {position}")
         stored = self._rows.checkpoint_of(child.shard_id)
         shard = self._truth.shards[child.shard_id]
@@ -151,6 +173,12 @@ class Deliveries:
             child.next_place = shard.place_after(int(position.sequence_number))
         self.on_work(child)
 
+    def begins_at(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
+        """It answers that it has stored all up to there by itself: it need not be given that, and the lease may follow."""
+        child.reported, child.began = position, True
+        child.next_place = self._truth.shards[child.shard_id].place_after(int(position.sequence_number))
+        self.asked(child, position)
+
     def delivered(self, child: Incarnation, records: Sequence[Record]) -> None:
         """It was given records: the next ones of its shard, unaltered, none left out."""
         shard = self._truth.shards[child.shard_id]
@@ -164,14 +192,9 @@ class Deliveries:
             if place is None:
                 report("unknown_record", f"{child} was given {number}, which was never written")
                 return
-            if place < shard.done_before:
-                report(
-                    "checkpoint_lost", f"{child} was given {number}, which was checkpointed before the run"
-                )
+            self._check_is_for(child, shard, place)
             if child.next_place is None:
                 shard.excuse_before(place)
-            if not self._lanes.is_for(child, place):
-                report("wrong_lane", f"{child} was given {number}, whose key belongs to another")
             expected = place if child.next_place is None else self._next_of(child, child.next_place, place)
             if self._lanes.are_used:
                 child.places.append(place)
@@ -189,10 +212,21 @@ class Deliveries:
                 self.latency_most_s = max(self.latency_most_s, now_s - shard.written_at_s[place])
             shard.delivered(place)
         if records:
+            self.on_records(records)
             child.largest = _position(records[-1])
             self._reach(child)
             self.on_work(child)
+        self.on_delivered(child, len(records))
         self._trace.note(child.worker_id, "delivered", f"{child.shard_id} {len(records)} to {child.largest}")
+
+    def _check_is_for(self, child: Incarnation, shard: ShardTruth, place: int) -> None:
+        number = shard.numbers[place]
+        if place < shard.done_before:
+            report("checkpoint_lost", f"{child} was given {number}, which was checkpointed before the run")
+        if place in shard.left_out:
+            report("filtered_record", f"{child} was given {number}, which is not for it")
+        if not self._lanes.is_for(child, place):
+            report("wrong_lane", f"{child} was given {number}, whose key belongs to another")
 
     def shard_ended(self, child: Incarnation) -> None:
         """It was told that its shard has ended: everything was delivered, and to this child the last of it."""
@@ -214,13 +248,18 @@ class Deliveries:
                 "record_skipped", f"{child} was told that its shard has ended, {missing} comes next for it"
             )
 
-    def set_aside(self, shard_id: str, worker_id: str, record: Record) -> None:
-        """A worker has stored a record elsewhere: it may checkpoint it, and need not deliver it."""
+    def set_aside(self, shard_id: str, worker_id: str, record: Record, cause: LetterCause) -> None:
+        """A worker has stored a record elsewhere: if no child rejected it, it may checkpoint it, and need not deliver it."""
         shard = self._truth.shards[shard_id]
         number = int(record.sequence_number)
         place = shard.index.get(number)
         if place is None or record.data != shard.data[place]:
             report("unknown_record", f"{worker_id} set {number} aside, which was never written so")
+            return
+        is_reject = cause is LetterCause.REJECTED
+        self.rejects.letter(shard_id, worker_id, record.sequence_number, is_reject=is_reject)
+        self._trace.note(worker_id, "set_aside", f"{shard_id} {number}")
+        if is_reject:
             return
         if self.poison_every == 0 or not is_poison(record.data, self.poison_every):
             report("good_record_set_aside", f"{worker_id} set {number} of {shard_id} aside")
@@ -229,13 +268,12 @@ class Deliveries:
         self._asked.setdefault((shard_id, worker_id), set()).add(_position(record))
         self.last_delivery_s[shard_id] = now()
         shard.delivered(place)
-        self._trace.note(worker_id, "set_aside", f"{shard_id} {number}")
 
     def _next_of(self, child: Incarnation, place: int, limit: int) -> int:
         """The first place from this one on that is for this child and was not set aside, `limit` at most."""
         if not self._lanes.keeps_order(child):
             return limit
-        aside = self._set_aside.get(child.shard_id, ())
+        aside = self._set_aside.get(child.shard_id, set()) | self._truth.shards[child.shard_id].left_out
         while place < limit and (place in aside or not self._lanes.is_for(child, place)):
             place += 1
         return place
@@ -258,6 +296,8 @@ class Deliveries:
             reached = self.reached.setdefault((child.worker_id, child.shard_id), Reached())
             reached.done = self._lanes.done_of(child.shard_id)
             reached.at_s[child.lane] = now()
+        elif child.began and child.largest is None:
+            pass  # it was stopped before its position was looked at, and nothing was delivered
         elif stored is not None and stored < position and not self._rows.was_forgotten(child.shard_id):
             report(
                 "checkpoint_not_stored", f"{child} was told that {position} is stored, the row says {stored}"
@@ -267,16 +307,38 @@ class Deliveries:
                 "foreign_checkpoint_accepted", f"{child} may checkpoint {position} beyond {child.position}"
             )
 
+    def rejected(self, child: Incarnation, number: str, error: str | None) -> None:
+        """It was told what became of a record that it rejected; a letter that is stored is one step on."""
+        self.rejects.answered(child, child.shard_id, number, error)
+        reached = self.reached.setdefault((child.worker_id, child.shard_id), Reached())
+        if error is None:
+            reached.letters += 1
+            reached.at_s[child.lane] = now()
+
     def has_lanes(self, worker_id: str) -> bool:
         """Whether its children are some of several."""
         return self._lanes.has_lanes(worker_id)
 
     def was_asked(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
         """Whether a child of this worker asked for this position of this shard; with lanes, whether all is done up to there."""
+        self.rejects.checkpointed(shard_id, worker_id, position)
         if self._lanes.has_lanes(worker_id):
             return self._lanes.is_mark(shard_id, worker_id, position)
         self._lanes.stored(shard_id, position)
         return position in self._asked.get((shard_id, worker_id), ())
+
+    def was_passed(
+        self, shard_id: str, worker_id: str, before: ExtendedSequenceNumber, position: ExtendedSequenceNumber
+    ) -> bool:
+        """Whether no record is for a child between `before`, or what was asked for since, and this position, which has one."""
+        shard = self._truth.shards[shard_id]
+        place = None if position.is_sentinel else shard.index.get(int(position.sequence_number))
+        if place is None or place not in shard.left_out:
+            return False
+        asked = self._asked.get((shard_id, worker_id), ())
+        start = max([before, *(each for each in asked if each <= position)])
+        first = 0 if start.is_sentinel else shard.place_after(int(start.sequence_number))
+        return shard.left_out.issuperset(range(first, place))
 
     def _reach(self, child: Incarnation) -> None:
         reached = self.reached.setdefault((child.worker_id, child.shard_id), Reached())

@@ -18,6 +18,7 @@ from kcl_daemon.app import Adapters, build
 from kcl_daemon.cli.common import leaves
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, LaneCounts
+from kcl_daemon.config.kinds import RunUntil
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.streams import ListedStream, StreamsSettings
 from kcl_daemon.errors import Throttled, Unavailable, WorkerIdTaken
@@ -29,7 +30,7 @@ from kcl_daemon.shards.lineage import InitialPosition
 from kcl_daemon.worker import Worker
 from tests.simulator.chance import Chance
 from tests.simulator.children import SimChildren
-from tests.simulator.clock import SimClock, drawn_clock
+from tests.simulator.clock import EPOCH_S, SimClock, drawn_clock
 from tests.simulator.dead_letters import SimDeadLetters
 from tests.simulator.deliveries import Deliveries
 from tests.simulator.fan_out import FaultyFanOut
@@ -82,7 +83,9 @@ class SimWorker:
         start_again: Callable[[], object],
         machine: Machine,
         has_standby: bool,
+        ends_itself: bool = False,
     ) -> None:
+        self._ends_itself = ends_itself
         self.machine = machine
         self._may_give_up = may_give_up
         self._start_again = start_again
@@ -107,6 +110,13 @@ class SimWorker:
         """Of a worker of ours that runs; None: there is none."""
         ours = self._worker
         return ours.watchdog if isinstance(ours, Worker) and ours.started.is_set() else None
+
+    @property
+    def run_until_s(self) -> float | None:
+        """Where the run of a worker of ours ends, virtual seconds; None: nowhere, or it is not known yet."""
+        run_end = self._worker.run_end if isinstance(self._worker, Worker) else None
+        until_ms = None if run_end is None else run_end.until_ms
+        return None if until_ms is None else until_ms / 1000 - EPOCH_S
 
     @property
     def is_living(self) -> bool:
@@ -153,7 +163,7 @@ class SimWorker:
         current_loop().after(_RESTART_S, self._start_again)
 
     def _ended(self) -> None:
-        if self.stop_asked_at_s is None:
+        if self.stop_asked_at_s is None and not self._ends_itself:
             report("worker_ended", f"{self.worker_id} ended without being asked to")
         left = [str(child.identity) for child in self.children.running]
         if left:
@@ -194,6 +204,7 @@ class Fleet:
         self.cloudwatch: CloudWatch | None = None
         self.client_version_config = plan.leases.client_version_config
         self.migrate_all = plan.tables.migrate_all
+        self.run_until: RunUntil | None = None
 
     @property
     def living(self) -> list[SimWorker]:
@@ -207,6 +218,11 @@ class Fleet:
     def is_java(self, name: str) -> bool:
         """Whether Java workers have this name."""
         return any(worker.worker_id == name and worker.kind is Kind.JAVA for worker in self.workers)
+
+    def _letters(self, life: Life, chance: Chance) -> SimDeadLetters:
+        return SimDeadLetters(
+            life, chance=chance, deliveries=self._deliveries, away_s=self._plan.letters_away_s
+        )
 
     def start(
         self,
@@ -245,15 +261,12 @@ class Fleet:
             children=children,
             log=TraceLog(self._trace, life.worker_id),
             cpu=self.cpu_of(life.worker_id),
-            dead_letters=SimDeadLetters(
-                life, chance=chance.fork("dead letters"), deliveries=self._deliveries
-            ),
+            dead_letters=self._letters(life, chance.fork("dead letters")),
             cloudwatch=self.cloudwatch,
             state_folder=SimStateFolder(machine, life, chance.fork("state folder")),
         )
         leases = self._leases_of(number)
-        tables = replace(self._plan.tables, migrate_all=self.migrate_all and apart is None)
-        settings = replace(worker_settings(life.worker_id, self._plan), leases=leases, tables=tables)
+        settings = self._settings_of(life.worker_id, leases, migrate_all=self.migrate_all and apart is None)
 
         def make() -> MeteredWorker:
             if kind is Kind.OURS:
@@ -273,11 +286,17 @@ class Fleet:
             start_again=lambda: self.start(name, apart, kind=kind, machine=machine),
             machine=machine,
             has_standby=kind is Kind.OURS and leases.standby_ms > 0,
+            ends_itself=self.run_until is not None,
         )
         self.workers.append(worker)
         self._trace.note(life.worker_id, "process_started")
         current_loop().spawn(life.limiter, worker.host)
         return worker
+
+    def _settings_of(self, worker_id: str, leases: LeaseSettings, *, migrate_all: bool) -> Settings:
+        tables = replace(self._plan.tables, migrate_all=migrate_all)
+        settings = worker_settings(worker_id, self._plan)
+        return replace(settings, leases=leases, tables=tables, run_until=self.run_until)
 
     def _leases_of(self, number: int) -> LeaseSettings:
         leases = replace(self._plan.leases, client_version_config=self.client_version_config)
@@ -335,6 +354,7 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
         ),
         leases=plan.leases,
         retrieval=plan.retrieval,
+        delivery=plan.delivery,
         shards=plan.shard_settings,
         failures=plan.failures,
         concurrency=_concurrency(worker_id, plan),

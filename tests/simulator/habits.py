@@ -6,12 +6,13 @@ Owns the choice; `program` acts it out. Knows nothing of pipes or the daemon.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
 from kcl_protocol.messages import Record
+from tests.simulator.bank import Bank
 from tests.simulator.chance import Chance
 
 
@@ -77,7 +78,9 @@ class Nursery:
         stubborn: probability that a child ignores EOF, and of those that it ignores SIGTERM as well.
         start_fails: probability that a child cannot be started.
         import_s: how long a child takes before it reads its first line, from and to; None: no time.
+        reject_every: every child rejects each so-many-th record, as `poison_every`, and now and then another; 0: none.
         poison_every: every child dies at each so-many-th record that was written, whenever that is; 0: at none.
+        bank: the children carry out transfers; None: they do nothing with their records.
     """
 
     habits: Habits | None = None
@@ -85,11 +88,23 @@ class Nursery:
     stubborn: float = 0.0
     start_fails: float = 0.0
     poison_every: int = 0
+    reject_every: int = 0
     import_s: tuple[float, float] | None = None
+    bank: Bank | None = None
 
     def is_poison(self, record: Record) -> bool:
         """Whether every child dies at this record."""
         return bool(self.poison_every) and is_poison(record.data, self.poison_every)
+
+    def rejected(self, records: Sequence[Record], chance: Chance) -> list[Record]:
+        """Those that a child does not want."""
+        if not self.reject_every:
+            return []
+        return [
+            record
+            for record in records
+            if is_poison(record.data, self.reject_every) or chance.happens(_REJECTED_BY_CHANCE)
+        ]
 
     def behave(self) -> None:
         """From now on every child does what it should."""
@@ -130,5 +145,6 @@ def is_poison(data: str, every: int) -> bool:
     return int(b64decode(data).split()[-1]) % every == 0
 
 
+_REJECTED_BY_CHANCE: Final = 0.01
 _WHENS: Final = tuple(When)
 EVERY_MISCHIEF: Final = tuple(Mischief)

@@ -85,7 +85,8 @@ class LaneRules:
             self._done[shard_id],
             self._done_before[shard_id],
         )
-        while place < len(numbers) and place in done:
+        left_out = self._truth.shards[shard_id].left_out
+        while place < len(numbers) and (place in done or place in left_out):
             place += 1
         self._done_before[shard_id] = place
         if position.is_shard_end:

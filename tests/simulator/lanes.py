@@ -22,7 +22,7 @@ def lanes(draw: Draw) -> Plan:
         between_s=(10.0, 140.0),
     )
     return replace(
-        _with_lanes(draw, plan),
+        with_lanes(draw, plan),
         happenings=(*draw.arrivals(draw.workers(1, 3)), *leaving),
         dynamodb=mixed_trouble(chance, worst=0.04),
         kinesis=mixed_trouble(chance, worst=0.04),
@@ -42,7 +42,7 @@ def lanes_poison(draw: Draw) -> Plan:
     chance = draw.chance
     plan = draw.plan(faults_s=200.0, bound_s=240.0, shards=(1, 3))
     return replace(
-        _with_lanes(draw, plan),
+        with_lanes(draw, plan),
         happenings=(*draw.arrivals(draw.workers(1, 3)), *reshards(draw, (0, 2))),
         dynamodb=mixed_trouble(chance, worst=0.03),
         nursery=Nursery(poison_every=chance.pick((200, 350, 1_000))),
@@ -50,7 +50,8 @@ def lanes_poison(draw: Draw) -> Plan:
     )
 
 
-def _with_lanes(draw: Draw, plan: Plan) -> Plan:
+def with_lanes(draw: Draw, plan: Plan) -> Plan:
+    """The plan with several children for each shard."""
     chance = draw.chance
     return replace(
         plan,

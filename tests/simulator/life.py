@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
-from tests.simulator.loop import Lane
+from tests.simulator.loop import Lane, now
 
 
 class WorkerKilled(BaseException):
@@ -33,6 +33,7 @@ class Life:
         self.worker_id = worker_id
         self.limiter = Lane(worker_id)
         self.is_dead = False
+        self.died_s: float | None = None
         self._cut_off: list[Service] = []
         self._on_death: list[Callable[[], object]] = []
 
@@ -64,7 +65,7 @@ class Life:
         """SIGKILL. Requests that are on their way still arrive."""
         if self.is_dead:
             return
-        self.is_dead = True
+        self.is_dead, self.died_s = True, now()
         self.resume()
         for callback in self._on_death:
             callback()

@@ -15,6 +15,7 @@ from tests.simulator.truth import ShardTruth, Truth
 from tests.simulator.violation import report
 
 LOOK_S: Final = 2.0
+_PASSED_S: Final = 60.0
 
 
 class Liveness:
@@ -75,8 +76,23 @@ class Liveness:
                 shard.written_at_s[shard.first_missing], self._deliveries.last_delivery_s.get(name, 0.0)
             )
             self._wrong("shard_stalled", name, f"{name} does not get on, {number} comes next", waiting_since)
-        elif shard.is_closed and view is not None and not view.checkpoint.is_shard_end:
+        if view is not None and not view.checkpoint.is_shard_end and shard.left_out:
+            self._look_at_age(shard, view)
+        if shard.all_delivered and shard.is_closed and view is not None and not view.checkpoint.is_shard_end:
             self._wrong("shard_end_missing", name, f"{name} was delivered to its end but is not finished")
+
+    def _look_at_age(self, shard: ShardTruth, view: LeaseView) -> None:
+        """Where nothing is left for the children, the checkpoint goes on by itself."""
+        at = view.checkpoint
+        place = 0 if at.is_sentinel else shard.place_after(int(at.sequence_number))
+        left = range(place, len(shard.numbers))
+        if left and now() - shard.written_at_s[place] > _PASSED_S and shard.left_out.issuperset(left):
+            self._wrong(
+                "checkpoint_aged",
+                shard.shard_id,
+                f"{shard.shard_id} stays at {at}",
+                shard.written_at_s[place],
+            )
 
     def _parents_finished(self, shard: ShardTruth, views: dict[str, LeaseView]) -> bool:
         finished = (parent not in views or views[parent].checkpoint.is_shard_end for parent in shard.parents)

@@ -5,18 +5,20 @@ Owns the vocabulary of scenarios. Knows nothing of how a plan is carried out (`r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
 from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings, ShardSettings
 from kcl_daemon.config.children import ConcurrencySettings, FailureSettings
-from kcl_daemon.config.retrieval import RetrievalSettings
+from kcl_daemon.config.retrieval import DeliverySettings, RetrievalSettings
 from kcl_daemon.config.streams import StreamsSettings
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
+from tests.simulator.bank import BankPlan
 from tests.simulator.habits import Nursery
 from tests.simulator.life import Service
 from tests.simulator.network import CALM, Trouble
@@ -93,10 +95,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """SIGSTOP, and SIGCONT after that long."""
+    """SIGSTOP, and SIGCONT after that long. Its children may go on, or stop and wake with it."""
 
     target: Target
     for_s: float
+    with_children: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +247,24 @@ class AddRows:
     """A later version writes rows and attributes that nobody here knows, a second leader row among them (kcl#1736)."""
 
 
+@dataclass(frozen=True, slots=True)
+class HoldBack:
+    """An operator pauses, or limits to so many records a second: an open shard, or all (`rank` None).
+
+    Args:
+        for_s: it ends by itself; None: it does not.
+    """
+
+    rank: int | None
+    limit: float | None
+    for_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """An operator ends all pauses and limits."""
+
+
 class Steering(Enum):
     """What a person does to the client version, as `kcl-daemon migrate` does it."""
 
@@ -307,6 +328,8 @@ Happening = (
     | Configure
     | MigrateTables
     | StartApart
+    | HoldBack
+    | LetGo
 )
 
 
@@ -360,9 +383,12 @@ class Plan:
         java_epochs: a Java program has read many streams before, and stopped; of each of them, in turn, what it put into
             its lease keys.
         failures: settings of the workers.
+        letters_away_s: from when to when no letter can be stored.
         concurrency: settings of the workers.
         lane_counts: workers differ in the number of their lanes; each has one of these, 1 among them. Empty: as `concurrency` says.
         keys: how many partition keys the records have.
+        delivery: settings of the workers.
+        keeps: of a key and data in base64, whether a record is for the children; None: all are.
         java_names_entities: Java workers write what 3.5 writes into separate tables, else what 3.4 writes.
         java_reports_cpu: Java workers report CPU figures.
         child_stuck_s: how long a child may work without a new checkpoint; None: for ever.
@@ -371,6 +397,10 @@ class Plan:
         handoff_gap_most_s: how long a shard may stand still at a planned hand-over between workers that stand by; None:
             any time.
         every_third_waits: every third worker does not stand by.
+        jobs: where jobs end that follow each other, seconds after the start of each; None: at the tip. Empty: the fleet runs
+            until it is stopped.
+        job_workers: how many workers each job starts with.
+        bank: children carry out transfers; None: they do nothing with their records.
         names_stand_alone: from a while after `calm_at_s` on, of processes with the same worker id only one works.
     """
 
@@ -410,9 +440,12 @@ class Plan:
     streams_settings: StreamsSettings = field(default_factory=StreamsSettings)
     java_epochs: tuple[Epoch, ...] = ()
     failures: FailureSettings = field(default_factory=FailureSettings)
+    letters_away_s: tuple[tuple[float, float], ...] = ()
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
     lane_counts: tuple[int, ...] = ()
     keys: int = 1 << 40
+    delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    keeps: Callable[[str, str], bool] | None = None
     java_names_entities: bool = False
     java_reports_cpu: bool = False
     child_stuck_s: float | None = None
@@ -421,3 +454,6 @@ class Plan:
     handoff_gap_most_s: float | None = None
     every_third_waits: bool = False
     names_stand_alone: bool = False
+    jobs: tuple[float | None, ...] = ()
+    job_workers: int = 1
+    bank: BankPlan | None = None

@@ -23,6 +23,7 @@ from kcl_protocol.messages import (
     LeaseLost,
     ProcessRecords,
     Record,
+    Reject,
     RejectAnswer,
     ShardEnded,
     ShutdownRequested,
@@ -105,6 +106,7 @@ class Program:
         self._deliveries = deliveries
         self._conversation = Conversation(Role.CHILD)
         self._batches = 0
+        self._rejects: list[Record] = []
         self._is_out_of_step = False
 
     def run(self) -> Script:
@@ -140,13 +142,22 @@ class Program:
         """Tell the checkers."""
         child = self._identity
         match message:
-            case Initialize(shard_id, number, sub_number, stream_name):
+            case Initialize(shard_id, number, sub_number, stream_name, extra=extra):
                 if not _is_for(child.shard_id, shard_id, stream_name):
                     report("wrong_shard", f"{child} was told that it is for {shard_id} of {stream_name}")
+                token = extra.get("fencingToken")
+                if not isinstance(token, int):
+                    report("no_token", f"{child} was given the token {token!r}")
+                else:
+                    child.token = token
                 position = ExtendedSequenceNumber(number or TRIM_HORIZON.sequence_number, sub_number or 0)
                 self._deliveries.initialized(child, position)
             case ProcessRecords(records, _):
-                self._deliveries.delivered(child, self._up_to_poison(records))
+                healthy = self._up_to_poison(records)
+                self._rejects = self._nursery.rejected(healthy, self._chance)
+                self._deliveries.delivered(child, healthy)
+                if self._nursery.reject_every:
+                    self._deliveries.rejects.chose(child.shard_id, healthy, self._rejects)
             case ShardEnded():
                 self._deliveries.shard_ended(child)
             case ShutdownRequested():
@@ -169,6 +180,7 @@ class Program:
         self._batches += 1
         habits = self._habits
         yield Wait(self._chance.uniform(*habits.process_s))
+        yield from self._reject()
         healthy = self._up_to_poison(records)
         if len(healthy) < len(records):
             if healthy and habits.when is When.MIDDLE_OF_BATCH:
@@ -188,6 +200,50 @@ class Program:
                 yield from self._checkpoint(last)
             case _:
                 pass
+
+    def _reject(self) -> Script:
+        """In any order, some of them twice, and now and then one that it was not given; what follows takes no notice."""
+        chance, todo = self._chance, list(self._rejects)
+        if not todo:
+            return
+        if chance.happens(0.3):
+            todo.reverse()
+        if chance.happens(0.3):
+            todo.append(chance.pick(todo))
+        requests = [Reject(each.sequence_number, each.sub_sequence_number, "no good") for each in todo]
+        if chance.happens(0.2):
+            requests.insert(chance.between(0, len(requests)), Reject("9" * 56, 0, "not mine"))
+        at_once = chance.pick((1, 1, len(requests)))
+        while requests:
+            yield from self._ask_to_reject(requests[:at_once])
+            del requests[:at_once]
+
+    def _ask_to_reject(self, requests: Sequence[Reject]) -> Script:
+        for request in requests:
+            self._deliveries.rejects.asked(self._identity.shard_id, request.sequence_number or "")
+            self._conversation.send(request)
+        yield Print(b"".join(map(encode, requests)))
+        for request in requests:
+            answer = yield READ
+            if answer is None:
+                raise Exit(_EXIT_IN_TROUBLE)
+            self._hear(answer)
+            assert isinstance(answer, RejectAnswer), (
+                f"{self._identity} got {answer} as the answer to a reject"
+            )
+            self._check_answer(request, answer)
+
+    def _check_answer(self, request: Reject, answer: RejectAnswer) -> None:
+        number = request.sequence_number or ""
+        if (answer.sequence_number, answer.sub_sequence_number) != (number, request.sub_sequence_number):
+            report("wrong_answer", f"{self._identity} got {answer} for {request}")
+        if set(number) == {"9"}:
+            if answer.error != "IllegalArgumentException":
+                report("foreign_reject_accepted", f"{self._identity} may reject {request}: {answer}")
+            return
+        if answer.error not in {None, _LEASE_GONE}:
+            report("legal_reject_refused", f"{self._identity} may not reject {request}: {answer}")
+        self._deliveries.rejected(self._identity, number, answer.error)
 
     def _up_to_poison(self, records: Sequence[Record]) -> Sequence[Record]:
         """Those before the first one that it cannot process."""
@@ -280,9 +336,7 @@ class Program:
                 pass
 
     def _report_done(self, message: Action, mischief: Mischief | None) -> Script:
-        takes_frames = self._habits.takes_frames and isinstance(message, Initialize)
-        frames = FRAMES_VERSION if takes_frames else None
-        line = encode(Status(message.action, frames))
+        line = encode(self._status(message))
         half = len(line) // 2
         match mischief:
             case Mischief.WRONG_STATUS:
@@ -301,6 +355,10 @@ class Program:
                 if mischief is Mischief.SECOND_STATUS:
                     self._is_out_of_step = True  # the daemon may take it for the answer to its next action
                     yield Print(line)
+
+    def _status(self, message: Action) -> Status:
+        takes_frames = self._habits.takes_frames and isinstance(message, Initialize)
+        return Status(message.action, FRAMES_VERSION if takes_frames else None)
 
     def _garbage(self) -> bytes:
         junk: tuple[bytes, ...] = (

@@ -88,6 +88,7 @@ class ProgressRules:
 
     Args:
         workers: those that live.
+        may_be_held: whether a worker may hold a shard back because an operator wants it.
     """
 
     def __init__(
@@ -98,12 +99,14 @@ class ProgressRules:
         deliveries: Deliveries,
         trace: Trace,
         workers: Callable[[], Sequence[Looked]],
+        may_be_held: Callable[[str], bool],
     ) -> None:
         self._truth = truth
         self._rules = rules
         self._deliveries = deliveries
         self._trace = trace
         self._workers = workers
+        self._may_be_held = may_be_held
         self._standing: dict[tuple[str, str], _Standing] = {}
         self._excused_until_s: dict[str, float] = {}
         self._polled_s = 0.0
@@ -209,6 +212,11 @@ class ProgressRules:
     def _judge(
         self, worker: Looked, watchdog: Watchdog, shard: ShardTruth, standing: _Standing, cause: WaitReason
     ) -> None:
+        if self._may_be_held(shard.shard_id):
+            standing.since_s = standing.cause_since_s = now()  # it does not have to get on
+            return
+        if cause in {WaitReason.PAUSED, WaitReason.LIMITED}:
+            report("false_hold", f"{worker.worker_id} says that {shard.shard_id} is {cause.value}")
         for_s, says_s = now() - standing.since_s, now() - standing.cause_since_s
         what = f"{worker.worker_id} says of {shard.shard_id} that it waits for {cause.value}"
         if cause is WaitReason.NOTHING_NEW:

@@ -22,7 +22,8 @@ KNOWN_ATTRIBUTES: Final = frozenset({
     "leaseKey", "entityType", "leaseCounter", "leaseOwner", "checkpointOwner", "ownerSwitchesSinceCheckpoint",
     "checkpoint", "checkpointSubSequenceNumber", "pendingCheckpoint", "pendingCheckpointSubSequenceNumber",
     "pendingCheckpointState", "parentShardId", "childShardIds", "startingHashKey", "endingHashKey", "throughputKBps",
-    "streamName", "shardId", "daemonDegraded", "daemonStreamCreated", "daemonLanes", "daemonStandby",
+    "streamName", "shardId", "daemonDegraded", "daemonStreamCreated", "daemonLanes", "daemonStandby", "daemonFence",
+    "daemonReached",
 })  # fmt: skip
 
 # A call that found the stream may have begun just before.
@@ -36,6 +37,12 @@ class Asked(Protocol):
 
     def was_asked(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
         """Whether a child of this worker asked for this position of this shard."""
+        ...
+
+    def was_passed(
+        self, shard_id: str, worker_id: str, before: ExtendedSequenceNumber, position: ExtendedSequenceNumber
+    ) -> bool:
+        """Whether the worker itself may store this position, because what it adds is for no child."""
         ...
 
 
@@ -127,12 +134,14 @@ class LeaseTableRules:
         self.asked: Asked | None = None
         self.may_succeed: Callable[[str, str], bool] = lambda _writer, _former: False
         self.is_java: Callable[[str], bool] = lambda _writer: False
+        self.clocks_apart_s = 0.0
         self.rows: dict[str, Row] = {}
         self.views: dict[str, LeaseView] = {}
         self.deleted: set[str] = set()
         self._forgotten: set[str] = set()
         self.checkpoints = 0
         self.checkpointed_s: dict[str, float] = {}
+        self._fences: dict[str, dict[int, RowWrite]] = {}
         self._rules: tuple[Callable[[LeaseChange], str | None], ...] = (
             self._strange_attributes,
             self._checkpoint_backwards,
@@ -163,6 +172,10 @@ class LeaseTableRules:
         del self.rows[key], self.views[key]
         self._forgotten.add(key)
 
+    def claimed_with(self, shard_id: str, token: object) -> RowWrite | None:
+        """The write that made this the fencing token of a shard; None: there was none."""
+        return self._fences.get(shard_id, {}).get(token) if isinstance(token, int) else None
+
     def row_written(self, write: RowWrite) -> None:
         """Check a write and remember the row."""
         if write.table != self._table or not _is_lease(write):
@@ -182,6 +195,7 @@ class LeaseTableRules:
                 self._changed(LeaseChange(write, before, after))
             case _:
                 pass
+        self._fence(write)
         if write.after is None or after is None:
             self.rows.pop(write.key, None)
             self.views.pop(write.key, None)
@@ -194,6 +208,30 @@ class LeaseTableRules:
                 if write.at_s - self._moved_s.get(write.key, write.at_s) >= self._lease_s:
                     self._moved_again_s[write.key] = write.at_s
                 self._moved_s[write.key] = write.at_s
+
+    def _fence(self, write: RowWrite) -> None:
+        """It only grows, by a write that makes its writer the reader; each claim of ours has one of its own."""
+        if write.after is None:
+            return
+        old, new = (row.get("daemonFence") for row in (write.before or {}, write.after))
+        known, view = self._fences.setdefault(write.key, {}), LeaseView.of(write.after)
+        becomes = view.owner == write.worker_id and view.reader == write.worker_id
+        taken = becomes and (write.before is None or write.before.get("leaseOwner") != write.worker_id)
+        if old == new:
+            if taken and not self.is_java(write.worker_id):
+                report(
+                    "claimed_without_token", f"{write.worker_id} took {write.key}, its token stays {new!r}"
+                )
+            return
+        newest = max(known, default=0)
+        # The row was deleted meanwhile: then the clocks decide.
+        is_anew = bool(known) and old is None and write.at_s - known[newest].at_s <= self.clocks_apart_s
+        if not isinstance(new, int) or (new <= newest and not is_anew):
+            report("token_backwards", f"{write.worker_id} wrote {write.key}: {new!r} after {newest}")
+        elif not becomes:
+            report("token_of_stranger", f"{write.worker_id} wrote {write.key}: {new}, {view.reader} reads it")
+        else:
+            known[new] = write
 
     def _view_before(self, write: RowWrite) -> LeaseView | None:
         if write.before is None:
@@ -277,7 +315,10 @@ class LeaseTableRules:
         position = change.after.checkpoint
         if position == change.before.checkpoint or self.asked is None:
             return None
-        if self.asked.was_asked(change.write.key, change.write.worker_id, position):
+        key, worker_id = change.write.key, change.write.worker_id
+        if self.asked.was_asked(key, worker_id, position):
+            return None
+        if self.asked.was_passed(key, worker_id, change.before.checkpoint, position):
             return None
         return f"to {position}, for which no child of it asked"
 

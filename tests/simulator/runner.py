@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 import anyio
 
+from kcl_daemon.config.kinds import RunUntil
 from kcl_daemon.ports import CloudWatch
 from tests.simulator.chance import Chance
+from tests.simulator.clock import EPOCH_S
+from tests.simulator.fleet import SimWorker
 from tests.simulator.liveness import LOOK_S
 from tests.simulator.loop import current_loop, now, run_virtual
 from tests.simulator.plan import Kind, Plan
 from tests.simulator.progress import ProgressRules
 from tests.simulator.trace import Trace, Write
+from tests.simulator.until import UntilRules
 from tests.simulator.violation import Violation
 from tests.simulator.world import Sabotage, World
 
@@ -34,6 +39,10 @@ _STOP_BOUND_S: Final = 45.0
 _VERSION_BOUND_S: Final = 1200.0
 # A deploy of all workers that waited for trouble to end, a minute for what they left, and the bake time.
 _TABLES_BOUND_S: Final = 600.0
+# Until a worker that started knows Kinesis' time: its start may be retried.
+_START_MOST_S: Final = 150.0
+# The row of a killed worker counts for a minute after its last report.
+_ROW_LASTS_S: Final = 150.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +130,10 @@ def _first_violation(error: BaseException) -> Violation | None:
     return found
 
 
+def _is_paid(world: World) -> bool:
+    return world.bank is None or world.bank.applied >= world.truth.records
+
+
 class _Course:
     """One run from its first to its last moment."""
 
@@ -145,9 +158,13 @@ class _Course:
             deliveries=world.deliveries,
             trace=self._trace,
             workers=lambda: world.fleet.living,
+            may_be_held=world.holds.may_be_held,
         )
         try:
             world.begin()
+            if self._plan.jobs:
+                await self._run_jobs(world)
+                return
             reported.begin()
             await anyio.sleep(self._plan.calm_at_s)
             world.calm_down()
@@ -161,6 +178,53 @@ class _Course:
         finally:
             self.virtual_s = now()
             self.callbacks = loop.handles_run
+
+    async def _run_jobs(self, world: World) -> None:
+        """One bounded job after the other; each ends by itself."""
+        for after_s in self._plan.jobs:
+            await self._run_job(world, after_s)
+
+    async def _run_job(self, world: World, after_s: float | None) -> None:
+        fleet, first, skew_s = world.fleet, len(world.fleet.workers), self._plan.skew_s
+        at_s = now() + (after_s or 0.0)
+        fleet.run_until = RunUntil(None if after_s is None else round((EPOCH_S + at_s) * 1000))
+        # A worker may read up to its own start; dates may be wrong.
+        rules = UntilRules(at_s, at_s) if after_s is not None else UntilRules(at_s - skew_s, inf)
+        world.deliveries.on_records = rules.delivered
+        for _ in range(self._plan.job_workers):
+            fleet.start()
+        deadline_s = max(at_s, now(), self._plan.calm_at_s) + self._plan.bound_s
+        while not self._job_is_over(fleet.workers[first:]):
+            await anyio.sleep(LOOK_S / 4)
+            if after_s is None:
+                rules.upper_s = fleet.workers[-1].started_at_s + _START_MOST_S + skew_s
+            if now() >= self._plan.calm_at_s and fleet.calm_since_s is None:
+                world.calm_down()
+            if not fleet.living and not self._has_ended(fleet.workers[first:]):
+                fleet.start()
+            if now() > deadline_s:
+                raise Violation("job_does_not_end", f"the job that began with worker {first + 1} goes on")
+        if after_s is None:
+            rules.lower_s = self._agreed_s(fleet.workers, first) - skew_s
+        rules.ended(world.truth)
+
+    def _agreed_s(self, workers: list[SimWorker], first: int) -> float:
+        """Where a job to the tip ended: at its start, or at that of a worker that was killed shortly before."""
+        began_s = workers[first].started_at_s
+        bounds = [each.run_until_s for each in workers[first:] if each.ended.is_done]
+        agreed_s = min(bound for bound in bounds if bound is not None)
+        killed = (each.life.died_s for each in workers[:first])
+        if agreed_s < began_s - self._plan.skew_s and not any(
+            died_s is not None and died_s > began_s - _ROW_LASTS_S for died_s in killed
+        ):
+            raise Violation("former_bound", f"a job that began at {began_s:.0f} s ended at {agreed_s:.0f} s")
+        return agreed_s
+
+    def _has_ended(self, workers: list[SimWorker]) -> bool:
+        return any(each.ended.is_done and each.stop_asked_at_s is None for each in workers)
+
+    def _job_is_over(self, workers: list[SimWorker]) -> bool:
+        return self._has_ended(workers) and all(each.ended.is_done or each.life.is_dead for each in workers)
 
     async def _watch_calm(self, world: World) -> None:
         """To the planned end, or until all has been well for a while: most of the rest would be the same."""
@@ -197,9 +261,11 @@ class _Course:
         """The producers stop; everything must be delivered and every closed shard finished."""
         world.stream.produce(0)
         deadline = now() + self._plan.bound_s
-        while not (world.truth.all_delivered and world.all_finished):
+        while not (world.truth.all_delivered and world.all_finished and _is_paid(world)):
             if now() > deadline:
                 what = f"{world.truth.undelivered} records were never given to a child"
+                if world.bank is not None:
+                    what += f", {world.truth.records - world.bank.applied} transfers never carried out"
                 raise Violation("not_finished", f"{what}; unfinished shards: {world.unfinished}")
             await anyio.sleep(LOOK_S / 4)
             world.liveness.poll()
@@ -219,11 +285,15 @@ class _Course:
         if self._plan.skew_s <= _DATES_RIGHT_S:
             return frozenset()
         table = world.tables.worker_metrics
+        if await table.describe() is None:
+            table = world.tables.leases
         return frozenset(str(row[table.key_attribute]) for row in await table.scan())
 
     def _judge(self, world: World, believed: frozenset[str]) -> None:
         """What must be so at the very end."""
         plan = self._plan
+        if world.bank is not None:
+            world.bank.judge()
         gone = {
             worker.worker_id
             for worker in world.fleet.workers

@@ -13,6 +13,7 @@ from typing import Final
 from kcl_daemon.config.retrieval import RetrievalMode, RetrievalSettings
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import FanOutRules, KinesisOptions
+from tests.simulator.bank_scenario import bank
 from tests.simulator.chance import Chance
 from tests.simulator.coordination import (
     farewell_killed,
@@ -25,7 +26,9 @@ from tests.simulator.coordination import (
     worker_id_twice,
 )
 from tests.simulator.draws import Draw, Sizes, bad_children, cuts, mixed_trouble, reshards, short_iterators
+from tests.simulator.filtered import filtered, windows
 from tests.simulator.habits import Habits, Nursery, When
+from tests.simulator.holds import holds
 from tests.simulator.lanes import lanes, lanes_poison, lanes_reshard
 from tests.simulator.life import Service
 from tests.simulator.many import foreign_epochs, many_streams, streams_by_hundreds
@@ -44,6 +47,7 @@ from tests.simulator.plan import (
     Stop,
 )
 from tests.simulator.poison import poison_records
+from tests.simulator.rejects import rejects
 from tests.simulator.reshaping import (
     cleaned_up,
     leases_deleted,
@@ -52,6 +56,7 @@ from tests.simulator.reshaping import (
     shard_end_killed,
 )
 from tests.simulator.stalls import stalled
+from tests.simulator.until import until
 from tests.simulator.upgrades import rolled_back, upgrade_2x
 
 # A child that failed often is restarted after a minute; then it still has to do its work.
@@ -332,9 +337,14 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         children_trouble,
         from_latest,
         poison_records,
+        filtered,
+        bank,
+        windows,
         lanes,
         lanes_reshard,
         lanes_poison,
+        rejects,
+        holds,
         reshard,
         reshard_killed,
         bootstrap_killed,
@@ -362,6 +372,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         mixed_fleet_troubled,
         mixed_fleet_later,
         stalled,
+        until,
         everything,
     )
 }

@@ -71,6 +71,10 @@ class NoRows:
         """None."""
         return None
 
+    def claimed_with(self, shard_id: str, token: object) -> RowWrite | None:
+        """None."""
+        return None
+
 
 class SoakAccount(Deliveries):
     """What simulated children tell, checked and forgotten.

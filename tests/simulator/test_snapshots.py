@@ -79,7 +79,7 @@ def test_two_workers_tell_who_leads_and_what_they_read(monkeypatch: pytest.Monke
         assert len(leads.fleet) == 4
         assert {worker.worker_id for worker in leads.workers} == {leads.worker_id, follows.worker_id}
         assert sum(worker.leases for worker in leads.workers) == 4
-        shards = {*leads.shards, *follows.shards}
+        shards = [*leads.shards, *follows.shards]
         assert {shard.key for shard in shards} == {lease.key for lease in leads.fleet}
         for snapshot in (leads, follows):
             assert snapshot.renewed_s is not None

@@ -5,6 +5,7 @@ Owns the facts that the fleet's work is compared with. Knows nothing of workers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -23,6 +24,7 @@ class ShardTruth:
         is_closed: no more records come.
         deliveries: how often each record was given to a child.
         first_missing: place of the first record that was never given to a child.
+        left_out: places of records that are not for the children.
         done_before: place of the first record that a fleet of the past had not processed; those before never come again.
         gone_s: virtual time at which its stream was deleted; nothing is asked of anybody any more.
     """
@@ -37,12 +39,13 @@ class ShardTruth:
     is_closed: bool = False
     deliveries: list[int] = field(default_factory=list[int])
     first_missing: int = 0
+    left_out: set[int] = field(default_factory=set[int])
     gone_s: float | None = None
     done_before: int = 0
 
     @property
     def all_delivered(self) -> bool:
-        """Whether each of its records was given to a child."""
+        """Whether each of its records that is for the children was given to one."""
         return self.first_missing == len(self.numbers)
 
     def place_after(self, number: int) -> int:
@@ -66,14 +69,25 @@ class ShardTruth:
     def delivered(self, place: int) -> None:
         """Count one delivery."""
         self.deliveries[place] += 1
-        while self.first_missing < len(self.numbers) and self.deliveries[self.first_missing]:
+        self._go_on()
+
+    def leave_out(self, place: int) -> None:
+        """A record that was just written is not for the children."""
+        self.left_out.add(place)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self.first_missing < len(self.numbers) and (
+            self.deliveries[self.first_missing] or self.first_missing in self.left_out
+        ):
             self.first_missing += 1
 
 
 class Truth:
     """The stream, or all streams: then shards are called by their lease keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeps: Callable[[str, str], bool] | None = None) -> None:
+        self._keeps = keeps
         self.shards: dict[str, ShardTruth] = {}
         self.records = 0
 
@@ -113,13 +127,18 @@ class Truth:
         shard.data.append(data)
         shard.keys.append(key)
         shard.deliveries.append(0)
+        if self._keeps is not None and not self._keeps(key, data):
+            shard.leave_out(len(shard.numbers) - 1)
         self.records += 1
 
     @property
     def undelivered(self) -> int:
         """How many records nobody was given yet."""
         return sum(
-            sum(1 for count in shard.deliveries[shard.first_missing :] if not count) for shard in self.wanted
+            not count and place not in shard.left_out
+            for shard in self.wanted
+            for place, count in enumerate(shard.deliveries)
+            if place >= shard.first_missing
         )
 
     @property

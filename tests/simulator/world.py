@@ -9,11 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from kcl_daemon.leases.layout import UnusableState
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.leases.layout import TableLayout, UnusableState
 from kcl_daemon.leases.row import Row, RowUpdate, Value
 from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC, ClientVersion, rollback, rollforward
 from kcl_daemon.ports import Kinesis, Table, Tables
 from kcl_local.kinesis.model import KinesisModel
+from tests.simulator.bank import Bank
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.deliveries import Deliveries
@@ -21,6 +23,7 @@ from tests.simulator.faults import RowWrite
 from tests.simulator.fleet import Fleet, SimWorker, worker_settings
 from tests.simulator.handoffs import HandoffDeaths
 from tests.simulator.handovers import HandoverGaps
+from tests.simulator.holds import HOLDS_KEY, HoldRules, hold_back
 from tests.simulator.leader import LeaderRules
 from tests.simulator.life import Service
 from tests.simulator.liveness import Liveness
@@ -40,8 +43,10 @@ from tests.simulator.plan import (
     DieAtWrites,
     DieInHandoff,
     Happening,
+    HoldBack,
     Kill,
     Kind,
+    LetGo,
     Merge,
     MigrateTables,
     Pause,
@@ -70,6 +75,7 @@ from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
 
 _MIGRATE_LOOK_S: Final = 10.0
+Deploying = Steering | Configure | MigrateTables | StartApart
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,29 +101,17 @@ class World:
         self._trace = trace
         self._chance = chance.fork("happenings")
         self._deaths: list[WriteLimit] = []
-        self.truth = Truth()
+        self.truth = Truth(plan.keeps)
         model = KinesisModel(lambda: EPOCH_S + now(), plan.stream)
         producer = chance.fork("producer")
         self.stream = _stream_of(plan, model, self.truth, producer)
         settings = worker_settings("nobody", plan)
-        leases = MemoryTable(
-            settings.lease_table,
-            "leaseKey",
-            has_owner_index=True,
-            defer_index=self._index_later,
-            defer_build=self._build_later,
-        )
-        if plan.comes_from_2x:
-            leases.exist_without_index()
-        self.tables = Tables(
-            leases=sabotage.table(leases),
-            worker_metrics=sabotage.table(MemoryTable(settings.worker_metrics_table, "wid")),
-            coordinator=sabotage.table(MemoryTable(settings.coordinator_table, "key")),
-        )
+        self.tables = self._tables(settings, sabotage)
         lease_s = settings.leases.failover_time_ms / 1000 * (1 - 2 * plan.drift)
         self.rules = LeaseTableRules(
             settings.lease_table, self.truth, lease_s=lease_s, may_steal=plan.comes_from_2x
         )
+        self.rules.clocks_apart_s = 2 * (plan.skew_s + plan.drift * plan.ends_at_s) + 1.0
         self.leader = LeaderRules(settings.coordinator_table, settings.lease_table, drift=plan.drift)
         self.moves = TableMoveRules(
             self.tables, bakes_s=(plan.tables.deploy_bake_s, plan.tables.complete_bake_s)
@@ -132,6 +126,10 @@ class World:
         self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff)
         self.shard_ends = ShardEndDeaths(settings.lease_table, self._die_at_shard_end)
         self.nursery = plan.nursery
+        self.bank = None if plan.bank is None else Bank(plan.bank, self.truth)
+        self.nursery.bank = self.bank
+        if self.bank is not None:
+            self.bank.on_sleep, self.bank.on_begin = self._sleep, self._wake
         self.fleet = Fleet(
             tables=self.tables,
             kinesis=sabotage.kinesis(MemoryKinesis(model)),
@@ -147,12 +145,30 @@ class World:
         self.succession = Succession(plan, fleet=self.fleet, rules=self.rules, leader=self.leader)
         self.rules.may_succeed = self.leader.may_succeed = self.succession.may_succeed
         self.rules.is_java, self.gaps.stands_by = self.fleet.is_java, self.fleet.stands_by
+        self.holds = HoldRules(skew_s=plan.skew_s, is_java=self.fleet.is_java)
+        self.deliveries.on_delivered = self.holds.delivered
         self.liveness = Liveness(
             truth=self.truth,
             rules=self.rules,
             deliveries=self.deliveries,
             living=lambda: [worker.worker_id for worker in self.fleet.living if not worker.life.is_paused],
             bound_s=plan.bound_s,
+        )
+
+    def _tables(self, settings: Settings, sabotage: Sabotage) -> Tables:
+        leases = MemoryTable(
+            settings.lease_table,
+            "leaseKey",
+            has_owner_index=True,
+            defer_index=self._index_later,
+            defer_build=self._build_later,
+        )
+        if self._plan.comes_from_2x:
+            leases.exist_without_index()
+        return Tables(
+            leases=sabotage.table(leases),
+            worker_metrics=sabotage.table(MemoryTable(settings.worker_metrics_table, "wid")),
+            coordinator=sabotage.table(MemoryTable(settings.coordinator_table, "key")),
         )
 
     def _index_later(self, change: Callable[[], None]) -> None:
@@ -187,13 +203,17 @@ class World:
         self._trace.note("world", "calm")
         self.fleet.calm_since_s = now()
         self.network.calm()
+        self._hold_back(LetGo())
         self.nursery.behave()
         self._deaths.clear()
         self.handoffs.clear()
         self.shard_ends.clear()
+        if self.bank is not None:
+            self.bank.calm_down()
         for worker in self.fleet.workers:
             worker.life.reconnect()
             worker.life.resume()
+            worker.children.resume()
         if not self.fleet.living:
             self._start()
 
@@ -204,6 +224,7 @@ class World:
         self.leader.row_written(write)
         self.moves.row_written(write)
         self.foreign.row_written(write)
+        self.holds.row_written(write)
         self.gaps.row_written(write)
         self.handoffs.row_written(write, leader=self.leader.owner)
         self.shard_ends.row_written(write)
@@ -235,20 +256,38 @@ class World:
                 self._disturb(what)
             case DieAtWrites(at, before):
                 self._deaths = [WriteLimit(n, b) for n, b in zip(at, before, strict=True)]
-            case DieInHandoff():
-                self.handoffs.arm(what)
-            case DieAtShardEnd():
-                self.shard_ends.arm(what)
             case DeleteLease(rank):
                 self._delete_lease(rank)
             case Split() | Merge() | StreamAppears() | StreamDisappears():
                 self._reshape(what)
             case AddAttribute() | AddRows():
                 (self._add_rows if isinstance(what, AddRows) else self._add_attribute)()
+            case HoldBack() | LetGo():
+                self._hold_back(what)
+            case _:
+                self._arm_or_deploy(what)
+
+    def _arm_or_deploy(self, what: DieInHandoff | DieAtShardEnd | Deploying) -> None:
+        match what:
+            case DieInHandoff():
+                self.handoffs.arm(what)
+            case DieAtShardEnd():
+                self.shard_ends.arm(what)
             case Steering() | Configure() | MigrateTables() | StartApart():
                 self._deploy(what)
             case _:
                 assert_never(what)
+
+    def _hold_back(self, what: HoldBack | LetGo) -> None:
+        is_single = self._plan.tables.layout is TableLayout.SINGLE
+        table = self.tables.leases if is_single else self.tables.coordinator
+        if at_once(table.describe()) is None or (
+            isinstance(what, LetGo) and at_once(table.get(HOLDS_KEY)) is None
+        ):
+            return
+        self._trace.note("world", "holds_back", repr(what))
+        is_open = [key for key, shard in self.truth.shards.items() if not shard.is_closed]
+        self.holds.wrote(hold_back(table, what, self.rules.rows.values(), is_open))
 
     def _reshape(self, what: Split | Merge | StreamAppears | StreamDisappears) -> None:
         match what:
@@ -360,10 +399,15 @@ class World:
         if worker is None:
             return
         self._trace.note(worker.worker_id, "disturbed", repr(what))
+        if isinstance(what, Pause | CutOff):
+            self.holds.excuse(worker.worker_id, what.for_s)
         match what:
-            case Pause(_, for_s):
+            case Pause(_, for_s, with_children):
                 worker.life.pause()
+                if with_children:
+                    worker.children.pause()
                 current_loop().after(for_s, worker.life.resume)
+                current_loop().after(for_s, worker.children.resume)
             case CutOff(_, service, for_s):
                 worker.life.cut_off(service)
                 current_loop().after(for_s, worker.life.reconnect)
@@ -372,9 +416,27 @@ class World:
             case _:
                 assert_never(what)
 
+    def _sleep(self, worker_id: str, shard_id: str, for_s: float) -> None:
+        """A host stops while a child of it is about to write."""
+        for worker in [worker for worker in self.fleet.living if worker.worker_id == worker_id]:
+            self._trace.note(worker_id, "sleeps", f"{shard_id} {for_s}")
+            worker.life.pause()
+            worker.children.pause()
+            current_loop().after(for_s, worker.life.resume)
+            current_loop().after(for_s, worker.children.resume)
+
+    def _wake(self, shard_id: str) -> None:
+        """The former child of a shard goes on just now: the worst moment."""
+        for worker in self.fleet.workers:
+            for child in worker.children.running:
+                if child.identity.shard_id == shard_id:
+                    current_loop().after(self._chance.uniform(0.0, 1.0), child.resume)
+
     @property
     def client_version(self) -> ClientVersion | None:
-        """What the row says."""
+        """What the row says; None also where there is only the lease table."""
+        if at_once(self.tables.coordinator.describe()) is None:
+            return None
         stored = CLIENT_VERSION_CODEC.read(at_once(self.tables.coordinator.get(CLIENT_VERSION_CODEC.row_key)))
         return None if stored is None or isinstance(stored, UnusableState) else stored.state
 
@@ -390,7 +452,7 @@ class World:
         if decided.remove_index_after_s is not None:
             current_loop().after(decided.remove_index_after_s, self._remove_index)
 
-    def _deploy(self, what: Steering | Configure | MigrateTables | StartApart) -> None:
+    def _deploy(self, what: Deploying) -> None:
         match what:
             case Steering():
                 self._steer(what)

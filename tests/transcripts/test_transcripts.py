@@ -116,3 +116,11 @@ def test_the_transcripts_cover_every_message_and_every_error_name() -> None:
         "IllegalArgumentException",
     ):
         assert f'"error":"{name}"'.encode() in ours
+    for name in (
+        "NoDeadLetterDestination",
+        "DeadLetterTooLarge",
+        "IllegalArgumentException",
+        "ShutdownException",
+    ):
+        assert f'"error":"{name}","message":"'.encode() in ours
+    assert b'"pauseMillis":' in ours

@@ -19,7 +19,11 @@ from kcl_protocol import (
     CheckpointInvalidState,
     CheckpointShutdown,
     CheckpointThrottled,
+    DeadLetterTooLarge,
     Echo,
+    NoDeadLetterDestination,
+    RecordNotInBatch,
+    RejectError,
     Stray,
     decode_child_line,
     decode_daemon_line,
@@ -153,7 +157,7 @@ def test_the_example_of_a_log_message_is_one(line: bytes) -> None:
 def test_the_protocols_page_knows_every_action_and_every_error() -> None:
     headings = anchors(PROTOCOL)
     assert {"initialize", "processrecords", "shutdownrequested", "leaselost", "shardended"} <= headings
-    assert {"status", "checkpoint"} <= headings
+    assert {"status", "checkpoint", "reject"} <= headings
     reported = {cells[0].strip("`") for cells in rows(PROTOCOL, "`error`")}
     kinds = (
         CheckpointThrottled,
@@ -163,6 +167,15 @@ def test_the_protocols_page_knows_every_action_and_every_error() -> None:
         CheckpointIllegalArgument,
     )
     assert reported == {kind.wire_name for kind in kinds}
+    reported = {cells[0].strip("`") for cells in rows(PROTOCOL, "`error` of a reject")}
+    refusals = (
+        NoDeadLetterDestination,
+        DeadLetterTooLarge,
+        RecordNotInBatch,
+        RejectError,
+        CheckpointShutdown,
+    )
+    assert reported == {kind.wire_name for kind in refusals}
 
 
 def test_the_designs_times_are_those_of_the_defaults() -> None:

@@ -21,6 +21,7 @@ import pytest
 from kcl_daemon.children.pipes import LineCutter
 from kcl_daemon.config.kinds import InvalidValue
 from kcl_daemon.config.properties import expanded, is_service_link
+from kcl_daemon.records.batch_text import BatchText
 from kcl_daemon.records.kpl import _parsed_in_c
 from kcl_daemon.text import encodable, is_secret_name, masked, on_one_line, shown
 from kcl_protocol import decode_child_line, decode_log_line
@@ -39,8 +40,15 @@ USES: Final = frozenset(
 
 # How each expression is applied to a text. A new one must be named here: a test compares.
 NAMED: Final = {
-    "kcl_daemon.cli.run_child:_SEQUENCE_NUMBER": "fullmatch",
-    "kcl_daemon.cli.leases.change:_AGO": "fullmatch",
+    "kcl_daemon.records.letters:_SEQUENCE_NUMBER": "fullmatch",
+    "kcl_daemon.records.letters:_S3": "fullmatch",
+    "kcl_daemon.records.batch_text:_NUMBERS": "measured by its function",
+    "kcl_daemon.config.children:_BUCKET": "fullmatch",
+    "kcl_daemon.config.children:_TOPIC": "fullmatch",
+    "kcl_daemon.config.kinds:_AGE": "fullmatch",
+    "kcl_daemon.aws.dead_letters:_TOO_LARGE": "search",
+    "kcl_local.dynamodb:_SIGNED_FOR": "search",
+    "kcl_daemon.cli.leases.holds:_RATE": "fullmatch",
     "kcl_daemon.cli.iam_policy:_ARN": "match",
     "kcl_daemon.cli.status_view:_SHARD_PREFIX": "findall",
     "kcl_daemon.cli.status:_FIT_FOR_A_REQUEST": "fullmatch",
@@ -94,7 +102,7 @@ IN_PLACE: Final = {
     ("kcl_daemon.config.properties", r"[._-]"): "findall",
     ("kcl_daemon.config.properties", r"([a-z0-9])([A-Z])"): "findall",
     # Sees only what `_AGO` has let through, in which a unit follows each number.
-    ("kcl_daemon.cli.leases.change", r"([\d.]+)([smhd])"): "behind another",
+    ("kcl_daemon.config.kinds", r"([\d.]+)([smhd])"): "behind another",
     ("kcl_daemon.state_folder", r"[^A-Za-z0-9._-]"): "findall",
     ("kcl_local.demo.stream", r"[^ -~]"): "findall",
     ("kcl_spark.sinks", r"\W"): "findall",
@@ -126,6 +134,9 @@ def _framed(text: str) -> None:
 # Functions that see foreign text and do more with it than one expression does.
 FUNCTIONS: Final[dict[str, Callable[[str], object]]] = {
     "aggregates": lambda text: _parsed_in_c(text.encode()),
+    "BatchText": lambda text: BatchText(
+        b'"sequenceNumber":"7","approximateArrivalTimestamp":' + text.encode()
+    ).find("7", 8),
     "masked": masked,
     "shown": shown,
     "on_one_line": on_one_line,

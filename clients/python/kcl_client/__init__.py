@@ -14,6 +14,7 @@ from kcl_client._processor import (
     Position,
     Record,
     RecordProcessor,
+    RejectRecord,
     ShardStart,
 )
 from kcl_client._run import EXIT_PROTOCOL_ERROR, EXIT_USER_ERROR, run
@@ -24,6 +25,10 @@ from kcl_protocol.errors import (
     CheckpointInvalidState,
     CheckpointShutdown,
     CheckpointThrottled,
+    DeadLetterTooLarge,
+    NoDeadLetterDestination,
+    RecordNotInBatch,
+    RejectError,
     UnknownCheckpointError,
 )
 from kcl_protocol.messages import RecordSchema, Scalar
@@ -42,12 +47,17 @@ __all__ = [
     "CheckpointShutdown",
     "CheckpointThrottled",
     "Checkpointer",
+    "DeadLetterTooLarge",
     "ExtendedSequenceNumber",
     "JsonValue",
+    "NoDeadLetterDestination",
     "Position",
     "Record",
+    "RecordNotInBatch",
     "RecordProcessor",
     "RecordSchema",
+    "RejectError",
+    "RejectRecord",
     "Scalar",
     "ShardStart",
     "UnknownCheckpointError",

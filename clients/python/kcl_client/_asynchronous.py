@@ -33,13 +33,17 @@ class AsyncRuntime:
         self.sleep = sleep
         self._unfinished: set[object] = set()  # the loop holds its tasks only weakly
 
-    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> object:
         result = method(*args, **kwargs)
         if not isinstance(result, Awaitable):
             raise TypeError(
                 f"{name_of(method)} must be `async def`; for a plain method derive from RecordProcessor"
             )
-        await result
+        return await result
+
+    def at_once(self, step: Callable[[], None]) -> None:
+        if not self.turn.locked():
+            step()
 
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
         """A cancelled caller returns at once; the steps still finish."""

@@ -17,6 +17,7 @@ from kcl_client._processor import (
     AsyncRecordProcessor,
     Concurrency,
     Record,
+    RejectRecord,
     batch_of,
     handles_single_records,
     size_of,
@@ -30,6 +31,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 
 # After a failure. The Java daemon does not answer between two actions.
 _LAST_CHECKPOINT_S: Final = 5.0
+_NO_DESTINATION: Final = "the daemon has no deadLetterDestination, so it cannot store a rejected record"
 _Numbers = tuple[str, int]
 
 
@@ -40,15 +42,24 @@ def session_of(
     *,
     max_line_bytes: int,
     takes_frames: bool = False,
+    takes_rejects: bool = False,
 ) -> Session[AsyncCheckpointer]:
     if handles_single_records(processor):
-        return ConcurrentSession(processor, runtime, concurrency, max_line_bytes, takes_frames)
+        return ConcurrentSession(
+            processor,
+            runtime,
+            concurrency,
+            max_line_bytes=max_line_bytes,
+            takes_frames=takes_frames,
+            takes_rejects=takes_rejects,
+        )
     return Session(
         processor,
         AsyncCheckpointer,
         runtime,
         max_line_bytes=max_line_bytes,
         takes_frames=takes_frames,
+        takes_rejects=takes_rejects,
     )
 
 
@@ -58,8 +69,10 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
         processor: AsyncRecordProcessor,
         runtime: Runtime,
         concurrency: Concurrency,
+        *,
         max_line_bytes: int,
         takes_frames: bool,
+        takes_rejects: bool,
     ) -> None:
         super().__init__(
             processor,
@@ -67,6 +80,7 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
             runtime,
             max_line_bytes=max_line_bytes,
             takes_frames=takes_frames,
+            takes_rejects=takes_rejects,
         )
         self._process_record = processor.process_record
         self._concurrency = concurrency
@@ -90,7 +104,7 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
             either: tuple[asyncio.Future[Any], ...] = (serving, self._failure)
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if self._failure.done():
-                with suppress(errors.CheckpointError, TimeoutError):
+                with suppress(errors.CheckpointError, errors.RejectError, TimeoutError):
                     async with asyncio.timeout(_LAST_CHECKPOINT_S):
                         await self._store_mark(1)
         finally:
@@ -106,9 +120,9 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
         if (ended := await serving) is not None:
             raise ended
 
-    async def store(self, request: CheckpointRequest, attempts: int) -> None:
+    async def store(self, request: CheckpointRequest | None, attempts: int) -> None:
         """As `Session.store`, for the processor itself; never above the mark."""
-        if not self._all_done:
+        if request is not None and not self._all_done:
             if request.sequence_number is None:
                 return await self._store_mark(attempts)
             mark = self._window.mark
@@ -159,7 +173,7 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
                 if self._early_answer is not None:
                     self._early_answer.set_exception(error)
                 raise
-            assert not isinstance(message, RejectAnswer), "nothing was rejected"
+            assert not isinstance(message, RejectAnswer), "inside an action `_receive_answer` reads it"
             if not isinstance(message, CheckpointAnswer):
                 action = message
                 continue
@@ -170,17 +184,20 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
             self._early_answer = None
         return action
 
-    async def _receive_answer(self) -> CheckpointAnswer:
+    async def _receive_answer(self) -> CheckpointAnswer | RejectAnswer:
         if self._side.state is not State.IDLE_CHECKPOINT:
             return await super()._receive_answer()
         # `_next_action` is reading.
         self._early_answer = asyncio.get_running_loop().create_future()
         return await self._early_answer
 
+    def _told(self) -> None:
+        """Nothing is stored any more: what the window takes for done is not."""
+
     def _may_ask(self) -> bool:
         return super()._may_ask() or self._side.state is State.IDLE
 
-    def _steps(self, action: Action) -> Coroutine[object, object, None]:
+    def _steps(self, action: Action) -> Coroutine[object, object, object]:
         return self._take(action) if isinstance(action, messages.ProcessRecords) else self._finish(action)
 
     async def _take(self, batch: messages.ProcessRecords) -> None:
@@ -225,7 +242,7 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
     async def _process(self, entry: Entry[_Numbers, Record]) -> None:
         assert entry.item is not None, "it is not done yet"
         try:
-            await self._runtime.call(self._process_record, entry.item)
+            await self._work(entry.item)
         except asyncio.CancelledError as error:
             if not self._cancels:
                 self._fail(error)
@@ -237,6 +254,15 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
         finally:
             del self._running[entry.index]
             self._changed.set()
+
+    async def _work(self, record: Record) -> None:
+        try:
+            await self._runtime.call(self._process_record, record)
+        except RejectRecord as wish:
+            if self._takes_rejects and not self._concurrency.finish_batches:
+                # The batch may be answered already; with a destination the daemon wants batches finished.
+                raise errors.NoDeadLetterDestination(_NO_DESTINATION) from wish
+            self.reject(record, wish)
 
     def _fail(self, error: BaseException) -> None:
         self._starts_more = False

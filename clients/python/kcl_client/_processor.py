@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from binascii import a2b_base64
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, ParamSpec, Protocol, TypeVar, cast
 
 from kcl_protocol import messages
+from kcl_protocol.errors import RejectError
 from kcl_protocol.frames import Frame
-from kcl_protocol.messages import CheckpointRequest, RecordSchema, Scalar
+from kcl_protocol.messages import CheckpointRequest, RecordSchema, Reject, Scalar
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ JsonValue = dict[str, "JsonValue"] | list["JsonValue"] | Scalar
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: Final[Mapping[str, Scalar]] = MappingProxyType({})
+_REASON_CHARACTERS: Final = 4_000
+_PAUSE_MOST_S: Final = 900  # the daemon cuts longer ones
+_FAILURES: Final = "batchItemFailures"  # AWS Lambda's name
 
 
 def complete(steps: Coroutine[object, object, T]) -> T:
@@ -46,13 +50,13 @@ def complete(steps: Coroutine[object, object, T]) -> T:
 
 class PlainTurn:
     def __init__(self) -> None:
-        self._lock = Lock()
+        self.lock = Lock()
 
     async def __aenter__(self) -> None:
-        self._lock.acquire()
+        self.lock.acquire()
 
     async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
+        self.lock.release()
 
 
 class PlainRuntime:
@@ -66,7 +70,7 @@ class PlainRuntime:
         self._read = read
         self._sleep = sleep
 
-    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> object:
         result = method(*args, **kwargs)
         if isinstance(result, Awaitable):
             close = getattr(result, "close", None)
@@ -75,12 +79,20 @@ class PlainRuntime:
             raise TypeError(
                 f"{name_of(method)} must not be `async def`; for that derive from AsyncRecordProcessor"
             )
+        return result
 
     async def read(self) -> bytes:
         return self._read()
 
     async def sleep(self, seconds: float) -> None:
         self._sleep(seconds)
+
+    def at_once(self, step: Callable[[], None]) -> None:
+        if self.turn.lock.acquire(blocking=False):
+            try:
+                step()
+            finally:
+                self.turn.lock.release()
 
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
         return await steps
@@ -183,6 +195,22 @@ class _FrameRecord(Record):
         self.schema = schema  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
+class RejectRecord(Exception):
+    """Raise it in `process_record` to reject the record; its text is the reason, as in `Batch.reject`.
+
+    In `process_records` call `Batch.reject`, which goes on with the batch. `concurrency` with rejects needs a daemon
+    with a `deadLetterDestination`: it tells the client to finish each batch before it is answered.
+    """
+
+
+class Host(Protocol):
+    """What a batch asks of its session."""
+
+    def reject(self, record: Record, reason: object, /) -> None: ...
+
+    def pause(self, seconds: float, /) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Records in shard order; iterate over the batch to get them.
@@ -193,6 +221,7 @@ class Batch:
     records: tuple[Record, ...]
     millis_behind_latest: int | None = None
     _frame: Frame | None = field(default=None, init=False, repr=False, compare=False)
+    _host: Host | None = field(default=None, init=False, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
@@ -228,6 +257,52 @@ class Batch:
         )
         return arrow.batch_of(arrow.arrays_of_rows(rows))
 
+    def reject(self, record: Record, reason: object) -> None:
+        """Give a record of this batch up: the daemon stores it as a dead letter, and it counts as done.
+
+        Usable while `process_records` runs with this batch; from any thread, in an AsyncRecordProcessor from that of
+        the event loop. It does not wait. The answer is read before the next checkpoint, or when `process_records`
+        returns. That checkpoint raises what the daemon refuses: NoDeadLetterDestination, DeadLetterTooLarge, RecordNotInBatch or another RejectError. If uncaught,
+        it ends the process, and the records come again.
+
+        Args:
+            record: one of this batch.
+            reason: its text is in the letter, up to 4,000 characters of it.
+
+        Raises:
+            RejectError: the daemon takes no rejects (the Java daemon), or `process_records` does not run.
+        """
+        self._open_host().reject(record, reason)
+
+    def pause(self, seconds: float) -> None:
+        """Ask for no records for some seconds once this batch is answered; the last call counts.
+
+        Under a daemon that takes no pauses (the Java daemon) the client waits as long before it answers.
+
+        Raises:
+            ValueError: not a number of seconds from 0 to 900.
+        """
+        if not 0 <= seconds <= _PAUSE_MOST_S:
+            raise ValueError(f"seconds must be from 0 to {_PAUSE_MOST_S}: {seconds}")
+        self._open_host().pause(seconds)
+
+    def only(self, records: Sequence[Record]) -> Batch:
+        """A batch of some of these records, which can be rejected as those of this one."""
+        part = Batch(tuple(records), self.millis_behind_latest)
+        object.__setattr__(part, "_host", self._host)
+        return part
+
+    def _open_host(self) -> Host:
+        if self._host is None:
+            raise RejectError(
+                "this batch did not come from a daemon; kcl_client.testing.drive gives such ones"
+            )
+        return self._host
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy in another process has no daemon."""
+        return type(self), (self.records, self.millis_behind_latest)
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
@@ -239,17 +314,48 @@ class Batch:
             return records
 
 
+def rejection_of(record: Record, reason: object) -> Reject:
+    """A daemon drops lines of above 1 MiB; a letter must fit into a queue."""
+    text = str(reason)
+    short = text if len(text) <= _REASON_CHARACTERS else text[:_REASON_CHARACTERS] + "…"
+    return Reject(record.sequence_number, record.sub_sequence_number, short)
+
+
+def failed_records(result: object, batch: Batch) -> list[Record] | None:
+    """The records that AWS Lambda's answer names; None for another result, ValueError if one is not in the batch."""
+    if not isinstance(result, Mapping) or _FAILURES not in result:
+        return None
+    items = result[_FAILURES]
+    if not items:
+        return []
+    try:
+        named = {item["itemIdentifier"] for item in items}
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f'{_FAILURES} must be a list of {{"itemIdentifier": "..."}}: {items!r:.200}'
+        ) from error
+    numbers = [
+        (record, {record.sequence_number, f"{record.sequence_number}:{record.sub_sequence_number}"})
+        for record in batch
+    ]
+    if unknown := named.difference(*(names for _, names in numbers)):
+        raise ValueError(f"{_FAILURES} names what is not in the batch: {sorted(map(repr, unknown))!s:.200}")
+    return [record for record, names in numbers if not names.isdisjoint(named)]
+
+
 def size_of(record: Record) -> int:
     """Of the data as it is held."""
     return len(record.data if isinstance(record, _FrameRecord) else record._wire.data)  # noqa: SLF001 - ours
 
 
-def batch_of(action: messages.ProcessRecords) -> Batch:
-    if not isinstance(action.records, Frame):
-        return Batch(tuple(map(Record, action.records)), action.millis_behind_latest)
-    batch = object.__new__(Batch)
-    object.__setattr__(batch, "millis_behind_latest", action.millis_behind_latest)
-    object.__setattr__(batch, "_frame", action.records)
+def batch_of(action: messages.ProcessRecords, host: Host | None = None) -> Batch:
+    if isinstance(action.records, Frame):
+        batch = object.__new__(Batch)
+        object.__setattr__(batch, "millis_behind_latest", action.millis_behind_latest)
+        object.__setattr__(batch, "_frame", action.records)
+    else:
+        batch = Batch(tuple(map(Record, action.records)), action.millis_behind_latest)
+    object.__setattr__(batch, "_host", host)
     return batch
 
 
@@ -270,7 +376,7 @@ class ShardStart:
 
 
 Position = Record | ExtendedSequenceNumber
-Store = Callable[[CheckpointRequest, int], Coroutine[object, object, None]]
+Store = Callable[[CheckpointRequest | None, int], Coroutine[object, object, None]]
 
 CHECKPOINT_ATTEMPTS: Final = 5
 FIRST_BACKOFF_S: Final = 0.5
@@ -301,10 +407,22 @@ class Checkpointer:
             CheckpointInvalidState: not possible now: outside an action, in `initialize` or in `lease_lost`.
             CheckpointIllegalArgument: the position is before the last checkpoint or beyond the last delivered
                 record.
+            RejectError: nothing was asked for, as the daemon refuses a rejected record, see `Batch.reject`.
             CheckpointError: any other refusal; CheckpointThrottled and CheckpointDependencyFailed after the
                 last try.
         """
         complete(self._store(request_for(position), attempts))
+
+    def wait_for_letters(self) -> None:
+        """Return once all rejected records are dead letters, as `checkpoint` does before it asks.
+
+        For programs that store their position themselves.
+
+        Raises:
+            CheckpointShutdown, CheckpointInvalidState: as `checkpoint`.
+            RejectError: the daemon refuses one of them, see `Batch.reject`.
+        """
+        complete(self._store(None, 1))
 
 
 class AsyncCheckpointer:
@@ -324,6 +442,10 @@ class AsyncCheckpointer:
         Cancelling stops further attempts; a request already sent may still be stored.
         """
         await self._store(request_for(position), attempts)
+
+    async def wait_for_letters(self) -> None:
+        """As `Checkpointer.wait_for_letters`."""
+        await self._store(None, 1)
 
 
 def request_for(position: Position | None) -> CheckpointRequest:
@@ -348,12 +470,22 @@ class RecordProcessor(ABC):
 
     checkpoint_at_shard_end: ClassVar[bool] = True
 
-    def initialize(self, start: ShardStart) -> None:  # noqa: B027 - optional to override
-        """Called once, before anything else. No checkpoint is possible here."""
+    def initialize(self, start: ShardStart) -> Position | None:  # noqa: ARG002 - optional to override
+        """Called once, before anything else. No checkpoint is possible here.
+
+        A program that stores its position with its output returns it: all up to there is done, reading begins after it, and
+        the checkpoint follows. None: the lease's checkpoint holds. Only kcl-daemon understands a position.
+        """
+        return None
 
     @abstractmethod
-    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
-        """Called with each batch; the next one comes only after this returns."""
+    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> Mapping[str, object] | None:
+        """Called with each batch; the next one comes only after this returns.
+
+        Returning AWS Lambda's `{"batchItemFailures": [{"itemIdentifier": sequence_number}]}` rejects the records
+        named in it, then checkpoints the batch. A number names all user records of an aggregate; one of them is
+        `"number:sub_sequence_number"`. Any other result has no effect.
+        """
 
     def lease_lost(self) -> None:  # noqa: B027 - optional to override
         """Called last when another worker has the lease. No checkpoint is possible."""
@@ -382,18 +514,21 @@ class AsyncRecordProcessor:
 
     checkpoint_at_shard_end: ClassVar[bool] = True
 
-    async def initialize(self, start: ShardStart) -> None:
+    async def initialize(self, start: ShardStart) -> Position | None:  # noqa: ARG002 - optional to override
         """As `RecordProcessor.initialize`."""
+        return None
 
-    async def process_records(self, batch: Batch, checkpointer: AsyncCheckpointer) -> None:
+    async def process_records(
+        self, batch: Batch, checkpointer: AsyncCheckpointer
+    ) -> Mapping[str, object] | None:
         """As `RecordProcessor.process_records`."""
         raise NotImplementedError
 
     async def process_record(self, record: Record) -> None:
         """Called with each record, with up to `concurrency` of them at once. Once it returns, the record is done.
 
-        The client checkpoints by itself, never above a record that is not done. The checkpointer of
-        `shutdown_requested` follows that rule, too. When the lease is lost, running calls are cancelled.
+        RejectRecord gives the record up. The client checkpoints by itself, never above a record that is not done.
+        The checkpointer of `shutdown_requested` follows that rule, too. When the lease is lost, running calls are cancelled.
         """
         raise NotImplementedError
 

@@ -35,6 +35,7 @@ _CLOSED: Final = -1
 _FINISH_BATCHES: Final = "KCL_FINISH_BATCHES"
 _PRELOAD_FD: Final = "KCL_PRELOAD_FD"
 _FRAMES: Final = "KCL_FRAMES"
+_REJECTS: Final = "KCL_REJECTS"
 
 
 class Pipes:
@@ -183,8 +184,9 @@ def _preload(processor: RecordProcessor | AsyncRecordProcessor) -> None:
     serve(int(connection))
 
 
-def _are_frames_offered() -> bool:
-    return os.environ.get(_FRAMES, "").isdecimal()
+def _is_offered(name: str) -> bool:
+    """By our daemon, which says its version of it."""
+    return os.environ.get(name, "").isdecimal()
 
 
 def _run_plain(processor: RecordProcessor, pipes: Pipes, max_line_bytes: int) -> int:
@@ -194,7 +196,8 @@ def _run_plain(processor: RecordProcessor, pipes: Pipes, max_line_bytes: int) ->
         Checkpointer,
         runtime,
         max_line_bytes=max_line_bytes,
-        takes_frames=_are_frames_offered(),
+        takes_frames=_is_offered(_FRAMES),
+        takes_rejects=_is_offered(_REJECTS),
     )
     return complete(_exit_code(session.serve(), pipes))
 
@@ -212,7 +215,8 @@ def _run_async(
             runtime,
             options,
             max_line_bytes=max_line_bytes,
-            takes_frames=_are_frames_offered(),
+            takes_frames=_is_offered(_FRAMES),
+            takes_rejects=_is_offered(_REJECTS),
         )
         return await _exit_code(session.serve(), pipes)
 

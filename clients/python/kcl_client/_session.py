@@ -6,17 +6,23 @@ refused: in a plain processor an `async def` would never run.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import ClassVar, Final, Generic, ParamSpec, Protocol, TypeVar, assert_never
 
 from kcl_client._processor import (
     CHECKPOINT_ATTEMPTS,
     FIRST_BACKOFF_S,
     Batch,
+    Record,
+    RejectRecord,
     ShardStart,
     Store,
     batch_of,
+    failed_records,
+    rejection_of,
+    request_for,
 )
 from kcl_protocol.codec import decode_daemon_line
 from kcl_protocol.conversation import ChildSide
@@ -24,8 +30,10 @@ from kcl_protocol.errors import (
     CheckpointError,
     CheckpointInvalidState,
     CheckpointShutdown,
+    RejectError,
     RemoteProtocolError,
     checkpoint_error,
+    reject_error,
 )
 from kcl_protocol.frames import FRAMES_VERSION, framed_records
 from kcl_protocol.messages import (
@@ -37,6 +45,7 @@ from kcl_protocol.messages import (
     Initialize,
     LeaseLost,
     ProcessRecords,
+    Reject,
     RejectAnswer,
     ShardEnded,
     Shutdown,
@@ -84,8 +93,8 @@ class Runtime(Protocol):
         """Allows one checkpoint at a time, and no status while one is pending."""
         ...
 
-    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """TypeError if the method is of the wrong kind."""
+    async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> object:
+        """Its result; TypeError if the method is of the wrong kind."""
         ...
 
     def read(self) -> Awaitable[bytes]:
@@ -97,6 +106,10 @@ class Runtime(Protocol):
         ...
 
     def sleep(self, seconds: float, /) -> Awaitable[object]: ...
+
+    def at_once(self, step: Callable[[], None], /) -> None:
+        """Take the step if nobody has the turn."""
+        ...
 
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
         """Run the steps to their end even if the caller is cancelled, or the protocol would break."""
@@ -123,10 +136,17 @@ class Session(Generic[C]):
         *,
         max_line_bytes: int,
         takes_frames: bool = False,
+        takes_rejects: bool = False,
     ) -> None:
+        """With `takes_rejects` the daemon takes rejects and pauses."""
         self._processor = processor
         self._checkpointer = checkpointer(self.store)
         self._runtime = runtime
+        self._takes_rejects = takes_rejects
+        self._rejected: deque[Reject] = deque()
+        self._unanswered = 0
+        self._refused: RejectError | None = None
+        self._pause_s = 0.0
         self._frames = FRAMES_VERSION if takes_frames else None
         self._side = ChildSide(
             decode_daemon_line,
@@ -137,6 +157,7 @@ class Session(Generic[C]):
         self._daemon_gone = False
         self._lease_gone = False
         self._broken: RemoteProtocolError | None = None
+        self._begins_at: CheckpointRequest | None = None
 
     async def serve(self) -> None:
         """Perform the daemon's actions until it closes the connection; returns then, even during an action.
@@ -153,24 +174,48 @@ class Session(Generic[C]):
         except DaemonGone:
             return
 
-    async def store(self, request: CheckpointRequest, attempts: int) -> None:
+    async def store(self, request: CheckpointRequest | None, attempts: int) -> None:
         """Ask for a checkpoint until it is stored, refused for good, or the attempts are used up.
+
+        Before that, and without a request only that, wait until all rejected records are dead letters.
 
         Raises:
             CheckpointError: the last refusal.
+            RejectError: the first refusal of a rejected record.
         """
         if attempts < 1:
             raise ValueError(f"attempts must be at least 1: {attempts}")
         backoff_s = FIRST_BACKOFF_S
-        for _ in range(attempts - 1):
-            try:
-                return await self._runtime.finish(self._ask(request))
-            except CheckpointError as error:
-                if not error.retryable:
-                    raise
-            await self._runtime.sleep(backoff_s)
-            backoff_s *= 2
-        return await self._runtime.finish(self._ask(request))
+        try:
+            for _ in range(attempts - 1):
+                try:
+                    return await self._runtime.finish(self._ask(request))
+                except CheckpointError as error:
+                    if not error.retryable:
+                        raise
+                await self._runtime.sleep(backoff_s)
+                backoff_s *= 2
+            return await self._runtime.finish(self._ask(request))
+        except RejectError:
+            self._told()
+            raise
+
+    def _told(self) -> None:
+        """The processor knows of the refusal: the record is its own again."""
+        self._refused = None
+
+    def reject(self, record: Record, reason: object) -> None:
+        """The answer is read before the next checkpoint, or when the batch is done."""
+        if not self._takes_rejects:
+            raise RejectError("this daemon takes no rejects: KCL_REJECTS is not in the environment")
+        if self._side.awaiting != ProcessRecords.action:
+            raise RejectError("a record can be rejected only while process_records runs with its batch")
+        self._rejected.append(rejection_of(record, reason))
+        self._runtime.at_once(self._send_rejects)
+
+    def pause(self, seconds: float) -> None:
+        """Once the batch is answered."""
+        self._pause_s = seconds
 
     async def _next_action(self) -> Action:
         message = await self._receive()
@@ -197,7 +242,7 @@ class Session(Generic[C]):
             raise DaemonGone from error
 
     async def _perform(self, action: Action) -> None:
-        self._whole_shard_stored = False
+        self._whole_shard_stored, self._pause_s = False, 0.0
         steps = self._steps(action)
         try:
             await steps
@@ -207,19 +252,38 @@ class Session(Generic[C]):
             if self._broken is None and not self._is_lost_lease(error):
                 raise ProcessorFailed(action.action) from error
         async with self._runtime.turn:
+            try:
+                with suppress(CheckpointError):  # the lease is lost, or `_broken` says more
+                    await self._settle()
+            except RejectError as error:
+                raise ProcessorFailed(action.action) from error
             if self._broken is not None:
                 raise self._broken
             if not self._daemon_gone:
-                is_start = isinstance(action, Initialize)
-                self._send(Status(action.action, self._frames if is_start else None))
+                self._send(self._status(action))
 
-    def _steps(self, action: Action) -> Coroutine[object, object, None]:
+    def _status(self, action: Action) -> Status:
+        pause_ms, at = round(self._pause_s * 1000) or None, self._begins_at
+        if not isinstance(action, Initialize):
+            return Status(action.action, pause_ms=pause_ms)
+        number, sub_number = (None, None) if at is None else (at.sequence_number, at.sub_sequence_number)
+        return Status(action.action, self._frames, pause_ms, number, sub_number)
+
+    async def _initialize(self, start: ShardStart) -> None:
+        position = await self._runtime.call(self._processor.initialize, start)
+        if position is None:
+            return
+        if not isinstance(position, Record | ExtendedSequenceNumber):
+            raise TypeError(f"initialize returns the position that is done, or None, not {position!r:.80}")
+        self._begins_at = request_for(position)
+
+    def _steps(self, action: Action) -> Coroutine[object, object, object]:
         call, processor = self._runtime.call, self._processor
         match action:
             case Initialize():
-                return call(processor.initialize, _start(action))
+                return self._initialize(_start(action))
             case ProcessRecords():
-                return call(processor.process_records, batch_of(action), self._checkpointer)
+                return self._deliver(action)
             case ShutdownRequested():
                 return call(processor.shutdown_requested, self._checkpointer)
             case ShardEnded() | Shutdown() if is_end_of_shard(action):
@@ -229,6 +293,22 @@ class Session(Generic[C]):
             case _:
                 assert_never(action)
 
+    async def _deliver(self, action: ProcessRecords) -> None:
+        batch = batch_of(action, self)
+        try:
+            result = await self._runtime.call(self._processor.process_records, batch, self._checkpointer)
+        except RejectRecord as error:
+            error.add_note("kcl_client: in process_records call batch.reject(record, reason) instead")
+            raise
+        failed = failed_records(result, batch)
+        for record in failed or ():
+            batch.reject(record, "named in batchItemFailures")
+        if failed is not None and batch:
+            await self.store(CheckpointRequest(), CHECKPOINT_ATTEMPTS)
+        if self._pause_s and not self._takes_rejects:
+            await self._runtime.sleep(self._pause_s)
+            self._pause_s = 0.0
+
     async def _end_shard(self) -> None:
         processor = self._processor
         await self._runtime.call(processor.shard_ended, self._checkpointer)
@@ -236,8 +316,12 @@ class Session(Generic[C]):
         if processor.checkpoint_at_shard_end and not self._whole_shard_stored and not self._daemon_gone:
             await self.store(CheckpointRequest(), CHECKPOINT_ATTEMPTS)
 
-    async def _ask(self, request: CheckpointRequest) -> None:
+    async def _ask(self, request: CheckpointRequest | None) -> None:
         async with self._runtime.turn:
+            await self._settle()
+            self._refuse_where_impossible()
+            if request is None:
+                return
             answer = await self._exchange(request)
             if answer.error is None:
                 self._whole_shard_stored = request.sequence_number in _WHOLE_SHARD
@@ -246,21 +330,60 @@ class Session(Generic[C]):
             self._lease_gone = isinstance(error, CheckpointShutdown)
             raise error
 
-    async def _exchange(self, request: CheckpointRequest) -> CheckpointAnswer:
-        self._refuse_where_impossible()
+    def _send_rejects(self) -> None:
+        """In a turn. A lost lease needs none: the records come again."""
+        while self._rejected:
+            request = self._rejected.popleft()
+            if self._lease_gone or self._daemon_gone or self._broken is not None:
+                continue
+            try:
+                self._send(request)
+                self._unanswered += 1
+            except DaemonGone:
+                self._daemon_gone = True
+
+    async def _settle(self) -> None:
+        """In a turn: have all rejected records stored.
+
+        Raises:
+            RejectError: the first refusal that the processor does not know of: who asked before may have been cancelled.
+            CheckpointShutdown: some could not be stored.
+        """
+        lost: CheckpointShutdown | None = None
+        self._send_rejects()
+        while self._unanswered:
+            answer = await self._exchange(None)
+            self._unanswered -= 1
+            if isinstance(answer, RejectAnswer) and answer.error is not None:
+                said = f"record {answer.sequence_number}: {answer.message or answer.error}"
+                match reject_error(answer.error, said):
+                    case CheckpointShutdown() as lost:
+                        self._lease_gone = True
+                    case RejectError() as error:
+                        self._refused = self._refused or error
+            self._send_rejects()
+        if (refusal := self._refused or lost) is not None:
+            raise refusal
+
+    async def _exchange(self, request: CheckpointRequest | None) -> CheckpointAnswer | RejectAnswer:
+        """Without a request, the answer to an earlier one."""
         try:
-            self._send(request)
+            if request is not None:
+                self._send(request)
             return await self._receive_answer()
         except DaemonGone as error:
-            self._daemon_gone = True
+            self._daemon_gone, self._unanswered = True, 0
             raise CheckpointShutdown("the daemon has gone; whether this was stored is not known") from error
         except RemoteProtocolError as error:
-            self._broken = error  # ends the session even if the processor swallows the error below
+            # ends the session even if the processor swallows the error below
+            self._broken, self._unanswered = error, 0
             raise CheckpointInvalidState(f"the daemon's answer is not understood: {error}") from error
 
-    async def _receive_answer(self) -> CheckpointAnswer:
+    async def _receive_answer(self) -> CheckpointAnswer | RejectAnswer:
         answer = await self._receive()
-        assert isinstance(answer, CheckpointAnswer), "the conversation lets nothing else pass here"
+        assert isinstance(answer, CheckpointAnswer | RejectAnswer), (
+            "the conversation lets nothing else pass here"
+        )
         return answer
 
     def _may_ask(self) -> bool:

@@ -9,7 +9,7 @@ import sys
 from binascii import b2a_base64
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -27,11 +27,18 @@ from kcl_client._run import EXIT_USER_ERROR
 from kcl_client._session import ProcessorFailed, Session
 from kcl_protocol.codec import Stray
 from kcl_protocol.conversation import DaemonSide
-from kcl_protocol.errors import CheckpointError, CheckpointIllegalArgument
+from kcl_protocol.errors import (
+    CheckpointError,
+    CheckpointIllegalArgument,
+    NoDeadLetterDestination,
+    RecordNotInBatch,
+    RejectError,
+)
 from kcl_protocol.messages import (
     Action,
     CheckpointAnswer,
     CheckpointRequest,
+    ChildMessage,
     DaemonMessage,
     Initialize,
     LeaseLost,
@@ -39,6 +46,9 @@ from kcl_protocol.messages import (
     ProcessRecords,
     Record,
     RecordSchema,
+    Reject,
+    RejectAnswer,
+    Scalar,
     ShardEnded,
     ShutdownRequested,
     Status,
@@ -47,30 +57,38 @@ from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumbe
 
 
 class MemoryDaemon:
-    """A daemon in memory. `errors` are wire names for the first checkpoints; None stores."""
+    """A daemon in memory. `errors` are wire names for the first checkpoints; None stores. So are `rejects`."""
 
     def __init__(
-        self, actions: Iterable[Action], errors: Iterable[str | None], start: ExtendedSequenceNumber
+        self,
+        actions: Iterable[Action],
+        errors: Iterable[str | None],
+        rejects: Iterable[str | None],
+        start: ExtendedSequenceNumber,
+        *,
+        dead_letters: bool,
     ) -> None:
         self.messages: list[Message] = []
         self.checkpoints: list[ExtendedSequenceNumber] = []
         self.refusals: list[str] = []
         self._actions = deque(actions)
         self._errors = deque(errors)
+        self._reject_errors = deque(rejects)
+        self._dead_letters = dead_letters
+        self._batch: set[ExtendedSequenceNumber] = set()
         self._stored = self._delivered = start
-        self._answer: CheckpointAnswer | None = None
+        self._answers: deque[CheckpointAnswer | RejectAnswer] = deque()
         self._side = DaemonSide(max_line_bytes=sys.maxsize)
 
     def read(self) -> bytes:
-        if self._answer is not None:
-            answer, self._answer = self._answer, None
-            return self._say(answer)
+        if self._answers:
+            return self._say(self._answers.popleft())
         if not self._actions:
             return b""
         action = self._actions.popleft()
         if isinstance(action, ProcessRecords) and action.records:
-            last = action.records[-1]
-            self._delivered = ExtendedSequenceNumber(last.sequence_number, last.sub_sequence_number)
+            positions = [_position(each) for each in action.records]
+            self._batch, self._delivered = set(positions), positions[-1]
         elif isinstance(action, ShardEnded):
             self._delivered = SHARD_END
         return self._say(action)
@@ -80,11 +98,24 @@ class MemoryDaemon:
         for message in self._side.receive_data(data):
             if isinstance(message, Stray) and message.blank:
                 continue
-            assert isinstance(message, Status | CheckpointRequest), f"not a child's message: {message}"
+            assert isinstance(message, ChildMessage), f"not a child's message: {message}"
             self._side.receive(message)
             self.messages.append(message)
+            if isinstance(message, Status) and message.sequence_number is not None:
+                self._begin_after(
+                    ExtendedSequenceNumber(message.sequence_number, message.sub_sequence_number or 0)
+                )
             if isinstance(message, CheckpointRequest):
-                self._answer = self._judge(message)
+                self._answers.append(self._judge(message))
+            elif isinstance(message, Reject):
+                self._answers.append(self._judge_reject(message))
+
+    def _begin_after(self, position: ExtendedSequenceNumber) -> None:
+        self._stored = self._delivered = position
+        for index, action in enumerate(self._actions):
+            if isinstance(action, ProcessRecords):
+                left = [each for each in action.records if _position(each) > position]
+                self._actions[index] = replace(action, records=left)
 
     def _say(self, message: DaemonMessage) -> bytes:
         self.messages.append(message)
@@ -97,6 +128,14 @@ class MemoryDaemon:
         if error is not None:
             self.refusals.append(error)
         return CheckpointAnswer(request.sequence_number, request.sub_sequence_number, error)
+
+    def _judge_reject(self, request: Reject) -> RejectAnswer:
+        error = self._reject_errors.popleft() if self._reject_errors else None
+        if error is None and not self._dead_letters:
+            error = NoDeadLetterDestination.wire_name
+        if error is None and _position(request) not in self._batch:
+            error = RecordNotInBatch.wire_name
+        return RejectAnswer(request.sequence_number, request.sub_sequence_number, error)
 
     def _store(self, request: CheckpointRequest) -> str | None:
         number = request.sequence_number
@@ -112,10 +151,15 @@ class MemoryDaemon:
         return None
 
 
-__all__ = ["CheckpointOutcome", "Ending", "Payload", "Report", "drive", "make_record"]
+def _position(message: Record | Reject) -> ExtendedSequenceNumber:
+    return ExtendedSequenceNumber(str(message.sequence_number), message.sub_sequence_number or 0)
+
+
+__all__ = ["CheckpointOutcome", "Ending", "Payload", "RejectOutcome", "Report", "drive", "make_record"]
 
 Payload = bytes | str | Record
 CheckpointOutcome = type[CheckpointError] | str | None
+RejectOutcome = type[RejectError] | str | None
 
 _FIRST_SEQUENCE_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_001
 
@@ -166,6 +210,23 @@ class Report:
         """Where the next process of this shard would start; None if nothing was stored."""
         return self.checkpoints[-1] if self.checkpoints else None
 
+    @property
+    def rejected(self) -> tuple[tuple[ExtendedSequenceNumber, str], ...]:
+        """Position and reason of each record that became a dead letter, in order."""
+        asked = [message for message in self.messages if isinstance(message, Reject)]
+        answers = [message for message in self.messages if isinstance(message, RejectAnswer)]
+        return tuple(
+            (_position(each), each.reason)
+            for each, answer in zip(asked, answers, strict=False)
+            if answer.error is None
+        )
+
+    @property
+    def pauses_s(self) -> tuple[float, ...]:
+        """What `Batch.pause` asked for; not actually waited."""
+        pauses_ms = (message.pause_ms for message in self.messages if isinstance(message, Status))
+        return tuple(pause_ms / 1000 for pause_ms in pauses_ms if pause_ms is not None)
+
 
 def make_record(
     data: bytes | str,
@@ -197,8 +258,11 @@ def drive(
     batch_size: int = 100,
     ending: Ending = Ending.SHARD_ENDED,
     checkpoint_errors: Sequence[CheckpointOutcome] = (),
+    reject_errors: Sequence[RejectOutcome] = (),
+    dead_letters: bool = False,
     concurrency: int | None = None,
     order: Order = "key",
+    fencing_token: int | None = None,
 ) -> Report:
     """Run a processor over records, from `initialize` to the end of the connection.
 
@@ -211,22 +275,33 @@ def drive(
         ending: what happens after the last batch.
         checkpoint_errors: answers to the first checkpoints: an error or its wire name; None stores, as for
             later ones.
+        reject_errors: the same for rejects.
+        dead_letters: the daemon has a `deadLetterDestination`, or refuses all rejects. With it and `concurrency` each
+            batch is finished before the next one comes.
         concurrency: as for `run`.
         order: as for `run`.
+        fencing_token: passed to `initialize`, as kcl-daemon does. A position in its answer leaves out the records up to it.
 
     Raises:
         TypeError, ValueError: as `run`; `batch_size` is not positive.
     """
     check_processor(processor, concurrency)
-    options = Concurrency(1 if concurrency is None else concurrency, order)
-    actions = _actions(shard_id, start, list(records), batch_size, ending)
-    daemon = MemoryDaemon(actions, [_wire_name(outcome) for outcome in checkpoint_errors], start)
+    options = Concurrency(1 if concurrency is None else concurrency, order, finish_batches=dead_letters)
+    extra: dict[str, Scalar] = {} if fencing_token is None else {"fencingToken": fencing_token}
+    begin = Initialize(shard_id, str(start.sequence_number), start.sub_sequence_number, extra=extra)
+    daemon = MemoryDaemon(
+        _actions(begin, list(records), batch_size, ending),
+        map(_wire_name, checkpoint_errors),
+        map(_wire_name, reject_errors),
+        start,
+        dead_letters=dead_letters,
+    )
     backoffs_s: list[float] = []
     if isinstance(processor, AsyncRecordProcessor):
         exit_code, exception = _run_async(processor, daemon, options, backoffs_s)
     else:
         runtime = PlainRuntime(daemon.read, daemon.write, backoffs_s.append)
-        session = Session(processor, Checkpointer, runtime, max_line_bytes=sys.maxsize)
+        session = Session(processor, Checkpointer, runtime, max_line_bytes=sys.maxsize, takes_rejects=True)
         exit_code, exception = complete(_outcome(session.serve()))
     return Report(
         messages=tuple(daemon.messages),
@@ -253,7 +328,9 @@ def _run_async(
 
     async def main() -> tuple[int, BaseException | None]:
         runtime = _asynchronous.AsyncRuntime(read, daemon.write, note)
-        session = _concurrent.session_of(processor, runtime, options, max_line_bytes=sys.maxsize)
+        session = _concurrent.session_of(
+            processor, runtime, options, max_line_bytes=sys.maxsize, takes_rejects=True
+        )
         return await _outcome(session.serve())
 
     return _asynchronous.run_until_complete(main())
@@ -270,9 +347,7 @@ async def _outcome(session: Coroutine[object, object, None]) -> tuple[int, BaseE
     return 0, None
 
 
-def _actions(
-    shard_id: str, start: ExtendedSequenceNumber, records: Sequence[Payload], batch_size: int, ending: Ending
-) -> list[Action]:
+def _actions(begin: Initialize, records: Sequence[Payload], batch_size: int, ending: Ending) -> list[Action]:
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1: {batch_size}")
     wire = [
@@ -282,11 +357,11 @@ def _actions(
         for index, record in enumerate(records)
     ]
     return [
-        Initialize(shard_id, str(start.sequence_number), start.sub_sequence_number),
+        begin,
         *(ProcessRecords(wire[first : first + batch_size], 0) for first in range(0, len(wire), batch_size)),
         *ending.messages,
     ]
 
 
-def _wire_name(outcome: CheckpointOutcome) -> str | None:
+def _wire_name(outcome: CheckpointOutcome | RejectOutcome) -> str | None:
     return outcome if outcome is None or isinstance(outcome, str) else outcome.wire_name

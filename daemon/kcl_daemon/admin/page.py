@@ -37,6 +37,7 @@ from kcl_daemon.admin.view import (
     moves_table,
     not_ready,
     query_table,
+    set_aside_table,
     shard_cells,
     shards_with_children,
     spark_shard_table,
@@ -108,6 +109,8 @@ def _facts(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[tuple[
     yield "Finished", str(states[DisplayState.FINISHED])
     if snapshot.renewed_s is not None:
         yield "Renewed", f"{about(snapshot.renewed_s)} ago"
+    for hold in snapshot.holds:
+        yield ("Paused" if hold.is_pause else "Limited"), hold.text
     if snapshot.fleet_age_s is not None:
         yield "Fleet as of", f"{about(snapshot.fleet_age_s)} ago"
 
@@ -241,6 +244,11 @@ def _lanes(shown: StatusTable) -> Iterator[str]:
     yield from _table("lanes", caption, replace(shown, rows=shown.rows[:MAX_SHARDS]))
 
 
+def _set_aside(shown: StatusTable) -> Iterator[str]:
+    caption = "Records that were not processed: stored as dead letters, or skipped"
+    yield from _table("set-aside", caption, replace(shown, rows=shown.rows[:MAX_SHARDS]))
+
+
 def _spark(view: SparkView) -> Iterator[str]:
     if view.ui is not None:
         yield f"<p>Spark's own page: {text(view.ui)}</p>"
@@ -345,6 +353,8 @@ def live_part(
     yield from _section("shards", "Shards", _shards(known, history, now_s))
     if (lanes := lane_table(snapshot)) is not None:
         yield from _section("lanes", "Lanes", _lanes(lanes))
+    if (aside := set_aside_table(snapshot)) is not None:
+        yield from _section("aside", "Records set aside", _set_aside(aside))
     yield from _section("children", "Children", _children(snapshot))
     if snapshot.spark is not None:
         yield from _section("spark", "Spark", _spark(snapshot.spark))

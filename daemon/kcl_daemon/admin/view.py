@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
+from kcl_daemon.progress.progress import HELD
 from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, state_of
 from kcl_daemon.telemetry.snapshot import (
     LanesView,
@@ -41,6 +42,7 @@ class DisplayState(Enum):
     READING = "reading"
     WAITING = "waiting"
     STARTING = "starting"
+    PAUSED = "paused"
     AT_TIP = "caught up"
     ELSEWHERE = "elsewhere"
     HANDING_OFF = "in handoff"
@@ -57,6 +59,7 @@ TONES: Final[Mapping[DisplayState, str]] = {
     DisplayState.UNSETTLED: "busy",
     DisplayState.STARTING: "busy",
     DisplayState.WAITING: "busy",
+    DisplayState.PAUSED: "busy",
     DisplayState.READING: "good",
     DisplayState.AT_TIP: "good",
     DisplayState.ELSEWHERE: "calm",
@@ -269,7 +272,7 @@ def failure_of(shard: ShardView) -> str:
 def waits_for(shard: ShardView) -> str:
     """Such as `kinesis for 12 s (throttled)`; empty for a short wait."""
     what = shard.cause.value
-    if shard.waits_s < WAIT_SHOWN_S and not (shard.stalled or is_failing(shard)):
+    if shard.waits_s < WAIT_SHOWN_S and not (shard.stalled or is_failing(shard) or shard.cause in HELD):
         return ""
     if shard.waits_s >= 1:
         what = f"{what} for {about(shard.waits_s)}"
@@ -373,6 +376,9 @@ LANES: Final = StatusTable(
         "Restarts",
     ),
     frozenset({1, *range(4, 9)}),
+)
+SET_ASIDE: Final = StatusTable(
+    "Records set aside", ("Shard", "Cause", "Records", "Last reason"), frozenset({2})
 )
 MOVES: Final = StatusTable("Last moves", ("When", "Lease", "Reason"), frozenset({0}), "none by this worker")
 QUERIES: Final = StatusTable(
@@ -483,6 +489,14 @@ def _lane_cells(shard: ShardView, lanes: LanesView) -> tuple[str, ...]:
         holds = (f"lane {slowest.number}", lanes.key_hash or NONE, held, *not_done)
     started = f"{len(lanes.lanes)} of {lanes.count}"
     return (shard.key, started, *holds, size(lanes.window_bytes), str(shard.restarts))
+
+
+def set_aside_table(snapshot: Snapshot) -> StatusTable | None:
+    """The most first; None: all records were processed."""
+    found = [(shard, *each) for shard in snapshot.shards for each in shard.set_aside.items()]
+    found.sort(key=lambda each: (-each[2], each[0].key, each[1]))
+    rows = ((shard.key, cause, str(count), shard.last_set_aside) for shard, cause, count in found)
+    return replace(SET_ASIDE, rows=tuple(rows)) if found else None
 
 
 def moves_table(snapshot: Snapshot) -> StatusTable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 from kcl_daemon.aws.access import AwsAccess, open_client
@@ -14,7 +15,7 @@ from kcl_daemon.aws.dynamodb import (
     condition_failed,
     http_update_item,
 )
-from kcl_daemon.aws.other_services import GlueSchemas
+from kcl_daemon.aws.schemas import GlueSchemas
 from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.tables import TableSpec
 from kcl_daemon.config.settings import Settings
@@ -46,6 +47,12 @@ def build_tables(
         worker_metrics=DynamoTable(workers, client, limiters.others, clock=clock),
         coordinator=DynamoTable(coordinator, client, limiters.others, clock=clock),
     )
+
+
+async def delete_lease_table(settings: Settings, clients: Clients) -> None:
+    """With all that is in it. Raises AwsError."""
+    call = partial(clients.dynamodb.delete_table, TableName=settings.lease_table)
+    await clients.limiters.others.writes.run("DeleteTable", call)
 
 
 def build_transactions(clients: Clients) -> Transactions:

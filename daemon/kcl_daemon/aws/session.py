@@ -283,13 +283,15 @@ class Services:
         client = cast("BaseClient", self.client(service, connections))
         return ServiceClient(service, client, self.credentials(service), _ca_bundle(self.session(service)))
 
-    def client_for(self, name: str, *, region_name: str | None, address: str | None) -> object:
+    def client_for(
+        self, name: str, *, region_name: str | None, address: str | None, config: Config | None = None
+    ) -> object:
         """For a service without settings, with the credentials of Kinesis."""
         return self.session("kinesis").create_client(
             name,
             region_name=region_name or self.region_name("kinesis"),
             endpoint_url=address,
-            config=_config(1),
+            config=_config(_NO_CALLS).merge(config or Config()),
         )
 
 

@@ -28,6 +28,7 @@ from kcl_daemon.children.start import (
     LANE,
     LOG_MESSAGES,
     PRELOAD_FD,
+    REJECTS,
     SAME_AS_DAEMON,
     SHARD_ID,
     STREAM_ARN,
@@ -248,7 +249,7 @@ class ProcessChildren:
         self._command = command
         self._options = options
         said = {LOG_MESSAGES: options.log_messages, FINISH_BATCHES: options.finish_batches}
-        self._variables = {name: "true" for name, holds in said.items() if holds}
+        self._variables = {REJECTS: "1"} | {name: "true" for name, holds in said.items() if holds}
         if options.frames:
             self._variables[FRAMES] = str(FRAMES_VERSION)
         self._guard = Guard(log, kept_open_by_guard)

@@ -179,6 +179,8 @@ LOG_MESSAGES: Final = "KCL_LOG_MESSAGES"
 FINISH_BATCHES: Final = "KCL_FINISH_BATCHES"
 PRELOAD_FD: Final = "KCL_PRELOAD_FD"
 FRAMES: Final = "KCL_FRAMES"
+REJECTS: Final = "KCL_REJECTS"
+_OFFERS: Final = frozenset({LOG_MESSAGES, FINISH_BATCHES, PRELOAD_FD, FRAMES, REJECTS, LANE})
 # Without credentials, SDKs ask the instance metadata for those of its role.
 _NO_METADATA: Final = {"AWS_EC2_METADATA_DISABLED": "true"}
 
@@ -199,7 +201,7 @@ def environment_of(
 
 
 def _is_private(name: str) -> bool:
-    return name in {LOG_MESSAGES, FINISH_BATCHES, PRELOAD_FD, FRAMES, LANE} or normal(name) == _ADMIN_TOKEN
+    return name in _OFFERS or normal(name) == _ADMIN_TOKEN
 
 
 def _gives_access(name: str) -> bool:

@@ -18,6 +18,7 @@ from anyio import to_thread
 
 from kcl_daemon.app import streams_of
 from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_client
+from kcl_daemon.aws.dead_letters import largest_letter
 from kcl_daemon.aws.session import Clients, caller_identity, open_clients, unknown_regions
 from kcl_daemon.cli.common import (
     EXIT_CONFIGURATION,
@@ -32,13 +33,13 @@ from kcl_daemon.cli.common import (
     with_file,
 )
 from kcl_daemon.cli.run import check_program
-from kcl_daemon.config.children import DeadLetterStore
+from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore
 from kcl_daemon.config.load import EffectiveProperty, Loaded, as_properties, effective, value_text
 from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.properties import Notice
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import AwsError, ConfigurationError, InvalidRequest, SchemaNotFound
+from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError, InvalidRequest, SchemaNotFound
 from kcl_daemon.fleet.streams import leases_of, require_same_stream_mode
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Equals, RowUpdate
@@ -232,7 +233,7 @@ async def check_services(settings: Settings) -> list[Finding]:
         schemas = build_schemas(clients)
         if schemas is not None:
             findings += await _registry(schemas)
-        return [*findings, *_figures(settings), *_dead_letters(settings)]
+        return [*findings, *_figures(settings), *(await _dead_letters(settings))]
 
 
 async def _identity(settings: Settings, clients: Clients) -> list[Finding]:
@@ -289,13 +290,32 @@ async def _registry(schemas: Schemas) -> list[Finding]:
     return findings or [(True, "schema registry: GetSchemaVersion is allowed")]
 
 
-def _dead_letters(settings: Settings) -> list[Finding]:
+async def _dead_letters(settings: Settings) -> list[Finding]:
     """A trial would store a dead letter. The daemon itself tries a file when it starts."""
-    destination = settings.failures.dead_letters
-    if destination is None or destination.box is DeadLetterStore.FILE:
-        return []
-    place = f"{destination.box.value} {destination.address}"
-    return [not_tried(f"dead letters: {place}", "it would store a letter")]
+    findings: list[Finding] = []
+    failures = settings.failures
+    for place in (failures.dead_letters, failures.dead_letter_overflow):
+        if place is not None and place.box is not DeadLetterStore.FILE:
+            findings += await _place_of_letters(settings, place)
+    return findings
+
+
+async def _place_of_letters(settings: Settings, place: DeadLetterDestination) -> list[Finding]:
+    what, why = f"dead letters: {place}", "it would store a letter"
+    ask = partial(largest_letter, place, settings.endpoints)
+    findings: list[Finding] = []
+    try:
+        most = await to_thread.run_sync(ask, abandon_on_cancel=True)
+    except AccessDenied as error:
+        why = f"{why}, and we may not ask for it: {describe(error)}"
+    except (AwsError, ConfigurationError) as error:
+        absent = isinstance(error, InvalidRequest)
+        advice = "create it, or correct the property" if absent else advice_for(error)
+        return [(False, masked(on_one_line(f"{what}: {describe(error)}; {advice}")))]
+    else:
+        limit = "letters of any size" if most is None else f"letters of up to {most} bytes"
+        findings.append((True, f"{what}: is there; takes {limit}"))
+    return [*findings, not_tried(f"{what}: storing a letter", why)]
 
 
 def _figures(settings: Settings) -> list[Finding]:
@@ -316,6 +336,7 @@ _SENTENCES: Final = {
     "property_contradicts_stream_arn": "= {given} is not the name in streamArn, {arn}; {used} is used",
     "stream_arn_counts_by_name": "= {arn}: {why}",
     "property_honoured_unlike_java": "= {value} is honoured; the Java daemon uses {java_uses}",
+    "dead_letters_may_not_fit": "takes letters of up to {limit}, records of {largest_record}; {advice}",
     "credentials_provider_doubtful": "{provider}: {advice}",
     "lanes_limited": "= {lanes} leaves room for the children of {shards} of the shards in {limit}; {advice}",
     "credentials_from_sdk_chain": "credentials come from the default chain of the AWS SDK ({chain})",

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from kcl_daemon.cli.common import json_text, with_settings
+from kcl_daemon.cli.replay_settings import ReplayRange, replay_settings
 from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore
 from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.retrieval import RetrievalMode
@@ -28,6 +29,7 @@ _PARTITIONS: Final = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
 _STREAM: Final = ("DescribeStreamSummary", "ListShards")
 _POLLING: Final = ("GetShardIterator", "GetRecords")
 _ROWS: Final = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Scan")
+_READING_QUEUE: Final = ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage")
 _MAKING: Final = ("CreateTable", "DescribeTable")
 
 
@@ -46,6 +48,35 @@ def build_policy(
         statements.append(_statement("ReadSchemas", "glue", ("GetSchemaVersion",), ["*"]))
     if "cloudwatch" in services:
         statements += _cloudwatch(settings)
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def replay_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
+    """For a person or job that runs `kcl-daemon replay`, whatever its name: its own tables, which it also deletes."""
+    span = ReplayRange(("", ""), 0.0, 0.0)
+    mine = replay_settings(settings, "*", span, (), None)
+    document = build_policy(mine, ("kinesis", "dynamodb", "glue"), account=account)
+    region = mine.endpoints.of_dynamodb.region_name
+    table = _arn(mine, "dynamodb", f"table/{mine.lease_table}", region=region, account=account)
+    document["Statement"].append(_statement("RemoveTable", "dynamodb", ("DeleteTable",), [table]))
+    return document
+
+
+def letters_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
+    """For a person or job that runs `kcl-daemon letters` with these properties."""
+    failures, statements = settings.failures, list[dict[str, Any]]()
+    for name, place in (("Letters", failures.dead_letters), ("LetterData", failures.dead_letter_overflow)):
+        if place is None or place.box in {DeadLetterStore.FILE, DeadLetterStore.SNS}:
+            continue  # a topic keeps nothing
+        service, _, arn = _letters_right(settings, account, place)
+        actions = {
+            DeadLetterStore.S3: ("GetObject", "DeleteObject"),
+            DeadLetterStore.SQS: _READING_QUEUE,
+            DeadLetterStore.KINESIS: ("ListShards", *_POLLING),
+        }[place.box]
+        statements.append(_statement(name, service, actions, [arn]))
+        if place.box is DeadLetterStore.S3:
+            statements.append(_statement(f"{name}List", service, ("ListBucket",), [arn.split("/", 1)[0]]))
     return {"Version": "2012-10-17", "Statement": statements}
 
 
@@ -89,17 +120,33 @@ def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
 
 
 def _dead_letters(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
-    match settings.failures.dead_letters:
-        case DeadLetterDestination(box=DeadLetterStore.SQS, address=address, region_name=there):
-            region = there or settings.endpoints.of_kinesis.region_name
-            owner, name = urlsplit(address).path.strip("/").split("/")
-            queue = _arn(settings, "sqs", name, region=region, account=owner)
-            yield _statement("DeadLetters", "sqs", ("SendMessage",), [queue])
-        case DeadLetterDestination(box=DeadLetterStore.KINESIS, address=address, region_name=there):
-            stream = address if there else _stream_arn(settings, account, address)
-            yield _statement("DeadLetters", "kinesis", ("PutRecord",), [stream])
+    failures = settings.failures
+    for sid, place in (
+        ("DeadLetters", failures.dead_letters),
+        ("DeadLetterOverflow", failures.dead_letter_overflow),
+    ):
+        if place is not None and place.box is not DeadLetterStore.FILE:
+            service, action, arn = _letters_right(settings, account, place)
+            yield _statement(sid, service, (action,), [arn])
+
+
+def _letters_right(
+    settings: Settings, account: str | None, place: DeadLetterDestination
+) -> tuple[str, str, str]:
+    region = place.region_name or settings.endpoints.of_kinesis.region_name
+    match place.box:
+        case DeadLetterStore.SQS:
+            owner, name = urlsplit(place.address).path.strip("/").split("/")
+            return "sqs", "SendMessage", _arn(settings, "sqs", name, region=region, account=owner)
+        case DeadLetterStore.SNS:
+            return "sns", "Publish", place.address
+        case DeadLetterStore.KINESIS:
+            stream = place.address if place.region_name else _stream_arn(settings, account, place.address)
+            return "kinesis", "PutRecord", stream
         case _:
-            pass
+            partition = _arn(settings, "s3", "", region=region, account=None).split(":")[1]
+            folder = place.folder
+            return "s3", "PutObject", f"arn:{partition}:s3:::{folder.bucket}/{folder.prefix}*"
 
 
 def _stream_arn(settings: Settings, account: str | None, name: str) -> str:
@@ -159,7 +206,11 @@ def _statement(sid: str, service: str, actions: tuple[str, ...], resources: list
     help="Account of the daemon's credentials, and so of its tables and of streams given by name. Default: "
     "any account.",
 )
-def iam_policy(settings: Settings, *, service: Service | None, account: str | None) -> None:
+@click.option("--replay", "whose", flag_value="replay", help="For `kcl-daemon replay` instead of the daemon.")
+@click.option("--letters", "whose", flag_value="letters", help="For `kcl-daemon letters` instead.")
+def iam_policy(
+    settings: Settings, *, service: Service | None, account: str | None, whose: str | None = None
+) -> None:
     """Print the minimal IAM policy for a daemon with this properties file, as JSON.
 
     It allows the daemon to create its tables. If they exist and have their index, you can remove `CreateTable` and
@@ -167,7 +218,12 @@ def iam_policy(settings: Settings, *, service: Service | None, account: str | No
     """
     if account is not None and (len(account) != 12 or not account.isdecimal()):
         raise click.UsageError("an account has 12 digits")
-    document = build_policy(settings, _SERVICES if service is None else (service,), account=account)
+    if whose is not None and service is not None:
+        raise click.UsageError(f"--{whose} is for all services; leave --service out")
+    if whose is not None:
+        document = {"replay": replay_policy, "letters": letters_policy}[whose](settings, account=account)
+    else:
+        document = build_policy(settings, _SERVICES if service is None else (service,), account=account)
     click.echo(json_text(document))
     for note in notes(settings, document):
         click.echo(note, err=True)
@@ -182,6 +238,12 @@ def notes(settings: Settings, document: Mapping[str, Any]) -> list[str]:
         if provider.source is CredentialsSource.ROLE
     ]
     reported = [f"the host needs sts:AssumeRole for {role}" for role in dict.fromkeys(roles)]
+    letters = (settings.failures.dead_letters, settings.failures.dead_letter_overflow)
+    if any(place is not None and place.box is not DeadLetterStore.FILE for place in letters):
+        reported.append(
+            "if a place of dead letters is encrypted with a KMS key of your own, also allow "
+            "kms:GenerateDataKey and kms:Decrypt on that key"
+        )
     if settings.endpoints.region_name is None:
         reported.append(
             "the file sets no region, so the policy allows all regions; set regionName to narrow it"

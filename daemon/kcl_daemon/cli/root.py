@@ -60,7 +60,7 @@ class NoSuchCommand(click.UsageError):
     @classmethod
     def of(cls, word: str, program: str, commands: Sequence[str], context: click.Context) -> NoSuchCommand:
         options = {"help": "--help", "version": "--version"}
-        near = [options[word]] if word in options else get_close_matches(word, commands, n=3)
+        near = [options[word]] if word in options else get_close_matches(word, commands, n=3, cutoff=0.7)
         meant = " or ".join(f"`{program} {each}`" for each in near)
         hint = f"did you mean {meant}?" if meant else f"`{program} --help` lists the commands"
         return cls(f"no such command, and no such file: {word}; {hint}", context)
@@ -334,13 +334,32 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "leases release": (f"kcl-daemon leases release {_FILE} --worker w-3 --dry-run",),
     "leases delete": (f"kcl-daemon leases delete {_FILE} --shard shardId-000000000003 --dry-run",),
     "leases skip": (f"kcl-daemon leases skip {_FILE} --shard shardId-000000000003 --dry-run",),
+    "limit": (f"kcl-daemon limit {_FILE} 500/s --reason 'the sink is slow'", f"kcl-daemon limit {_FILE} off"),
+    "letters": (f"kcl-daemon letters list --properties {_FILE}",),
+    "letters list": ("kcl-daemon letters list dead.jsonl --cause rejected --since 2d",),
+    "letters show": (f"kcl-daemon letters show --properties {_FILE} 000000000003-49590338271490256608-0",),
+    "letters replay": (
+        f"kcl-daemon letters replay --properties {_FILE}",
+        f"kcl-daemon letters replay s3://bucket/dead --receipts receipts.jsonl {_CHILD}",
+    ),
+    "letters delete": ("kcl-daemon letters delete dead.jsonl --done dead.jsonl.receipts",),
     "local": ("kcl-daemon local --stream orders:4 --write local.env",),
     "migrate": (f"kcl-daemon migrate status {_FILE}",),
     "migrate status": (f"kcl-daemon migrate status {_FILE} --json",),
     "migrate rollback": (f"kcl-daemon migrate rollback {_FILE}",),
     "migrate rollforward": (f"kcl-daemon migrate rollforward {_FILE}",),
     "packaging": ("kcl-daemon packaging systemd", "kcl-daemon packaging kubernetes --write deploy"),
-    "replay": (f"kcl-daemon replay session.jsonl {_CHILD}",),
+    "pause": (
+        f"kcl-daemon pause {_FILE} --for 30m --reason 'the sink is down'",
+        f"kcl-daemon pause {_FILE} --shard shardId-000000000003 --reason 'bad records'",
+        f"kcl-daemon pause {_FILE} --list",
+    ),
+    "replay": (
+        f"kcl-daemon replay {_FILE} --from 2026-11-20T12:00:00Z --to 2026-11-20T13:00:00Z {_CHILD}",
+        f"kcl-daemon replay {_FILE} --from -2h --to -1h --limit 500/s",
+    ),
+    "replay-transcript": (f"kcl-daemon replay-transcript session.jsonl {_CHILD}",),
+    "resume": (f"kcl-daemon resume {_FILE}",),
     "run-child": (
         f"kcl-daemon run-child --records records.jsonl {_CHILD}",
         f"kcl-daemon run-child --records lines.txt --transcript session.jsonl {_CHILD}",
@@ -479,6 +498,13 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
         "kcl_daemon.cli.leases.command:leases",
         "Show which worker reads which shard and why; move, reset and delete leases.",
     ),
+    "limit": LaterCommand(
+        "kcl_daemon.cli.leases.holds:limit", "Limit the records or bytes a second that children get."
+    ),
+    "letters": LaterCommand(
+        "kcl_daemon.cli.letters.command:letters",
+        "Show dead letters, give them to a program again, delete them.",
+    ),
     "local": LaterCommand(
         "kcl_local.server:local",
         "Run local Kinesis, DynamoDB, STS and CloudWatch endpoints.",
@@ -490,7 +516,16 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
         "kcl_daemon.cli.packaging:packaging",
         "Print or write files for systemd, Kubernetes and others, and the documentation.",
     ),
-    "replay": LaterCommand("kcl_daemon.cli.run_child:replay", "Replay a recorded session with a processor."),
+    "pause": LaterCommand(
+        "kcl_daemon.cli.leases.holds:pause", "Give no records to children, for a shard, a stream or all."
+    ),
+    "replay": LaterCommand(
+        "kcl_daemon.cli.replay:replay", "Read a time range once more, beside the live application."
+    ),
+    "replay-transcript": LaterCommand(
+        "kcl_daemon.cli.run_child:replay_transcript", "Replay a recorded session with a processor."
+    ),
+    "resume": LaterCommand("kcl_daemon.cli.leases.holds:resume", "End a pause."),
     "run-child": LaterCommand(
         "kcl_daemon.cli.run_child:run_child", "Test a processor with a file of records, without a stream."
     ),

@@ -6,13 +6,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from base64 import b64decode, b64encode
-from binascii import Error as NotBase64
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
@@ -22,19 +20,33 @@ import click
 import orjson
 
 from kcl_daemon.children.process import ProcessChildren
-from kcl_daemon.cli.common import EXIT_FAILURE
+from kcl_daemon.children.start import ChildOptions
+from kcl_daemon.cli.common import EXIT_FAILURE, run
 from kcl_daemon.config.children import ChildProtocol, ChildSettings
 from kcl_daemon.consumer.child_session import end_child
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics, lease_lost, shard_ended
+from kcl_daemon.consumer.dead_letter_file import DeadLetterFile
+from kcl_daemon.consumer.rejects import RejectsByHand
 from kcl_daemon.errors import ChildError, ChildExited, ChildStartFailed
 from kcl_daemon.leases.lease import CheckpointWindow, ShardId
 from kcl_daemon.ports import NO_METERS, Child, ChildPipes, Clock, Log, LogLevel
+from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
+from kcl_daemon.records.letters import (
+    RECORD_RULES,
+    BadLetter,
+    check_fields,
+    data_length,
+    fields_of,
+    looks_like_letter,
+    parse_letter,
+    record_of,
+)
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.text import on_one_line
 from kcl_protocol.codec import decode_child_line
 from kcl_protocol.conversation import DaemonSide
-from kcl_protocol.errors import CheckpointError
+from kcl_protocol.errors import CheckpointError, CheckpointIllegalArgument
 from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,
@@ -42,7 +54,8 @@ from kcl_protocol.messages import (
     Initialize,
     ProcessRecords,
     Record,
-    RecordSchema,
+    Reject,
+    RejectAnswer,
     ShutdownRequested,
     Status,
 )
@@ -50,6 +63,7 @@ from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 
 End = Literal["shard-ended", "stopped", "lost"]
 EXIT_GRACE_S: Final = 5.0
+_NAME: Final = "run-child"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +78,29 @@ class ChildScript:
 class DriveResult:
     """`delivered` counts records in answered batches; `error` is the child's first fault."""
 
+    checkpoints: MemoryCheckpoints
     delivered: int = 0
-    checkpoint: ExtendedSequenceNumber = TRIM_HORIZON
-    requests: int = 0
     exit_code: int | None = None
     error: str | None = None
+    in_hand: list[Record] = field(default_factory=list[Record])
+    rejected: dict[ExtendedSequenceNumber, tuple[Record, str]] = field(
+        default_factory=dict[ExtendedSequenceNumber, tuple[Record, str]]
+    )
+
+    async def reject(self, request: Reject) -> RejectAnswer:
+        asked = (request.sequence_number or "", request.sub_sequence_number or 0)
+        for record in self.in_hand:
+            if (record.sequence_number, record.sub_sequence_number) == asked:
+                self.rejected[ExtendedSequenceNumber(*asked)] = record, request.reason
+                return RejectAnswer(request.sequence_number, request.sub_sequence_number, None)
+        return not_in_batch(request)
 
 
 async def drive_child(script: ChildScript, *, clock: Clock, log: Log, tape: BinaryIO | None) -> DriveResult:
-    outcome = DriveResult()
-    checkpoints = _Checkpoints(outcome, log)
-    async with ProcessChildren(script.settings.command, log, clock) as children:
+    outcome = DriveResult(MemoryCheckpoints(log))
+    # With kcl_client's `concurrency`, only records of the open batch can be rejected.
+    options = ChildOptions(finish_batches=True)
+    async with ProcessChildren(script.settings.command, log, clock, options) as children:
         try:
             child = await children.start(ShardId(script.shard_id))
         except ChildStartFailed as failed:
@@ -86,12 +112,13 @@ async def drive_child(script: ChildScript, *, clock: Clock, log: Log, tape: Bina
             clock=clock,
             log=log,
             metrics=ChildMetrics(NO_METERS, clock, {}),
-            on_checkpoint=checkpoints.answer,
+            on_checkpoint=outcome.checkpoints.answer,
+            rejects=RejectsByHand(outcome.reject),
         )
         async with anyio.create_task_group() as background:
             background.start_soon(connection.pump)
             try:
-                await _converse(connection, script, outcome, checkpoints)
+                await _converse(connection, script, outcome, clock.wall_ms())
             except ChildError as error:
                 outcome.error = str(error)
             await end_child(child, clock=clock, grace_s=EXIT_GRACE_S, ask=outcome.error is None, log=log)
@@ -103,16 +130,17 @@ async def drive_child(script: ChildScript, *, clock: Clock, log: Log, tape: Bina
 
 
 async def _converse(
-    connection: ChildConnection, script: ChildScript, outcome: DriveResult, checkpoints: _Checkpoints
+    connection: ChildConnection, script: ChildScript, outcome: DriveResult, token: int
 ) -> None:
-    perform, protocol = connection.perform, script.settings.protocol
-    await perform(Initialize(script.shard_id, str(TRIM_HORIZON), 0))
+    perform, protocol, checkpoints = connection.perform, script.settings.protocol, outcome.checkpoints
+    await perform(Initialize(script.shard_id, str(TRIM_HORIZON), 0, extra={"fencingToken": token}))
     for batch in script.batches:
+        outcome.in_hand = batch
         await perform(ProcessRecords(batch, 0), before_send=partial(checkpoints.delivering, batch[-1]))
         outcome.delivered += len(batch)
     if script.end == "shard-ended":
         await perform(shard_ended(protocol), before_send=checkpoints.shard_ended)
-        if not outcome.checkpoint.is_shard_end:
+        if not checkpoints.position.is_shard_end:
             outcome.error = "it answered shardEnded without a checkpoint"
         return
     if script.end == "stopped":
@@ -120,14 +148,26 @@ async def _converse(
     await perform(lease_lost(protocol))
 
 
-class _Checkpoints:
-    """In memory, by the daemon's rules."""
+async def _nothing(_position: ExtendedSequenceNumber) -> None:
+    pass
 
-    def __init__(self, outcome: DriveResult, log: Log) -> None:
-        self._outcome = outcome
+
+class MemoryCheckpoints:
+    """In memory, by the daemon's rules. `on_stored` is awaited before the child has its answer."""
+
+    def __init__(
+        self, log: Log, on_stored: Callable[[ExtendedSequenceNumber], Awaitable[None]] = _nothing
+    ) -> None:
         self._log = log
+        self._on_stored = on_stored
         self._largest = TRIM_HORIZON
         self._shard_ended = False
+        self.position = TRIM_HORIZON
+        self.requests = 0
+
+    def begin_again(self) -> None:
+        """For another child."""
+        self._largest = self.position
 
     def delivering(self, last: Record) -> None:
         self._largest = ExtendedSequenceNumber(last.sequence_number, last.sub_sequence_number)
@@ -136,15 +176,23 @@ class _Checkpoints:
         self._shard_ended = True
 
     async def answer(self, request: CheckpointRequest) -> CheckpointAnswer:
-        self._outcome.requests += 1
-        window = CheckpointWindow(self._outcome.checkpoint, self._largest, self._shard_ended)
+        self.requests += 1
+        window = CheckpointWindow(self.position, self._largest, self._shard_ended)
         error: str | None = None
         try:
-            self._outcome.checkpoint = window.position(request.sequence_number, request.sub_sequence_number)
+            self.position = window.position(request.sequence_number, request.sub_sequence_number)
         except CheckpointError as refused:
             error = refused.wire_name
             self._log.warning("checkpoint_refused", error=error, reason=str(refused))
+        else:
+            await self._on_stored(self.position)
         return CheckpointAnswer(request.sequence_number, request.sub_sequence_number, error)
+
+
+def not_in_batch(request: Reject) -> RejectAnswer:
+    number, sub = request.sequence_number, request.sub_sequence_number
+    why = "no record of this batch has this sequence number"
+    return RejectAnswer(number, sub, CheckpointIllegalArgument.wire_name, why)
 
 
 class RecordedPipes:
@@ -175,39 +223,7 @@ class RecordedPipes:
 
 FIRST_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000
 _FIRST_ARRIVAL_MS: Final = 1_735_689_600_000
-_SHOWN: Final = 40
-_WHOLE: Final = "a whole number from 0"
-_SEQUENCE_NUMBER: Final = re.compile(r"[0-9]{1,129}")
-_SCHEMA_FIELDS: Final = ("schemaName", "schemaVersionId", "schemaDataFormat", "schemaDefinition")
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-
-def _is_sequence_number(value: object) -> bool:
-    """Quoted, because JSON rounds large numbers."""
-    return isinstance(value, str | int) and _SEQUENCE_NUMBER.fullmatch(str(value)) is not None
-
-
-_RULES: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
-    **dict.fromkeys(("text", "partitionKey", *_SCHEMA_FIELDS), (_is_text, "a string")),
-    "sequenceNumber": (_is_sequence_number, "digits in quotes"),
-    "subSequenceNumber": (_is_whole, _WHOLE),
-    "approximateArrivalTimestamp": (
-        lambda value: value is None or _is_whole(value),
-        f"{_WHOLE}, or null",
-    ),
-}
-_FIELDS: Final = frozenset({*_RULES, "data", "action"})
-
-
-class BadRecord(ValueError):
-    """Raised for a line that is not a record; the message says why."""
+_FIELDS: Final = frozenset({*RECORD_RULES, "data", "action"})
 
 
 def records_of_lines(data: bytes) -> Iterator[Record]:
@@ -215,64 +231,72 @@ def records_of_lines(data: bytes) -> Iterator[Record]:
         yield _record(number, b64encode(line).decode("ascii"), {})
 
 
-def records_of_json(data: bytes) -> Iterator[Record]:
-    """Each line is an object with `data` (base64) or `text`; blank lines are skipped.
+def records_of_json(data: bytes) -> list[Record]:
+    """Each line is an object with `data` (base64) or `text`, or a dead letter; blank lines are skipped.
+
+    With dead letters, which may be of several shards, the records are sorted: positions must not go back.
 
     Raises:
-        BadRecord: a line is not such an object.
+        BadLetter: a line is not such an object.
     """
-    number = 0
+    records: list[Record] = []
+    has_letters = False
     for line_number, line in enumerate(data.splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            yield _record(number, *_fields(line))
-        except BadRecord as error:
-            raise BadRecord(f"line {line_number}: {error}") from None
-        number += 1
+            text, fields = _fields(line)
+        except BadLetter as error:
+            raise BadLetter(f"line {line_number}: {error}") from None
+        records.append(_record(len(records), text, fields))
+        has_letters |= looks_like_letter(fields)
+    if has_letters:
+        records.sort(key=lambda each: (int(each.sequence_number), each.sub_sequence_number))
+    return records
 
 
-def in_batches(records: Sequence[Record], most: int) -> list[list[Record]]:
-    return [list(records[start : start + most]) for start in range(0, len(records), most)]
+def in_batches(records: Sequence[Record], most: int, bytes_most: int | None = None) -> list[list[Record]]:
+    """A record that is larger than a batch comes alone."""
+    batches: list[list[Record]] = []
+    left_bytes = 0
+    for record in records:
+        size_bytes = len(record.data) * 3 // 4 - record.data.endswith("=") - record.data.endswith("==")
+        if not batches or len(batches[-1]) == most or (bytes_most is not None and size_bytes > left_bytes):
+            batches.append([])
+            left_bytes = bytes_most or 0
+        batches[-1].append(record)
+        left_bytes -= size_bytes
+    return batches
 
 
 def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
-    try:
-        fields: Any = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise BadRecord(f"not JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise BadRecord("not an object")
+    fields = fields_of(line)
+    if looks_like_letter(fields):
+        letter = parse_letter(line, "")
+        if letter.data_at is not None:
+            raise BadLetter(f"its data is at {letter.data_at}; use kcl-daemon letters replay")
+        return letter.letter.record.data, fields
     if unknown := fields.keys() - _FIELDS:
-        raise BadRecord(f"unknown field {min(unknown)!r}; known fields: {', '.join(sorted(_FIELDS))}")
+        raise BadLetter(f"unknown field {min(unknown)!r}; known fields: {', '.join(sorted(_FIELDS))}")
     if ("data" in fields) is ("text" in fields):
-        raise BadRecord("needs either data (base64) or text")
-    for name, value in fields.items():
-        is_good, allowed = _RULES.get(name, (None, ""))
-        if is_good is not None and not is_good(value):
-            written = orjson.dumps(value).decode()
-            shown = written if len(written) <= _SHOWN else f"{written[:_SHOWN]}..."
-            raise BadRecord(f"{name} is {shown}, not {allowed}")
+        raise BadLetter("needs either data (base64) or text")
+    check_fields(fields, RECORD_RULES)
     if "text" in fields:
-        return b64encode(fields["text"].encode()).decode("ascii"), fields
-    data = fields["data"]
-    try:
-        b64decode(data, validate=True)
-    except (NotBase64, TypeError, ValueError):
-        raise BadRecord("data is not base64; use text for plain text") from None
-    return str(data), fields
+        return b64encode(fields["text"].encode("utf-8", "surrogatepass")).decode("ascii"), fields
+    data_length(fields["data"])
+    return fields["data"], fields
 
 
 def _record(number: int, data: str, fields: dict[str, Any]) -> Record:
     """Fills in missing fields: client libraries need every field."""
-    schema = RecordSchema(*(fields.get(name, "") for name in _SCHEMA_FIELDS))
-    return Record(
+    return record_of(
+        {
+            "partitionKey": "key",
+            "sequenceNumber": FIRST_NUMBER + number,
+            "approximateArrivalTimestamp": _FIRST_ARRIVAL_MS + number,
+            **fields,
+        },
         data,
-        fields.get("partitionKey", "key"),
-        str(fields.get("sequenceNumber", FIRST_NUMBER + number)),
-        approximate_arrival_timestamp=fields.get("approximateArrivalTimestamp", _FIRST_ARRIVAL_MS + number),
-        sub_sequence_number=fields.get("subSequenceNumber", 0),
-        schema=schema if fields.keys() & set(_SCHEMA_FIELDS) else None,
     )
 
 
@@ -301,11 +325,21 @@ Exit codes:
     "--format",
     "form",
     type=click.Choice(["jsonl", "lines"]),
-    help="jsonl: one object per line with data (base64) or text, and optional other fields of a record. "
-    "lines: each line is the data of a record. Default: jsonl for *.jsonl files, otherwise lines.",
+    help="jsonl: one object per line with data (base64) or text, and optional other fields of a record, or a "
+    "dead letter. lines: each line is the data of a record. Default: jsonl for *.jsonl files, otherwise lines.",
 )
 @click.option(
-    "--batch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Records per batch."
+    "--batch",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="Records per batch, as batchMaxRecords.",
+)
+@click.option(
+    "--batch-bytes",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Bytes per batch, as batchMaxBytes. Default: no limit.",
 )
 @click.option(
     "--end",
@@ -329,7 +363,13 @@ Exit codes:
     "--transcript",
     metavar="FILE",
     type=click.File("wb", lazy=False),
-    help="Record the session for `kcl-daemon replay`.",
+    help="Record the session for `kcl-daemon replay-transcript`.",
+)
+@click.option(
+    "--letters",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Store rejected records as dead letters in this file.",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -338,28 +378,34 @@ def run_child(
     records: BinaryIO | None,
     form: Literal["jsonl", "lines"] | None,
     batch: int,
+    batch_bytes: int | None,
     end: End,
     shard: str,
     timeout: float,
     protocol: str,
     transcript: BinaryIO | None,
+    letters: Path | None,
     log_level: LogLevel,
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND as the daemon does for one shard, with the records of a file. Put -- before COMMAND.
 
-    Checkpoints are kept in memory and follow the daemon's rules. Warnings and the stderr of COMMAND go to stderr.
+    Checkpoints are kept in memory and follow the daemon's rules. What COMMAND rejects is printed. Warnings and the stderr of COMMAND go to stderr.
     """
     clock = SystemClock()
     given = _records(records, form)
     settings = ChildSettings(command, timeout_s=timeout, protocol=ChildProtocol(protocol.upper()))
-    script = ChildScript(shard, in_batches(given, batch), end, settings)
+    script = ChildScript(shard, in_batches(given, batch, batch_bytes), end, settings)
     log = build_log(level=log_level, form="console", stream=sys.stderr, clock=clock)
     with ExitStack() as files:
         if transcript is not None:
             files.enter_context(transcript)
             transcript.write(b'{"about":"recorded by kcl-daemon run-child","ends":"over"}\n')
         outcome = anyio.run(partial(drive_child, script, clock=clock, log=log, tape=transcript))
+    for record, reason in outcome.rejected.values():
+        click.echo(on_one_line(f"rejected {record.sequence_number}/{record.sub_sequence_number}: {reason}"))
+    if letters is not None:
+        _store_rejected(outcome, letters, shard, clock.wall_ms())
     click.echo(_summary(outcome, len(given)))
     if outcome.error is not None:
         click.echo(on_one_line(f"failed: {outcome.error}"), err=True)
@@ -369,19 +415,30 @@ def run_child(
 def _records(file: BinaryIO | None, form: Literal["jsonl", "lines"] | None) -> list[Record]:
     if file is None:
         return []
-    read = records_of_lines
+    read: Callable[[bytes], Iterable[Record]] = records_of_lines
     if form == "jsonl" or (form is None and Path(str(getattr(file, "name", ""))).suffix == ".jsonl"):
         read = records_of_json
     try:
         return list(read(file.read()))
-    except BadRecord as error:
+    except BadLetter as error:
         raise click.BadParameter(str(error), param_hint="--records") from None
+
+
+def _store_rejected(outcome: DriveResult, file: Path, shard: str, now_ms: int) -> None:
+    async def store() -> None:
+        letters = DeadLetterFile(file)
+        await letters.prepare()
+        for record, reason in outcome.rejected.values():
+            names = (_NAME, _NAME, None, shard, _NAME)
+            await letters.store(DeadLetter(record, *names, now_ms, 0, reason, (), LetterCause.REJECTED))
+
+    run(store)
 
 
 def _summary(outcome: DriveResult, given: int) -> str:
     return (
-        f"delivered {outcome.delivered} of {given} records, {outcome.requests} checkpoints, "
-        f"last at {outcome.checkpoint}"
+        f"delivered {outcome.delivered} of {given} records, {outcome.checkpoints.requests} checkpoints, "
+        f"last at {outcome.checkpoints.position}"
     )
 
 
@@ -418,11 +475,11 @@ def lines_of(data: bytes) -> Iterator[TranscriptLine]:
             yield TranscriptLine(number, line, expected)
 
 
-@click.command("replay", short_help="Replay a recorded session with a processor.", epilog=EPILOG)
+@click.command("replay-transcript", short_help="Replay a recorded session with a processor.", epilog=EPILOG)
 @click.argument("transcript", type=click.File("rb", lazy=False))
 @click.option("--timeout", metavar="SECONDS", type=click.FloatRange(0.1), default=60.0, show_default=True)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def replay(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) -> None:
+def replay_transcript(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) -> None:
     """Send the daemon's lines of TRANSCRIPT to COMMAND and compare its answers with the recording. Put -- before COMMAND.
 
     Messages are compared by meaning; other lines on stdout are ignored. Record transcripts with `run-child --transcript`.

@@ -33,6 +33,7 @@ from kcl_daemon.admin.view import (
     moves_table,
     not_ready,
     query_table,
+    set_aside_table,
     shard_cells,
     shard_entries,
     shards_with_children,
@@ -67,10 +68,10 @@ def build_view(status: StatusDocument, *, max_lines: int | None = None) -> Statu
     lines = tuple(map(on_one_line, _lines(snapshot, count_states(known))))
     troubles = tuple(map(on_one_line, not_ready(snapshot)))
     spark = () if snapshot.spark is None else (query_table(snapshot.spark), spark_shard_table(snapshot.spark))
-    lanes = lane_table(snapshot)
+    lanes, aside = lane_table(snapshot), set_aside_table(snapshot)
     tables = (
         _shards(status, known),
-        *(() if lanes is None else (lanes,)),
+        *(each for each in (lanes, aside) if each is not None),
         worker_table(snapshot),
         _children(snapshot),
         *spark,
@@ -135,6 +136,7 @@ def _lines(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
         f"{states[DisplayState.NOBODY]} unowned, {states[DisplayState.HANDING_OFF]} in handoff, "
         f"{states[DisplayState.FINISHED]} finished"
     )
+    yield from (hold.text for hold in snapshot.holds)
 
 
 def _shards(status: StatusDocument, known: Sequence[ShardEntry]) -> StatusTable:

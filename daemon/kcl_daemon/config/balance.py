@@ -208,3 +208,5 @@ class ShardSettings:
     waiting_generations_most: int | None = ours("shardPrioritization", prioritization(), None, shown="NONE")
     """PARENTS_FIRST: leases of parents are assigned first; a lease that waits for more generations of
     unfinished parents than GENERATIONS (default 0) is not assigned. Java refuses any value."""
+    only: frozenset[str] = frozenset()
+    """Other shards are left out; empty: none is; no property."""

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from kcl_daemon.config.children import ChildFailurePolicy, LaneCounts, PoisonRecordPolicy
+from kcl_daemon.config.children import (
+    ChildFailurePolicy,
+    DeadLetterDestination,
+    DeadLetterStore,
+    LaneCounts,
+    PoisonRecordPolicy,
+)
 from kcl_daemon.config.kinds import StreamArn, trimmed
 from kcl_daemon.config.metrics_and_page import LOOPBACK, MetricsLevel, is_loopback
 from kcl_daemon.config.properties import Notice, Problem, PropertyEntry
@@ -19,6 +25,7 @@ from kcl_daemon.config.retrieval import FASTEST_READS_MS, RetrievalMode, SchemaR
 from kcl_daemon.config.settings import BY_NAME, DEFAULTS
 from kcl_daemon.config.streams import FormerStreams, ListedStream
 from kcl_daemon.config.tables import BillingMode, complete_bake_s
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
 
 Values = Mapping[str, object]
 Entries = Mapping[str, PropertyEntry]
@@ -50,8 +57,11 @@ def check_together(
         *_names(values, entries),
         *_streams(values),
         *_failures(values),
+        *_letters(values),
         *_spark(values),
         *_lanes(values),
+        *_run_until(values),
+        *_batches(values),
     )
     problems = [
         *_heartbeat(values, lines),
@@ -68,9 +78,22 @@ def check_together(
         *_schemas(values, lines),
         *_lane_notices(values, lines),
         *_standby(values, lines),
+        *_letter_notices(values, lines),
         *_java_differences(values, lines),
     ]
     return problems, notices
+
+
+def _run_until(values: Values) -> _Found:
+    position = values.get("initialPositionInStreamExtended") or values.get("initialPositionInStream")
+    if "runUntil" in values and (not isinstance(position, InitialPosition) or position.at is StartAt.LATEST):
+        reason = (
+            "needs initialPositionInStream=TRIM_HORIZON, or initialPositionInStreamExtended: with LATEST a shard that had no "
+            "records in one run begins anew at the latest one in the next, without those between"
+        )
+        yield "runUntil", reason
+    if "runUntil" in values and "sparkPipeline" in values:
+        yield "runUntil", "a sparkPipeline ends with sparkTrigger=availableNow instead; remove this line"
 
 
 def _number(values: Values, name: str) -> int:
@@ -320,9 +343,15 @@ def _failures(values: Values) -> _Found:
     poison = values.get("poisonRecordPolicy", PoisonRecordPolicy.RETRY)
     if poison is PoisonRecordPolicy.DEADLETTER and "deadLetterDestination" not in values:
         yield "poisonRecordPolicy", "needs deadLetterDestination"
-    if poison is not PoisonRecordPolicy.DEADLETTER and "deadLetterDestination" in values:
-        yield "deadLetterDestination", "needs poisonRecordPolicy = DEADLETTER"
+    has_way = poison is PoisonRecordPolicy.SKIP or "deadLetterDestination" in values
+    if "maxRecordAgeMillis" in values and not has_way:
+        yield "maxRecordAgeMillis", "needs deadLetterDestination, or poisonRecordPolicy = SKIP"
+    for key in ("deadLetterDestination", "maxRecordAgeMillis") if "sparkPipeline" in values else ():
+        if key in values:
+            yield key, "children of a sparkPipeline do not process records themselves"
     if poison is PoisonRecordPolicy.RETRY:
+        if "maxRecordAttempts" in values:
+            yield "maxRecordAttempts", "needs poisonRecordPolicy = DEADLETTER or SKIP"
         return
     if values.get("childFailurePolicy") is ChildFailurePolicy.EXIT:
         reason = (
@@ -332,6 +361,37 @@ def _failures(values: Values) -> _Found:
     if "sparkPipeline" in values:
         yield "poisonRecordPolicy", "children of a sparkPipeline do not process records themselves"
     yield from _too_few(values)
+
+
+def _letters(values: Values) -> _Found:
+    if "deadLetterOverflow" in values and "deadLetterDestination" not in values:
+        yield "deadLetterOverflow", "needs deadLetterDestination"
+
+
+_LIMITS: Final = {
+    DeadLetterStore.SQS: ("1 MiB, or MaximumMessageSize of the queue", 768),
+    DeadLetterStore.SNS: ("256 KiB, or MaximumMessageSize of the topic", 192),
+    DeadLetterStore.KINESIS: ("1 MiB, or MaxRecordSizeInKiB of the stream", 768),
+}
+
+
+def _letter_notices(values: Values, lines: Lines) -> Iterator[Notice]:
+    place, name = values.get("deadLetterDestination"), "deadLetterOverflow"
+    if not isinstance(place, DeadLetterDestination):
+        return
+    if place.box not in _LIMITS:
+        if name in values:
+            yield _no_effect(name, lines, "deadLetterDestination takes letters of any size")
+    elif name not in values:
+        limit, record_kib = _LIMITS[place.box]
+        facts = {
+            "limit": limit,
+            "largest_record": f"about {record_kib} KiB",
+            "advice": f"set {name} = s3://BUCKET/PREFIX for larger ones",
+        }
+        yield Notice(
+            "dead_letters_may_not_fit", "deadLetterDestination", lines["deadLetterDestination"], facts
+        )
 
 
 def _too_few(values: Values) -> _Found:
@@ -432,6 +492,12 @@ def _lanes(values: Values) -> _Found:
                     "shardConcurrency",
                     f"{name} is not in streamNames or streamArns; correct or remove {name}=...",
                 )
+
+
+def _batches(values: Values) -> _Found:
+    for name in ("batchWindowMillis", "batchMaxRecords", "batchMaxBytes"):
+        if "sparkPipeline" in values and name in values:
+            yield name, "a sparkPipeline makes its own batches, see sparkTrigger; remove this line"
 
 
 def _engines(values: Values) -> _Found:

@@ -156,11 +156,30 @@ class DeadLetterStore(Enum):
     FILE = "file"
     SQS = "sqs"
     KINESIS = "kinesis"
+    S3 = "s3"
+    SNS = "sns"
+
+
+_BUCKET: Final = re.compile(
+    r"//(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[!-~]{0,256}?))?/?(?P<by_day>\?folders=day)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFolder:
+    """`prefix` is empty or ends with a slash."""
+
+    bucket: str
+    prefix: str
+    by_day: bool
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterDestination:
-    """`address` is a path, queue URL, or stream name or ARN; `region_name` comes from it."""
+    """`address` is a path, queue URL, topic ARN, stream name or ARN, or `//BUCKET/PREFIX`.
+
+    `region_name` comes from it.
+    """
 
     box: DeadLetterStore
     address: str
@@ -169,8 +188,19 @@ class DeadLetterDestination:
     def __str__(self) -> str:
         return f"{self.box.value}:{self.address}"
 
+    @property
+    def folder(self) -> BucketFolder:
+        """Only of S3."""
+        found = _BUCKET.fullmatch(self.address)
+        assert found is not None, f"{self.address} was read from a property"
+        prefix = f"{found['prefix']}/" if found["prefix"] else ""
+        return BucketFolder(found["bucket"], prefix, by_day=found["by_day"] is not None)
+
 
 _STREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_TOPIC: Final = re.compile(
+    r"arn:aws[a-z-]*:sns:(?P<region>[a-z0-9-]+):[0-9]{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?"
+)
 _QUEUE_PATH: Final = re.compile(r"/[0-9]{12}/[A-Za-z0-9_-]{1,80}(\.fifo)?")
 # sqs.eu-west-1.amazonaws.com, vpce-....sqs.eu-west-1.vpce.amazonaws.com, eu-west-1.queue.amazonaws.com
 _REGION: Final = re.compile(
@@ -179,26 +209,53 @@ _REGION: Final = re.compile(
 
 
 def dead_letter_destination() -> ValueKind[DeadLetterDestination]:
+    readers = {"file": _file, "sqs": _queue, "kinesis": _stream, "s3": _bucket, "sns": _topic}
+
     def read(text: str) -> DeadLetterDestination:
         scheme, _, rest = trimmed(text).partition(":")
-        if rest and scheme == DeadLetterStore.FILE.value:
-            return DeadLetterDestination(DeadLetterStore.FILE, _path(rest))
-        if rest and scheme == DeadLetterStore.SQS.value:
-            return _queue(rest)
-        if rest and scheme == DeadLetterStore.KINESIS.value:
-            return _stream(rest)
-        raise InvalidValue("not a valid destination")
+        if not rest or scheme not in readers:
+            raise InvalidValue("not a valid destination")
+        return readers[scheme](rest)
 
-    return ValueKind(read, "file:PATH, sqs:QUEUE_URL, kinesis:STREAM or kinesis:STREAM_ARN")
+    return ValueKind(
+        read, f"file:PATH, sqs:QUEUE_URL, kinesis:STREAM, kinesis:STREAM_ARN, sns:TOPIC_ARN or {_S3_FORM}"
+    )
 
 
-def _path(text: str) -> str:
+_S3_FORM: Final = "s3://BUCKET/PREFIX, with ?folders=day for a folder a day"
+
+
+def _overflow() -> ValueKind[DeadLetterDestination]:
+    def read(text: str) -> DeadLetterDestination:
+        scheme, _, rest = trimmed(text).partition(":")
+        if scheme != DeadLetterStore.S3.value:
+            raise InvalidValue("not an S3 bucket")
+        return _bucket(rest)
+
+    return ValueKind(read, _S3_FORM)
+
+
+def _bucket(text: str) -> DeadLetterDestination:
+    found = _BUCKET.fullmatch(text)
+    if found is None or "?" in (found["prefix"] or "") or "#" in text or "//" in text[2:]:
+        raise InvalidValue("not the name of a bucket, or a bucket and a prefix of up to 256 characters")
+    return DeadLetterDestination(DeadLetterStore.S3, text)
+
+
+def _topic(text: str) -> DeadLetterDestination:
+    found = _TOPIC.fullmatch(text)
+    if found is None:
+        raise InvalidValue("not the ARN of a topic")
+    return DeadLetterDestination(DeadLetterStore.SNS, text, found["region"])
+
+
+def _file(text: str) -> DeadLetterDestination:
     if text.startswith("//") and not text.startswith("///"):
         raise InvalidValue("a file on another host; use file:PATH or file:///PATH")
     path = text[2:] if text.startswith("///") else text
     if "\0" in path or path.endswith("/"):
         raise InvalidValue("not the path of a file")
-    return path
+    return DeadLetterDestination(DeadLetterStore.FILE, path)
 
 
 def _queue(text: str) -> DeadLetterDestination:
@@ -240,11 +297,25 @@ class FailureSettings:
     daemon finds the record and skips it ([failures](failures.md))."""
     poison_tries: int = ours("poisonRecordMaxFailures", whole_number(1, INT_MAX, "failures"), 3)
     """A record is set aside after this many children in a row fail on it alone."""
+    attempts: int | None = ours(
+        "maxRecordAttempts", whole_number(1, INT_MAX, "attempts"), None, shown="none: without end"
+    )
+    """After so many failed deliveries of a record, also together with others, all records of the last delivery
+    are set aside. It bounds the search for the record that children fail at. Needs `poisonRecordPolicy`
+    `DEADLETTER` or `SKIP`."""
+    max_age_ms: int | None = ours("maxRecordAgeMillis", MILLISECONDS, None, shown="none: of any age")
+    """Records that arrived in the stream longer ago are not delivered: they are stored at
+    `deadLetterDestination`, or, without one, skipped if `poisonRecordPolicy` is `SKIP`
+    ([failures](failures.md#records-that-are-too-old))."""
     dead_letters: DeadLetterDestination | None = ours(
         "deadLetterDestination", dead_letter_destination(), None
     )
-    """Where dead letters go: a file (JSON lines, readable by its owner only), an SQS queue or a Kinesis
-    stream."""
+    """Where dead letters go: a file (JSON lines, readable by its owner only), an S3 bucket, an SQS queue, an
+    SNS topic or a Kinesis stream. See [Dead letters](failures.md#dead-letters). Children may
+    [reject records](failures.md#rejected-records) as soon as it is set."""
+    dead_letter_overflow: DeadLetterDestination | None = ours("deadLetterOverflow", _overflow(), None)
+    """Where the data of letters go that are too large for the queue, topic or stream of `deadLetterDestination`.
+    The letter then only says where its data are."""
 
 
 _LANES_MOST: Final = 64

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum
 from math import isinf
 from typing import Final, Generic, NoReturn, TypeVar
@@ -22,9 +23,12 @@ AnyEnum = TypeVar("AnyEnum", bound=Enum)
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 PORT_MAX: Final = 65_535
-# The last second of the year 9999. A larger number is probably in milliseconds.
-_EPOCH_SECONDS_MAX: Final = 253_402_300_799
+# A larger number is probably in milliseconds.
+TIME_MOST_S: Final = 253_402_300_799
+"""The last second of the year 9999."""
 
+_AGE_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_AGE = re.compile(r"(?:\d{1,9}(?:\.\d+)?[smhd])+")
 _BLANKS: Final = "".join(map(chr, range(33)))
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 _DIGITS_MAX: Final = 40
@@ -200,7 +204,7 @@ def start_word() -> ValueKind[InitialPosition]:
 
 def start_timestamp() -> ValueKind[InitialPosition]:
     """Epoch seconds."""
-    seconds = whole_number(0, _EPOCH_SECONDS_MAX, "seconds since 1970-01-01 UTC")
+    seconds = whole_number(0, TIME_MOST_S, "seconds since 1970-01-01 UTC")
 
     def read(text: str) -> InitialPosition:
         try:
@@ -213,6 +217,47 @@ def start_timestamp() -> ValueKind[InitialPosition]:
         return InitialPosition(StartAt.TIMESTAMP, float(number))
 
     return ValueKind(read, seconds.allowed)
+
+
+def moment_s(text: str) -> float | None:
+    """Epoch seconds of an ISO time (without a zone in UTC) or of epoch seconds; None: it is neither."""
+    try:
+        if text.replace(".", "", 1).isdecimal():
+            return float(text)
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def age_s(text: str) -> float | None:
+    """Seconds of an age such as `90s` or `1h30m`; None: it is none."""
+    if _AGE.fullmatch(text) is None:
+        return None
+    return sum(float(number) * _AGE_SECONDS[unit] for number, unit in re.findall(r"([\d.]+)([smhd])", text))
+
+
+@dataclass(frozen=True, slots=True)
+class RunUntil:
+    """`time_ms` (epoch milliseconds) None: the time at which the run begins."""
+
+    time_ms: int | None
+
+    def __str__(self) -> str:
+        return "tip" if self.time_ms is None else datetime.fromtimestamp(self.time_ms / 1000, UTC).isoformat()
+
+
+def run_until() -> ValueKind[RunUntil | None]:
+    def read(text: str) -> RunUntil:
+        word = not_blank(text)
+        if word.lower() == "tip":
+            return RunUntil(None)
+        seconds = moment_s(word)
+        if seconds is None or not 0 <= seconds <= TIME_MOST_S:
+            raise InvalidValue("neither tip nor a time")
+        return RunUntil(round(seconds * 1000))
+
+    return ValueKind(read, "tip, or a time such as 2026-11-20T12:00:00Z", str)
 
 
 def name(pattern: str, allowed: str) -> ValueKind[str]:

@@ -10,7 +10,9 @@ from typing import Final
 from kcl_daemon.config.kinds import (
     INT_MAX,
     LONG_MAX,
+    MILLISECONDS,
     MILLISECONDS_OR_NONE,
+    InvalidValue,
     Key,
     ValueKind,
     choice,
@@ -18,12 +20,15 @@ from kcl_daemon.config.kinds import (
     keys,
     member,
     name,
+    not_blank,
     ours,
     trimmed,
     truth,
     whole_number,
 )
 from kcl_daemon.config.properties import PropertyEntry
+from kcl_daemon.records.event_pattern import PatternError
+from kcl_daemon.records.record_filter import RecordFilter
 
 
 class RetrievalMode(Enum):
@@ -85,6 +90,45 @@ class RetrievalSettings:
     `POLLING` where one of the properties of polling is set (`maxRecords`, `idleTimeBetweenReadsInMillis`,
     `millisBehindLatestThresholdForReducedTps`, `retryGetRecordsInSeconds`, `maxGetRecordsThreadPool`), else
     `FANOUT`, as in Java. The last two count whatever their value is, the others unless it is 0."""
+
+
+def _record_filter() -> ValueKind[RecordFilter]:
+    def read(text: str) -> RecordFilter:
+        try:
+            return RecordFilter.of(not_blank(text))
+        except PatternError as wrong:
+            raise InvalidValue(str(wrong)) from None
+
+    return ValueKind(read, 'a pattern, an array of patterns, or {"Filters": [{"Pattern": ...}]}, in JSON')
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverySettings:
+    """Which records a child gets."""
+
+    record_filter: RecordFilter | None = ours("recordFilter", _record_filter(), None)
+    """Which records are for the child, in EventBridge's pattern language as AWS Lambda has it for Kinesis, such as
+    `{"data": {"order": {"type": ["new"]}}}` ([filter](flow.md#filter)). The others are passed over: checkpoints go
+    on without them."""
+    batch_window_ms: int | None = ours("batchWindowMillis", MILLISECONDS, None)
+    """How long records are gathered for one batch ([batches of a size](flow.md#batches-of-a-size)). The batch is
+    delivered earlier when it has `batchMaxRecords` or `batchMaxBytes`."""
+    batch_max_records: int | None = ours("batchMaxRecords", whole_number(1, INT_MAX, "records"), None)
+    """Maximum number of records in one batch. Without `batchWindowMillis`, larger ones are only cut."""
+    batch_max_bytes: int | None = ours("batchMaxBytes", whole_number(1, LONG_MAX, "bytes"), None)
+    """The same for the bytes of their data. A record that is larger comes alone."""
+
+    @property
+    def shapes_batches(self) -> bool:
+        return (self.batch_window_ms, self.batch_max_records, self.batch_max_bytes) != (None, None, None)
+
+    @property
+    def batch_records(self) -> int:
+        return self.batch_max_records or INT_MAX
+
+    @property
+    def batch_bytes(self) -> int:
+        return self.batch_max_bytes or LONG_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,6 +297,10 @@ class Endpoints:
     """Endpoint of CloudWatch."""
     glue: str | None = ours("glueClient.endpointOverride", endpoint(), None, shown=_FROM_SDK)
     """Endpoint of Glue; used only with `schemaRegistry`."""
+    s3: str | None = ours("s3Endpoint", endpoint(), None, shown=_FROM_SDK)
+    """Endpoint of S3; used only for dead letters. The bucket is part of the path of requests."""
+    sns: str | None = ours("snsEndpoint", endpoint(), None, shown=_FROM_SDK)
+    """Endpoint of SNS; used only for dead letters."""
     of_kinesis: ServiceSettings = field(
         default_factory=ServiceSettings, metadata=_client("kinesisClient", "Kinesis")
     )

@@ -13,18 +13,20 @@ from kcl_daemon.config.balance import BalanceSettings, LeaseSettings, ShardSetti
 from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, FailureSettings
 from kcl_daemon.config.kinds import (
     Key,
+    RunUntil,
     file,
     keys,
     keys_of,
     name,
     ours,
+    run_until,
     start_timestamp,
     start_word,
     stream_arn,
     truth,
 )
 from kcl_daemon.config.metrics_and_page import AdminSettings, MetricsSettings
-from kcl_daemon.config.retrieval import FanOutSettings, RetrievalSettings, SchemaSettings
+from kcl_daemon.config.retrieval import DeliverySettings, FanOutSettings, RetrievalSettings, SchemaSettings
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.spark import SparkSettings
 from kcl_daemon.config.streams import NAME_OF_STREAM, StreamsSettings
@@ -86,11 +88,18 @@ class Settings:
         metadata=keys(Key("initialPositionInStream", start_word()), _START_AT),  # the later one wins
     )
     """Where reading starts in a shard without a lease."""
+    run_until: RunUntil | None = ours("runUntil", run_until(), None)
+    """Where a job ends: `tip`, the time at which it begins, or a time. Records that arrived earlier are processed;
+    when all are, the daemon ends with exit code 0. See [Jobs that end](flow.md#jobs-that-end). Needs a
+    first position other than `LATEST`."""
+    sole_worker: bool = False
+    """A second process with this worker id refuses to start, where others wait; no property."""
     endpoints: Endpoints = field(default_factory=Endpoints)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
     shards: ShardSettings = field(default_factory=ShardSettings)
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
+    delivery: DeliverySettings = field(default_factory=DeliverySettings)
     fan_out: FanOutSettings = field(default_factory=FanOutSettings)
     tables: TablesSettings = field(default_factory=TablesSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
@@ -147,6 +156,7 @@ _ORDER: Final = (
     "endpoints.of_dynamodb.account_id_endpoint_mode",
     "endpoints.credentials",
     "initial_position",
+    "run_until",
     "leases",
     "tables",
     "leases.graceful_handoff",
@@ -160,6 +170,7 @@ _ORDER: Final = (
     "retrieval.mode",
     "fan_out",
     "retrieval",
+    "delivery",
     "child",
     "concurrency",
     "failures",

@@ -22,7 +22,18 @@ from kcl_daemon.consumer.connection import (
     shard_ended,
 )
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
+from kcl_daemon.consumer.expired import ExpiredRecords
+from kcl_daemon.consumer.gate import Gate
+from kcl_daemon.consumer.own_position import (
+    REFUSED_ADVICE,
+    PositionRefused,
+    Reading,
+    is_readable,
+    own_position,
+)
 from kcl_daemon.consumer.poison import PoisonSearch
+from kcl_daemon.consumer.rejects import Rejects
+from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.errors import (
     AwsError,
     ChildBrokeProtocol,
@@ -37,9 +48,20 @@ from kcl_daemon.leases.row import MalformedRowError, creation, lease_from_row
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.ports import Child, ChildLane, Clock, Log, StreamRef
 from kcl_daemon.progress.progress import WaitReason
-from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardReader, ShardSource, StartMemory
+from kcl_daemon.retrieval.batch_window import BatchWindow, not_yet_known
+from kcl_daemon.retrieval.source import (
+    DeliveryBatch,
+    EndOfShard,
+    Passed,
+    ReachedBound,
+    ReadItem,
+    ShardReader,
+    ShardSource,
+    StartMemory,
+)
 from kcl_daemon.shards.lineage import ChildShard, awaited_parents, child_leases
-from kcl_protocol.messages import Initialize, ShutdownRequested
+from kcl_protocol.messages import Initialize, Scalar, ShutdownRequested
+from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
 async def end_child(child: Child, *, clock: Clock, grace_s: float, ask: bool, log: Log) -> None:
@@ -71,6 +93,7 @@ async def _ends_within(child: Child, clock: Clock, grace_s: float) -> bool:
     return False
 
 
+_STORE_PASSED_S: Final = 30.0
 _RETRY_LEAST_S: Final = 0.05
 _RETRY_MOST_S: Final = 10.0
 
@@ -109,7 +132,8 @@ async def _try_to_create(
 ) -> frozenset[ShardId]:
     """The parents of a merged shard that have no lease yet; empty if done."""
     for child in child_leases(children, _first_owner(parts), held.lease.stream):
-        lease = replace(child, stream_created_s=held.lease.stream_created_s)
+        fence = None if child.lease_owner is None else child.next_fence(parts.context.service_ms)
+        lease = replace(child, stream_created_s=held.lease.stream_created_s, fence=fence)
         if await parts.table.get(lease.lease_key) is not None:
             continue
         missing = await _missing_parents(parts, held, lease)
@@ -173,6 +197,11 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """A bounded run ends here; the lease is kept."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """`progressed`: it had stored a new checkpoint.
 
@@ -185,7 +214,7 @@ class Failed:
     stderr: tuple[str, ...] = ()
 
 
-ChildRunOutcome = Finished | Stopped | Failed
+ChildRunOutcome = Finished | Stopped | Reached | Failed
 
 
 class NoFinalCheckpoint(ChildError):
@@ -206,6 +235,7 @@ class ChildRun:
         stop_signal: StopSignal,
         memory: StartMemory,
         log: Log,
+        set_aside: SetAside,
         poison_search: PoisonSearch | None = None,
         lane: ChildLane | None = None,
     ) -> None:
@@ -219,7 +249,15 @@ class ChildRun:
         self._log = log
         self._settings = parts.settings.child
         self._stream = parts.streams.of(held.lease)
-        self._checkpointer = Checkpointer(held=held, renewer=parts.renewer, log=log)
+        self._set_aside = set_aside
+        self._rejects = Rejects(set_aside, log)
+        self._checkpointer = Checkpointer(held=held, renewer=parts.renewer, log=log, rejects=self._rejects)
+        self._expired = ExpiredRecords(
+            parts=parts, held=held, checkpointer=self._checkpointer, aside=set_aside, log=log
+        )
+        self._reading: Reading
+        self._window: BatchWindow | None = None
+        self._store_passed_at_s = parts.context.clock.monotonic() + _STORE_PASSED_S
 
     async def run(self) -> ChildRunOutcome:
         """Never raises for failures of the child or AWS.
@@ -244,6 +282,7 @@ class ChildRun:
         finally:
             await child.aclose()
             self._progress.child_ended()
+            self._set_aside.summarize()
         return replace(outcome, stderr=child.stderr_tail) if isinstance(outcome, Failed) else outcome
 
     @property
@@ -260,19 +299,19 @@ class ChildRun:
             metrics=ChildMetrics(meters, clock, lease_labels(self._held.lease)),
             on_checkpoint=self._checkpointer.answer,
             on_early_request=self._stop_signal.wake,
+            rejects=self._rejects,
         )
-        reader = self._reader(connection)
-        self._progress.reading(reader)
+        self._reading = self._read(connection, self._held.lease.checkpoint, self._memory)
         outcome: ChildRunOutcome = Stopped()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._pump, connection)
-                tasks.start_soon(reader.run)
-                outcome = await self._converse_and_end(child, connection, reader, tasks)
+                tasks.start_soon(self._reading.run)
+                outcome = await self._converse_and_end(child, connection, tasks)
                 tasks.cancel_scope.cancel()
         finally:
             self._progress.reading_ended()
-            reader.close()
+            self._reading.reader.close()
         return outcome
 
     async def _pump(self, connection: ChildConnection) -> None:
@@ -280,13 +319,13 @@ class ChildRun:
         self._stop_signal.wake()
 
     async def _converse_and_end(
-        self, child: Child, connection: ChildConnection, reader: ShardReader, tasks: TaskGroup
+        self, child: Child, connection: ChildConnection, tasks: TaskGroup
     ) -> ChildRunOutcome:
         outcome: ChildRunOutcome = Stopped()
         with anyio.CancelScope() as conversation:
             self._progress.child_started(child, conversation.cancel)
             tasks.start_soon(self._limit, conversation)
-            outcome = await self._converse(connection, reader)
+            outcome = await self._converse(connection, tasks)
         if conversation.cancelled_caught and self._progress.timed_out is not None:
             outcome = self._failed(self._progress.timed_out)
         elif conversation.cancelled_caught:
@@ -312,19 +351,59 @@ class ChildRun:
         )
         return outcome
 
-    def _reader(self, connection: ChildConnection) -> ShardReader:
+    def _read(
+        self, connection: ChildConnection, start: ExtendedSequenceNumber, memory: StartMemory
+    ) -> Reading:
         parts, lease = self._parts, self._held.lease
         source = ShardSource(
             stream=self._stream.ref,
             shard_id=lease.shard_id,
-            checkpoint=lease.checkpoint,
+            checkpoint=start,
             timestamp_s=self._stream.position.timestamp_s,
-            memory=self._memory,
+            memory=memory,
             last_fetch=self._progress.last_fetch,
             stream_is_there=self._stream.watch.is_there,
             takes_frames=lambda: connection.takes_frames,
+            until_ms=parts.until_ms,
+            only=parts.settings.shards.only,
         )
-        return parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
+        reader = self._shaped(source)
+        self._progress.reading(reader)
+        return Reading(reader)
+
+    def _shaped(self, source: ShardSource) -> ShardReader:
+        """In batches of the size that the settings ask for."""
+        parts, hash_range = self._parts, self._held.lease.hash_range
+        settings = parts.settings.delivery
+        if self._lane is not None or not settings.shapes_batches:  # lanes have records of their own to join
+            return parts.readers.reader(source, hash_range=hash_range, log=self._log)
+        inner = replace(source, takes_frames=not_yet_known)
+        self._window = BatchWindow(
+            parts.readers.reader(inner, hash_range=hash_range, log=self._log),
+            settings,
+            clock=parts.context.clock,
+            progress=self._progress,
+            takes_frames=source.takes_frames,
+            reserve=parts.readers.reserve,
+        )
+        return self._window
+
+    async def _begin_at(
+        self, position: ExtendedSequenceNumber | None, connection: ChildConnection, tasks: TaskGroup
+    ) -> None:
+        """Reading begins where the lease says, or where the child does."""
+        held, start = self._held, self._held.lease.checkpoint
+        if position is not None and position != start:
+            parts, stop = self._parts, self._stop_signal
+            if await is_readable(position, parts=parts, held=held, stop_signal=stop):
+                self._log.info("child_begins_by_itself", position=str(position), checkpoint=str(start))
+                await self._reading.end()
+                self._reading = self._read(connection, position, StartMemory())
+                tasks.start_soon(self._reading.run)
+                await self._checkpointer.begins_at(position)
+                start = position
+        if self._poison_search is not None:
+            self._poison_search.begins_at(start)
 
     async def _limit(self, conversation: anyio.CancelScope) -> None:
         await self._stop_signal.until_stop_requested()
@@ -337,20 +416,26 @@ class ChildRun:
 
     def _initialize(self) -> Initialize:
         start, stream_ref, lane = self._held.lease.checkpoint, self._stream_for_child, self._lane
+        extra: dict[str, Scalar] = {} if lane is None else {"lane": lane.number, "lanes": lane.count}
+        if self._held.lease.fence is not None:
+            extra["fencingToken"] = self._held.lease.fence
         return Initialize(
             self._held.lease.shard_id,
             start.sequence_number,
             start.sub_sequence_number,
             stream_name=None if stream_ref is None else stream_ref.name,
             stream_arn=None if stream_ref is None else stream_ref.arn,
-            extra={} if lane is None else {"lane": lane.number, "lanes": lane.count},
+            extra=extra,
         )
 
-    async def _converse(self, connection: ChildConnection, reader: ShardReader) -> ChildRunOutcome:
+    async def _converse(self, connection: ChildConnection, tasks: TaskGroup) -> ChildRunOutcome:
         try:
-            await connection.perform(self._initialize())
+            status = await connection.perform(self._initialize())
             self._parts.startup_failures.started_once()
-            end = await self._deliver(connection, reader)
+            await self._begin_at(own_position(status, has_lanes=self._lane is not None), connection, tasks)
+            end = await self._deliver(connection)
+            if isinstance(end, ReachedBound):
+                return await self._end_at_bound(connection)
             outcome = None if end is None else await self._end_shard(connection, end)
             if outcome is not None:
                 return outcome
@@ -361,47 +446,109 @@ class ChildRun:
 
     def _failed(self, error: ChildError) -> Finished | Failed:
         """After SHARD_END no new child is needed."""
+        if isinstance(error, PositionRefused):
+            self._log.error("child_position_refused", error=str(error), advice=REFUSED_ADVICE)
         if self._held.lease.is_finished:
             self._log.warning("child_failed", error=str(error), advice="the shard was finished already")
             return Finished()
         return Failed(error, self._checkpointer.advanced, refused=self._checkpointer.refused)
 
-    async def _deliver(self, connection: ChildConnection, reader: ShardReader) -> EndOfShard | None:
+    async def _deliver(self, connection: ChildConnection) -> EndOfShard | None:
         """None after a stop request."""
-        while True:
-            await connection.answer_early_requests()
+        gate, reader = Gate(self._parts, self._held, self._stop_signal, connection), self._reading.reader
+        filters = self._parts.settings.delivery.record_filter is not None
+        take = partial(self._next_in_time, reader) if filters else reader.next
+        while await gate.opens():
             self._progress.waits_for_records()
-            item = await self._stop_signal.interruptible(reader.next)
+            item = await self._stop_signal.interruptible(take)
             if connection.silent:
                 if isinstance(item, DeliveryBatch):
                     item.release()
                 raise await connection.exited("idle")
             match item:
                 case DeliveryBatch():
-                    await self._process(connection, item)
-                case EndOfShard():
-                    return item
-                case None:
-                    if self._stop_signal.reason is not StopReason.NONE:
+                    if not await self._process(connection, gate, item):
                         return None
+                case EndOfShard():
+                    return item if await gate.opens(gives=True) else None
+                case Passed(position):
+                    self._checkpointer.passed(position)
+                    self._progress.passed(position)
+                    await self._store_passed()
+                case None:  # the gate knows whether it was a stop request
+                    await self._store_passed()
+        await self._deliver_rest(connection, gate)
+        return None
 
-    async def _process(self, connection: ChildConnection, batch: DeliveryBatch) -> None:
-        last = batch.last
-        try:
-            if last is not None:
-                self._held.throughput.record(batch.data_bytes, now_s=self._parts.context.clock.monotonic())
-                if self._poison_search is not None:
-                    await self._poison_search.deliver(batch, connection, self._checkpointer)
+    async def _deliver_rest(self, connection: ChildConnection, gate: Gate) -> None:
+        """What was gathered for a batch whose window is not over, while the child may still checkpoint it."""
+        while self._window is not None and self._stop_signal.reason is StopReason.STOP and not gate.is_held:
+            match self._window.rest():
+                case DeliveryBatch() as batch:
+                    await connection.answer_early_requests()
+                    complete = await self._give(connection, gate, batch)
+                    batch.release()
+                    if not complete:
+                        return
+                case Passed(position):
+                    self._checkpointer.passed(position)
+                case _:
                     return
-            elif not self._settings.call_for_empty:
-                return
-            self._progress.works("processRecords", arrived_s=batch.arrived_s)
-            self._checkpointer.begin_batch()
-            before_send = None if last is None else partial(self._checkpointer.delivering, last)
-            await connection.deliver(batch, before_send=before_send)
-            self._progress.done(last, batch.count, batch.data_bytes)
+
+    async def _next_in_time(self, reader: ShardReader) -> ReadItem | None:
+        """None when it is time to store what was passed."""
+        with self._parts.context.clock.move_on_after(_STORE_PASSED_S):
+            return await reader.next()
+        return None
+
+    async def _store_passed(self) -> None:
+        now_s = self._parts.context.clock.monotonic()
+        if now_s >= self._store_passed_at_s:
+            self._store_passed_at_s = now_s + _STORE_PASSED_S
+            await self._checkpointer.store_passed()
+
+    async def _process(self, connection: ChildConnection, gate: Gate, batch: DeliveryBatch) -> bool:
+        """False if a stop came before all of it was given: nothing may be given, or passed, after it."""
+        try:
+            if batch.last is not None:
+                self._progress.oldest_undone_s = batch.arrived_s
+                return await gate.give(batch, partial(self._give, connection, gate))
+            if self._settings.call_for_empty and await gate.opens():
+                await self._give_batch(connection, batch)
+            return True
         finally:
             batch.release()
+
+    async def _give(self, connection: ChildConnection, gate: Gate, batch: DeliveryBatch) -> bool:
+        """As `_process`."""
+        self._held.throughput.record(batch.data_bytes, now_s=self._parts.context.clock.monotonic())
+        if self._expired.may_be_in(batch):
+            fresh = await self._expired.set_aside(batch, connection)
+            if fresh is None or fresh.last is None:
+                return fresh is not None
+            batch = fresh
+        if self._poison_search is None:
+            await self._give_batch(connection, batch)
+            return True
+        return await self._poison_search.deliver(
+            batch, connection, self._checkpointer, partial(gate.opens, gives=True, within_batch=True)
+        )
+
+    async def _give_batch(self, connection: ChildConnection, batch: DeliveryBatch) -> None:
+        last = batch.last
+        self._progress.works("processRecords", arrived_s=batch.arrived_s)
+        self._checkpointer.begin_batch()
+        before_send = None if last is None else partial(self._checkpointer.delivering, last)
+        await connection.deliver(batch, before_send=before_send)
+        self._progress.done(last, batch.count, batch.data_bytes)
+
+    async def _end_at_bound(self, connection: ChildConnection) -> Reached:
+        """As at a stop, but the lease is kept."""
+        self._progress.works("shutdownRequested")
+        await connection.perform(ShutdownRequested())
+        self._progress.works("leaseLost")
+        await connection.perform(lease_lost(self._settings.protocol))
+        return Reached()
 
     async def _end_shard(self, connection: ChildConnection, end: EndOfShard) -> Finished | Stopped | None:
         """None if a stop came before shardEnded was sent."""
@@ -434,6 +581,7 @@ class ChildRun:
         if self._stop_signal.reason is StopReason.STOP and self._held.lost is None:
             self._progress.works("shutdownRequested")
             await connection.perform(ShutdownRequested())
+            await self._checkpointer.store_passed()
             self._progress.waits(WaitReason.LEASE, "it is handed off")
             await self._parts.renewer.release_lease(self._held)
         self._progress.works("leaseLost")

@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 from kcl_daemon import errors
 from kcl_daemon.config.children import ChildProtocol, ChildSettings
 from kcl_daemon.consumer.context import ConsumerLeases
+from kcl_daemon.consumer.rejects import Rejects
 from kcl_daemon.errors import (
     AwsError,
     ChildBrokeProtocol,
@@ -30,8 +31,9 @@ from kcl_daemon.leases.lease import CheckpointWindow
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.metrics.metric import Operation
 from kcl_daemon.ports import ChildPipes, Clock, Log, Meters, at_level, level_of
+from kcl_daemon.progress.progress import NEVER_S
 from kcl_daemon.retrieval.source import DeliveryBatch
-from kcl_protocol.codec import LogLine, Stray
+from kcl_protocol.codec import LogLine, Stray, encode
 from kcl_protocol.conversation import DaemonSide
 from kcl_protocol.errors import (
     CheckpointDependencyFailed,
@@ -51,6 +53,7 @@ from kcl_protocol.messages import (
     Initialize,
     LeaseLost,
     ProcessRecords,
+    Reject,
     ShardEnded,
     Shutdown,
     Status,
@@ -108,6 +111,7 @@ class ChildMetrics:
 T = TypeVar("T")
 
 _INBOX_MESSAGES: Final = 16
+MAX_PAUSE_MS: Final = 15 * 60_000
 _EXIT_STATUS_WAIT_S: Final = 1.0
 _LOG_MESSAGE_CHARACTERS: Final = 16 * 1024
 # A log event takes 10 to 50 microseconds.
@@ -120,6 +124,7 @@ class ChildConnection:
 
     `on_early_request` is called for a message between two actions; `answer_early_requests` may then be called.
     `takes_frames`: the child has announced it; None: it has not answered `initialize` yet. It takes lines as well.
+    `paused_until_s`: it has asked for no records before that time (monotonic); whoever delivers waits.
     """
 
     def __init__(
@@ -132,6 +137,7 @@ class ChildConnection:
         metrics: ChildMetrics,
         on_checkpoint: Callable[[CheckpointRequest], Awaitable[CheckpointAnswer]],
         on_early_request: Callable[[], None] = lambda: None,
+        rejects: Rejects | None = None,
     ) -> None:
         self._child = child
         self._timeout_s = settings.timeout_s
@@ -141,13 +147,17 @@ class ChildConnection:
         self._metrics = metrics
         self._on_checkpoint = on_checkpoint
         self._on_early_request = on_early_request
+        self._rejects = rejects or Rejects(None)
         self._side = DaemonSide(accepts_logs=settings.log_messages)
         self._inbox: deque[ChildMessage] = deque()
+        self._inbox_most = _INBOX_MESSAGES
         self._arrived = anyio.Event()
         self._flooded = False
         self._strays = 0
         self.silent = False
         self.takes_frames: bool | None = None
+        self.paused_until_s = NEVER_S
+        self._odd_pause = False
 
     async def pump(self) -> None:
         """Read the child's stdout until it ends, also between actions: a chatty child must not block."""
@@ -157,7 +167,7 @@ class ChildConnection:
         self.silent = True
         self._arrived.set()
 
-    async def perform(self, action: Action, *, before_send: Callable[[], None] | None = None) -> None:
+    async def perform(self, action: Action, *, before_send: Callable[[], None] | None = None) -> Status:
         """Send an action and wait for its status.
 
         `before_send` is called just before the line is written, after earlier requests were answered. If it
@@ -170,27 +180,43 @@ class ChildConnection:
         """
         line = self._side.send_data(action)
         await self._begin(action, before_send)
+        if isinstance(action, ProcessRecords):
+            self._inbox_most = _INBOX_MESSAGES + len(action.records)
         await self._send(line, action.action)
         status = await self._finish(action)
         if isinstance(action, Initialize):
             self._note_frames(status.frames)
         self._metrics.performed(action)
+        return status
 
     async def deliver(self, batch: DeliveryBatch, *, before_send: Callable[[], None] | None = None) -> None:
-        """As `perform`, for records. The batch is released as soon as its line is written."""
+        """As `perform`, for records. The batch is released as soon as its line is written, if nothing may be rejected."""
         self._side.send(_RECORDS)
         await self._begin(_RECORDS, before_send)
         try:
-            # Keep no other reference to the line: the child may take hours.
-            await self._send(batch.take_line(), _RECORDS.action)
+            await self._send(self._line_of(batch), _RECORDS.action)
+            if not self._rejects.keeps_batch:
+                batch.release()
+            await self._processed()
         finally:
             batch.release()
+            self._rejects.end()
+        self._metrics.processed(batch)
+
+    def _line_of(self, batch: DeliveryBatch) -> bytes:
+        """Without `keeps_batch` nobody keeps the line: the child may take hours."""
+        line = batch.take_line()
+        if self._rejects.keeps_batch:
+            self._rejects.begin(line)
+        self._inbox_most = _INBOX_MESSAGES + batch.count  # it may reject them all before it reads an answer
+        return line
+
+    async def _processed(self) -> None:
         try:
             await self._finish(_RECORDS)
         except ChildError:
             self._metrics.failed()
             raise
-        self._metrics.processed(batch)
 
     async def _begin(self, action: Action, before_send: Callable[[], None] | None) -> None:
         if self._inbox:
@@ -203,12 +229,12 @@ class ChildConnection:
         self._metrics.begin()
 
     async def answer_early_requests(self, doing: str = "idle") -> None:
-        """Answer checkpoint requests made between two actions; raises as `perform`.
+        """Answer requests made between two actions; raises as `perform`.
 
         At the latest before the line of the next action: a request without a position would else cover
         records that the child has not seen.
         """
-        while self._inbox and isinstance(request := self._inbox[0], CheckpointRequest):
+        while self._inbox and isinstance(request := self._inbox[0], CheckpointRequest | Reject):
             self._inbox.popleft()
             await self._serve(request, doing)
 
@@ -222,16 +248,48 @@ class ChildConnection:
             match await self._next(action.action):
                 case Status() as status:
                     self._received(status)
+                    if status.pause_ms is not None:
+                        self._pause(status.pause_ms)
                     return status
-                case CheckpointRequest() as request:
+                case CheckpointRequest() | Reject() as request:
                     await self._serve(request, action.action)
 
-    async def _serve(self, request: CheckpointRequest, doing: str) -> None:
+    def _pause(self, pause_ms: int) -> None:
+        used_ms = min(max(pause_ms, 0), MAX_PAUSE_MS)
+        if used_ms != pause_ms and not self._odd_pause:
+            self._odd_pause = True
+            self._log.warning("child_pause_bounded", asked_ms=pause_ms, used_ms=used_ms)
+        self.paused_until_s = self._clock.monotonic() + used_ms / 1000
+
+    async def _serve(self, request: CheckpointRequest | Reject, doing: str) -> None:
         if self._flooded:
-            raise ChildBrokeProtocol(f"it sent more than {_INBOX_MESSAGES} messages without an answer to any")
+            raise ChildBrokeProtocol(
+                f"it sent more than {self._inbox_most} messages without an answer to any"
+            )
+        if isinstance(request, Reject):
+            await self._serve_rejects(request, doing)
+            return
         self._received(request)
         answer = await self._answer(request)
         await self._send(self._side.send_data(answer), doing)
+
+    async def _serve_rejects(self, first: Reject, doing: str) -> None:
+        """With it all that have come since, so that they are stored together."""
+        if not self._side.may_reject:
+            (answer,) = await self._rejects.answer([first], self._is_silent, possible=False)
+            await self._send(encode(answer), doing)
+            return
+        self._received(first)
+        requests = [first]
+        while self._inbox and isinstance(request := self._inbox[0], Reject):
+            self._inbox.popleft()
+            self._received(request)
+            requests.append(request)
+        answers = await self._rejects.answer(requests, self._is_silent)
+        await self._send(b"".join(map(self._side.send_data, answers)), doing)
+
+    def _is_silent(self) -> bool:
+        return self.silent
 
     def _received(self, message: ChildMessage) -> None:
         try:
@@ -295,7 +353,7 @@ class ChildConnection:
                 case Stray():
                     if not message.blank:
                         self._log_stray(message.reason, message.text)
-                case _ if len(self._inbox) < _INBOX_MESSAGES:
+                case _ if len(self._inbox) < self._inbox_most:
                     self._inbox.append(message)
                     self._arrived.set()
                     if self._side.awaiting is None:
@@ -327,14 +385,17 @@ class ChildConnection:
 class Checkpointer:
     """Stores only what the child requests.
 
-    `refused`: a checkpoint of the current batch failed through no fault of the child.
+    `refused`: a checkpoint of the current batch failed through no fault of the child. `largest`: the last record
+    that it was given, or that was passed over.
     """
 
-    def __init__(self, *, held: HeldLease, renewer: ConsumerLeases, log: Log) -> None:
+    def __init__(self, *, held: HeldLease, renewer: ConsumerLeases, log: Log, rejects: Rejects) -> None:
         self._held = held
         self._renewer = renewer
         self._log = log
-        self._largest = held.lease.checkpoint
+        self._rejects = rejects
+        self._given = self.largest = held.lease.checkpoint
+        self._began: ExtendedSequenceNumber | None = None
         self._shard_ended = False
         self.advanced = False
         self.refused = False
@@ -342,11 +403,42 @@ class Checkpointer:
     def begin_batch(self) -> None:
         self.refused = False
 
+    async def begins_at(self, position: ExtendedSequenceNumber) -> None:
+        """The child has stored all up to there by itself: the lease follows, or stays where it is ahead."""
+        self._began = self._given = self.largest = position
+        if position <= self._held.lease.checkpoint:
+            return
+        try:
+            await self._renewer.checkpoint(self._held, position)
+        except (AwsError, errors.LeaseLost) as error:  # the child's next checkpoint covers it
+            self._log.debug("own_position_not_stored", checkpoint=str(position), error=str(error))
+        else:
+            self.advanced = True
+            self._log.debug("checkpoint_stored", checkpoint=str(position))
+
     def delivering(self, last: ExtendedSequenceNumber) -> None:
-        self._largest = last
+        self._given = self.largest = last
+
+    def passed(self, position: ExtendedSequenceNumber) -> None:
+        """No record up to there is for the child, except those that it was given."""
+        self.largest = max(self.largest, position)
 
     def shard_ended(self) -> None:
         self._shard_ended = True
+        self.largest = self._given
+
+    async def store_passed(self) -> None:
+        """Store what was passed, if the child has checkpointed all that it was given. A failure leaves it to the next time."""
+        held, position = self._held, self.largest
+        before = held.lease.checkpoint
+        if held.lost is not None or not self._given <= before < position:
+            return
+        try:
+            await self._renewer.checkpoint(held, position)
+        except (AwsError, errors.LeaseLost) as error:
+            self._log.debug("passed_position_not_stored", error=str(error))
+        else:
+            self._log.debug("checkpoint_stored", checkpoint=str(position))
 
     async def answer(self, request: CheckpointRequest) -> CheckpointAnswer:
         """The answer names the error; nothing is raised."""
@@ -368,9 +460,14 @@ class Checkpointer:
     async def _store(self, request: CheckpointRequest) -> None:
         if self._held.lost is not None:
             raise CheckpointShutdown(self._held.lost)
-        window = CheckpointWindow(self._held.lease.checkpoint, self._largest, self._shard_ended)
-        position = window.position(request.sequence_number, request.sub_sequence_number)
+        held_back = self._rejects.held_back
         before, progress = self._held.lease.checkpoint, self._held.progress
+        window = CheckpointWindow(min(before, self._given), self.largest, self._shard_ended, self._began)
+        position = window.position(request.sequence_number, request.sub_sequence_number)
+        if held_back is not None and held_back <= position:
+            raise CheckpointShutdown(f"the rejected record {held_back} could not be stored, and comes again")
+        if position < before:
+            return  # it was passed; the child may ask again for the last record that it was given
         refused: str | None = None
         progress.checkpoint_started()
         try:

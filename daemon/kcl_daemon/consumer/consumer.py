@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from kcl_daemon.consumer.child_session import ChildRun, Failed, Finished, Stopped
+from kcl_daemon.consumer.child_session import ChildRun, Failed, Finished, Reached, Stopped
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.lanes import ShardLanes
 from kcl_daemon.consumer.restart_policy import RestartPolicy
-from kcl_daemon.errors import AwsError
+from kcl_daemon.errors import AwsError, LeaseLost
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.fleet.streams import RECHECK_S, StreamState
 from kcl_daemon.leases.lease import Lease, ShardId
@@ -20,6 +20,7 @@ from kcl_daemon.shards.lineage import unfinished_parents
 _STREAM_PAUSE_S: Final = 5.0
 # Deleting and creating a stream takes longer.
 _CONFIRMED_WITHIN_S: Final = 5.0
+_REACH_PAUSE_S: Final = 1.0
 
 
 class ShardConsumer:
@@ -30,7 +31,7 @@ class ShardConsumer:
         self._held = held
         self._stop_signal = StopSignal()
         self._memory = StartMemory()
-        self._works = False
+        self._works = self._begins_after_bound = False
         stream = held.lease.stream
         named = {} if stream is None else {"stream": str(stream)}
         self._log = parts.context.log.bind(**named, shard_id=held.lease.shard_id)
@@ -60,7 +61,7 @@ class ShardConsumer:
         """
         if self._held.next_owner is not None:
             self.request_stop()
-        if await self._parents_finished():
+        if self._is_at_bound(self._held.lease) or await self._parents_finished():
             await self._work()
         renewer = self._parts.renewer
         stays = self._held.lease.is_finished and renewer.keeps_finished and not self._stopped
@@ -73,6 +74,9 @@ class ShardConsumer:
         return self._stop_signal.reason is not StopReason.NONE
 
     async def _work(self) -> None:
+        if self._begins_after_bound or self._is_at_bound(self._held.lease):
+            await self._stay_at_bound()
+            return
         self._works = True
         await self._restart_policy.cool_down()
         while await self._stream_found() and self._stop_signal.reason is StopReason.NONE:
@@ -81,12 +85,38 @@ class ShardConsumer:
                     self._log.info("shard_finished")
                     self._parts.shard_finished.fire()
                     return
+                case Reached():
+                    await self._stay_at_bound()
+                    return
                 case Stopped():
                     return
                 case Failed() as failed:
                     self._held.progress.failed(str(failed.error), failed.stderr)
                     if not await self._restart_policy.continue_after(failed):
                         return
+
+    def _is_at_bound(self, lease: Lease) -> bool:
+        until_ms = self._parts.until_ms
+        return until_ms is not None and not lease.is_finished and lease.is_at(until_ms)
+
+    async def _stay_at_bound(self) -> None:
+        """Keep the lease, without a child, until the whole run ends."""
+        until_ms, held = self._parts.until_ms, self._held
+        assert until_ms is not None, "the run is bounded"
+        self._works = False
+        self._parts.standby.dismiss(held.key)
+        held.progress.read_to_end()
+        held.progress.waits(WaitReason.RUN_END)
+        while self._stop_signal.reason is StopReason.NONE and not held.lease.is_at(until_ms):
+            try:
+                await self._parts.renewer.reach(held, until_ms)
+                self._log.info("shard_at_bound", checkpoint=str(held.lease.checkpoint))
+            except LeaseLost:
+                return
+            except AwsError as error:
+                self._log.warning("bound_not_stored", error=str(error))
+                await self._stop_signal.interruptible(lambda: self._parts.context.clock.sleep(_REACH_PAUSE_S))
+        await self._stop_signal.until_stop_requested()
 
     def _child_run(self) -> ChildRun | ShardLanes:
         parts, held, policy = self._parts, self._held, self._restart_policy
@@ -105,6 +135,7 @@ class ShardConsumer:
             stop_signal=self._stop_signal,
             memory=self._memory,
             log=self._log,
+            set_aside=policy.set_aside,
             poison_search=policy.poison_search,
         )
 
@@ -113,7 +144,7 @@ class ShardConsumer:
         reported = False
         while self._stop_signal.reason is StopReason.NONE:
             waiting = await self._unfinished_parents()
-            if not waiting:
+            if not waiting or self._begins_after_bound:
                 self._held.progress.moved()
                 return True
             (self._log.debug if reported else self._log.info)(
@@ -163,6 +194,10 @@ class ShardConsumer:
             self._held.progress.waits(WaitReason.PARENT, str(error))
             self._log.warning("parents_unreadable", error=str(error))
             return self._held.lease.parent_shard_ids
+        # Whatever comes after a shard that is at the bound came after it.
+        self._begins_after_bound = any(
+            parent is not None and self._is_at_bound(parent) for parent in parents.values()
+        )
         unfinished = unfinished_parents(self._held.lease, parents)
         if unfinished:
             self._held.progress.waits(WaitReason.PARENT, ", ".join(sorted(unfinished)))

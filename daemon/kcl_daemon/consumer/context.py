@@ -13,7 +13,9 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.standby import StandbyChildren
 from kcl_daemon.errors import ChildError
 from kcl_daemon.fleet.context import Broadcast, WorkerContext
+from kcl_daemon.fleet.hold_watch import HoldWatch
 from kcl_daemon.fleet.lease_renewer import HeldLease
+from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.fleet.streams import StreamTracker
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.ports import Children, Clock, DeadLetters, Kinesis, Log, Table
@@ -159,6 +161,8 @@ class ConsumerLeases(Protocol):
 
     async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None: ...
 
+    async def reach(self, held: HeldLease, until_ms: int) -> None: ...
+
     async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None: ...
 
     async def release_lease(self, held: HeldLease, *, degraded: bool = False) -> None: ...
@@ -180,6 +184,7 @@ class ConsumerContext:
         on_leases_created: called when new leases need an owner.
         on_lease_written: gets a lease written as our own, and the start time of that write.
         on_fatal: gets the failure that ends the daemon.
+        run_end: of a bounded run.
     """
 
     context: WorkerContext
@@ -197,4 +202,10 @@ class ConsumerContext:
     degraded: ShardCooldowns
     dead_letters: DeadLetters | None
     on_fatal: Callable[[ChildError], None]
+    holds: HoldWatch
     startup_failures: StartupFailures = field(default_factory=StartupFailures)
+    run_end: RunEnd | None = None
+
+    @property
+    def until_ms(self) -> int | None:
+        return None if self.run_end is None else self.run_end.until_ms

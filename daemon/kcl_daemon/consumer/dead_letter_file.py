@@ -1,13 +1,13 @@
 """Dead letters in a file: one JSON line per record, on disk before processing continues.
 
-Several daemons may share the file; it is only appended to.
+Several daemons may share the file; it is only appended to, but for `kcl-daemon letters delete`.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -39,11 +39,14 @@ class DeadLetterFile:
             ) from error
 
     async def store(self, dead_letter: DeadLetter) -> None:
-        """Returns after fsync."""
-        line = dead_letter.line() + b"\n"
+        await self.store_all((dead_letter,))
+
+    async def store_all(self, dead_letters: Sequence[DeadLetter]) -> None:
+        """Returns after one fsync."""
+        lines = b"".join(b"%b\n" % each.line() for each in dead_letters)
         try:
-            # After a cancel the line may still be written.
-            await to_thread.run_sync(self._append, line, abandon_on_cancel=True, limiter=self._threads)
+            # After a cancel the lines may still be written.
+            await to_thread.run_sync(self._append, lines, abandon_on_cancel=True, limiter=self._threads)
         except OSError as error:
             raise DeadLetterNotStored(f"{self._path}: {error.strerror or error}") from error
 
@@ -71,12 +74,15 @@ class DeadLetterFile:
 
     @contextmanager
     def _locked(self) -> Generator[int, None, None]:
-        file = os.open(self._path, _FLAGS, _OWNER_ONLY)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
-        finally:
-            os.close(file)  # also unlocks it
+        while True:
+            file = os.open(self._path, _FLAGS, _OWNER_ONLY)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if os.fstat(file).st_nlink:  # else `letters delete` has replaced it while we waited
+                    yield file
+                    return
+            finally:
+                os.close(file)  # also unlocks it
 
 
 def _write(file: int, data: bytes) -> None:

@@ -8,7 +8,7 @@ the only child of a shard, and know nothing of each other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -19,30 +19,41 @@ from kcl_daemon.consumer.child_session import (
     ChildRun,
     Failed,
     Finished,
+    Reached,
     Stopped,
     create_child_leases,
 )
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
+from kcl_daemon.consumer.lane import Lane, LaneLeases, LaneReader
 from kcl_daemon.consumer.restart_policy import RestartPolicy
 from kcl_daemon.errors import AwsError, LeaseLost
+from kcl_daemon.fleet.hold_words import share_text, why_text
 from kcl_daemon.fleet.lease_renewer import HeldLease
-from kcl_daemon.leases.lease import HashRange, LeaseKey, ShardId
+from kcl_daemon.leases.holds import NOT_HELD
 from kcl_daemon.ports import ChildLane, Log
 from kcl_daemon.progress.progress import NEVER_S, LeaseProgress, WaitReason
 from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane, ShardOrder
-from kcl_daemon.records.payload import EMPTY, LINE_BYTES, AnyRecord, Payload
+from kcl_daemon.records.payload import (
+    EMPTY,
+    LINE_BYTES,
+    AnyRecord,
+    Limits,
+    Payload,
+    data_bytes_of,
+)
 from kcl_daemon.retrieval.byte_budget import Reservation
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,
     EndOfShard,
+    Passed,
+    ReachedBound,
     ShardReader,
     ShardSource,
     StartMemory,
-    TakesFrames,
     arrived_s,
 )
 from kcl_protocol.errors import CheckpointInvalidState
-from kcl_protocol.sequence import AT_TIMESTAMP, SHARD_END, ExtendedSequenceNumber
+from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 # A record takes some microseconds here: other shards must not wait.
 _RECORDS_PER_TURN: Final = 500
@@ -50,95 +61,8 @@ _STORE_PAUSE_S: Final = 0.5
 _STORE_PAUSE_MOST_S: Final = 10.0
 _LAST_STORE_S: Final = 10.0
 _MARK_HELD_S: Final = 600.0
+_STORE_PASSED_S: Final = 30.0
 _STANDBY_KEPT_S: Final = 60.0
-
-
-def _event() -> anyio.Event:
-    return anyio.Event()
-
-
-@dataclass(eq=False, slots=True)
-class _Lane:
-    """One child after another, for the same keys.
-
-    Args:
-        idle: its child has processed all that it was given, and waits.
-        waits_for_release: its child has made its last checkpoint.
-        offers_empty: its child gets an empty batch.
-        batch: records and bytes that its child works on.
-        takes_frames: whether its child does.
-        furthest: the last record that any child of it was given.
-    """
-
-    number: int
-    held: HeldLease
-    log: Log
-    stop_signal: StopSignal = field(default_factory=StopSignal)
-    filled: anyio.Event = field(default_factory=_event)
-    running: bool = False
-    idle: bool = False
-    waits_for_release: bool = False
-    offers_empty: bool = False
-    batch: tuple[int, int] = (0, 0)
-    progressed_s: float = NEVER_S
-    takes_frames: TakesFrames = bool
-    furthest: ExtendedSequenceNumber = AT_TIMESTAMP
-
-
-class _LaneLeases:
-    """`ConsumerLeases` of one lane."""
-
-    keeps_finished = False
-
-    def __init__(self, lanes: ShardLanes, lane: _Lane) -> None:
-        self._lanes = lanes
-        self._lane = lane
-
-    @property
-    def held(self) -> dict[LeaseKey, HeldLease]:
-        return {self._lane.held.key: self._lane.held}
-
-    def holds(self, key: LeaseKey) -> bool:
-        return key in self.held
-
-    def awaits_standby(self, held: HeldLease) -> bool:  # noqa: ARG002 - as of a lease
-        return False
-
-    async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None:
-        self._lanes.checkpointed(self._lane, held, position)
-
-    async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
-        raise AssertionError(f"{child_shard_ids} of {held.key} are written once for all lanes")
-
-    async def release_lease(self, held: HeldLease, *, degraded: bool = False) -> None:  # noqa: ARG002 - as of a lease
-        """Returns when the lease of the shard is released, which waits for all lanes."""
-        await self._lanes.until_released(self._lane)
-
-
-class _LaneReader:
-    """Both `Readers` and the `ShardReader` of one lane."""
-
-    trouble = None
-    oldest_s = None
-
-    def __init__(self, lanes: ShardLanes, lane: _Lane) -> None:
-        self._lanes = lanes
-        self._lane = lane
-
-    def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:  # noqa: ARG002 - as of a shard
-        self._lane.takes_frames = source.takes_frames
-        return self
-
-    def reserve(self, shrink: Callable[[], None]) -> Reservation:  # noqa: ARG002 - as of a shard
-        raise AssertionError("all lanes of a shard have one reservation")
-
-    async def run(self) -> None:
-        """The shard is read for all lanes."""
-
-    async def next(self) -> DeliveryBatch | EndOfShard:
-        return await self._lanes.next_of(self._lane)
-
-    def close(self) -> None: ...
 
 
 class ShardLanes:
@@ -167,13 +91,13 @@ class ShardLanes:
         count = self._settings.lanes_of(held.lease.stream)
         self._window = LaneWindow(count, held.lease.checkpoint, self._settings.order, held.lease.lanes)
         self._lanes = tuple(
-            _Lane(number, self._held_for(number), log.bind(lane=number)) for number in range(count)
+            Lane(number, self._held_for(number), log.bind(lane=number)) for number in range(count)
         )
-        self._started: dict[int, _Lane] = {}
+        self._started: dict[int, Lane] = {}
         self._tasks: TaskGroup
         self._reservation: Reservation
         self._behind_ms: int | None = None
-        self._at_end = self._reads_again = self._gave_up = False
+        self._at_end = self._reads_again = self._gave_up = self._at_bound = self._drains = False
         self._store_trouble: str | None = None
         self._held_back: tuple[ExtendedSequenceNumber, int] | None = None
         self._held_told_s = NEVER_S
@@ -183,10 +107,10 @@ class ShardLanes:
 
     def _held_for(self, number: int) -> HeldLease:
         held, progress = self._held, LeaseProgress(self._clock.monotonic, lane=number)
-        progress.last_fetch = held.progress.last_fetch
+        progress.last_fetch, progress.set_aside = held.progress.last_fetch, held.progress.set_aside
         return HeldLease(held.lease, held.moved_s, held.throughput, held.measured_s, progress)
 
-    async def run(self) -> Finished | Stopped:
+    async def run(self) -> Finished | Stopped | Reached:
         """As `ChildRun.run`; a child that fails is the matter of its lane."""
         self._progress.starts()
         self._progress.window = self._window
@@ -198,6 +122,9 @@ class ShardLanes:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._store_marks)
                 self._tasks.start_soon(self._dismiss_unneeded)
+                self._tasks.start_soon(self._follow_holds)
+                if self._parts.settings.delivery.record_filter is not None:
+                    self._tasks.start_soon(self._store_passed)
                 await self._work()
                 await self._end_lanes()
                 self._tasks.cancel_scope.cancel()
@@ -206,6 +133,8 @@ class ShardLanes:
             self._reservation.release()
             self._progress.lanes.clear()
             self._progress.window = self._progress.held_back_s = None
+        if self._at_bound:
+            return Reached()
         return Finished() if self._held.lease.is_finished else Stopped()
 
     async def _dismiss_unneeded(self) -> None:
@@ -213,9 +142,14 @@ class ShardLanes:
         await self._clock.sleep(_STANDBY_KEPT_S)
         self._parts.standby.dismiss(self._held.key)
 
+    async def _follow_holds(self) -> None:
+        while await self._parts.holds.until_changed():
+            if not self._is_stopping and not self._at_end:
+                self._show()
+
     @property
     def _is_stopping(self) -> bool:
-        return self._gave_up or self._stop_signal.reason is not StopReason.NONE
+        return self._gave_up or self._at_bound or self._stop_signal.reason is not StopReason.NONE
 
     @property
     def _is_interrupted(self) -> bool:
@@ -244,6 +178,9 @@ class ShardLanes:
         while not self._is_stopping:
             self._reads_again = False
             end = await self._read()
+            if isinstance(end, ReachedBound):
+                await self._finish_at_bound()
+                continue
             if end is None or not await self._create_child_leases(end):
                 continue
             if await self._finish_lanes():
@@ -275,12 +212,15 @@ class ShardLanes:
             memory=self._memory,
             last_fetch=self._progress.last_fetch,
             stream_is_there=stream.watch.is_there,
+            until_ms=self._parts.until_ms,
+            only=self._parts.settings.shards.only,
         )
         return self._parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
 
     async def _take_all(self, reader: ShardReader) -> EndOfShard | None:
         while not self._is_interrupted:
             if not self._has_room():
+                self._hurry()
                 self._show()
                 await self._interruptible_change()
                 continue
@@ -288,6 +228,11 @@ class ShardLanes:
             match await self._stop_signal.interruptible(reader.next):
                 case DeliveryBatch() as batch:
                     await self._add(batch)
+                case ReachedBound() as end:
+                    return end
+                case Passed(position):
+                    self._window.passed(position)
+                    self._progress.passed(position)
                 case EndOfShard() as end:
                     self._window.shard_ended()
                     return end
@@ -306,6 +251,13 @@ class ShardLanes:
         """Other shards of this worker need the room. A lane that fails then is read anew."""
         self._window.shed(0)
         self._reservation.resize(self._window.size_bytes)
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """Batches that are gathered do not wait for their windows."""
+        for lane in self._started.values():
+            if lane.until_s is not None:
+                lane.filled.set()
 
     async def _add(self, batch: DeliveryBatch) -> None:
         try:
@@ -348,7 +300,7 @@ class ShardLanes:
     def _count(self) -> None:
         if self._reservation.is_wanted:
             self._window.shed(0)
-        self._reservation.resize(self._window.size_bytes)
+        self._reservation.resize(self._window.size_bytes + sum(lane.kept_bytes for lane in self._lanes))
         oldest_ms = self._window.oldest_ms
         age_s = 0.0 if oldest_ms is None else max(0.0, (self._clock.wall_ms() - oldest_ms) / 1000)
         self._progress.oldest_undone_s = None if oldest_ms is None else self._clock.monotonic() - age_s
@@ -359,8 +311,13 @@ class ShardLanes:
 
     def _show(self) -> None:
         """What the shard waits for, for the watchdog, the page and the commands."""
+        hold = self._parts.holds.of(self._held.lease)
         if self._store_trouble is not None:
             self._progress.waits(WaitReason.DYNAMODB, self._store_trouble)
+        elif hold.pause is not None:
+            self._progress.waits(WaitReason.PAUSED, why_text(hold.pause))
+        elif hold.limits and self._window.size_bytes:
+            self._progress.waits(WaitReason.LIMITED, "; ".join(map(share_text, hold.limits)))
         elif self._at_end or self._window.size_bytes >= self._settings.window_bytes:
             self._progress.waits_for_lane(*self._slowest())
         else:
@@ -392,6 +349,14 @@ class ShardLanes:
             return None
         return True
 
+    async def _finish_at_bound(self) -> None:
+        """Until the lanes have processed what was read. A lane that fails reads again."""
+        self._progress.read_to_end()
+        while not self._is_interrupted and not self._is_drained:
+            self._show()
+            await self._interruptible_change()
+        self._at_bound = not self._is_interrupted
+
     async def _finish_lanes(self) -> bool:
         """Every child that was started gets shardEnded; at least one is. False if it was interrupted."""
         self._at_end = True
@@ -409,7 +374,7 @@ class ShardLanes:
 
     # One lane.
 
-    def _wake(self, lane: _Lane) -> None:
+    def _wake(self, lane: Lane) -> None:
         if not lane.running and not self._is_stopping:
             lane.running = True
             if lane.number not in self._started:
@@ -420,7 +385,7 @@ class ShardLanes:
             self._tasks.start_soon(self._run_lane, lane)
         lane.filled.set()
 
-    async def _run_lane(self, lane: _Lane) -> None:
+    async def _run_lane(self, lane: Lane) -> None:
         parts = self._parts_of(lane)
         policy = RestartPolicy(parts=parts, held=lane.held, stop_signal=lane.stop_signal, log=lane.log)
         while lane.stop_signal.reason is StopReason.NONE:
@@ -430,6 +395,7 @@ class ShardLanes:
                 stop_signal=lane.stop_signal,
                 memory=StartMemory(),
                 log=lane.log,
+                set_aside=policy.set_aside,
                 poison_search=policy.poison_search,
                 lane=ChildLane(lane.number, len(self._lanes)),
             ).run()
@@ -444,11 +410,11 @@ class ShardLanes:
         lane.running = False
         self._notify()
 
-    def _parts_of(self, lane: _Lane) -> ConsumerContext:
-        return replace(self._parts, renewer=_LaneLeases(self, lane), readers=_LaneReader(self, lane))
+    def _parts_of(self, lane: Lane) -> ConsumerContext:
+        return replace(self._parts, renewer=LaneLeases(self, lane), readers=LaneReader(self, lane))
 
-    def _rewind(self, lane: _Lane) -> None:
-        lane.batch = (0, 0)
+    def _rewind(self, lane: Lane) -> None:
+        lane.batch, lane.until_s = (0, 0), None
         if self._window.rewind(lane.number):
             lane.log.info("lane_reads_again", after=str(lane.held.lease.checkpoint))
             self._reads_again = True
@@ -456,20 +422,21 @@ class ShardLanes:
         self._count()
         self._notify()
 
-    def _give_up(self, lane: _Lane, policy: RestartPolicy) -> None:
+    def _give_up(self, lane: Lane, policy: RestartPolicy) -> None:
         self._restart_policy.degraded |= policy.degraded
         self._gave_up = True
         self._held.progress.continue_after(lane.held.progress.failure_history)
         self._stop_signal.wake()
 
-    async def next_of(self, lane: _Lane) -> DeliveryBatch | EndOfShard:
+    async def next_of(self, lane: Lane) -> DeliveryBatch | EndOfShard:
         """The next batch of a lane, which has processed the one before."""
         self._processed(lane)
         while True:
-            records = self._window.take(lane.number, LINE_BYTES, self._parts.settings.retrieval.max_records)
+            records = self._window.take(lane.number, LINE_BYTES, self._batch_records(lane))
             if records:
                 batch = self._batch(lane, records)
                 lane.batch = (batch.count, batch.data_bytes)
+                self._count()
                 if batch.last is not None and lane.furthest < batch.last:
                     lane.furthest = batch.last
                     self._progress.gave_records()
@@ -481,10 +448,46 @@ class ShardLanes:
                 return EndOfShard(())
             lane.idle, lane.filled = True, anyio.Event()
             self._notify()
-            await lane.filled.wait()
+            if lane.until_s is None:
+                await lane.filled.wait()
+            else:
+                with self._clock.move_on_after(max(0.0, lane.until_s - self._clock.monotonic())):
+                    await lane.filled.wait()
             lane.idle = False
 
-    def _processed(self, lane: _Lane) -> None:
+    def _batch_records(self, lane: Lane) -> int:
+        """How many records the next batch of a lane may have; 0: they are still gathered."""
+        delivery = self._parts.settings.delivery
+        if not delivery.shapes_batches:
+            return self._parts.settings.retrieval.max_records
+        count, is_due = self._gathered(lane)
+        now_s = self._clock.monotonic()
+        if count and lane.until_s is None:
+            lane.until_s = now_s + (delivery.batch_window_ms or 0) / 1000
+        is_due |= self._is_hurried or (lane.until_s is not None and lane.until_s <= now_s)
+        if is_due:
+            lane.until_s = None
+        gathering = (each.until_s for each in self._lanes if each.until_s is not None)
+        self._progress.window_until_s = min(gathering, default=None)
+        return count if is_due else 0
+
+    def _gathered(self, lane: Lane) -> tuple[int, bool]:
+        """How many records its next batch has, and whether it is full."""
+        delivery, count, data_bytes = self._parts.settings.delivery, 0, 0
+        for record in self._window.untaken(lane.number):
+            data_bytes += data_bytes_of(record)
+            if count == delivery.batch_records or (count and data_bytes > delivery.batch_bytes):
+                return count, True
+            count += 1
+        is_full = count == delivery.batch_records or data_bytes >= delivery.batch_bytes
+        return count, is_full or Limits.of(count, data_bytes).line_bytes >= LINE_BYTES
+
+    @property
+    def _is_hurried(self) -> bool:
+        is_full = self._window.size_bytes >= self._settings.window_bytes
+        return self._drains or self._at_end or is_full or self._reservation.is_wanted
+
+    def _processed(self, lane: Lane) -> None:
         records, data_bytes = lane.batch
         if records:
             lane.batch = (0, 0)
@@ -495,24 +498,35 @@ class ShardLanes:
             self._count()
             self._notify()
 
-    def _got_on(self, lane: _Lane) -> None:
+    def _got_on(self, lane: Lane) -> None:
         """Records that a child gets again are no progress, and none is while nothing can be stored."""
         progressed_s = lane.held.progress.progressed_s
         if progressed_s > lane.progressed_s and self._store_trouble is None:
             lane.progressed_s = progressed_s
             self._progress.moved()
 
-    def _batch(self, lane: _Lane, records: list[AnyRecord]) -> DeliveryBatch:
+    def _batch(self, lane: Lane, records: list[AnyRecord]) -> DeliveryBatch:
         payload = Payload(records, 0)
-        return DeliveryBatch(
+
+        def forget() -> None:
+            lane.kept_bytes = 0
+
+        batch = DeliveryBatch(
             payload,
             self._behind_ms,
+            forget,
             arrived_s=arrived_s(payload, self._behind_ms, self._clock),
             takes_frames=lane.takes_frames,
         )
+        failures = self._parts.settings.failures
+        if failures.dead_letters is not None or failures.attempts is not None:
+            lane.kept_bytes = batch.size_bytes
+        return batch
 
-    def checkpointed(self, lane: _Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None:
+    def checkpointed(self, lane: Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None:
         """Raises CheckpointInvalidState for a record of another lane."""
+        if position <= held.lease.checkpoint:
+            return  # where its child began, if that was given no records because of a pause
         try:
             self._window.checkpoint(lane.number, position)
         except NotOfThisLane as wrong:
@@ -531,6 +545,11 @@ class ShardLanes:
             await self._mark_moved.wait()
             self._mark_moved = anyio.Event()
             await self._store(lambda: self._window.mark)
+
+    async def _store_passed(self) -> None:
+        while True:
+            await self._clock.sleep(_STORE_PASSED_S)
+            self._mark_moved.set()
 
     async def _store(self, position: Callable[[], ExtendedSequenceNumber]) -> None:
         """Retries until it is stored or the lease is lost; later positions go with it."""
@@ -553,7 +572,7 @@ class ShardLanes:
             self._progress.moved()
             self._log.debug("checkpoint_stored", checkpoint=str(self._held.lease.checkpoint))
 
-    async def until_released(self, lane: _Lane) -> None:
+    async def until_released(self, lane: Lane) -> None:
         lane.waits_for_release = True
         lane.held.progress.waits(WaitReason.LEASE, "the other lanes")
         self._notify()
@@ -576,9 +595,17 @@ class ShardLanes:
 
     async def _drain(self, most_s: float) -> None:
         """What was read is processed, so that little comes twice; the lanes are at different places."""
+        self._drains = True
+        self._hurry()
         with self._clock.move_on_after(most_s):
-            while self._stop_signal.reason is StopReason.STOP and not self._is_drained:
+            while self._stop_signal.reason is StopReason.STOP and not self._is_drained and not self._is_held:
                 await self._changed.wait()
+
+    @property
+    def _is_held(self) -> bool:
+        """By an operator, or one of the children has asked for a pause."""
+        paused = (lane.held.progress.cause is WaitReason.PAUSED for lane in self._lanes)
+        return self._parts.holds.of(self._held.lease) is not NOT_HELD or any(paused)
 
     async def _until_lanes_wait(self, most_s: float) -> None:
         """A child that hangs is ended, before the time of those that wait for it is over."""
@@ -591,7 +618,7 @@ class ShardLanes:
             await self._changed.wait()
 
     @property
-    def _unready(self) -> list[_Lane]:
+    def _unready(self) -> list[Lane]:
         return [lane for lane in self._lanes if lane.running and not lane.waits_for_release]
 
     @property
@@ -602,6 +629,10 @@ class ShardLanes:
         self._progress.waits(WaitReason.LEASE, "it is handed off")
         with self._clock.move_on_after(_LAST_STORE_S):
             await self._store(lambda: self._window.mark)
+        failed = self._reads_again or not self._window.all_taken
+        self._at_bound &= not failed and self._stop_signal.reason is StopReason.NONE
+        if self._at_bound:
+            return
         if self._restart_policy.degraded:
             self._parts.degraded.released(self._held.lease, self._held.progress.failure_history)
         elif self._held.lost is None and not self._gave_up:

@@ -6,19 +6,20 @@ set aside are left out.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
 from kcl_daemon.config.children import PoisonRecordPolicy
 from kcl_daemon.consumer.connection import Checkpointer, ChildConnection
-from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
-from kcl_daemon.errors import AwsError, ChildError, ChildExited, DeadLetterNotStored, LeaseLost
+from kcl_daemon.consumer.context import ConsumerContext, StopSignal
+from kcl_daemon.consumer.set_aside import SetAside
+from kcl_daemon.errors import AwsError, ChildError, ChildExited, LeaseLost
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.ports import Log
-from kcl_daemon.records.dead_letter import DeadLetter
+from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.retrieval.source import DeliveryBatch
 from kcl_protocol.sequence import ExtendedSequenceNumber as Position
@@ -39,16 +40,20 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
+    """`failures` of the one record alone, `attempts` of it in any company."""
+
     after: Position
     last: Position
     count: int
     failures: int = 0
+    attempts: int = 0
 
 
 class BisectResult(Enum):
     SUSPECTED = auto()
     NARROWED = auto()
     GUILTY = auto()
+    TRIED_ENOUGH = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +96,16 @@ class BisectState:
         if delivery.last >= suspects.last:
             return replace(self, suspects=None)
         left = max(1, suspects.count - delivery.count)
-        return replace(self, suspects=Suspects(delivery.last, suspects.last, left))
+        return replace(
+            self, suspects=Suspects(delivery.last, suspects.last, left, attempts=suspects.attempts)
+        )
 
-    def failed(self, delivery: Delivery, *, tries: int) -> tuple[BisectState, BisectResult]:
-        """One record must fail `tries` times in a row alone.
+    def failed(
+        self, delivery: Delivery, *, tries: int, attempts: int | None = None
+    ) -> tuple[BisectState, BisectResult]:
+        """One record must fail `tries` times in a row alone, or the records of a delivery `attempts` times among any.
 
-        GUILTY only proposes: the record is left out after `with_set_aside`, else delivered again.
+        GUILTY and TRIED_ENOUGH only propose: the records are left out after `with_set_aside`, else delivered again.
         """
         before = self.suspects
         failures = 0
@@ -104,24 +113,20 @@ class BisectState:
             if before is not None and before.count == 1 and before.last == delivery.last:
                 failures = before.failures
             failures += delivery.alone
-        suspects = Suspects(delivery.after, delivery.last, delivery.count, failures)
+        known = before is not None and before.after <= delivery.after and delivery.last <= before.last
+        tried = 1 + (before.attempts if before is not None and known else 0)
+        suspects = Suspects(delivery.after, delivery.last, delivery.count, failures, tried)
         verdict = BisectResult.SUSPECTED
         if failures >= tries:
             verdict = BisectResult.GUILTY
-        elif (
-            before is not None
-            and before.after <= delivery.after
-            and delivery.last <= before.last
-            and delivery.count < before.count
-        ):
+        elif attempts is not None and tried >= attempts:
+            verdict = BisectResult.TRIED_ENOUGH
+        elif known and before is not None and delivery.count < before.count:
             verdict = BisectResult.NARROWED
         return replace(self, suspects=suspects), verdict
 
-    def with_set_aside(self, position: Position) -> BisectState:
-        kept = list(self.set_aside)
-        if position not in kept:
-            insort(kept, position)
-        return BisectState(None, tuple(kept))
+    def with_set_aside(self, *positions: Position) -> BisectState:
+        return BisectState(None, tuple(sorted({*self.set_aside, *positions})))
 
     def checkpointed(self, position: Position) -> BisectState:
         kept = self.set_aside[bisect_right(self.set_aside, position) :]
@@ -148,9 +153,6 @@ class BisectState:
         return bisect_left(positions, self.set_aside[known])
 
 
-_STORE_TRIES: Final = 5
-_STORE_PAUSE_S: Final = 1.0
-_STORE_TIMEOUT_S: Final = 30.0
 # From an operator or the OOM killer; shells report 128 + number.
 _EXTERNAL_SIGNALS: Final = frozenset({1, 2, 9, 15})
 _SHELL_SIGNAL_BASE: Final = 128
@@ -165,8 +167,17 @@ class SearchProgress:
 
 
 class PoisonSearch:
-    def __init__(self, *, parts: ConsumerContext, held: HeldLease, stop_signal: StopSignal, log: Log) -> None:
+    def __init__(
+        self,
+        *,
+        parts: ConsumerContext,
+        held: HeldLease,
+        stop_signal: StopSignal,
+        log: Log,
+        set_aside: SetAside,
+    ) -> None:
         self._parts = parts
+        self._aside = set_aside
         self._held = held
         self._stop_signal = stop_signal
         self._log = log
@@ -174,36 +185,48 @@ class PoisonSearch:
         self._state = BisectState()
         self._done = self._furthest = self._furthest_before = held.lease.checkpoint
         self._in_delivery: Delivery | None = None
-        self._single: Payload | None = None
+        self._given: Payload | bytes | None = None
+        """The records of `_in_delivery`, where they may be needed."""
 
     def begin(self) -> None:
-        self._done = self._held.lease.checkpoint
-        self._furthest_before = self._furthest = max(self._furthest, self._done)
-        self._state = self._state.checkpointed(self._done)
+        self._furthest_before = self._furthest = max(self._furthest, self._held.lease.checkpoint)
         self._in_delivery, self._single = None, None
 
+    def begins_at(self, position: Position) -> None:
+        """What was set aside after it is not delivered again, also where the lease is further."""
+        self._done = position
+        self._state = self._state.checkpointed(position)
+
     async def deliver(
-        self, batch: DeliveryBatch, connection: ChildConnection, checkpointer: Checkpointer
-    ) -> None:
-        """Deliver a batch, in parts while records are suspected. The caller releases the batch."""
+        self,
+        batch: DeliveryBatch,
+        connection: ChildConnection,
+        checkpointer: Checkpointer,
+        may_go_on: Callable[[], Awaitable[bool]],
+    ) -> bool:
+        """Deliver a batch, in parts while records are suspected. The caller releases the batch.
+
+        `may_go_on` is asked between the parts, and may wait; the rest is left out where it says no: False.
+        """
         if self._state.suspects is None and self._state.set_aside:
-            self._state = self._state.checkpointed(self._held.lease.checkpoint)
+            self._state = self._state.checkpointed(min(self._done, self._held.lease.checkpoint))
         assert batch.last is not None, "there is a record"
         if self._state.is_clear:
             delivery = Delivery(self._done, batch.last, batch.count)
+            self._given = None if self._settings.attempts is None else batch.take_line(keep=True)
             await self._deliver_part(batch, delivery, connection, checkpointer)
-            return
+            return True
         payload, behind_ms = Payload.of_line(batch.take_line())
         records = payload.records
         positions = [record.position for record in records]
         begin = 0
-        while begin < len(records) and self._stop_signal.reason is StopReason.NONE:
+        while begin < len(records) and (not begin or await may_go_on()):
             step = self._state.next(positions[begin:])
             end = begin + step.skip + step.take
             if step.take:
                 part = Payload(records[begin:end], payload.size_bytes)
                 delivery = Delivery(self._done, positions[end - 1], step.take, alone=step.take == 1)
-                self._single = part if delivery.alone else None
+                self._given = part if delivery.alone or self._settings.attempts is not None else None
                 await self._deliver_part(
                     DeliveryBatch(
                         part,
@@ -217,8 +240,9 @@ class PoisonSearch:
                 )
             else:
                 self._done = positions[end - 1]
-                checkpointer.delivering(self._done)
+                checkpointer.passed(self._done)
             begin = end
+        return begin == len(records)
 
     async def _deliver_part(
         self,
@@ -239,7 +263,7 @@ class PoisonSearch:
         checkpointer.begin_batch()
         await connection.deliver(batch, before_send=before_send)
         progress.done(delivery.last, delivery.count, data_bytes)
-        self._in_delivery = None
+        self._in_delivery = self._given = None
         self._state = self._state.delivered(delivery)
         self._done = delivery.last
         self._furthest = max(self._furthest, self._done)
@@ -253,9 +277,14 @@ class PoisonSearch:
         delivery, self._in_delivery = self._in_delivery, None
         if delivery is None or refused or _is_external_signal(error):
             return SearchProgress(progressed)
-        self._state, verdict = self._state.failed(delivery, tries=self._settings.poison_tries)
-        if verdict is BisectResult.GUILTY and self._single is not None:
-            await self._set_aside(self._single, delivery.after, error, stderr)
+        settings, given = self._settings, self._given
+        self._given = None
+        self._state, verdict = self._state.failed(
+            delivery, tries=settings.poison_tries, attempts=settings.attempts
+        )
+        if given is not None and verdict in {BisectResult.GUILTY, BisectResult.TRIED_ENOUGH}:
+            cause = LetterCause.FAILED if verdict is BisectResult.GUILTY else LetterCause.ATTEMPTS
+            await self._set_aside(given, cause, delivery.after, error, stderr)
         self._log.info(
             "poison_record_search",
             records=delivery.count,
@@ -266,23 +295,48 @@ class PoisonSearch:
         return SearchProgress(progressed, narrowed=verdict is BisectResult.NARROWED)
 
     async def _set_aside(
-        self, single: Payload, after: Position, error: ChildError, stderr: tuple[str, ...]
+        self,
+        given: Payload | bytes,
+        cause: LetterCause,
+        after: Position,
+        error: ChildError,
+        stderr: tuple[str, ...],
     ) -> None:
-        dead_letter = self._dead_letter(single, error, stderr)
+        payload = Payload.of_line(given)[0] if isinstance(given, bytes) else given
+        suspects = self._state.suspects
+        assert suspects is not None, "there has just been a failure"
+        failures = suspects.failures if cause is LetterCause.FAILED else suspects.attempts
+        letters = [
+            self._aside.letter(record, cause, str(error), failures=failures, stderr=stderr)
+            for record in payload.decoded()
+        ]
+        skips = self._settings.poison is PoisonRecordPolicy.SKIP
+        if not skips and any(await self._aside.store(letters)):
+            return
+        self._tell(letters, skips=skips)
+        self._aside.counted(cause, len(letters), str(error))
+        self._state = self._state.with_set_aside(*(each.position for each in payload.records))
+        self._held.progress.moved()
+        await self._checkpoint(after, payload.last)
+
+    def _tell(self, letters: Sequence[DeadLetter], *, skips: bool) -> None:
+        first = letters[0]
         facts = {
-            "sequence_number": dead_letter.record.sequence_number,
-            "sub_sequence_number": dead_letter.record.sub_sequence_number,
-            "failures": dead_letter.failures,
-            "error": dead_letter.error,
+            "sequence_number": first.record.sequence_number,
+            "sub_sequence_number": first.record.sub_sequence_number,
+            "records": len(letters),
+            "cause": first.cause.value,
+            "failures": first.failures,
+            "error": first.error,
         }
-        if self._settings.poison is PoisonRecordPolicy.SKIP:
+        if skips:
             self._log.error(
                 "record_skipped",
                 **facts,
                 advice="no child can process it, and poisonRecordPolicy=SKIP skips it; read it in the stream "
                 "before its retention ends, and fix the processor",
             )
-        elif await self._is_stored(dead_letter):
+        else:
             self._log.error(
                 "record_set_aside",
                 **facts,
@@ -290,61 +344,6 @@ class PoisonSearch:
                 advice="no child can process it; it is stored there with the last stderr lines of the child. "
                 "Fix the processor, then process it from there",
             )
-        else:
-            return
-        self._state = self._state.with_set_aside(single.last)
-        self._held.progress.moved()
-        await self._checkpoint(after, single.last)
-
-    def _dead_letter(self, single: Payload, error: ChildError, stderr: tuple[str, ...]) -> DeadLetter:
-        parts, lease = self._parts, self._held.lease
-        stream = parts.streams.of(lease).ref
-        suspects = self._state.suspects
-        return DeadLetter(
-            record=single.decoded()[0],
-            application_name=parts.settings.application_name,
-            stream_name=stream.name,
-            stream_arn=stream.arn,
-            shard_id=lease.shard_id,
-            worker_id=parts.settings.worker_id,
-            set_aside_ms=parts.context.clock.wall_ms(),
-            failures=0 if suspects is None else suspects.failures,
-            error=str(error),
-            stderr=stderr,
-        )
-
-    async def _is_stored(self, dead_letter: DeadLetter) -> bool:
-        """False also if a stop comes first."""
-        stored: bool | None = None
-        while stored is None and self._stop_signal.reason is StopReason.NONE:
-            stored = await self._stop_signal.interruptible(lambda: self._store(dead_letter))
-        return bool(stored)
-
-    async def _store(self, dead_letter: DeadLetter) -> bool:
-        """A few tries; if they fail, the record is delivered again."""
-        assert self._parts.dead_letters is not None, "a policy that stores has a place for it"
-        reason = ""
-        for attempt in range(_STORE_TRIES):
-            if attempt:
-                await self._parts.context.clock.sleep(_STORE_PAUSE_S * 2 ** (attempt - 1))
-            try:
-                storing = self._parts.dead_letters.store(dead_letter)
-                await self._parts.context.call(storing, timeout_s=_STORE_TIMEOUT_S)
-            except (AwsError, DeadLetterNotStored) as error:
-                reason = str(error)
-            else:
-                return True
-            self._log.warning("dead_letter_failed", error=reason, attempt=attempt + 1)
-        self._log.error(
-            "dead_letter_not_stored",
-            error=reason,
-            destination=str(self._settings.dead_letters),
-            sequence_number=dead_letter.record.sequence_number,
-            advice="the shard waits at this record until it can be stored: check permissions, free space and "
-            "size limits of the destination; deadLetterDestination = file:PATH accepts records of any "
-            "size",
-        )
-        return False
 
     async def _checkpoint(self, after: Position, position: Position) -> None:
         """Only if all records before it are checkpointed; it saves the next worker the search."""

@@ -6,6 +6,7 @@ from kcl_daemon.config.children import ChildFailurePolicy, PoisonRecordPolicy
 from kcl_daemon.consumer.child_session import Failed
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.poison import PoisonSearch, SearchProgress
+from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.errors import ChildStartFailed
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.ports import Log
@@ -22,9 +23,12 @@ class RestartPolicy:
         self._settings = parts.settings.failures
         self._failures = 0
         self.degraded = False
+        self.set_aside = SetAside(parts=parts, held=held, stop_signal=stop_signal, log=log)
         self.poison_search: PoisonSearch | None = None
         if self._settings.poison is not PoisonRecordPolicy.RETRY:
-            self.poison_search = PoisonSearch(parts=parts, held=held, stop_signal=stop_signal, log=log)
+            self.poison_search = PoisonSearch(
+                parts=parts, held=held, stop_signal=stop_signal, log=log, set_aside=self.set_aside
+            )
 
     async def cool_down(self) -> None:
         """Pause if this worker has just released the lease for its failures."""

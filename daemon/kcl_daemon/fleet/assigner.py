@@ -366,14 +366,20 @@ class Assigner:
     def _write_for(self, move: LeaseMove) -> RowUpdate:
         match move.how:
             case MoveKind.TAKE:
-                return lease_row.assignment(move.lease, move.to, only_if_untouched=True)
+                return self._assignment(move, only_if_untouched=True)
             case MoveKind.HANDOFF if self._strategies.graceful:
                 standby = self._timings.standby_s > 0 and self._monitor.stands_by(move.to)
                 return lease_row.handoff(move.lease, move.to, standby=standby)
             case MoveKind.HANDOFF | MoveKind.FORCE:
-                return lease_row.assignment(move.lease, move.to)
+                return self._assignment(move)
             case _:
                 assert_never(move.how)
+
+    def _assignment(self, move: LeaseMove, *, only_if_untouched: bool = False) -> RowUpdate:
+        update = lease_row.assignment(move.lease, move.to, only_if_untouched=only_if_untouched)
+        if move.to != self._elector.worker_id:
+            return update
+        return lease_row.claimed(update, move.lease, self._context.service_ms)
 
     async def _carry_out(self, move: LeaseMove) -> None:
         began_s = self._clock.monotonic()

@@ -184,6 +184,12 @@ class WorkerContext:
     timings: Timings
     log: Log
     meters: Meters = NO_METERS
+    service_clock: Clock | None = None
+    """Has the time of day of Kinesis; None: `clock`."""
+
+    @property
+    def service_ms(self) -> int:
+        return (self.service_clock or self.clock).wall_ms()
 
     async def call(self, answer: Awaitable[_T], operation: str = "", *, timeout_s: float | None = None) -> _T:
         """Unavailable if there is no answer within `timeout_s`, by default `timings.call_s`."""

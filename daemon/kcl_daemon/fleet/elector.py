@@ -83,12 +83,15 @@ class Elector:
         monitor: FleetMonitor,
         on_elected: Callable[[], None],
         on_java_leader: Callable[[], None],
+        on_holds: Callable[[object], None],
     ) -> None:
+        """`on_holds` gets what changes with pauses and limits, and with the leader."""
         self._notifier = notifier
         self._renewer = renewer
         self._monitor = monitor
         self._on_elected = on_elected
         self._on_java_leader = on_java_leader
+        self._on_holds = on_holds
         self._absence = LeaderAbsence(context)
         self._table = table
         self._context = context
@@ -239,6 +242,7 @@ class Elector:
             self._reported, self._heartbeat_s = given, term.heartbeat_s
             self._absence.leader_seen(self._me)
             self._unanswered.clear()
+            self._on_holds((self._me, None if row is None else row.holds))
         elif row is not None and row.owner == self._me and row.version in self._unanswered:
             # The answer of an earlier heartbeat was lost.
             self._lock = row
@@ -250,6 +254,7 @@ class Elector:
         key_attribute = self._table.key_attribute
         lock = lock_from_row(await self._get())
         self._notifier.read(lock)
+        self._on_holds(None if lock is None else (lock.owner, lock.holds))
         self._seen_leader = None if lock is None else lock.owner
         self._is_deputy = lock is not None and lock.deputy == self._me
         if lock is not None and lock.owner and not lock.released:

@@ -170,7 +170,8 @@ class LeaseRenewer:
             AwsError: the renewal failed; nothing is held.
         """
         began_s = self._clock.monotonic()
-        written = await self._call(lease_row.renewal(lease, None))
+        claim = lease_row.claimed(lease_row.renewal(lease, None), lease, self._context.service_ms)
+        written = await self._call(claim)
         if not written.applied or written.row is None:
             return None
         renewed = lease_row.lease_from_row(written.row)
@@ -246,6 +247,17 @@ class LeaseRenewer:
                     else lease_row.checkpoint(lease, position, self._measured(held), held.lanes())
                 ),
             )
+
+    async def reach(self, held: HeldLease, until_ms: int) -> None:
+        """Note that a bounded run has nothing left to read here. Raises as `checkpoint` does."""
+        await self._write(
+            held,
+            lambda lease: (
+                None
+                if lease.is_at(until_ms)
+                else lease_row.renewal(lease, self._measured(held), held.lanes(), until_ms)
+            ),
+        )
 
     async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
         """Raises as `checkpoint` does."""

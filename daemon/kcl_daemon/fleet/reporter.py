@@ -38,6 +38,7 @@ class Reporter:
         java_leader: Callable[[], WorkerId | None],
         incarnation: Incarnation,
         on_other: Callable[[Incarnation], bool],
+        run_until_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`cpu_averages` ends the window and returns the oldest first; None if CPU is not measured.
 
@@ -47,6 +48,7 @@ class Reporter:
         self._incarnation = incarnation
         self._ours = incarnation.is_that_of_the_row
         self._on_other = on_other
+        self._run_until_ms = run_until_ms
         self._has_reported = False
         self._other: Incarnation | None = None
         self._context = context
@@ -142,6 +144,7 @@ class Reporter:
             host=self._cpu_host,
             incarnation=self._incarnation,
             stands_by=self._timings.standby_s > 0,
+            run_until_ms=self._run_until_ms(),
         )
 
     def _is_of_another(self, row: Row | None) -> bool:

@@ -187,6 +187,8 @@ class ShardSync:
             self._delay(RECHECK_S)
             self._meters.add(kcl.AUDIT_SKIPPED)
             return False
+        if self._settings.only:
+            return await self._fill_named(leases)
         leases = await self._with_ranges(leases)
         created = False
         wants = self._schedule.needs_sync(leases)
@@ -223,6 +225,13 @@ class ShardSync:
             shards, leases, self._position, generations=generations, stream=self._stream.identity
         )
         return await self._create(wanted)
+
+    async def _fill_named(self, leases: Sequence[Lease]) -> bool:
+        known = {lease.shard_id for lease in leases}
+        missing = self._settings.only - known
+        shards = [shard for shard in await self._listed() if shard.shard_id in missing] if missing else []
+        self._schedule.done(synced=True)
+        return await self._create(leases_for_empty_table(shards, self._position, self._stream.identity))
 
     async def _create(self, wanted: Sequence[Lease]) -> bool:
         """Create a generation at a time; returns whether a lease was created."""

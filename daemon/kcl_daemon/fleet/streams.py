@@ -53,6 +53,7 @@ class StreamMonitor:
         self._polled_s: float | None = None
         self._looking = anyio.Lock()
         self.state = StreamState.THERE
+        self.retention_s: float | None = None
 
     @property
     def created_s(self) -> int | None:
@@ -101,6 +102,7 @@ class StreamMonitor:
         return self._judged(summary)
 
     def _judged(self, summary: StreamSummary) -> StreamState:
+        self.retention_s = summary.retention_s or self.retention_s
         if summary.status == "DELETING":
             return StreamState.GONE
         created_s = int(summary.creation_time_s)
@@ -213,7 +215,7 @@ class SingleStreamTracker:
 
     async def prepare(self) -> None:
         summary = await self._kinesis.describe_stream(self.stream.ref)
-        self.arn = summary.arn
+        self.arn, self.stream.watch.retention_s = summary.arn, summary.retention_s
         self._log.info("stream_found", stream=summary.name, arn=summary.arn, status=summary.status)
 
 

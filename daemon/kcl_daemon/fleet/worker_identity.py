@@ -197,11 +197,15 @@ class Predecessors:
 
     def _write_for(self, lease: Lease) -> RowUpdate:
         if lease.checkpoint_owner is not None and lease.lease_owner is not None:
-            return lease_row.assignment(lease, lease.lease_owner, only_if_untouched=True)
+            return self._assignment(lease, lease.lease_owner)
         if self._room_left <= 0:
             return lease_row.release(lease)
         self._room_left -= 1
-        return lease_row.assignment(lease, self._me, only_if_untouched=True)
+        return self._assignment(lease, self._me)
+
+    def _assignment(self, lease: Lease, to: WorkerId) -> RowUpdate:
+        update = lease_row.assignment(lease, to, only_if_untouched=True)
+        return lease_row.claimed(update, lease, self._context.service_ms) if to == self._me else update
 
     async def _update(self, update: RowUpdate) -> WriteResult:
         return await self._context.call(self._tables.leases.update(update), "UpdateItem")
@@ -248,7 +252,9 @@ class DuplicateWorkerDetector:
         mine: Incarnation,
         predecessors: Predecessors,
         on_newer_worker: Callable[[WorkerIdTaken], None],
+        refuses: bool = False,
     ) -> None:
+        """`refuses`: raise WorkerIdTaken at the start instead of waiting."""
         self._tables = tables
         self._me = context.worker_id
         self._mine = mine
@@ -257,6 +263,7 @@ class DuplicateWorkerDetector:
         self._timings = context.timings
         self._log = context.log
         self._on_younger = on_newer_worker
+        self._refuses = refuses
         self._reported_s: float | None = None
         self._lost_s: float | None = None
         self.stands_aside = False
@@ -268,6 +275,7 @@ class DuplicateWorkerDetector:
 
         Raises:
             AwsError: the rows could not be read; may be called again.
+            WorkerIdTaken: another process lives, and this one `refuses` to wait.
         """
         seen, since_s, waits = None, 0.0, False
         patient_until_s = self._clock.monotonic() + _CONFIRM_S
@@ -281,6 +289,8 @@ class DuplicateWorkerDetector:
             if traces is None or self._is_dead(traces.incarnation):
                 return
             if seen is None or traces != seen:
+                if seen is not None and self._refuses:
+                    raise WorkerIdTaken(f"workerId {self._me} is used by another running process")
                 if seen is not None:
                     self._report(
                         f"it is active: {_difference(seen, traces)}",

@@ -3,9 +3,9 @@
 A lock is stale when the observer has seen the same version for longer than the owner's lease duration, on
 the observer's monotonic clock.
 
-Two attributes are ours: `daemonAssigned` changes when leases were assigned, so that workers need not query
-for them; `daemonDeputy` names the worker that polls the lock often. KCL keeps both in a heartbeat and drops
-them when it takes the lock.
+Three attributes are ours: `daemonAssigned` changes when leases were assigned, so that workers need not query
+for them; `daemonDeputy` names the worker that polls the lock often; `daemonHolds` changes with pauses and limits.
+KCL keeps them in a heartbeat and drops them when it takes the lock.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _RELEASED: Final = "isReleased"
 _ENTITY: Final = "entityType"
 _ASSIGNMENT_EPOCH: Final = "daemonAssigned"
 _DEPUTY: Final = "daemonDeputy"
+_HOLDS: Final = "daemonHolds"
 
 _DEFAULT_DURATION_MS: Final = 120_000
 
@@ -36,6 +37,7 @@ class LeaderLock:
         duration_ms: how long the owner may be silent.
         assignment_epoch: changes when leases were assigned; None if the leader does not write it, as in KCL.
         deputy: the worker that polls the lock often.
+        holds: changes when somebody has changed pauses or limits.
     """
 
     owner: WorkerId
@@ -44,6 +46,7 @@ class LeaderLock:
     released: bool = False
     assignment_epoch: str | None = None
     deputy: WorkerId | None = None
+    holds: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ def lock_from_row(row: Row | None) -> LeaderLock | None:
         row.get(_RELEASED) == "1",
         assignment_epoch if isinstance(assignment_epoch, str) else None,
         WorkerId(deputy) if isinstance(deputy, str) else None,
+        holds if isinstance(holds := row.get(_HOLDS), str) else None,
     )
 
 
@@ -150,6 +154,11 @@ def assignment_notice(lock: LeaderLock, assignment_epoch: str) -> RowUpdate:
         put={_ASSIGNMENT_EPOCH: assignment_epoch},
         require=(Equals(_OWNER, lock.owner), Present(_ASSIGNMENT_EPOCH)),
     )
+
+
+def holds_notice(token: str, *, key_attribute: str) -> RowUpdate:
+    """Tell all workers that read the lock row; refused if there is none."""
+    return RowUpdate(LEADER_KEY, put={_HOLDS: token}, require=(Present(key_attribute),))
 
 
 def ours(lock: LeaderLock) -> Conditions:

@@ -84,6 +84,8 @@ class Lease:
         stream_created_s: epoch seconds; None if not recorded, as on rows of Java programs.
         lanes: how far each of several children of the shard is done, at `checkpoint` or beyond; empty: not recorded.
         standby: whether the next owner of a handoff starts its child first: `asked WORKER`, then `ready WORKER`.
+        fence: the fencing token, which each claim raises; None: no worker of ours has claimed it.
+        reached_ms: a bounded run (`runUntil`) has read everything up to this time, epoch milliseconds; None: none has.
     """
 
     lease_key: LeaseKey
@@ -103,6 +105,13 @@ class Lease:
     stream_created_s: int | None = None
     lanes: tuple[ExtendedSequenceNumber, ...] = ()
     standby: str | None = None
+    fence: int | None = None
+
+    def next_fence(self, now_ms: int) -> int:
+        """The time also makes it grow where the row was deleted and created again."""
+        return now_ms if self.fence is None else max(self.fence + 1, now_ms)
+
+    reached_ms: int | None = None
 
     @property
     def shard_id(self) -> ShardId:
@@ -128,14 +137,22 @@ class Lease:
     def is_finished(self) -> bool:
         return self.checkpoint.is_shard_end
 
+    def is_at(self, until_ms: int) -> bool:
+        """Whether a run that ends with the records before this time has nothing left to read."""
+        return self.is_finished or (self.reached_ms is not None and self.reached_ms >= until_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWindow:
-    """From the stored checkpoint to the last delivered position."""
+    """From the stored checkpoint to the last delivered position.
+
+    `began`: the child has named this position itself; it may be before the stored checkpoint, which then stays.
+    """
 
     last: ExtendedSequenceNumber
     largest: ExtendedSequenceNumber
     shard_ended: bool = False
+    began: ExtendedSequenceNumber | None = None
 
     def position(
         self, sequence_number: str | None, sub_sequence_number: int | None
@@ -159,7 +176,7 @@ class CheckpointWindow:
             raise CheckpointIllegalArgument(str(wrong)) from wrong
         if self.shard_ended and asked == self.largest:
             return SHARD_END
-        if asked < self.last:
+        if asked < (self.last if self.began is None else min(self.last, self.began)):
             raise CheckpointIllegalArgument(f"{asked} is before the stored checkpoint {self.last}")
         # KCL accepts any number at the end of a shard, but a stored position without a record cannot be read
         # from.

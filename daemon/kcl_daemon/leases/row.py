@@ -7,7 +7,7 @@ Python values stand for DynamoDB types: str = S, int and Decimal = N, bytes = B,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
 from typing import Final, TypeAlias, cast
@@ -107,6 +107,8 @@ _DEGRADED: Final = "daemonDegraded"
 _STREAM_CREATED: Final = "daemonStreamCreated"
 _LANES: Final = "daemonLanes"
 _STANDBY: Final = "daemonStandby"
+_FENCE: Final = "daemonFence"
+_REACHED: Final = "daemonReached"
 
 _SIX_PLACES: Final = Decimal("0.000001")
 _NO_SHARDS: Final = frozenset[ShardId]()
@@ -150,6 +152,8 @@ def lease_from_row(row: Row) -> Lease:
         stream_created_s=created if isinstance(created := row.get(_STREAM_CREATED), int) else None,
         lanes=_lanes_from(row.get(_LANES), position) if _LANES in row else (),
         standby=standby if isinstance(standby := row.get(_STANDBY), str) else None,
+        fence=fence if isinstance(fence := row.get(_FENCE), int) else None,
+        reached_ms=_reached_from(row[_REACHED], position) if _REACHED in row else None,
     )
 
 
@@ -179,6 +183,8 @@ def new_lease_row(lease: Lease) -> Row:
     row.update(_hash_range(lease.hash_range))
     if lease.stream_created_s is not None:
         row[_STREAM_CREATED] = lease.stream_created_s
+    if lease.fence is not None:
+        row[_FENCE] = lease.fence
     return row
 
 
@@ -187,16 +193,30 @@ def creation(lease: Lease) -> tuple[Row, tuple[Condition, ...]]:
 
 
 def renewal(
-    lease: Lease, throughput_kbps: float | None, lanes: Sequence[ExtendedSequenceNumber] = ()
+    lease: Lease,
+    throughput_kbps: float | None,
+    lanes: Sequence[ExtendedSequenceNumber] = (),
+    reached_ms: int | None = None,
 ) -> RowUpdate:
     """Refused when another process wrote the lease, or when a handoff began that we have not read yet."""
     put: dict[str, Value] = {
         _COUNTER: lease.lease_counter + 1,
         **_throughput(throughput_kbps),
         **_lanes(lease.checkpoint, lanes),
+        **({} if reached_ms is None else {_REACHED: f"{reached_ms} {lease.checkpoint}"}),
     }
     handoff: tuple[Condition, ...] = () if lease.checkpoint_owner else (Absent(_CHECKPOINT_OWNER),)
     return RowUpdate(lease.lease_key, put=put, require=(_counter_is(lease), *handoff))
+
+
+def claimed(update: RowUpdate, lease: Lease, now_ms: int) -> RowUpdate:
+    """The write by which its writer becomes the reader, with a fencing token above all earlier ones.
+
+    It requires the token as read, if not the counter.
+    """
+    as_read = Absent(_FENCE) if lease.fence is None else Equals(_FENCE, lease.fence)
+    require = update.require if _counter_is(lease) in update.require else (*update.require, as_read)
+    return replace(update, put={**update.put, _FENCE: lease.next_fence(now_ms)}, require=require)
 
 
 def checkpoint(
@@ -364,7 +384,11 @@ def if_unchanged(lease: Lease) -> tuple[Condition, ...]:
 
 def _outdated(lease: Lease) -> tuple[str, ...]:
     """What another checkpoint makes untrue."""
-    return (*(() if lease.degraded_by is None else (_DEGRADED,)), *((_LANES,) if lease.lanes else ()))
+    return (
+        *(() if lease.degraded_by is None else (_DEGRADED,)),
+        *((_LANES,) if lease.lanes else ()),
+        *(() if lease.reached_ms is None else (_REACHED,)),
+    )
 
 
 def _end_of_handoff(lease: Lease) -> frozenset[str]:
@@ -422,6 +446,12 @@ def _lanes_from(value: Value | None, mark: ExtendedSequenceNumber) -> tuple[Exte
     except ValueError:
         pass  # it only saves repeats
     return ()
+
+
+def _reached_from(value: Value, checkpoint: ExtendedSequenceNumber) -> int | None:
+    """None if the checkpoint is another one: somebody has moved it, or the shard has been read on."""
+    reached, _, at = value.partition(" ") if isinstance(value, str) else ("", "", "")
+    return int(reached) if reached.isdecimal() and at == str(checkpoint) else None
 
 
 def _position_of(text: str) -> ExtendedSequenceNumber:

@@ -46,6 +46,7 @@ _ENTITY_VALUE: Final = "WORKER_METRIC_STATS"
 _INCARNATION: Final = "daemonIncarnation"
 _STARTED: Final = "daemonStarted"
 _STANDS_BY: Final = "daemonStandby"
+_RUN_UNTIL: Final = "daemonRunUntil"
 ROW_EXISTS: Final = (Present(_LAST_UPDATE),)
 
 _NO_METRICS: Final = MetricName("THROUGHPUT")
@@ -61,7 +62,7 @@ class WorkerRow:
     Metrics are averages in percent, oldest first, `FAILED` where nothing was captured; empty means no
     figures, KCL's default metrics. `support_code` is 1 if the worker supports the single-table layout, None
     on rows up to KCL 3.4. Workers with the same `host` report the CPU of that host. `stands_by`: it starts the
-    child of a lease that is being handed off to it.
+    child of a lease that is being handed off to it. `run_until_ms`: where its run ends (`runUntil`), epoch milliseconds.
     """
 
     worker_id: WorkerId
@@ -74,6 +75,7 @@ class WorkerRow:
     support_update_s: int | None = None
     host: str | None = None
     stands_by: bool = False
+    run_until_ms: int | None = None
 
     @property
     def is_failing(self) -> bool:
@@ -110,6 +112,7 @@ def report(
     host: str | None = None,
     incarnation: Incarnation | None = None,
     stands_by: bool = False,
+    run_until_ms: int | None = None,
 ) -> RowUpdate:
     """Unconditional; replaces all earlier figures.
 
@@ -133,6 +136,7 @@ def report(
             _SUPPORT_UPDATE: now_s,
             **({} if host is None else {_HOST: host}),
             **({_STANDS_BY: 1} if stands_by else {}),
+            **({} if run_until_ms is None else {_RUN_UNTIL: run_until_ms}),
             **(
                 {}
                 if incarnation is None
@@ -140,7 +144,9 @@ def report(
             ),
         },
         remove=frozenset(
-            ([_HOST] if host is None else []) + ([] if stands_by else [_STANDS_BY]),
+            ([_HOST] if host is None else [])
+            + ([] if stands_by else [_STANDS_BY])
+            + ([_RUN_UNTIL] if run_until_ms is None else []),
         ),
     )
 
@@ -175,6 +181,7 @@ def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
         _integer(row.get(_SUPPORT_UPDATE)),
         _text(row.get(_HOST)),
         row.get(_STANDS_BY) == 1,
+        _integer(row.get(_RUN_UNTIL)),
     )
 
 

@@ -17,7 +17,8 @@ _F: Final = families(
     gauge leaderless_seconds: Time since the last heartbeat of any leader; 0 on the leader itself.
     gauge retrieval_held_bytes: Records that are read but not yet written to their child.
     counter aws_calls{service,operation,outcome}: AWS calls, by outcome.
-    counter records_left_out{shard_id,stream,reason}: Records that were read but not delivered: `before_checkpoint` (already done; normal at each start), or `other_shard` (in an aggregate, with a hash outside the shard).
+    counter records_left_out{shard_id,stream,reason}: Records that were read but not delivered: `before_checkpoint` (already done; normal at each start), `other_shard` (in an aggregate, with a hash outside the shard), or `filtered` (no match for `recordFilter`).
+    counter records_set_aside{shard_id,stream,cause}: Records that were not processed, stored as dead letters or left out: `rejected` (by their processor), `failed` (their processor kept failing), `attempts` (`maxRecordAttempts`), `expired` (`maxRecordAgeMillis`).
     counter log_events{level,event}: Warnings and errors in the log; docs/events.md says what to do.
     counter shard_stalls: Times that a shard made no progress for longer than the limit of its cause.
     counter children_started: Child processes started.
@@ -28,7 +29,7 @@ _F: Final = families(
     counter aggregates_malformed: KPL aggregates that could not be unpacked.
     counter positions_trimmed: Checkpoints older than the retention: records were lost.
     counter records_skipped: Records skipped because their processor kept failing.
-    counter dead_letters: Records stored as dead letters because their processor kept failing.
+    counter dead_letters: Records stored as dead letters because their processor kept failing (`records_set_aside` has all).
     counter child_stray_lines: Lines on a child's stdout that are not a message.
     counter metrics_not_sent: Statistics not sent to CloudWatch, because of failures or because there were too many.
     counter otlp_exports_failed: Exports to the OTLP collector that failed.
@@ -44,6 +45,7 @@ FROM_SNAPSHOT: Final = families(
     gauge shard_idle_seconds{shard_id,stream}: Time since a shard's last progress: a finished batch, a checkpoint, or an answer with no new records.
     gauge shard_waits_seconds{shard_id,stream,cause}: How long a shard has waited for its current cause.
     gauge shard_stalled{shard_id,stream}: Whether a shard makes no progress for longer than allowed, whatever the cause: 1 or 0.
+    gauge shard_paused{shard_id,stream}: Whether a shard is given no records because of a pause, of an operator or of its child: 1 or 0.
     gauge shard_read_behind_seconds{shard_id,stream}: How far the last answer of Kinesis for a shard was behind the tip, whether or not its records are done.
     gauge shard_failures{shard_id,stream}: Children of a shard that failed in a row without progress; from 2 the shard is failing.
     counter child_restarts{shard_id,stream}: Restarts of a shard's child since its lease was taken.
@@ -96,6 +98,7 @@ LOOP_LAG: Final = Metric(
 )
 CALLS: Final = _own("aws_calls")
 NOT_DELIVERED: Final = _own("records_left_out")
+SET_ASIDE: Final = _own("records_set_aside")
 
 # --- from the log: these events are counted as they are written
 
@@ -123,6 +126,7 @@ STOPPING: Final = FROM_SNAPSHOT["worker_stopping"]
 SHARD_IDLE: Final = FROM_SNAPSHOT["shard_idle_seconds"]
 SHARD_WAITS: Final = FROM_SNAPSHOT["shard_waits_seconds"]
 SHARD_STALLED: Final = FROM_SNAPSHOT["shard_stalled"]
+SHARD_PAUSED: Final = FROM_SNAPSHOT["shard_paused"]
 SHARD_READ_BEHIND: Final = FROM_SNAPSHOT["shard_read_behind_seconds"]
 SHARD_FAILURES: Final = FROM_SNAPSHOT["shard_failures"]
 SHARD_RESTARTS: Final = FROM_SNAPSHOT["child_restarts"]

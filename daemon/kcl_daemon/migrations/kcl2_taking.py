@@ -21,7 +21,7 @@ from kcl_daemon.fleet.context import Wakeup, WorkerContext, for_each, raise_firs
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import RowUpdate, steal_or_take
+from kcl_daemon.leases.row import RowUpdate, claimed, steal_or_take
 from kcl_daemon.metrics import kcl
 from kcl_daemon.migrations.kcl2_loops import ShuffleLeader
 from kcl_daemon.ports import Table
@@ -353,9 +353,10 @@ class LeaseTaker:
 
     async def _written(self, take: LeaseTake) -> Lease | None:
         attempt = 1
+        update = claimed(take.update, take.lease, self._context.service_ms)
         while True:
             try:
-                written = await self._context.call(self._table.update(take.update), "UpdateItem")
+                written = await self._context.call(self._table.update(update), "UpdateItem")
             except Throttled:
                 if attempt == _THROTTLED_TRIES:
                     raise

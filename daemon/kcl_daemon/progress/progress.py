@@ -26,9 +26,16 @@ class WaitReason(Enum):
     STREAM = "stream"
     LEASE = "lease"
     LANE = "lane"
+    LETTERS = "dead letters"
+    PAUSED = "paused"
+    LIMITED = "limited"
+    RUN_END = "end of run"
+    WINDOW = "batch window"
     NOTHING_NEW = "nothing new"
 
 
+HELD: Final = frozenset({WaitReason.PAUSED, WaitReason.LIMITED})
+"""Somebody wants it to wait."""
 NEVER_S: Final = float("-inf")
 # A shard with constant traffic is always a little behind; a stuck one falls further behind.
 _AT_TIP_MS: Final = 2_000
@@ -76,6 +83,18 @@ class ReaderInfo(Protocol):
     def oldest_s(self) -> float | None:
         """Stream arrival (monotonic seconds) of the oldest record read but not taken; None: no record."""
         ...
+
+
+@dataclass(eq=False, slots=True)
+class SetAsideCounts:
+    """Records of a lease that were not processed, by cause; `last` is why the last one was not."""
+
+    by_cause: dict[str, int] = field(default_factory=dict[str, int])
+    last: str = ""
+
+    def add(self, cause: str, count: int, reason: str) -> None:
+        self.by_cause[cause] = self.by_cause.get(cause, 0) + count
+        self.last = reason
 
 
 class LaneWindowInfo(Protocol):
@@ -136,6 +155,8 @@ class LeaseProgress:
         lanes: of a shard with several children, those that were started.
         slow_lane: the one it waits for, while `cause` is `LANE`.
         window: None: the shard has one child.
+        set_aside: shared by the lanes of a shard.
+        window_until_s: when what was gathered for a batch is delivered; None: nothing was.
         held_back_s: since when the same record of a lane holds the checkpoint back; None: none does.
     """
 
@@ -161,10 +182,12 @@ class LeaseProgress:
     records: int = 0
     refused: str | None = None
     refused_s: float = field(init=False)
+    set_aside: SetAsideCounts = field(default_factory=SetAsideCounts)
     since_s: float = field(init=False)
     slow_lane: int = 0
     stderr_tail: tuple[str, ...] = ()
     window: LaneWindowInfo | None = None
+    window_until_s: float | None = None
     without_records_since_s: float = field(init=False)
     _end_conversation: Callable[[], None] = _no_conversation
     _failures: int = 0
@@ -173,6 +196,7 @@ class LeaseProgress:
     _left_s: float | None = None
     _moved_s: float = field(init=False)
     _reader: ReaderInfo | None = None
+    _stored_for: tuple[WaitReason, str, float] | None = None
     _timed_out: ChildTimedOut | None = None
 
     def __post_init__(self) -> None:
@@ -208,8 +232,14 @@ class LeaseProgress:
     def waits(self, cause: WaitReason, detail: str = "") -> None:
         if cause is not self.cause:
             now_s, self._moved_s = self._monotonic(), self.progressed_s
+            self._leave(now_s)
             self.cause, self.since_s = cause, now_s
         self.detail = detail
+
+    def _leave(self, now_s: float) -> None:
+        """The time in which it had to wait does not count against a child that fails."""
+        if self.cause in HELD:
+            self.failing_s += now_s - self.since_s
 
     def starts(self) -> None:
         self.next_try_s = None
@@ -255,8 +285,9 @@ class LeaseProgress:
         self.oldest_undone_s = arrived_s
         if self._failures and self._is_healthy:
             self._forget_failures()
-        self._moved_s = self.progressed_s
-        self.busy_since_s = self.since_s = self._monotonic()
+        self._moved_s, now_s = self.progressed_s, self._monotonic()
+        self._leave(now_s)
+        self.busy_since_s = self.since_s = now_s
         self.cause, self.detail, self.doing = WaitReason.CHILD, doing, doing
 
     def done(self, last: ExtendedSequenceNumber | None, records: int, data_bytes: int) -> None:
@@ -271,6 +302,10 @@ class LeaseProgress:
             self._reached(last, now_s)
         elif self._empty_counts:
             self._progressed(now_s)
+
+    def passed(self, position: ExtendedSequenceNumber) -> None:
+        """No record up to there is for the child, except those that it was given."""
+        self._reached(position, self._monotonic())
 
     def shard_ended(self) -> None:
         self._reached(SHARD_END, self._monotonic())
@@ -306,6 +341,20 @@ class LeaseProgress:
         if moved:
             self.moved()
         self.waits(WaitReason.CHILD, self.doing)
+
+    def storing(self, detail: str) -> None:
+        """Dead letters, until `stored`; a child that waits for that does not count as busy."""
+        if self._stored_for is None:
+            self._stored_for = self.cause, self.detail, self._monotonic()
+        self.waits(WaitReason.LETTERS, detail)
+
+    def stored(self) -> None:
+        """The wait is over, whatever came of it."""
+        assert self._stored_for is not None, "it has begun"
+        (cause, detail, since_s), self._stored_for = self._stored_for, None
+        if self.busy_since_s is not None:
+            self.busy_since_s += self._monotonic() - since_s
+        self.waits(cause, detail)
 
     def child_started(self, child: ChildInfo, end_conversation: Callable[[], None]) -> None:
         self.child, self.child_since_s = child, self._monotonic()

@@ -7,14 +7,14 @@ counts instead.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from kcl_daemon.leases.lease import LeaseKey
+from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.progress.progress import NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
+from kcl_daemon.progress.progress import HELD, NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
 
 REPORT_EVERY_S: Final = 600.0
 
@@ -33,6 +33,12 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
     WaitReason.LEASE: "a lease handoff makes no progress: check the former child and the lease table",
     WaitReason.LANE: "the other lanes cannot go on before this one: its child is slow, fails, or does not checkpoint; see what it "
     "says, and shardConcurrencyWindowBytes",
+    WaitReason.LETTERS: "records that are not processed cannot be stored, and the shard waits until they are: check "
+    "permissions, network, free space and size limits of deadLetterDestination; see `dead_letter_not_stored`",
+    WaitReason.PAUSED: "nothing to do, or end the pause with `kcl-daemon resume`",
+    WaitReason.LIMITED: "nothing to do, or end the limit with `kcl-daemon limit off`",
+    WaitReason.RUN_END: "nothing to do: it is read up to runUntil, and waits for the other shards",
+    WaitReason.WINDOW: "nothing to do: it is delivered when batchWindowMillis is over",
     WaitReason.NOTHING_NEW: "nothing to do",
 }
 
@@ -46,6 +52,8 @@ class ShardState(Enum):
     STARTING = "starting"
     WAITING = "waiting"
     READING = "reading"
+    PAUSED = "paused"
+    """By an operator, or because its child asked for it."""
     CAUGHT_UP = "caught_up"
     FINISHED = "finished"
 
@@ -57,6 +65,8 @@ _STATES: Final[Mapping[WaitReason, ShardState]] = {
     WaitReason.PARENT: ShardState.WAITING,
     WaitReason.STREAM: ShardState.WAITING,
     WaitReason.LEASE: ShardState.WAITING,
+    WaitReason.PAUSED: ShardState.PAUSED,
+    WaitReason.RUN_END: ShardState.CAUGHT_UP,
     WaitReason.NOTHING_NEW: ShardState.CAUGHT_UP,
 }
 
@@ -87,6 +97,7 @@ class StallLimits:
     parent_s: float = 3600.0
     stream_s: float = 120.0
     lease_s: float = 90.0
+    letters_s: float = 60.0
     answer_s: float = 35.0
     child_stuck_s: float | None = None
 
@@ -101,6 +112,7 @@ def stall_limit_s(limits: StallLimits, cause: WaitReason) -> float | None:
         WaitReason.PARENT: limits.parent_s,
         WaitReason.STREAM: limits.stream_s,
         WaitReason.LEASE: limits.lease_s,
+        WaitReason.LETTERS: limits.letters_s,
     }.get(cause)
 
 
@@ -117,26 +129,41 @@ def stall_status(
     progress: LeaseProgress, limits: StallLimits, now_s: float, *, timeout_s: float = 0.0
 ) -> StallStatus:
     """`timeout_s` is added to each limit. A shard that waits for a lane stands still if that lane does."""
-    if progress.cause is WaitReason.LANE and progress.slow_lane in progress.lanes:
-        lane = stall_status(progress.lanes[progress.slow_lane].progress, limits, now_s, timeout_s=timeout_s)
+    slow_lane, storing = progress.slow_lane, _storing_lane(progress)
+    if storing is not None:
+        slow_lane = storing
+    if storing is not None or (progress.cause is WaitReason.LANE and slow_lane in progress.lanes):
+        lane = stall_status(progress.lanes[slow_lane].progress, limits, now_s, timeout_s=timeout_s)
         words = (
-            f"lane {progress.slow_lane}",
-            progress.detail,
+            f"lane {slow_lane}",
+            "" if storing is not None else progress.detail,
             f"which waits for {lane.cause.value}",
             lane.detail,
         )
         stalled_by = WaitReason.LANE if lane.stalled_by else None
+        # That the shard still reads is no progress of the letter that holds its checkpoint back.
+        idle_s = lane.idle_s if lane.cause is WaitReason.LETTERS else now_s - progress.progressed_s
         detail = ", ".join(word for word in words if word)
-        return StallStatus(WaitReason.LANE, detail, lane.waits_s, now_s - progress.progressed_s, stalled_by)
+        return StallStatus(WaitReason.LANE, detail, lane.waits_s, idle_s, stalled_by)
     cause, detail, since_s = _waits_for(progress, limits, now_s, timeout_s)
     if progress.failures and cause is not WaitReason.RESTART:
         detail = f"{detail}; the last child failed: {progress.failure}".removeprefix("; ")
     waits_s, limit_s, stalled_by = now_s - since_s, stall_limit_s(limits, cause), None
     if limit_s is not None and waits_s > limit_s + timeout_s:
         stalled_by = cause
-    elif progress.failures and now_s - progress.failing_s > limits.restart_s + timeout_s:
+    elif (
+        progress.failures and cause not in HELD and now_s - progress.failing_s > limits.restart_s + timeout_s
+    ):
         stalled_by = WaitReason.RESTART
     return StallStatus(cause, detail, waits_s, now_s - progress.progressed_s, stalled_by)
+
+
+def _storing_lane(progress: LeaseProgress) -> int | None:
+    """The lane that waits until a dead letter is stored, of a shard that waits for records."""
+    if progress.cause is not WaitReason.KINESIS:
+        return None
+    lanes = progress.lanes.items()
+    return next((number for number, lane in lanes if lane.progress.cause is WaitReason.LETTERS), None)
 
 
 def _waits_for(
@@ -164,6 +191,9 @@ def _waits_for_records(
         return WaitReason.KINESIS, last_fetch.trouble, since_s
     if now_s - last_fetch.answered_s > limits.answer_s + timeout_s:
         return WaitReason.KINESIS, "no answer", since_s
+    if progress.window_until_s is not None:
+        left_s = max(0.0, progress.window_until_s - now_s)
+        return WaitReason.WINDOW, f"{left_s:.0f} s are left", progress.without_records_since_s
     if last_fetch.at_tip:
         return WaitReason.NOTHING_NEW, "", progress.without_records_since_s
     return WaitReason.KINESIS, "no records in the answers, although there are some", since_s
@@ -242,6 +272,9 @@ _CATCH_UP_S: Final = 60.0
 # Of the failover time; a lease renewed on time is at most half as old.
 _RENEWAL_LATE: Final = 0.7
 _RATE_WINDOW_S: Final = 10.0
+# Of the retention.
+_NEAR: Final = 0.75
+_TOLD_AGAIN_S: Final = 3600.0
 
 
 @dataclass(slots=True)
@@ -254,8 +287,18 @@ class _Rate:
 
 class Watchdog:
     def __init__(
-        self, *, active_leases: ActiveLeases, limits: StallLimits, failover_s: float, clock: Clock, log: Log
+        self,
+        *,
+        active_leases: ActiveLeases,
+        limits: StallLimits,
+        failover_s: float,
+        clock: Clock,
+        log: Log,
+        retention_s: Callable[[Lease], float | None] = lambda _lease: None,
     ) -> None:
+        """`retention_s` of the stream of a lease; None: not known."""
+        self._retention_s = retention_s
+        self._retention_told_s: dict[LeaseKey, float] = {}
         self.active_leases = active_leases
         self.limits = limits
         self.loop_lag_s = 0.0
@@ -284,6 +327,8 @@ class Watchdog:
         for watched in shards:
             self._measure(watched, now_s)
             self._check(watched, now_s, timeout_s)
+            if watched.progress.cause in HELD:
+                self._check_retention(watched, now_s)
             for lane in watched.progress.lanes.values():
                 # To have no records, or to be at the end before the others, is normal for a lane.
                 if lane.progress.cause not in {WaitReason.KINESIS, WaitReason.LEASE}:
@@ -327,6 +372,28 @@ class Watchdog:
                 "the checkpoint",
             )
             watched.progress.child_stuck(worked_s)
+
+    def _check_retention(self, watched: ActiveLease, now_s: float) -> None:
+        """What is held back for too long is lost."""
+        retention_s, old_s = self._retention_s(watched.lease), lag_s(watched.progress, self.limits, now_s)
+        told_s = self._retention_told_s.get(watched.key, NEVER_S)
+        if (
+            retention_s is None
+            or old_s is None
+            or old_s < _NEAR * retention_s
+            or now_s - told_s < _TOLD_AGAIN_S
+        ):
+            return
+        self._retention_told_s[watched.key] = now_s
+        self._log_of(watched).warning(
+            "held_near_retention",
+            cause=watched.progress.cause.value,
+            detail=watched.progress.detail,
+            oldest_s=round(old_s),
+            retention_s=round(retention_s),
+            advice="records are lost when they are older than the retention: end the pause or limit with `kcl-daemon resume` or "
+            "`kcl-daemon limit off`, or raise the retention of the stream",
+        )
 
     def _log_report(self, report: StallReport, watched: ActiveLease, status: StallStatus) -> None:
         log = self._log_of(watched)

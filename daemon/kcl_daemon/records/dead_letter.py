@@ -6,6 +6,7 @@ The format is public: keys may be added but never changed ([failures](docs/failu
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -56,8 +57,8 @@ class DeadLetter:
         )
         return place[-128:]
 
-    def line(self) -> bytes:
-        """UTF-8, without a line end."""
+    def line(self, data: Mapping[str, object] | None = None) -> bytes:
+        """UTF-8, without a line end; with `data` instead of the record's data."""
         record = self.record
         arn = {} if self.stream_arn is None else {"streamArn": self.stream_arn}
         fields = {
@@ -69,7 +70,7 @@ class DeadLetter:
             "subSequenceNumber": record.sub_sequence_number,
             "partitionKey": record.partition_key,
             "approximateArrivalTimestamp": record.approximate_arrival_timestamp,
-            "data": record.data,
+            **({"data": record.data} if data is None else data),
             **_schema_fields(record.schema),
             "setAsideTimestamp": self.set_aside_ms,
             "workerId": self.worker_id,

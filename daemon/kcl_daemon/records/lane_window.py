@@ -7,14 +7,14 @@ each lane has checkpointed every record that was given to it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 from typing import Final
 from zlib import crc32
 
-from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, RawRecord, key_text
+from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, detach, key_text
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 Position = ExtendedSequenceNumber
@@ -223,10 +223,7 @@ class LaneWindow:
 
     def _give(self, number: int, position: Position, record: AnyRecord) -> None:
         lane = self._lanes[number]
-        # The line that it came in would stay in memory as long as one of its records.
-        record.partition_key = record.partition_key.copy()
-        if isinstance(record, RawRecord):
-            record.data = record.data.copy()
+        detach(record)
         size_bytes = len(record.data) + len(record.partition_key) + RECORD_OVERHEAD_BYTES
         lane.entries.append(_Entry(position, self._previous, record, size_bytes))
         self.size_bytes += size_bytes
@@ -245,6 +242,16 @@ class LaneWindow:
         for lane in self._lanes:
             lane.reread = lane.reread_to = None
 
+    def passed(self, position: Position) -> None:
+        """No record up to there was for any child, except those that were added."""
+        if self._must_reread:
+            return
+        self._previous = position
+        if self.high < position:
+            self.high = position
+            if self._rereads:
+                self._end_rereading()
+
     def shard_ended(self) -> None:
         if not self._must_reread:
             self._end_rereading()
@@ -259,6 +266,11 @@ class LaneWindow:
             size_bytes += entry.size_bytes
         mine.taken += len(taken)
         return taken
+
+    def untaken(self, lane: int) -> Iterator[AnyRecord]:
+        """What its child has not been given."""
+        mine = self._lanes[lane]
+        return (entry.record for entry in islice(mine.entries, mine.taken, None))
 
     def answered(self, lane: int) -> None:
         """Its child has processed all that it was given."""

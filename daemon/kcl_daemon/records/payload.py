@@ -10,10 +10,10 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter, getitem
-from typing import Final, Literal, cast, overload
+from typing import Final, Literal, NamedTuple, cast, overload
 
 from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, Encoder
@@ -218,6 +218,21 @@ _sub_number_of: Final = attrgetter("sub_sequence_number")
 _prefix_of: Final = struct.Struct(f"{len(_AGGREGATE_PREFIX)}s").unpack_from
 
 
+class Limits(NamedTuple):
+    """Sizes of one batch, or what they may be."""
+
+    records: int
+    data_bytes: int
+    line_bytes: int
+
+    @classmethod
+    def of(cls, records: int, data_bytes: int) -> Limits:
+        return cls(records, data_bytes, 4 * data_bytes // 3 + LINE_OVERHEAD_BYTES * records)
+
+    def allow(self, sizes: Limits) -> bool:
+        return all(size <= limit for size, limit in zip(sizes, self, strict=True))
+
+
 class Payload:
     __slots__ = ("records", "size_bytes")
 
@@ -283,8 +298,63 @@ class Payload:
             return self
         return self._with([each for each in self.records if position < each.position])
 
+    def arrived_before(self, time_ms: int) -> Payload:
+        """Up to the first record that arrived then or later, whatever follows it."""
+        for place, record in enumerate(self.records):
+            if (record.approximate_arrival_timestamp or 0) >= time_ms:
+                return self._with(self.records[:place])
+        return self
+
     def _with(self, records: Sequence[AnyRecord]) -> Payload:
         return Payload(records, self.size_bytes)
+
+    @property
+    def runs(self) -> Sequence[Sequence[AnyRecord]]:
+        """The records in order; those of one aggregate may be `UserRecords`."""
+        return (self.records,)
+
+    @staticmethod
+    def joined(parts: Sequence[Payload]) -> Payload:
+        return _Expanded((run for part in parts for run in part.runs), sum(part.size_bytes for part in parts))
+
+    @property
+    def sizes(self) -> Limits:
+        """That of its line is approximate."""
+        return Limits.of(len(self), self.data_bytes)
+
+    def cut(self, limits: Limits) -> tuple[Payload, Payload]:
+        """As many of the first records as the limits allow, and the others; one of both may be empty."""
+        records, data_bytes, count = self.records, 0, 0
+        for record in islice(records, limits.records):
+            data_bytes += data_bytes_of(record)
+            if not limits.allow(Limits.of(count + 1, data_bytes)):
+                break
+            count += 1
+        return self._with(records[:count]), self._with(records[count:])
+
+    def pieces(self, limits: Limits) -> Iterator[Payload]:
+        """All of it, in parts within the limits; one record may exceed them."""
+        if limits.allow(self.sizes):
+            yield self
+            return
+        part: list[AnyRecord] = []
+        data_bytes = 0
+        for record in self.records:
+            size_bytes = data_bytes_of(record)
+            if part and not limits.allow(Limits.of(len(part) + 1, data_bytes + size_bytes)):
+                yield self._with(part)
+                part, data_bytes = [], 0
+            part.append(record)
+            data_bytes += size_bytes
+        yield self._with(part)
+
+    @staticmethod
+    def only(records: Sequence[AnyRecord]) -> Payload:
+        """Records that do not keep in memory what they came in."""
+        for record in records:
+            detach(record)
+        texts = sum(4 * data_bytes_of(record) // 3 + len(record.partition_key) for record in records)
+        return _Expanded([records], texts + LINE_OVERHEAD_BYTES * len(records))
 
     def expanded(
         self, split: Split, max_bytes: int = LINE_BYTES, slice_bytes: int = SLICE_BYTES
@@ -379,6 +449,10 @@ class _Expanded(Payload):
     def __len__(self) -> int:
         return sum(map(len, self._runs))
 
+    @property
+    def runs(self) -> Sequence[Sequence[AnyRecord]]:
+        return self._runs
+
     def _record(self, index: Literal[0, -1]) -> AnyRecord:
         return self._runs[index][index]
 
@@ -393,12 +467,12 @@ class _Expanded(Payload):
     @property
     def data_bytes(self) -> int:
         return sum(
-            sum(map(len, run.bodies)) if isinstance(run, UserRecords) else sum(map(_data_bytes, run))
+            sum(map(len, run.bodies)) if isinstance(run, UserRecords) else sum(map(data_bytes_of, run))
             for run in self._runs
         )
 
 
-def _data_bytes(record: AnyRecord) -> int:
+def data_bytes_of(record: AnyRecord) -> int:
     return len(record.body) if isinstance(record, UserRecord) else int((len(record.data) - 2) * _BASE64_BYTES)
 
 
@@ -452,6 +526,13 @@ def _without_defaults(record: SchemaRecord) -> RawRecord:
 
 def key_text(record: AnyRecord) -> str:
     return _text(record.partition_key)
+
+
+def detach(record: AnyRecord) -> None:
+    """The answer or line that it came in would stay in memory as long as one of its records."""
+    record.partition_key = record.partition_key.copy()
+    if isinstance(record, RawRecord):
+        record.data = record.data.copy()
 
 
 def line_bytes(record: AnyRecord) -> int:

@@ -44,6 +44,8 @@ from kcl_daemon.retrieval.source import (
     BufferedReader,
     DeliveryBatch,
     EndOfShard,
+    ReachedBound,
+    ReadItem,
     ShardSource,
     arrived_s,
     read_from,
@@ -238,7 +240,7 @@ class FanOutReader(BufferedReader):
         self._fan_out = fan_out
         self._consumer = consumer
         self._reports_empty = reports_empty
-        self._item: DeliveryBatch | EndOfShard | None = None
+        self._item: ReadItem | None = None
         self._continuation: str | None = None
         self._failures = 0
 
@@ -246,7 +248,7 @@ class FanOutReader(BufferedReader):
     def oldest_s(self) -> float | None:
         return self._item.arrived_s if isinstance(self._item, DeliveryBatch) else None
 
-    async def next(self) -> DeliveryBatch | EndOfShard:
+    async def next(self) -> ReadItem:
         while (item := self._item) is None:
             await self._wait_until_filled()
         self._item = None
@@ -282,21 +284,26 @@ class FanOutReader(BufferedReader):
 
     async def _subscribe(self, arn: str) -> bool:
         where, source = self._position(), self._source
+        asked_ms = 0 if source.until_ms is None else self._clock.wall_ms()
         async with self._fan_out.subscribe(source.stream, arn, source.shard_id, where) as subscription:
             self._began(where)
-            return await self._take_all(subscription)
+            return await self._take_all(subscription, asked_ms)
 
-    async def _take_all(self, subscription: Subscription) -> bool:
+    async def _take_all(self, subscription: Subscription, asked_ms: int) -> bool:
         while (pushed := await subscription.next()) is not None:
             self._failures = 0
             if (pushed.continuation is None) is not bool(pushed.child_shards):
                 raise Unavailable(INCONSISTENT_END, operation="SubscribeToShard")
-            await self._accept(pushed)
-            if pushed.continuation is None:
-                await self._put(EndOfShard(pushed.child_shards))
+            at_bound = await self._accept(pushed, asked_ms)
+            if at_bound or pushed.continuation is None:
+                await self._put(ReachedBound(()) if at_bound else self._source.end(pushed.child_shards))
                 return True
             self._continuation = pushed.continuation
+            # An event says nothing of its age, which only a new subscription limits.
+            seems_beyond = self._source.is_beyond(pushed.millis_behind_latest, self._clock.wall_ms())
             del pushed  # frees its body
+            if seems_beyond:
+                return False
         return False
 
     def _position(self) -> ReadFrom:
@@ -312,11 +319,15 @@ class FanOutReader(BufferedReader):
             memory.idle_until_s = self._clock.wall_ms() / 1000
         self._log.debug("subscribed", position=where.kind.value, sequence_number=where.sequence_number)
 
-    async def _accept(self, pushed: PushedRecords) -> None:
+    async def _accept(self, pushed: PushedRecords, asked_ms: int) -> bool:
+        """Whether a bounded run ends here."""
         self._remember(pushed)
         at_the_end = pushed.continuation is None
+        whole, at_bound = self._source.bounded(
+            pushed.payload, pushed.millis_behind_latest, asked_ms, at_end=at_the_end
+        )
         gave = False
-        for number, payload in enumerate(self._source.undelivered(pushed.payload)):
+        for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
             if not gave:
@@ -334,6 +345,7 @@ class FanOutReader(BufferedReader):
             self._record_fetch(pushed, empty=not at_the_end)
             if self._reports_empty:
                 await self._put(DeliveryBatch(EMPTY, pushed.millis_behind_latest))
+        return at_bound
 
     async def _deliver(self, payload: Payload, behind_ms: int | None) -> None:
         oldest_s = arrived_s(payload, behind_ms, self._clock)  # waiting for room takes time
@@ -359,7 +371,7 @@ class FanOutReader(BufferedReader):
         elif self._source.memory.first_sequence_number is None:
             self._source.memory.idle_after = pushed.continuation
 
-    async def _put(self, item: DeliveryBatch | EndOfShard) -> None:
+    async def _put(self, item: ReadItem) -> None:
         self._item = item
         self._taken = anyio.Event()
         self._filled.set()

@@ -28,12 +28,14 @@ from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom
 from kcl_daemon.records.payload import EMPTY, Payload
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
-from kcl_daemon.retrieval.schemas import PayloadDecoder
+from kcl_daemon.retrieval.schemas import Decoder
 from kcl_daemon.retrieval.source import (
     INCONSISTENT_END,
     BufferedReader,
     DeliveryBatch,
     EndOfShard,
+    ReachedBound,
+    ReadItem,
     ShardSource,
     arrived_s,
     read_from,
@@ -135,7 +137,7 @@ class PollingReader(BufferedReader):
         self._kinesis = kinesis
         self._settings = settings
         self._reports_empty = reports_empty
-        self._buffer: deque[DeliveryBatch | EndOfShard] = deque()
+        self._buffer: deque[ReadItem] = deque()
         self._buffered_bytes = 0
         self._buffered_records = 0
         self._pace = PollPace(
@@ -152,7 +154,7 @@ class PollingReader(BufferedReader):
                 return item.arrived_s
         return None
 
-    async def next(self) -> DeliveryBatch | EndOfShard:
+    async def next(self) -> ReadItem:
         while not self._buffer:
             await self._wait_until_filled()
         item = self._buffer.popleft()
@@ -185,6 +187,7 @@ class PollingReader(BufferedReader):
                 iterator = None
             try:
                 iterator = iterator or await self._new_iterator()
+                asked_ms = 0 if self._source.until_ms is None else self._clock.wall_ms()
                 fetched = await self._fetch(iterator)
             except StreamNotFound as gone:
                 if await self._shard_is_gone(gone):
@@ -199,10 +202,10 @@ class PollingReader(BufferedReader):
                 await self._pause(pace, None, began_s)
                 continue
             self._iterator_at_s = self._clock.monotonic()
-            answer = await self._accept(fetched)
+            answer = await self._accept(fetched, asked_ms)
             iterator = fetched.next_iterator
             del fetched
-            if iterator is None:
+            if answer is None:
                 return
             await self._pause(self._pace.succeeded(), answer, began_s)
 
@@ -272,10 +275,14 @@ class PollingReader(BufferedReader):
             memory.idle_iterator, memory.idle_until_s = iterator, self._clock.wall_ms() / 1000 - took_s
         return iterator
 
-    async def _accept(self, fetched: FetchedRecords) -> PollResult:
+    async def _accept(self, fetched: FetchedRecords, asked_ms: int) -> PollResult | None:
+        """None: nothing follows."""
         self._remember(fetched)
         is_empty = fetched.next_iterator is not None
-        whole, behind_ms = fetched.payload, fetched.millis_behind_latest
+        behind_ms = fetched.millis_behind_latest
+        whole, at_bound = self._source.bounded(
+            fetched.payload, behind_ms, asked_ms, at_end=fetched.next_iterator is None
+        )
         for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
@@ -293,8 +300,9 @@ class PollingReader(BufferedReader):
             self._put(self._batch(EMPTY, behind_ms))
         self._release_reservation()
         self._expected_bytes = max(whole.size_bytes, _MIN_EXPECTED_BYTES)
-        if fetched.next_iterator is None:
-            self._put(EndOfShard(fetched.child_shards))
+        if at_bound or fetched.next_iterator is None:
+            self._put(ReachedBound(()) if at_bound else self._source.end(fetched.child_shards))
+            return None
         return PollResult(len(whole), whole.data_bytes, behind_ms)
 
     async def _room_for(self, part: Payload, whole_bytes: int) -> None:
@@ -313,7 +321,7 @@ class PollingReader(BufferedReader):
             )
             reservation.release()
 
-    async def _put_decoded(self, decoder: PayloadDecoder, behind_ms: int | None, whole_bytes: int) -> bool:
+    async def _put_decoded(self, decoder: Decoder, behind_ms: int | None, whole_bytes: int) -> bool:
         gave = False
         if self._reservation is not None:
             self._reservation.resize(whole_bytes)
@@ -343,7 +351,7 @@ class PollingReader(BufferedReader):
         elif memory.first_sequence_number is None:
             memory.idle_iterator, memory.idle_until_s = fetched.next_iterator, self._clock.wall_ms() / 1000
 
-    def _put(self, item: DeliveryBatch | EndOfShard) -> None:
+    def _put(self, item: ReadItem) -> None:
         self._buffer.append(item)
         if isinstance(item, DeliveryBatch):
             self._buffered_bytes += item.size_bytes

@@ -37,9 +37,10 @@ from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.fan_out import IMPOSSIBLE, ConsumerRegistration, FanOutReader
+from kcl_daemon.retrieval.filtering import FilteredSource, FilteringFanOutReader, FilteringPollingReader
 from kcl_daemon.retrieval.polling import PollingReader, has_service_limits
 from kcl_daemon.retrieval.schemas import SchemaCache, ShardSchemaDecoder
-from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardReader, ShardSource, SkippedRecords
+from kcl_daemon.retrieval.source import ReadItem, ShardReader, ShardSource, SkippedRecords
 from kcl_daemon.shards.lineage import InitialPosition, Shard
 
 _SERVICE: Final = "kinesis"
@@ -159,10 +160,13 @@ class ReaderFactory:
             if cache is None
             else ShardSchemaDecoder(cache, on_failure, context, source.last_fetch),
         )
+        record_filter, fan_out_reader = self._settings.delivery.record_filter, FanOutReader
+        if record_filter is not None:
+            source, fan_out_reader = FilteredSource(source, record_filter), FilteringFanOutReader
         if self._fan_out is None:
             return self._polling(source, context)
         consumer = self._consumer_of(source.stream, self._fan_out)
-        pushed = FanOutReader(
+        pushed = fan_out_reader(
             source,
             context,
             self._budget,
@@ -189,7 +193,8 @@ class ReaderFactory:
         return found
 
     def _polling(self, source: ShardSource, context: WorkerContext) -> PollingReader:
-        return PollingReader(
+        polling_reader = FilteringPollingReader if isinstance(source, FilteredSource) else PollingReader
+        return polling_reader(
             source,
             context,
             self._budget,
@@ -233,7 +238,7 @@ class FanOutOrPolling:
         self._is_chosen.set()
         await chosen.run()
 
-    async def next(self) -> DeliveryBatch | EndOfShard:
+    async def next(self) -> ReadItem:
         while self._chosen is None:
             await self._is_chosen.wait()
         return await self._chosen.next()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -189,6 +189,12 @@ class ShardSchemaDecoder:
             count=self._passed_over,
             advice="it is delivered with its header; the processor sees it by the missing schemaVersionId",
         )
+
+
+class Decoder(Protocol):
+    async def next(self) -> Payload | None:
+        """As of `PayloadDecoder`."""
+        ...
 
 
 class PayloadDecoder:

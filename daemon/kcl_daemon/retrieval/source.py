@@ -18,11 +18,13 @@ from kcl_daemon.ports import Clock, IteratorKind, Log, Meters, ReadFrom, StreamR
 from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records.payload import Payload, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget
-from kcl_daemon.retrieval.schemas import PayloadDecoder, ShardSchemaDecoder
+from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
 
 _CLOCK_MARGIN_S: Final = 30.0
+# Our clock of Kinesis' time may be wrong by so much, and a record may be seen later than it arrived.
+_LATE_MS: Final = 7_000
 
 
 @dataclass(slots=True)
@@ -103,6 +105,7 @@ _CHECK_PRODUCER: Final = (
 
 class SkipReason(StrEnum):
     BEFORE_CHECKPOINT = "before_checkpoint"  # KCL: ProcessTask
+    FILTERED = "filtered"  # it does not match `recordFilter`
     OTHER_SHARD = "other_shard"  # a user record's hash key is outside this shard (KCL: AggregatorUtil)
 
 
@@ -119,6 +122,9 @@ class SkippedRecords:
 
     def before_checkpoint(self, count: int) -> None:
         self._count(count, SkipReason.BEFORE_CHECKPOINT)
+
+    def filtered(self, count: int) -> None:
+        self._count(count, SkipReason.FILTERED)
 
     def other_shard(self, count: int, total: int, sequence_number: str) -> None:
         """`total` is all in the aggregate."""
@@ -181,7 +187,8 @@ class ShardSource:
 
     All readers of one consumer share `memory` and `last_fetch`. Without `split` aggregates are delivered
     unchanged. Without `stream_is_there` a shard not found counts as gone. `takes_frames`: whether the child
-    has announced it; asked for each batch.
+    has announced it; asked for each batch. Of a bounded run, `until_ms` is its end in epoch milliseconds. `only`: child
+    shards with other names are left out; empty: none is.
     """
 
     stream: StreamRef
@@ -195,6 +202,31 @@ class ShardSource:
     stream_is_there: Callable[[], Awaitable[bool]] | None = None
     last_fetch: LastFetch = field(default_factory=LastFetch)
     takes_frames: TakesFrames = _takes_lines
+    until_ms: int | None = None
+    only: frozenset[str] = frozenset()
+
+    def bounded(
+        self, payload: Payload, behind_ms: int | None, asked_ms: int, *, at_end: bool
+    ) -> tuple[Payload, bool]:
+        """The records before `until_ms`, and whether the run ends here.
+
+        `asked_ms`: Kinesis' time when the answer was certainly not written yet.
+        """
+        if self.until_ms is None:
+            return payload, False
+        before = payload.arrived_before(self.until_ms)
+        if len(before) < len(payload):
+            return before, True
+        return payload, not at_end and self.is_beyond(behind_ms, asked_ms)
+
+    def is_beyond(self, behind_ms: int | None, asked_ms: int) -> bool:
+        """Whether an answer that was asked for then has told of everything before `until_ms`."""
+        if self.until_ms is None or behind_ms is None:
+            return False
+        return asked_ms - behind_ms - _LATE_MS >= self.until_ms
+
+    def end(self, children: tuple[ChildShard, ...]) -> EndOfShard:
+        return EndOfShard(tuple(each for each in children if not self.only or each.shard_id in self.only))
 
     async def wait_out(self, clock: Clock, pause_s: float) -> None:
         """Pause; with many streams, wait until this one is back.
@@ -234,7 +266,7 @@ class ShardSource:
             self.skipped.before_checkpoint(len(payload) - len(rest))
         return rest
 
-    def decoder(self, payload: Payload) -> PayloadDecoder | None:
+    def decoder(self, payload: Payload) -> Decoder | None:
         """None if nothing needs decoding."""
         return None if self.schemas is None else self.schemas.decoder(payload)
 
@@ -276,11 +308,20 @@ class DeliveryBatch:
             line = _encoded(payload, millis_behind_latest, takes_frames)
             self._encode, self.size_bytes = partial(bytes, line), len(line)
 
-    def take_line(self) -> bytes:
-        """AssertionError the second time."""
-        encode, self._encode = self._encode, None
+    def take_line(self, *, keep: bool = False) -> bytes:
+        """AssertionError the second time, unless it was told to `keep` the line."""
+        encode = self._encode
         assert encode is not None, "a line is written once"
-        return encode()
+        line = encode()
+        self._encode = partial(bytes, line) if keep else None
+        return line
+
+    def take_payload(self) -> tuple[Payload, int | None]:
+        """Instead of the line, where it is not known whether the child takes frames: its records, and how far behind."""
+        encode, self._encode = self._encode, None
+        assert isinstance(encode, partial), "it is taken once"
+        payload, behind_ms, _ = encode.args
+        return payload, behind_ms
 
     def release(self) -> None:
         """Call it when the line is no longer needed. A second call does nothing."""
@@ -309,6 +350,20 @@ class EndOfShard:
     children: tuple[ChildShard, ...]
 
 
+class ReachedBound(EndOfShard):
+    """The run ends here (`runUntil`): the next record, if there is one, arrived at its bound or later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """No record up to `position` is for the child, except those it was given before."""
+
+    position: ExtendedSequenceNumber
+
+
+ReadItem = DeliveryBatch | Passed | EndOfShard
+
+
 class ShardReader(Protocol):
     """Reads ahead of one child. Used once, by one taker."""
 
@@ -326,7 +381,7 @@ class ShardReader(Protocol):
         """Returns at the end of the shard. Runs beside `next`; may be cancelled."""
         ...
 
-    async def next(self) -> DeliveryBatch | EndOfShard:
+    async def next(self) -> ReadItem:
         """The taker must release a batch. A cancelled call takes nothing."""
         ...
 

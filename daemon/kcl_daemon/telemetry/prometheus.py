@@ -17,6 +17,7 @@ from anyio.lowlevel import checkpoint
 from kcl_daemon.metrics import own
 from kcl_daemon.metrics.kcl import SHARD_BEHIND
 from kcl_daemon.metrics.metric import Family, Labels, MetricKind
+from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.telemetry.snapshot import (
     LanesView,
     ShardView,
@@ -227,6 +228,7 @@ def _of_lanes(value_of: Callable[[LanesView], float]) -> Callable[[ShardView], f
 _OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]] = (
     (own.SHARD_IDLE, lambda shard: shard.idle_s),
     (own.SHARD_STALLED, lambda shard: float(shard.stalled)),
+    (own.SHARD_PAUSED, lambda shard: float(shard.cause is WaitReason.PAUSED)),
     (SHARD_BEHIND, lambda shard: shard.lag_s),
     (own.SHARD_READ_BEHIND, _read_behind_s),
     (own.SHARD_FAILURES, lambda shard: float(shard.failures)),

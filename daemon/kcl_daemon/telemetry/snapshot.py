@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -17,7 +17,9 @@ import anyio
 
 from kcl_daemon import __version__
 from kcl_daemon.errors import AwsError
+from kcl_daemon.fleet.hold_words import hold_text
 from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import CPU, WorkerRow
 from kcl_daemon.ports import Clock, Log
@@ -161,6 +163,7 @@ class ShardView:
         next_try_s: until the next child starts; None: one runs, or none will.
         lanes: None: the shard has one child. Else `child` is None, `restarts` counts those of all lanes, and what
             is said of waits and failures may be that of one lane.
+        set_aside: records that were not processed since the lease was taken, by cause; `last_set_aside` says why.
     """
 
     key: str
@@ -187,6 +190,8 @@ class ShardView:
     stderr_tail: tuple[str, ...] = ()
     next_try_s: float | None = None
     lanes: LanesView | None = None
+    set_aside: dict[str, int] = field(default_factory=dict[str, int])
+    last_set_aside: str = ""
 
     @property
     def children(self) -> tuple[ChildView, ...]:
@@ -233,6 +238,22 @@ class MoveView:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldView:
+    """A pause, or a limit (`per_second` over all its shards); `text` has it all in words."""
+
+    text: str
+    is_pause: bool
+    stream_id: str | None
+    lease_key: str | None
+    by: str
+    reason: str
+    since_ms: int
+    until_ms: int | None
+    unit: str | None
+    per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A worker at one moment.
 
@@ -246,6 +267,7 @@ class Snapshot:
         spark: None: no engine, or it is silent.
         place: stream, region and account; empty from an older daemon.
         at_ms: epoch milliseconds; 0 from an older daemon.
+        holds: pauses and limits in force, of the whole application.
     """
 
     application: str
@@ -267,6 +289,7 @@ class Snapshot:
     spark: SparkView | None = None
     place: str = ""
     at_ms: int = 0
+    holds: tuple[HoldView, ...] = ()
 
 
 class SnapshotSource(Protocol):
@@ -411,6 +434,7 @@ class Snapshots:
             spark=self._spark(),
             place=self._place(),
             at_ms=self._clock.wall_ms(),
+            holds=tuple(map(_hold_view, worker.consumers.holds.holds)),
         )
 
     async def asked(self) -> Snapshot:
@@ -484,6 +508,8 @@ class Snapshots:
             stderr_tail=self._failed_tail(worst),
             next_try_s=_next_try_s(worst, now_s),
             lanes=self._lanes(progress, memory, now_s),
+            set_aside=dict(progress.set_aside.by_cause),
+            last_set_aside=_shown(progress.set_aside.last),
         )
 
     def _worst(self, shard: ActiveLease, now_s: float) -> ActiveLease:
@@ -563,6 +589,21 @@ class Snapshots:
             restarts=progress.children - 1,
             stderr=self._tails.shown(child.pid, child.stderr_tail),
         )
+
+
+def _hold_view(hold: Hold) -> HoldView:
+    return HoldView(
+        _shown(hold_text(hold)),
+        hold.is_pause,
+        hold.stream,
+        hold.lease_key,
+        hold.by,
+        _shown(hold.reason),
+        hold.since_ms,
+        hold.until_ms,
+        None if hold.unit is None else hold.unit.value,
+        hold.amount,
+    )
 
 
 def _name(watched: ActiveLease) -> str:

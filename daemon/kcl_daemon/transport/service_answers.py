@@ -68,6 +68,7 @@ class DescriptionShape(TypedDict):
     StreamARN: str
     StreamStatus: str
     StreamCreationTimestamp: float
+    RetentionPeriodHours: NotRequired[int]
 
 
 class SummaryShape(TypedDict):
@@ -146,11 +147,13 @@ def summaries(answer: StreamsShape) -> tuple[StreamSummary, ...]:
 
 
 def _summary(shape: DescriptionShape) -> StreamSummary:
+    hours = shape.get("RetentionPeriodHours")  # a list of streams has none
     return StreamSummary(
         name=shape["StreamName"],
         arn=shape["StreamARN"],
         status=shape["StreamStatus"],
         creation_time_s=float(shape["StreamCreationTimestamp"]),
+        retention_s=None if hours is None else hours * 3600.0,
     )
 
 
@@ -223,7 +226,8 @@ _DENIED: Final = frozenset({
 })  # fmt: skip
 # Something is not ready, expired or in conflict; this passes by itself.
 _TRANSIENT: Final = frozenset({
-    "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalFailureException", "InternalServerError", "ReplicatedWriteConflictException",
+    "ConditionalRequestConflict", "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalFailureException", "InternalServerError", "OperationAborted",
+    "ReplicatedWriteConflictException",
     "RequestTimeout", "RequestTimeoutException", "ResourceInUseException", "ServiceUnavailable",
     "ServiceUnavailableException", "TransactionConflictException", "TransactionInProgressException",
 })  # fmt: skip

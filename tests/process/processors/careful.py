@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from kcl_client import Batch, Checkpointer, RecordProcessor, ShardStart, run
@@ -25,10 +26,11 @@ class Careful(RecordProcessor):
         self._open_ledger = LedgerWriter(self._directory, start.shard_id)
         self._ledger.note("start")
 
-    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
+    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> Mapping[str, object] | None:
         self._ledger.records(monotonic_s(), [CountedRecord(record.sequence_number, {}) for record in batch])
         checkpointer.checkpoint()
         self._ledger.note("checkpoint")
+        return None
 
     def shard_ended(self, checkpointer: Checkpointer) -> None:
         self._ledger.note("ended")

@@ -300,3 +300,14 @@ def test_the_lanes_of_so_many_shards_are_cut_to_those_that_are_held_back_longest
     rows = table_of(parsed(rendered(replace(SNAPSHOT, shards=shards))), "lanes")
     assert len(rows) == MAX_SHARDS
     assert rows[0][0] == f"shardId-{MAX_SHARDS + 4:012}"
+
+
+def test_records_set_aside_have_a_section_where_there_are_some() -> None:
+    first, *others = SNAPSHOT.shards
+    aside = replace(first, set_aside={"rejected": 12, "expired": 30}, last_set_aside="no <such> customer")
+    some = replace(SNAPSHOT, shards=(aside, *others))
+    assert table_of(parsed(rendered(some)), "aside") == [
+        [first.key, "expired", "30", "no <such> customer"],
+        [first.key, "rejected", "12", "no <such> customer"],
+    ]
+    assert 'id="aside"' not in rendered(SNAPSHOT)

@@ -64,7 +64,7 @@ def test_the_token_of_the_status_page_is_no_childs_business(name: str, credentia
 
 @pytest.mark.parametrize("credentials", [True, False])
 def test_a_child_is_told_by_nobody_but_the_daemon_what_is_offered_to_it(credentials: bool) -> None:
-    private = ("LOG_MESSAGES", "PRELOAD_FD", "FRAMES", "LANE", "FINISH_BATCHES")
+    private = ("LOG_MESSAGES", "PRELOAD_FD", "FRAMES", "LANE", "FINISH_BATCHES", "REJECTS")
     inherited = {**PLAIN, "KCL_STREAM_NAME": "orders", **{f"KCL_{name}": "1" for name in private}}
     found = environment_of(inherited, {}, credentials=credentials)
     assert found == {**environment_of(PLAIN, {}, credentials=credentials), "KCL_STREAM_NAME": "orders"}

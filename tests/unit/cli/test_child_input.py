@@ -1,4 +1,4 @@
-"""Records from files for `kcl-daemon run-child`, and transcripts for `kcl-daemon replay`."""
+"""Records from files for `kcl-daemon run-child`, and transcripts for `kcl-daemon replay-transcript`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from kcl_daemon.cli.run_child import (
     FIRST_NUMBER,
-    BadRecord,
     BadTranscript,
     in_batches,
     lines_of,
@@ -21,8 +20,10 @@ from kcl_daemon.cli.run_child import (
     records_of_lines,
     run_child,
 )
+from kcl_daemon.records.letters import BadLetter
 from kcl_protocol.messages import CheckpointRequest, Record, RecordSchema, Status
 from tests.transcripts.transcript import FOLDER
+from tests.unit.consumer.letters import LETTER, letter
 
 
 def test_each_line_is_the_data_of_a_record_with_all_fields() -> None:
@@ -47,6 +48,18 @@ def test_a_record_may_have_a_schema_as_dead_letters_have() -> None:
         b'{"data":"aGk=","schemaName":"order","schemaVersionId":"b7b4","schemaDataFormat":"JSON","schemaDefinition":"{}"}'
     )
     assert record.schema == RecordSchema("order", "b7b4", "JSON", "{}")
+
+
+def test_dead_letters_are_records_in_the_order_of_their_positions() -> None:
+    file = b"".join(each.line() + b"\n" for each in (LETTER, letter(20), letter(3)))
+    records = list(records_of_json(file))
+    assert records == [letter(3).record, letter(20).record, LETTER.record]
+
+
+def test_a_letter_without_its_data_is_named() -> None:
+    fields = {**json.loads(LETTER.line()), "data": None, "dataAt": "s3://b/k", "dataBytes": 6}
+    with pytest.raises(BadLetter, match="line 1: its data is at s3://b/k; use kcl-daemon letters replay"):
+        records_of_json(json.dumps(fields).encode())
 
 
 @pytest.mark.parametrize(
@@ -79,7 +92,7 @@ def test_a_record_may_have_a_schema_as_dead_letters_have() -> None:
     ],
 )
 def test_a_line_that_is_no_record_is_reported_with_its_number(line: bytes, reason: str) -> None:
-    with pytest.raises(BadRecord, match=r"line 2: ") as caught:
+    with pytest.raises(BadLetter, match=r"line 2: ") as caught:
         list(records_of_json(b'{"text":"good"}\n' + line))
     assert reason in str(caught.value)
 
@@ -109,7 +122,7 @@ FIELDS = (
 def test_a_line_is_a_record_that_can_be_sent_or_is_reported(fields: dict[str, object]) -> None:
     try:
         (record,) = records_of_json(json.dumps(fields).encode())
-    except BadRecord:
+    except BadLetter:
         return
     assert int(record.sequence_number) >= 0
     assert isinstance(record.partition_key, str)
@@ -136,6 +149,12 @@ def test_batches_hold_every_record_in_its_order(count: int, most: int) -> None:
     batches = in_batches(records, most)
     assert [record for batch in batches for record in batch] == records
     assert all(0 < len(batch) <= most for batch in batches)
+
+
+def test_batches_have_a_size_in_bytes_too() -> None:
+    records = list(records_of_lines(b"1234\n123\n12345678901\n1\n12\n"))
+    batches = in_batches(records, 2, 8)
+    assert [[len(b64decode(record.data)) for record in batch] for batch in batches] == [[4, 3], [11], [1, 2]]
 
 
 @pytest.mark.parametrize("name", ["kclpy", "node", "ruby", "dotnet", "before_2017"])

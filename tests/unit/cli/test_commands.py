@@ -134,8 +134,12 @@ def completions(words: str, incomplete: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "incomplete", "found"),
     [
-        ("", "le", ["plain:leases"]),
-        ("", "r", ["plain:replay", "plain:run", "plain:run-child"]),
+        ("", "le", ["plain:leases", "plain:letters"]),
+        (
+            "",
+            "r",
+            ["plain:replay", "plain:replay-transcript", "plain:resume", "plain:run", "plain:run-child"],
+        ),
         ("", "app.prop", ["file:app.prop"]),
         ("", "--ver", ["plain:--version"]),
         ("", "--log-f", ["plain:--log-format"]),

@@ -130,6 +130,7 @@ def test_json_holds_every_value_in_full() -> None:
         "handoff_to": None,
         "abandoned": None,
         "finished": False,
+        "paused": False,
         "degraded_by": None,
         "checkpoint": NUMBER,
         "sub_sequence_number": 3,

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 import kcl_daemon
 from kcl_daemon.cli import main
-from kcl_daemon.cli.iam_policy import build_policy
+from kcl_daemon.cli.iam_policy import build_policy, letters_policy, replay_policy
 from tests.unit.config.helpers import GOOD, read
 
 SOURCE = Path(kcl_daemon.__file__).parent
@@ -21,8 +21,10 @@ EVERYTHING = (
     "fanoutFallbackToPolling = true\nleaseTablePitrEnabled = true\nleaseTableTags = a=b\n"
     "migrateAllEntitiesToLeaseTable = true\nschemaRegistry = decode\n"
     "poisonRecordPolicy = deadletter\ndeadLetterDestination = kinesis:dead\n"
+    "deadLetterOverflow = s3://letters/large\n"
 )
 DEAD = "poisonRecordPolicy = deadletter\ndeadLetterDestination = "
+TOPIC = f"{DEAD}sns:arn:aws:sns:eu-central-1:444455556666:dead\n"
 QUEUE = f"{DEAD}sqs:https://sqs.eu-central-1.amazonaws.com/444455556666/dead.fifo\n"
 FILTER = GOOD.replace("streamName = orders", "streamFilter = log-*\nstreamNames = orders")
 # One call that is authorized by the calls it is made of.
@@ -59,7 +61,7 @@ def calls_in_the_source() -> set[str]:
         text = path.read_text("utf-8")
         found |= set(
             re.findall(
-                r"(?:\.(?:run|call|_call|_pages|open|subscribe)|RemoteDeadLetters)\(\s*\"([A-Z][A-Za-z]+)\"",
+                r"(?:\.(?:run|call|_call|_pages|open|subscribe)|_Sending)\(\s*\"([A-Z][A-Za-z]+)\"",
                 text,
             )
         )
@@ -77,7 +79,63 @@ def test_every_call_that_is_made_is_allowed() -> None:
     assert {"GetRecords", "UpdateItem", "CreateTable"} <= calls_in_the_source()
     by_filter = build_policy(read(base=FILTER).settings, ("kinesis",))
     assert by_filter["Statement"][0]["Action"] == ["kinesis:ListStreams"]  # goes to no stream
-    assert calls_in_the_source() <= actions(EVERYTHING) | actions(QUEUE) | {"ListStreams"}
+    of_replay = {action for each in replayed() for action in each["Action"]}
+    assert "dynamodb:DeleteTable" in of_replay
+    for_letters = {"GetObject", "ReceiveMessage", "DeleteObjects"}
+    assert calls_in_the_source() <= actions(EVERYTHING) | actions(QUEUE) | actions(TOPIC) | for_letters | {
+        "ListStreams",
+        "DeleteTable",
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        (f"{DEAD}file:dead.jsonl\n", []),
+        (TOPIC, []),
+        (
+            f"{DEAD}s3://letters/dead\n",
+            [
+                (["s3:GetObject", "s3:DeleteObject"], ["arn:aws:s3:::letters/dead/*"]),
+                (["s3:ListBucket"], ["arn:aws:s3:::letters"]),
+            ],
+        ),
+        (
+            QUEUE,
+            [
+                (
+                    ["sqs:ReceiveMessage", "sqs:ChangeMessageVisibility", "sqs:DeleteMessage"],
+                    ["arn:aws:sqs:eu-central-1:444455556666:dead.fifo"],
+                )
+            ],
+        ),
+        (
+            f"{DEAD}kinesis:dead\n",
+            [
+                (
+                    ["kinesis:ListShards", "kinesis:GetShardIterator", "kinesis:GetRecords"],
+                    ["arn:aws:kinesis:eu-west-1:111122223333:stream/dead"],
+                )
+            ],
+        ),
+    ],
+    ids=["file", "topic", "bucket", "queue", "stream"],
+)
+def test_who_reads_letters_needs_other_rights(more: str, found: list[tuple[list[str], list[str]]]) -> None:
+    document = letters_policy(read(REGION + more).settings, account="111122223333")
+    assert [(each["Action"], each["Resource"]) for each in document["Statement"]] == found
+
+
+def replayed() -> list[dict[str, Any]]:
+    document = replay_policy(read(REGION + EVERYTHING).settings, account="111122223333")
+    return list(document["Statement"])
+
+
+def test_a_replay_may_touch_tables_of_its_own_only() -> None:
+    name = read().settings.application_name
+    tables = [resource for each in replayed() for resource in each["Resource"] if ":dynamodb:" in resource]
+    assert tables
+    assert all(f":table/{name}-replay-*" in table for table in tables)
 
 
 def test_nothing_is_allowed_that_is_not_done() -> None:
@@ -92,7 +150,11 @@ def test_no_right_is_for_everything() -> None:
     for statement in found.values():
         for resource in statement["Resource"]:
             assert resource.startswith(
-                ("arn:aws:kinesis:eu-west-1:111122223333:", "arn:aws:dynamodb:eu-west-1:1")
+                (
+                    "arn:aws:kinesis:eu-west-1:111122223333:",
+                    "arn:aws:dynamodb:eu-west-1:1",
+                    "arn:aws:s3:::letters/large/",
+                )
             )
         assert not any("*" in action for action in statement["Action"])
 
@@ -112,12 +174,27 @@ def test_a_registry_is_read_only_where_it_is_asked() -> None:
             "kinesis:PutRecord",
             "arn:aws:kinesis:us-east-1:444455556666:stream/dead",
         ),
+        (TOPIC, "sns:Publish", "arn:aws:sns:eu-central-1:444455556666:dead"),
+        (f"{DEAD}s3://letters/a/b?folders=day\n", "s3:PutObject", "arn:aws:s3:::letters/a/b/*"),
+        (f"{DEAD}s3://letters\n", "s3:PutObject", "arn:aws:s3:::letters/*"),
     ],
-    ids=["queue", "stream", "stream of another account"],
+    ids=["queue", "stream", "stream of another account", "topic", "prefix of a bucket", "bucket"],
 )
 def test_dead_letters_may_be_sent_where_they_go(more: str, action: str, resource: str) -> None:
     found = statements(more, "111122223333")["DeadLetters"]
     assert (found["Action"], found["Resource"]) == ([action], [resource])
+
+
+def test_letters_that_are_too_large_may_go_where_they_go() -> None:
+    found = statements(f"{QUEUE}deadLetterOverflow = s3://letters/large\n")
+    assert found["DeadLetters"]["Action"] == ["sqs:SendMessage"]
+    overflow = found["DeadLetterOverflow"]
+    assert (overflow["Action"], overflow["Resource"]) == (
+        ["s3:PutObject"],
+        ["arn:aws:s3:::letters/large/*"],
+    )
+    china = statements(f"{DEAD}s3://letters\nkinesisClient.region = cn-north-1\n")["DeadLetters"]
+    assert china["Resource"] == ["arn:aws-cn:s3:::letters/*"]
 
 
 def test_dead_letters_in_a_file_need_no_right() -> None:

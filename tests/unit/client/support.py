@@ -6,6 +6,7 @@ import asyncio  # noqa: TID251 - the client's asynchronous form is asyncio's
 import sys
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from kcl_client import AsyncCheckpointer, AsyncRecordProcessor, Batch, Checkpointer, RecordProcessor
 from kcl_client._asynchronous import AsyncRuntime
@@ -15,10 +16,12 @@ from kcl_protocol.codec import decode_child_line, encode
 from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,
+    ChildMessage,
     DaemonMessage,
     Initialize,
     ProcessRecords,
     Record,
+    Reject,
     Status,
 )
 
@@ -26,7 +29,7 @@ INITIALIZE = Initialize("shardId-0", "TRIM_HORIZON", 0)
 BATCH = ProcessRecords([Record("YQ==", "a", "1"), Record("Yg==", "b", "2")], 0)
 STORED = CheckpointAnswer(None, None, None)
 
-Handler = Callable[[Batch, Checkpointer], None]
+Handler = Callable[[Batch, Checkpointer], Any]
 
 
 class Wire:
@@ -45,11 +48,11 @@ class Wire:
         self.written += data
 
     @property
-    def said(self) -> list[Status | CheckpointRequest]:
-        messages: list[Status | CheckpointRequest] = []
+    def said(self) -> list[ChildMessage]:
+        messages: list[ChildMessage] = []
         for line in self.written.splitlines():
             message = decode_child_line(line)
-            if isinstance(message, Status | CheckpointRequest):
+            if isinstance(message, Status | CheckpointRequest | Reject):
                 messages.append(message)
         return messages
 
@@ -64,8 +67,8 @@ class Handled(RecordProcessor):
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
 
-    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
-        self._handler(batch, checkpointer)
+    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> Any:
+        return self._handler(batch, checkpointer)
 
 
 class Idle(Handled):
@@ -85,11 +88,18 @@ def serve(
     *,
     max_line_bytes: int = sys.maxsize,
     takes_frames: bool = False,
+    takes_rejects: bool = True,
+    sleep: Callable[[float], None] = no_wait,
 ) -> None:
     """Run a plain processor over the wire to its end."""
-    runtime = PlainRuntime(wire.read, wire.write, no_wait)
+    runtime = PlainRuntime(wire.read, wire.write, sleep)
     session = Session(
-        processor, Checkpointer, runtime, max_line_bytes=max_line_bytes, takes_frames=takes_frames
+        processor,
+        Checkpointer,
+        runtime,
+        max_line_bytes=max_line_bytes,
+        takes_frames=takes_frames,
+        takes_rejects=takes_rejects,
     )
     complete(session.serve())
 
@@ -103,6 +113,9 @@ def serve_async(processor: AsyncRecordProcessor, wire: Wire) -> None:
 
     async def main() -> None:
         runtime = AsyncRuntime(read, wire.write)
-        await Session(processor, AsyncCheckpointer, runtime, max_line_bytes=sys.maxsize).serve()
+        session = Session(
+            processor, AsyncCheckpointer, runtime, max_line_bytes=sys.maxsize, takes_rejects=True
+        )
+        await session.serve()
 
     asyncio.run(main())

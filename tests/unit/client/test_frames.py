@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kcl_client import Batch, Checkpointer, ExtendedSequenceNumber, Record, RecordSchema
-from kcl_client._run import _are_frames_offered
+from kcl_client._run import _is_offered
 from kcl_protocol import Columns, RemoteProtocolError, Status, encode_frame, messages
 from kcl_protocol.codec import encode
 from tests.unit.client.support import INITIALIZE, Handled, Idle, Wire, serve
@@ -95,7 +95,7 @@ def test_the_environment_offers_frames(
     monkeypatch.delenv("KCL_FRAMES", raising=False)
     if offered is not None:
         monkeypatch.setenv("KCL_FRAMES", offered)
-    assert _are_frames_offered() is takes
+    assert _is_offered("KCL_FRAMES") is takes
 
 
 def test_a_broken_frame_ends_the_session_with_the_reason() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kcl_daemon.config.children import (
+    BucketFolder,
     ChildFailurePolicy,
     DeadLetterDestination,
     DeadLetterStore,
@@ -39,6 +40,8 @@ VPC = "https://vpce-1a-2b.sqs.us-gov-west-1.vpce.amazonaws.com/111122223333/dead
 LEGACY = "https://ap-south-1.queue.amazonaws.com/111122223333/dead"
 LOCAL = "http://127.0.0.1:4566/000000000000/dead"
 ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/dead"
+TOPIC = "arn:aws:sns:eu-west-1:111122223333:dead.fifo"
+TO = "poisonRecordPolicy = deadletter\ndeadLetterDestination = "
 
 
 @pytest.mark.parametrize(
@@ -53,17 +56,45 @@ ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/dead"
         (f"sqs:{LOCAL}", DeadLetterDestination(DeadLetterStore.SQS, LOCAL)),
         ("kinesis:dead", DeadLetterDestination(DeadLetterStore.KINESIS, "dead")),
         (f"kinesis:{ARN}", DeadLetterDestination(DeadLetterStore.KINESIS, ARN, "eu-west-1")),
+        (f"sns:{TOPIC}", DeadLetterDestination(DeadLetterStore.SNS, TOPIC, "eu-west-1")),
+        ("s3://letters", DeadLetterDestination(DeadLetterStore.S3, "//letters")),
+        ("s3://my.letters/a=1/", DeadLetterDestination(DeadLetterStore.S3, "//my.letters/a=1/")),
     ],
 )
-def test_a_place_is_a_file_a_queue_or_a_stream(text: str, place: DeadLetterDestination) -> None:
+def test_a_place_is_a_file_or_of_a_service(text: str, place: DeadLetterDestination) -> None:
     assert dead_letter_destination().read(text) == place
     assert dead_letter_destination().read(str(place)) == place
+
+
+@pytest.mark.parametrize(
+    ("text", "folder"),
+    [
+        ("s3://letters", BucketFolder("letters", "", by_day=False)),
+        ("s3://letters/", BucketFolder("letters", "", by_day=False)),
+        ("s3://letters?folders=day", BucketFolder("letters", "", by_day=True)),
+        ("s3://letters/a/b", BucketFolder("letters", "a/b/", by_day=False)),
+        ("s3://letters/a/b/?folders=day", BucketFolder("letters", "a/b/", by_day=True)),
+    ],
+)
+def test_a_bucket_may_have_a_prefix_and_folders(text: str, folder: BucketFolder) -> None:
+    assert dead_letter_destination().read(text).folder == folder
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "",
+        "s3:letters",
+        "s3://Letters",
+        "s3://le",
+        "s3:///a",
+        "s3://letters/a//b",
+        "s3://letters/a#b",
+        "s3://letters/a b",
+        "s3://letters?folders=hour",
+        f"s3://letters/{'a' * 257}",
+        "sns:dead",
+        "sns:arn:aws:sns:eu-west-1:111122223333:dead:1b2c",
         "dead.jsonl",
         "file:",
         "file://host/dead",
@@ -82,11 +113,28 @@ def test_anything_else_is_refused(text: str) -> None:
         dead_letter_destination().read(text)
 
 
+def test_a_destination_alone_is_enough_for_rejects_and_for_records_that_are_too_old() -> None:
+    failures = read("deadLetterDestination = file:x\nmaxRecordAgeMillis = 5\n").settings.failures
+    assert failures.poison is PoisonRecordPolicy.RETRY
+    assert (str(failures.dead_letters), failures.max_age_ms) == ("file:x", 5)
+
+
+@pytest.mark.parametrize("policy", ["poisonRecordPolicy = skip\n", DEAD])
+def test_ages_and_attempts_go_with_each_policy_that_sets_records_aside(policy: str) -> None:
+    failures = read(f"{policy}maxRecordAgeMillis = 5\nmaxRecordAttempts = 6\n").settings.failures
+    assert (failures.max_age_ms, failures.attempts) == (5, 6)
+
+
 @pytest.mark.parametrize(
     ("lines", "key", "reason"),
     [
         ("poisonRecordPolicy = deadletter\n", "poisonRecordPolicy", "needs deadLetterDestination"),
-        ("deadLetterDestination = file:x\n", "deadLetterDestination", "needs poisonRecordPolicy"),
+        ("sparkPipeline = m:f\ndeadLetterDestination = file:x\n", "deadLetterDestination", "a sparkPipeline"),
+        ("maxRecordAgeMillis = 5\n", "maxRecordAgeMillis", "needs deadLetterDestination"),
+        ("maxRecordAttempts = 5\n", "maxRecordAttempts", "needs poisonRecordPolicy"),
+        ("deadLetterDestination = file:x\nmaxRecordAttempts = 5\n", "maxRecordAttempts", "or SKIP"),
+        ("deadLetterOverflow = s3://letters\n", "deadLetterOverflow", "needs deadLetterDestination"),
+        ("deadLetterOverflow = file:x\n", "deadLetterOverflow", "not an S3 bucket"),
         (
             "childFailurePolicy = exit\npoisonRecordPolicy = skip\n",
             "poisonRecordPolicy",
@@ -101,6 +149,28 @@ def test_what_cannot_go_together_is_one_error_with_key_and_value(lines: str, key
     (line,) = refusals(lines)
     assert f": {key} = " in line
     assert reason in line
+
+
+@pytest.mark.parametrize(
+    ("place", "record"),
+    [(f"sqs:{QUEUE}", "768 KiB"), (f"sns:{TOPIC}", "192 KiB"), ("kinesis:dead", "768 KiB")],
+)
+def test_a_place_with_a_limit_is_reported_unless_there_is_an_overflow(place: str, record: str) -> None:
+    (notice,) = read(f"{TO}{place}\n").warnings
+    assert (notice.event, notice.key) == ("dead_letters_may_not_fit", "deadLetterDestination")
+    assert notice.facts["largest_record"] == f"about {record}"
+    assert "set deadLetterOverflow = s3://" in str(notice.facts["advice"])
+    loaded = read(f"{TO}{place}\ndeadLetterOverflow = s3://letters/large\n")
+    assert loaded.warnings == ()
+    overflow = DeadLetterDestination(DeadLetterStore.S3, "//letters/large")
+    assert loaded.settings.failures.dead_letter_overflow == overflow
+
+
+@pytest.mark.parametrize("place", ["file:dead.jsonl", "s3://letters"])
+def test_an_overflow_of_a_place_without_limit_has_no_effect(place: str) -> None:
+    assert read(f"{TO}{place}\n").warnings == ()
+    (notice,) = read(f"{TO}{place}\ndeadLetterOverflow = s3://letters/large\n").warnings
+    assert (notice.event, notice.key) == ("property_has_no_effect", "deadLetterOverflow")
 
 
 def test_a_lease_that_is_never_released_leaves_all_the_time_for_finding_a_record() -> None:

@@ -25,6 +25,7 @@ SAMPLES = {
     "childLogMessages": "true",
     "childPreload": "true",
     "executableName": "a b",
+    "runUntil": "tip\ninitialPositionInStream = TRIM_HORIZON",
     "applicationName": "other",
     "streamName": "other",
     "streamArn": "arn:aws-cn:kinesis:cn-north-1:111122223333:stream/clicks",
@@ -44,10 +45,15 @@ SAMPLES = {
     "dynamoDBEndpoint": "http://127.0.0.1:2",
     "initialPositionInStream": "TRIM_HORIZON",
     "initialPositionInStreamExtended": "12",
+    "recordFilter": '{"data": {"order": {"type": ["new"]}}}',
     "retrievalMode": "POLLING",
     "childFailurePolicy": "exit",
     "poisonRecordPolicy": "skip",
+    "deadLetterOverflow": "s3://letters/large\npoisonRecordPolicy = deadletter\n"
+    "deadLetterDestination = kinesis:dead",
     "deadLetterDestination": "file:dead.jsonl\npoisonRecordPolicy = deadletter",
+    "maxRecordAgeMillis": "600\ndeadLetterDestination = file:dead.jsonl",
+    "maxRecordAttempts": "600\npoisonRecordPolicy = skip",
     "fanoutConfig.consumerArn": "arn:aws:kinesis:eu-west-1:111122223333:stream/clicks/consumer/app:1700000000",
     "fanoutFallbackToPolling": "yes",
     "callProcessRecordsEvenForEmptyRecordList": "on",
@@ -97,6 +103,8 @@ SAMPLES = {
     "sparkStateReset": "true",
     "sparkColumns": "aws",
     "cloudWatchClient.endpointOverride": "https://monitoring.example",
+    "s3Endpoint": "http://127.0.0.1:3",
+    "snsEndpoint": "http://127.0.0.1:3",
     "glueClient.endpointOverride": "https://glue.example",
     **{
         f"{client}.{name}": "true"

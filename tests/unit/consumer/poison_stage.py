@@ -19,7 +19,7 @@ from kcl_daemon.config.children import (
 )
 from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import ChildStartFailed, InvalidRequest, Throttled
+from kcl_daemon.errors import ChildStartFailed, DeadLetterTooLarge, InvalidRequest, Throttled
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.leases.row import RowUpdate, WriteResult
 from kcl_daemon.ports import ChildLane, StreamRef, Tables
@@ -70,12 +70,15 @@ class MemoryDeadLetters:
     def __init__(self) -> None:
         self.letters: list[DeadLetter] = []
         self.refusals = 0
+        self.most_bytes: int | None = None
 
     async def store(self, dead_letter: DeadLetter) -> None:
         await anyio.lowlevel.checkpoint()
         if self.refusals:
             self.refusals -= 1
             raise InvalidRequest("too large", operation="SendMessage")
+        if self.most_bytes is not None and len(dead_letter.record.data) > self.most_bytes:
+            raise DeadLetterTooLarge("too large for the queue: set deadLetterOverflow")
         self.letters.append(dead_letter)
 
 

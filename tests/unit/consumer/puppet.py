@@ -68,11 +68,12 @@ class Puppet:
         if self.status is not None:
             raise ChildExited("writing", self.status)
         is_frame = line.startswith(FRAME_START)
-        message = ProcessRecords(*decode_frame(line)) if is_frame else decode_daemon_line(line)
-        self.heard.append(message)
-        reply = self.answer(message)
-        if reply is not None:
-            self.say(reply)
+        for each in (line,) if is_frame else line.splitlines():
+            message = ProcessRecords(*decode_frame(each)) if is_frame else decode_daemon_line(each)
+            self.heard.append(message)
+            reply = self.answer(message)
+            if reply is not None:
+                self.say(reply)
 
     def say(self, data: bytes) -> None:
         """Print something of its own accord."""

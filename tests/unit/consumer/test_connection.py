@@ -50,7 +50,7 @@ class Talk:
 
 def talk(
     answer: Answer,
-    scene: Callable[[Talk], Awaitable[None]],
+    scene: Callable[[Talk], Awaitable[object]],
     *,
     timeout_s: float | None = None,
     warn_after_s: float | None = None,

@@ -77,6 +77,7 @@ class Seen(Stage):
 
             background.start_soon(play)
             await worker.run()
+            self.ended_s = anyio.current_time()
 
     def begin(self) -> None:
         """Create the stream."""

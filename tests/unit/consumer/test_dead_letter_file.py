@@ -100,3 +100,29 @@ async def test_a_place_that_cannot_be_written_is_known_at_the_start(tmp_path: Pa
         await DeadLetterFile(tmp_path / "missing" / "dead.jsonl").prepare()
     with pytest.raises(DeadLetterNotStored, match="No such file"):
         await DeadLetterFile(tmp_path / "missing" / "dead.jsonl").store(LETTER)
+
+
+async def test_many_letters_cost_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "dead.jsonl", list[int]()
+    file = DeadLetterFile(path)
+    await file.prepare()
+    monkeypatch.setattr(os, "fsync", synced.append)
+    await file.store_all([letter(number) for number in range(50)])
+    assert numbers(path) == [letter(number).record.sequence_number for number in range(50)]
+    assert len(synced) == 1
+
+
+async def test_of_many_letters_that_do_not_fit_none_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "dead.jsonl"
+    file = DeadLetterFile(path)
+    await file.store(letter(1))
+
+    def full(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DeadLetterNotStored, match="No space left"):
+        await file.store_all([letter(2), letter(3)])
+    assert numbers(path) == [letter(1).record.sequence_number]

@@ -182,14 +182,14 @@ def test_one_among_many_is_found_by_halving(count: int, place: float) -> None:
 def test_what_fails_once_in_a_batch_is_suspected_and_nothing_more() -> None:
     state, verdict = BisectState().failed(Delivery(at(-1), at(9), 10), tries=1)
     assert verdict is BisectResult.SUSPECTED
-    assert state.suspects == Suspects(at(-1), at(9), 10)
+    assert state.suspects == Suspects(at(-1), at(9), 10, attempts=1)
     assert not state.is_clear
 
 
 def test_a_batch_of_one_record_is_no_trial_of_it_alone() -> None:
     state, verdict = BisectState().failed(Delivery(at(-1), at(0), 1), tries=1)
     assert verdict is BisectResult.SUSPECTED
-    assert state.suspects == Suspects(at(-1), at(0), 1, failures=0)
+    assert state.suspects == Suspects(at(-1), at(0), 1, failures=0, attempts=1)
 
 
 @pytest.mark.parametrize("between", [Delivery(at(0), at(1), 1, alone=True), Delivery(at(0), at(4), 4)])

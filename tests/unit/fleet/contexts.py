@@ -141,6 +141,7 @@ def elector_of(
         renewer=renewer or held_number(context, table),
         monitor=monitor or known_fleet(context, table),
         on_elected=on_elected,
+        on_holds=lambda _notice: None,
         on_java_leader=on_java_leader,
     )
 

@@ -289,6 +289,43 @@ def test_nobody_waits_for_what_the_next_owner_was_not_asked(value: Value) -> Non
     assert not lease_from_row(row).awaits_standby
 
 
+@pytest.mark.parametrize(
+    ("before", "now_ms", "after"),
+    [(None, 500, 500), (400, 500, 500), (500, 500, 501), (900, 500, 901), ("damaged", 500, 500)],
+)
+def test_each_claim_has_a_larger_token(before: Value, now_ms: int, after: int) -> None:
+    row = stored() if before is None else stored(daemonFence=before)
+    lease = lease_from_row(row)
+    for update in (lease_row.renewal(lease, None), lease_row.assignment(lease, B, only_if_untouched=True)):
+        claim = lease_row.claimed(update, lease, now_ms)
+        assert written(claim, row)["daemonFence"] == after
+        assert claim.require == update.require
+
+
+def test_a_claim_that_does_not_require_the_counter_requires_the_token() -> None:
+    lease = lease_from_row(stored(daemonFence=400))
+    claim = lease_row.claimed(lease_row.assignment(lease, B), lease, 500)
+    assert refused(claim, stored(leaseCounter=43, daemonFence=401))
+    assert not refused(claim, stored(leaseCounter=43, daemonFence=400))
+    first = lease_row.claimed(
+        lease_row.assignment(lease_from_row(stored()), B), lease_from_row(stored()), 500
+    )
+    assert refused(first, stored(daemonFence=400))
+
+
+def test_no_other_write_touches_the_token() -> None:
+    row = stored(daemonFence=400)
+    lease = lease_from_row(row)
+    for update in (
+        lease_row.renewal(lease, None),
+        lease_row.checkpoint(lease, lease.checkpoint),
+        lease_row.assignment(lease, B),
+        lease_row.release(lease),
+        lease_row.reposition(lease, lease.checkpoint),
+    ):
+        assert written(update, row)["daemonFence"] == 400
+
+
 def test_a_lease_without_owner_or_in_a_handoff_cannot_be_handed_off() -> None:
     for row in (stored(leaseOwner=None), stored(leaseOwner=B, checkpointOwner=A)):
         with pytest.raises(ValueError, match="cannot be handed off"):
@@ -347,6 +384,31 @@ def test_what_lanes_have_done_is_known_until_somebody_else_moves_the_checkpoint(
 )
 def test_a_malformed_record_of_lanes_only_costs_repeats(wrong: Value) -> None:
     assert lease_from_row(stored(daemonLanes=wrong)).lanes == ()
+
+
+def test_the_mark_of_a_bounded_run_counts_until_the_checkpoint_moves() -> None:
+    row = stored()
+    marked = written(lease_row.renewal(lease_from_row(row), None, (), 1_000), row)
+    lease = lease_from_row(marked)
+    assert marked["leaseCounter"] == 43
+    assert lease.reached_ms == 1_000
+    assert [lease.is_at(until_ms) for until_ms in (999, 1_000, 1_001)] == [True, True, False]
+    kept = written(lease_row.renewal(lease, None), marked)
+    assert lease_from_row(kept).reached_ms == 1_000
+    released = written(lease_row.release(lease), marked)
+    assert lease_from_row(released).reached_ms == 1_000
+    assert lease_from_row({**marked, "checkpoint": "78"}).reached_ms is None, (
+        "by a worker that knows no marks"
+    )
+    for update in (lease_row.checkpoint, lease_row.reposition):
+        moved = written(update(lease, ExtendedSequenceNumber("9" * 56)), marked)
+        assert "daemonReached" not in moved
+    assert lease_from_row({**row, "checkpoint": "SHARD_END", "checkpointSubSequenceNumber": 0}).is_at(9)
+
+
+@pytest.mark.parametrize("wrong", ["", 7, "soon", "x 1", "5"])
+def test_a_malformed_mark_only_costs_another_look_at_the_shard(wrong: Value) -> None:
+    assert lease_from_row(stored(daemonReached=wrong)).reached_ms is None
 
 
 def test_a_lease_that_changed_hands_cannot_be_released() -> None:

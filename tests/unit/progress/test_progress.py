@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from kcl_daemon.fleet.lease_renewer import HeldLease
+from kcl_daemon.leases.lease import Lease, LeaseKey, Throughput
+from kcl_daemon.progress.progress import LeaseProgress, WaitReason
+from kcl_daemon.progress.watchdog import StallLimits, child_stuck_s, stall_status
+from kcl_protocol.sequence import TRIM_HORIZON
 from tests.unit.progress.support import FakeChild, Time, position, started
 
 
@@ -111,3 +116,39 @@ def test_a_stuck_child_is_ended_once_and_the_next_one_is_not_to_blame() -> None:
     progress.child_started(FakeChild(), lambda: ended.append("second"))
     assert progress.timed_out is None
     assert ended == ["first"]
+
+
+def test_a_child_that_waits_for_its_letter_is_not_busy_meanwhile() -> None:
+    time = Time()
+    progress = started(time)
+    progress.works("processRecords")
+    time.passes(10)
+    progress.storing("sqs:queue")
+    time.passes(500)
+    progress.storing("sqs:queue: away")
+    assert (progress.cause, progress.detail) == (WaitReason.LETTERS, "sqs:queue: away")
+    assert child_stuck_s(progress, StallLimits(child_stuck_s=60), time.now_s) is None
+    status = stall_status(progress, StallLimits(), time.now_s)
+    assert (status.stalled_by, status.waits_s) == (WaitReason.LETTERS, 500)
+    progress.stored()
+    assert (progress.cause, progress.detail) == (WaitReason.CHILD, "processRecords")
+    assert child_stuck_s(progress, StallLimits(child_stuck_s=60), time.passes(40)) is None
+    assert child_stuck_s(progress, StallLimits(child_stuck_s=60), time.passes(20)) == 70
+
+
+def test_a_shard_with_nothing_new_says_which_lane_waits_for_its_letter() -> None:
+    time = Time()
+    progress, lane = started(time), started(time)
+    progress.lanes[3] = held_with(lane)
+    lane.storing("sqs:queue: away")
+    progress.waits_for_records()
+    progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.passes(100))
+    status = stall_status(progress, StallLimits(), time.now_s)
+    assert (status.cause, status.stalled_by, status.idle_s) == (WaitReason.LANE, WaitReason.LANE, 100)
+    assert status.detail == "lane 3, which waits for dead letters, sqs:queue: away"
+    lane.stored()
+    assert stall_status(progress, StallLimits(), time.now_s).cause is WaitReason.NOTHING_NEW
+
+
+def held_with(progress: LeaseProgress) -> HeldLease:
+    return HeldLease(Lease(LeaseKey("shardId-0"), 1, TRIM_HORIZON), 0.0, Throughput(1.0), 0.0, progress)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_protocol import CheckpointRequest, Echo, Status, Stray, decode_child_line
+from kcl_protocol import CheckpointRequest, Echo, Reject, Status, Stray, decode_child_line
 
 DIGITS = "49640000000000000000000000000000000000000000000000000115"
 DONE = b'{"action":"status","responseFor":"initialize"}'
@@ -193,6 +193,52 @@ def test_a_checkpoint_request_with_an_impossible_sub_sequence_number_is_stray(va
     assert heard.reason == '"subSequenceNumber" is not a 64-bit integer'
 
 
+@pytest.mark.parametrize(
+    ("fields", "rejected"),
+    [
+        (f'"sequenceNumber":"{DIGITS}","subSequenceNumber":2,"reason":"bad"', Reject(DIGITS, 2, "bad")),
+        (f'"sequenceNumber":{DIGITS}', Reject(DIGITS, None, "")),
+        ('"sequenceNumber":"7","reason":null,"more":[1]', Reject("7")),
+        ('"sequenceNumber":"7","subSequenceNumber":"1","reason":17', Reject("7", 1, "17")),
+        ('"reason":"bad"', Reject(None, None, "bad")),
+    ],
+)
+def test_a_reject_is_read_in_every_form(fields: str, rejected: Reject) -> None:
+    assert decode_child_line(b'{"action":"reject",' + fields.encode() + b"}") == rejected
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ('"sequenceNumber":[1]', '"sequenceNumber" is not a text'),
+        ('"subSequenceNumber":"many"', '"subSequenceNumber" is not a 64-bit integer'),
+        ('"reason":{"a":1}', '"reason" is not a text'),
+    ],
+)
+def test_a_reject_of_no_sense_is_stray(fields: str, reason: str) -> None:
+    assert stray(b'{"action":"reject",' + fields.encode() + b"}").reason == reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "read"),
+    [
+        ('"pauseMillis":5000', Status("processRecords", pause_ms=5000)),
+        ('"pauseMillis":"5000"', Status("processRecords", pause_ms=5000)),
+        ('"pauseMillis":1.5e3', Status("processRecords", pause_ms=1500)),
+        ('"pauseMillis":null,"frames":null', Status("processRecords")),
+        ('"pauseMillis":-1', Status("processRecords", pause_ms=-1)),
+        (
+            f'"sequenceNumber":"{DIGITS}","subSequenceNumber":3',
+            Status("processRecords", sequence_number=DIGITS, sub_sequence_number=3),
+        ),
+    ],
+)
+def test_what_a_status_says_besides_is_read(fields: str, read: Status) -> None:
+    assert (
+        decode_child_line(f'{{"action":"status","responseFor":"processRecords",{fields}}}'.encode()) == read
+    )
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -202,19 +248,24 @@ json_values = st.recursive(
 
 @given(st.binary() | st.binary().map(lambda tail: b'{"action":"checkpoint",' + tail))
 def test_no_bytes_whatever_raise(line: bytes) -> None:
-    assert isinstance(decode_child_line(line), Status | CheckpointRequest | Echo | Stray)
+    assert isinstance(decode_child_line(line), Status | CheckpointRequest | Reject | Echo | Stray)
 
 
 @given(
-    st.sampled_from(["status", "checkpoint", "initialize", "other"]) | json_values,
+    st.sampled_from(["status", "checkpoint", "reject", "initialize", "other"]) | json_values,
     st.dictionaries(
-        st.sampled_from(["responseFor", "sequenceNumber", "subSequenceNumber", "checkpoint", "error", "x"]),
+        st.sampled_from(
+            [
+                *("responseFor", "pauseMillis", "frames", "sequenceNumber", "subSequenceNumber"),
+                *("checkpoint", "reason", "error", "x"),
+            ]
+        ),
         json_values,
     ),
 )
 def test_no_value_in_any_field_raises(action: object, fields: dict[str, object]) -> None:
     heard = decode_child_line(json.dumps({"action": action, **fields}).encode())
-    assert isinstance(heard, Status | CheckpointRequest | Echo | Stray)
+    assert isinstance(heard, Status | CheckpointRequest | Reject | Echo | Stray)
     if isinstance(heard, Stray):
         assert heard.reason
         assert not heard.blank

@@ -17,6 +17,8 @@ from kcl_protocol import (
     LocalProtocolError,
     Message,
     ProcessRecords,
+    Reject,
+    RejectAnswer,
     RemoteProtocolError,
     Role,
     ShardEnded,
@@ -32,7 +34,9 @@ INITIALIZE = Initialize("shardId-000000000000", "TRIM_HORIZON", 0)
 BATCH = ProcessRecords([], None)
 ASK = CheckpointRequest()
 ANSWER = CheckpointAnswer(None, None, None)
-FROM_CHILD = (Status, CheckpointRequest)
+REJECT = Reject("7", 0, "bad")
+REJECTED = RejectAnswer("7", 0, None)
+FROM_CHILD = (Status, CheckpointRequest, Reject)
 OPENING: tuple[Message, ...] = (INITIALIZE, Status("initialize"))
 
 
@@ -133,6 +137,29 @@ def test_between_two_actions_a_checkpoint_is_answered_before_or_after_the_next_o
 
 
 @each_role
+def test_rejects_are_answered_one_by_one_and_until_then_only_others_may_follow(role: Role) -> None:
+    conversation = reported(role, *OPENING, BATCH)
+    assert conversation.may_reject
+    for message, state in (
+        (REJECT, State.PROCESSING_REJECT),
+        (REJECT, State.PROCESSING_REJECT),
+        (REJECTED, State.PROCESSING_REJECT),
+        (REJECT, State.PROCESSING_REJECT),
+        (REJECTED, State.PROCESSING_REJECT),
+        (REJECTED, State.PROCESSING),
+        (ASK, State.PROCESSING_CHECKPOINT),
+        (ANSWER, State.PROCESSING),
+        (REJECT, State.PROCESSING_REJECT),
+        (RejectAnswer("7", 0, "NoDeadLetterDestination", "set it"), State.PROCESSING),
+    ):
+        say(conversation, role, message)
+        assert conversation.state is state
+        assert conversation.awaiting == "processRecords"
+    say(conversation, role, Status("processRecords"))
+    assert not conversation.may_reject
+
+
+@each_role
 def test_no_checkpoint_can_succeed_before_the_first_batch(role: Role) -> None:
     conversation = reported(role, INITIALIZE)
     assert not conversation.may_checkpoint
@@ -199,6 +226,15 @@ REFUSED: list[tuple[tuple[Message, ...], Message, str]] = [
         "in state processing; expected checkpoint request or reject or status for 'processRecords'",
     ),
     ((*OPENING, BATCH), Status(None), "child said status for None in state processing"),
+    ((INITIALIZE,), REJECT, "child said reject in state initializing; expected checkpoint request or status"),
+    (OPENING, REJECT, "child said reject in state idle; expected checkpoint request"),
+    ((*OPENING, ShutdownRequested()), REJECT, "child said reject in state stopping; expected"),
+    ((*OPENING, BATCH, ASK), REJECT, "child said reject in state processing_checkpoint; expected nothing"),
+    ((*OPENING, BATCH), REJECTED, "daemon said reject answer in state processing; expected nothing"),
+    ((*OPENING, BATCH, REJECT), ANSWER, "in state processing_reject; expected reject answer"),
+    ((*OPENING, BATCH, REJECT), LeaseLost(), "in state processing_reject; expected reject answer"),
+    ((*OPENING, BATCH, REJECT), ASK, "in state processing_reject; expected reject"),
+    ((*OPENING, BATCH, REJECT, REJECT, REJECTED), Status("processRecords"), "expected reject"),
     ((*OPENING, BATCH), BATCH, "daemon said processRecords in state processing"),
     ((*OPENING, BATCH, ASK), ASK, "child said checkpoint request in state processing_checkpoint"),
     (
@@ -258,9 +294,10 @@ def test_a_foreign_text_is_not_repeated_at_length() -> None:
     assert len(str(caught.value)) < 300
 
 
-def test_each_state_but_idle_is_the_turn_of_one_side() -> None:
+def test_each_state_but_two_is_the_turn_of_one_side() -> None:
     assert DAEMON_TRANSITIONS.keys() | CHILD_TRANSITIONS.keys() == set(State)
-    assert DAEMON_TRANSITIONS.keys() & CHILD_TRANSITIONS.keys() == {State.IDLE}
+    both = {State.IDLE, State.PROCESSING_REJECT}
+    assert DAEMON_TRANSITIONS.keys() & CHILD_TRANSITIONS.keys() == both
 
 
 def test_every_state_can_be_reached() -> None:
@@ -298,8 +335,16 @@ class Rules:
     actions: list[str] = field(default_factory=list)
     owes_status: bool = False
     owes_answer: bool = False
+    rejects: int = 0
 
     def allow(self, message: Message) -> bool:
+        if isinstance(message, RejectAnswer):
+            return self.rejects > 0
+        if isinstance(message, Reject):
+            return self.owes_status and self.actions[-1] == "processRecords" and not self.owes_answer
+        return not self.rejects and self._allow_others(message)
+
+    def _allow_others(self, message: Message) -> bool:
         if isinstance(message, CheckpointAnswer):
             return self.owes_answer
         if self.owes_answer:  # only an action that crosses a request made between two actions
@@ -320,7 +365,9 @@ class Rules:
         return not (continue_after and "shutdownRequested" in self.actions)
 
     def note(self, message: Message) -> None:
-        if isinstance(message, CheckpointAnswer | CheckpointRequest):
+        if isinstance(message, Reject | RejectAnswer):
+            self.rejects += 1 if isinstance(message, Reject) else -1
+        elif isinstance(message, CheckpointAnswer | CheckpointRequest):
             self.owes_answer = not self.owes_answer
         elif isinstance(message, Status):
             self.owes_status = False
@@ -339,6 +386,8 @@ ANYTHING: list[Message] = [
     Shutdown("TERMINATE"),
     ASK,
     ANSWER,
+    REJECT,
+    REJECTED,
     Status(None),
     *(
         Status(name)
@@ -369,3 +418,27 @@ def test_both_sides_follow_the_rules_whatever_is_said(role: Role, data: st.DataO
         rules.note(message)
         assert conversation.awaiting == (rules.actions[-1] if rules.owes_status else None)
         assert owes_answer(conversation) == rules.owes_answer
+        assert (conversation.state is State.PROCESSING_REJECT) == (rules.rejects > 0)
+
+
+@each_role
+def test_a_child_may_reject_many_records_before_it_reads_the_answers(role: Role) -> None:
+    conversation = reported(role, *OPENING, BATCH)
+    for count in (3, 1):
+        for _ in range(count):
+            say(conversation, role, Reject("1", 0, "why"))
+        for _ in range(count):
+            assert conversation.state is State.PROCESSING_REJECT
+            say(conversation, role, RejectAnswer("1", 0, None))
+        assert conversation.state is State.PROCESSING
+    say(conversation, role, Status("processRecords"))
+
+
+@each_role
+@pytest.mark.parametrize("message", [ASK, Status("processRecords")], ids=["checkpoint", "status"])
+def test_until_it_has_all_answers_it_may_only_reject_more(role: Role, message: Message) -> None:
+    conversation = reported(role, *OPENING, BATCH, Reject("1"), Reject("2"), RejectAnswer("1", None, None))
+    with pytest.raises((LocalProtocolError, RemoteProtocolError), match="in state processing_reject"):
+        say(conversation, role, message)
+    say(conversation, role, RejectAnswer("2", None, None))
+    say(conversation, role, message)

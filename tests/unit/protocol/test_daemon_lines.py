@@ -13,6 +13,7 @@ from kcl_protocol import (
     LeaseLost,
     ProcessRecords,
     Record,
+    RejectAnswer,
     RemoteProtocolError,
     ShardEnded,
     Shutdown,
@@ -63,6 +64,11 @@ RECORD = '{"data":"QQ==","partitionKey":"k","sequenceNumber":"7"%s}'
         (
             '{"action":"checkpoint","checkpoint":"7","sequenceNumber":null}',
             CheckpointAnswer(None, None, None),
+        ),
+        ('{"action":"reject"}', RejectAnswer(None, None, None)),
+        (
+            '{"action":"reject","sequenceNumber":"7","subSequenceNumber":1,"error":"Odd","message":"m","new":1}',
+            RejectAnswer("7", 1, "Odd", "m"),
         ),
         ('{"action":"leaseLost"}', LeaseLost()),
         ('{"action":"shardEnded","checkpoint":null}', ShardEnded()),
@@ -116,6 +122,7 @@ def test_reads_old_and_new_forms(line: str, message: DaemonMessage) -> None:
             'records[1]: "partitionKey" must be a text, but is null or missing',
         ),
         (b'{"action":"checkpoint","error":5}', '"error" must be a text or null, but is 5'),
+        (b'{"action":"reject","message":5}', '"message" must be a text or null, but is 5'),
         (b'{"action":"shutdown"}', '"reason" must be a text, but is null or missing'),
     ],
 )

@@ -13,12 +13,15 @@ from kcl_protocol import (
     TRIM_HORIZON,
     CheckpointAnswer,
     CheckpointRequest,
+    ChildMessage,
     DaemonMessage,
     Initialize,
     LeaseLost,
     Message,
     ProcessRecords,
     Record,
+    Reject,
+    RejectAnswer,
     ShardEnded,
     Shutdown,
     ShutdownRequested,
@@ -75,6 +78,29 @@ GOLDEN: list[tuple[Message, str]] = [
         CheckpointRequest(NUMBER, 2),
         f'{{"action":"checkpoint","sequenceNumber":"{NUMBER}","subSequenceNumber":2}}',
     ),
+    (
+        Status("processRecords", pause_ms=5000),
+        '{"action":"status","responseFor":"processRecords","pauseMillis":5000}',
+    ),
+    (
+        Status("initialize", 1, None, NUMBER, 0),
+        f'{{"action":"status","responseFor":"initialize","frames":1,"sequenceNumber":"{NUMBER}","subSequenceNumber":0}}',
+    ),
+    (
+        Reject(NUMBER, 2, "größe"),
+        f'{{"action":"reject","sequenceNumber":"{NUMBER}","subSequenceNumber":2,"reason":"gr\\u00f6\\u00dfe"}}',
+    ),
+    (
+        RejectAnswer(NUMBER, 2, None),
+        f'{{"action":"reject","sequenceNumber":"{NUMBER}","subSequenceNumber":2,"error":null,"message":null}}',
+    ),
+    (
+        RejectAnswer(NUMBER, None, "DeadLetterTooLarge", "above 1 MiB"),
+        (
+            f'{{"action":"reject","sequenceNumber":"{NUMBER}","subSequenceNumber":null,'
+            '"error":"DeadLetterTooLarge","message":"above 1 MiB"}'
+        ),
+    ),
 ]
 
 any_text = st.text(alphabet=st.characters(exclude_categories=()))  # lone surrogates included
@@ -91,11 +117,22 @@ daemon_messages: st.SearchStrategy[DaemonMessage] = st.one_of(
     ),
     st.builds(ProcessRecords, st.lists(records, max_size=4), st.none() | integers),
     st.builds(CheckpointAnswer, st.none() | any_text, st.none() | integers, st.none() | any_text),
+    st.builds(
+        RejectAnswer, st.none() | any_text, st.none() | integers, st.none() | any_text, st.none() | any_text
+    ),
     st.builds(Shutdown, any_text),
     st.sampled_from([LeaseLost(), ShardEnded(), ShutdownRequested()]),
 )
 child_messages = st.one_of(
-    st.builds(Status, st.none() | any_text),
+    st.builds(
+        Status,
+        st.none() | any_text,
+        st.none() | integers,
+        st.none() | integers,
+        st.none() | any_text,
+        st.none() | integers,
+    ),
+    st.builds(Reject, st.none() | any_text, st.none() | integers, any_text),
     st.builds(CheckpointRequest, st.none() | any_text, st.none() | integers),
 )
 
@@ -142,7 +179,7 @@ def test_what_a_daemon_writes_a_client_reads(message: DaemonMessage) -> None:
 
 
 @given(child_messages)
-def test_what_a_client_writes_the_daemon_reads(message: Status | CheckpointRequest) -> None:
+def test_what_a_client_writes_the_daemon_reads(message: ChildMessage) -> None:
     line = encode(message)
     assert line.isascii()
     assert line.count(b"\n") == 1

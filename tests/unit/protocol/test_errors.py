@@ -1,4 +1,4 @@
-"""The names of failed checkpoints and the errors that stand for them."""
+"""The names of failed checkpoints and rejects and the errors that stand for them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from kcl_protocol import (
     CheckpointInvalidState,
     CheckpointShutdown,
     CheckpointThrottled,
+    DeadLetterTooLarge,
     LocalProtocolError,
+    NoDeadLetterDestination,
     ProtocolError,
+    RecordNotInBatch,
+    RejectError,
     RemoteProtocolError,
     UnknownCheckpointError,
     checkpoint_error,
+    reject_error,
 )
 
 NAMES: list[tuple[str, type[CheckpointError], bool]] = [
@@ -46,6 +51,28 @@ def test_an_unknown_name_is_kept() -> None:
     assert error.name == "ProvisionedThroughputExceededException"
     assert str(error) == "ProvisionedThroughputExceededException"
     assert not error.retryable
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NoDeadLetterDestination", NoDeadLetterDestination),
+        ("DeadLetterTooLarge", DeadLetterTooLarge),
+        ("IllegalArgumentException", RecordNotInBatch),
+        ("ShutdownException", CheckpointShutdown),
+        ("InvalidStateException", RejectError),
+        ("Unheard", RejectError),
+    ],
+)
+def test_each_name_of_a_refused_reject_has_its_error(name: str, kind: type[Exception]) -> None:
+    error = reject_error(name, "what to do")
+    assert type(error) is kind
+    assert (error.wire_name, str(error)) == (name, "what to do")
+
+
+def test_an_unknown_name_changes_no_other_error() -> None:
+    reject_error("Unheard", "")
+    assert RejectError("of our own").wire_name == "InvalidStateException"
 
 
 def test_one_can_tell_whose_fault_a_breach_is() -> None:

@@ -26,6 +26,7 @@ def test_it_holds_the_record_its_place_and_the_childs_last_words() -> None:
         "data": "cG9pc29u",
         "setAsideTimestamp": 1_770_000_009_000,
         "workerId": "host-1",
+        "cause": "failed",
         "failures": 3,
         "error": "child ended with exit code 3 during processRecords",
         "stderr": list(LETTER.stderr),

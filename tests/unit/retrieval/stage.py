@@ -64,7 +64,7 @@ class Stage:
     """A stream of one shard and prefetchers over it."""
 
     def __init__(self) -> None:
-        clock = LoopClock()
+        clock = self.clock = LoopClock()
         self.model = KinesisModel(lambda: clock.wall_ms() / 1000)
         self.model.handle("CreateStream", {"StreamName": "words", "ShardCount": 1})
         self.kinesis = TroubledKinesis(self.model)
@@ -95,9 +95,19 @@ class Stage:
         split: Split | None = None,
         clock: Clock | None = None,
         takes_frames: Callable[[], bool | None] = lambda: False,
+        until_ms: int | None = None,
     ) -> PollingReader:
         return PollingReader(
-            ShardSource(STREAM, SHARD, checkpoint, None, self.memory, split, takes_frames=takes_frames),
+            ShardSource(
+                STREAM,
+                SHARD,
+                checkpoint,
+                None,
+                self.memory,
+                split,
+                takes_frames=takes_frames,
+                until_ms=until_ms,
+            ),
             worker_context(clock=clock, log=self.log),
             budget or ByteBudget(clock or LoopClock()),
             kinesis=self.kinesis,

@@ -20,6 +20,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.chance import Chance
 from tests.simulator.children import SimChild, SimChildren
 from tests.simulator.deliveries import Deliveries
+from tests.simulator.faults import RowWrite
 from tests.simulator.habits import Habits, Mischief, Nursery, When
 from tests.simulator.life import Life
 from tests.simulator.loop import run_virtual
@@ -27,7 +28,7 @@ from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
 
 SHARD = ShardId("shard")
-INITIALIZE = Initialize(SHARD, "TRIM_HORIZON", 0)
+INITIALIZE = Initialize(SHARD, "TRIM_HORIZON", 0, extra={"fencingToken": 1})
 NUMBERS = ("11", "12", "13", "14")
 
 
@@ -52,6 +53,9 @@ class Home:
 
     def checkpoint_of(self, shard_id: str) -> ExtendedSequenceNumber | None:
         return self.stored if shard_id == SHARD else None
+
+    def claimed_with(self, shard_id: str, token: object) -> RowWrite:
+        return RowWrite(0.0, "worker", "leases", shard_id, None, {"daemonFence": 1})
 
 
 class Talk:

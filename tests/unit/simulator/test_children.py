@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio
 import pytest
 
@@ -280,7 +282,7 @@ def test_two_children_of_one_worker_for_one_shard_are_a_violation() -> None:
         ([INITIALIZE, records("11", "11")], "out_of_order"),
         ([INITIALIZE, records("15")], "unknown_record"),
         ([INITIALIZE, ShardEnded()], "ended_too_early"),
-        ([Initialize(SHARD, "12", 0)], "started_ahead"),
+        ([replace(INITIALIZE, sequence_number="12")], "started_ahead"),
     ],
 )
 def test_what_a_child_must_not_be_told_is_a_violation(messages: list[Action], violation: str) -> None:

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from kcl_daemon.leases.row import Row, Value
+from kcl_daemon.records.dead_letter import LetterCause
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.deliveries import Deliveries
@@ -294,9 +295,37 @@ def test_only_what_no_child_can_process_is_set_aside(poison_every: int, violatio
         scene.deliveries.poison_every = poison_every
         data = b64encode(b"record 14").decode()
         scene.truth.record_written(PARENT, 14, 0.0, data, "key")
-        scene.deliveries.set_aside(PARENT, "a", Record(data, "k", "14"))
+        scene.deliveries.set_aside(PARENT, "a", Record(data, "k", "14"), LetterCause.FAILED)
 
     assert violation_in(action) == violation
+
+
+def test_a_checkpoint_passes_a_rejected_record_only_once_there_is_a_letter() -> None:
+    def action(*, is_stored: bool, processed_by_another: bool) -> None:
+        scene, data = Scene(), b64encode(b"record 14").decode()
+        scene.truth.record_written(PARENT, 14, 0.0, data, "key")
+        record, rules = Record(data, "k", "14"), scene.deliveries.rejects
+        rules.chose(PARENT, [record], [record])
+        rules.asked(PARENT, "14")
+        if processed_by_another:
+            rules.chose(PARENT, [record], [])
+        if is_stored:
+            scene.deliveries.set_aside(PARENT, "a", record, LetterCause.REJECTED)
+        rules.checkpointed(PARENT, "a", ExtendedSequenceNumber("13"))
+        rules.checkpointed(PARENT, "a", ExtendedSequenceNumber("14"))
+
+    assert violation_in(lambda: action(is_stored=False, processed_by_another=False)) == "neither"
+    assert violation_in(lambda: action(is_stored=True, processed_by_another=False)) is None
+    assert violation_in(lambda: action(is_stored=False, processed_by_another=True)) is None
+
+
+def test_a_letter_of_a_record_that_nobody_rejected_is_noticed() -> None:
+    def action() -> None:
+        scene, data = Scene(), b64encode(b"record 14").decode()
+        scene.truth.record_written(PARENT, 14, 0.0, data, "key")
+        scene.deliveries.set_aside(PARENT, "a", Record(data, "k", "14"), LetterCause.REJECTED)
+
+    assert violation_in(action) == "good_record_set_aside"
 
 
 LOCK: Row = {"key": "Leader", "ownerName": "a", "leaseDuration": "30000", "recordVersionNumber": "v1"}

@@ -6,17 +6,16 @@ shard.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
 
 import click
 
 from kcl_daemon.cli.common import NotChanged
+from kcl_daemon.config.kinds import age_s, moment_s
 from kcl_daemon.fleet.streams import leases_of
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.leases.row import (
@@ -176,8 +175,6 @@ _READ_MOST: Final = 10_000
 # The worker needs most of a shard's five reads a second.
 _PAUSE_S: Final = 0.5
 _SKIPPED_MOST: Final = 10_000
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_AGO: Final = re.compile(r"(?:\d{1,9}(?:\.\d+)?[smhd])+")
 
 
 def position_of(text: str) -> InitialPosition:
@@ -185,7 +182,8 @@ def position_of(text: str) -> InitialPosition:
     text = text.strip()
     if text.upper() in (StartAt.TRIM_HORIZON.value, StartAt.LATEST.value):
         return InitialPosition(StartAt(text.upper()))
-    at_s = _ago_s(text, SystemClock()) or _epoch_s(text)
+    age = age_s(text)
+    at_s = moment_s(text) if age is None else SystemClock().wall_ms() / 1000 - age
     if at_s is None:
         raise click.BadParameter(
             f"{text!r} is not a position: TRIM_HORIZON, LATEST, a time such as 2026-11-20T12:00:00Z, "
@@ -219,23 +217,6 @@ def record_of(text: str) -> RecordTarget:
     if not (number.isdecimal() and (sub_number or ("" if slash else "0")).isdecimal()):
         raise click.BadParameter(f"{text!r} is not a sequence number or SEQUENCE_NUMBER/SUB_SEQUENCE_NUMBER")
     return RecordTarget(ExtendedSequenceNumber(number, int(sub_number or 0)), whole=not sub_number)
-
-
-def _ago_s(text: str, clock: Clock) -> float | None:
-    if _AGO.fullmatch(text) is None:
-        return None
-    spans = re.findall(r"([\d.]+)([smhd])", text)
-    return clock.wall_ms() / 1000 - sum(float(number) * _SECONDS[unit] for number, unit in spans)
-
-
-def _epoch_s(text: str) -> float | None:
-    try:
-        if text.replace(".", "", 1).isdecimal():
-            return float(text)
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
 async def just_before(

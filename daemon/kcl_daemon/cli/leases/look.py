@@ -15,6 +15,7 @@ from kcl_daemon.fleet.context import WorkerContext, timings
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.streams import StreamTracker, TrackedStream
+from kcl_daemon.leases.holds import HOLDS_KEY, Hold, MalformedHoldsError, holds_from_row
 from kcl_daemon.leases.leader import LEADER_KEY, LeaderLock, lock_from_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, is_lease_row, lease_from_row
@@ -66,6 +67,7 @@ class ObservedFleet:
     wall_s: float
     watched_s: float
     failover_s: float
+    holds: tuple[Hold, ...] = ()
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -129,7 +131,14 @@ async def observe(
         watched_s=clock.monotonic() - began_s if seconds > 0 else 0.0,
         failover_s=pace.failover_s,
     )
-    return replace(seen, unreadable=tuple([each async for each in _unreadable(tables, monitor, lock)]))
+    holds: tuple[Hold, ...] = ()
+    unreadable = [each async for each in _unreadable(tables, monitor, lock)]
+    try:
+        holds = holds_from_row(await tables.coordinator.get(HOLDS_KEY))
+    except MalformedHoldsError as malformed:
+        unreadable.append(UnreadableRow(tables.coordinator.name, HOLDS_KEY, str(malformed)))
+    in_force = tuple(hold for hold in holds if not hold.is_over(clock.wall_ms()))
+    return replace(seen, unreadable=tuple(unreadable), holds=in_force)
 
 
 async def _unreadable(

@@ -1,0 +1,135 @@
+"""Which source of letters a command means, and what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import click
+
+from kcl_daemon.aws.letters import BucketLetters, open_letter_data, open_queue, open_stream
+from kcl_daemon.cli.common import leaves, load_file, refuse, run
+from kcl_daemon.cli.letters.file_source import FileLetters
+from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore, dead_letter_destination
+from kcl_daemon.config.kinds import InvalidValue
+from kcl_daemon.config.services import Endpoints
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.records.letters import BadPlace, LetterSource, StoredLetter, newest_copies
+
+T = TypeVar("T")
+
+
+def place_of(text: str) -> DeadLetterDestination:
+    """UsageError if there are no letters to be had."""
+    if text.partition(":")[0] not in {each.value for each in DeadLetterStore}:
+        return DeadLetterDestination(DeadLetterStore.FILE, text)
+    try:
+        found = dead_letter_destination().read(text)
+    except InvalidValue as error:
+        raise click.UsageError(f"{text}: {error}") from None
+    if found.box is DeadLetterStore.SNS:
+        raise click.UsageError("a topic keeps nothing: subscribe an SQS queue to it, and give sqs:QUEUE_URL")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSource:
+    """`settings` are those of `--properties`."""
+
+    place: DeadLetterDestination
+    settings: Settings | None
+
+    @property
+    def endpoints(self) -> Endpoints:
+        return Endpoints() if self.settings is None else self.settings.endpoints
+
+
+def choose(source: str | None, properties: Path | None) -> ChosenSource:
+    """Exits with code 2 if there is none."""
+    settings: Settings | None = None
+    if properties is not None:
+        try:
+            settings = load_file(properties).settings
+        except ConfigurationError as error:
+            refuse(error)
+    if source is None:
+        if settings is None:
+            raise click.UsageError("no letters given: SOURCE, or --properties with deadLetterDestination")
+        if settings.failures.dead_letters is None:
+            raise click.UsageError(f"{properties} has no deadLetterDestination; give SOURCE")
+        source = str(settings.failures.dead_letters)
+    return ChosenSource(place_of(source), settings)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLetters:
+    """`letters` are the newest of each letter's `copies`, by name."""
+
+    letters: Mapping[str, StoredLetter]
+    copies: Mapping[str, Sequence[StoredLetter]]
+    bad: Sequence[BadPlace]
+
+    def called(self, word: str) -> StoredLetter:
+        """UsageError if there is none, or several."""
+        found = [each for each in self.letters.values() if each.is_called(word)]
+        if len(found) != 1:
+            names = (
+                ": " + ", ".join(each.name for each in found[:3])
+                if found
+                else "; letters list shows the keys"
+            )
+            raise click.UsageError(f"{len(found) or 'no'} letters have the key {word}{names}")
+        return found[0]
+
+
+def on_letters(chosen: ChosenSource, act: Callable[[LetterSource, FoundLetters], Awaitable[T]]) -> T:
+    """A `KclError` ends the process, as in `run`."""
+
+    async def opened() -> T:
+        result: list[T] = []
+        async with open_source(chosen) as source, anyio.create_task_group() as holding:
+            holding.start_soon(source.hold)
+            result.append(await act(source, await _find(source)))
+            holding.cancel_scope.cancel()
+        return result[0]
+
+    try:
+        return run(opened)
+    except ExceptionGroup as group:  # of the task group
+        for each in leaves(group):
+            if isinstance(each, click.ClickException | click.Abort):
+                raise each from None
+        raise
+
+
+@asynccontextmanager
+async def open_source(chosen: ChosenSource) -> AsyncGenerator[LetterSource, None]:
+    place, endpoints = chosen.place, chosen.endpoints
+    async with open_letter_data(endpoints) as data:
+        match place.box:
+            case DeadLetterStore.FILE:
+                yield FileLetters(Path(place.address), data.fetch)
+            case DeadLetterStore.S3:
+                yield BucketLetters(data, place.folder.bucket, place.folder.prefix)
+            case DeadLetterStore.SQS:
+                async with open_queue(data, endpoints, place.address, place.region_name) as queue:
+                    yield queue
+            case _:
+                async with open_stream(data, endpoints, place.address, place.region_name) as stream:
+                    yield stream
+
+
+async def _find(source: LetterSource) -> FoundLetters:
+    copies: dict[str, list[StoredLetter]] = {}
+    bad: list[BadPlace] = []
+    async for found in source.scan():
+        if isinstance(found, BadPlace):
+            bad.append(found)
+        else:
+            copies.setdefault(found.name, []).append(found)
+    return FoundLetters(newest_copies(each for few in copies.values() for each in few), copies, bad)

@@ -1,0 +1,96 @@
+"""Records that are too old to be delivered (`maxRecordAgeMillis`; no counterpart in KCL)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kcl_daemon.consumer.connection import Checkpointer, ChildConnection
+from kcl_daemon.consumer.context import ConsumerContext
+from kcl_daemon.consumer.set_aside import SetAside
+from kcl_daemon.fleet.lease_renewer import HeldLease
+from kcl_daemon.ports import Log
+from kcl_daemon.progress.progress import NEVER_S
+from kcl_daemon.records.dead_letter import LetterCause
+from kcl_daemon.records.payload import AnyRecord, Payload
+from kcl_daemon.retrieval.source import DeliveryBatch
+from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
+
+# Letters are made and stored so many at a time: their data is in memory twice.
+_AT_ONCE: Final = 500
+
+
+class ExpiredRecords:
+    """Of one child's deliveries."""
+
+    def __init__(
+        self,
+        *,
+        parts: ConsumerContext,
+        held: HeldLease,
+        checkpointer: Checkpointer,
+        aside: SetAside,
+        log: Log,
+    ) -> None:
+        self._parts = parts
+        self._held = held
+        self._checkpointer = checkpointer
+        self._aside = aside
+        self._log = log
+        self._max_age_ms = parts.settings.failures.max_age_ms
+
+    def may_be_in(self, batch: DeliveryBatch) -> bool:
+        """Looks at the oldest record only."""
+        if self._max_age_ms is None or batch.arrived_s is None:
+            return False
+        return self._parts.context.clock.monotonic() - batch.arrived_s > self._max_age_ms / 1000
+
+    async def set_aside(self, batch: DeliveryBatch, connection: ChildConnection) -> DeliveryBatch | None:
+        """What is left of the batch to deliver; None: a stop came first, and all of it comes again."""
+        payload, behind_ms = Payload.of_line(batch.take_line())
+        oldest_ms = self._oldest_ms(payload, batch.arrived_s)
+        expired, fresh = list[AnyRecord](), list[AnyRecord]()
+        for record in payload.records:
+            arrived_ms = record.approximate_arrival_timestamp
+            (expired if arrived_ms is not None and arrived_ms < oldest_ms else fresh).append(record)
+        for begin in range(0, len(expired), _AT_ONCE):
+            if not await self._stored(expired[begin : begin + _AT_ONCE], connection):
+                return None
+        if expired:
+            first_fresh = fresh[0].position if fresh else SHARD_END
+            await self._passed(max(each.position for each in expired if each.position < first_fresh))
+        return DeliveryBatch(
+            Payload(fresh, payload.size_bytes),
+            behind_ms,
+            arrived_s=batch.arrived_s,
+            takes_frames=lambda: connection.takes_frames,
+        )
+
+    def _oldest_ms(self, payload: Payload, arrived_s: float | None) -> float:
+        """The arrival of the oldest record that may be delivered, by the clock of Kinesis as `arrived_s`."""
+        first_ms = payload.first_arrival_ms
+        if first_ms is None or arrived_s is None or self._max_age_ms is None:
+            return NEVER_S
+        return first_ms + 1000 * (self._parts.context.clock.monotonic() - arrived_s) - self._max_age_ms
+
+    async def _stored(self, records: Sequence[AnyRecord], connection: ChildConnection) -> bool:
+        """False if a stop came first. ChildExited if the child has ended meanwhile."""
+        reason = f"older than maxRecordAgeMillis = {self._max_age_ms}"
+        if self._aside.destination is not None:
+            letters = [
+                self._aside.letter(record, LetterCause.EXPIRED, reason)
+                for record in Payload(records, 0).decoded()
+            ]
+            if any(await self._aside.store(letters, given_up=lambda: connection.silent)):
+                if connection.silent:
+                    raise await connection.exited("idle")
+                return False
+        self._aside.counted(LetterCause.EXPIRED, len(records), reason)
+        self._aside.expired(len(records), records[0].approximate_arrival_timestamp)
+        return True
+
+    async def _passed(self, last: ExtendedSequenceNumber) -> None:
+        """The child never sees them, so that its checkpoints alone would not pass a shard of old records."""
+        self._checkpointer.passed(last)
+        self._held.progress.done(last, 0, 0)
+        await self._checkpointer.store_passed()

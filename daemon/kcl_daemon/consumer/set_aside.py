@@ -1,0 +1,223 @@
+"""Records that are not processed: stored as dead letters, counted and told of (no counterpart in KCL).
+
+While a letter cannot be stored the shard waits, and says for what.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+import anyio
+
+from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
+from kcl_daemon.errors import AwsError, DeadLetterNotStored, DeadLetterTooLarge
+from kcl_daemon.fleet.lease_renewer import HeldLease, lease_labels
+from kcl_daemon.metrics.own import SET_ASIDE
+from kcl_daemon.ports import Clock, DeadLetterBatches, Log
+from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
+from kcl_protocol.messages import Record
+
+Unstored = AwsError | DeadLetterNotStored | DeadLetterTooLarge
+
+_TRY_S: Final = 30.0
+_LAST_TRY_S: Final = 5.0
+_PAUSE_S: Final = 1.0
+_PAUSE_MOST_S: Final = 60.0
+_TRIES_BEFORE_ERROR: Final = 5
+_TOLD_AGAIN_S: Final = 600.0
+_AT_ONCE: Final = 16
+_REASON_CHARACTERS: Final = 100
+_REASONS: Final = 5
+_SUMMARY_EVERY_S: Final = 60.0
+_ADVICE: Final = (
+    "the shard waits at this record until it can be stored, and goes on by itself: check permissions, network, free "
+    "space and size limits of the destination"
+)
+_TOO_LARGE_ADVICE: Final = (
+    "the shard waits at this record: set deadLetterOverflow = s3://BUCKET, or a destination that takes records of any "
+    "size, as file:PATH or s3://BUCKET"
+)
+
+
+def _never() -> bool:
+    return False
+
+
+class SetAside:
+    """Of one shard, or of one lane, over all its children."""
+
+    def __init__(self, *, parts: ConsumerContext, held: HeldLease, stop_signal: StopSignal, log: Log) -> None:
+        self._parts = parts
+        self._held = held
+        self._stop_signal = stop_signal
+        self._log = log
+        self._clock = parts.context.clock
+        self._labels = lease_labels(held.lease)
+        self.destination = parts.settings.failures.dead_letters
+        self.may_need_batch = parts.settings.failures.attempts is not None
+        self._told_s = -_TOLD_AGAIN_S
+        self._reasons: Counter[str] = Counter()
+        self._summed_s = self._expired_told_s = -_SUMMARY_EVERY_S
+        self._expired = 0
+
+    def letter(
+        self,
+        record: Record,
+        cause: LetterCause,
+        error: str,
+        *,
+        failures: int = 0,
+        stderr: tuple[str, ...] = (),
+    ) -> DeadLetter:
+        parts, lease = self._parts, self._held.lease
+        stream = parts.streams.of(lease).ref
+        return DeadLetter(
+            record=record,
+            application_name=parts.settings.application_name,
+            stream_name=stream.name,
+            stream_arn=stream.arn,
+            shard_id=lease.shard_id,
+            worker_id=parts.settings.worker_id,
+            set_aside_ms=self._clock.wall_ms(),
+            failures=failures,
+            error=error,
+            stderr=stderr,
+            cause=cause,
+        )
+
+    async def store(
+        self,
+        letters: Sequence[DeadLetter],
+        *,
+        refuses_large: bool = False,
+        given_up: Callable[[], bool] = _never,
+    ) -> list[Unstored | None]:
+        """Tries until all are stored; None for each that is.
+
+        Else its error: after a stop request or once `given_up`, and with `refuses_large` DeadLetterTooLarge.
+        """
+        found: list[Unstored | None] = [DeadLetterNotStored("the lease is lost")] * len(letters)
+        left, progress = list(range(len(letters))), self._held.progress
+        attempt, is_last = 0, False
+        progress.storing(str(self.destination))
+        try:
+            while left and not is_last and self._held.lost is None and not given_up():
+                if attempt and self._stop_signal.reason is StopReason.NONE:
+                    await self._pause(letters[left[0]], found[left[0]], attempt)
+                attempt, is_last = attempt + 1, self._stop_signal.reason is not StopReason.NONE
+                tried = await self._tried([letters[each] for each in left], given_up, is_last=is_last)
+                for place, error in zip(left, tried, strict=True):
+                    found[place] = error
+                left = [each for each in left if not _is_settled(found[each], refuses_large)]
+        finally:
+            progress.stored()
+        return found
+
+    async def _pause(self, letter: DeadLetter, error: Unstored | None, failures: int) -> None:
+        self._tell(letter, str(error), failures, is_final=isinstance(error, DeadLetterTooLarge))
+        self._held.progress.storing(f"{self.destination}: {error}")
+        pause_s = min(_PAUSE_S * 2 ** min(failures - 1, 10), _PAUSE_MOST_S)
+        await self._stop_signal.interruptible(lambda: self._clock.sleep(pause_s))
+
+    def _tell(self, letter: DeadLetter, error: str, failures: int, *, is_final: bool) -> None:
+        if failures <= _TRIES_BEFORE_ERROR:
+            self._log.warning("dead_letter_failed", error=error, attempt=failures)
+        now_s = self._clock.monotonic()
+        if (is_final or failures >= _TRIES_BEFORE_ERROR) and now_s - self._told_s >= _TOLD_AGAIN_S:
+            self._told_s = now_s
+            self._log.error(
+                "dead_letter_not_stored",
+                error=error,
+                destination=str(self.destination),
+                sequence_number=letter.record.sequence_number,
+                advice=_TOO_LARGE_ADVICE if is_final else _ADVICE,
+            )
+
+    async def _tried(
+        self, letters: Sequence[DeadLetter], given_up: Callable[[], bool], *, is_last: bool
+    ) -> list[Unstored | None]:
+        if is_last:
+            return await self._try(letters, _LAST_TRY_S)
+        while self._stop_signal.reason is StopReason.NONE and not given_up():
+            # Also interrupted where the child says something or ends.
+            found = await self._stop_signal.interruptible(lambda: self._try(letters, _TRY_S))
+            if found is not None:
+                return found
+        return [DeadLetterNotStored("the daemon stops, or the child has ended")] * len(letters)
+
+    async def _try(self, letters: Sequence[DeadLetter], limit_s: float) -> list[Unstored | None]:
+        place = self._parts.dead_letters
+        assert place is not None, "what is stored has a destination"
+        found: list[Unstored | None] = [None] * len(letters)
+        limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+        async def one(number: int, letter: DeadLetter) -> None:
+            async with limiter:
+                found[number] = await self._within(self._clock, place.store(letter), limit_s)
+
+        if isinstance(place, DeadLetterBatches):
+            return [await self._within(self._clock, place.store_all(letters), limit_s)] * len(letters)
+        if len(letters) == 1:
+            return [await self._within(self._clock, place.store(letters[0]), limit_s)]
+        async with anyio.create_task_group() as tasks:
+            for number, letter in enumerate(letters):
+                tasks.start_soon(one, number, letter)
+        return found
+
+    @staticmethod
+    async def _within(clock: Clock, storing: Awaitable[None], limit_s: float) -> Unstored | None:
+        with clock.move_on_after(limit_s):
+            try:
+                await storing
+            except (AwsError, DeadLetterNotStored, DeadLetterTooLarge) as error:
+                return error
+            return None
+        return DeadLetterNotStored(f"no answer within {limit_s:g} s")
+
+    def counted(self, cause: LetterCause, count: int, reason: str) -> None:
+        """They are done, stored or left out."""
+        self._parts.context.meters.add(SET_ASIDE, count, **self._labels, cause=cause.value)
+        self._held.progress.set_aside.add(cause.value, count, reason)
+
+    def rejected(self, reasons: Iterable[str]) -> None:
+        """Told of at the first, then once a minute at most."""
+        self._reasons.update(reason[:_REASON_CHARACTERS] for reason in reasons)
+        if self._clock.monotonic() - self._summed_s >= _SUMMARY_EVERY_S:
+            self.summarize()
+
+    def expired(self, count: int, first_arrived_ms: int | None) -> None:
+        """As `rejected`."""
+        self._expired += count
+        if self._clock.monotonic() - self._expired_told_s >= _SUMMARY_EVERY_S:
+            self._tell_expired(first_arrived_ms)
+
+    def _tell_expired(self, arrived_ms: int | None = None) -> None:
+        self._expired_told_s = self._clock.monotonic()
+        self._log.warning(
+            "records_expired",
+            records=self._expired,
+            arrived_ms=arrived_ms,
+            destination=None if self.destination is None else str(self.destination),
+            advice="they were older than maxRecordAgeMillis and were not delivered: the shard is further behind than "
+            "that; add workers, or make the processor faster",
+        )
+        self._expired = 0
+
+    def summarize(self) -> None:
+        if self._expired:
+            self._tell_expired()
+        if self._reasons:
+            self._summed_s = self._clock.monotonic()
+            self._log.info(
+                "records_rejected",
+                records=self._reasons.total(),
+                reasons=dict(self._reasons.most_common(_REASONS)),
+                destination=str(self.destination),
+            )
+            self._reasons.clear()
+
+
+def _is_settled(error: Unstored | None, refuses_large: bool) -> bool:
+    return error is None or (refuses_large and isinstance(error, DeadLetterTooLarge))

@@ -1,0 +1,198 @@
+"""What operators hold back, for one shard, one stream or all: pauses and limits (no counterpart in KCL).
+
+They are one row among the coordinator rows. It looks like a row of a stream, which KCL 3.4 and later leave alone in every
+layout of the tables; an unknown kind would be taken for a lease. KCL keeps only the text of such a row when it moves it to
+another table, so everything is in that text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from typing import Final
+
+from msgspec import Struct, ValidationError
+from msgspec.json import Decoder, Encoder
+from msgspec.structs import replace
+
+from kcl_daemon.leases.lease import Lease
+from kcl_daemon.leases.row import Absent, Equals, Row, RowDelete, RowPut, RowUpdate
+
+# No stream and no worker has a name with a slash.
+HOLDS_KEY: Final = "daemon/holds"
+_TEXT: Final = "streamId"
+_KIND: Final = {"entityType": "STREAM"}
+_VERSION: Final = 1
+
+
+class LimitUnit(StrEnum):
+    RECORDS = "records"
+    BYTES = "bytes"
+
+
+class Hold(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """A pause, or with a `unit` a limit.
+
+    Args:
+        stream: `account:name:creationEpoch`; None: with no `lease_key` either, it is for the whole application.
+        by: user@host.
+        since_ms: epoch milliseconds, as `until_ms`; without an end it lasts until somebody ends it.
+        amount: a second, over all shards that it is for.
+        shards: how many unfinished leases that amount is divided by.
+    """
+
+    by: str
+    reason: str
+    since_ms: int
+    until_ms: int | None = None
+    stream: str | None = None
+    lease_key: str | None = None
+    unit: LimitUnit | None = None
+    amount: float = 0.0
+    shards: int = 1
+
+    @property
+    def is_pause(self) -> bool:
+        return self.unit is None
+
+    @property
+    def scope(self) -> tuple[str | None, str | None]:
+        return self.stream, self.lease_key
+
+    @property
+    def share(self) -> float:
+        """Of one shard, a second."""
+        return self.amount / max(1, self.shards)
+
+    def is_over(self, now_ms: int) -> bool:
+        return self.until_ms is not None and now_ms >= self.until_ms
+
+    def covers(self, lease: Lease) -> bool:
+        if self.lease_key is not None:
+            return self.lease_key == lease.lease_key
+        return self.stream is None or (lease.stream is not None and self.stream == str(lease.stream))
+
+    def includes(self, other: Hold) -> bool:
+        """Whether its scope is wider than, or the same as, that of the other, which knows its stream."""
+        return self.lease_key in (None, other.lease_key) and self.stream in (None, other.stream)
+
+
+class _Text(Struct, rename="camel"):
+    version: int
+    holds: tuple[Hold, ...]
+
+
+class MalformedHoldsError(ValueError):
+    """Raised for a row of a later version, or one that somebody else wrote."""
+
+
+_DECODER: Final = Decoder(_Text)
+_ENCODER: Final = Encoder()
+
+
+def holds_from_row(row: Row | None) -> tuple[Hold, ...]:
+    """No row: no holds. Raises MalformedHoldsError."""
+    if row is None:
+        return ()
+    try:
+        text = _DECODER.decode(str(row.get(_TEXT, "")))
+    except ValidationError as wrong:
+        raise MalformedHoldsError(f"row {HOLDS_KEY}: {wrong}") from wrong
+    except ValueError as wrong:
+        raise MalformedHoldsError(f"row {HOLDS_KEY}: {_TEXT} holds no JSON: {wrong}") from wrong
+    if text.version != _VERSION:
+        raise MalformedHoldsError(f"row {HOLDS_KEY} has version {text.version}; this daemon knows {_VERSION}")
+    if any(not hold.is_pause and hold.share <= 0 for hold in text.holds):
+        raise MalformedHoldsError(f"row {HOLDS_KEY}: a limit must be above 0")
+    return text.holds
+
+
+def holds_write(
+    before: Row | None, holds: Iterable[Hold], *, key_attribute: str
+) -> RowPut | RowUpdate | RowDelete | None:
+    """The write that is refused if the row is no longer as it was read; None: nothing to write. Without holds there is no row."""
+    kept = tuple(sorted(holds, key=lambda hold: (hold.stream or "", hold.lease_key or "", hold.is_pause)))
+    text = _ENCODER.encode(_Text(_VERSION, kept)).decode()
+    if before is None:
+        row: Row = {key_attribute: HOLDS_KEY, **_KIND, _TEXT: text}
+        return RowPut(row, (Absent(key_attribute),)) if kept else None
+    unchanged = (Equals(_TEXT, before.get(_TEXT, "")),)
+    return (
+        RowUpdate(HOLDS_KEY, put={_TEXT: text}, require=unchanged)
+        if kept
+        else RowDelete(HOLDS_KEY, unchanged)
+    )
+
+
+def counted(holds: Iterable[Hold], leases: Iterable[Lease]) -> tuple[Hold, ...]:
+    """With the number of unfinished leases that each limit is divided by now."""
+    unfinished = [lease for lease in leases if not lease.is_finished]
+    return tuple(
+        hold if hold.is_pause else replace(hold, shards=max(1, sum(map(hold.covers, unfinished))))
+        for hold in holds
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHold:
+    """What holds one lease now. `limits` are the narrowest shares, by unit."""
+
+    pause: Hold | None = None
+    limits: tuple[Hold, ...] = ()
+
+    @property
+    def ends_ms(self) -> int | None:
+        ends = [hold.until_ms for hold in (self.pause, *self.limits) if hold is not None]
+        return min((end for end in ends if end is not None), default=None)
+
+    def share(self, unit: LimitUnit) -> float:
+        return min((hold.share for hold in self.limits if hold.unit is unit), default=inf)
+
+
+NOT_HELD: Final = LeaseHold()
+
+
+def lease_hold(holds: Iterable[Hold], lease: Lease, now_ms: int) -> LeaseHold:
+    """Of several pauses that cover it, the one that lasts longest is named."""
+    covering = [hold for hold in holds if hold.covers(lease) and not hold.is_over(now_ms)]
+    if not covering:
+        return NOT_HELD
+    pauses = [hold for hold in covering if hold.is_pause]
+    longest = max(pauses, key=lambda hold: inf if hold.until_ms is None else hold.until_ms, default=None)
+    return LeaseHold(longest, tuple(hold for hold in covering if not hold.is_pause))
+
+
+# A part of a batch is worth that much of a second, and a late timer is made up for by so much: together they are the most
+# that a limit is exceeded by, over any time.
+PART_S: Final = 0.25
+_MADE_UP_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When a shard under a limit may be given the next records; `amounts` are what a second allows, by unit."""
+
+    amounts: tuple[float, float] = (inf, inf)
+    free_s: float = -inf
+
+    def at(self, amounts: tuple[float, float], now_s: float) -> Pace:
+        """Under another limit, what is still owed is paid back at its rate; a lower one does not ask for more."""
+        if amounts == self.amounts:
+            return self
+        both = [old / new for old, new in zip(self.amounts, amounts, strict=True) if old < inf and new < inf]
+        return Pace(amounts, now_s + (self.free_s - now_s) * min(1.0, max(both)) if both else -inf)
+
+    @property
+    def is_limited(self) -> bool:
+        return self.amounts != (inf, inf)
+
+    @property
+    def part(self) -> tuple[float, float]:
+        """The most records and bytes at once; a single record may have more."""
+        return self.amounts[0] * PART_S, self.amounts[1] * PART_S
+
+    def after(self, records: int, data_bytes: int, now_s: float) -> Pace:
+        costs_s = max(records / self.amounts[0], data_bytes / self.amounts[1])
+        return Pace(self.amounts, max(self.free_s, now_s - _MADE_UP_S) + costs_s)

@@ -1,0 +1,189 @@
+"""Batches of a size: joins what is read until a window is over, and cuts what is too much (no counterpart in KCL)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import anyio
+
+from kcl_daemon.config.retrieval import DeliverySettings
+from kcl_daemon.ports import Clock
+from kcl_daemon.progress.progress import LeaseProgress
+from kcl_daemon.records.payload import LINE_BYTES, Limits, Payload
+from kcl_daemon.retrieval.byte_budget import Reservation
+from kcl_daemon.retrieval.source import (
+    DeliveryBatch,
+    EndOfShard,
+    ReadItem,
+    ShardReader,
+    TakesFrames,
+)
+
+
+def not_yet_known() -> bool | None:
+    """For the reader inside: what it gives is encoded once it is joined."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """Records that no batch was made of yet.
+
+    Args:
+        since_s: when they were gathered, monotonic.
+        sizes: of the payload.
+        held_bytes: memory that is given back with it: of all that was read at once, its last part has them.
+    """
+
+    payload: Payload
+    since_s: float
+    arrived_s: float | None
+    sizes: Limits
+    held_bytes: int = 0
+
+
+class BatchWindow:
+    """A `ShardReader` over another one, whose batches are not encoded.
+
+    What is gathered counts against the worker's limit; when another shard needs the room, it is delivered.
+    """
+
+    def __init__(
+        self,
+        reader: ShardReader,
+        settings: DeliverySettings,
+        *,
+        clock: Clock,
+        progress: LeaseProgress,
+        takes_frames: TakesFrames,
+        reserve: Callable[[Callable[[], None]], Reservation],
+    ) -> None:
+        self._reader = reader
+        self._window_s = (settings.batch_window_ms or 0) / 1000
+        self._limits = Limits(settings.batch_records, settings.batch_bytes, LINE_BYTES)
+        self._clock = clock
+        self._progress = progress
+        self._takes_frames = takes_frames
+        self._gathered: deque[_Gathered] = deque()
+        self._behind_ms: int | None = None
+        self._next: ReadItem | None = None
+        self._given_bytes = 0
+        self._is_room_wanted = False
+        self._waiting: anyio.CancelScope | None = None
+        self._reservation = reserve(self._deliver_now)
+
+    @property
+    def trouble(self) -> str | None:
+        return self._reader.trouble
+
+    @property
+    def oldest_s(self) -> float | None:
+        arrived = (each.arrived_s for each in self._gathered if each.arrived_s is not None)
+        return min(arrived, default=self._reader.oldest_s)
+
+    async def run(self) -> None:
+        await self._reader.run()
+
+    def close(self) -> None:
+        self._gathered.clear()
+        if isinstance(self._next, DeliveryBatch):
+            self._next.release()
+        self._progress.window_until_s = None
+        self._reservation.release()
+        self._reader.close()
+
+    async def next(self) -> ReadItem:
+        while (item := self._due()) is None:
+            left_s = max(0.0, self._until_s - self._clock.monotonic()) if self._gathered else None
+            try:
+                with self._clock.move_on_after(left_s) as self._waiting:
+                    self._take_in(await self._reader.next())
+            finally:
+                self._waiting = None
+        return item
+
+    def rest(self) -> ReadItem | None:
+        """What was gathered, although its window is not over; None: no more."""
+        return self._joined() if self._gathered else self._following()
+
+    @property
+    def _until_s(self) -> float:
+        return self._gathered[0].since_s + self._window_s
+
+    def _due(self) -> ReadItem | None:
+        if not self._gathered:
+            self._is_room_wanted = False
+            return self._following()
+        sizes = (sum(every) for every in zip(*(each.sizes for each in self._gathered), strict=True))
+        is_full = any(size >= limit for size, limit in zip(sizes, self._limits, strict=True))
+        is_over = self._clock.monotonic() >= self._until_s
+        if is_full or is_over or self._is_room_wanted or isinstance(self._next, EndOfShard):
+            return self._joined()
+        return None
+
+    def _following(self) -> ReadItem | None:
+        """What was read after all that was gathered. The end of a shard stays."""
+        item = self._next
+        if not isinstance(item, EndOfShard):
+            self._next = None
+        return item
+
+    def _take_in(self, item: ReadItem) -> None:
+        if isinstance(item, DeliveryBatch) and item.count:
+            self._gather(item)
+        elif isinstance(item, DeliveryBatch) and self._gathered:
+            item.release()
+        else:
+            self._next = item
+
+    def _gather(self, batch: DeliveryBatch) -> None:
+        now_s, arrived_s = self._clock.monotonic(), batch.arrived_s
+        payload, self._behind_ms = batch.take_payload()
+        batch.release()
+        self._next = None
+        *others, last = [
+            _Gathered(each, now_s, arrived_s, each.sizes) for each in payload.pieces(self._limits)
+        ]
+        held_bytes = sum(each.sizes.line_bytes for each in (*others, last))
+        self._gathered += [*others, replace(last, held_bytes=held_bytes)]
+        self._account()
+
+    def _deliver_now(self) -> None:
+        if self._gathered:
+            self._is_room_wanted = True
+            if self._waiting is not None:
+                self._waiting.cancel()
+
+    def _joined(self) -> DeliveryBatch:
+        """The first of what was gathered: as much as one batch may have, at least one record."""
+        arrived_s, parts, left = self._gathered[0].arrived_s, list[Payload](), self._limits
+        while self._gathered and left.records > 0:
+            gathered = self._gathered.popleft()
+            if not parts or left.allow(gathered.sizes):
+                parts.append(gathered.payload)
+                left = Limits(*(limit - size for limit, size in zip(left, gathered.sizes, strict=True)))
+                continue
+            head, tail = gathered.payload.cut(left)
+            parts.append(head)
+            self._gathered.appendleft(replace(gathered, payload=tail, sizes=tail.sizes))
+            break
+        batch = DeliveryBatch(
+            Payload.joined(parts),
+            self._behind_ms,
+            self._given_back,
+            arrived_s=arrived_s,
+            takes_frames=self._takes_frames,
+        )
+        self._given_bytes = batch.size_bytes
+        self._account()
+        return batch
+
+    def _given_back(self) -> None:
+        self._given_bytes = 0
+        self._account()
+
+    def _account(self) -> None:
+        self._progress.window_until_s = self._until_s if self._gathered else None
+        self._reservation.resize(self._given_bytes + sum(each.held_bytes for each in self._gathered))

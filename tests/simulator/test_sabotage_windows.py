@@ -1,0 +1,91 @@
+"""The rules of delivery hold for batches of a size: each is broken in the daemon, and noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from kcl_daemon.config.retrieval import DeliverySettings
+from kcl_daemon.records.payload import Payload
+from kcl_daemon.retrieval.batch_window import BatchWindow
+from kcl_daemon.retrieval.source import DeliveryBatch, Passed, ReadItem
+from tests.simulator.habits import Habits, Nursery, When
+from tests.simulator.plan import Plan, Planned, Split, Start, Stop
+from tests.simulator.runner import run_plan
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def violation() -> str | None:
+    """Of two workers, of which one stops, and shards of which one ends, with batches of five seconds."""
+    plan = Plan(
+        shards=2,
+        records_per_s=20.0,
+        happenings=(
+            Planned(0.0, Start()),
+            Planned(30.0, Start()),
+            Planned(60.0, Split(0)),
+            Planned(90.0, Stop(0)),
+        ),
+        calm_at_s=120.0,
+        ends_at_s=200.0,
+        nursery=Nursery(habits=Habits(when=When.EACH_BATCH, process_s=(0.05, 0.5))),
+        delivery=DeliverySettings(batch_window_ms=5_000, batch_max_records=300),
+        repeats_most=0,
+        latency_most_s=30.0,
+    )
+    found = run_plan(plan, scenario="sabotage", seed=1).violation
+    return None if found is None else found.name
+
+
+def one_too_few(patch: pytest.MonkeyPatch) -> None:
+    joined = Payload.joined
+
+    def without_the_first(parts: Sequence[Payload]) -> Payload:
+        whole = joined(parts)
+        return whole.only(whole.records[1:]) if len(whole) > 1 else whole
+
+    patch.setattr(Payload, "joined", without_the_first)
+
+
+def in_another_order(patch: pytest.MonkeyPatch) -> None:
+    joined = Payload.joined
+    patch.setattr(Payload, "joined", lambda parts: joined(parts[::-1]))
+
+
+def never_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BatchWindow, "_until_s", property(lambda window: float("inf")))
+
+
+def above_what_is_gathered(patch: pytest.MonkeyPatch) -> None:
+    take_in = BatchWindow._take_in
+
+    def as_if_given(window: BatchWindow, item: ReadItem) -> None:
+        last = item.last if isinstance(item, DeliveryBatch) else None
+        take_in(window, item)
+        if last is not None:
+            window._next = Passed(last)
+            window._gathered.clear()
+
+    patch.setattr(BatchWindow, "_take_in", as_if_given)
+
+
+def test_windows_that_are_right_break_no_rule() -> None:
+    assert violation() is None
+
+
+@pytest.mark.parametrize(
+    ("broken", "noticed"),
+    [
+        (one_too_few, "record_skipped"),
+        (in_another_order, "record_skipped"),
+        (never_over, "shard_stalled"),
+        (above_what_is_gathered, "checkpoint_never_asked"),
+    ],
+)
+def test_each_rule_of_windows_can_be_broken(
+    broken: Patch, noticed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    assert violation() == noticed

@@ -1,0 +1,125 @@
+"""`kcl-daemon pause`, `resume` and `limit`: what their words mean, and what they refuse. `tests/process` runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from click import BadParameter
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from kcl_daemon.cli import main
+from kcl_daemon.cli.common import NotChanged
+from kcl_daemon.cli.leases.holds import ended, rate_of
+from kcl_daemon.cli.leases.show import list_json, list_lines
+from kcl_daemon.fleet.hold_words import hold_text
+from kcl_daemon.leases.holds import Hold, LimitUnit
+from tests.unit.cli.leases_stage import HELD, seen
+
+ALL = Hold(by="ann@host", reason="the sink is down", since_ms=1_770_000_000_000)
+STREAM = replace(ALL, stream="123456789012:orders:7")
+SHARD = replace(STREAM, lease_key="123456789012:orders:7:shardId-0")
+OTHER = replace(ALL, stream="123456789012:bills:7")
+LIMIT = replace(ALL, unit=LimitUnit.RECORDS, amount=500.0, shards=8)
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "unit"),
+    [
+        ("500/s", 500, LimitUnit.RECORDS),
+        ("0.5/s", 0.5, LimitUnit.RECORDS),
+        ("2k/s", 2_000, LimitUnit.RECORDS),
+        ("2MiB/s", 2 * 2**20, LimitUnit.BYTES),
+        ("300 kB/s", 300_000, LimitUnit.BYTES),
+        ("100B/s", 100, LimitUnit.BYTES),
+    ],
+)
+def test_a_limit_is_of_records_or_of_bytes(text: str, amount: float, unit: LimitUnit) -> None:
+    assert rate_of(text) == (amount, unit)
+
+
+def test_off_is_no_limit() -> None:
+    assert rate_of("off") is None
+
+
+@pytest.mark.parametrize("text", ["500", "0/s", "-1/s", "5/m", "5 stones/s", "fast", ""])
+def test_what_is_no_limit_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(BadParameter, match="500/s"):
+        rate_of(text)
+
+
+def test_a_resume_ends_what_is_inside_its_scope_and_nothing_else() -> None:
+    assert ended((ALL, STREAM, SHARD, OTHER, LIMIT), ALL) == [LIMIT]
+    assert ended((STREAM, SHARD, OTHER, LIMIT), STREAM) == [OTHER, LIMIT]
+    assert ended((SHARD, OTHER), SHARD) == [OTHER]
+    assert ended((ALL, LIMIT), replace(ALL, unit=LimitUnit.RECORDS)) == [ALL]
+
+
+@pytest.mark.parametrize(("wider", "target"), [(ALL, STREAM), (ALL, SHARD), (STREAM, SHARD)])
+def test_a_resume_of_a_part_is_refused_and_names_the_wider_pause(wider: Hold, target: Hold) -> None:
+    with pytest.raises(NotChanged) as refused:
+        ended((target, wider), target)
+    for words in (
+        "shardId-0" if target is SHARD else "stream",
+        "all shards" if wider is ALL else "stream",
+        "ann@host",
+    ):
+        assert words in str(refused.value)
+
+
+def test_a_hold_in_words_says_who_why_since_when_and_until_when() -> None:
+    assert hold_text(ALL) == (
+        "all shards: paused until it is ended, by ann@host: the sink is down, since 2026-02-02T02:40:00Z"
+    )
+    assert hold_text(replace(LIMIT, until_ms=1_770_000_060_000)) == (
+        "all shards: 500 records/s over 8 shards: 62.5 records/s each, until 2026-02-02T02:41:00Z, by ann@host: "
+        "the sink is down, since 2026-02-02T02:40:00Z"
+    )
+    assert hold_text(replace(SHARD, reason="")).startswith("123456789012:orders:7:shardId-0: paused until")
+
+
+def test_control_characters_of_a_reason_do_not_reach_a_terminal() -> None:
+    assert "\x1b" not in hold_text(replace(ALL, reason="\x1b[2Jgone"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pause", "app.properties"], "a pause needs a reason"),
+        (["pause", "app.properties", "--reason", "x", "--for", "1h", "--until", "1770000000"], "not both"),
+        (["pause", "app.properties", "--reason", "x", "--for", "soon"], "no time in the future"),
+        (
+            ["pause", "app.properties", "--reason", "x", "--until", "2001-01-01T00:00:00Z"],
+            "no time in the future",
+        ),
+        (["limit", "--properties", "app.properties"], "give a limit"),
+        (["limit", "--properties", "app.properties", "fast"], "is not a limit"),
+        (["limit", "app.properties", "fast"], "is not a limit"),
+    ],
+)
+def test_wrong_words_are_refused_before_anything_is_read(words: list[str], said: str, tmp_path: Path) -> None:
+    file = tmp_path / "app.properties"
+    file.write_text("executableName = child\nstreamName = orders\napplicationName = app\n", "ascii")
+    given = [str(file) if word == "app.properties" else word for word in words]
+    result = CliRunner().invoke(main, given, prog_name="kcl-daemon")
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_the_list_of_leases_shows_what_is_held() -> None:
+    shown = dataclasses.replace(seen(), holds=(replace(ALL, lease_key=HELD), LIMIT))
+    lines = list_lines(shown, with_finished=False)
+    (paused,) = (line for line in lines if line.startswith(f"{HELD}  "))
+    assert "w-1 (paused)" in paused
+    assert [line for line in lines if "until it is ended" in line] == [
+        hold_text(each) for each in shown.holds
+    ]
+    document = json.loads(list_json(shown, with_finished=False))
+    assert [(each["kind"], each["leaseKey"]) for each in document["holds"]] == [
+        ("pause", HELD),
+        ("limit", None),
+    ]
+    assert [each["lease"] for each in document["leases"] if each["paused"]] == [HELD]

@@ -1,0 +1,161 @@
+"""When a bounded run is over, and which bound the workers of a fleet agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from kcl_daemon.fleet.run_end import RunEnd, agreed_bound_ms, not_there
+from kcl_daemon.fleet.streams import SingleStreamTracker, StreamMonitor, TrackedStream
+from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId, WorkerId
+from kcl_daemon.leases.row import new_lease_row
+from kcl_daemon.leases.worker_row import WorkerRow, report
+from kcl_daemon.ports import StreamRef
+from kcl_daemon.shards.lineage import InitialPosition
+from kcl_local.kinesis.model import KinesisModel
+from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
+from tests.simulator.loop import run_virtual
+from tests.simulator.memory.kinesis import MemoryKinesis
+from tests.simulator.memory.table import MemoryTable
+from tests.unit.fakes import LoopClock
+from tests.unit.fleet.contexts import worker_context
+
+UNTIL_MS = 1_000_000
+MIDDLE = MAX_HASH // 2
+
+
+def lease(number: int, low: int, high: int, *, reached_ms: int | None = None) -> Lease:
+    key = LeaseKey(f"shardId-{number}")
+    return Lease(key, 1, TRIM_HORIZON, hash_range=HashRange(low, high), reached_ms=reached_ms)
+
+
+LEFT, RIGHT = (
+    lease(1, 0, MIDDLE, reached_ms=UNTIL_MS),
+    lease(2, MIDDLE + 1, MAX_HASH, reached_ms=UNTIL_MS + 5),
+)
+MERGED = replace(lease(3, 0, MAX_HASH), parent_shard_ids=frozenset({LEFT.shard_id, RIGHT.shard_id}))
+PARENT = replace(
+    lease(0, 0, MAX_HASH),
+    checkpoint=SHARD_END,
+    child_shard_ids=frozenset({ShardId("shardId-1"), ShardId("shardId-2")}),
+)
+
+
+@pytest.mark.parametrize(
+    ("leases", "missing"),
+    [
+        ((LEFT, RIGHT), None),
+        ((PARENT, LEFT, RIGHT), None),
+        ((), "leases that are not created yet"),
+        ((LEFT,), "leases that are not created yet"),
+        ((PARENT,), "leases that are not created yet"),
+        ((LEFT, replace(RIGHT, reached_ms=UNTIL_MS - 1)), "shardId-2"),
+        ((replace(LEFT, reached_ms=None), RIGHT), "shardId-1"),
+        ((LEFT, RIGHT, MERGED), None),
+        ((replace(LEFT, reached_ms=1), replace(RIGHT, checkpoint=SHARD_END), MERGED), "shardId-1"),
+        ((replace(LEFT, checkpoint=SHARD_END), replace(RIGHT, checkpoint=SHARD_END), MERGED), "shardId-3"),
+    ],
+)
+def test_a_run_is_over_when_all_shards_are_there_and_none_is_unknown(
+    leases: Sequence[Lease], missing: str | None
+) -> None:
+    assert not_there(leases, UNTIL_MS, only=frozenset()) == missing
+
+
+def test_a_run_of_some_shards_needs_only_them_and_the_children_that_were_named() -> None:
+    only = frozenset({"shardId-0", "shardId-1"})
+    assert not_there((LEFT,), UNTIL_MS, only=only) is None
+    assert not_there((replace(PARENT, child_shard_ids=frozenset()),), UNTIL_MS, only=only) is None
+    named = replace(PARENT, child_shard_ids=frozenset({ShardId("shardId-1")}))
+    assert not_there((named,), UNTIL_MS, only=only) == "shardId-1"
+    assert not_there((named, LEFT), UNTIL_MS, only=only) is None
+
+
+def test_the_earliest_start_of_the_workers_that_live_is_the_tip() -> None:
+    def row(updated_s: int, until_ms: int | None) -> WorkerRow:
+        return WorkerRow(WorkerId("w"), updated_s, run_until_ms=until_ms)
+
+    def agreed(*rows: WorkerRow) -> int:
+        return agreed_bound_ms(9_000, rows, now_s=100.0, active_s=60.0)
+
+    assert agreed() == 9_000
+    assert agreed(row(100, None)) == 9_000
+    assert agreed(row(90, 7_000), row(95, 8_000)) == 7_000
+    assert agreed(row(39, 7_000), row(95, 8_000)) == 8_000, "the first one has been silent for too long"
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.clock = LoopClock()
+        context = worker_context(clock=self.clock)
+        kinesis = MemoryKinesis(KinesisModel(lambda: self.clock.wall_ms() / 1000))
+        ref = StreamRef("words")
+        watch = StreamMonitor(kinesis=kinesis, stream=ref, clock=self.clock, log=context.log)
+        self.leases = MemoryTable("leases", "leaseKey")
+        self.workers = MemoryTable("workers", "wid")
+        self.run_end = RunEnd(
+            context,
+            until_ms=None,
+            clock=self.clock,
+            leases=self.leases,
+            workers=self.workers,
+            streams=SingleStreamTracker(
+                TrackedStream(ref, InitialPosition(), watch), kinesis=kinesis, log=context.log
+            ),
+            held=dict,
+        )
+
+    async def open(self) -> None:
+        await self.leases.ensure()
+        await self.workers.ensure()
+
+    async def add_worker(self, until_ms: int) -> None:
+        now_s = self.clock.wall_ms() // 1000
+        await self.workers.update(report(WorkerId("other"), now_s=now_s, run_until_ms=until_ms))
+
+    async def add(self, one: Lease, until_ms: int) -> None:
+        row = new_lease_row(one)
+        await self.leases.put({**row, "daemonReached": f"{until_ms} TRIM_HORIZON"})
+
+
+def test_a_worker_joins_a_run_that_goes_on_but_none_that_is_over() -> None:
+    async def play() -> None:
+        stage = Stage()
+        await stage.open()
+        before_ms = stage.clock.wall_ms() - 5_000
+        await stage.add_worker(before_ms)
+        await stage.run_end.begin()
+        await stage.run_end.settle()
+        assert stage.run_end.until_ms == before_ms
+        await stage.add(LEFT, before_ms)
+        await stage.add(RIGHT, before_ms)
+        await stage.run_end.begin()
+        await stage.run_end.settle()
+        assert stage.run_end.until_ms == stage.clock.wall_ms()
+
+    run_virtual(play)
+
+
+def test_a_run_ends_once_its_last_lease_is_marked() -> None:
+    async def play() -> None:
+        stage = Stage()
+        await stage.open()
+        await stage.run_end.begin()
+        until_ms = stage.run_end.until_ms
+        assert until_ms is not None
+        await stage.add(LEFT, until_ms)
+        await stage.add(RIGHT, until_ms - 1)
+        ended = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stage.run_end.run, ended.set)
+            await stage.clock.sleep(60)
+            assert not ended.is_set()
+            await stage.add(RIGHT, until_ms)
+            await stage.clock.sleep(15)
+            assert ended.is_set()
+            assert stage.run_end.reached
+
+    run_virtual(play)

@@ -1,0 +1,115 @@
+"""Where reading ends in a bounded run: at the first record at or after the bound, or where an answer is beyond it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcl_daemon.leases.lease import HashRange, ShardId
+from kcl_daemon.ports import StreamRef
+from kcl_daemon.records.payload import EMPTY, Payload
+from kcl_daemon.retrieval.source import EndOfShard, ReachedBound, ShardSource, StartMemory
+from kcl_daemon.shards.lineage import ChildShard
+from kcl_protocol.messages import Record
+from kcl_protocol.sequence import TRIM_HORIZON
+from tests.unit.retrieval.stage import Stage, Start, play, texts
+
+UNTIL_MS = 1_000_000
+FAR_MS = UNTIL_MS + 3_600_000
+
+
+def source(until_ms: int | None = UNTIL_MS, only: frozenset[str] = frozenset()) -> ShardSource:
+    return ShardSource(
+        StreamRef("words"),
+        ShardId("shardId-0"),
+        TRIM_HORIZON,
+        None,
+        StartMemory(),
+        until_ms=until_ms,
+        only=only,
+    )
+
+
+def arrived(*times_ms: int | None) -> Payload:
+    return Payload.of(
+        Record("YQ==", "k", str(100 + place), approximate_arrival_timestamp=time_ms)
+        for place, time_ms in enumerate(times_ms)
+    )
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "left"),
+    [
+        ((UNTIL_MS - 2, UNTIL_MS - 1), 2),
+        ((UNTIL_MS - 1, UNTIL_MS), 1),
+        ((UNTIL_MS,), 0),
+        ((UNTIL_MS - 1, UNTIL_MS + 9, UNTIL_MS - 1), 1),
+        ((None, UNTIL_MS - 1), 2),
+    ],
+)
+def test_the_first_record_at_or_after_the_bound_ends_the_shard(
+    times_ms: tuple[int | None, ...], left: int
+) -> None:
+    payload, ended = source().bounded(arrived(*times_ms), None, FAR_MS, at_end=False)
+    assert (len(payload), ended) == (left, left < len(times_ms))
+
+
+@pytest.mark.parametrize(
+    ("behind_ms", "asked_ms", "ended"),
+    [
+        (0, UNTIL_MS + 7_000, True),
+        (0, UNTIL_MS + 6_999, False),
+        (5_000, UNTIL_MS + 12_000, True),
+        (5_000, UNTIL_MS + 11_999, False),
+        (None, FAR_MS, False),
+    ],
+)
+def test_an_answer_that_is_beyond_the_bound_ends_the_shard_without_a_record(
+    behind_ms: int | None, asked_ms: int, ended: bool
+) -> None:
+    assert source().bounded(EMPTY, behind_ms, asked_ms, at_end=False)[1] is ended
+
+
+def test_the_end_of_a_shard_leads_to_its_children_unless_a_record_is_beyond_the_bound() -> None:
+    assert source().bounded(arrived(UNTIL_MS - 1), 0, FAR_MS, at_end=True)[1] is False
+    assert source().bounded(arrived(UNTIL_MS), 0, FAR_MS, at_end=True)[1] is True
+
+
+def test_without_a_bound_nothing_is_cut() -> None:
+    payload = arrived(UNTIL_MS * 2)
+    assert source(None).bounded(payload, 0, FAR_MS, at_end=False) == (payload, False)
+
+
+def test_child_shards_that_are_not_named_are_left_out() -> None:
+    whole = HashRange(0, 9)
+    children = tuple(ChildShard(ShardId(f"shardId-{number}"), frozenset(), whole) for number in (1, 2))
+    assert source().end(children) == EndOfShard(children)
+    assert source(only=frozenset({"shardId-2"})).end(children) == EndOfShard(children[1:])
+
+
+def test_polling_ends_at_the_bound_and_later_where_nothing_comes() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.put("a", "b")
+        now_ms = round(stage.clock.wall_ms())
+        prefetch = stage.prefetch(until_ms=now_ms + 10_000, reports_empty=False)
+        start(prefetch)
+        assert await texts(prefetch, 2) == ["a", "b"]
+        end = await prefetch.next()
+        assert isinstance(end, ReachedBound)
+        waited_ms = stage.clock.wall_ms() - now_ms
+        assert 17_000 <= waited_ms < 20_000, "seven seconds after the bound, as a record may be late"
+
+    play(scene)
+
+
+def test_polling_does_not_deliver_what_came_after_the_bound() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.put("a")
+        await stage.clock.sleep(5)
+        until_ms = stage.clock.wall_ms()
+        stage.put("b")
+        prefetch = stage.prefetch(until_ms=until_ms)
+        start(prefetch)
+        assert await texts(prefetch, 1) == ["a"]
+        assert isinstance(await prefetch.next(), ReachedBound)
+
+    play(scene)
