@@ -15,7 +15,7 @@ import pytest
 from kcl_daemon.cli.letters.receipts import read_receipts
 from kcl_local.demo.check import DIRECTORY_VARIABLE
 from tests.process.commands import run_command
-from tests.process.daemon import PROCESSORS, Application, application, wait_until
+from tests.process.daemon import PROCESSORS, ROOT, Application, application, wait_until
 from tests.process.local import Local
 from tests.process.test_poison_process import POISONED, QUICK, SEARCH_S, put_poison, service
 from tests.unit.consumer.letters import letter
@@ -59,7 +59,8 @@ def test_letters_of_a_daemon_come_back_to_its_program(local: Local, tmp_path: Pa
         assert "\n  poison 1\n" in shown
         assert "cannot read 'poison 1'" in shown
         failed = _letters(app, "replay", "-p", file)
-        assert (failed.returncode, "0 done, 0 rejected, 2 failed, 0 left" in failed.stdout) == (1, True)
+        assert failed.returncode == 1, failed.stdout
+        assert "0 done, 0 rejected, 2 failed, 0 left" in failed.stdout, failed.stdout + failed.stderr
         done = _letters(app, "replay", "-p", file, *GOOD)
         assert done.returncode == 0
         assert "2 letters: 2 done, 0 rejected, 0 failed, 0 left" in done.stdout
@@ -124,7 +125,8 @@ def test_a_rejected_record_of_10_mib_comes_back_from_s3_byte_for_byte(local: Loc
 
 
 def _letters(app: Application, *words: str) -> CompletedProcess[str]:
-    environment = {**app.local.environment, DIRECTORY_VARIABLE: str(app.directory)}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**app.local.environment, DIRECTORY_VARIABLE: str(app.directory), "PYTHONPATH": path}
     return run_command("letters", *words, directory=app.directory, environment=environment)
 
 
