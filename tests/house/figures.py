@@ -19,6 +19,7 @@ ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final[Mapping[str, str]] = {
     "kcl_daemon": "daemon",
     "kcl_local": "daemon",
+    "kcl_prove": "daemon",
     "kcl_protocol": "protocol",
     "kcl_client": "clients/python",
     "kcl_spark": "clients/pyspark",

