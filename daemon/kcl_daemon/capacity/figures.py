@@ -30,6 +30,33 @@ class Bound(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ShardObservation:
+    """What a worker sees of one shard; shares are 0 to 1, of the last ten seconds or more.
+
+    Args:
+        behind_s: as in `ShardLoad`.
+        busy: the child worked; with lanes, the busiest lane's child.
+        refused: reading waited for the shard's quota, or was refused.
+        memory: reading waited for memory that other shards hold.
+        host_cpu: of the host or container; None: not measured.
+        hot_lane: the shard waits for one of its lanes.
+        downstream: its child has asked for a pause, or its letters cannot be stored.
+        failing: its children fail in a row.
+    """
+
+    behind_s: float | None
+    busy: float
+    refused: float
+    memory: float
+    host_cpu: float | None
+    hot_lane: bool = False
+    paused: bool = False
+    limited: bool = False
+    downstream: bool = False
+    failing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ShardLoad:
     """One shard, by its worker.
 
