@@ -58,6 +58,7 @@ from kcl_daemon.ports import (
     CloudWatch,
     Cpu,
     DeadLetters,
+    Evidence,
     FanOut,
     Kinesis,
     Log,
@@ -103,6 +104,7 @@ class Adapters:
     meters: Meters = NO_METERS
     cloudwatch: CloudWatch | None = None
     state_folder: StateFolder | None = None
+    evidence: Evidence | None = None
 
 
 def streams_of(
@@ -230,6 +232,7 @@ class Application:
             election_may_change=self._settings.leases.client_version_config is not ClientVersionConfig.V3X,
             buffered_bytes=lambda: self._readers.reserved_bytes,
             run_end=self._run_end,
+            evidence=self._adapters.evidence,
         )
 
     @cached_property

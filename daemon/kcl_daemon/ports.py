@@ -550,6 +550,15 @@ class StateFolder(Protocol):
         ...
 
 
+class Evidence(Protocol):
+    async def keep(self, name: str, lines: Sequence[Mapping[str, object]]) -> str | None:
+        """Keep what a consumer did before an invariant was violated; where it is, None: it could not be kept.
+
+        Logs errors and never raises.
+        """
+        ...
+
+
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 # The words of people and of Python's logging.

@@ -280,10 +280,17 @@ class ChildRun:
         try:
             outcome = await self._run(child)
         finally:
-            await child.aclose()
+            try:
+                await child.aclose()
+            finally:
+                self._parts.live_children.ended(self._held.key, self._lane_number, self)
             self._progress.child_ended()
             self._set_aside.summarize()
         return replace(outcome, stderr=child.stderr_tail) if isinstance(outcome, Failed) else outcome
+
+    @property
+    def _lane_number(self) -> int:
+        return 0 if self._lane is None else self._lane.number
 
     @property
     def _stream_for_child(self) -> StreamRef | None:
@@ -300,6 +307,7 @@ class ChildRun:
             on_checkpoint=self._checkpointer.answer,
             on_early_request=self._stop_signal.wake,
             rejects=self._rejects,
+            invariants=self._progress.invariants,
         )
         self._reading = self._read(connection, self._held.lease.checkpoint, self._memory)
         outcome: ChildRunOutcome = Stopped()
@@ -366,6 +374,7 @@ class ChildRun:
             takes_frames=lambda: connection.takes_frames,
             until_ms=parts.until_ms,
             only=parts.settings.shards.only,
+            invariants=self._progress.invariants,
         )
         reader = self._shaped(source)
         self._progress.reading(reader)
@@ -429,6 +438,9 @@ class ChildRun:
         )
 
     async def _converse(self, connection: ChildConnection, tasks: TaskGroup) -> ChildRunOutcome:
+        held, invariants = self._held, self._progress.invariants
+        self._parts.live_children.begins(held.key, self._lane_number, self, invariants)
+        invariants.begins(held.lease.checkpoint)
         try:
             status = await connection.perform(self._initialize())
             self._parts.startup_failures.started_once()
@@ -467,6 +479,7 @@ class ChildRun:
                 raise await connection.exited("idle")
             match item:
                 case DeliveryBatch():
+                    self._progress.invariants.note("batch_taken", item.last, item.count)
                     if not await self._process(connection, gate, item):
                         return None
                 case EndOfShard():

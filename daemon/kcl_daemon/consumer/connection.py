@@ -31,6 +31,7 @@ from kcl_daemon.leases.lease import CheckpointWindow
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.metrics.metric import Operation
 from kcl_daemon.ports import ChildPipes, Clock, Log, Meters, at_level, level_of
+from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import NEVER_S
 from kcl_daemon.retrieval.source import DeliveryBatch
 from kcl_protocol.codec import LogLine, Stray, encode
@@ -138,8 +139,10 @@ class ChildConnection:
         on_checkpoint: Callable[[CheckpointRequest], Awaitable[CheckpointAnswer]],
         on_early_request: Callable[[], None] = lambda: None,
         rejects: Rejects | None = None,
+        invariants: Invariants | None = None,
     ) -> None:
         self._child = child
+        self._invariants = invariants or Invariants()
         self._timeout_s = settings.timeout_s
         self._warn_after_s = None if settings.warn_after_ms is None else settings.warn_after_ms / 1000
         self._clock = clock
@@ -182,6 +185,7 @@ class ChildConnection:
         await self._begin(action, before_send)
         if isinstance(action, ProcessRecords):
             self._inbox_most = _INBOX_MESSAGES + len(action.records)
+        self._invariants.sent(action)
         await self._send(line, action.action)
         status = await self._finish(action)
         if isinstance(action, Initialize):
@@ -194,7 +198,9 @@ class ChildConnection:
         self._side.send(_RECORDS)
         await self._begin(_RECORDS, before_send)
         try:
-            await self._send(self._line_of(batch), _RECORDS.action)
+            line = self._line_of(batch)
+            self._invariants.gives(batch.first, batch.last, batch.count)
+            await self._send(line, _RECORDS.action)
             if not self._rejects.keeps_batch:
                 batch.release()
             await self._processed()
@@ -248,6 +254,7 @@ class ChildConnection:
             match await self._next(action.action):
                 case Status() as status:
                     self._received(status)
+                    self._invariants.answers(status.response_for)
                     if status.pause_ms is not None:
                         self._pause(status.pause_ms)
                     return status
@@ -270,7 +277,9 @@ class ChildConnection:
             await self._serve_rejects(request, doing)
             return
         self._received(request)
+        self._invariants.note("request", "checkpoint", request.sequence_number)
         answer = await self._answer(request)
+        self._invariants.note("answer", "checkpoint", answer.sequence_number, answer.error)
         await self._send(self._side.send_data(answer), doing)
 
     async def _serve_rejects(self, first: Reject, doing: str) -> None:
@@ -280,6 +289,7 @@ class ChildConnection:
             await self._send(encode(answer), doing)
             return
         self._received(first)
+        self._invariants.note("request", "reject", first.sequence_number)
         requests = [first]
         while self._inbox and isinstance(request := self._inbox[0], Reject):
             self._inbox.popleft()
@@ -406,6 +416,7 @@ class Checkpointer:
     async def begins_at(self, position: ExtendedSequenceNumber) -> None:
         """The child has stored all up to there by itself: the lease follows, or stays where it is ahead."""
         self._began = self._given = self.largest = position
+        self._held.progress.invariants.begins(position)
         if position <= self._held.lease.checkpoint:
             return
         try:
@@ -422,6 +433,7 @@ class Checkpointer:
     def passed(self, position: ExtendedSequenceNumber) -> None:
         """No record up to there is for the child, except those that it was given."""
         self.largest = max(self.largest, position)
+        self._held.progress.invariants.passed(position)
 
     def shard_ended(self) -> None:
         self._shard_ended = True

@@ -12,7 +12,7 @@ from typing import Final
 
 import anyio
 
-from kcl_daemon.errors import AwsError, LeaseLost, Unavailable
+from kcl_daemon.errors import AwsError, InvariantViolated, LeaseLost, Unavailable
 from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.fence import LeaseGone, judge_written_row
@@ -223,8 +223,8 @@ class LeaseRenewer:
                     else None
                 ),
             )
-        except LeaseLost:
-            pass  # _lose has logged it
+        except (LeaseLost, InvariantViolated):
+            pass  # _lose has logged it; the other ends the consumer
         except AwsError as error:
             ok = False
             self._log.warning("lease_renewal_failed", lease_key=held.key, error=str(error))
@@ -239,14 +239,15 @@ class LeaseRenewer:
         """
         # KCL stores throughput with renewals only; here a frequent checkpoint replaces the renewal.
         with self.renewals.checkpoint(held.lease):
-            await self._write(
-                held,
-                lambda lease: (
-                    None
-                    if position <= lease.checkpoint
-                    else lease_row.checkpoint(lease, position, self._measured(held), held.lanes())
-                ),
-            )
+            await self._write(held, lambda lease: self._checkpointed(held, lease, position))
+
+    def _checkpointed(
+        self, held: HeldLease, lease: Lease, position: ExtendedSequenceNumber
+    ) -> RowUpdate | None:
+        if position <= lease.checkpoint:
+            return None
+        held.progress.invariants.stores(position, lease.checkpoint)
+        return lease_row.checkpoint(lease, position, self._measured(held), held.lanes())
 
     async def reach(self, held: HeldLease, until_ms: int) -> None:
         """Note that a bounded run has nothing left to read here. Raises as `checkpoint` does."""
@@ -301,8 +302,8 @@ class LeaseRenewer:
         try:
             await self._hand_on(held, degraded=degraded)
             self._log.info("lease_released", lease_key=held.key, to=held.lease.lease_owner)
-        except LeaseLost:
-            pass  # _lose has logged it
+        except (LeaseLost, InvariantViolated):
+            pass  # _lose has logged it; the other ends the consumer
         except AwsError as error:
             self._log.warning(
                 "lease_release_failed", lease_key=held.key, error=str(error), advice="it expires by itself"
@@ -394,6 +395,7 @@ class LeaseRenewer:
     def _moved(self, held: HeldLease, lease: Lease, began_s: float) -> None:
         handoff_began = lease.checkpoint_owner is not None and held.lease.checkpoint_owner is None
         waited = held.lease.awaits_standby
+        held.progress.invariants.moved(held.lease.lease_counter, lease.lease_counter, lease.checkpoint)
         if lease.lease_counter != held.lease.lease_counter:
             # The start of a handoff keeps the counter: it proves no renewal, and earlier writes may still
             # apply.
@@ -425,6 +427,7 @@ class LeaseRenewer:
     def _lose(self, held: HeldLease, reason: str) -> None:
         if held.lost is None:
             held.lost = reason
+            held.progress.invariants.note("lost", reason)
             expected = held.releasing or held.lease.is_finished
             self.renewals.lost += not expected
             report = self._log.info if expected else self._log.warning

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kcl_daemon.errors import Invariant
 from kcl_daemon.metrics.metric import Family, Metric, MetricKind, MetricUnit, families
 
 _F: Final = families(
@@ -24,6 +25,7 @@ _F: Final = families(
     counter children_started: Child processes started.
     counter children_failed: Children that ended, timed out or broke the protocol, and were replaced.
     counter consumer_crashes: Crashes of a shard's consumer, caused by a fault of the daemon itself.
+    counter invariant_violations{invariant}: Consumers stopped because an invariant did not hold, a fault of the daemon itself ([reliability](reliability.md)).
     counter checkpoints_refused: Checkpoints that children asked for and that were not stored.
     counter lease_rows_malformed: Rows of the lease table that this worker could not read.
     counter aggregates_malformed: KPL aggregates that could not be unpacked.
@@ -107,6 +109,12 @@ STALLS: Final = _own("shard_stalls")
 CHILDREN_STARTED: Final = _own("children_started")
 CHILDREN_FAILED: Final = _own("children_failed")
 CRASHES: Final = _own("consumer_crashes")
+VIOLATIONS: Final = {
+    each: Metric(
+        "", "", MetricUnit.COUNT, fixed=(("invariant", each.value),), family=_F["invariant_violations"]
+    )
+    for each in Invariant
+}
 REFUSED: Final = _own("checkpoints_refused")
 MALFORMED_ROWS: Final = _own("lease_rows_malformed")
 MALFORMED_AGGREGATES: Final = _own("aggregates_malformed")

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from kcl_daemon.errors import ChildTimedOut
 from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.progress.flow import ShardFlow
+from kcl_daemon.progress.invariants import Invariants
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 
@@ -159,6 +160,7 @@ class LeaseProgress:
         set_aside: shared by the lanes of a shard.
         flow: of the shard; lanes have their own.
         window_until_s: when what was gathered for a batch is delivered; None: nothing was.
+        invariants: of the shard; lanes have their own.
         held_back_s: since when the same record of a lane holds the checkpoint back; None: none does.
     """
 
@@ -177,6 +179,7 @@ class LeaseProgress:
     failure: str = ""
     flow: ShardFlow = field(default_factory=ShardFlow)
     held_back_s: float | None = None
+    invariants: Invariants = field(init=False)
     lane: int | None = None
     lanes: dict[int, ActiveLease] = field(default_factory=dict[int, "ActiveLease"])
     last_fetch: LastFetch = field(default_factory=LastFetch)
@@ -203,6 +206,7 @@ class LeaseProgress:
     _timed_out: ChildTimedOut | None = None
 
     def __post_init__(self) -> None:
+        self.invariants = Invariants(self._monotonic)
         self._moved_s = self.since_s = self.began_s = self.child_since_s = self._monotonic()
         self.without_records_since_s = self.failing_s = self.refused_s = self.since_s
 
@@ -237,6 +241,7 @@ class LeaseProgress:
             now_s, self._moved_s = self._monotonic(), self.progressed_s
             self._leave(now_s)
             self.cause, self.since_s = cause, now_s
+            self.invariants.note("wait", cause.value, detail)
         self.detail = detail
 
     def _leave(self, now_s: float) -> None:

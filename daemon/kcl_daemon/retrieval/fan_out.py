@@ -349,7 +349,9 @@ class FanOutReader(BufferedReader):
 
     async def _deliver(self, payload: Payload, behind_ms: int | None) -> None:
         oldest_s = arrived_s(payload, behind_ms, self._clock)  # waiting for room takes time
-        reservation = await self._budget.acquire(payload.size_bytes, is_child_waiting=self._is_child_waiting)
+        reservation = await self._budget.acquire(
+            payload.size_bytes, is_child_waiting=self._is_child_waiting, invariants=self._invariants
+        )
         batch = DeliveryBatch(
             payload,
             behind_ms,

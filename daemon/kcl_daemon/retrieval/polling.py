@@ -227,7 +227,7 @@ class PollingReader(BufferedReader):
         while not self._has_room():
             await self._wait_for_taker()
         self._reservation = await self._budget.acquire(
-            self._expected_bytes, is_child_waiting=self._is_child_waiting
+            self._expected_bytes, is_child_waiting=self._is_child_waiting, invariants=self._invariants
         )
 
     async def _wait_for_taker(self) -> None:
@@ -317,7 +317,10 @@ class PollingReader(BufferedReader):
         if part.size_bytes > whole_bytes:
             # The batch reserves these bytes again, with no await in between.
             reservation = await self._budget.acquire(
-                part.size_bytes, is_child_waiting=self._is_child_waiting, holding=self._reservation
+                part.size_bytes,
+                is_child_waiting=self._is_child_waiting,
+                holding=self._reservation,
+                invariants=self._invariants,
             )
             reservation.release()
 
@@ -333,7 +336,7 @@ class PollingReader(BufferedReader):
         return gave
 
     def _batch(self, payload: Payload, behind_ms: int | None) -> DeliveryBatch:
-        reservation = self._budget.take(0)
+        reservation = self._budget.take(0, invariants=self._invariants)
         batch = DeliveryBatch(
             payload,
             behind_ms,

@@ -15,6 +15,7 @@ from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.metrics.own import NOT_DELIVERED
 from kcl_daemon.ports import Clock, IteratorKind, Log, Meters, ReadFrom, StreamRef
+from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records.payload import Payload, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget
@@ -204,6 +205,7 @@ class ShardSource:
     takes_frames: TakesFrames = _takes_lines
     until_ms: int | None = None
     only: frozenset[str] = frozenset()
+    invariants: Invariants = field(default_factory=Invariants)
 
     def bounded(
         self, payload: Payload, behind_ms: int | None, asked_ms: int, *, at_end: bool
@@ -283,7 +285,7 @@ class DeliveryBatch:
     `on_release` is called once.
     """
 
-    __slots__ = ("_encode", "_on_release", "arrived_s", "count", "data_bytes", "last", "size_bytes")
+    __slots__ = ("_encode", "_on_release", "arrived_s", "count", "data_bytes", "first", "last", "size_bytes")
 
     def __init__(
         self,
@@ -296,6 +298,7 @@ class DeliveryBatch:
     ) -> None:
         self.arrived_s = arrived_s
         self.count = len(payload)
+        self.first: ExtendedSequenceNumber | None = payload.first if payload else None
         self.last: ExtendedSequenceNumber | None = payload.last if payload else None
         self.data_bytes = payload.data_bytes
         self._on_release = on_release
@@ -402,6 +405,7 @@ class BufferedReader:
         self._clock = context.clock
         self._log = context.log
         self._budget = budget
+        self._invariants = source.invariants
         self._filled = anyio.Event()
         self._taken = anyio.Event()
         self._child_waits = False

@@ -47,7 +47,7 @@ class Stage:
             clock=clock,
             progress=self.progress,
             takes_frames=lambda: frames,
-            reserve=lambda shrink: self.budget.take(0, shrink),
+            reserve=lambda shrink, invariants: self.budget.take(0, shrink, invariants=invariants),
         )
 
     def put(self, *sizes: int, arrived_s: float | None = None) -> None:
