@@ -131,6 +131,7 @@ class Worker:
         self._log = self.context.log
         self._meters = self.context.meters
         self._crashes: dict[LeaseKey, _Crash] = {}
+        self.violations, self.last_violation = 0, ""
         self._stop = anyio.Event()
         self._fatal: KclError | None = None
         self._running: dict[LeaseKey, _Running] = {}
@@ -313,6 +314,8 @@ class Worker:
         if self.evidence is not None:
             path = await self.evidence.keep(name, held.progress.invariants.evidence(**about))
         self._meters.add(own.VIOLATIONS[violation.invariant])
+        self.violations += 1
+        self.last_violation = f"{held.key}: {violation}; {path or 'nothing'} has the evidence"
         self._log.error(
             "invariant_violated",
             lease_key=held.key,

@@ -111,6 +111,8 @@ def _facts(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[tuple[
         yield "Renewed", f"{about(snapshot.renewed_s)} ago"
     for hold in snapshot.holds:
         yield ("Paused" if hold.is_pause else "Limited"), hold.text
+    if snapshot.violations:
+        yield f"Bugs found ({snapshot.violations})", snapshot.last_violation
     if snapshot.fleet_age_s is not None:
         yield "Fleet as of", f"{about(snapshot.fleet_age_s)} ago"
 

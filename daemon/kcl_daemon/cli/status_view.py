@@ -137,6 +137,8 @@ def _lines(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
         f"{states[DisplayState.FINISHED]} finished"
     )
     yield from (hold.text for hold in snapshot.holds)
+    if snapshot.violations:
+        yield f"bugs found: {snapshot.violations}, the last in {snapshot.last_violation}"
 
 
 def _shards(status: StatusDocument, known: Sequence[ShardEntry]) -> StatusTable:

@@ -268,6 +268,7 @@ class Snapshot:
         place: stream, region and account; empty from an older daemon.
         at_ms: epoch milliseconds; 0 from an older daemon.
         holds: pauses and limits in force, of the whole application.
+        violations: invariants that did not hold, since the start; `last_violation` is text.
     """
 
     application: str
@@ -290,6 +291,8 @@ class Snapshot:
     place: str = ""
     at_ms: int = 0
     holds: tuple[HoldView, ...] = ()
+    violations: int = 0
+    last_violation: str = ""
 
 
 class SnapshotSource(Protocol):
@@ -435,6 +438,8 @@ class Snapshots:
             place=self._place(),
             at_ms=self._clock.wall_ms(),
             holds=tuple(map(_hold_view, worker.consumers.holds.holds)),
+            violations=worker.violations,
+            last_violation=worker.last_violation,
         )
 
     async def asked(self) -> Snapshot:
