@@ -140,7 +140,7 @@ class Invariants:
         )
         self.note("sent", action.action)
 
-    def answers(self, action: str) -> None:
+    def answers(self, action: str | None) -> None:
         self.note("status", action)
         if action == ProcessRecords.action:
             self._answered += 1

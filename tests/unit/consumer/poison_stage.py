@@ -235,7 +235,7 @@ class Stage:
     log: MemoryLog = field(default_factory=MemoryLog)
     letters: MemoryDeadLetters = field(default_factory=MemoryDeadLetters)
     evidence: MemoryEvidence = field(default_factory=MemoryEvidence)
-    meters: ViolationCounts = field(default_factory=ViolationCounts)
+    counts: ViolationCounts = field(default_factory=ViolationCounts)
     model: KinesisModel = field(init=False)
     ended_s: float = 0.0
 
@@ -312,7 +312,7 @@ class Stage:
             log=self.log,
             dead_letters=self.letters,
             evidence=self.evidence,
-            meters=self.meters,
+            meters=self.counts,
         )
 
     async def work(self, scene: Callable[[], Awaitable[None]], **changes: Any) -> None:

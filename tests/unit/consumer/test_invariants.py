@@ -208,7 +208,7 @@ def test_each_rule_is_checked(
     assert told[0]["expected"] and told[0]["seen"] and told[0]["advice"]
     assert [each["evidence"] for each in told] == list(stage.evidence.files)
     assert stage.reported("consumer_crashed") == []
-    assert stage.meters.violations == [invariant.value] * len(told)
+    assert stage.counts.violations == [invariant.value] * len(told)
 
 
 def test_the_evidence_tells_what_happened_and_shows_no_data(
