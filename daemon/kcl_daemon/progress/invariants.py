@@ -54,7 +54,6 @@ class Invariants:
     __slots__ = (
         "_answered",
         "_given",
-        "_last",
         "_monotonic",
         "_shard",
         "ended",
@@ -88,8 +87,8 @@ class Invariants:
         self.violation: InvariantViolated | None = None
         self.memory: set[HeldMemory] = set()
         """What the consumer has reserved of the worker's limit."""
-        self.reached: Position | None = None  # no child has begun
-        self._last: Position | None = None
+        self.reached: Position | None = None
+        """The last record that the child, or any lane, was given, or that was passed over; None: none has begun."""
         self._given = self._answered = 0
         self.ended = False
         self.unstored: deque[Position] = deque()
@@ -107,7 +106,7 @@ class Invariants:
 
     def begins(self, after: Position) -> None:
         """A child is initialized, or says where it begins; of a shard with lanes: its children may begin."""
-        self.reached = self._last = after
+        self.reached = after
         self._given, self._answered, self.ended = 0, 0, False
         self.unstored.clear()
         self.note("begin", after)
@@ -119,14 +118,16 @@ class Invariants:
                 Invariant.ANSWERED_ONCE, f"{self._given} batches answered", f"{self._answered} answers"
             )
         if first is not None and last is not None:
-            if last < first or (self._last is not None and not self._last < first):
+            reached = self.reached
+            if last < first or (reached is not None and not reached < first):
                 raise self.violated(
-                    Invariant.POSITIONS_GROW, f"records after {self._last}", f"{first} to {last}"
+                    Invariant.POSITIONS_GROW, f"records after {reached}", f"{first} to {last}"
                 )
-            self._last = last
-            self._reaches(last)
-            if self._shard is not self and len(self.unstored) < _BATCHES_MOST:
-                self.unstored.append(last)
+            self.reached = last
+            if self._shard is not self:
+                self._shard.reaches(last)
+                if len(self.unstored) < _BATCHES_MOST:
+                    self.unstored.append(last)
         self._given += 1
         self.note("processRecords", first, last, count)
 
@@ -151,15 +152,13 @@ class Invariants:
 
     def passed(self, position: Position) -> None:
         """No record up to there is for the child, except those that it was given."""
-        self._reaches(position)
-        if self._last is not None and self._last < position:
-            self._last = position
+        self.reaches(position)
+        self._shard.reaches(position)
         self.note("passed", position)
 
-    def _reaches(self, position: Position) -> None:
-        for each in (self,) if self._shard is self else (self, self._shard):
-            if each.reached is not None and each.reached < position:
-                each.reached = position
+    def reaches(self, position: Position) -> None:
+        if self.reached is not None and self.reached < position:
+            self.reached = position
 
     def stores(self, position: Position, stored: Position) -> None:
         """A checkpoint is about to be written; `stored` is the last one."""

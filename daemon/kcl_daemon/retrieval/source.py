@@ -298,8 +298,8 @@ class DeliveryBatch:
     ) -> None:
         self.arrived_s = arrived_s
         self.count = len(payload)
-        self.first: ExtendedSequenceNumber | None = payload.first if payload else None
         self.last: ExtendedSequenceNumber | None = payload.last if payload else None
+        self.first = payload.first if self.count > 1 else self.last
         self.data_bytes = payload.data_bytes
         self._on_release = on_release
         if takes_frames() is None:
