@@ -208,3 +208,24 @@ def test_at_once_refuses_a_coroutine_that_waits() -> None:
 
     with pytest.raises(RuntimeError, match="waited"):
         run_virtual(main)
+
+
+def test_of_two_held_lanes_with_one_name_each_is_released_by_itself() -> None:
+    async def main() -> list[list[float]]:
+        seen: list[list[float]] = [[], []]
+
+        async def tick(mine: list[float]) -> None:
+            for _ in range(3):
+                await anyio.sleep(1)
+                mine.append(now())
+
+        limiters = [Lane("twice"), Lane("twice")]
+        for limiter, mine in zip(limiters, seen, strict=True):
+            in_lane(limiter, lambda mine=mine: tick(mine))
+            current_loop().after(0.5, limiter.hold)
+        current_loop().after(2.25, limiters[0].release)
+        current_loop().after(7.25, limiters[1].release)
+        await anyio.sleep(20)
+        return seen
+
+    assert run_virtual(main) == [[2.25, 3.25, 4.25], [7.25, 8.25, 9.25]]
