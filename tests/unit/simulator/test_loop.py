@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time  # the machine's clock, to see that nobody waited for it
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -211,21 +212,20 @@ def test_at_once_refuses_a_coroutine_that_waits() -> None:
 
 
 def test_of_two_held_lanes_with_one_name_each_is_released_by_itself() -> None:
-    async def main() -> list[list[float]]:
-        seen: list[list[float]] = [[], []]
+    async def main() -> list[tuple[int, float]]:
+        seen: list[tuple[int, float]] = []
 
-        async def tick(mine: list[float]) -> None:
-            for _ in range(3):
-                await anyio.sleep(1)
-                mine.append(now())
+        async def late(number: int) -> None:
+            await anyio.sleep(4)
+            seen.append((number, now()))
 
         limiters = [Lane("twice"), Lane("twice")]
-        for limiter, mine in zip(limiters, seen, strict=True):
-            in_lane(limiter, lambda mine=mine: tick(mine))
+        for number, limiter in enumerate(limiters):
+            in_lane(limiter, partial(late, number))
             current_loop().after(0.5, limiter.hold)
-        current_loop().after(2.25, limiters[0].release)
-        current_loop().after(7.25, limiters[1].release)
+        current_loop().after(2.0, limiters[0].release)
+        current_loop().after(7.0, limiters[1].release)
         await anyio.sleep(20)
         return seen
 
-    assert run_virtual(main) == [[2.25, 3.25, 4.25], [7.25, 8.25, 9.25]]
+    assert run_virtual(main) == [(0, 4.0), (1, 7.0)]
