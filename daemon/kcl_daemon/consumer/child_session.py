@@ -307,8 +307,8 @@ class ChildRun:
             on_checkpoint=self._checkpointer.answer,
             on_early_request=self._stop_signal.wake,
             rejects=self._rejects,
-            invariants=self._progress.invariants,
         )
+        connection.invariants = self._progress.invariants
         self._reading = self._read(connection, self._held.lease.checkpoint, self._memory)
         outcome: ChildRunOutcome = Stopped()
         try:

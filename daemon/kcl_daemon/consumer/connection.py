@@ -125,6 +125,7 @@ class ChildConnection:
 
     `on_early_request` is called for a message between two actions; `answer_early_requests` may then be called.
     `takes_frames`: the child has announced it; None: it has not answered `initialize` yet. It takes lines as well.
+    `invariants`: of its consumer, set before it is used.
     `paused_until_s`: it has asked for no records before that time (monotonic); whoever delivers waits.
     """
 
@@ -139,10 +140,9 @@ class ChildConnection:
         on_checkpoint: Callable[[CheckpointRequest], Awaitable[CheckpointAnswer]],
         on_early_request: Callable[[], None] = lambda: None,
         rejects: Rejects | None = None,
-        invariants: Invariants | None = None,
     ) -> None:
         self._child = child
-        self._invariants = invariants or Invariants()
+        self.invariants = Invariants()
         self._timeout_s = settings.timeout_s
         self._warn_after_s = None if settings.warn_after_ms is None else settings.warn_after_ms / 1000
         self._clock = clock
@@ -185,7 +185,7 @@ class ChildConnection:
         await self._begin(action, before_send)
         if isinstance(action, ProcessRecords):
             self._inbox_most = _INBOX_MESSAGES + len(action.records)
-        self._invariants.sent(action)
+        self.invariants.sent(action)
         await self._send(line, action.action)
         status = await self._finish(action)
         if isinstance(action, Initialize):
@@ -199,7 +199,7 @@ class ChildConnection:
         await self._begin(_RECORDS, before_send)
         try:
             line = self._line_of(batch)
-            self._invariants.gives(batch.first, batch.last, batch.count)
+            self.invariants.gives(batch.first, batch.last, batch.count)
             await self._send(line, _RECORDS.action)
             if not self._rejects.keeps_batch:
                 batch.release()
@@ -254,7 +254,7 @@ class ChildConnection:
             match await self._next(action.action):
                 case Status() as status:
                     self._received(status)
-                    self._invariants.answers(status.response_for)
+                    self.invariants.answers(status.response_for)
                     if status.pause_ms is not None:
                         self._pause(status.pause_ms)
                     return status
@@ -277,9 +277,9 @@ class ChildConnection:
             await self._serve_rejects(request, doing)
             return
         self._received(request)
-        self._invariants.note("request", "checkpoint", request.sequence_number)
+        self.invariants.note("request", "checkpoint", request.sequence_number)
         answer = await self._answer(request)
-        self._invariants.note("answer", "checkpoint", answer.sequence_number, answer.error)
+        self.invariants.note("answer", "checkpoint", answer.sequence_number, answer.error)
         await self._send(self._side.send_data(answer), doing)
 
     async def _serve_rejects(self, first: Reject, doing: str) -> None:
@@ -289,7 +289,7 @@ class ChildConnection:
             await self._send(encode(answer), doing)
             return
         self._received(first)
-        self._invariants.note("request", "reject", first.sequence_number)
+        self.invariants.note("request", "reject", first.sequence_number)
         requests = [first]
         while self._inbox and isinstance(request := self._inbox[0], Reject):
             self._inbox.popleft()
