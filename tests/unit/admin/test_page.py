@@ -311,3 +311,12 @@ def test_records_set_aside_have_a_section_where_there_are_some() -> None:
         [first.key, "rejected", "12", "no <such> customer"],
     ]
     assert 'id="aside"' not in rendered(SNAPSHOT)
+
+
+def test_bugs_that_the_daemon_has_found_in_itself_are_among_the_facts() -> None:
+    found = replace(
+        SNAPSHOT, violations=2, last_violation="shard-1: <memory>; /state/a.jsonl has the evidence"
+    )
+    assert "Bugs found (2)" in rendered(found)
+    assert "shard-1: &lt;memory&gt;; /state/a.jsonl has the evidence" in rendered(found)
+    assert "Bugs found" not in rendered(SNAPSHOT)

@@ -218,3 +218,9 @@ def test_whatever_is_told_nothing_reaches_the_terminal_but_printable_text(
 def test_bars_are_of_the_last_samples_and_none_where_nothing_flowed() -> None:
     assert spark([]) == spark([(1.0, 0.0)]) == ""
     assert spark([(n, float(n)) for n in range(40)]) == "▅▆▆▆▆▆▇▇▇▇▇▇███"
+
+
+def test_bugs_that_the_daemon_has_found_in_itself_have_a_line() -> None:
+    found = replace(SNAPSHOT, violations=2, last_violation="shard-1: memory; /state/a.jsonl has the evidence")
+    shown = build_view(status(found)).lines
+    assert "bugs found: 2, the last in shard-1: memory; /state/a.jsonl has the evidence" in shown
