@@ -353,6 +353,7 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
             call_for_empty=plan.calls_for_empty,
         ),
         leases=plan.leases,
+        balance=plan.balance,
         retrieval=plan.retrieval,
         delivery=plan.delivery,
         shards=plan.shard_settings,

@@ -70,6 +70,11 @@ class Lane:
 _LANE: ContextVar[Lane | None] = ContextVar("lane", default=None)
 
 
+def current_lane() -> Lane | None:
+    """The simulated process that runs now; None: the world does."""
+    return _LANE.get()
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """An asyncio loop without sockets or threads whose time is a number that starts at 0."""
 

@@ -14,13 +14,13 @@ from tests.simulator.__main__ import main
 from tests.simulator.scenarios import SCENARIOS
 
 _STANDS_STILL: Final = """
-from tests.simulator import __main__, machine
+from tests.simulator import __main__, batch, machine
 
 def new_pid(_self):
     while True:
         pass
 
-__main__._RUN_MOST_S = 0.5
+batch.RUN_MOST_S = 0.5
 machine.Machine.new_pid = new_pid
 __main__.main(["--scenario", "steady", "--seeds", "1", "--first", "9", "--jobs", "1"])
 """

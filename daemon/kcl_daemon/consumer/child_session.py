@@ -14,6 +14,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
+from kcl_daemon import faults
 from kcl_daemon.consumer.connection import (
     Checkpointer,
     ChildConnection,
@@ -161,6 +162,7 @@ async def _create(parts: ConsumerContext, lease: Lease, log: Log) -> None:
         with operation(creating), operation(at):
             written = await parts.context.call(parts.table.put(*creation(lease)), "PutItem")
         if written.applied:
+            faults.maybe("after-child-lease-created")
             log.info("child_lease_created", child_shard_id=lease.shard_id, owner=lease.lease_owner)
             if lease.lease_owner is not None:
                 parts.on_lease_written(lease, began_s)
@@ -431,6 +433,7 @@ class ChildRun:
     async def _converse(self, connection: ChildConnection, tasks: TaskGroup) -> ChildRunOutcome:
         try:
             status = await connection.perform(self._initialize())
+            faults.maybe("after-child-initialized")
             self._parts.startup_failures.started_once()
             await self._begin_at(own_position(status, has_lanes=self._lane is not None), connection, tasks)
             end = await self._deliver(connection)
@@ -563,6 +566,7 @@ class ChildRun:
         self._progress.shard_ended()
         ended = shard_ended(self._settings.protocol)
         await connection.perform(ended, before_send=self._checkpointer.shard_ended)
+        faults.maybe("after-shard-ended")
         if self._held.lease.is_finished:
             return Finished()
         if self._held.lost is not None:
@@ -581,6 +585,7 @@ class ChildRun:
         if self._stop_signal.reason is StopReason.STOP and self._held.lost is None:
             self._progress.works("shutdownRequested")
             await connection.perform(ShutdownRequested())
+            faults.maybe("after-shutdown-requested")
             await self._checkpointer.store_passed()
             self._progress.waits(WaitReason.LEASE, "it is handed off")
             await self._parts.renewer.release_lease(self._held)

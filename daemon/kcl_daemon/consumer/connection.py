@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-from kcl_daemon import errors
+from kcl_daemon import errors, faults
 from kcl_daemon.config.children import ChildProtocol, ChildSettings
 from kcl_daemon.consumer.context import ConsumerLeases
 from kcl_daemon.consumer.rejects import Rejects
@@ -201,6 +201,7 @@ class ChildConnection:
         finally:
             batch.release()
             self._rejects.end()
+        faults.maybe("after-batch-processed")
         self._metrics.processed(batch)
 
     def _line_of(self, batch: DeliveryBatch) -> bytes:

@@ -12,6 +12,7 @@ from typing import Final
 
 import anyio
 
+from kcl_daemon import faults
 from kcl_daemon.errors import AwsError, LeaseLost, Unavailable
 from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.leases import row as lease_row
@@ -174,6 +175,7 @@ class LeaseRenewer:
         written = await self._call(claim)
         if not written.applied or written.row is None:
             return None
+        faults.maybe("after-lease-claimed")
         renewed = lease_row.lease_from_row(written.row)
         held = self._held.get(renewed.lease_key)
         if held is None:
@@ -223,6 +225,7 @@ class LeaseRenewer:
                     else None
                 ),
             )
+            faults.maybe("after-lease-renewed")
         except LeaseLost:
             pass  # _lose has logged it
         except AwsError as error:
@@ -247,6 +250,7 @@ class LeaseRenewer:
                     else lease_row.checkpoint(lease, position, self._measured(held), held.lanes())
                 ),
             )
+            faults.maybe("after-checkpoint-write")
 
     async def reach(self, held: HeldLease, until_ms: int) -> None:
         """Note that a bounded run has nothing left to read here. Raises as `checkpoint` does."""
@@ -258,6 +262,7 @@ class LeaseRenewer:
                 else lease_row.renewal(lease, self._measured(held), held.lanes(), until_ms)
             ),
         )
+        faults.maybe("after-bound-stored")
 
     async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
         """Raises as `checkpoint` does."""
@@ -266,6 +271,7 @@ class LeaseRenewer:
         if not written.applied:
             self._lose(held, "its row was deleted")
             raise LeaseLost(held.lost)
+        faults.maybe("after-children-named")
 
     async def begin_handoff(self, held: HeldLease, to: WorkerId, *, standby: bool = False) -> None:
         """Does nothing if a handoff has begun. Raises as `checkpoint` does."""
@@ -278,6 +284,7 @@ class LeaseRenewer:
                 else lease_row.handoff(lease, to, only_if_untouched=True, standby=standby)
             ),
         )
+        faults.maybe("after-handoff-begun")
 
     def awaits_standby(self, held: HeldLease) -> bool:
         """Whether to read on because the next owner's child is still starting."""
@@ -300,6 +307,7 @@ class LeaseRenewer:
         held.releasing = True
         try:
             await self._hand_on(held, degraded=degraded)
+            faults.maybe("after-lease-released")
             self._log.info("lease_released", lease_key=held.key, to=held.lease.lease_owner)
         except LeaseLost:
             pass  # _lose has logged it
@@ -358,7 +366,7 @@ class LeaseRenewer:
             written = await self._call(update)
             held.uncertain_since_s = before
         except Unavailable:
-            pass  # the row shows the outcome
+            faults.maybe("after-unclear-lease-write")  # the row shows the outcome
         except AwsError:
             held.uncertain_since_s = before
             raise

@@ -12,6 +12,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
+from kcl_daemon import faults
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.leases.lease import WorkerId
@@ -102,6 +103,7 @@ class Reporter:
                 standing = await self._table.update(replace(row, require=(*ROW_EXISTS, *self._ours)))
                 if not standing.applied and not self._is_of_another(standing.row):
                     await self._table.update(row)
+                faults.maybe("after-worker-reported")
                 self._has_reported = True
                 return True
             self._log.warning("worker_report_failed", error=f"no answer within {self._timings.call_s:g} s")
@@ -179,5 +181,6 @@ class Reporter:
 
     async def _delete_row(self) -> None:
         deleted = await self._table.delete(self._me, self._ours)
+        faults.maybe("after-own-row-deleted")
         if not deleted.applied and deleted.row is not None and incarnation_of(deleted.row) is None:
             await self._table.delete(self._me)

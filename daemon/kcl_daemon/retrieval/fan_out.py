@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
+from kcl_daemon import faults
 from kcl_daemon.config.retrieval import FanOutSettings
 from kcl_daemon.errors import (
     AccessDenied,
@@ -177,6 +178,7 @@ class ConsumerRegistration:
             if there is None or there.status is ConsumerStatus.DELETING:
                 raise
             return
+        faults.maybe("after-consumer-registered")
         self._log.info("consumer_registered", consumer_arn=consumer.arn)
 
     async def _active(self, named: ConsumerName) -> str:
