@@ -7,6 +7,7 @@ BENCH_ARGS ?=
 SEEDS ?= 200
 SPARK ?= 1
 FIRST ?= 1
+HOURS ?= 1
 PYTEST := $(BIN)/pytest
 # Every daemon that a test starts loads its modules: compiled, even where the environment says that nothing is to be kept.
 export PYTHONDONTWRITEBYTECODE :=
@@ -21,7 +22,7 @@ WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
 TOGETHER := $(MAKE) --no-print-directory --output-sync=target --keep-going
 SOURCES := daemon protocol clients
 
-.PHONY: audit dist sbom bench bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
+.PHONY: audit dist sbom soak bench bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
 
 help:
 	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
@@ -32,6 +33,7 @@ help:
 	@echo "make bench   what the record path and children cost: CPU, records a second, memory (BENCH_ARGS=... of the first table)"
 	@echo "make docs    the documents as a site, in build/site"
 	@echo "make peers   the reshard tests with a Kinesis of other people, kinesis-local (needs Node)"
+	@echo "make soak    the simulator for HOURS=1 hours, from other seeds each time; figures in build/soak.json"
 	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites, the tests' types a second time"
 
 $(VENV)/local.stamp: pyproject.toml
@@ -78,6 +80,10 @@ prove: $(VENV)/dev.stamp
 	$(PYTEST) $(EVERY_DAY) --hypothesis-profile prove $(SIDE_BY_SIDE) \
 		tests/unit tests/contract tests/process/test_children_stderr.py tests/spark/test_planning.py tests/spark/test_alignment.py tests/spark/test_figures.py
 	$(BIN)/python -m tests.simulator --scenario all --seeds $(SEEDS) --first $(FIRST) --jobs 2
+
+soak: $(VENV)/dev.stamp
+	mkdir -p build
+	$(BIN)/python -m tests.simulator --hours $(HOURS) --json build/soak.json
 
 PEERS := build/peers
 peers: $(VENV)/dev.stamp

@@ -118,14 +118,14 @@ class Sum:
 def run_hours(tasks: Iterator[Task], total: Sum, *, hours: float, jobs: int) -> None:
     """Add the runs to `total` until the time is up, or KeyboardInterrupt."""
     began_s = time.perf_counter()
-    told_s = 0.0
+    told_s = -_TELL_EVERY_S
 
     def add(outcome: Outcome | None) -> None:
         nonlocal told_s
         total.seconds = time.perf_counter() - began_s
         if outcome is not None:
             total.add(outcome)
-        if total.seconds >= told_s + _TELL_EVERY_S:
+        if total.runs and total.seconds >= told_s + _TELL_EVERY_S:
             told_s = total.seconds
             click.echo(f"{total.seconds / 60:.0f} min: {total.short}", err=True)
 

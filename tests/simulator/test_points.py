@@ -70,7 +70,9 @@ def test_nothing_happens_at_points_when_a_run_has_ended() -> None:
     assert faults._at is faults._nothing
 
 
-SPLITS = replace(QUIET, happenings=(*QUIET.happenings, Planned(20.0, Split(0))), bound_s=100.0, ends_at_s=210.0)
+SPLITS = replace(
+    QUIET, happenings=(*QUIET.happenings, Planned(20.0, Split(0))), calm_at_s=40.0, ends_at_s=120.0
+)
 BORN = (AtPoint("after-child-lease-created", 1, None),)
 
 
@@ -92,7 +94,7 @@ def test_a_bug_between_two_writes_is_found_at_the_point_and_not_without_it(
     assert traced(plan=SPLITS)[0].violation is None
     found = traced(*BORN, plan=SPLITS)[0].violation
     assert found is not None
-    assert found.name == "NAME"
+    assert found.name == "lease_orphaned"
 
 
 def letter_after_its_checkpoint(patch: pytest.MonkeyPatch) -> None:
