@@ -46,6 +46,19 @@ def test_the_document_has_a_line_for_each_point() -> None:
     assert sorted(listed) == sorted(BASES.keys() | ELSEWHERE)
 
 
+def test_the_document_names_rules_that_there_are() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text("utf-8").partition("## Tested before")[2]
+    table = text.partition("The simulator runs")[0]
+    rules = set(re.findall(r"`([a-z_]+)`", table))
+    simulator = "".join(path.read_text("utf-8") for path in (ROOT / "tests" / "simulator").glob("*.py"))
+    assert len(rules) > 20
+    assert [
+        name for name in rules if f'"{name}"' not in simulator and f"self._{name}," not in simulator
+    ] == []
+    processes = re.findall(r"`(test_\w+\.py)`", table)
+    assert [name for name in processes if not (ROOT / "tests" / "process" / name).is_file()] == []
+
+
 def test_production_injects_nothing() -> None:
     assert list(called("inject")) == []
     program = "import kcl_daemon.production, kcl_daemon.cli.root\nfrom kcl_daemon import faults\nassert faults._at is faults._nothing"

@@ -33,7 +33,7 @@ BASES: Final[Mapping[str, tuple[str, ...]]] = {
     "after-finished-lease-deleted": ("cleaned_up", "reshard_unseen", "reshard_storm"),
     "after-former-lease-deleted": ("many_streams",),
     "after-handoff-begun": ("farewell_killed", "worker_stopped", "table_migration"),
-    "after-handoff-ended": ("handoff_killed", "farewell_killed", "filtered"),
+    "after-handoff-ended": ("handoff_killed", "filtered", "restart_in_place", "worker_killed"),
     "after-heartbeat": (*_FLEET, "leader_paused"),
     "after-holds-write": ("holds",),
     "after-lease-assigned": (*_FLEET, "leases_deleted", "all_down"),
@@ -113,7 +113,7 @@ def _at(chance: Chance, point: str) -> AtPoint:
     pause_s = chance.pick((0.3, 3.0, 12.0, 25.0, 45.0))
     return AtPoint(
         point,
-        nth=chance.between(1, 60 if often else 4),
+        nth=chance.between(1, 60) if often else chance.pick((1, 1, 1, 2, 2, 3, 4)),
         pause_s=None if chance.happens(0.6) else pause_s,
         with_children=chance.happens(0.5),
         replaced_after_s=chance.pick((0.5, 3.0, 15.0)),

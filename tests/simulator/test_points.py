@@ -100,7 +100,7 @@ def test_a_bug_between_two_writes_is_found_at_the_point_and_not_without_it(
 def letter_after_its_checkpoint(patch: pytest.MonkeyPatch) -> None:
     set_aside = PoisonSearch._set_aside
 
-    async def too_early(
+    async def too_early(  # noqa: PLR0917 - as the method
         search: PoisonSearch,
         given: Payload | bytes,
         cause: LetterCause,
