@@ -12,7 +12,7 @@ from typing import Final
 from kcl_daemon.config.tables import TableOptions
 from tests.simulator.chance import Chance
 from tests.simulator.draws import Draw
-from tests.simulator.plan import AtPoint, Plan
+from tests.simulator.plan import AtPoint, Plan, Planned, Split
 
 _FLEET: Final = ("worker_stopped", "two_workers", "handoff_killed", "farewell_killed", "everything")
 _RESHARD: Final = ("reshard", "reshard_storm", "reshard_unseen", "cleaned_up", "lanes_reshard")
@@ -92,8 +92,11 @@ def struck(draw: Draw, scenarios: Mapping[str, Callable[[Draw], Plan]]) -> Plan:
     kept = TableOptions(point_in_time_recovery=True)
     tables = replace(plan.tables, leases=kept, coordinator=kept)
     stale_s = _STALE_S if point == "after-worker-row-deleted" else plan.balance.stale_worker_s
+    # The leader writes limits again when the number of their shards has changed.
+    splits = [Planned(chance.uniform(20.0, 120.0), Split(chance.between(0, 9))) for _ in range(4)]
     return replace(
         plan,
+        happenings=(*plan.happenings, *splits) if point == "after-holds-write" else plan.happenings,
         points=tuple(_at(chance, name) for name in names),
         tables=tables if point == "after-recovery-enabled" else plan.tables,
         balance=replace(plan.balance, stale_worker_s=stale_s),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -15,7 +15,7 @@ class KilledAtPoint(BaseException):
 
 
 @contextmanager
-def killed_at(point: str, nth: int = 1) -> Iterator[None]:
+def killed_at(point: str, nth: int = 1) -> Generator[None]:
     """The code within is killed when it comes to the point for the nth time; it must come there."""
     visits = 0
 

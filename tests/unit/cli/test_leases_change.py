@@ -174,12 +174,13 @@ def test_a_change_that_is_killed_between_two_leases_can_be_repeated() -> None:
     changes = (BACK, replace(BACK, lease=other))
 
     async def scene(table: Busy) -> None:
+        said: list[str] = []
         await table.put(new_lease_row(other))
         with killed_at("after-lease-changed"):
-            await carry_out_all(table, changes, [].append)
+            await carry_out_all(table, changes, said.append)
         rows = {str(row["leaseKey"]): lease_from_row(row) for row in await table.scan()}
         assert rows[KEY].checkpoint == TRIM_HORIZON != rows[other.lease_key].checkpoint
-        assert await carry_out_all(table, changes, [].append) == 2
+        assert await carry_out_all(table, changes, said.append) == 2
         assert {lease_from_row(row).checkpoint for row in await table.scan()} == {TRIM_HORIZON}
 
     on_table(scene)
