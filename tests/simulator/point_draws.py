@@ -12,7 +12,7 @@ from typing import Final
 from kcl_daemon.config.tables import TableOptions
 from tests.simulator.chance import Chance
 from tests.simulator.draws import Draw
-from tests.simulator.plan import AtPoint, Plan, Planned, Split
+from tests.simulator.plan import AtPoint, HoldBack, Plan, Planned, Split, Stop
 
 _FLEET: Final = ("worker_stopped", "two_workers", "handoff_killed", "farewell_killed", "everything")
 _RESHARD: Final = ("reshard", "reshard_storm", "reshard_unseen", "cleaned_up", "lanes_reshard")
@@ -33,7 +33,7 @@ BASES: Final[Mapping[str, tuple[str, ...]]] = {
     "after-finished-lease-deleted": ("cleaned_up", "reshard_unseen", "reshard_storm"),
     "after-former-lease-deleted": ("many_streams",),
     "after-handoff-begun": ("farewell_killed", "worker_stopped", "table_migration"),
-    "after-handoff-ended": ("handoff_killed", "filtered", "restart_in_place", "worker_killed"),
+    "after-handoff-ended": ("worker_stopped", "farewell_killed", "filtered"),
     "after-heartbeat": (*_FLEET, "leader_paused"),
     "after-holds-write": ("holds",),
     "after-lease-assigned": (*_FLEET, "leases_deleted", "all_down"),
@@ -77,6 +77,13 @@ _OFTEN: Final = frozenset(
         "after-worker-reported",
     }
 )
+_AT_STOPS: Final = frozenset({"after-assignments-announced", "after-handoff-ended", "after-lease-given-back"})
+# A process that finds the handoff of an earlier one with its name.
+_SAME_NAME: Final = {
+    "after-handoff-ended": tuple(
+        AtPoint("after-handoff-begun", nth, None, replaced_after_s=0.5, keeps_name=True) for nth in (1, 4, 7)
+    )
+}
 _BOUND_S: Final = 120.0
 _STALE_S: Final = 70.0
 
@@ -88,16 +95,18 @@ def struck(draw: Draw, scenarios: Mapping[str, Callable[[Draw], Plan]]) -> Plan:
     base = chance.pick(BASES[point])
     plan = scenarios[base](draw)
     near = [name for name, bases in BASES.items() if base in bases]
-    names = [*[point] * 3, *(chance.pick(near) for _ in range(chance.between(1, 4)))]
+    names = [*[point] * 2, *(chance.pick(near) for _ in range(chance.between(1, 4)))]
     kept = TableOptions(point_in_time_recovery=True)
     tables = replace(plan.tables, leases=kept, coordinator=kept)
     stale_s = _STALE_S if point == "after-worker-row-deleted" else plan.balance.stale_worker_s
-    # The leader writes limits again when the number of their shards has changed.
-    splits = [Planned(chance.uniform(20.0, 120.0), Split(chance.between(0, 9))) for _ in range(4)]
     return replace(
         plan,
-        happenings=(*plan.happenings, *splits) if point == "after-holds-write" else plan.happenings,
-        points=tuple(_at(chance, name) for name in names),
+        happenings=(*plan.happenings, *_on_the_way_to(point, chance)),
+        points=(
+            replace(_at(chance, point), nth=1),
+            *(_at(chance, name) for name in names),
+            *_SAME_NAME.get(point, ()),
+        ),
         tables=tables if point == "after-recovery-enabled" else plan.tables,
         balance=replace(plan.balance, stale_worker_s=stale_s),
         bound_s=max(plan.bound_s, _BOUND_S),
@@ -109,6 +118,16 @@ def struck(draw: Draw, scenarios: Mapping[str, Callable[[Draw], Plan]]) -> Plan:
         led_again_s=None,
         handoff_gap_most_s=None,
     )
+
+
+def _on_the_way_to(point: str, chance: Chance) -> list[Planned]:
+    """What makes workers come to a point that they come to rarely."""
+    if point == "after-holds-write":  # the leader counts the shards of a limit anew
+        splits = [Planned(chance.uniform(20.0, 120.0), Split(chance.between(0, 9))) for _ in range(4)]
+        return [Planned(15.0, HoldBack(None, 20.0, None)), *splits]
+    if point in _AT_STOPS:
+        return [Planned(moment, Stop(chance.between(0, 9), 3.0)) for moment in (45.0, 70.0, 95.0, 120.0)]
+    return []
 
 
 def _at(chance: Chance, point: str) -> AtPoint:
