@@ -95,12 +95,21 @@ def _run_hours(
     first = int(time.strftime("%y%m%d%H%M")) * 1000 if first is None else first
     click.echo(f"{hours:g} hours from seed {first}: --first {first} begins with the same", err=True)
     total = Sum(first, sizes)
-    run_hours(((name, seed) for seed in count(first) for name in names), total, hours=hours, jobs=jobs)
+    run_hours(_endless(names, first), total, hours=hours, jobs=jobs)
     for line in total.lines():
         _say(line)
     if json_file is not None:
         json_file.write_text(json.dumps(total.figures(), indent=2) + "\n", encoding="ascii")
     return 1 if total.violations else 0
+
+
+def _endless(names: Sequence[str], first: int) -> Iterator[Task]:
+    """All of them in turn; where there are many, each sixth run is one of `points`, which has most to draw."""
+    for seed in count(first):
+        for place, name in enumerate(names):
+            yield name, seed
+            if len(names) > 1 and place % 5 == 0:
+                yield "points", 100 * seed + place
 
 
 def _outcomes(tasks: list[Task], sizes: Sizes, *, jobs: int, trace: bool) -> Iterator[Outcome]:
