@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from typing import Final
 
 from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings
+from kcl_daemon.config.retrieval import SLOWEST_AUTO_MS
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.context import ConsumerContext, ShardCooldowns
 from kcl_daemon.consumer.standby import StandbyChildren
@@ -154,7 +155,8 @@ def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
     """Wider limits where the settings make something slower."""
     house = StallLimits()
     child, retrieval = settings.child, settings.retrieval
-    read_s = max(retrieval.idle_time_between_reads_ms, retrieval.reduced_tps_within_ms) / 1000
+    idle_ms = retrieval.idle_time_between_reads_ms
+    read_s = max(SLOWEST_AUTO_MS if idle_ms is None else idle_ms, retrieval.reduced_tps_within_ms) / 1000
     ending_s = (child.shutdown_grace_ms + 3 * child.exit_grace_ms) / 1000
     return StallLimits(
         restart_s=house.restart_s + child.backoff_most_ms / 1000,

@@ -7,14 +7,14 @@ more data is read again at once, up to the service's five reads and 2 MiB a seco
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from kcl_daemon.config.retrieval import RetrievalSettings
+from kcl_daemon.config.retrieval import FASTEST_READS_MS, RetrievalSettings
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,
@@ -27,6 +27,7 @@ from kcl_daemon.errors import (
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom
 from kcl_daemon.records.payload import EMPTY, Payload
+from kcl_daemon.retrieval.auto_pace import AutoPace
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.schemas import Decoder
 from kcl_daemon.retrieval.source import (
@@ -41,7 +42,7 @@ from kcl_daemon.retrieval.source import (
     read_from,
 )
 
-_SHORTEST_S: Final = 0.2
+_SHORTEST_S: Final = FASTEST_READS_MS / 1000
 _BYTES_PER_S: Final = 2 * 2**20
 _LONGEST_BACKOFF_S: Final = 10.0
 _SERVICE_DOMAINS: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".api.amazonwebservices.com.cn")
@@ -63,12 +64,14 @@ class PollPace:
         reduced_within_s: a shard less than this far behind is read once in this interval (KCL:
             millisBehindLatestThresholdForReducedTps); 0: off.
         limited: respect the service's limits from the start, not only after throttling.
+        share_s: no pause is shorter, so that other applications can read.
     """
 
     idle_s: float
     reduced_within_s: float = 0.0
     limited: bool = True
     failures: int = 0
+    share_s: float = 0.0
 
     def failed(self, *, throttled: bool = False) -> PollPace:
         return PollPace(self.idle_s, self.reduced_within_s, self.limited or throttled, self.failures + 1)
@@ -85,8 +88,8 @@ class PollPace:
             most: float = min(
                 _LONGEST_BACKOFF_S, max(self.idle_s, _SHORTEST_S) * 2 ** min(max(self.failures - 1, 0), 10)
             )
-            return most * (0.5 + chance / 2)
-        return max(0.0, self._interval_s(answer) - elapsed_s)
+            return max(self.share_s, most * (0.5 + chance / 2))
+        return max(0.0, self._interval_s(answer) - elapsed_s, self.share_s - elapsed_s)
 
     def _interval_s(self, answer: PollResult) -> float:
         allowed_s = max(_SHORTEST_S, answer.data_bytes / _BYTES_PER_S)
@@ -140,8 +143,12 @@ class PollingReader(BufferedReader):
         self._buffer: deque[ReadItem] = deque()
         self._buffered_bytes = 0
         self._buffered_records = 0
+        idle_ms = settings.idle_time_between_reads_ms
+        self._auto = AutoPace() if idle_ms is None else None
         self._pace = PollPace(
-            settings.idle_time_between_reads_ms / 1000, settings.reduced_tps_within_ms / 1000, limited=limited
+            (FASTEST_READS_MS if idle_ms is None else idle_ms) / 1000,
+            settings.reduced_tps_within_ms / 1000,
+            limited=limited,
         )
         self._iterator_at_s = 0.0
         self._expected_bytes = _FIRST_EXPECTED_BYTES
@@ -198,8 +205,10 @@ class PollingReader(BufferedReader):
             except AwsError as error:
                 self._release_reservation()
                 iterator = self._iterator_after(error, iterator)
-                pace = self._pace.failed(throttled=isinstance(error, Throttled))
-                await self._pause(pace, None, began_s)
+                refused = isinstance(error, Throttled)
+                if refused and self._auto is not None:
+                    self._auto = self._auto.refused(self._clock.monotonic())
+                await self._pause(self._pace.failed(throttled=refused), None, began_s)
                 continue
             self._iterator_at_s = self._clock.monotonic()
             answer = await self._accept(fetched, asked_ms)
@@ -399,6 +408,10 @@ class PollingReader(BufferedReader):
 
     async def _pause(self, pace: PollPace, answer: PollResult | None, began_s: float) -> None:
         self._pace = pace
-        elapsed_s = self._clock.monotonic() - began_s
-        chance = self._context.randomness.uniform(0, 1) if pace.failures else 0.0
-        await self._clock.sleep(pace.pause_s(answer, elapsed_s=elapsed_s, chance=chance))
+        now_s, auto = self._clock.monotonic(), self._auto
+        chance = self._context.randomness.uniform(0, 1) if pace.failures or auto is not None else 0.0
+        if auto is not None:
+            if answer is not None:
+                self._auto = auto = auto.answered(answer.count, answer.behind_ms)
+            pace = replace(pace, idle_s=auto.idle_s(chance), share_s=auto.share_s(now_s, chance))
+        await self._clock.sleep(pace.pause_s(answer, elapsed_s=now_s - began_s, chance=chance))
