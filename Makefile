@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+LATENCY_ARGS ?=
 SEEDS ?= 200
 SPARK ?= 1
 FIRST ?= 1
@@ -21,7 +22,7 @@ WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
 TOGETHER := $(MAKE) --no-print-directory --output-sync=target --keep-going
 SOURCES := daemon protocol clients
 
-.PHONY: audit dist sbom bench bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
+.PHONY: audit dist sbom bench bench-latency bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
 
 help:
 	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
@@ -30,6 +31,7 @@ help:
 	@echo "make dist    wheel, sdist and bill of materials, in dist/"
 	@echo "make audit   known vulnerabilities of the dependencies; asks a database on the net"
 	@echo "make bench   what the record path and children cost: CPU, records a second, memory (BENCH_ARGS=... of the first table)"
+	@echo "make bench-latency  from the put of a record to its child, polling and fan-out (LATENCY_ARGS=...)"
 	@echo "make docs    the documents as a site, in build/site"
 	@echo "make peers   the reshard tests with a Kinesis of other people, kinesis-local (needs Node)"
 	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites, the tests' types a second time"
@@ -90,6 +92,9 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.benchmarks.lanes
 	$(BIN)/python -m tests.benchmarks.concurrency
 	$(BIN)/python -m tests.benchmarks.preload
+
+bench-latency: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.benchmarks.latency $(LATENCY_ARGS)
 
 bench-spark: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.spark.bench
