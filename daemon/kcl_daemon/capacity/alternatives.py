@@ -1,0 +1,61 @@
+"""What other numbers of workers would make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from kcl_daemon.capacity.figures import Alternative, StreamCapacity
+from kcl_daemon.capacity.picture import HOST_BINDS, Picture, SeenShard, longest_s, peak, quickest_s
+from kcl_daemon.text import about, counted
+
+_MOST: Final = 8
+_FULL: Final = 0.95
+"""A little is left for others on the host."""
+
+
+def alternatives(picture: Picture, whole: StreamCapacity) -> tuple[Alternative, ...]:
+    """One worker fewer, more of them up to the number of leases; none if only half is known."""
+    if picture.state.silent or picture.untold or not picture.shards:
+        return ()
+    found = ((workers, _drains_s(workers, picture, whole)) for workers in _numbers(picture))
+    return tuple(Alternative(workers, drains_s, _words(workers, drains_s)) for workers, drains_s in found)
+
+
+def _numbers(picture: Picture) -> Iterable[int]:
+    live, most = picture.state.live, picture.leases
+    some = {live - 1, *range(live + 1, min(live + _MOST, most) + 1), most}
+    return sorted(each for each in some if 0 < each <= most and each != live)
+
+
+def _drains_s(workers: int, picture: Picture, whole: StreamCapacity) -> float | None:
+    per_byte, live = picture.host_per_byte or 0.0, max(picture.state.live, 1)
+    needs = [each.load.out_bytes * per_byte for each in picture.shards]
+    if not picture.late:
+        return 0.0 if workers > live or peak(needs, workers) <= _FULL else None
+    by_host = [each for each in picture.shards if each.load.bound in HOST_BINDS]
+    if workers < live:
+        by_host = by_host or (list(picture.late) if peak(needs, workers) > _FULL else [])
+    if not by_host:
+        return whole.drains_s
+    share = peak(needs, live) / max(peak(needs, workers), 1e-9)
+    if share == 1:  # shards cannot be cut
+        return whole.drains_s
+    others_s = longest_s(each for each in picture.late if each not in by_host)
+    return None if others_s is None else _at(share, by_host, others_s)
+
+
+def _at(share: float, shards: list[SeenShard], others_s: float) -> float | None:
+    """With `share` times the CPU that each of these shards has now."""
+    backlog = sum(each.backlog for each in shards)
+    left = sum(each.load.out_bytes * share - each.arrives for each in shards)
+    if left <= 0:
+        return None
+    return max(backlog / left, others_s, *(quickest_s(each) for each in shards))
+
+
+def _words(workers: int, drains_s: float | None) -> str:
+    name = counted(workers, "worker")
+    if drains_s is None:
+        return f"{name}: will not catch up"
+    return f"{name}: done in {about(drains_s)}" if drains_s else f"{name}: enough to keep up"
