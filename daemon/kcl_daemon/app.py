@@ -11,18 +11,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
 
+from kcl_daemon.capacity.figures import CapacityTargets
 from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.context import ConsumerContext, ShardCooldowns
 from kcl_daemon.consumer.standby import StandbyChildren
 from kcl_daemon.cpu.sources import CpuSampler
 from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, assignment_strategies
+from kcl_daemon.fleet.capacity_watch import CapacityWatch
 from kcl_daemon.fleet.context import Broadcast, Timings, WorkerContext, timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.hold_watch import HoldWatch
 from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, clean_own_leases
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
+from kcl_daemon.fleet.load_report import LoadReport
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.run_end import RunEnd
@@ -37,7 +40,7 @@ from kcl_daemon.fleet.streams import (
     require_same_stream_mode,
 )
 from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
-from kcl_daemon.leases.lease import LeaseKey, WorkerId
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import Incarnation
 from kcl_daemon.migrations.kcl2_loops import (
     ClientVersionMonitor,
@@ -229,6 +232,7 @@ class Application:
             clean_own_leases=self._clean_own_leases,
             election_may_change=self._settings.leases.client_version_config is not ClientVersionConfig.V3X,
             buffered_bytes=lambda: self._readers.reserved_bytes,
+            capacity=self._capacity,
             run_end=self._run_end,
         )
 
@@ -358,9 +362,24 @@ class Application:
             notifier=self._notifier,
             renewer=self._renewer,
             monitor=self._monitor,
-            on_elected=lambda: self._assigner.begin_term(),
+            on_elected=self._elected,
             on_java_leader=lambda: self._reporter.wake(),
             on_holds=lambda notice: self._consumers.holds.noticed(notice),
+        )
+
+    def _elected(self) -> None:
+        self._assigner.begin_term()
+        self._capacity.begin_term()
+
+    @cached_property
+    def _capacity(self) -> CapacityWatch:
+        level = self._settings.capacity
+        return CapacityWatch(
+            self._context,
+            table=self._tables.coordinator,
+            monitor=self._monitor,
+            leads=lambda: self._elector.is_leader,
+            targets=CapacityTargets(level.service_level_ms / 1000, level.scale_to_zero),
         )
 
     @cached_property
@@ -401,6 +420,11 @@ class Application:
     @cached_property
     def _assigner(self) -> Assigner:
         discovery = self._discovery
+
+        def seen(leases: list[Lease]) -> None:
+            discovery.offer(leases)
+            self._capacity.assigned()
+
         return Assigner(
             self._context,
             tables=self._tables,
@@ -410,7 +434,7 @@ class Application:
             strategies=assignment_strategies(self._settings),
             stale_worker_s=self._settings.balance.stale_worker_s,
             listener=AssignmentListener(
-                discovery.offer,
+                seen,
                 discovery.take_assigned,
                 self._watchdog.active_leases.decided,
                 self._renewer.holds,
@@ -492,6 +516,7 @@ class Application:
             incarnation=self._incarnation,
             on_other=self._duplicate_detector.is_seen,
             run_until_ms=lambda: None if self._run_end is None else self._run_end.until_ms,
+            load=LoadReport(self._context, self._watchdog).text,
         )
 
     @cached_property

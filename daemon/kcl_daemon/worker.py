@@ -25,6 +25,7 @@ from kcl_daemon.errors import (
     Unavailable,
     WorkerIdTaken,
 )
+from kcl_daemon.fleet.capacity_watch import CapacityWatch
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.discovery import Discovery
 from kcl_daemon.fleet.elector import Elector
@@ -119,6 +120,7 @@ class Worker:
     clean_own_leases: Callable[[], Coroutine[object, object, None]]
     election_may_change: bool
     buffered_bytes: Callable[[], int]
+    capacity: CapacityWatch
     run_end: RunEnd | None = None
     started: anyio.Event = field(default_factory=anyio.Event, init=False)
 
@@ -177,6 +179,7 @@ class Worker:
                 coordination.start_soon(self.versions.run)
                 coordination.start_soon(self.clean_own_leases)
                 coordination.start_soon(self.predecessors.run)
+                coordination.start_soon(self.capacity.run)
                 if self.run_end is not None:
                     coordination.start_soon(self.run_end.run, self.request_stop)
                 self._log.info("worker_started")

@@ -27,6 +27,7 @@ from kcl_daemon.admin.view import (
     ShardEntry,
     StatusTable,
     ThroughputHistory,
+    capacity_text,
     child_cells,
     count_states,
     entries_of_snapshot,
@@ -102,6 +103,8 @@ def _fleet(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
 
 def _facts(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[tuple[str, str]]:
     yield "Leader", leader_text(snapshot)
+    if snapshot.capacity is not None:
+        yield "Capacity", capacity_text(snapshot)
     yield "Leases", str(states.total())
     yield "This worker", str(len(snapshot.shards))
     yield "Unowned", str(states[DisplayState.NOBODY])

@@ -26,7 +26,7 @@ from kcl_daemon.telemetry.snapshot import (
     SparkView,
     WorkerView,
 )
-from kcl_daemon.text import NONE, about, duration, rate, short_number, short_shard, size
+from kcl_daemon.text import NONE, about, counted, duration, rate, short_number, short_shard, size
 
 SHARD_END: Final = "SHARD_END"
 LATE_S: Final = 60.0
@@ -329,6 +329,15 @@ def leader_text(snapshot: Snapshot) -> str:
     if snapshot.leaderless_s is not None:
         return f"nobody for {about(snapshot.leaderless_s)}"
     return snapshot.leader or "not known"
+
+
+def capacity_text(snapshot: Snapshot) -> str:
+    """In full; what is not of now says how old it is."""
+    capacity, age_s = snapshot.capacity, snapshot.capacity_age_s
+    if capacity is None:
+        return ""
+    said = f"{capacity.sentence}; {counted(capacity.wanted, 'worker')} wanted: {capacity.reason}"
+    return said if age_s < 2 * LATE_S else f"{said} (said {about(age_s)} ago by {capacity.by})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -317,6 +317,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "run": (f"kcl-daemon run {_FILE} --log-level info,kcl_daemon.retrieval=debug",),
     "demo": ("kcl-daemon demo --shards 2 --seconds 10",),
     "check": (f"kcl-daemon check {_FILE} --with-aws",),
+    "capacity": (f"kcl-daemon capacity {_FILE}", f"kcl-daemon capacity {_FILE} --serve 127.0.0.1:8081"),
     "completion": (
         'eval "$(kcl-daemon completion bash)"',
         "kcl-daemon completion fish > ~/.config/fish/completions/kcl-daemon.fish",
@@ -484,6 +485,10 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
         "Try everything on this machine, without an AWS account.",
         extra="local",
         modules=(*_LOCAL, "rich"),
+    ),
+    "capacity": LaterCommand(
+        "kcl_daemon.cli.capacity:capacity",
+        "Show lag, when it is over, what holds it back, and workers wanted.",
     ),
     "check": LaterCommand("kcl_daemon.cli.check:check", "Show what a properties file means, and its errors."),
     "completion": LaterCommand("kcl_daemon.cli.root:completion", "Print the completion script of a shell."),

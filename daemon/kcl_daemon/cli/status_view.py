@@ -25,6 +25,7 @@ from kcl_daemon.admin.view import (
     LineageEntry,
     ShardEntry,
     StatusTable,
+    capacity_text,
     child_cells,
     count_states,
     headline,
@@ -136,6 +137,8 @@ def _lines(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
         f"{states[DisplayState.NOBODY]} unowned, {states[DisplayState.HANDING_OFF]} in handoff, "
         f"{states[DisplayState.FINISHED]} finished"
     )
+    if snapshot.capacity is not None:
+        yield f"capacity: {capacity_text(snapshot)}"
     yield from (hold.text for hold in snapshot.holds)
 
 

@@ -16,7 +16,15 @@ from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Row, RowUpdate
-from kcl_daemon.leases.worker_row import CPU, ROW_EXISTS, Incarnation, incarnation_of, report, worker_from_row
+from kcl_daemon.leases.worker_row import (
+    CPU,
+    FAILED,
+    ROW_EXISTS,
+    Incarnation,
+    incarnation_of,
+    report,
+    worker_from_row,
+)
 from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Table
 
@@ -39,16 +47,18 @@ class Reporter:
         incarnation: Incarnation,
         on_other: Callable[[Incarnation], bool],
         run_until_ms: Callable[[], int | None] = lambda: None,
+        load: Callable[[float | None], str | None] = lambda _cpu: None,
     ) -> None:
         """`cpu_averages` ends the window and returns the oldest first; None if CPU is not measured.
 
         `cpu_host` is set if several workers share that CPU. `on_other` is called when another process keeps
-        writing our row, so both live; it returns whether to leave it the row.
+        writing our row, so both live; it returns whether to leave it the row. `load` makes `WorkerRow.load`, from the share of the CPU in use.
         """
         self._incarnation = incarnation
         self._ours = incarnation.is_that_of_the_row
         self._on_other = on_other
         self._run_until_ms = run_until_ms
+        self._load = load
         self._has_reported = False
         self._other: Incarnation | None = None
         self._context = context
@@ -135,6 +145,7 @@ class Reporter:
         """Ends the CPU period, even if figures are withheld."""
         averages = [float(average) for average in (self._cpu_averages or tuple)()]
         self._has_figures = bool(averages)
+        cpu = averages[-1] / 100 if averages and averages[-1] != FAILED else None
         if self._leader_has_cpu is False:
             averages = []
         return report(
@@ -145,6 +156,7 @@ class Reporter:
             incarnation=self._incarnation,
             stands_by=self._timings.standby_s > 0,
             run_until_ms=self._run_until_ms(),
+            load=self._load(cpu),
         )
 
     def _is_of_another(self, row: Row | None) -> bool:

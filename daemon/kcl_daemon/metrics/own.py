@@ -42,6 +42,10 @@ FROM_SNAPSHOT: Final = families(
     gauge worker_uptime_seconds: Time since the worker was created.
     gauge worker_started: Whether the worker has its tables and stream, and runs: 1 or 0.
     gauge worker_stopping: Whether the worker was asked to stop: 1 or 0.
+    gauge workers_wanted: Workers that the application wants, by its leader; a worker that does not lead exports none.
+    gauge capacity_drain_seconds: Time until all shards are within `serviceLevelMillis`, by the leader; 0: they are; absent: never, or unknown.
+    gauge capacity_speed: Seconds of the stream that are finished in a second, by the leader, for the shard that takes longest to catch up; absent: unknown.
+    gauge capacity_bound{bound}: What holds back the shard that takes longest to catch up, by the leader: 1 for what does, 0 for the others.
     gauge shard_idle_seconds{shard_id,stream}: Time since a shard's last progress: a finished batch, a checkpoint, or an answer with no new records.
     gauge shard_waits_seconds{shard_id,stream,cause}: How long a shard has waited for its current cause.
     gauge shard_stalled{shard_id,stream}: Whether a shard makes no progress for longer than allowed, whatever the cause: 1 or 0.
@@ -123,6 +127,10 @@ INFO: Final = FROM_SNAPSHOT["worker"]
 UPTIME: Final = FROM_SNAPSHOT["worker_uptime_seconds"]
 WORKING: Final = FROM_SNAPSHOT["worker_started"]
 STOPPING: Final = FROM_SNAPSHOT["worker_stopping"]
+WANTED: Final = FROM_SNAPSHOT["workers_wanted"]
+CAPACITY_DRAIN: Final = FROM_SNAPSHOT["capacity_drain_seconds"]
+CAPACITY_SPEED: Final = FROM_SNAPSHOT["capacity_speed"]
+CAPACITY_BOUND: Final = FROM_SNAPSHOT["capacity_bound"]
 SHARD_IDLE: Final = FROM_SNAPSHOT["shard_idle_seconds"]
 SHARD_WAITS: Final = FROM_SNAPSHOT["shard_waits_seconds"]
 SHARD_STALLED: Final = FROM_SNAPSHOT["shard_stalled"]

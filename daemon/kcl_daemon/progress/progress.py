@@ -37,6 +37,7 @@ class WaitReason(Enum):
 
 HELD: Final = frozenset({WaitReason.PAUSED, WaitReason.LIMITED})
 """Somebody wants it to wait."""
+PAUSED_BY_CHILD: Final = "its child asked for a pause"
 NEVER_S: Final = float("-inf")
 # A shard with constant traffic is always a little behind; a stuck one falls further behind.
 _AT_TIP_MS: Final = 2_000

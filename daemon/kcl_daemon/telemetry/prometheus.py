@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from anyio.lowlevel import checkpoint
 
+from kcl_daemon.capacity.figures import Bound, Capacity
 from kcl_daemon.metrics import own
 from kcl_daemon.metrics.kcl import SHARD_BEHIND
 from kcl_daemon.metrics.metric import Family, Labels, MetricKind
@@ -205,6 +206,17 @@ def _of_worker(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
     yield own.UPTIME, [((), snapshot.uptime_s)]
     yield own.WORKING, [((), float(snapshot.started))]
     yield own.STOPPING, [((), float(snapshot.stopping))]
+    capacity = snapshot.capacity
+    if capacity is not None and snapshot.leads and capacity.by == snapshot.worker_id:
+        yield from _of_capacity(capacity)
+
+
+def _of_capacity(capacity: Capacity) -> Iterator[tuple[Family, Samples]]:
+    whole = capacity.whole
+    yield own.WANTED, [((), float(capacity.wanted))]
+    for family, value in ((own.CAPACITY_DRAIN, whole.drains_s), (own.CAPACITY_SPEED, whole.speed)):
+        yield family, [] if value is None else [((), value)]
+    yield own.CAPACITY_BOUND, [((("bound", each.value),), float(each is whole.binds)) for each in Bound]
 
 
 def _labels(shard: ShardView) -> Labels:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeAlias
 import anyio
 
 from kcl_daemon import __version__
+from kcl_daemon.capacity.figures import Capacity
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.hold_words import hold_text
 from kcl_daemon.fleet.monitor import FleetMonitor
@@ -268,6 +269,7 @@ class Snapshot:
         place: stream, region and account; empty from an older daemon.
         at_ms: epoch milliseconds; 0 from an older daemon.
         holds: pauses and limits in force, of the whole application.
+        capacity: of the leader, as last made or read; None: not known yet.
     """
 
     application: str
@@ -290,6 +292,12 @@ class Snapshot:
     place: str = ""
     at_ms: int = 0
     holds: tuple[HoldView, ...] = ()
+    capacity: Capacity | None = None
+
+    @property
+    def capacity_age_s(self) -> float:
+        """By the clocks of the leader and of this worker."""
+        return 0.0 if self.capacity is None else max(0.0, (self.at_ms - self.capacity.at_ms) / 1000)
 
 
 class SnapshotSource(Protocol):
@@ -304,6 +312,10 @@ class SnapshotSource(Protocol):
 
         On an AWS error the fleet stays as old as `fleet_age_s` says. May be cancelled.
         """
+        ...
+
+    async def asked_capacity(self) -> Snapshot:
+        """As `asked`, but only `capacity` is read."""
         ...
 
 
@@ -403,7 +415,7 @@ class Snapshots:
         self._memory = ResidentMemory(clock)
         self._viewer = worker.monitor.another()
         self._reading = anyio.Lock()
-        self._tried_s: float | None = None
+        self._tried_s: dict[str, float] = {}
         self._tails = _StderrLines()
         self._leases_shown: tuple[list[Lease], tuple[LeaseView, ...]] = ([], ())
 
@@ -435,24 +447,31 @@ class Snapshots:
             place=self._place(),
             at_ms=self._clock.wall_ms(),
             holds=tuple(map(_hold_view, worker.consumers.holds.holds)),
+            capacity=worker.capacity.capacity,
         )
 
     async def asked(self) -> Snapshot:
         if self._worker.started.is_set() and self._worker.monitor.age_s is None:
             async with self._reading:
-                await self._read()
+                await self._read("fleet", self._viewer.poll)
+        return await self.asked_capacity()
+
+    async def asked_capacity(self) -> Snapshot:
+        if self._worker.started.is_set() and not self._worker.elector.is_leader:
+            async with self._reading:
+                await self._read("capacity", self._worker.capacity.read)
         return self.now()
 
-    async def _read(self) -> None:
+    async def _read(self, what: str, read: Callable[[], Awaitable[None]]) -> None:
         now_s = self._clock.monotonic()
-        if self._tried_s is not None and now_s - self._tried_s < _READ_EVERY_S:
+        if now_s - self._tried_s.get(what, float("-inf")) < _READ_EVERY_S:
             return
-        self._tried_s = now_s
+        self._tried_s[what] = now_s
         with self._clock.move_on_after(_READ_WITHIN_S):
             try:
-                await self._viewer.poll()
+                await read()
             except AwsError as error:
-                self._log.debug("fleet_not_read", error=str(error))
+                self._log.debug("fleet_not_read", what=what, error=str(error))
 
     @property
     def _monitor(self) -> FleetMonitor | None:

@@ -179,6 +179,9 @@ class Standing:
         self.asked_for += 1
         return self.snapshot
 
+    async def asked_capacity(self) -> Snapshot:
+        return self.snapshot
+
 
 def many(count: int) -> Snapshot:
     """A worker that holds so many shards, each with a child that has said something."""
