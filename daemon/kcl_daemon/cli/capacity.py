@@ -142,7 +142,7 @@ class CapacityReader:
             fetched = await kinesis.get_records(tracked.ref, lease.shard_id, iterator, 1)
         except StreamNotFound:
             return None
-        if fetched.payload.count or fetched.millis_behind_latest:
+        if len(fetched.payload) or fetched.millis_behind_latest:
             return "has new records"
         return "has ended" if fetched.next_iterator is None else None
 
