@@ -123,10 +123,10 @@ class CapacityWatch:
     async def _store(self, capacity: Capacity) -> None:
         text = capacity_text(capacity)
         write = text_write(CAPACITY_KEY, self._row, text, key_attribute=self._table.key_attribute)
-        is_new = isinstance(write, RowPut)
-        written = await self._context.call(
-            self._table.put(write.row, write.require) if is_new else self._table.update(write)
-        )
+        if isinstance(write, RowPut):
+            written = await self._context.call(self._table.put(write.row, write.require))
+        else:
+            written = await self._context.call(self._table.update(write))
         self._row = written.row
         if written.applied:
             self._stored = capacity
