@@ -79,6 +79,7 @@ def test_the_time_to_drain_is_true_within_a_fifth_at_half_time(local: Local, tmp
                 found, at_s = said(app, "worker"), monotonic_s()
                 wait_until(lambda: behind_s() <= LEVEL_S, "it is within the service level")
                 took_s = monotonic_s() - at_s
+                print(json.dumps(found))
                 expected_s = found["whole"]["drainsS"] - found["ageSeconds"]
                 print(f"{found['sentence']}: expected {expected_s:.1f} s, took {took_s:.1f} s")
                 assert expected_s == pytest.approx(took_s, rel=TOLERANCE, abs=1.0)

@@ -16,6 +16,7 @@ from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC, ClientVersion
 from kcl_daemon.ports import Kinesis, Table, Tables
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.bank import Bank
+from tests.simulator.capacity_rules import CapacityRules
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.deliveries import Deliveries
@@ -145,6 +146,7 @@ class World:
         self.succession = Succession(plan, fleet=self.fleet, rules=self.rules, leader=self.leader)
         self.rules.may_succeed = self.leader.may_succeed = self.succession.may_succeed
         self.rules.is_java, self.gaps.stands_by = self.fleet.is_java, self.fleet.stands_by
+        self.capacity = CapacityRules(self.rules)
         self.holds = HoldRules(skew_s=plan.skew_s, is_java=self.fleet.is_java)
         self.deliveries.on_delivered = self.holds.delivered
         self.liveness = Liveness(
@@ -225,6 +227,7 @@ class World:
         self.moves.row_written(write)
         self.foreign.row_written(write)
         self.holds.row_written(write)
+        self.capacity.row_written(write)
         self.gaps.row_written(write)
         self.handoffs.row_written(write, leader=self.leader.owner)
         self.shard_ends.row_written(write)
