@@ -24,9 +24,15 @@ pytestmark = pytest.mark.timeout(300)
 SLOW: Final = f"{PROCESSORS}.slow"
 # The child finishes ten records a second; small batches, so that it gets on evenly.
 EACH_S: Final = 10
-SETTINGS: Final = {**FLEET, "maxRecords": 5, "serviceLevelMillis": 5000, "shutdownGraceMillis": 500}
+SETTINGS: Final = {
+    **FLEET,
+    "maxRecords": 5,
+    "serviceLevelMillis": 5000,
+    "shutdownGraceMillis": 500,
+    "workerMetricsReporterFreqInMillis": 1000,
+}
 LEVEL_S: Final = 5.0
-BACKLOG_S: Final = 30.0
+BACKLOG_S: Final = 90.0
 HALF: Final = 0.5
 TOLERANCE: Final = 0.2
 
@@ -58,8 +64,9 @@ def said(app: Application, worker: str = "alpha") -> dict[str, Any]:
     return found
 
 
+@pytest.mark.prove
 def test_the_time_to_drain_is_true_within_a_fifth_at_half_time(local: Local, tmp_path: Path) -> None:
-    """Five records a second come in, ten are finished: 30 s behind are 5 s behind after some 25 s."""
+    """Not quite five records a second come in, ten are finished: 90 s behind are 5 s behind after some 75 s."""
     with application(local, tmp_path, "capacity-drain", shards=1) as app:
         put_s: list[float] = []
 
@@ -86,7 +93,9 @@ def test_the_time_to_drain_is_true_within_a_fifth_at_half_time(local: Local, tmp
                 daemon.stop()
 
 
-def test_the_last_word_of_a_dead_leader_stands_until_the_next_one_speaks(local: Local, tmp_path: Path) -> None:
+def test_the_last_word_of_a_dead_leader_stands_until_the_next_one_speaks(
+    local: Local, tmp_path: Path
+) -> None:
     with application(local, tmp_path, "capacity-fleet", shards=2) as app:
         with app.daemon(SLOW, {**SETTINGS, "adminPort": 0}, worker="alpha") as alpha:
             alpha.wait_for("leadership_taken")
@@ -94,13 +103,14 @@ def test_the_last_word_of_a_dead_leader_stands_until_the_next_one_speaks(local: 
             with app.daemon(SLOW, {**SETTINGS, "adminPort": 0}, worker="beta") as beta:
                 beta.wait_for("child_started")
                 app.put(100)
-                wait_until(lambda: said(app).get("whole", {}).get("behindS") or 0 > LEVEL_S, "it is behind")
+                wait_until(
+                    lambda: (said(app).get("whole", {}).get("behindS") or 0.0) > LEVEL_S, "it is behind"
+                )
                 wait_until(lambda: said(app)["workers"] == 2, "both are seen")
                 found = said(app)
                 assert (found["by"], found["isLastWord"]) == ("alpha", False)
                 assert 1 <= found["workersWanted"] <= 2
-                assert found["sentence"] in asked(app)
-                assert "said " in asked(app)
+                assert " ago by worker alpha" in asked(app)
                 for daemon in (alpha, beta):
                     with urlopen(f"http://127.0.0.1:{port_of(daemon)}/capacity.json", timeout=5) as answer:
                         assert json.load(answer)["by"] == "alpha"

@@ -104,15 +104,15 @@ class CapacityReader:
         await self._monitor.poll()
         _, capacity = await read_capacity(tables.coordinator)
         live, now_ms = self._monitor.living_workers(), clock.wall_ms()
-        is_last = capacity is not None and (
-            capacity.by not in live or now_ms - capacity.at_ms > 1000 * self._most_s
-        )
+        is_last = capacity is not None and self._is_last_word(capacity, live, now_ms)
         peeks = self._settings.capacity.scale_to_zero and not live
         return CapacityNews(capacity, now_ms, is_last, await self._peek() if peeks else None)
 
-    @property
-    def _most_s(self) -> float:
-        return _REPORTS * self._pace.report_s + _LATE_S
+    def _is_last_word(self, capacity: Capacity, live: frozenset[WorkerId], now_ms: int) -> bool:
+        age_s = (now_ms - capacity.at_ms) / 1000
+        return age_s > _LATE_S and (
+            capacity.by not in live or age_s > _REPORTS * self._pace.report_s + _LATE_S
+        )
 
     async def _peek(self) -> tuple[int, str]:
         leases = [lease for lease in self._monitor.leases if not lease.is_finished]
