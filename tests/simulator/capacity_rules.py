@@ -30,12 +30,12 @@ class CapacityRules:
 
     def __init__(self, leases: LeaseTableRules) -> None:
         self._leases = leases
-        self._unfinished: deque[tuple[float, int]] = deque([(0.0, 0)])
+        self._unfinished: deque[tuple[float, int]] = deque()
         self.judged = 0
 
     def row_written(self, write: RowWrite) -> None:
         """Call it after the rules of leases."""
-        if _is_open(write.before) != _is_open(write.after):
+        if not self._unfinished or _is_open(write.before) != _is_open(write.after):
             count = sum(not view.checkpoint.is_shard_end for view in self._leases.views.values())
             self._unfinished.append((now(), count))
         while len(self._unfinished) > 1 and self._unfinished[1][0] < now() - _OLD_S:
