@@ -163,19 +163,18 @@ def _speed(speed: float) -> str:
 
 def _more(found: Capacity) -> str:
     whole, now_s = found.whole, found.whole.drains_s
-    more = [each for each in found.alternatives if each.workers > found.workers and each.drains_s is not None]
-    better = [
-        each for each in more if now_s is None or (each.drains_s is not None and each.drains_s < 0.9 * now_s)
-    ]
-    if better and whole.binds not in HELD:
-        first = better[0]
-        takes = about(first.drains_s or 0)
-        verb = f"makes it {takes}" if now_s is not None else f"would do it in {takes}"
-        return (
-            f"{nth(first.workers)} worker {verb}; {nth(whole.shards + 1)} nothing, there {_are(whole.shards)}"
-        )
-    if found.unknown:
-        return f"{counted(found.workers, 'worker')}, {found.wanted} wanted"
+    helping = {
+        each.workers: each.drains_s
+        for each in found.alternatives
+        if each.workers > found.workers and each.drains_s and (now_s is None or each.drains_s < 0.9 * now_s)
+    }
+    if helping and whole.binds not in HELD:
+        workers = found.wanted if found.wanted in helping else min(helping)
+        verb = "makes it" if now_s is not None else "would do it in"
+        last = nth(whole.shards + 1)
+        return f"{nth(workers)} worker {verb} {about(helping[workers])}; {last} nothing, there {_are(whole.shards)}"
+    if found.unknown or whole.binds is Bound.UNKNOWN:
+        return f"{counted(found.workers, 'worker')}, {found.wanted} wanted: {found.reason}"
     return "more workers do not help" if whole.binds in HELD else f"more workers do not help: {whole.why}"
 
 
