@@ -287,17 +287,16 @@ def _not_said(shape: Shape, rounds: list[Round]) -> Iterator[str]:
 
 
 def _errors(shape: Shape, rule: Rule, rounds: list[Round]) -> Iterator[float]:
-    level_s = shape.targets.level_s
-    for first, last in _late(rounds, level_s):
+    for first, last in _late(rounds, shape.targets.level_s):
         if last + 1 == len(rounds):
             continue
         begins = max(range(first, last + 1), key=lambda each: rounds[each].behind_s)
-        half = (begins + last + 1) // 2
-        if rounds[last + 1].at_s - rounds[begins].at_s < SHORTEST_S:
+        half, found = (begins + last + 1) // 2, rounds[(begins + last + 1) // 2].found
+        if found is None or rounds[last + 1].at_s - rounds[begins].at_s < SHORTEST_S:
             continue
-        found = rounds[half].found
-        assert found is not None
-        takes_s = _takes_s(shape, rule, rounds, half)
+        takes_s: float | None = rounds[last + 1].at_s - rounds[half].at_s
+        if len({each.live for each in rounds[half : last + 2]}) > 1:
+            takes_s = _takes_s(shape, rule, rounds, half)
         said_s = found.whole.drains_s
         if takes_s is not None and said_s is not None:
             yield abs(said_s - takes_s) / takes_s
