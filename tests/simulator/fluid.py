@@ -132,7 +132,8 @@ class Shard:
     def behind_s(self, now_s: float) -> float:
         if self.finished >= self.arrived(int(now_s / STEP_S) - 1) - 1e-6:
             return 0.0
-        return max(now_s - max(self.at_s, self.opens_s), 0.0)
+        oldest = bisect_left(self.cumulated, self.finished + 1e-6, int(self.at_s // STEP_S)) * STEP_S
+        return max(now_s - max(self.at_s, oldest), 0.0)
 
 
 @dataclass

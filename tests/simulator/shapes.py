@@ -105,10 +105,10 @@ def _steps() -> Iterator[Shape]:
 
 def _waves() -> Iterator[Shape]:
     for part in (0.3, 0.6, 0.9):
-        yield Shape(f"daily wave, {part:.0%}", wave(0.6 * MIB, part), hours=36, workers=3)
+        yield Shape(f"daily wave, {part:.0%}", wave(0.6 * MIB, part), hours=26, workers=3)
     yield Shape("a wave in 3 hours", wave(0.6 * MIB, 0.5, 3 * HOUR_S), hours=12, workers=3)
     yield Shape("a wave in 40 minutes", wave(0.6 * MIB, 0.5, 2400), hours=8, workers=3)
-    yield Shape("daily wave with noise", noisy(wave(0.6 * MIB, 0.5), 0.2, "wave"), hours=36, workers=3)
+    yield Shape("daily wave with noise", noisy(wave(0.6 * MIB, 0.5), 0.2, "wave"), hours=26, workers=3)
 
 
 def _hot() -> Iterator[Shape]:
@@ -140,9 +140,9 @@ def _sinks() -> Iterator[Shape]:
 def _backlogs() -> Iterator[Shape]:
     yield Shape("backlog of 1 h, 2 workers", flat(0.3 * MIB), hours=5, starts_s=HOUR_S)
     yield Shape("backlog of 3 h, 1 worker", flat(0.3 * MIB), hours=9, workers=1, starts_s=3 * HOUR_S)
-    yield Shape("retention near: 22 h of 24", flat(0.2 * MIB), hours=30, workers=1, starts_s=22 * HOUR_S)
+    yield Shape("retention near: 22 h of 24", flat(0.2 * MIB), hours=27, workers=1, starts_s=22 * HOUR_S)
     yield Shape(
-        "retention near, slow children", flat(0.2 * MIB), hours=36, child_rate=0.7 * MIB, starts_s=20 * HOUR_S
+        "retention near, slow children", flat(0.2 * MIB), hours=30, child_rate=0.7 * MIB, starts_s=20 * HOUR_S
     )
     yield Shape(
         "backlog of 6 h with noise", noisy(flat(0.3 * MIB), 0.3, "backlog"), hours=14, starts_s=6 * HOUR_S
