@@ -31,27 +31,31 @@ def _numbers(picture: Picture) -> Iterable[int]:
 def _drains_s(workers: int, picture: Picture, whole: StreamCapacity) -> float | None:
     per_byte, live = picture.host_per_byte or 0.0, max(picture.state.live, 1)
     needs = [each.load.out_bytes * per_byte for each in picture.shards]
+    busiest = peak(needs, workers)
     if not picture.late:
-        return 0.0 if workers > live or peak(needs, workers) <= _FULL else None
-    by_host = [each for each in picture.shards if each.load.bound in HOST_BINDS]
-    if workers < live:
-        by_host = by_host or (list(picture.late) if peak(needs, workers) > _FULL else [])
-    if not by_host:
-        return whole.drains_s
-    share = peak(needs, live) / max(peak(needs, workers), 1e-9)
-    if share == 1:  # shards cannot be cut
+        return 0.0 if workers > live or busiest <= _FULL else None
+    by_host = [each for each in picture.late if each.load.bound in HOST_BINDS]
+    if workers < live and not by_host and busiest > _FULL:
+        by_host = list(picture.late)
+    share = peak(needs, live) / max(busiest, 1e-9)
+    if not by_host or share == 1 or (workers > live and whole.binds not in HOST_BINDS):
         return whole.drains_s
     others_s = longest_s(each for each in picture.late if each not in by_host)
-    return None if others_s is None else _at(share, by_host, others_s)
+    return None if others_s is None else _scaled(share, by_host, others_s, whole.drains_s)
 
 
-def _at(share: float, shards: list[SeenShard], others_s: float) -> float | None:
-    """With `share` times the CPU that each of these shards has now."""
+def _scaled(share: float, shards: list[SeenShard], others_s: float, now_s: float | None) -> float | None:
+    """With `share` times the CPU that each of these shards has now; `now_s` is without the noise of one report."""
+    then_s, plain_s = _at(share, shards), _at(1.0, shards)
+    if then_s is not None and plain_s and now_s:
+        then_s *= now_s / plain_s
+    return None if then_s is None else max(then_s, others_s)
+
+
+def _at(share: float, shards: list[SeenShard]) -> float | None:
     backlog = sum(each.backlog for each in shards)
     left = sum(each.load.out_bytes * share - each.arrives for each in shards)
-    if left <= 0:
-        return None
-    return max(backlog / left, others_s, *(quickest_s(each) for each in shards))
+    return max(backlog / left, *(quickest_s(each) for each in shards)) if left > 0 else None
 
 
 def _words(workers: int, drains_s: float | None) -> str:

@@ -14,7 +14,7 @@ from kcl_daemon.capacity.words import sentence, unknown, why_of
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.text import counted
 
-_HALF_LIFE_S: Final = 60.0
+_HALF_LIFE_S: Final = 30.0
 _NEVER: Final = 0.01
 _OWN: Final = (Bound.CHILD, Bound.READ_QUOTA)
 

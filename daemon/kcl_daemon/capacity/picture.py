@@ -94,8 +94,8 @@ def _of_worker(load: WorkerLoad, leases: Mapping[str, str | None], level_s: floa
 
 def _seen(load: ShardLoad, worker: WorkerId, stream: str | None, level_s: float) -> SeenShard:
     behind_s = load.behind_s or 0.0
-    is_slow = load.speed is not None and load.speed >= _SLOWEST
-    arrives = load.out_bytes / load.speed if is_slow and behind_s > level_s and load.speed else load.in_bytes
+    goes_on = load.speed is not None and load.speed >= _SLOWEST
+    arrives = load.out_bytes / load.speed if load.speed and goes_on else load.in_bytes
     return SeenShard(load, stream, worker, arrives, max(behind_s - level_s, 0.0) * arrives, None)
 
 

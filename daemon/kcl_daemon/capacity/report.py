@@ -150,4 +150,4 @@ def capacity_from(text: str) -> Capacity | None:
 def _renamed(value: Any, rename: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
         return {rename(name): _renamed(each, rename) for name, each in value.items()}
-    return [_renamed(each, rename) for each in value] if isinstance(value, list) else value
+    return [_renamed(each, rename) for each in value] if isinstance(value, list | tuple) else value

@@ -93,12 +93,9 @@ def decide(picture: Picture, previous: Capacity | None, why: str) -> Wanted:
     """`why`: what holds the application back, in words."""
     before = _before(picture, previous)
     target, reason = _target(picture)
-    if (
-        target <= before.wanted
-        and picture.late
-        and not any(each.load.bound in HOST_BINDS for each in picture.late)
-    ):
-        reason = f"more workers do not help: {why}"
+    bounds = {each.load.bound for each in picture.late}
+    if target <= before.wanted and bounds and bounds.isdisjoint(HOST_BINDS):
+        reason = why if Bound.UNKNOWN in bounds else f"more workers do not help: {why}"
     before = replace(before, reason=reason, enough=target)
     if target > before.wanted:
         return _raised(picture, before)
@@ -165,7 +162,7 @@ def _fallen(picture: Picture, before: Wanted) -> Wanted:
     if before.enough >= before.wanted:
         return replace(before, falls_since_ms=None)
     since_ms = now_ms if before.falls_since_ms is None else before.falls_since_ms
-    sustained_ms = 0 if to_zero else FALL_AFTER_MS
+    sustained_ms = 0 if to_zero else TURN_EVERY_MS if before.rises else FALL_AFTER_MS
     due_ms = max(since_ms + sustained_ms, before.turned_ms + TURN_EVERY_MS if before.turned_ms else 0)
     if now_ms < due_ms:
         reason = f"{counted(before.enough, 'worker')} would be enough; one fewer at {clock(due_ms)}, if that stays so"

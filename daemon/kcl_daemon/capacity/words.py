@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kcl_daemon.capacity.bounds import AT_TIP_S
-from kcl_daemon.capacity.figures import Bound, Capacity
+from kcl_daemon.capacity.figures import Bound, Capacity, StreamCapacity
 from kcl_daemon.capacity.picture import HELD, Picture, SeenShard
 from kcl_daemon.text import about, counted, short_shards
 
@@ -92,9 +92,7 @@ def unknown(picture: Picture) -> str:
             f"{counted(state.silent, 'worker')} of {state.live} {'tells' if state.silent == 1 else 'tell'} nothing: Java, or an older version"
         )
     elif picture.untold:
-        found.append(
-            f"nobody tells of {counted(picture.untold, 'shard')}: no worker reads it, or not for long"
-        )
+        found.append(f"no worker tells of {counted(picture.untold, 'shard')}: not read, or taken just now")
     young = [each for each in picture.shards if each.load.behind_s is None]
     if young:
         found.append(f"{short_shards([_name(each) for each in young])}: nothing was finished yet")
@@ -114,7 +112,7 @@ def sentence(found: Capacity, enough: int) -> str:
     if whole.behind_s <= found.targets.level_s:
         parts = [_kept_up(whole.behind_s, found.targets.level_s), _workers(found, enough)]
     else:
-        parts = [_late(found, whole.behind_s), _more(found)]
+        parts = [_late(found, whole.behind_s), *_others(whole), _more(found)]
     return "; ".join([*parts, found.unknown] if found.unknown else parts)
 
 
@@ -141,11 +139,8 @@ def _late(found: Capacity, behind_s: float) -> str:
     whole = found.whole
     text = f"{about(behind_s)} behind"
     if whole.hot:
-        is_one = len(whole.hot) == 1
         names = short_shards([key.rpartition(":")[2] for key in whole.hot])
-        others = whole.shards - len(whole.hot)
-        keep = "the other keeps up" if others == 1 else f"the other {others} keep up"
-        text = f"{names} {'is' if is_one else 'are'} {text}, {keep}"
+        text = f"{names} {'is' if len(whole.hot) == 1 else 'are'} {text}"
     if whole.binds in HELD and whole.drains_s is None:
         return f"{text}; {whole.why}"
     if whole.drains_s is not None:
@@ -157,25 +152,30 @@ def _late(found: Capacity, behind_s: float) -> str:
     return f"{text}; it keeps pace, but does not catch up"
 
 
+def _others(whole: StreamCapacity) -> list[str]:
+    others = whole.shards - len(whole.hot)
+    keep_up = "the other one keeps up" if others == 1 else f"the other {others} keep up"
+    return [keep_up] if whole.hot else []
+
+
 def _speed(speed: float) -> str:
     return f"{speed:.1f}" if abs(speed - 1) >= 0.1 else f"{speed:.2f}"
 
 
 def _more(found: Capacity) -> str:
     whole, now_s = found.whole, found.whole.drains_s
-    more = [each for each in found.alternatives if each.workers > found.workers and each.drains_s is not None]
-    better = [
-        each for each in more if now_s is None or (each.drains_s is not None and each.drains_s < 0.9 * now_s)
-    ]
-    if better and whole.binds not in HELD:
-        first = better[0]
-        takes = about(first.drains_s or 0)
-        verb = f"makes it {takes}" if now_s is not None else f"would do it in {takes}"
-        return (
-            f"{nth(first.workers)} worker {verb}; {nth(whole.shards + 1)} nothing, there {_are(whole.shards)}"
-        )
-    if found.unknown:
-        return f"{counted(found.workers, 'worker')}, {found.wanted} wanted"
+    helping = {
+        each.workers: each.drains_s
+        for each in found.alternatives
+        if each.workers > found.workers and each.drains_s and (now_s is None or each.drains_s < 0.9 * now_s)
+    }
+    if helping and whole.binds not in HELD:
+        workers = found.wanted if found.wanted in helping else min(helping)
+        verb = "makes it" if now_s is not None else "would do it in"
+        last = nth(whole.shards + 1)
+        return f"{nth(workers)} worker {verb} {about(helping[workers])}; {last} nothing, there {_are(whole.shards)}"
+    if found.unknown or whole.binds is Bound.UNKNOWN:
+        return f"{counted(found.workers, 'worker')}, {found.wanted} wanted: {found.reason}"
     return "more workers do not help" if whole.binds in HELD else f"more workers do not help: {whole.why}"
 
 
