@@ -14,7 +14,7 @@ from typing import Final
 
 from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.progress.flow import FlowRates
+from kcl_daemon.progress.flow import FlowMeter, FlowRates
 from kcl_daemon.progress.progress import HELD, NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
 
 REPORT_EVERY_S: Final = 600.0
@@ -272,18 +272,9 @@ _LATE_REPORT_EVERY_S: Final = 60.0
 _CATCH_UP_S: Final = 60.0
 # Of the failover time; a lease renewed on time is at most half as old.
 _RENEWAL_LATE: Final = 0.7
-_RATE_WINDOW_S: Final = 10.0
 # Of the retention.
 _NEAR: Final = 0.75
 _TOLD_AGAIN_S: Final = 3600.0
-
-
-@dataclass(slots=True)
-class _Rate:
-    before_s: float
-    before_bytes: int
-    since_s: float
-    since_bytes: int
 
 
 class Watchdog:
@@ -307,7 +298,7 @@ class Watchdog:
         self._clock = clock
         self._log = log
         self._reports: dict[tuple[LeaseKey, int | None], tuple[ActiveLease, LastReport]] = {}
-        self._rates: dict[LeaseKey, _Rate] = {}
+        self._meters: dict[LeaseKey, tuple[LeaseProgress, FlowMeter]] = {}
         self._late_reported_s: float | None = None
         self._lags: deque[tuple[float, float]] = deque()
         self._renewals_late = False
@@ -340,19 +331,16 @@ class Watchdog:
         last_report = self._reports.get((watched.key, watched.progress.lane))
         return last_report is not None and last_report[0] is watched
 
-    def bytes_per_s(self, key: LeaseKey) -> float:
-        rate = self._rates.get(key)
-        if rate is None or rate.since_s <= rate.before_s:
-            return 0.0
-        return (rate.since_bytes - rate.before_bytes) / (rate.since_s - rate.before_s)
-
-    def rates(self, _key: LeaseKey) -> FlowRates:
+    def rates(self, key: LeaseKey) -> FlowRates:
         """Of a shard that this worker reads; zeros until something was measured."""
-        return FlowRates()
+        found = self._meters.get(key)
+        if found is None:
+            return FlowRates()
+        return found[1].rates(waiting=bool(lag_s(found[0], self.limits, self._clock.monotonic())))
 
     def _drop_released(self, shards: tuple[ActiveLease, ...]) -> None:
         up = {watched.key for watched in shards}
-        self._rates = {key: rate for key, rate in self._rates.items() if key in up}
+        self._meters = {key: meter for key, meter in self._meters.items() if key in up}
         self._reports = {key: report for key, report in self._reports.items() if key[0] in up}
 
     def _check(self, watched: ActiveLease, now_s: float, timeout_s: float) -> None:
@@ -429,13 +417,13 @@ class Watchdog:
         )
 
     def _measure(self, watched: ActiveLease, now_s: float) -> None:
-        done = watched.progress.data_bytes
-        rate = self._rates.get(watched.key)
-        if rate is None or done < rate.since_bytes:
-            self._rates[watched.key] = _Rate(now_s, done, now_s, done)
-        elif now_s - rate.since_s >= _RATE_WINDOW_S:
-            rate.before_s, rate.before_bytes = rate.since_s, rate.since_bytes
-            rate.since_s, rate.since_bytes = now_s, done
+        progress = watched.progress
+        found = self._meters.get(watched.key)
+        if found is None or found[0] is not progress:
+            found = self._meters[watched.key] = progress, FlowMeter()
+        if found[1].is_due(now_s):
+            latency = progress.latency
+            found[1].add(progress.sample(now_s), finished_s=latency.finished_s, newest_s=latency.newest_s)
 
     def _record_loop_lag(self, lag_s: float, now_s: float) -> None:
         self.loop_lag_s = lag_s

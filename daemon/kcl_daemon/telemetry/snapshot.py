@@ -497,7 +497,7 @@ class Snapshots:
             checkpoint=str(lease.checkpoint),
             records=progress.records,
             data_bytes=progress.data_bytes,
-            bytes_per_s=watchdog.bytes_per_s(watched.key),
+            bytes_per_s=watchdog.rates(watched.key).out_bytes,
             child=self._child(progress, memory, now_s),
             failures=failures,
             stream_id=None if lease.stream is None else str(lease.stream),
