@@ -310,7 +310,7 @@ class ChildRun:
                 outcome = await self._converse_and_end(child, connection, tasks)
                 tasks.cancel_scope.cancel()
         finally:
-            self._progress.reading_ended()
+            self._progress.reading_ended(self._held.lease.checkpoint)
             self._reading.reader.close()
         return outcome
 
@@ -544,7 +544,8 @@ class ChildRun:
         self._checkpointer.begin_batch()
         before_send = None if last is None else partial(self._checkpointer.delivering, last)
         await connection.deliver(batch, before_send=before_send)
-        self._progress.done(last, batch.count, batch.data_bytes, span_s=batch.span_s)
+        stored = self._held.lease.checkpoint
+        self._progress.done(last, batch.count, batch.data_bytes, span_s=batch.span_s, stored=stored)
 
     async def _end_at_bound(self, connection: ChildConnection) -> Reached:
         """As at a stop, but the lease is kept."""

@@ -199,7 +199,7 @@ class ShardLanes:
                 end = await self._take_all(reader)
                 tasks.cancel_scope.cancel()
         finally:
-            self._progress.reading_ended()
+            self._progress.reading_ended(self._held.lease.checkpoint)
             self._count()  # the lanes still have records
             reader.close()
         return end
@@ -268,6 +268,9 @@ class ShardLanes:
                 self._offer_empty()
                 return
             payload, self._behind_ms = Payload.of_line(batch.take_line())
+            if batch.last is not None and batch.arrived_s is not None:
+                stored = self._held.lease.checkpoint
+                self._progress.uncheckpointed.delivered(batch.last, batch.arrived_s, stored)
         finally:
             batch.release()
         for begin in range(0, len(payload), _RECORDS_PER_TURN):

@@ -262,7 +262,8 @@ class PoisonSearch:
         progress.works("processRecords", arrived_s=batch.arrived_s)
         checkpointer.begin_batch()
         await connection.deliver(batch, before_send=before_send)
-        progress.done(delivery.last, delivery.count, data_bytes, span_s=span_s)
+        stored = self._held.lease.checkpoint
+        progress.done(delivery.last, delivery.count, data_bytes, span_s=span_s, stored=stored)
         self._in_delivery = self._given = None
         self._state = self._state.delivered(delivery)
         self._done = delivery.last

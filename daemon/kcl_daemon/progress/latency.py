@@ -113,3 +113,33 @@ def below(buckets: Iterable[tuple[int, int]], bounds_s: Iterable[float]) -> list
         share = (bound_s - low_s) / (upper_bound_s(bucket) - low_s) if count and bound_s > low_s else 0.0
         found.append(total + count * share)
     return found
+
+
+_ROTATED_S: Final = 150.0
+_KNOWN_S: Final = 10.0
+
+
+class RecentLatency:
+    """What of a histogram is of the last two and a half to five minutes."""
+
+    def __init__(self, histogram: LatencyHistogram, now_s: float) -> None:
+        self._histogram = histogram
+        self._before = self._since = dict(histogram.buckets)
+        self._rotated_s = now_s
+        self._known: tuple[float, tuple[float | None, float | None]] = -inf, (None, None)
+
+    def rotate(self, now_s: float) -> None:
+        if now_s - self._rotated_s >= _ROTATED_S:
+            self._rotated_s, self._before = now_s, self._since
+            self._since = dict(self._histogram.buckets)
+
+    def p50_and_p99(self, now_s: float) -> tuple[float | None, float | None]:
+        """Up to ten seconds old."""
+        if now_s - self._known[0] >= _KNOWN_S:
+            before = self._before
+            recent = {
+                bucket: count - before.get(bucket, 0) for bucket, count in self._histogram.buckets.items()
+            }
+            p50_s, p99_s = quantiles(recent, (0.5, 0.99))
+            self._known = now_s, (p50_s, p99_s)
+        return self._known[1]

@@ -12,9 +12,10 @@ from enum import Enum
 from typing import Final, Protocol
 
 from kcl_daemon.errors import ChildTimedOut
-from kcl_daemon.leases.lease import Lease, LeaseKey
+from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
 from kcl_daemon.progress.flow import FlowSample, ShardFlow
 from kcl_daemon.progress.latency import LatencyHistogram
+from kcl_daemon.progress.uncheckpointed import Uncheckpointed
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 
@@ -48,13 +49,15 @@ class LastFetch:
     """The last answers of Kinesis for one lease, over all its readers.
 
     `empty_s` is the time of the last answer without records that was at the tip or nearer to it than before.
-    `behind_ms` is None if not reported, `trouble` None if reads succeed. Times are monotonic seconds.
+    `behind_ms` is None if not reported, `trouble` None if reads succeed. Times are monotonic seconds. `ahead_s`: how far
+    the arrival of the last records was in the future, by this host's clock.
     """
 
     answered_s: float = NEVER_S
     empty_s: float = NEVER_S
     behind_ms: int | None = None
     trouble: str | None = None
+    ahead_s: float = 0.0
     _nearest_ms: int | None = None
 
     @property
@@ -202,6 +205,7 @@ class LeaseProgress:
     since_s: float = field(init=False)
     slow_lane: int = 0
     stderr_tail: tuple[str, ...] = ()
+    uncheckpointed: Uncheckpointed = field(default_factory=Uncheckpointed)
     window: LaneWindowInfo | None = None
     window_until_s: float | None = None
     without_records_since_s: float = field(init=False)
@@ -295,8 +299,11 @@ class LeaseProgress:
     def read_to_end(self) -> None:
         self.at_end = True
 
-    def reading_ended(self) -> None:
-        self._left_s, self._left_at_s = self.oldest_s, self._monotonic()
+    def reading_ended(self, stored: ExtendedSequenceNumber) -> None:
+        """`stored` is the checkpoint: what it does not cover comes again."""
+        left = (self.oldest_s, self.uncheckpointed.oldest_s(stored))
+        self._left_s = min((each for each in left if each is not None), default=None)
+        self._left_at_s = self._monotonic()
         self._reader = None
         self.gave_all()
 
@@ -351,14 +358,22 @@ class LeaseProgress:
             self._records_since_s = None
 
     def done(
-        self, last: ExtendedSequenceNumber | None, records: int, data_bytes: int, *, span_s: float = 0.0
+        self,
+        last: ExtendedSequenceNumber | None,
+        records: int,
+        data_bytes: int,
+        *,
+        span_s: float = 0.0,
+        stored: ExtendedSequenceNumber | None = None,
     ) -> None:
-        """`last` None: an empty batch. `span_s`: between the arrivals of the first and the last record."""
+        """`last` None: an empty batch. `span_s`: between the arrivals of the first and the last record. `stored`: the checkpoint."""
         now_s = self._monotonic()
         self.cause, self.since_s, self.detail = WaitReason.KINESIS, now_s, ""
         self._rests(now_s)
         if records and self.oldest_undone_s is not None:
             self.latency.finished(now_s, self.oldest_undone_s, span_s, records)
+            if last is not None and stored is not None:
+                self.uncheckpointed.delivered(last, self.oldest_undone_s, stored)
         left = self._with_child[0] - records
         if left > 0:  # the batch is given in parts
             self._with_child = left, self._with_child[1] - data_bytes
@@ -514,10 +529,14 @@ class AssignmentDecision:
 class ActiveLeases:
     def __init__(self) -> None:
         self._active: dict[LeaseKey, ActiveLease] = {}
+        self.latencies: dict[StreamIdentity | None, LatencyHistogram] = {}
+        """Of all shards of a stream since the start, also of those that were released; None: the only stream."""
         self._moves: deque[AssignmentDecision] = deque(maxlen=_MAX_MOVES)
 
     def add(self, watched: ActiveLease) -> None:
         self._active[watched.key] = watched
+        of_all = self.latencies.setdefault(watched.lease.stream, LatencyHistogram())
+        watched.progress.latency.of_all = of_all
 
     def remove(self, watched: ActiveLease) -> None:
         if self._active.get(watched.key) is watched:

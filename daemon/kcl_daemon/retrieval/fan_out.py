@@ -338,7 +338,8 @@ class FanOutReader(BufferedReader):
         for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
-            self._handing_out_s = arrived_s(payload, pushed.millis_behind_latest, self._clock)
+            behind_ms = pushed.millis_behind_latest
+            self._handing_out_s = arrived_s(payload, behind_ms, self._clock, self._last_fetch)
             if not gave:
                 self._record_fetch(pushed, empty=not payload and not at_the_end)
             decoder = self._source.decoder(payload)

@@ -289,7 +289,7 @@ class PollingReader(BufferedReader):
         for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
-            self._handing_out_s = arrived_s(payload, behind_ms, self._clock)
+            self._handing_out_s = arrived_s(payload, behind_ms, self._clock, self._last_fetch)
             decoder = self._source.decoder(payload)
             if decoder is not None:
                 is_empty = not await self._put_decoded(decoder, behind_ms, whole.size_bytes) and is_empty

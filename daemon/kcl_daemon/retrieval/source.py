@@ -334,15 +334,20 @@ class DeliveryBatch:
             on_release()
 
 
-def arrived_s(payload: Payload, behind_ms: int | None, clock: Clock) -> float | None:
+def arrived_s(
+    payload: Payload, behind_ms: int | None, clock: Clock, last_fetch: LastFetch | None = None
+) -> float | None:
     """When the oldest record arrived in the stream, monotonic, never later than now; None: no record.
 
-    If `behind_ms` exceeds the record's age, our wall clock is slow and `behind_ms` counts.
+    If `behind_ms` exceeds the record's age, our wall clock is slow and `behind_ms` counts. `last_fetch` is told if the record
+    comes from the future.
     """
     if not payload:
         return None
     told_ms = payload.first_arrival_ms
     age_ms = 0 if told_ms is None else clock.wall_ms() - told_ms
+    if last_fetch is not None:
+        last_fetch.ahead_s = -age_ms / 1000 if age_ms < 0 else 0.0
     return clock.monotonic() - max(age_ms, behind_ms or 0, 0) / 1000
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kcl_daemon.progress.latency import LatencyHistogram
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.telemetry.snapshot import (
     ChildView,
     LanesView,
     LaneView,
+    LatencyView,
     ShardView,
     Snapshot,
     SparkQueryView,
@@ -46,6 +48,7 @@ def shard(
         bytes_per_s=1.0,
         lag_s=None if behind_ms is None else 2 * behind_ms / 1000,
         restarts=3,
+        uncheckpointed_s=None if behind_ms is None else 4.0,
         failures=number - 1,
         child=ChildView(pid=7, rss_bytes=2**20, running_s=1.0, restarts=3) if child else None,
         stream_id=stream_id,
@@ -90,4 +93,17 @@ def snapshot(*shards: ShardView, spark: SparkView | None = None) -> Snapshot:
         renewed_s=1.0,
         shards=shards,
         spark=spark,
+        latencies=latencies(*shards),
     )
+
+
+def latencies(*shards: ShardView) -> tuple[LatencyView, ...]:
+    """Each shard has finished two records after a second, and three within the next seven."""
+    found = list[LatencyView]()
+    of_all = LatencyHistogram()
+    for each in shards:
+        histogram = LatencyHistogram(of_all)
+        histogram.finished(101.0, 100.0, 0.0, 2)
+        histogram.finished(110.0, 102.0, 7.0, 3)
+        found.append(LatencyView(each.shard_id, each.stream_id, histogram))
+    return (LatencyView(None, None, of_all), *found) if found else ()
