@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from math import ceil, inf, log2
+from math import ceil, exp2, inf, log2
 from typing import Final
 
 SCHEMA: Final = 3
@@ -20,7 +20,7 @@ ZERO: Final = -10 * _IN_A_DOUBLING
 # Eight months; the retention of a stream is a year at most.
 _MOST: Final = 24 * _IN_A_DOUBLING + _IN_A_DOUBLING
 # A batch is spread over so many places at most: it costs the same however long it is.
-_PLACES: Final = 8
+_PLACES: Final = 6
 
 
 def bucket_of(seconds: float) -> int:
@@ -28,7 +28,7 @@ def bucket_of(seconds: float) -> int:
 
 
 def upper_bound_s(bucket: int) -> float:
-    return 2.0 ** (bucket / _IN_A_DOUBLING)
+    return exp2(bucket / _IN_A_DOUBLING)
 
 
 class LatencyHistogram:
@@ -49,37 +49,42 @@ class LatencyHistogram:
         self.of_all = of_all
 
     def finished(self, now_s: float, arrived_s: float, span_s: float, count: int) -> None:
-        """A batch whose first record arrived at `arrived_s`, and whose last one `span_s` later."""
-        most_s = max(0.0, now_s - arrived_s)
-        least_s = max(0.0, most_s - span_s)
-        self.finished_s, self.newest_s = now_s, max(self.newest_s, arrived_s + span_s)
+        """A batch whose first record arrived at `arrived_s`, and whose last one `span_s` later.
+
+        Counted as if they had come evenly between these two.
+        """
+        most_s = now_s - arrived_s if now_s > arrived_s else 0.0
+        least_s = most_s - span_s if most_s > span_s else 0.0
+        self.finished_s = now_s
+        self.newest_s = max(self.newest_s, arrived_s + span_s)
         low, high = bucket_of(least_s), bucket_of(most_s)
-        total_s, each = count * (least_s + most_s) / 2, self
-        places = ((low, count),) if low == high else _spread(least_s, most_s, count, high - low)
-        while each is not None:
-            each.count += count
-            each.total_s += total_s
-            buckets = each.buckets
-            for bucket, here in places:
-                buckets[bucket] += here
-            each = each.of_all
+        total_s, of_all = count * (least_s + most_s) / 2, self.of_all or LatencyHistogram()
+        buckets, all_buckets = self.buckets, of_all.buckets
+        self.count += count
+        self.total_s += total_s
+        of_all.count += count
+        of_all.total_s += total_s
+        if low == high:
+            buckets[low] += count
+            all_buckets[low] += count
+            return
+        places = min(count, _PLACES, 2 * (high - low) + 1)
+        here, more = divmod(count, places)
+        # Few have a place each, many share one: then it stands for the middle of them.
+        width_s = (most_s - least_s) / (places if here > 1 or more else max(1, places - 1))
+        at_s = least_s + width_s / 2 if here > 1 or more else least_s
+        for place in range(places):
+            bucket = bucket_of(at_s)
+            at_s += width_s
+            given = here + 1 if place < more else here
+            buckets[bucket] += given
+            all_buckets[bucket] += given
 
     def copy(self) -> LatencyHistogram:
         copied = LatencyHistogram()
         copied.buckets.update(self.buckets)
         copied.count, copied.total_s = self.count, self.total_s
         return copied
-
-
-def _spread(least_s: float, most_s: float, count: int, buckets: int) -> list[tuple[int, int]]:
-    """As if the records had come evenly between the first and the last one."""
-    places = min(count, _PLACES, 2 * buckets + 1)
-    width_s, found, given = (most_s - least_s) / places, list[tuple[int, int]](), 0
-    for place in range(places):
-        upto = count * (place + 1) // places
-        found.append((bucket_of(least_s + (place + 0.5) * width_s), upto - given))
-        given = upto
-    return found
 
 
 def quantiles(buckets: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:

@@ -247,8 +247,8 @@ class FanOutReader(BufferedReader):
 
     @property
     def oldest_s(self) -> float | None:
-        taken = not isinstance(self._item, DeliveryBatch) or self._item.arrived_s is None
-        return self._handing_out_s if taken else self._item.arrived_s
+        arrived = self._item.arrived_s if isinstance(self._item, DeliveryBatch) else None
+        return self._handing_out_s if arrived is None else arrived
 
     @property
     def waiting(self) -> tuple[int, int]:

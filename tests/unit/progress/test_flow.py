@@ -12,7 +12,7 @@ def sample(at_s: float, **counted: float) -> FlowSample:
     whole = {
         name: int(counted.get(name, 0)) for name in ("read_records", "read_bytes", "records", "data_bytes")
     }
-    busy_s = {None: counted.get("busy", 0.0)}
+    busy_s: dict[int | None, float] = {None: counted.get("busy", 0.0)}
     return FlowSample(
         at_s,
         **whole,
@@ -42,8 +42,8 @@ def test_rates_are_of_the_last_ten_seconds() -> None:
 
 def test_busy_is_that_of_the_busiest_lane_and_never_more_than_all_the_time() -> None:
     meter = FlowMeter()
-    before, after = {0: 100.0, 1: 5.0}, {0: 101.0, 1: 25.0, 2: 3.0}
-    for at_s, busy_s in ((0.0, before), (10.0, after)):
+    before: dict[int | None, float] = {0: 100.0, 1: 5.0}
+    for at_s, busy_s in ((0.0, before), (10.0, before | {0: 101.0, 1: 25.0, 2: 3.0})):
         meter.add(FlowSample(at_s, 0, 0, 0, 0, busy_s, 0.0, 0.0), finished_s=0.0, newest_s=0.0)
     assert meter.rates(waiting=True).busy == 1.0
 

@@ -120,7 +120,7 @@ def test_a_classic_histogram_has_its_bounds_and_a_native_one_has_none() -> None:
     assert labels_of(of_all) == {}
     assert [bucket.upper_bound for bucket in of_all.histogram.bucket] == list(RECORD_LATENCY.buckets)
     counts = {bucket.upper_bound: bucket.cumulative_count for bucket in of_all.histogram.bucket}
-    assert (counts[0.5], counts[1.0], counts[10.0], counts[60.0]) == (0, 4, 10, 10)
+    assert (counts[0.5], counts[1.0], counts[10.0], counts[60.0]) == (0, 6, 10, 10)
     assert (of_all.histogram.sample_count, len(of_all.histogram.positive_span)) == (10, 0)
     assert [labels_of(each)["shard_id"][-1] for each in of_shards] == ["1", "2"]
     for each in of_shards:
