@@ -333,11 +333,15 @@ class Worker:
         self.renewer.renewals.tick(len(held))
         add(own.LEASE_AGE, max((now_s - each.moved_s for each in held.values()), default=0.0))
         add(own.BUFFERED_BYTES, self.buffered_bytes())
+        ages_s: list[float] = []
         for shard in self.watchdog.active_leases.shards:
             behind_s = lag_s(shard.progress, self.watchdog.limits, now_s)
             if behind_s is not None:
+                ages_s.append(behind_s)
                 add(kcl.PROCESS_BEHIND, behind_s, **lease_labels(shard.lease))
                 add(kcl.APPLICATION_BEHIND, behind_s)
+        if ages_s:
+            add(own.UNFINISHED_AGE, max(ages_s))
 
     def _record_leader(self) -> None:
         add = self._meters.add

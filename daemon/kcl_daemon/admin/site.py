@@ -154,7 +154,8 @@ class StatusDocument:
 
 def status_document(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float) -> Iterator[bytes]:
     """`now_s` is on the history's clock."""
-    short = {each.name: getattr(snapshot, each.name) for each in fields(snapshot) if each.name not in _LONG}
+    names = (each.name for each in fields(snapshot) if each.name not in {*_LONG, "latencies"})
+    short = {name: getattr(snapshot, name) for name in names}
     yield b'{"format":%d,"snapshot":%s' % (FORMAT, _dumped(short)[:-1])
     for name in _LONG:
         values = getattr(snapshot, name)

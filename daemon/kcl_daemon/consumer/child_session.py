@@ -310,7 +310,7 @@ class ChildRun:
                 outcome = await self._converse_and_end(child, connection, tasks)
                 tasks.cancel_scope.cancel()
         finally:
-            self._progress.reading_ended()
+            self._progress.reading_ended(self._held.lease.checkpoint)
             self._reading.reader.close()
         return outcome
 
@@ -362,6 +362,7 @@ class ChildRun:
             timestamp_s=self._stream.position.timestamp_s,
             memory=memory,
             last_fetch=self._progress.last_fetch,
+            flow=self._progress.flow,
             stream_is_there=self._stream.watch.is_there,
             takes_frames=lambda: connection.takes_frames,
             until_ms=parts.until_ms,
@@ -511,8 +512,11 @@ class ChildRun:
         """False if a stop came before all of it was given: nothing may be given, or passed, after it."""
         try:
             if batch.last is not None:
-                self._progress.oldest_undone_s = batch.arrived_s
-                return await gate.give(batch, partial(self._give, connection, gate))
+                self._progress.takes(batch.count, batch.data_bytes, batch.arrived_s)
+                gave_all = await gate.give(batch, partial(self._give, connection, gate))
+                if gave_all:
+                    self._progress.gave_all()
+                return gave_all
             if self._settings.call_for_empty and await gate.opens():
                 await self._give_batch(connection, batch)
             return True
@@ -540,7 +544,8 @@ class ChildRun:
         self._checkpointer.begin_batch()
         before_send = None if last is None else partial(self._checkpointer.delivering, last)
         await connection.deliver(batch, before_send=before_send)
-        self._progress.done(last, batch.count, batch.data_bytes)
+        stored = self._held.lease.checkpoint
+        self._progress.done(last, batch.count, batch.data_bytes, span_s=batch.span_s, stored=stored)
 
     async def _end_at_bound(self, connection: ChildConnection) -> Reached:
         """As at a stop, but the lease is kept."""

@@ -12,7 +12,7 @@ from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.holds import NOT_HELD, Pace
 from kcl_daemon.progress.progress import PAUSED_BY_CHILD, WaitReason
 from kcl_daemon.records.payload import AnyRecord, Payload, data_bytes_of
-from kcl_daemon.retrieval.source import DeliveryBatch
+from kcl_daemon.retrieval.source import DeliveryBatch, arrived_later_s
 
 
 class Gate:
@@ -91,7 +91,7 @@ class Gate:
             part = DeliveryBatch(
                 Payload(records[begin:end], payload.size_bytes),
                 behind_ms,
-                arrived_s=batch.arrived_s,
+                arrived_s=arrived_later_s(batch.arrived_s, records[0], records[begin]),
                 takes_frames=lambda: self._connection.takes_frames,
             )
             self._holds.given(self._held.lease, part.count, part.data_bytes)

@@ -109,6 +109,7 @@ class LaneReader:
 
     trouble = None
     oldest_s = None
+    waiting = (0, 0)
 
     def __init__(self, lanes: Lanes, lane: Lane) -> None:
         self._lanes = lanes

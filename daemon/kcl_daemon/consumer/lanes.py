@@ -108,6 +108,7 @@ class ShardLanes:
     def _held_for(self, number: int) -> HeldLease:
         held, progress = self._held, LeaseProgress(self._clock.monotonic, lane=number)
         progress.last_fetch, progress.set_aside = held.progress.last_fetch, held.progress.set_aside
+        progress.latency = held.progress.latency
         return HeldLease(held.lease, held.moved_s, held.throughput, held.measured_s, progress)
 
     async def run(self) -> Finished | Stopped | Reached:
@@ -198,7 +199,8 @@ class ShardLanes:
                 end = await self._take_all(reader)
                 tasks.cancel_scope.cancel()
         finally:
-            self._progress.reading_ended()
+            self._progress.reading_ended(self._held.lease.checkpoint)
+            self._count()  # the lanes still have records
             reader.close()
         return end
 
@@ -211,6 +213,7 @@ class ShardLanes:
             timestamp_s=stream.position.timestamp_s,
             memory=self._memory,
             last_fetch=self._progress.last_fetch,
+            flow=self._progress.flow,
             stream_is_there=stream.watch.is_there,
             until_ms=self._parts.until_ms,
             only=self._parts.settings.shards.only,
@@ -265,6 +268,9 @@ class ShardLanes:
                 self._offer_empty()
                 return
             payload, self._behind_ms = Payload.of_line(batch.take_line())
+            if batch.last is not None and batch.arrived_s is not None:
+                stored = self._held.lease.checkpoint
+                self._progress.uncheckpointed.delivered(batch.last, batch.arrived_s, stored)
         finally:
             batch.release()
         for begin in range(0, len(payload), _RECORDS_PER_TURN):

@@ -15,7 +15,7 @@ from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.leases.lease import LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row, RowPut
 from kcl_daemon.leases.text_row import CAPACITY_KEY, text_of, text_write
-from kcl_daemon.metrics import kcl
+from kcl_daemon.metrics import own
 from kcl_daemon.ports import Table
 
 _IDLE_S: Final = 3_600.0
@@ -89,7 +89,7 @@ class CapacityWatch:
         if fleet != self._fleet or now_s - self._made_s >= self._context.timings.report_s:
             self._fleet, self._made_s = fleet, now_s
             self.capacity = estimate(state, self._targets, self.capacity, by=self._context.worker_id)
-            self._context.meters.add(kcl.WORKERS_WANTED, self.capacity.wanted)
+            self._context.meters.add(own.WORKERS_WANTED, self.capacity.wanted)
         if self.capacity is not None and self._is_to_store(self.capacity, now_s):
             await self._store(self.capacity)
             self._stored_s = now_s

@@ -32,6 +32,7 @@ FAMILIES: Final[tuple[Family, ...]] = tuple(
             OPERATIONS,
             *(each.family for each in (*CLOUDWATCH_METRICS, *OWN) if each.family is not None),
             *own.FROM_SNAPSHOT.values(),
+            own.RECORD_LATENCY,
         )
     )
 )

@@ -244,8 +244,6 @@ PROCESS_BEHIND: Final = Metric(
 PROCESS_EXPIRED: Final = Metric(_PROCESS, "ExpiredIterator", family=_F["expired_iterators"])
 
 APPLICATION_BEHIND: Final = Metric("ApplicationTracker", "MillisBehindLatest", MetricUnit.SECONDS)
-WORKERS_WANTED: Final = Metric("ApplicationTracker", "WorkersWanted")
-"""Ours, by the leader."""
 
 _SHUTDOWN: Final = "ShutdownTask"
 SHUTDOWN_CHILD: Final = operation(_SHUTDOWN, "RecordProcessor.shutdown", success=False)

@@ -83,6 +83,14 @@ class BatchWindow:
         arrived = (each.arrived_s for each in self._gathered if each.arrived_s is not None)
         return min(arrived, default=self._reader.oldest_s)
 
+    @property
+    def waiting(self) -> tuple[int, int]:
+        records, data_bytes = self._reader.waiting
+        sizes = [each.sizes for each in self._gathered]
+        return records + sum(each.records for each in sizes), data_bytes + sum(
+            each.data_bytes for each in sizes
+        )
+
     async def run(self) -> None:
         await self._reader.run()
 

@@ -39,6 +39,7 @@ from kcl_daemon.retrieval.source import (
     ShardSource,
     arrived_s,
     read_from,
+    waiting_in,
 )
 
 _SHORTEST_S: Final = 0.2
@@ -152,7 +153,11 @@ class PollingReader(BufferedReader):
         for item in self._buffer:
             if isinstance(item, DeliveryBatch) and item.arrived_s is not None:
                 return item.arrived_s
-        return None
+        return self._handing_out_s
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        return waiting_in(self._buffer)
 
     async def next(self) -> ReadItem:
         while not self._buffer:
@@ -198,8 +203,8 @@ class PollingReader(BufferedReader):
             except AwsError as error:
                 self._release_reservation()
                 iterator = self._iterator_after(error, iterator)
-                pace = self._pace.failed(throttled=isinstance(error, Throttled))
-                await self._pause(pace, None, began_s)
+                throttled = isinstance(error, Throttled)
+                await self._pause(self._pace.failed(throttled=throttled), None, began_s, throttled=throttled)
                 continue
             self._iterator_at_s = self._clock.monotonic()
             answer = await self._accept(fetched, asked_ms)
@@ -226,9 +231,7 @@ class PollingReader(BufferedReader):
     async def _wait_for_room(self) -> None:
         while not self._has_room():
             await self._wait_for_taker()
-        self._reservation = await self._budget.acquire(
-            self._expected_bytes, is_child_waiting=self._is_child_waiting
-        )
+        self._reservation = await self._reserve(self._expected_bytes)
 
     async def _wait_for_taker(self) -> None:
         self._taken = anyio.Event()
@@ -286,6 +289,7 @@ class PollingReader(BufferedReader):
         for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
+            self._handing_out_s = arrived_s(payload, behind_ms, self._clock, self._last_fetch)
             decoder = self._source.decoder(payload)
             if decoder is not None:
                 is_empty = not await self._put_decoded(decoder, behind_ms, whole.size_bytes) and is_empty
@@ -294,6 +298,7 @@ class PollingReader(BufferedReader):
                     await self._room_for(payload, whole.size_bytes)
                 is_empty = False
                 self._put(self._batch(payload, behind_ms))
+        self._handing_out_s = None
         self._last_fetch.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
         # Empty answers must not replace full ones.
         if self._reports_empty and not self._buffer:
@@ -316,10 +321,7 @@ class PollingReader(BufferedReader):
             await self._wait_for_taker()
         if part.size_bytes > whole_bytes:
             # The batch reserves these bytes again, with no await in between.
-            reservation = await self._budget.acquire(
-                part.size_bytes, is_child_waiting=self._is_child_waiting, holding=self._reservation
-            )
-            reservation.release()
+            (await self._reserve(part.size_bytes, self._reservation)).release()
 
     async def _put_decoded(self, decoder: Decoder, behind_ms: int | None, whole_bytes: int) -> bool:
         gave = False
@@ -353,6 +355,7 @@ class PollingReader(BufferedReader):
 
     def _put(self, item: ReadItem) -> None:
         self._buffer.append(item)
+        self._count(item)
         if isinstance(item, DeliveryBatch):
             self._buffered_bytes += item.size_bytes
             self._buffered_records += item.count
@@ -397,8 +400,13 @@ class PollingReader(BufferedReader):
                 "time to time",
             )
 
-    async def _pause(self, pace: PollPace, answer: PollResult | None, began_s: float) -> None:
+    async def _pause(
+        self, pace: PollPace, answer: PollResult | None, began_s: float, *, throttled: bool = False
+    ) -> None:
         self._pace = pace
         elapsed_s = self._clock.monotonic() - began_s
         chance = self._context.randomness.uniform(0, 1) if pace.failures else 0.0
-        await self._clock.sleep(pace.pause_s(answer, elapsed_s=elapsed_s, chance=chance))
+        pause_s = pace.pause_s(answer, elapsed_s=elapsed_s, chance=chance)
+        await self._clock.sleep(pause_s)
+        if throttled or (answer is not None and answer.behind_ms):  # behind, the quota alone makes it wait
+            self._flow.refused_s += min(pause_s, self._waited_s(began_s))

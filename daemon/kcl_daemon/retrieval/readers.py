@@ -233,6 +233,10 @@ class FanOutOrPolling:
     def oldest_s(self) -> float | None:
         return None if self._chosen is None else self._chosen.oldest_s
 
+    @property
+    def waiting(self) -> tuple[int, int]:
+        return (0, 0) if self._chosen is None else self._chosen.waiting
+
     async def run(self) -> None:
         self._chosen = chosen = await self._choose()
         self._is_chosen.set()

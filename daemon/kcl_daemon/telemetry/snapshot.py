@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +24,17 @@ from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import CPU, WorkerRow
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.progress.progress import ActiveLease, LeaseProgress, WaitReason
-from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, lag_s, stall_status, state_of
+from kcl_daemon.progress.latency import LatencyHistogram
+from kcl_daemon.progress.progress import ActiveLease, ActiveLeases, LeaseProgress, WaitReason
+from kcl_daemon.progress.watchdog import (
+    AHEAD_S,
+    FAILING_FROM,
+    ShardState,
+    lag_s,
+    stall_status,
+    state_of,
+    uncheckpointed_s,
+)
 from kcl_daemon.text import masked, on_one_line
 from kcl_daemon.worker import Worker
 
@@ -154,11 +163,16 @@ class ShardView:
     Args:
         idle_s: since the last batch, checkpoint or empty answer.
         behind_ms: of the last Kinesis answer, whatever became of its records.
-        records: processed since the lease was taken, as `data_bytes`.
+        records: processed since the lease was taken, as `data_bytes`; `read_records` and `read_bytes` were read for it.
         failures: failed children since the last progress.
         stream_id: `account:name:creationEpoch`.
         state: None from an older daemon.
         lag_s: age of the oldest unfinished record; 0: none; None: unknown.
+        uncheckpointed_s: age of the oldest record that the stored checkpoint does not cover, as `lag_s`.
+        p50_s: from arrival to finished, in the last two and a half to five minutes, as `p99_s`; None: nothing was finished.
+        speed: seconds of the stream finished in a second; None: unknown.
+        waiting_records: read and not finished, as `waiting_bytes`.
+        ahead_s: how far in the future the last records arrived, by this host's clock; ages are too small by as much.
         restarts: as in `ChildView`.
         last_error: of the last failed child, as `stderr_tail`.
         next_try_s: until the next child starts; None: one runs, or none will.
@@ -193,6 +207,18 @@ class ShardView:
     lanes: LanesView | None = None
     set_aside: dict[str, int] = field(default_factory=dict[str, int])
     last_set_aside: str = ""
+    uncheckpointed_s: float | None = None
+    p50_s: float | None = None
+    p99_s: float | None = None
+    speed: float | None = None
+    records_per_s: float = 0.0
+    in_records_per_s: float = 0.0
+    in_bytes_per_s: float = 0.0
+    read_records: int = 0
+    read_bytes: int = 0
+    waiting_records: int = 0
+    waiting_bytes: int = 0
+    ahead_s: float = 0.0
 
     @property
     def children(self) -> tuple[ChildView, ...]:
@@ -255,6 +281,15 @@ class HoldView:
 
 
 @dataclass(frozen=True, slots=True)
+class LatencyView:
+    """From arrival to finished; `shard_id` None: of all shards of a stream since the start. It may still change."""
+
+    shard_id: str | None
+    stream_id: str | None
+    histogram: LatencyHistogram
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A worker at one moment.
 
@@ -270,6 +305,7 @@ class Snapshot:
         at_ms: epoch milliseconds; 0 from an older daemon.
         holds: pauses and limits in force, of the whole application.
         capacity: of the leader, as last made or read; None: not known yet.
+        latencies: only for metrics; they are not in documents.
     """
 
     application: str
@@ -292,6 +328,7 @@ class Snapshot:
     place: str = ""
     at_ms: int = 0
     holds: tuple[HoldView, ...] = ()
+    latencies: tuple[LatencyView, ...] = ()
     capacity: Capacity | None = None
 
     @property
@@ -448,6 +485,7 @@ class Snapshots:
             at_ms=self._clock.wall_ms(),
             holds=tuple(map(_hold_view, worker.consumers.holds.holds)),
             capacity=worker.capacity.capacity,
+            latencies=tuple(_latencies(active_leases)),
         )
 
     async def asked(self) -> Snapshot:
@@ -502,6 +540,8 @@ class Snapshots:
         seen = stall_status(worst.progress, watchdog.limits, now_s)
         of_lane = "" if worst is watched else f"lane {worst.progress.lane}: "
         stalled, failures = watchdog.is_stalled(worst), worst.progress.failures
+        rates, ahead_s = watchdog.rates(watched.key), progress.last_fetch.ahead_s
+        (p50_s, p99_s), waiting = watchdog.p50_and_p99(watched.key), progress.waiting
         return ShardView(
             key=watched.key,
             shard_id=lease.shard_id,
@@ -516,7 +556,7 @@ class Snapshots:
             checkpoint=str(lease.checkpoint),
             records=progress.records,
             data_bytes=progress.data_bytes,
-            bytes_per_s=watchdog.bytes_per_s(watched.key),
+            bytes_per_s=rates.out_bytes,
             child=self._child(progress, memory, now_s),
             failures=failures,
             stream_id=None if lease.stream is None else str(lease.stream),
@@ -529,6 +569,18 @@ class Snapshots:
             lanes=self._lanes(progress, memory, now_s),
             set_aside=dict(progress.set_aside.by_cause),
             last_set_aside=_shown(progress.set_aside.last),
+            uncheckpointed_s=uncheckpointed_s(watched, watchdog.limits, now_s),
+            p50_s=p50_s,
+            p99_s=p99_s,
+            speed=rates.speed,
+            records_per_s=rates.out_records,
+            in_records_per_s=rates.in_records,
+            in_bytes_per_s=rates.in_bytes,
+            read_records=progress.flow.read_records,
+            read_bytes=progress.flow.read_bytes,
+            waiting_records=waiting[0],
+            waiting_bytes=waiting[1],
+            ahead_s=ahead_s if ahead_s > AHEAD_S else 0.0,
         )
 
     def _worst(self, shard: ActiveLease, now_s: float) -> ActiveLease:
@@ -608,6 +660,15 @@ class Snapshots:
             restarts=progress.children - 1,
             stderr=self._tails.shown(child.pid, child.stderr_tail),
         )
+
+
+def _latencies(active_leases: ActiveLeases) -> Iterator[LatencyView]:
+    for stream, histogram in active_leases.latencies.items():
+        yield LatencyView(None, None if stream is None else str(stream), histogram)
+    for each in active_leases.shards:
+        stream = each.lease.stream
+        stream_id = None if stream is None else str(stream)
+        yield LatencyView(each.lease.shard_id, stream_id, each.progress.latency)
 
 
 def _hold_view(hold: Hold) -> HoldView:

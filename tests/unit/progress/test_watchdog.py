@@ -180,9 +180,9 @@ def test_a_rate_is_of_the_last_seconds() -> None:
         for number in range(60):
             stage.held.progress.done(position(number), 1, 1000)
             await stage.passes(1 if number % 2 else TICK_S + 1)
-        assert 300 < stage.watchdog.bytes_per_s(stage.held.key) < 900
+        assert 300 < stage.watchdog.rates(stage.held.key).out_bytes < 900
         stage.active_leases.remove(stage.held)
         await stage.passes(3)
-        assert stage.watchdog.bytes_per_s(stage.held.key) == 0
+        assert stage.watchdog.rates(stage.held.key).out_bytes == 0
 
     run_virtual(course)

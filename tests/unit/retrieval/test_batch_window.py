@@ -32,6 +32,7 @@ class Stage:
 
     trouble = None
     oldest_s = None
+    waiting = (0, 0)
 
     def __init__(self, delivery: DeliverySettings, *, frames: bool = False) -> None:
         clock = LoopClock()
