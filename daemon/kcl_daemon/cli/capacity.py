@@ -34,7 +34,7 @@ from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first, timin
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.leases.lease import Lease, WorkerId
-from kcl_daemon.ports import IteratorKind, ReadFrom
+from kcl_daemon.ports import Clock, IteratorKind, ReadFrom
 from kcl_daemon.retrieval.source import StartMemory, read_from
 from kcl_daemon.system import SystemRandomness
 from kcl_daemon.telemetry.logs import LogLevels, build_log
@@ -200,9 +200,9 @@ def _shown(news: CapacityNews, *, as_json: bool) -> str:
 class _Serving:
     """Answers `/capacity.json`; callers within a few seconds share what was read."""
 
-    def __init__(self, reader: CapacityReader, application: Application, access: AdminAccess) -> None:
+    def __init__(self, reader: CapacityReader, clock: Clock, access: AdminAccess) -> None:
         self._reader = reader
-        self._clock = application.clock
+        self._clock = clock
         self._access = access
         self._lock = anyio.Lock()
         self._last: tuple[float, AdminResponse] | None = None
@@ -256,7 +256,7 @@ def _place(value: str, admin: AdminSettings) -> AdminSettings:
 async def _serve(application: Application, settings: Settings, where: AdminSettings) -> None:
     access = AdminAccess(where.address, await token_of(where))
     log = build_log(level="info", form="console", stream=sys.stderr, clock=application.clock)
-    serving = _Serving(CapacityReader(application, settings), application, access)
+    serving = _Serving(CapacityReader(application, settings), application.clock, access)
     await serve_once(where, AdminServer(serving.answer, clock=application.clock, log=log), log)
 
 
