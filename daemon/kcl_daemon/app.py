@@ -507,7 +507,7 @@ class Application:
     @cached_property
     def _reporter(self) -> Reporter:
         sampler, elector = self._sampler, self._elector
-        return Reporter(
+        reporter = Reporter(
             self._context,
             table=self._routes.reports,
             cpu_averages=None if sampler is None else sampler.averages,
@@ -516,8 +516,9 @@ class Application:
             incarnation=self._incarnation,
             on_other=self._duplicate_detector.is_seen,
             run_until_ms=lambda: None if self._run_end is None else self._run_end.until_ms,
-            load=LoadReport(self._context, self._watchdog).text,
         )
+        reporter.load = LoadReport(self._context, self._watchdog).text
+        return reporter
 
     @cached_property
     def _upgrader(self) -> Upgrader:

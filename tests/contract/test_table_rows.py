@@ -143,15 +143,16 @@ async def test_a_release(stage: Stage) -> None:
 
 
 def _reporter(stage: Stage, *averages: str, load: str | None = None) -> Reporter:
-    return Reporter(
+    reporter = Reporter(
         worker_context(ME, log=stage.log),
         table=stage.tables.worker_metrics,
         cpu_averages=lambda: [Decimal(each) for each in averages],
         java_leader=lambda: None,
         incarnation=Incarnation(7, "nonce"),
         on_other=lambda _: False,
-        load=lambda cpu: None if load is None else f"{load} {cpu}",
     )
+    reporter.load = lambda cpu: None if load is None else f"{load} {cpu}"
+    return reporter
 
 
 def _worker_row(stage: Stage, stats: dict[str, Any], ranges: dict[str, Any]) -> dict[str, Any]:

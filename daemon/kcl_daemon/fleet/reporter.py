@@ -47,18 +47,18 @@ class Reporter:
         incarnation: Incarnation,
         on_other: Callable[[Incarnation], bool],
         run_until_ms: Callable[[], int | None] = lambda: None,
-        load: Callable[[float | None], str | None] = lambda _cpu: None,
     ) -> None:
         """`cpu_averages` ends the window and returns the oldest first; None if CPU is not measured.
 
         `cpu_host` is set if several workers share that CPU. `on_other` is called when another process keeps
-        writing our row, so both live; it returns whether to leave it the row. `load` makes `WorkerRow.load`, from the share of the CPU in use.
+        writing our row, so both live; it returns whether to leave it the row.
         """
         self._incarnation = incarnation
         self._ours = incarnation.is_that_of_the_row
         self._on_other = on_other
         self._run_until_ms = run_until_ms
-        self._load = load
+        self.load: Callable[[float | None], str | None] = lambda _cpu: None
+        """Makes `WorkerRow.load`, from the share of the CPU in use."""
         self._has_reported = False
         self._other: Incarnation | None = None
         self._context = context
@@ -156,7 +156,7 @@ class Reporter:
             incarnation=self._incarnation,
             stands_by=self._timings.standby_s > 0,
             run_until_ms=self._run_until_ms(),
-            load=self._load(cpu),
+            load=self.load(cpu),
         )
 
     def _is_of_another(self, row: Row | None) -> bool:
