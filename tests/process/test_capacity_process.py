@@ -18,7 +18,7 @@ from tests.process.commands import run_command
 from tests.process.daemon import PROCESSORS, Application, again_and_again, application, run_daemon, wait_until
 from tests.process.local import Local
 from tests.process.test_fleet import FLEET
-from tests.process.test_lag_process import done_in, port_of
+from tests.process.test_lag_process import done_in, port_of, put
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -73,21 +73,23 @@ def test_the_time_to_drain_is_true_within_a_fifth_at_half_time(
     with application(local, tmp_path, "capacity-drain", shards=1) as app:
         put_s: list[float] = []
 
-        def put() -> None:
-            app.put()
+        def put_one() -> None:
+            put(app, b"a record", 1)
             put_s.append(monotonic_s())
 
         def behind_s() -> float:
             done = done_in(tmp_path)
             return monotonic_s() - put_s[done] if done < len(put_s) else 0.0
 
-        with again_and_again(put, 2 / EACH_S):
+        with again_and_again(put_one, 2 / EACH_S):
             Event().wait(BACKLOG_S)
             with app.daemon(SLOW, SETTINGS) as daemon:
                 daemon.wait_for("child_started")
-                wait_until(lambda: 0 < behind_s() < HALF * (BACKLOG_S + LEVEL_S) + 3, "half of it is done")
+                wait_until(
+                    lambda: 0 < behind_s() < HALF * (BACKLOG_S + LEVEL_S) + 3, "half of it is done", 150.0
+                )
                 found, at_s = said(app, "worker"), monotonic_s()
-                wait_until(lambda: behind_s() <= LEVEL_S, "it is within the service level")
+                wait_until(lambda: behind_s() <= LEVEL_S, "it is within the service level", 150.0)
                 took_s = monotonic_s() - at_s
                 expected_s = found["whole"]["drainsS"] - found["ageSeconds"]
                 record_property("capacity", f"{found['sentence']}: {expected_s:.1f} s, took {took_s:.1f} s")
