@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, FAMILIES, OWN
+from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, CLOUDWATCH_OWN, FAMILIES
 from kcl_daemon.metrics.kcl import JAVA_ONLY
 from kcl_daemon.metrics.metric import Family, Metric, MetricKind, MetricUnit
 from kcl_daemon.telemetry.recorder import OF_EVENTS
@@ -103,7 +103,7 @@ def reference() -> str:
         _PROMETHEUS.format(events=events),
         *_family_table(FAMILIES),
         _CLOUDWATCH,
-        *_cloudwatch_table((*CLOUDWATCH_METRICS, *(each for each in OWN if each.operation))),
+        *_cloudwatch_table((*CLOUDWATCH_METRICS, *CLOUDWATCH_OWN)),
         _JAVA_ONLY,
         *_java_table(JAVA_ONLY),
     ]

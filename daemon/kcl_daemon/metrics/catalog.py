@@ -24,6 +24,7 @@ def _metrics(module: ModuleType) -> Iterator[Metric]:
 CLOUDWATCH_METRICS: Final[tuple[Metric, ...]] = tuple(_metrics(kcl))
 
 OWN: Final[tuple[Metric, ...]] = tuple(_metrics(own))
+CLOUDWATCH_OWN: Final[tuple[Metric, ...]] = tuple(each for each in OWN if each.operation)
 
 
 FAMILIES: Final[tuple[Family, ...]] = tuple(

@@ -140,7 +140,7 @@ class RecentLatency:
 
     def p50_and_p99(self, now_s: float) -> tuple[float | None, float | None]:
         """Up to ten seconds old."""
-        if now_s - self._known[0] >= _KNOWN_S:
+        if self._known[1][0] is None or now_s - self._known[0] >= _KNOWN_S:
             before = self._before
             recent = {
                 bucket: count - before.get(bucket, 0) for bucket, count in self._histogram.buckets.items()

@@ -318,11 +318,12 @@ class LeaseProgress:
     @property
     def waiting(self) -> tuple[int, int]:
         """Records read and not finished, and the bytes of their data: with the child, its lanes or its reader."""
-        parts = (
-            self._with_child,
-            *(each.waiting for each in (self._reader, self.window) if each is not None),
-        )
-        return sum(records for records, _ in parts), sum(data_bytes for _, data_bytes in parts)
+        records, data_bytes = self._with_child
+        for each in (self._reader, self.window):
+            if each is not None:
+                more, more_bytes = each.waiting
+                records, data_bytes = records + more, data_bytes + more_bytes
+        return records, data_bytes
 
     def busy_s(self, now_s: float) -> float:
         since_s = self._records_since_s

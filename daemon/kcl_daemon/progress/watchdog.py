@@ -221,13 +221,12 @@ def lag_s(progress: LeaseProgress, limits: StallLimits, now_s: float) -> float |
     return behind_s + since_answer_s if behind_s or is_silent else 0.0
 
 
-def uncheckpointed_s(watched: ActiveLease, limits: StallLimits, now_s: float) -> float | None:
+def uncheckpointed_s(watched: ActiveLease, undone_s: float | None, now_s: float) -> float | None:
     """The age in seconds of the oldest record that the stored checkpoint does not cover; None: unknown yet.
 
-    Once all that was delivered is checkpointed, that of the oldest record not done.
+    Once all that was delivered is checkpointed, that of the oldest record not done (`undone_s`).
     """
     oldest_s = watched.progress.uncheckpointed.oldest_s(watched.lease.checkpoint)
-    undone_s = lag_s(watched.progress, limits, now_s)
     return undone_s if oldest_s is None else max(undone_s or 0.0, now_s - oldest_s)
 
 
@@ -290,13 +289,14 @@ AHEAD_S: Final = 1.0
 """Clocks differ by less; arrivals further ahead are told of."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Measured:
     """Of one held lease, which has the `progress`."""
 
     progress: LeaseProgress
     meter: FlowMeter
     latency: RecentLatency
+    rates: FlowRates
 
 
 class Watchdog:
@@ -356,10 +356,7 @@ class Watchdog:
     def rates(self, key: LeaseKey) -> FlowRates:
         """Of a shard that this worker reads; zeros until something was measured."""
         found = self._measured.get(key)
-        if found is None:
-            return FlowRates()
-        waiting = bool(lag_s(found.progress, self.limits, self._clock.monotonic()))
-        return found.meter.rates(waiting=waiting)
+        return FlowRates() if found is None else found.rates
 
     def p50_and_p99(self, key: LeaseKey) -> tuple[float | None, float | None]:
         """Seconds from arrival to finished, of the last two and a half to five minutes; None: nothing was finished."""
@@ -444,10 +441,11 @@ class Watchdog:
         progress = watched.progress
         latency, found = progress.latency, self._measured.get(watched.key)
         if found is None or found.progress is not progress:
-            found = _Measured(progress, FlowMeter(), RecentLatency(latency, now_s))
+            found = _Measured(progress, FlowMeter(), RecentLatency(latency, now_s), FlowRates())
             self._measured[watched.key] = found
         if found.meter.is_due(now_s):
             found.meter.add(progress.sample(now_s), finished_s=latency.finished_s, newest_s=latency.newest_s)
+            found.rates = found.meter.rates(waiting=bool(lag_s(progress, self.limits, now_s)))
             found.latency.rotate(now_s)
         self._check_arrivals(watched, now_s)
 

@@ -297,12 +297,12 @@ class PollingReader(BufferedReader):
                 if number:
                     await self._room_for(payload, whole.size_bytes)
                 is_empty = False
-                self._put(self._batch(payload, behind_ms))
+                self._put(self._batch(payload, behind_ms, self._handing_out_s))
         self._handing_out_s = None
         self._last_fetch.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
         # Empty answers must not replace full ones.
         if self._reports_empty and not self._buffer:
-            self._put(self._batch(EMPTY, behind_ms))
+            self._put(self._batch(EMPTY, behind_ms, None))
         self._release_reservation()
         self._expected_bytes = max(whole.size_bytes, _MIN_EXPECTED_BYTES)
         if at_bound or fetched.next_iterator is None:
@@ -330,17 +330,17 @@ class PollingReader(BufferedReader):
         while (payload := await decoder.next()) is not None:
             while not self._has_room():
                 await self._wait_for_taker()
-            self._put(self._batch(payload, behind_ms))
+            self._put(self._batch(payload, behind_ms, arrived_s(payload, behind_ms, self._clock)))
             gave = True
         return gave
 
-    def _batch(self, payload: Payload, behind_ms: int | None) -> DeliveryBatch:
+    def _batch(self, payload: Payload, behind_ms: int | None, oldest_s: float | None) -> DeliveryBatch:
         reservation = self._budget.take(0)
         batch = DeliveryBatch(
             payload,
             behind_ms,
             reservation.release,
-            arrived_s=arrived_s(payload, behind_ms, self._clock),
+            arrived_s=oldest_s,
             takes_frames=self._source.takes_frames,
         )
         reservation.resize(batch.size_bytes)

@@ -361,8 +361,11 @@ def arrived_later_s(arrived_s: float | None, first: AnyRecord, record: AnyRecord
 
 def waiting_in(items: Iterable[ReadItem | None]) -> tuple[int, int]:
     """Records, and bytes of their data."""
-    batches = [each for each in items if isinstance(each, DeliveryBatch)]
-    return sum(each.count for each in batches), sum(each.data_bytes for each in batches)
+    records = data_bytes = 0
+    for each in items:
+        if isinstance(each, DeliveryBatch):
+            records, data_bytes = records + each.count, data_bytes + each.data_bytes
+    return records, data_bytes
 
 
 @dataclass(frozen=True, slots=True)

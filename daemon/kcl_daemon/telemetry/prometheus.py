@@ -266,7 +266,7 @@ _OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]
     (own.SHARD_WAITING_BYTES, lambda shard: float(shard.waiting_bytes)),
     (own.SHARD_READ_RECORDS, lambda shard: float(shard.read_records)),
     (own.SHARD_READ_BYTES, lambda shard: float(shard.read_bytes)),
-    (own.SHARD_AHEAD, lambda shard: shard.ahead_s),
+    (own.SHARD_AHEAD, lambda shard: shard.ahead_s or None),
     (own.SHARD_READ_BEHIND, _read_behind_s),
     (own.SHARD_FAILURES, lambda shard: float(shard.failures)),
     (own.SHARD_RESTARTS, lambda shard: float(shard.restarts)),

@@ -33,7 +33,7 @@ from kcl_daemon.progress.watchdog import (
     state_of,
     uncheckpointed_s,
 )
-from kcl_daemon.telemetry.resident_memory import ResidentMemory
+from kcl_daemon.telemetry.resident import ResidentMemory
 from kcl_daemon.text import masked, on_one_line
 from kcl_daemon.worker import Worker
 
@@ -512,6 +512,7 @@ class Snapshots:
         stalled, failures = watchdog.is_stalled(worst), worst.progress.failures
         rates, ahead_s = watchdog.rates(watched.key), progress.last_fetch.ahead_s
         (p50_s, p99_s), waiting = watchdog.p50_and_p99(watched.key), progress.waiting
+        undone_s = lag_s(progress, watchdog.limits, now_s)
         return ShardView(
             key=watched.key,
             shard_id=lease.shard_id,
@@ -531,7 +532,7 @@ class Snapshots:
             failures=failures,
             stream_id=None if lease.stream is None else str(lease.stream),
             state=state_of(seen.cause, failures=failures, stalled=stalled, finished=lease.is_finished),
-            lag_s=lag_s(progress, watchdog.limits, now_s),
+            lag_s=undone_s,
             restarts=sum(_restarts(each) for each in (watched, *progress.lanes.values())),
             last_error=_shown(worst.progress.failure) if failures else "",
             stderr_tail=self._failed_tail(worst),
@@ -539,7 +540,7 @@ class Snapshots:
             lanes=self._lanes(progress, memory, now_s),
             set_aside=dict(progress.set_aside.by_cause),
             last_set_aside=_shown(progress.set_aside.last),
-            uncheckpointed_s=uncheckpointed_s(watched, watchdog.limits, now_s),
+            uncheckpointed_s=uncheckpointed_s(watched, undone_s, now_s),
             p50_s=p50_s,
             p99_s=p99_s,
             speed=rates.speed,

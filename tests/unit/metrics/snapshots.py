@@ -51,6 +51,7 @@ def shard(
         lag_s=None if behind_ms is None else 2 * behind_ms / 1000,
         restarts=3,
         uncheckpointed_s=None if behind_ms is None else 4.0,
+        ahead_s=0.0 if behind_ms is None else 1.5,
         failures=number - 1,
         child=ChildView(pid=7, rss_bytes=2**20, running_s=1.0, restarts=3) if child else None,
         stream_id=stream_id,

@@ -186,3 +186,21 @@ def test_a_rate_is_of_the_last_seconds() -> None:
         assert stage.watchdog.rates(stage.held.key).out_bytes == 0
 
     run_virtual(course)
+
+
+def test_arrivals_in_the_future_are_told_of_once_an_hour() -> None:
+    async def course() -> None:
+        stage = Stage()
+        stage.held.progress.last_fetch.answer(behind_ms=0, empty=True, now_s=stage.clock.monotonic())
+        stage.held.progress.last_fetch.ahead_s = 0.9
+        await stage.passes(10)
+        assert stage.events == [], "clocks differ by less"
+        stage.held.progress.last_fetch.ahead_s = 12.34
+        await stage.passes(3500)
+        told = [fields for _, event, fields in stage.log.lines if event == "arrivals_ahead_of_clock"]
+        assert [each["ahead_s"] for each in told] == [12.3]
+        assert "NTP" in str(told[0]["advice"])
+        await stage.passes(200)
+        assert [event for _, event in stage.events].count("arrivals_ahead_of_clock") == 2
+
+    run_virtual(course)
