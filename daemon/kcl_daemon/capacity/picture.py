@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kcl_daemon.capacity.figures import Bound, CapacityTargets, FleetState, ShardLoad, WorkerLoad
-from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.lease import LeaseKey, WorkerId
 
 HOST_BINDS: Final = (Bound.HOST_CPU, Bound.MEMORY)
 HELD: Final = (Bound.PAUSE, Bound.LIMIT, Bound.DOWNSTREAM, Bound.FAILING)
@@ -78,7 +78,7 @@ def _host_per_byte(loads: Iterable[WorkerLoad]) -> float | None:
     return sum(load.cpu or 0.0 for load in measured) / finished if finished else None
 
 
-def _of_worker(load: WorkerLoad, leases: Mapping[str, str | None], level_s: float) -> Iterable[SeenShard]:
+def _of_worker(load: WorkerLoad, leases: Mapping[LeaseKey, str | None], level_s: float) -> Iterable[SeenShard]:
     plain = [_seen(each, load.worker_id, leases.get(each.key), level_s) for each in load.shards]
     together_s = _together_s([each for each in plain if each.load.bound in HOST_BINDS])
     for each in plain:
