@@ -94,7 +94,8 @@ def decide(picture: Picture, previous: Capacity | None, why: str) -> Wanted:
     before = _before(picture, previous)
     target, reason = _target(picture)
     bounds = {each.load.bound for each in picture.late}
-    if target <= before.wanted and bounds and bounds.isdisjoint(HOST_BINDS):
+    has_all = picture.state.live >= picture.leases
+    if target <= before.wanted and bounds and (has_all or bounds.isdisjoint(HOST_BINDS)):
         reason = why if Bound.UNKNOWN in bounds else f"more workers do not help: {why}"
     before = replace(before, reason=reason, enough=target)
     if target > before.wanted:
