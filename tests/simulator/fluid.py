@@ -69,6 +69,7 @@ class Shape:
         java: workers that read and tell nothing.
         ahead_s: how far the clocks of producers and workers are ahead.
         hot: the shard that is hot, and must be named while it is behind.
+        is_even: as much comes in during the time that is caught up; if not, nobody can tell how long that will take.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Shape:
     java: int = 0
     ahead_s: float = 0.0
     hot: int | None = None
+    is_even: bool = True
     targets: CapacityTargets = field(default_factory=CapacityTargets)
 
 

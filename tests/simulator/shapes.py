@@ -8,7 +8,7 @@ What must hold of each:
 - Never more workers are wanted than there are leases.
 - A hot shard is named while it is late, and does not make the fleet grow.
 - The time to drain, as estimated in the middle of each drain, is true within 20 %: of what then happened to a fleet that had the
-  workers of that moment until the end.
+  workers of that moment until the end. Not where what came in changed tenfold in between (`is_even`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from tests.simulator.fluid import MIB, Curve, Round, Rule, Run, Shape, Span, pro
 REACTS_S: Final = 20 * 60.0
 HOUR_S: Final = 3600.0
 ERROR: Final = 0.2
+RESTS: Final = 3
+"""Rounds after which leases have come to rest when the number of workers has changed."""
 SHORTEST_S: Final = 300.0
 """A drain that takes less is over before an estimate is of use."""
 
@@ -87,20 +89,22 @@ def every() -> tuple[Shape, ...]:
 
 
 def _steps() -> Iterator[Shape]:
-    low = 0.2 * MIB
-    for times in (1.5, 2.0, 3.0, 5.0):
-        yield Shape(f"step up {times:g}x, 8 shards", step(low, low * times), workers=1)
+    low, host = 0.2 * MIB, 2 * MIB
+    for times in (1.5, 2.0, 3.0, 5.0, 8.0):
+        yield Shape(f"step up {times:g}x, 8 shards", step(low, low * times), host_rate=host)
     for shards in (4, 16):
-        yield Shape(f"step up 3x, {shards} shards", step(low, low * 3), shards=shards)
-    yield Shape("step up at every hour", stairs(low, 2 * low, 3 * low, 4 * low, every_s=HOUR_S), workers=1)
+        yield Shape(f"step up 4x, {shards} shards", step(low, low * 4), shards=shards, host_rate=host)
+    hourly = stairs(low, 2 * low, 3 * low, 4 * low, every_s=HOUR_S)
+    yield Shape("step up at every hour", hourly, workers=1, host_rate=host)
     for times in (2.0, 4.0, 10.0):
         yield Shape(f"step down {times:g}x", step(4 * low, 4 * low / times), workers=3, hours=8)
-    yield Shape(
-        "step up, step down after 90 min", stairs(low, 3 * low, low, every_s=1.5 * HOUR_S), workers=1, hours=8
-    )
-    yield Shape(
-        "step down, step up after 30 min", stairs(3 * low, low, 3 * low, every_s=1800), workers=2, hours=4
-    )
+    for minutes in (30, 90):
+        up_and_down = stairs(low, 4 * low, low, every_s=minutes * 60)
+        yield Shape(f"step up 4x, {minutes} min later down", up_and_down, host_rate=host, hours=8)
+        down_and_up = stairs(3 * low, low, 3 * low, every_s=minutes * 60)
+        yield Shape(f"step down 3x, {minutes} min later up", down_and_up, workers=4, host_rate=host)
+    again = stairs(low, 3 * low, *[low] * 6, 3 * low, every_s=720)
+    yield Shape("as much again ten minutes after a fall", again, host_rate=host)
 
 
 def _waves() -> Iterator[Shape]:
@@ -124,6 +128,8 @@ def _hot() -> Iterator[Shape]:
         hours=4,
         hot=0,
     )
+    alone = one_hot(low, 1.3 * MIB)
+    yield Shape("one hot shard: more than a host", alone, host_rate=1.2 * MIB, workers=3, hot=0)
     yield Shape("one hot shard, 32 shards", one_hot(low, MIB), shards=32, child_rate=0.7 * MIB, hot=0)
 
 
@@ -173,7 +179,12 @@ def _bursts() -> Iterator[Shape]:
     for every_min, lasts_min in ((20, 3), (45, 10), (70, 15), (130, 40)):
         curve = bursts(low, 3 * low, every_min * 60, lasts_min * 60)
         yield Shape(f"bursts of {lasts_min} min, every {every_min} min", curve, hours=10)
-    yield Shape("one burst of 10x", bursts(low / 4, 2.5 * low, 50 * HOUR_S, 1), hours=4)
+    yield Shape(
+        "ten minutes of 10x",
+        stairs(low / 2, *[low / 2] * 5, 5 * low, low / 2, every_s=600),
+        hours=4,
+        host_rate=2 * MIB,
+    )
     yield Shape("noisy, 50 %", noisy(flat(0.4 * MIB), 0.5, "noise"), hours=8)
 
 
@@ -241,7 +252,7 @@ def judge(shape: Shape, rule: Rule = production) -> Verdict:
         wrong.append(f"reversals {closest_s / 60:.0f} min apart")
     if any(each.found and each.found.wanted > max(each.leases, 1) for each in rounds):
         wrong.append("more workers than leases")
-    if any(each > ERROR for each in errors):
+    if shape.is_even and any(each > ERROR for each in errors):
         wrong.append(f"estimate {max(errors):.0%} off")
     worst_s = max(each.behind_s for each in rounds)
     most = max(each.live for each in rounds)
@@ -291,8 +302,11 @@ def _errors(shape: Shape, rule: Rule, rounds: list[Round]) -> Iterator[float]:
         if last + 1 == len(rounds):
             continue
         begins = max(range(first, last + 1), key=lambda each: rounds[each].behind_s)
-        half, found = (begins + last + 1) // 2, rounds[(begins + last + 1) // 2].found
-        if found is None or rounds[last + 1].at_s - rounds[begins].at_s < SHORTEST_S:
+        half = (begins + last + 1) // 2
+        while half <= last and len({each.live for each in rounds[max(half - RESTS, 0) : half + 1]}) > 1:
+            half += 1  # leases are on the move, and nobody knows how fast they will be read
+        found = rounds[half].found
+        if half > last or found is None or rounds[last + 1].at_s - rounds[begins].at_s < SHORTEST_S:
             continue
         takes_s: float | None = rounds[last + 1].at_s - rounds[half].at_s
         if len({each.live for each in rounds[half : last + 2]}) > 1:

@@ -59,7 +59,7 @@ def _never(state: FleetState, targets: CapacityTargets, previous: Capacity | Non
         (_in_bytes, "retention near, slow children", "off"),
         (_by_lag, "one hot shard: child", "workers for one hot shard"),
         (_by_lag, "slow sink that does not", "more workers than leases"),
-        (_never, "step up 3x, 8 shards", "late for"),
+        (_never, "step up 8x, 8 shards", "late for"),
     ],
 )
 def test_a_wrong_rule_is_found(rule: Rule, name: str, wrong: str) -> None:

@@ -18,7 +18,10 @@ def alternatives(picture: Picture, whole: StreamCapacity) -> tuple[Alternative, 
     """One worker fewer, more of them up to the number of leases; none if only half is known."""
     if picture.state.silent or picture.untold or not picture.shards:
         return ()
-    found = ((workers, _drains_s(workers, picture, whole)) for workers in _numbers(picture))
+    needs = sorted(
+        (each.load.out_bytes * (picture.host_per_byte or 0.0) for each in picture.shards), reverse=True
+    )
+    found = ((workers, _drains_s(workers, picture, whole, needs)) for workers in _numbers(picture))
     return tuple(Alternative(workers, drains_s, _words(workers, drains_s)) for workers, drains_s in found)
 
 
@@ -28,19 +31,19 @@ def _numbers(picture: Picture) -> Iterable[int]:
     return sorted(each for each in some if 0 < each <= most and each != live)
 
 
-def _drains_s(workers: int, picture: Picture, whole: StreamCapacity) -> float | None:
-    per_byte, live = picture.host_per_byte or 0.0, max(picture.state.live, 1)
-    needs = [each.load.out_bytes * per_byte for each in picture.shards]
+def _drains_s(workers: int, picture: Picture, whole: StreamCapacity, needs: list[float]) -> float | None:
+    live, late = max(picture.state.live, 1), picture.late
     busiest = peak(needs, workers)
-    if not picture.late:
+    if not late:
         return 0.0 if workers > live or busiest <= _FULL else None
-    by_host = [each for each in picture.late if each.load.bound in HOST_BINDS]
+    by_host = [each for each in late if each.load.bound in HOST_BINDS]
+    others = [each for each in late if each.load.bound not in HOST_BINDS]
     if workers < live and not by_host and busiest > _FULL:
-        by_host = list(picture.late)
+        by_host, others = others, []
     share = peak(needs, live) / max(busiest, 1e-9)
     if not by_host or share == 1 or (workers > live and whole.binds not in HOST_BINDS):
         return whole.drains_s
-    others_s = longest_s(each for each in picture.late if each not in by_host)
+    others_s = longest_s(others)
     return None if others_s is None else _scaled(share, by_host, others_s, whole.drains_s)
 
 

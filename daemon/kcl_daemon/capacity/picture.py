@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from kcl_daemon.capacity.figures import Bound, CapacityTargets, FleetState, ShardLoad, WorkerLoad
-from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.lease import LeaseKey, WorkerId
 
 HOST_BINDS: Final = (Bound.HOST_CPU, Bound.MEMORY)
 HELD: Final = (Bound.PAUSE, Bound.LIMIT, Bound.DOWNSTREAM, Bound.FAILING)
 QUOTA_BYTES: Final = 2 * 2**20
 """What can be read of a shard in a second."""
+_NOT_TOLD: Final = (Bound.NOTHING, Bound.UNKNOWN)
+"""At the tip and right after a lease has moved, the speed is mostly chance."""
 _SLOWEST: Final = 0.1
 """A speed below it says little about what comes in, because a shard that has just begun has one, too."""
 
@@ -78,7 +80,9 @@ def _host_per_byte(loads: Iterable[WorkerLoad]) -> float | None:
     return sum(load.cpu or 0.0 for load in measured) / finished if finished else None
 
 
-def _of_worker(load: WorkerLoad, leases: Mapping[str, str | None], level_s: float) -> Iterable[SeenShard]:
+def _of_worker(
+    load: WorkerLoad, leases: Mapping[LeaseKey, str | None], level_s: float
+) -> Iterable[SeenShard]:
     plain = [_seen(each, load.worker_id, leases.get(each.key), level_s) for each in load.shards]
     together_s = _together_s([each for each in plain if each.load.bound in HOST_BINDS])
     for each in plain:
@@ -94,8 +98,8 @@ def _of_worker(load: WorkerLoad, leases: Mapping[str, str | None], level_s: floa
 
 def _seen(load: ShardLoad, worker: WorkerId, stream: str | None, level_s: float) -> SeenShard:
     behind_s = load.behind_s or 0.0
-    goes_on = load.speed is not None and load.speed >= _SLOWEST
-    arrives = load.out_bytes / load.speed if load.speed and goes_on else load.in_bytes
+    is_told = load.bound not in _NOT_TOLD and load.speed is not None and load.speed >= _SLOWEST
+    arrives = load.out_bytes / load.speed if is_told and load.speed else load.in_bytes
     return SeenShard(load, stream, worker, arrives, max(behind_s - level_s, 0.0) * arrives, None)
 
 
@@ -143,7 +147,7 @@ def peak(needs: Iterable[float], workers: int) -> float:
 def fewest(needs: Sequence[float], target: float, most: int) -> int:
     """The fewest workers whose CPU stays below `target`, at most `most`; a shard above it has a host to itself."""
     target += 1e-9
-    usual = [each for each in needs if each <= target]
+    usual = sorted((each for each in needs if each <= target), reverse=True)
     alone = len(needs) - len(usual)
     low, high = (1, max(len(usual), 1)) if usual or not alone else (0, 0)
     while low < high:

@@ -61,14 +61,14 @@ def _drain_needs(picture: Picture) -> list[float]:
 
 
 def needed(picture: Picture) -> tuple[int, str]:
-    """Workers that help, and what for; not damped."""
-    most = max(picture.leases, 1)
-    pace = fewest(pace_needs(picture), PACE_CPU, most)
+    """Workers that help, and what for; not damped. Those without a report are counted with what they read."""
+    most, silent = max(picture.leases, 1), picture.state.silent
+    pace = min(fewest(pace_needs(picture), PACE_CPU, most) + silent, most)
     found = pace, f"keeps pace with what comes in at {PACE_CPU:.0%} CPU"
     bound_by_host = [each for each in picture.late if each.load.bound in HOST_BINDS]
     if not bound_by_host:
         return found
-    drain = fewest(_drain_needs(picture), DRAIN_CPU, most)
+    drain = min(fewest(_drain_needs(picture), DRAIN_CPU, most) + silent, most)
     target_s = drain_target_s(picture.targets.level_s)
     if drain > found[0]:
         found = drain, f"the backlog can be done in {about(target_s)}"
@@ -94,7 +94,8 @@ def decide(picture: Picture, previous: Capacity | None, why: str) -> Wanted:
     before = _before(picture, previous)
     target, reason = _target(picture)
     bounds = {each.load.bound for each in picture.late}
-    if target <= before.wanted and bounds and bounds.isdisjoint(HOST_BINDS):
+    has_all = picture.state.live >= picture.leases
+    if target <= before.wanted and bounds and (has_all or bounds.isdisjoint(HOST_BINDS)):
         reason = why if Bound.UNKNOWN in bounds else f"more workers do not help: {why}"
     before = replace(before, reason=reason, enough=target)
     if target > before.wanted:

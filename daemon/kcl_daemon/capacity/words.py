@@ -50,6 +50,7 @@ _WHY: Final = {
     Bound.LIMIT: "slowed down by a limit: {shards}",
     Bound.DOWNSTREAM: "the child of {shards} has asked for a pause, or its letters cannot be stored",
     Bound.FAILING: "the children of {shards} fail",
+    Bound.SHARDS: "{shards}: more shards are needed",
     Bound.UNKNOWN: "it is not known what holds back {shards}",
 }
 

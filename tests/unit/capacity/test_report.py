@@ -25,8 +25,9 @@ SHARD = ShardLoad(LeaseKey("shardId-000000000003"), 812.4, 1.523, 10234.0, 12345
 LOAD = WorkerLoad(ME, 1_790_000_000_000, 0.71, (SHARD,), left_out=2, quiet_s=0.5)
 
 
-def keyed(number: int, **changes: float) -> ShardLoad:
-    return replace(SHARD, key=LeaseKey(f"shardId-{number:012d}"), **changes)
+def keyed(number: int, behind_s: float, out_bytes: float = 12345.0) -> ShardLoad:
+    key = LeaseKey(f"shardId-{number:012d}")
+    return replace(SHARD, key=key, behind_s=behind_s, out_bytes=out_bytes)
 
 
 def test_a_report_comes_back() -> None:
