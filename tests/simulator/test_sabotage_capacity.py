@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kcl_daemon.capacity.figures import Capacity
+from kcl_daemon.capacity.report import capacity_text
 from kcl_daemon.fleet import capacity_watch, load_report
 from tests.simulator.habits import Habits, Nursery
 from tests.simulator.plan import Kill, Plan, Planned, Start, Who
@@ -40,10 +41,8 @@ def test_what_the_leaders_store_is_judged_and_right() -> None:
 def test_a_leader_that_wants_too_few_or_too_many_is_noticed(
     wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored = capacity_watch.capacity_text
-
     def wrong(capacity: Capacity) -> str:
-        return stored(replace(capacity, wanted=wanted))
+        return capacity_text(replace(capacity, wanted=wanted))
 
     monkeypatch.setattr(capacity_watch, "capacity_text", wrong)
     assert violation() == "wanted_out_of_bounds"
