@@ -17,8 +17,8 @@ _IN_A_DOUBLING: Final = 2**SCHEMA
 ZERO_S: Final = 2.0**-10
 """Kinesis gives arrival times in milliseconds; what took no longer is in the bucket `ZERO`."""
 ZERO: Final = -10 * _IN_A_DOUBLING
-# Eight months; the retention of a stream is a year at most.
-_MOST: Final = 24 * _IN_A_DOUBLING + _IN_A_DOUBLING
+# Thirteen months; the retention of a stream is a year at most.
+_MOST: Final = 25 * _IN_A_DOUBLING
 # A batch is spread over so many places at most: it costs the same however long it is.
 _PLACES: Final = 6
 
