@@ -42,10 +42,10 @@ def _in_bytes(state: FleetState, targets: CapacityTargets, previous: Capacity | 
 
 
 def _by_lag(state: FleetState, targets: CapacityTargets, previous: Capacity | None) -> Capacity:
-    """Twice as many workers while something is behind, whatever holds it back."""
+    """More workers while something is behind, whatever holds it back and however many shards there are."""
     found = production(state, targets, previous)
     late = (found.whole.behind_s or 0) > targets.level_s
-    return replace(found, wanted=2 * state.live) if late else found
+    return replace(found, wanted=min(state.live, len(state.leases)) + 2) if late else found
 
 
 def _never(state: FleetState, targets: CapacityTargets, previous: Capacity | None) -> Capacity:

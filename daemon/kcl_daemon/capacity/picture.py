@@ -16,7 +16,7 @@ HELD: Final = (Bound.PAUSE, Bound.LIMIT, Bound.DOWNSTREAM, Bound.FAILING)
 QUOTA_BYTES: Final = 2 * 2**20
 """What can be read of a shard in a second."""
 _NOT_TOLD: Final = (Bound.NOTHING, Bound.UNKNOWN)
-"""At the tip and right after a lease has moved, the speed is mostly chance."""
+"""At the tip and right after a lease has moved, a low speed does not mean that much comes in."""
 _SLOWEST: Final = 0.1
 """A speed below it says little about what comes in, because a shard that has just begun has one, too."""
 
@@ -98,8 +98,10 @@ def _of_worker(
 
 def _seen(load: ShardLoad, worker: WorkerId, stream: str | None, level_s: float) -> SeenShard:
     behind_s = load.behind_s or 0.0
-    is_told = load.bound not in _NOT_TOLD and load.speed is not None and load.speed >= _SLOWEST
-    arrives = load.out_bytes / load.speed if is_told and load.speed else load.in_bytes
+    speed = load.speed if load.speed is not None and load.speed >= _SLOWEST else 1.0
+    if load.bound in _NOT_TOLD:
+        speed = max(speed, 1.0)
+    arrives = load.in_bytes if speed == 1 else load.out_bytes / speed
     return SeenShard(load, stream, worker, arrives, max(behind_s - level_s, 0.0) * arrives, None)
 
 
