@@ -33,7 +33,7 @@ SETTINGS: Final = {
     "workerMetricsReporterFreqInMillis": 1000,
 }
 LEVEL_S: Final = 5.0
-BACKLOG_S: Final = 60.0
+BACKLOG_S: Final = 90.0
 HALF: Final = 0.5
 TOLERANCE: Final = 0.2
 
@@ -70,7 +70,7 @@ def said(app: Application, worker: str = "alpha") -> dict[str, Any]:
 def test_the_time_to_drain_is_true_within_a_fifth_at_half_time(
     local: Local, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Not quite five records a second come in, ten are finished: 60 s behind are 5 s behind after a minute."""
+    """Not quite five records a second come in, ten are finished: 90 s behind are 5 s behind after some 80 s."""
     with application(local, tmp_path, "capacity-drain", shards=1) as app:
         put_s: list[float] = []
 
