@@ -70,7 +70,9 @@ class Account:
     def _times(self) -> Iterator[list[tuple[float, float]]]:
         """For each shard: when a record was put, when it was first delivered."""
         for shard in self.checker.progress():
-            known = ((self._put_s.get((shard.shard_id, n)), at_s) for n, at_s in shard.first_delivered_s.items())
+            known = (
+                (self._put_s.get((shard.shard_id, n)), at_s) for n, at_s in shard.first_delivered_s.items()
+            )
             yield [(put_s, at_s) for put_s, at_s in known if put_s is not None]
 
 
@@ -87,7 +89,9 @@ def longest_gap_s(times: Sequence[tuple[float, float]]) -> float | None:
     """The longest time in which records waited and none was delivered; `times`: put and delivery of each."""
     longest: float | None = None
     waiting, since_s = 0, 0.0
-    for at_s, is_delivery in sorted([*((put_s, False) for put_s, _ in times), *((at_s, True) for _, at_s in times)]):
+    for at_s, is_delivery in sorted(
+        [*((put_s, False) for put_s, _ in times), *((at_s, True) for _, at_s in times)]
+    ):
         if is_delivery:
             longest = max(longest or 0.0, at_s - since_s)
         if is_delivery or waiting == 0:

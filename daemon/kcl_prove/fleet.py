@@ -39,8 +39,10 @@ QUICK: Final = {
     "parentShardPollIntervalMillis": "500",
 }
 """For local endpoints, so that a proof is short. On AWS the defaults hold."""
-_PAGE: Final = re.compile(rb"status_page_served.*?(http://[^\"\s/]+)|(http://[^\"\s/]+)[^\n]*status_page_served")
-_CALLS: Final = re.compile(r'^kcl_aws_calls_total\{(.*)\} (\S+)$', re.MULTILINE)
+_PAGE: Final = re.compile(
+    rb"status_page_served.*?(http://[^\"\s/]+)|(http://[^\"\s/]+)[^\n]*status_page_served"
+)
+_CALLS: Final = re.compile(r"^kcl_aws_calls_total\{(.*)\} (\S+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _ASK_WITHIN_S: Final = 5.0
 
@@ -110,7 +112,9 @@ class Fleet:
         worker.is_expected_to_run = False
         code = await worker.process.stop(END_WITHIN_S)
         if code not in _ENDED_WELL:
-            raise ProveError(f"{worker.name} ended with {code} when it was stopped\n{log_tail(worker.process.log)}")
+            raise ProveError(
+                f"{worker.name} ended with {code} when it was stopped\n{log_tail(worker.process.log)}"
+            )
 
     async def stop_all(self) -> None:
         async with anyio.create_task_group() as tasks:
@@ -131,7 +135,9 @@ class Fleet:
             self._stage.client("dynamodb").scan, TableName=self._application.name, ConsistentRead=True
         )
         return {
-            row["leaseKey"]["S"]: row.get("leaseOwner", {}).get("S") for row in rows["Items"] if "checkpoint" in row
+            row["leaseKey"]["S"]: row.get("leaseOwner", {}).get("S")
+            for row in rows["Items"]
+            if "checkpoint" in row
         }
 
     async def leader(self) -> Worker | None:

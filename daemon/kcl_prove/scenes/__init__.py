@@ -6,7 +6,7 @@ from typing import Final
 
 from kcl_prove.parts import Scene
 from kcl_prove.scenes import acts
-from kcl_prove.scenes.traffic import Play, Traffic
+from kcl_prove.scenes.traffic import Traffic
 
 SCENES: Final[tuple[Scene, ...]] = (
     Traffic("polling", "Records by polling, to several workers"),

@@ -51,7 +51,9 @@ async def kill_the_leader(play: Play) -> None:
         return await play.fleet.leader() is not None
 
     if await play.until(another_leads, READING_WITHIN_S):
-        play.notes.append(f"killed the leader {victim.name}; another led after {monotonic_s() - began_s:.1f} s")
+        play.notes.append(
+            f"killed the leader {victim.name}; another led after {monotonic_s() - began_s:.1f} s"
+        )
     else:
         play.missed.append(f"no worker led within {READING_WITHIN_S:g} s of the leader's death")
     await play.taken_from(victim)
@@ -63,7 +65,9 @@ async def pause_a_worker(play: Play) -> None:
     owned = await play.owned_by(victim)
     victim.process.signal(signal.SIGSTOP)
     try:
-        play.notes.append(f"stopped {victim.name}, owner of {len(owned)} shards, with SIGSTOP, past its leases")
+        play.notes.append(
+            f"stopped {victim.name}, owner of {len(owned)} shards, with SIGSTOP, past its leases"
+        )
         await play.taken_from(victim)
     finally:
         victim.process.signal(signal.SIGCONT)

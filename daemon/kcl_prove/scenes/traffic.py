@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from botocore.config import Config
@@ -62,9 +61,10 @@ class Play:
     async def until(self, holds: Callable[[], Awaitable[bool]], within_s: float) -> bool:
         """False on timeout."""
         with anyio.move_on_after(within_s):
-            while not await holds():
+            while True:
+                if await holds():
+                    return True
                 await anyio.sleep(POLL_EVERY_S)
-            return True
         return False
 
     async def at(self, share: float) -> None:
@@ -91,12 +91,14 @@ class Play:
 
         began_s = monotonic_s()
         if await self.until(others_own_all, READING_WITHIN_S):
-            self.notes.append(f"others owned all shards of {worker.name} after {monotonic_s() - began_s:.1f} s")
+            self.notes.append(
+                f"others owned all shards of {worker.name} after {monotonic_s() - began_s:.1f} s"
+            )
         else:
             self.missed.append(f"the shards of {worker.name} were not taken over in {READING_WITHIN_S:g} s")
 
 
-Act = Callable[[Play], Awaitable[None]]
+Act = Callable[[Play], Coroutine[Any, Any, None]]
 
 
 async def nothing(_play: Play) -> None:
@@ -138,20 +140,26 @@ class Traffic:
         return size.records if self.records_each_shard is None else self.records_each_shard * size.shards
 
     def usage(self, size: Size) -> Usage:
-        """For one hour begun, at the daemon's default intervals (docs/cost.md)."""
+        stream = Usage(on_demand_stream_hours=1.0) if self.is_on_demand else Usage(shard_hours=size.shards)
+        return stream + self.beside_stream(size)
+
+    def beside_stream(self, size: Size) -> Usage:
+        """All but the first hour of the stream; at the daemon's default intervals (docs/cost.md)."""
         shards, records = size.shards + self.new_shards, self.records(size)
         minutes, gb = (size.seconds + _AROUND_S) / 60, records * self.record_bytes / _GB
+        units = records * math.ceil(self.record_bytes / _PUT_UNIT_BYTES)
         fan_out = self.properties.get("retrievalMode") == "FANOUT"
-        return self.extra + Usage(
-            shard_hours=0.0 if self.is_on_demand else float(shards),
-            on_demand_stream_hours=1.0 if self.is_on_demand else 0.0,
-            on_demand_in_gb=gb if self.is_on_demand else 0.0,
-            on_demand_out_gb=gb if self.is_on_demand else 0.0,
-            put_units=0.0 if self.is_on_demand else records * math.ceil(self.record_bytes / _PUT_UNIT_BYTES),
-            fan_out_shard_hours=float(shards) if fan_out else 0.0,
-            fan_out_gb=gb if fan_out else 0.0,
-            dynamodb_writes=writes_of(shards, size.workers, minutes, size.seconds),
-            dynamodb_reads=reads_of(size.workers, minutes),
+        kind = Usage(on_demand_in_gb=gb, on_demand_out_gb=gb) if self.is_on_demand else Usage(put_units=units)
+        return (
+            self.extra
+            + kind
+            + Usage(
+                shard_hours=self.new_shards,
+                fan_out_shard_hours=shards if fan_out else 0.0,
+                fan_out_gb=gb if fan_out else 0.0,
+                dynamodb_writes=writes_of(shards, size.workers, minutes, size.seconds),
+                dynamodb_reads=reads_of(size.workers, minutes),
+            )
         )
 
     async def play(self, stage: Stage) -> SceneResult:
@@ -185,6 +193,7 @@ class Traffic:
             shards=None if self.is_on_demand else size.shards,
             max_record_bytes=self.record_bytes if self.record_bytes > 2**20 else None,
         )
+        stage.spend(self.beside_stream(size))
         application = Application(stage.application(self.name), stream, self.properties, self.is_single_table)
         poll_s = 0.05 if stage.options.is_local else 2.0
         view = DemoStream(stage.client("kinesis"), stream, active_within_s=ACTIVE_WITHIN_S, poll_s=poll_s)
