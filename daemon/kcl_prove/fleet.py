@@ -77,7 +77,7 @@ class Fleet:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.silent: list[str] = []
         self._stage = stage
-        self._application = application
+        self.application = application
         self._folder = folder
         self._stack = stack
         self._processes = Processes()
@@ -132,7 +132,7 @@ class Fleet:
     async def owners(self) -> dict[str, str | None]:
         """By shard, from the lease table."""
         rows = await in_thread(
-            self._stage.client("dynamodb").scan, TableName=self._application.name, ConsistentRead=True
+            self._stage.client("dynamodb").scan, TableName=self.application.name, ConsistentRead=True
         )
         return {
             row["leaseKey"]["S"]: row.get("leaseOwner", {}).get("S")
@@ -141,7 +141,7 @@ class Fleet:
         }
 
     async def leader(self) -> Worker | None:
-        name, single = self._application.name, self._application.is_single_table
+        name, single = self.application.name, self.application.is_single_table
         answer = await in_thread(
             self._stage.client("dynamodb").get_item,
             TableName=name if single else f"{name}-CoordinatorState",
@@ -164,7 +164,7 @@ class Fleet:
             self.silent.append(worker.name)
 
     def _properties(self, worker: str) -> str:
-        options, application = self._stage.options, self._application
+        options, application = self._stage.options, self.application
         urls = {key: options.endpoints[name] for name, key in _ENDPOINTS.items() if name in options.endpoints}
         values = {
             "executableName": executable_name(self._folder, module=CHILD),

@@ -113,7 +113,7 @@ class DemoStream:
     async def create(self, shard_count: int) -> float:
         """Returns when the stream is ACTIVE: that time, by `monotonic_s`."""
         await call("CreateStream", self.client.create_stream, StreamName=self.name, ShardCount=shard_count)
-        await self._active()
+        await self.active()
         return monotonic_s()
 
     async def shards(self) -> tuple[ShardView, ...]:
@@ -132,7 +132,7 @@ class DemoStream:
                 ShardToSplit=shard.shard_id,
                 NewStartingHashKey=str(middle_hash(shard)),
             )
-            await self._active()
+            await self.active()
         return shard
 
     async def merge(self) -> tuple[ShardView, ShardView] | None:
@@ -146,10 +146,10 @@ class DemoStream:
                 ShardToMerge=pair[0].shard_id,
                 AdjacentShardToMerge=pair[1].shard_id,
             )
-            await self._active()
+            await self.active()
         return pair
 
-    async def _active(self) -> None:
+    async def active(self) -> None:
         with anyio.move_on_after(self._active_within_s):
             while True:
                 answer = await call(

@@ -29,6 +29,8 @@ READING_WITHIN_S: Final = 180.0
 SETTLED_WITHIN_S: Final = 300.0
 ACTIVE_WITHIN_S: Final = 600.0
 RECORD_BYTES: Final = 250
+RECORD_BYTES_MAX: Final = 10 * 2**20
+_MIB: Final = 2**20
 LARGE_CALL_S: Final = 120.0
 _PUT_UNIT_BYTES: Final = 25 * 1024
 _GB: Final = 2**30
@@ -191,7 +193,7 @@ class Traffic:
         stream = await stage.create_stream(
             self.name,
             shards=None if self.is_on_demand else size.shards,
-            max_record_bytes=self.record_bytes if self.record_bytes > 2**20 else None,
+            max_record_bytes=RECORD_BYTES_MAX if self.record_bytes > _MIB else None,
         )
         stage.spend(self.beside_stream(size))
         application = Application(stage.application(self.name), stream, self.properties, self.is_single_table)
