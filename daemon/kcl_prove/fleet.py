@@ -29,12 +29,12 @@ _ENDPOINTS: Final = {
     "kinesis": "kinesisEndpoint",
     "dynamodb": "dynamoDBEndpoint",
     "cloudwatch": "cloudWatchClient.endpointOverride",
-    "glue": "glueClient.endpointOverride",
 }
+_GLUE: Final = {"glue": "glueClient.endpointOverride"}
 QUICK: Final = {
-    "failoverTimeMillis": "3000",
-    "leaderLeaseMillis": "4000",
-    "leaderHeartbeatMillis": "800",
+    "failoverTimeMillis": "5000",
+    "leaderLeaseMillis": "5000",
+    "leaderHeartbeatMillis": "1000",
     "workerMetricsReporterFreqInMillis": "1000",
     "parentShardPollIntervalMillis": "500",
 }
@@ -44,6 +44,7 @@ _PAGE: Final = re.compile(
 )
 _CALLS: Final = re.compile(r"^kcl_aws_calls_total\{(.*)\} (\S+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+_FINISHED: Final = "SHARD_END"
 _ASK_WITHIN_S: Final = 5.0
 
 
@@ -130,14 +131,14 @@ class Fleet:
                 )
 
     async def owners(self) -> dict[str, str | None]:
-        """By shard, from the lease table."""
+        """By shard that is not read to its end, from the lease table."""
         rows = await in_thread(
             self._stage.client("dynamodb").scan, TableName=self.application.name, ConsistentRead=True
         )
         return {
             row["leaseKey"]["S"]: row.get("leaseOwner", {}).get("S")
             for row in rows["Items"]
-            if "checkpoint" in row
+            if row.get("checkpoint", {}).get("S", _FINISHED) != _FINISHED
         }
 
     async def leader(self) -> Worker | None:
@@ -165,7 +166,8 @@ class Fleet:
 
     def _properties(self, worker: str) -> str:
         options, application = self._stage.options, self.application
-        urls = {key: options.endpoints[name] for name, key in _ENDPOINTS.items() if name in options.endpoints}
+        wanted = {**_ENDPOINTS, **(_GLUE if "schemaRegistry" in application.properties else {})}
+        urls = {key: options.endpoints[name] for name, key in wanted.items() if name in options.endpoints}
         values = {
             "executableName": executable_name(self._folder, module=CHILD),
             "applicationName": application.name,

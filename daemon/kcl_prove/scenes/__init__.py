@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kcl_prove.parts import Scene
-from kcl_prove.scenes import acts, forms, java
+from kcl_prove.parts import Scene, Usage
+from kcl_prove.scenes import acts, fis, forms, java
 from kcl_prove.scenes.traffic import RECORD_BYTES_MAX, Traffic
 
 LARGE_BYTES: Final = RECORD_BYTES_MAX - 1024
@@ -67,5 +67,14 @@ SCENES: Final[tuple[Scene, ...]] = (
         new_shards=2,
         start=java.start,
         reason=java.left_out,
+    ),
+    Traffic(
+        "fis",
+        "Kinesis fails, by AWS Fault Injection Service",
+        fis.make_kinesis_fail,
+        fis.ACTIONS,
+        extra=Usage(fis_action_minutes=len(fis.ACTION_NAMES) * fis.MINUTES),
+        after=fis.calls_failed,
+        reason=fis.left_out,
     ),
 )

@@ -154,7 +154,7 @@ async def calls_failed(play: Play) -> None:
     failed = {
         f"{operation} {count}"
         for (operation, outcome), count in play.fleet.calls.items()
-        if outcome != "ok" and count
+        if outcome != "success" and count
     }
     play.notes.append(f"calls that failed: {', '.join(sorted(failed)) or 'none'}")
     if not failed:

@@ -18,6 +18,7 @@ PROPERTIES: Final = {
     "leaderHeartbeatMillis": "3000",
     "shardSyncIntervalMillis": "3000",
     "leaseAssignmentIntervalMillis": "2000",
+    "shutdownGraceMillis": "15000",  # Java has none by default
 }
 
 
