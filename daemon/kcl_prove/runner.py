@@ -9,10 +9,10 @@ from typing import Final
 
 import anyio
 
-from kcl_prove.parts import Scene, SceneResult, Size, Stage, Usage
+from kcl_prove.parts import ProveError, Scene, SceneResult, Size, Stage, Usage
 from kcl_prove.prices import Budget, total
 
-SCENE_WITHIN_S: Final = 3600.0
+SCENE_WITHIN_S: Final = 7200.0
 HOURS_EVERY_S: Final = 5.0
 
 SIZES: Final = {
@@ -114,7 +114,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 def _in_words(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return str(error) or f"it did not end within {SCENE_WITHIN_S:g} s"
-    return f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, ProveError) else f"{type(error).__name__}: {error}"
 
 
 def lines_of(result: SceneResult) -> Iterator[str]:

@@ -62,7 +62,8 @@ class Request:
 def aws_clients(profile: str | None, region: str | None) -> Clients:
     """ProveError without a region or with an unknown profile. Makes no call."""
     try:
-        session = boto3.Session(profile_name=profile, region_name=region)
+        # boto3 alone of all SDKs does not look at AWS_REGION.
+        session = boto3.Session(profile_name=profile, region_name=region or os.environ.get("AWS_REGION"))
     except BotoCoreError as error:
         raise ProveError(f"{error}; see ~/.aws/config, or try `kcl-daemon prove --local`") from error
     if session.region_name is None:
