@@ -17,6 +17,10 @@ SCENES: Final[tuple[Scene, ...]] = (
     Traffic(
         "fan-out",
         "Records by enhanced fan-out",
+        actions=frozenset(
+            f"kinesis:{name}"
+            for name in ("DescribeStreamConsumer", "RegisterStreamConsumer", "SubscribeToShard")
+        ),
         properties={"retrievalMode": "FANOUT"},
         after=forms.was_pushed,
     ),
@@ -46,7 +50,9 @@ SCENES: Final[tuple[Scene, ...]] = (
     Traffic(
         "glue",
         "Records with a schema of the AWS Glue Schema Registry",
-        actions=frozenset({"glue:CreateRegistry", "glue:CreateSchema", "glue:GetSchemaVersion"}),
+        actions=frozenset(
+            f"glue:{name}" for name in ("CreateRegistry", "CreateSchema", "GetSchemaVersion", "TagResource")
+        ),
         properties={"retrievalMode": "POLLING", "schemaRegistry": "DECODE"},
         form=forms.with_schema,
     ),

@@ -32,7 +32,6 @@ ACTIONS: Final = frozenset(
         "fis:TagResource",
         "iam:GetRole",
         "iam:PassRole",
-        "sts:GetCallerIdentity",
     }
 )
 MINUTES: Final = 1

@@ -77,12 +77,19 @@ class Play:
         return [shard for shard, owner in (await self.fleet.owners()).items() if owner == worker.name]
 
     async def follower(self) -> Worker:
-        """A worker that has leases and does not lead."""
-        leader, owners = await self.fleet.leader(), set((await self.fleet.owners()).values())
-        others = [worker for worker in self.fleet.running if worker is not leader and worker.name in owners]
-        if not others:
-            raise ProveError("no worker but the leader has a lease, so the scene has nobody to act on")
-        return others[0]
+        """A worker that has leases and does not lead, once there is one."""
+        found: list[Worker] = []
+
+        async def there_is() -> bool:
+            leader, owners = await self.fleet.leader(), set((await self.fleet.owners()).values())
+            found.extend(each for each in self.fleet.running if each is not leader and each.name in owners)
+            return bool(found)
+
+        if not await self.until(there_is, READING_WITHIN_S):
+            raise ProveError(
+                f"for {READING_WITHIN_S:g} s no worker but the leader had a lease: nobody to act on"
+            )
+        return found[0]
 
     async def taken_from(self, worker: Worker) -> None:
         """Wait until others own all; a miss if they do not."""
