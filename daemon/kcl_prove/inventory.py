@@ -1,13 +1,13 @@
 """What a run makes, in a file that is written before it is made: so it is removed, also after a crash.
 
-One JSON line each: the run, then every item, then every removal. While a run lives it holds a lock on its file.
+One JSON line each: the run, every item, every removal. While a run lives it holds a lock on its file.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, get_args
@@ -64,7 +64,7 @@ class Inventory:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             inventory = cls(path, file, run)
-            inventory._write(asdict(run))
+            inventory.set_run(run)
             _sync_folder(folder)
         except OSError as error:
             raise ProveError(
@@ -85,7 +85,7 @@ class Inventory:
             raise RunIsAtWork(
                 f"{path.stem} is at work; stop it with Ctrl-C and it removes its things"
             ) from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             os.close(file)
             raise ProveError(
                 f"{path} cannot be read ({error}); `--clean --search` looks in the account"
@@ -95,6 +95,10 @@ class Inventory:
     def items(self) -> tuple[Item, ...]:
         """Not yet removed, in the order of their making."""
         return tuple(self._items)
+
+    def set_run(self, run: Run) -> None:
+        self._write({"run": asdict(run)})
+        self.run = run
 
     def add(self, item: Item) -> None:
         if item not in self._items:
@@ -119,23 +123,19 @@ class Inventory:
 
 def _parsed(path: Path) -> tuple[Run, tuple[Item, ...]]:
     """A line that was not finished counts for nothing: what it would name was not made."""
-    lines = [orjson.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-    if not lines:
-        return Run(path.stem, ""), ()
-    items: dict[Item, None] = {}
-    for item, is_made in _changes(lines[1:]):
-        items[item] = None
-        if not is_made:
-            del items[item]
-    return Run(**lines[0]), tuple(items)
-
-
-def _changes(lines: list[dict[str, str]]) -> Iterator[tuple[Item, bool]]:
-    for line in lines:
-        kind = line.get("made") or line["removed"]
-        if kind not in _KINDS:
-            raise ValueError(f"{kind} is no kind that this version makes")
-        yield Item(kind, line["name"]), "made" in line
+    run, items = Run(path.stem, ""), dict[Item, None]()
+    for line in map(orjson.loads, path.read_bytes().split(b"\n")[:-1]):
+        if "run" in line:
+            run = Run(**line["run"])
+            continue
+        item = Item(line.get("made") or line["removed"], line["name"])
+        if item.kind not in _KINDS:
+            raise ValueError(f"{item.kind} is no kind that this version makes")
+        if "made" in line:
+            items[item] = None
+        else:
+            items.pop(item, None)
+    return run, tuple(items)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -65,11 +65,15 @@ def total(usages: Iterable[Usage]) -> Usage:
 
 
 class Budget:
-    """Counts before something is used; hours count again whenever another one begins, until `stopped`."""
+    """Counts before something is used; hours count again whenever another one begins, until `stopped`.
+
+    `reached`: empty until something was refused, then what.
+    """
 
     def __init__(self, most_dollars: float, now_s: Callable[[], float]) -> None:
         self.most_dollars = most_dollars
         self.used = Usage()
+        self.reached = ""
         self._now_s = now_s
         self._hourly: list[tuple[float, int, Usage]] = []
 
@@ -97,8 +101,9 @@ class Budget:
             raise ValueError(f"a usage cannot be negative: {usage}")
         dollars = cost(self.used + usage)
         if dollars > self.most_dollars:
-            raise BudgetReached(
+            self.reached = (
                 f"the next step would bring the cost to {dollars:.2f} dollars, above --most {self.most_dollars:.2f}; "
                 f"{cost(self.used):.2f} dollars are used so far"
             )
+            raise BudgetReached(self.reached)
         self.used += usage

@@ -121,15 +121,27 @@ async def remove_all(
     within_s: float = WITHIN_S,
 ) -> tuple[NotRemoved, ...]:
     """Whatever is gone is crossed off in the inventory; what is not there counts as gone."""
+    items = tuple(filter(which, inventory.items))
+    return await remove_items(items, clients, inventory.run.region, inventory.removed, within_s=within_s)
+
+
+async def remove_items(
+    items: Iterable[Item],
+    clients: Clients,
+    region: str,
+    gone: Callable[[Item], None] = lambda _: None,
+    *,
+    within_s: float = WITHIN_S,
+) -> tuple[NotRemoved, ...]:
     order = list(REMOVERS)
     failed: list[NotRemoved] = []
     deadline = anyio.current_time() + within_s
-    for item in sorted(filter(which, inventory.items), key=lambda each: order.index(each.kind)):
+    for item in sorted(items, key=lambda each: order.index(each.kind)):
         why = await _removed(item, clients, deadline)
         if why is None:
-            inventory.removed(item)
+            gone(item)
         else:
-            failed.append(_failed(item, why, inventory.run.region))
+            failed.append(_failed(item, why, region))
     return tuple(failed)
 
 

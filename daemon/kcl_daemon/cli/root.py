@@ -354,6 +354,11 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"kcl-daemon pause {_FILE} --shard shardId-000000000003 --reason 'bad records'",
         f"kcl-daemon pause {_FILE} --list",
     ),
+    "prove": (
+        "kcl-daemon prove --local",
+        "kcl-daemon prove --estimate",
+        "kcl-daemon prove --region eu-west-1 --most 2 --report proof",
+    ),
     "replay": (
         f"kcl-daemon replay {_FILE} --from 2026-11-20T12:00:00Z --to 2026-11-20T13:00:00Z {_CHILD}",
         f"kcl-daemon replay {_FILE} --from -2h --to -1h --limit 500/s",
@@ -518,6 +523,10 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
     ),
     "pause": LaterCommand(
         "kcl_daemon.cli.leases.holds:pause", "Give no records to children, for a shard, a stream or all."
+    ),
+    "prove": LaterCommand(
+        "kcl_prove.command:prove",
+        "Prove in your own AWS account, or with --local without one, that nothing is lost.",
     ),
     "replay": LaterCommand(
         "kcl_daemon.cli.replay:replay", "Read a time range once more, beside the live application."

@@ -68,7 +68,9 @@ class WordCount(RecordProcessor):
 def main(kind: type[WordCount] = WordCount) -> None:
     directory = os.environ.get(DIRECTORY_VARIABLE)
     if not directory:
-        sys.exit(f"{DIRECTORY_VARIABLE} is not set: this program is started by `kcl-daemon demo` and `kcl-daemon prove`")
+        sys.exit(
+            f"{DIRECTORY_VARIABLE} is not set: this program is started by `kcl-daemon demo` and `kcl-daemon prove`"
+        )
     processor = kind(Path(directory))
     try:
         run(processor)

@@ -60,7 +60,7 @@ def test_a_line_cut_off_by_a_crash_counts_for_nothing(tmp_path: Path, torn: str)
 
 def test_a_run_killed_before_its_first_line_made_nothing(tmp_path: Path) -> None:
     path = tmp_path / "kcl-prove-0123abcd.jsonl"
-    path.write_text('{"run_id"')
+    path.write_text('{"run":{"run_id"')
     inventory = Inventory.open(path)
     assert inventory.items == ()
     inventory.close()
@@ -68,7 +68,14 @@ def test_a_run_killed_before_its_first_line_made_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "text", ["[]\n", "nonsense\n", '{"run_id":"x","region":"y"}\n{"made":"bucket","name":"n"}\n']
+    "text",
+    [
+        "[]\n",
+        "7\n",
+        "nonsense\n",
+        '{"run":{}}\n',
+        '{"run":{"run_id":"x","region":"y"}}\n{"made":"bucket","name":"n"}\n',
+    ],
 )
 def test_a_file_of_something_else_is_kept_and_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "other.jsonl"
