@@ -45,9 +45,9 @@ def test_without_more_options_java_and_fis_are_left_out(options: Options) -> Non
 
 
 def test_with_their_options_they_are_played_on_aws_alone() -> None:
-    asked = {"java_classpath": "jars/*", "fis_role": "arn:aws:iam::1:role/fis"}
-    assert not [each.name for each in SCENES if each.left_out(replace(ON_AWS, **asked))]
-    reasons = {each.name: each.left_out(replace(LOCAL, **asked)) for each in SCENES}
+    asked = replace(ON_AWS, java_classpath="jars/*", fis_role="arn:aws:iam::1:role/fis")
+    assert not [each.name for each in SCENES if each.left_out(asked)]
+    reasons = {each.name: each.left_out(replace(asked, endpoints=LOCAL.endpoints)) for each in SCENES}
     assert {name for name, reason in reasons.items() if reason} == {"java", "fis"}
 
 
@@ -107,6 +107,7 @@ def test_the_template_is_valid_and_names_what_it_hits() -> None:
         botocore.session.get_session().get_service_model("fis").operation_model("CreateExperimentTemplate")
     )
     made = template(ROLE + "own")
+    assert shape.input_shape is not None
     report = ParamValidator().validate(made, shape.input_shape)
     assert not report.has_errors(), report.generate_report()
     assert {each["actionId"] for each in made["actions"].values()} == set(fis.ACTION_NAMES.values())
