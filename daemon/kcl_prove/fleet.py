@@ -33,9 +33,10 @@ _ENDPOINTS: Final = {
 _GLUE: Final = {"glue": "glueClient.endpointOverride"}
 QUICK: Final = {
     "failoverTimeMillis": "5000",
-    "leaderLeaseMillis": "5000",
+    "leaderLeaseMillis": "4000",
     "leaderHeartbeatMillis": "1000",
     "workerMetricsReporterFreqInMillis": "1000",
+    "leaseAssignmentIntervalMillis": "1000",
     "parentShardPollIntervalMillis": "500",
 }
 """For local endpoints, so that a proof is short. On AWS the defaults hold."""
