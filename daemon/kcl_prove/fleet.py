@@ -34,9 +34,10 @@ _GLUE: Final = {"glue": "glueClient.endpointOverride"}
 _TAGS: Final = ("leaseTableTags", "workerMetricsTags", "coordinatorStateTags")
 QUICK: Final = {
     "failoverTimeMillis": "5000",
-    "leaderLeaseMillis": "5000",
+    "leaderLeaseMillis": "4000",
     "leaderHeartbeatMillis": "1000",
     "workerMetricsReporterFreqInMillis": "1000",
+    "leaseAssignmentIntervalMillis": "1000",
     "parentShardPollIntervalMillis": "500",
 }
 """For local endpoints, so that a proof is short. On AWS the defaults hold."""

@@ -55,6 +55,7 @@ SCENES: Final[tuple[Scene, ...]] = (
         ),
         properties={"retrievalMode": "POLLING", "schemaRegistry": "DECODE"},
         form=forms.with_schema,
+        reason=forms.no_glue,
     ),
     Traffic(
         "on-demand",

@@ -10,7 +10,7 @@ from uuid import UUID
 from botocore.exceptions import ClientError
 
 from kcl_local.demo.stream import in_thread
-from kcl_prove.parts import ProveError, Stage
+from kcl_prove.parts import Options, ProveError, Stage
 from kcl_prove.scenes.traffic import Play
 
 SCHEMA: Final = "record"
@@ -44,6 +44,12 @@ async def has_one_table(play: Play) -> None:
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") != "ResourceNotFoundException":
                 raise
+
+
+def no_glue(options: Options) -> str:
+    return (
+        "there is no local endpoint of Glue" if options.is_local and "glue" not in options.endpoints else ""
+    )
 
 
 def header(version_id: str) -> bytes:

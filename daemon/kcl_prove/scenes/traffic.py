@@ -33,6 +33,7 @@ RECORD_BYTES_MAX: Final = 10 * 2**20
 _MIB: Final = 2**20
 LARGE_CALL_S: Final = 120.0
 _PUT_UNIT_BYTES: Final = 25 * 1024
+_KB: Final = 1024  # on demand each record counts in whole KB
 _GB: Final = 2**30
 _AROUND_S: Final = 150.0
 """Of a scene's life on AWS, beside the seconds of traffic: tables, start, settling, stop."""
@@ -158,7 +159,9 @@ class Traffic:
         minutes, gb = (size.seconds + _AROUND_S) / 60, records * self.record_bytes / _GB
         units = records * math.ceil(self.record_bytes / _PUT_UNIT_BYTES)
         fan_out = self.properties.get("retrievalMode") == "FANOUT"
-        kind = Usage(on_demand_in_gb=gb, on_demand_out_gb=gb) if self.is_on_demand else Usage(put_units=units)
+        charged_gb = records * math.ceil(self.record_bytes / _KB) * _KB / _GB
+        on_demand = Usage(on_demand_in_gb=charged_gb, on_demand_out_gb=charged_gb)
+        kind = on_demand if self.is_on_demand else Usage(put_units=units)
         return (
             self.extra
             + kind
@@ -210,7 +213,7 @@ class Traffic:
             yield Play(stage, view, fleet, size, LedgerReader(ledgers))
 
     async def _start(self, play: Play) -> None:
-        """Returns once every shard is read."""
+        """Returns once every shard is read, and every worker reads one."""
         if self.start is None:
             for _ in range(play.size.workers):
                 await play.fleet.start()
@@ -224,6 +227,15 @@ class Traffic:
 
         if not await play.until(all_are_read, READING_WITHIN_S):
             raise ProveError(f"not every shard was read within {READING_WITHIN_S:g} s of the start")
+
+        async def all_have_some() -> bool:
+            owners = list((await play.fleet.owners()).values())
+            return len(set(owners) - {None}) >= min(len(owners), len(play.fleet.running))
+
+        if not await play.until(all_have_some, READING_WITHIN_S):
+            play.notes.append(
+                f"for {READING_WITHIN_S:g} s a worker had no shard; the records came all the same"
+            )
 
     async def _traffic(self, play: Play) -> None:
         """Until all is delivered, or for long enough."""
