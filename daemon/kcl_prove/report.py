@@ -186,10 +186,10 @@ def _cost(money: Mapping[str, Any]) -> str:
 
 
 _STYLE: Final = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:100rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}"
     "table{border-collapse:collapse;margin:1rem 0;width:100%;font-variant-numeric:tabular-nums}"
     "caption{text-align:left;font-weight:600;padding:.4rem 0}th,td{text-align:left;vertical-align:top;"
-    "padding:.3rem .8rem .3rem 0;border-bottom:1px solid #ccc}.right{color:#176b2c}.wrong{color:#a4161a}"
+    "padding:.3rem .8rem .3rem 0;border-bottom:1px solid #ccc}tbody>tr>*:not(:last-child){white-space:nowrap}.right{color:#176b2c}.wrong{color:#a4161a}"
     "@media(prefers-color-scheme:dark){body{color:#e6e6e6;background:#161616}th,td{border-color:#444}"
     ".right{color:#6fd08c}.wrong{color:#ff8a8a}}"
 )
