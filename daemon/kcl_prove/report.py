@@ -109,7 +109,8 @@ def masked(text: str, host: str | None = None, home: str | None = None) -> str:
     name = socket.gethostname() if host is None else host
     for pattern, mask in _SECRETS:
         text = pattern.sub(mask, text)
-    text = re.sub(rf"{re.escape(str(Path.home()) if home is None else home)}(?=/\w)", "~", text)
+    folder = str(Path.home()) if home is None else home
+    text = re.sub(rf"{re.escape(folder)}(?=/)", "~", text) if folder != "/" else text
     for each in sorted({name, name.partition(".")[0]}, key=len, reverse=True):
         if len(each) >= _SHORTEST_NAME:
             text = re.sub(rf"(?<![\w.-]){re.escape(each)}(?![\w-])", "(host)", text)
