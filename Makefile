@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+CANARY_ARGS ?=
 SEEDS ?= 200
 SPARK ?= 1
 FIRST ?= 1
@@ -21,7 +22,7 @@ WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
 TOGETHER := $(MAKE) --no-print-directory --output-sync=target --keep-going
 SOURCES := daemon protocol clients
 
-.PHONY: audit dist sbom bench bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
+.PHONY: audit canary dist sbom bench bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
 
 help:
 	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
@@ -32,6 +33,7 @@ help:
 	@echo "make bench   what the record path and children cost: CPU, records a second, memory (BENCH_ARGS=... of the first table)"
 	@echo "make docs    the documents as a site, in build/site"
 	@echo "make peers   the reshard tests with a Kinesis of other people, kinesis-local (needs Node)"
+	@echo "make canary  kcl-daemon prove in the AWS account of the environment, for 5 dollars at most; without credentials it says so"
 	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites, the tests' types a second time"
 
 $(VENV)/local.stamp: pyproject.toml
@@ -71,6 +73,15 @@ computing: $(VENV)/dev.stamp
 
 waiting: $(VENV)/dev.stamp
 	$(PYTEST) $(EVERY_DAY) $(WAITING_SIDE_BY_SIDE) $(WAITING) $(PYTEST_ARGS)
+
+# What the product proves in an AWS account, where there are credentials for one.
+CREDENTIALS := AWS_ACCESS_KEY_ID AWS_PROFILE AWS_WEB_IDENTITY_TOKEN_FILE AWS_CONTAINER_CREDENTIALS_RELATIVE_URI AWS_CONTAINER_CREDENTIALS_FULL_URI
+canary: $(VENV)/local.stamp
+ifeq ($(strip $(foreach name,$(CREDENTIALS),$($(name)))),)
+	@echo "no AWS credentials ($(CREDENTIALS)): nothing was proved"
+else
+	$(BIN)/kcl-daemon prove --yes --most 5 --report build/proof $(CANARY_ARGS)
+endif
 
 prove: $(VENV)/dev.stamp
 	$(BIN)/basedpyright --warnings

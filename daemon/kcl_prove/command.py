@@ -215,7 +215,7 @@ def _wanted(found: Sequence[Leftover], *, yes: bool) -> Sequence[Leftover]:
 
 
 def _say(text: str) -> None:
-    with suppress(BrokenPipeError):  # the reader has left; what was made must still be removed
+    with suppress(OSError):  # the reader or the terminal has left; what was made must still be removed
         click.echo(text)
 
 
@@ -230,7 +230,7 @@ def _run(act: Callable[[Callable[[str], None]], Awaitable[int]]) -> int:
         click.echo(f"kcl-daemon prove: {first}", err=True)
         code = EXIT_REFUSED if isinstance(first, NotBegun) else EXIT_WRONG
     if stopped_by:
-        click.echo(f"stopped by {stopped_by[0].name}")
+        _say(f"stopped by {stopped_by[0].name}")
         return _EXIT_SIGNAL + stopped_by[0]
     return code
 
@@ -257,7 +257,9 @@ async def _guarded(
 async def _watch_signals(
     acting: anyio.CancelScope, stopped_by: list[signal.Signals], *, task_status: TaskStatus[None]
 ) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    heard = [each for each in asked if signal.getsignal(each) is not signal.SIG_IGN]
+    with anyio.open_signal_receiver(*heard) as received:
         task_status.started()
         async for number in received:
             stopped_by.append(number)

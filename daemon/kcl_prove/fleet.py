@@ -31,6 +31,7 @@ _ENDPOINTS: Final = {
     "cloudwatch": "cloudWatchClient.endpointOverride",
 }
 _GLUE: Final = {"glue": "glueClient.endpointOverride"}
+_TAGS: Final = ("leaseTableTags", "workerMetricsTags", "coordinatorStateTags")
 QUICK: Final = {
     "failoverTimeMillis": "5000",
     "leaderLeaseMillis": "4000",
@@ -180,6 +181,7 @@ class Fleet:
             "metricsLevel": "NONE",
             "adminPort": "0",
             **({"metadataTableLayout": "SINGLE"} if application.is_single_table else {}),
+            **dict.fromkeys(_TAGS, ",".join(f"{key}={value}" for key, value in self._stage.tags.items())),
             **urls,
             **(QUICK if options.is_local else {}),
             **application.properties,

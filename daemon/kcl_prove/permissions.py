@@ -284,10 +284,14 @@ def _other_probes(caller: Caller) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "glue:DeleteSchema", schema
     yield "glue:RegisterSchemaVersion", {**schema, "SchemaDefinition": "{}"}
     yield "glue:GetSchemaVersion", {"SchemaVersionId": nothing}
+    tags = {"ResourceArn": caller.of("glue", f"registry/{_NOBODY}"), "TagsToAdd": {"x": "x"}}
+    yield "glue:TagResource", tags
+    yield "iam:GetRole", {"RoleName": _NOBODY}
     role = caller.role_arn or f"arn:{caller.partition}:iam::{caller.account}:role/{_NOBODY}"
     template = {"clientToken": _NOBODY, "description": _NOBODY, "roleArn": role, "stopConditions": []}
     yield "fis:CreateExperimentTemplate", {**template, "actions": {}}  # without an action: refused
     yield "fis:DeleteExperimentTemplate", {"id": "EXT0"}
+    yield "fis:TagResource", {"resourceArn": caller.of("fis", "experiment-template/EXT0"), "tags": {"x": "x"}}
     yield "fis:ListExperimentTemplates", {"maxResults": 1}
     yield "fis:ListExperiments", {"maxResults": 1}
     yield "fis:StartExperiment", {"clientToken": _NOBODY, "experimentTemplateId": "EXT0"}

@@ -181,7 +181,7 @@ async def leftovers(clients: Clients) -> tuple[tuple[Leftover, ...], tuple[str, 
     problems: list[str] = []
     for look in (_streams, _tables, _registries, _templates):
         try:
-            found += await in_thread(lambda look=look: list(look(clients)))
+            found += await in_thread(list[Leftover], look(clients))
         except (ClientError, BotoCoreError) as error:
             problems.append(str(error))
     return tuple(found), tuple(problems)
