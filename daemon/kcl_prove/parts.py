@@ -151,7 +151,7 @@ class Stage(Protocol):
         """Before it is used. Raises BudgetReached. Hours are counted again as they begin, until the scene ends."""
         ...
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, /) -> None:
         """One line for the user."""
         ...
 

@@ -81,6 +81,7 @@ async def test_a_record_that_no_child_noted_is_lost(tmp_path: Path, monkeypatch:
 async def test_a_scene_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
     scene = next(each for each in SCENES if each.name == "pause-worker")
     with local_stage(tmp_path, replace(SHORT, seconds=60)) as stage:
+        started: list[psutil.Process] = []
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(scene.play, stage)
             while not ledgers(tmp_path):  # noqa: ASYNC110 - files have no events

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -95,7 +95,11 @@ def test_a_refused_record_is_written_again() -> None:
 def test_what_has_no_answer_may_be_there_twice(failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
     with producing() as (producer, account, stubber, client):
-        monkeypatch.setattr(account, "without_answer", lambda words: asked.append(list(words)))
+
+        def without_answer(words: Iterable[str]) -> None:
+            asked.append(list(words))
+
+        monkeypatch.setattr(account, "without_answer", without_answer)
         if failure == "no answer":
             put, calls = client.put_records, iter([True, False])
 
@@ -137,6 +141,10 @@ def test_it_writes_as_many_as_it_should(monkeypatch: pytest.MonkeyPatch) -> None
             stubber.add_response(
                 "put_records", {"Records": [{"SequenceNumber": str(number), "ShardId": "s"}]}
             )
-        monkeypatch.setattr(WriteRate, "due", lambda *_: 1)
+
+        def one(*_: object) -> int:
+            return 1
+
+        monkeypatch.setattr(WriteRate, "due", one)
         anyio.run(producer.run, numbered("run"), WriteRate(rate=40, seconds=1, records=3))
     assert account.checker.written == 3
