@@ -231,7 +231,7 @@ def _kinesis_probes(caller: Caller) -> dict[str, Mapping[str, Any]]:
         "PutRecord": {**name, "Data": b"x", "PartitionKey": "x"},
         "PutRecords": {**name, "Records": [{"Data": b"x", "PartitionKey": "x"}]},
         "GetShardIterator": {**name, "ShardId": shard, **iterator},
-        "GetRecords": {**arn, "ShardIterator": "x"},
+        "GetRecords": {**arn, "ShardIterator": "AAAA"},
         "SplitShard": {**name, "ShardToSplit": shard, "NewStartingHashKey": "1"},
         "MergeShards": {**name, "ShardToMerge": shard, "AdjacentShardToMerge": shard},
         "UpdateShardCount": {**name, "TargetShardCount": 1, "ScalingType": "UNIFORM_SCALING"},

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import boto3
+import orjson
 import pytest
 from click.testing import CliRunner, Result
 from moto import mock_aws
 
 from kcl_prove.command import command
 from kcl_prove.inventory import Inventory, Item, Run, earlier_runs
-from kcl_prove.parts import Scene, Usage
+from kcl_prove.parts import Scene, SceneResult, Stage, Usage
+from kcl_prove.permissions import Caller, probe_arguments
 from kcl_prove.scenes import SCENES
 from kcl_prove.session import Request, aws_clients
 from tests.unit.prove.accounts import REGION, RUN_ID, TinyScene
@@ -218,3 +223,80 @@ def test_a_profile_leads_to_its_region(tmp_path: Path, monkeypatch: pytest.Monke
     assert aws_clients("work", "eu-west-2").session.region_name == "eu-west-2"
     request = Request((), tmp_path, tmp_path, "small", 5.0)
     assert request.options("eu-west-2", {}).is_local is False
+
+
+def each_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IAM may not be asked, so each permission is tried in moto's account, but for a call that moto breaks at."""
+    monkeypatch.setattr("kcl_prove.permissions._simulated", lambda *_: None)
+    monkeypatch.setattr("kcl_prove.permissions.probe_arguments", without_get_records)
+
+
+def without_get_records(caller: Caller) -> dict[str, Any]:
+    return {
+        action: each for action, each in probe_arguments(caller).items() if action != "kinesis:GetRecords"
+    }
+
+
+def test_a_run_in_an_account_ends_with_a_report_and_nothing_in_the_account(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: Path
+) -> None:
+    made: list[str] = []
+
+    async def act(stage: Stage) -> SceneResult:
+        made.extend(streams())
+        return SceneResult("tiny", passed=True, written=7, delivered=7, notes=("account 123456789012",))
+
+    each_is_tried(monkeypatch)
+    with mock_aws():
+        done = call("--yes", "--report", str(tmp_path / "report"), scenes=(TinyScene(act=act),))
+        assert done.exit_code == 0, done.output
+        assert streams() == []
+        assert boto3.client("dynamodb", REGION).list_tables()["TableNames"] == []
+    lines = done.output.splitlines()
+    assert lines[-1] == "lost 0"
+    assert "cost            0.01 dollars by list prices" in done.output
+    (data,) = (tmp_path / "report").glob("*.json")
+    found = orjson.loads(data.read_bytes())
+    assert made == [f"{found['run']}-tiny"]
+    assert (found["environment"]["endpoints"], found["environment"]["region"]) == ("AWS", REGION)
+    assert found["total"]["delivered"] == 7
+    assert b"123456789012" not in data.read_bytes() + data.with_suffix(".html").read_bytes()
+    assert earlier_runs(state) == ()
+    assert not list(Path(tempfile.gettempdir()).glob(f"{found['run']}*"))
+
+
+def test_logs_of_what_went_wrong_stay_and_the_exit_code_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: Path
+) -> None:
+    async def act(stage: Stage) -> SceneResult:
+        (stage.folder / "worker.log").write_text("evidence")
+        return SceneResult("tiny", passed=True, written=7, delivered=6, lost=1)
+
+    each_is_tried(monkeypatch)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with mock_aws():
+        done = call("--yes", "--report", str(tmp_path / "report"), scenes=(TinyScene(act=act),))
+        assert streams() == []
+    assert done.exit_code == 1
+    assert done.output.splitlines()[-1] == "lost 1"
+    (log,) = tmp_path.glob("kcl-prove-*/worker.log")
+    assert f"the logs of this run stay in {log.parent}" in done.output
+    assert earlier_runs(state) == ()
+
+
+def test_the_canary_says_that_nothing_was_proved_where_there_are_no_credentials() -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    root = Path(__file__).parents[3]
+    quiet = ["make", "--no-print-directory", "canary"]
+    done = subprocess.run(quiet, cwd=root, env=kept, capture_output=True, text=True, timeout=60, check=True)
+    assert "nothing was proved" in done.stdout
+    dry = subprocess.run(
+        [*quiet, "--dry-run"],
+        check=True,
+        cwd=root,
+        env={**kept, "AWS_PROFILE": "x"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "kcl-daemon prove --yes --most 5" in dry.stdout
