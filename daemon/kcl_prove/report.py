@@ -109,7 +109,8 @@ def masked(text: str, host: str | None = None, home: str | None = None) -> str:
     name = socket.gethostname() if host is None else host
     for pattern, mask in _SECRETS:
         text = pattern.sub(mask, text)
-    text = re.sub(rf"{re.escape(str(Path.home()) if home is None else home)}(?=/\w)", "~", text)
+    folder = str(Path.home()) if home is None else home
+    text = re.sub(rf"{re.escape(folder)}(?=/)", "~", text) if folder != "/" else text
     for each in sorted({name, name.partition(".")[0]}, key=len, reverse=True):
         if len(each) >= _SHORTEST_NAME:
             text = re.sub(rf"(?<![\w.-]){re.escape(each)}(?![\w-])", "(host)", text)
@@ -186,10 +187,10 @@ def _cost(money: Mapping[str, Any]) -> str:
 
 
 _STYLE: Final = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:100rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}"
     "table{border-collapse:collapse;margin:1rem 0;width:100%;font-variant-numeric:tabular-nums}"
     "caption{text-align:left;font-weight:600;padding:.4rem 0}th,td{text-align:left;vertical-align:top;"
-    "padding:.3rem .8rem .3rem 0;border-bottom:1px solid #ccc}.right{color:#176b2c}.wrong{color:#a4161a}"
+    "padding:.3rem .8rem .3rem 0;border-bottom:1px solid #ccc}tbody>tr>*:not(:last-child){white-space:nowrap}.right{color:#176b2c}.wrong{color:#a4161a}"
     "@media(prefers-color-scheme:dark){body{color:#e6e6e6;background:#161616}th,td{border-color:#444}"
     ".right{color:#6fd08c}.wrong{color:#ff8a8a}}"
 )

@@ -144,6 +144,10 @@ def test_nothing_tells_of_the_account_or_the_machine(text: str, shown: str) -> N
     assert masked(text, host="box-7.corp.example", home="/home/me") == shown
 
 
+def test_a_home_that_is_the_root_hides_no_slashes() -> None:
+    assert masked("/etc/x//y", host="", home="/") == "/etc/x//y"
+
+
 def test_what_scenes_and_services_say_is_masked_everywhere() -> None:
     secret = "arn:aws:kinesis:eu-west-1:123456789012:stream/x"
     notes = replace(WRONG, notes=(secret,))
