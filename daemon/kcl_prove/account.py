@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +28,7 @@ class Settled:
 class Account:
     def __init__(self) -> None:
         self.checker = Checker()
-        self._put_s: dict[tuple[str, int], float] = {}
+        self._put_s: defaultdict[str, dict[int, float]] = defaultdict(dict)
         self._words: dict[tuple[str, int], str] = {}
         self._without_answer: set[str] = set()
         self._twice = 0
@@ -35,7 +36,7 @@ class Account:
     def wrote(self, shard_id: str, sequence_number: str, word: str, put_s: float) -> None:
         """`put_s`: when the put that was answered began, by `monotonic_s`."""
         self.checker.wrote(shard_id, sequence_number, {word: 1})
-        self._put_s[shard_id, int(sequence_number)] = put_s
+        self._put_s[shard_id][int(sequence_number)] = put_s
 
     def without_answer(self, words: Iterable[str]) -> None:
         """They may be in the stream, at positions that nobody told; the producer writes them again."""
@@ -43,8 +44,10 @@ class Account:
 
     def reported(self, entry: LedgerEntry) -> None:
         self.checker.reported(entry)
+        known = self._put_s[entry.shard_id]
         for record in entry.records:
-            self._words[entry.shard_id, int(record.sequence_number)] = next(iter(record.words))
+            if int(record.sequence_number) not in known:
+                self._words[entry.shard_id, int(record.sequence_number)] = next(iter(record.words))
 
     def settle(self) -> Settled:
         """Once nothing is written any more."""
@@ -70,10 +73,8 @@ class Account:
     def _times(self) -> Iterator[list[tuple[float, float]]]:
         """For each shard: when a record was put, when it was first delivered."""
         for shard in self.checker.progress():
-            known = (
-                (self._put_s.get((shard.shard_id, n)), at_s) for n, at_s in shard.first_delivered_s.items()
-            )
-            yield [(put_s, at_s) for put_s, at_s in known if put_s is not None]
+            put_s = self._put_s[shard.shard_id]
+            yield [(put_s[each], at_s) for each, at_s in shard.first_delivered_s.items() if each in put_s]
 
 
 def _lateness(times: tuple[float, float]) -> float:

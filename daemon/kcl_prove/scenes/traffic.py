@@ -175,14 +175,16 @@ class Traffic:
         )
 
     async def play(self, stage: Stage) -> SceneResult:
-        began_s, failure = monotonic_s(), ""
+        """ProveError, and what a call of AWS said is one, too."""
+        began_s = monotonic_s()
         result: SceneResult | None = None
+        failure: BaseException | None = None
         try:
             result = await self._play(stage, began_s)
         except* (DemoError, ClientError, BotoCoreError, ProveError) as group:
-            failure = str(_first(group))
+            failure = _first(group)
         if result is None:
-            raise ProveError(f"{self.name}: {failure}")
+            raise failure if isinstance(failure, ProveError) else ProveError(f"{self.name}: {failure}")
         return result
 
     async def _play(self, stage: Stage, began_s: float) -> SceneResult:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import botocore.session
 import pytest
+from botocore.stub import Stubber
 from botocore.validate import ParamValidator
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_prove.fleet import calls_of
-from kcl_prove.parts import Options, Size, Usage
+from kcl_prove.inventory import Item
+from kcl_prove.parts import BudgetReached, Options, ProveError, Size, Usage
 from kcl_prove.prices import cost
 from kcl_prove.scenes import SCENES, fis
-from kcl_prove.scenes.forms import header
+from kcl_prove.scenes.forms import header, with_schema
 from kcl_prove.scenes.traffic import Traffic, reads_of, writes_of
+from tests.unit.prove.accounts import RUN_ID, account, stage_in
+
+pytestmark = pytest.mark.anyio
 
 SIZE = Size(records=1_000, workers=2, shards=4, seconds=60)
 ON_AWS = Options("us-east-1", {}, SIZE)
@@ -85,6 +91,24 @@ def test_the_stream_and_what_is_beside_it_are_the_whole(
         assert cost(each.usage(size)) <= cost(
             each.usage(replace(size, records=records * 2, shards=shards + 1))
         )
+
+
+async def test_a_scene_that_costs_too_much_makes_nothing(tmp_path: Path) -> None:
+    with account() as clients:
+        stage, inventory, _ = stage_in(clients, tmp_path, most=0.0)
+        with pytest.raises(BudgetReached):
+            await scene("polling").play(stage)
+        assert inventory.items == ()
+
+
+async def test_a_call_that_fails_is_told_with_the_scene(tmp_path: Path) -> None:
+    with account() as clients:
+        stage, inventory, _ = stage_in(clients, tmp_path)
+        stub = Stubber(clients("glue"))
+        stub.add_client_error("create_registry", "AccessDeniedException", "glue:CreateRegistry is missing")
+        with stub, pytest.raises(ProveError, match="glue:CreateRegistry"):
+            await with_schema(stage)
+        assert inventory.items == (Item("schema registry", f"{RUN_ID}-glue"),)
 
 
 def test_figures_of_an_idle_shard_are_those_of_the_documents() -> None:
