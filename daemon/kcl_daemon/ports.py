@@ -495,9 +495,12 @@ class NoMeters:
 NO_METERS: Final[Meters] = NoMeters()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Statistic:
-    """Values of one metric since the last publication (CloudWatch: StatisticSet)."""
+    """Values of one metric since the last publication (CloudWatch: StatisticSet).
+
+    Not frozen: with many shards thousands are made a minute, and that costs three times as much.
+    """
 
     name: str
     unit: str
