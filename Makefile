@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+LATENCY_ARGS ?=
+CANARY_ARGS ?=
 SEEDS ?= 200
 SPARK ?= 1
 FIRST ?= 1
+HOURS ?= 1
 PYTEST := $(BIN)/pytest
 # Every daemon that a test starts loads its modules: compiled, even where the environment says that nothing is to be kept.
 export PYTHONDONTWRITEBYTECODE :=
@@ -21,7 +24,7 @@ WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
 TOGETHER := $(MAKE) --no-print-directory --output-sync=target --keep-going
 SOURCES := daemon protocol clients
 
-.PHONY: audit dist sbom bench bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
+.PHONY: audit canary dist sbom soak bench bench-latency bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
 
 help:
 	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
@@ -30,8 +33,11 @@ help:
 	@echo "make dist    wheel, sdist and bill of materials, in dist/"
 	@echo "make audit   known vulnerabilities of the dependencies; asks a database on the net"
 	@echo "make bench   what the record path and children cost: CPU, records a second, memory (BENCH_ARGS=... of the first table)"
+	@echo "make bench-latency  from the put of a record to its child, polling and fan-out (LATENCY_ARGS=...)"
 	@echo "make docs    the documents as a site, in build/site"
 	@echo "make peers   the reshard tests with a Kinesis of other people, kinesis-local (needs Node)"
+	@echo "make soak    the simulator for HOURS=1 hours, from other seeds each time; figures in build/soak.json"
+	@echo "make canary  kcl-daemon prove in the AWS account of the environment, for 5 dollars at most; without credentials it says so"
 	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites, the tests' types a second time"
 
 $(VENV)/local.stamp: pyproject.toml
@@ -72,12 +78,26 @@ computing: $(VENV)/dev.stamp
 waiting: $(VENV)/dev.stamp
 	$(PYTEST) $(EVERY_DAY) $(WAITING_SIDE_BY_SIDE) $(WAITING) $(PYTEST_ARGS)
 
+# What the product proves in an AWS account, where there are credentials for one.
+CREDENTIALS := AWS_ACCESS_KEY_ID AWS_PROFILE AWS_WEB_IDENTITY_TOKEN_FILE AWS_CONTAINER_CREDENTIALS_RELATIVE_URI AWS_CONTAINER_CREDENTIALS_FULL_URI
+ifeq ($(strip $(foreach name,$(CREDENTIALS),$($(name)))),)
+canary:
+	@echo "no AWS credentials ($(CREDENTIALS)): nothing was proved"
+else
+canary: $(VENV)/local.stamp
+	$(BIN)/kcl-daemon prove --yes --most 5 --report build/proof $(CANARY_ARGS)
+endif
+
 prove: $(VENV)/dev.stamp
 	$(BIN)/basedpyright --warnings
 	$(PYTEST) -m prove --timeout 3600 $(PYTEST_ARGS)
 	$(PYTEST) $(EVERY_DAY) --hypothesis-profile prove $(SIDE_BY_SIDE) \
 		tests/unit tests/contract tests/process/test_children_stderr.py tests/spark/test_planning.py tests/spark/test_alignment.py tests/spark/test_figures.py
 	$(BIN)/python -m tests.simulator --scenario all --seeds $(SEEDS) --first $(FIRST) --jobs 2
+
+soak: $(VENV)/dev.stamp
+	mkdir -p build
+	$(BIN)/python -m tests.simulator --hours $(HOURS) --json build/soak.json
 
 PEERS := build/peers
 peers: $(VENV)/dev.stamp
@@ -90,6 +110,9 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.benchmarks.lanes
 	$(BIN)/python -m tests.benchmarks.concurrency
 	$(BIN)/python -m tests.benchmarks.preload
+
+bench-latency: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.benchmarks.latency $(LATENCY_ARGS)
 
 bench-spark: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.spark.bench

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kcl_daemon.errors import Invariant, InvariantViolated
+from kcl_daemon.progress.invariants import Invariants
 from tests.models import read_once
 
 if TYPE_CHECKING:
@@ -59,6 +61,20 @@ def pytest_collection_finish() -> None:
 def anyio_backend() -> str:
     """Where tests marked `anyio` run; the daemon runs there, too."""
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def violations(monkeypatch: pytest.MonkeyPatch) -> Generator[list[InvariantViolated]]:
+    """The violated invariants of a test; one that wants them clears the list. Fails the test if there are any at its end."""
+    violated, found = Invariants.violated, list[InvariantViolated]()
+
+    def noted(self: Invariants, invariant: Invariant, expected: object, seen: object) -> InvariantViolated:
+        found.append(violated(self, invariant, expected, seen))
+        return found[-1]
+
+    monkeypatch.setattr(Invariants, "violated", noted)
+    yield found
+    assert found == []
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, FAMILIES
+from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, CLOUDWATCH_OWN, FAMILIES
 from kcl_daemon.metrics.kcl import JAVA_ONLY
 from kcl_daemon.metrics.metric import Family, Metric, MetricKind, MetricUnit
 from kcl_daemon.telemetry.recorder import OF_EVENTS
@@ -27,8 +27,10 @@ is counted. What to alert on: see the [alert rules](../packaging/prometheus/aler
 _PROMETHEUS: Final = """\
 ## Prometheus and OTLP
 
-**Prometheus** reads `/metrics` on the admin port (`adminPort`): the text format, or OpenMetrics if the client asks for it. Besides
-the metrics below there is `process_*`: memory, CPU and open files of the daemon.
+**Prometheus** reads `/metrics` on the admin port (`adminPort`): the text format, or OpenMetrics or protobuf if the client asks for
+it. Besides the metrics below there is `process_*`: memory, CPU and open files of the daemon. Prometheus asks for protobuf where
+native histograms are on (`scrape_native_histograms: true`, or the feature flag `native-histograms` before version 3.8); only then
+`kcl_record_latency_seconds` has a native histogram for each shard. Its buckets are 9 % apart (schema 3).
 
 **OTLP** (HTTP) posts the same metrics to `metricsOtlpEndpoint` every `metricsOtlpPeriodMillis`, and once at the end. Install it
 with `pip install 'kcl-daemon[otlp]'`. Names have dots and no unit: `kcl.loop_lag` with the unit `s` is `kcl_loop_lag_seconds`;
@@ -75,6 +77,9 @@ measurements differ slightly from Java:
 - MillisBehindLatest is the age of the oldest record that is not done, as `kcl_shard_behind_latest_seconds`, reported in each
   renewal period. KCL reports what Kinesis said with the batch that a child is about to get, and reports nothing while the
   child hangs. The last answer of Kinesis is only on Prometheus and OTLP (`kcl_shard_read_behind_seconds`).
+- UnfinishedAge is not of KCL: it is the same age, of the shard of a worker that is furthest behind. Its maximum over a minute is
+  the lag of the application, which an alarm or a scaling policy can use.
+- WorkersWanted is not of KCL: how many workers the [application wants](scaling.md#capacity), from the leader alone.
 - The phases of TableMigration count lease owners: those that do not know the single table, know it, and report to it.
 """
 
@@ -98,7 +103,7 @@ def reference() -> str:
         _PROMETHEUS.format(events=events),
         *_family_table(FAMILIES),
         _CLOUDWATCH,
-        *_cloudwatch_table(CLOUDWATCH_METRICS),
+        *_cloudwatch_table((*CLOUDWATCH_METRICS, *CLOUDWATCH_OWN)),
         _JAVA_ONLY,
         *_java_table(JAVA_ONLY),
     ]

@@ -11,18 +11,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
 
+from kcl_daemon.capacity.figures import CapacityTargets
 from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings
+from kcl_daemon.config.retrieval import SLOWEST_AUTO_MS
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.context import ConsumerContext, ShardCooldowns
 from kcl_daemon.consumer.standby import StandbyChildren
 from kcl_daemon.cpu.sources import CpuSampler
 from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, assignment_strategies
+from kcl_daemon.fleet.capacity_watch import CapacityWatch
 from kcl_daemon.fleet.context import Broadcast, Timings, WorkerContext, timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.hold_watch import HoldWatch
 from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, clean_own_leases
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
+from kcl_daemon.fleet.load_report import LoadReport
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.run_end import RunEnd
@@ -37,7 +41,7 @@ from kcl_daemon.fleet.streams import (
     require_same_stream_mode,
 )
 from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
-from kcl_daemon.leases.lease import LeaseKey, WorkerId
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import Incarnation
 from kcl_daemon.migrations.kcl2_loops import (
     ClientVersionMonitor,
@@ -58,6 +62,7 @@ from kcl_daemon.ports import (
     CloudWatch,
     Cpu,
     DeadLetters,
+    Evidence,
     FanOut,
     Kinesis,
     Log,
@@ -103,6 +108,7 @@ class Adapters:
     meters: Meters = NO_METERS
     cloudwatch: CloudWatch | None = None
     state_folder: StateFolder | None = None
+    evidence: Evidence | None = None
 
 
 def streams_of(
@@ -154,7 +160,8 @@ def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
     """Wider limits where the settings make something slower."""
     house = StallLimits()
     child, retrieval = settings.child, settings.retrieval
-    read_s = max(retrieval.idle_time_between_reads_ms, retrieval.reduced_tps_within_ms) / 1000
+    idle_ms = retrieval.idle_time_between_reads_ms
+    read_s = max(SLOWEST_AUTO_MS if idle_ms is None else idle_ms, retrieval.reduced_tps_within_ms) / 1000
     ending_s = (child.shutdown_grace_ms + 3 * child.exit_grace_ms) / 1000
     return StallLimits(
         restart_s=house.restart_s + child.backoff_most_ms / 1000,
@@ -229,7 +236,9 @@ class Application:
             clean_own_leases=self._clean_own_leases,
             election_may_change=self._settings.leases.client_version_config is not ClientVersionConfig.V3X,
             buffered_bytes=lambda: self._readers.reserved_bytes,
+            capacity=self._capacity,
             run_end=self._run_end,
+            evidence=self._adapters.evidence,
         )
 
     @cached_property
@@ -358,9 +367,24 @@ class Application:
             notifier=self._notifier,
             renewer=self._renewer,
             monitor=self._monitor,
-            on_elected=lambda: self._assigner.begin_term(),
+            on_elected=self._elected,
             on_java_leader=lambda: self._reporter.wake(),
             on_holds=lambda notice: self._consumers.holds.noticed(notice),
+        )
+
+    def _elected(self) -> None:
+        self._assigner.begin_term()
+        self._capacity.begin_term()
+
+    @cached_property
+    def _capacity(self) -> CapacityWatch:
+        level = self._settings.capacity
+        return CapacityWatch(
+            self._context,
+            table=self._tables.coordinator,
+            monitor=self._monitor,
+            leads=lambda: self._elector.is_leader,
+            targets=CapacityTargets(level.service_level_ms / 1000, level.scale_to_zero),
         )
 
     @cached_property
@@ -401,6 +425,11 @@ class Application:
     @cached_property
     def _assigner(self) -> Assigner:
         discovery = self._discovery
+
+        def seen(leases: list[Lease]) -> None:
+            discovery.offer(leases)
+            self._capacity.assigned()
+
         return Assigner(
             self._context,
             tables=self._tables,
@@ -410,7 +439,7 @@ class Application:
             strategies=assignment_strategies(self._settings),
             stale_worker_s=self._settings.balance.stale_worker_s,
             listener=AssignmentListener(
-                discovery.offer,
+                seen,
                 discovery.take_assigned,
                 self._watchdog.active_leases.decided,
                 self._renewer.holds,
@@ -483,7 +512,7 @@ class Application:
     @cached_property
     def _reporter(self) -> Reporter:
         sampler, elector = self._sampler, self._elector
-        return Reporter(
+        reporter = Reporter(
             self._context,
             table=self._routes.reports,
             cpu_averages=None if sampler is None else sampler.averages,
@@ -493,6 +522,8 @@ class Application:
             on_other=self._duplicate_detector.is_seen,
             run_until_ms=lambda: None if self._run_end is None else self._run_end.until_ms,
         )
+        reporter.load = LoadReport(self._context, self._watchdog).text
+        return reporter
 
     @cached_property
     def _upgrader(self) -> Upgrader:

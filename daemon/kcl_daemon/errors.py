@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 class KclError(Exception):
@@ -95,6 +96,29 @@ class WorkerIdTaken(KclError):
 
 class CpuUnreadable(KclError):
     """This machine gives no CPU figure; the message says what was read."""
+
+
+class Invariant(StrEnum):
+    """What is checked while the daemon runs; the values are those of the label `invariant`."""
+
+    LEASE_COUNTER = "lease_counter"
+    ONE_CHILD = "one_child"
+    CHECKPOINT_WINDOW = "checkpoint_window"
+    POSITIONS_GROW = "positions_grow"
+    ANSWERED_ONCE = "answered_once"
+    MEMORY = "memory"
+
+
+@dataclass
+class InvariantViolated(KclError):
+    """A bug of the daemon, never of a child or an operator. It ends one consumer, which begins anew after a pause."""
+
+    invariant: Invariant
+    expected: str
+    seen: str
+
+    def __str__(self) -> str:
+        return f"invariant {self.invariant.value} does not hold: expected {self.expected}, seen {self.seen}"
 
 
 class ChildError(KclError):

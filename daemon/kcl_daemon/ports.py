@@ -495,9 +495,12 @@ class NoMeters:
 NO_METERS: Final[Meters] = NoMeters()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Statistic:
-    """Values of one metric since the last publication (CloudWatch: StatisticSet)."""
+    """Values of one metric since the last publication (CloudWatch: StatisticSet).
+
+    Not frozen: with many shards thousands are made a minute, and that costs three times as much.
+    """
 
     name: str
     unit: str
@@ -547,6 +550,15 @@ class StateFolder(Protocol):
 
     async def leave(self) -> None:
         """Remove our record: all leases are released."""
+        ...
+
+
+class Evidence(Protocol):
+    async def keep(self, name: str, lines: Sequence[Mapping[str, object]]) -> str | None:
+        """Keep what a consumer did before an invariant was violated; where it is, None: it could not be kept.
+
+        Logs errors and never raises.
+        """
         ...
 
 

@@ -96,6 +96,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             dead_letters=dead_letters,
             cloudwatch=cloudwatch,
             state_folder=folder,
+            evidence=folder,
         )
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from kcl_daemon.ports import LeftoverRecord, Log
 
 _NAME: Final = "kcl-daemon"
 _RECORDS_MOST: Final = 100
+_EVIDENCE_MOST: Final = 20
 _RECORD_BYTES_MOST: Final = 4096
 _FILE_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # Only here does a free lock prove that its holders have ended.
@@ -78,6 +80,24 @@ class HostFolder:
     async def leave(self) -> None:
         await self._quietly(self._leave)
 
+    async def keep(self, name: str, lines: Sequence[Mapping[str, object]]) -> str | None:
+        """The newest files are kept."""
+        kept: list[Path] = []
+        await self._quietly(lambda: kept.append(self._keep(name, lines)))
+        return str(kept[0]) if kept else None
+
+    def _keep(self, name: str, lines: Sequence[Mapping[str, object]]) -> Path:
+        folder = self._folder or self._usable_folder()
+        if folder is None:
+            raise OSError(f"none of {', '.join(map(str, self._folders))} can be used")
+        for old in sorted(folder.glob("invariant-*.jsonl"))[: 1 - _EVIDENCE_MOST]:
+            old.unlink(missing_ok=True)
+        path = folder / f"invariant-{_plain(name)}.jsonl"
+        opened = os.open(path, _FILE_FLAGS | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(opened, "w", encoding="ascii") as file:
+            file.writelines(f"{json.dumps(line)}\n" for line in lines)
+        return path
+
     async def _quietly(self, act: Callable[[], object]) -> None:
         try:
             await to_thread.run_sync(act, abandon_on_cancel=True, limiter=self._threads)
@@ -121,7 +141,7 @@ class HostFolder:
         self._folder = folder
 
     def _usable_folder(self) -> Path | None:
-        name = re.sub(r"[^A-Za-z0-9._-]", "_", self._application.split("\n", 1)[0])[:60].lstrip(".")
+        name = _plain(self._application.split("\n", 1)[0])[:60].lstrip(".")
         digest = hashlib.sha256(self._application.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         for parent in self._folders:
             folder = parent / f"{name}-{digest}"
@@ -244,6 +264,10 @@ class HostFolder:
             return (self._proc / name).read_text("utf-8", "replace")
         except OSError:
             return ""
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)
 
 
 def _lock(file: int) -> FileLockState:

@@ -14,17 +14,20 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
+from kcl_daemon import __version__
 from kcl_daemon.consumer.consumer import ShardConsumer
 from kcl_daemon.consumer.context import ConsumerContext
 from kcl_daemon.errors import (
     ChildError,
     ConfigurationError,
+    InvariantViolated,
     KclError,
     StreamNotFound,
     Throttled,
     Unavailable,
     WorkerIdTaken,
 )
+from kcl_daemon.fleet.capacity_watch import CapacityWatch
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.discovery import Discovery
 from kcl_daemon.fleet.elector import Elector
@@ -42,7 +45,7 @@ from kcl_daemon.migrations.kcl2_loops import ClientVersionMonitor, ComponentSwit
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.migrations.kcl2_taking import LeaseTaker
 from kcl_daemon.migrations.tables import ApplicationTables
-from kcl_daemon.ports import NO_METERS
+from kcl_daemon.ports import NO_METERS, Evidence
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import Watchdog, lag_s
 
@@ -94,6 +97,7 @@ class Worker:
         election_may_change: shuffle leader and lock may alternate.
         buffered_bytes: read ahead.
         run_end: of a bounded run, which asks for the stop itself.
+        evidence: None: what violated an invariant is only logged.
         started: set when tables and streams are ready and the loops run.
     """
 
@@ -119,7 +123,9 @@ class Worker:
     clean_own_leases: Callable[[], Coroutine[object, object, None]]
     election_may_change: bool
     buffered_bytes: Callable[[], int]
+    capacity: CapacityWatch
     run_end: RunEnd | None = None
+    evidence: Evidence | None = None
     started: anyio.Event = field(default_factory=anyio.Event, init=False)
 
     def __post_init__(self) -> None:
@@ -127,6 +133,7 @@ class Worker:
         self._log = self.context.log
         self._meters = self.context.meters
         self._crashes: dict[LeaseKey, _Crash] = {}
+        self.violations, self.last_violation = 0, ""
         self._stop = anyio.Event()
         self._fatal: KclError | None = None
         self._running: dict[LeaseKey, _Running] = {}
@@ -177,6 +184,7 @@ class Worker:
                 coordination.start_soon(self.versions.run)
                 coordination.start_soon(self.clean_own_leases)
                 coordination.start_soon(self.predecessors.run)
+                coordination.start_soon(self.capacity.run)
                 if self.run_end is not None:
                     coordination.start_soon(self.run_end.run, self.request_stop)
                 self._log.info("worker_started")
@@ -256,7 +264,7 @@ class Worker:
         try:
             if before is not None:
                 await before.done.wait()  # one child per shard, also when a lease was lost and regained
-            await running.consumer.run()
+            await self._run_guarded(held, running.consumer)
         except Exception:  # noqa: BLE001
             # A bug in one shard must not end the others; another worker may try the lease.
             await self._crashed(held, running)
@@ -268,24 +276,61 @@ class Worker:
                 del self._running[held.key]
             self.discovery.wake()
 
+    async def _run_guarded(self, held: HeldLease, consumer: ShardConsumer) -> None:
+        """Raises InvariantViolated, or a group with it, also where another part than the consumer has found it."""
+        invariants = held.progress.invariants
+        with anyio.CancelScope() as scope:
+            invariants.on_violation = scope.cancel
+            if invariants.violation is None:
+                await consumer.run()
+        invariants.on_violation = lambda: None
+        if invariants.violation is not None:
+            raise invariants.violation
+        invariants.ends()
+
     async def _crashed(self, held: HeldLease, running: _Running) -> None:
         """Release the lease after a pause, which a stop, a handoff or losing the lease ends."""
         cooldown_s = crash_cooldown_s(self._crashes, held.key, self._clock.monotonic())
-        self._log.error(
-            "consumer_crashed",
-            shard_id=held.lease.shard_id,
-            exc_info=True,
-            rests_s=cooldown_s,
-            advice="please report this",
-        )
-        held.progress.waits(
-            WaitReason.LEASE,
-            "its consumer crashed because of a bug in the daemon; its lease is released after a pause",
-        )
+        held.progress.invariants.give_back()
+        why = "its consumer crashed because of a bug in the daemon"
+        if held.progress.invariants.violation is None:
+            self._log.error(
+                "consumer_crashed",
+                shard_id=held.lease.shard_id,
+                exc_info=True,
+                rests_s=cooldown_s,
+                advice="please report this",
+            )
+        else:
+            why = await self._violated(held, held.progress.invariants.violation, cooldown_s)
+        held.progress.waits(WaitReason.LEASE, f"{why}; its lease is released after a pause")
         with self._clock.move_on_after(cooldown_s):
             await running.consumer.until_stop_requested()
         if held.lost is None:
             await self.renewer.release_lease(held)
+
+    async def _violated(self, held: HeldLease, violation: InvariantViolated, rests_s: float) -> str:
+        """Why it stands still, for people. Until its lease is released, renewals write nothing of what it has done."""
+        held.lanes = tuple
+        path, name = None, f"{self._clock.wall_ms()}-{held.lease.shard_id}"
+        about = {"lease_key": held.key, "worker_id": self.context.worker_id, "version": __version__}
+        if self.evidence is not None:
+            path = await self.evidence.keep(name, held.progress.invariants.evidence(**about))
+        self._meters.add(own.VIOLATIONS[violation.invariant])
+        self.violations += 1
+        self.last_violation = f"{held.key}: {violation}; {path or 'nothing'} has the evidence"
+        self._log.error(
+            "invariant_violated",
+            lease_key=held.key,
+            shard_id=held.lease.shard_id,
+            invariant=violation.invariant.value,
+            expected=violation.expected,
+            seen=violation.seen,
+            evidence=path,
+            rests_s=rests_s,
+            advice="a bug of the daemon: report it with the file; the shard begins anew at its stored checkpoint",
+        )
+        return f"{violation}, a bug in the daemon"
 
     async def _drain(self) -> None:
         """Leave the fleet first, so that we are assigned nothing new; then end shard by shard."""
@@ -330,11 +375,15 @@ class Worker:
         self.renewer.renewals.tick(len(held))
         add(own.LEASE_AGE, max((now_s - each.moved_s for each in held.values()), default=0.0))
         add(own.BUFFERED_BYTES, self.buffered_bytes())
+        ages_s: list[float] = []
         for shard in self.watchdog.active_leases.shards:
             behind_s = lag_s(shard.progress, self.watchdog.limits, now_s)
             if behind_s is not None:
+                ages_s.append(behind_s)
                 add(kcl.PROCESS_BEHIND, behind_s, **lease_labels(shard.lease))
                 add(kcl.APPLICATION_BEHIND, behind_s)
+        if ages_s:
+            add(own.UNFINISHED_AGE, max(ages_s))
 
     def _record_leader(self) -> None:
         add = self._meters.add

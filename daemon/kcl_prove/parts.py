@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     import boto3
+
+
+Kind = Literal["stream", "table", "consumer", "schema registry", "fis template", "files"]
+"""Of things to remove, each by its name, but: `consumer` by its ARN, `fis template` by its tag `Name`, `files` by a path."""
 
 
 class ProveError(Exception):
@@ -123,14 +127,20 @@ class Stage(Protocol):
     async def create_stream(
         self, name: str, *, shards: int | None, max_record_bytes: int | None = None
     ) -> str:
-        """Returns its full name once it is ACTIVE; `shards` None: on demand."""
+        """Returns its full name once it is ACTIVE; `shards` None: on demand.
+
+        Spends its first hour (`shard_hours` or `on_demand_stream_hours`); further hours are counted as they begin. What
+        a split adds, and everything else, the scene spends.
+        """
         ...
 
-    async def remember(self, kind: str, name: str) -> None:
-        """Write down, before it is made, what else is to be removed.
+    async def remember(self, kind: Kind, name: str) -> None:
+        """Write down, before it is made, what else is to be removed: at the end of the scene, too."""
+        ...
 
-        `kind`: `table`, `consumer` (its ARN), `schema registry`, `fis template`.
-        """
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """For everything that can have tags; an FIS template also has `Name`."""
         ...
 
     def application(self, name: str) -> str:
@@ -138,10 +148,10 @@ class Stage(Protocol):
         ...
 
     def spend(self, usage: Usage) -> None:
-        """Before it is used. Raises BudgetReached."""
+        """Before it is used. Raises BudgetReached. Hours are counted again as they begin, until the scene ends."""
         ...
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, /) -> None:
         """One line for the user."""
         ...
 

@@ -142,8 +142,8 @@ async def test_a_release(stage: Stage) -> None:
     assert await stage.tables.leases.owned_keys(ME) == []
 
 
-def _reporter(stage: Stage, *averages: str) -> Reporter:
-    return Reporter(
+def _reporter(stage: Stage, *averages: str, load: str | None = None) -> Reporter:
+    reporter = Reporter(
         worker_context(ME, log=stage.log),
         table=stage.tables.worker_metrics,
         cpu_averages=lambda: [Decimal(each) for each in averages],
@@ -151,6 +151,8 @@ def _reporter(stage: Stage, *averages: str) -> Reporter:
         incarnation=Incarnation(7, "nonce"),
         on_other=lambda _: False,
     )
+    reporter.load = lambda cpu: None if load is None else f"{load} {cpu}"
+    return reporter
 
 
 def _worker_row(stage: Stage, stats: dict[str, Any], ranges: dict[str, Any]) -> dict[str, Any]:
@@ -176,6 +178,15 @@ async def test_a_workers_row(stage: Stage) -> None:
     stats = {"C": {"L": [{"N": "0"}, {"N": "17.25"}]}}
     expected = _worker_row(stage, stats, {"C": {"L": [{"N": "100"}]}})
     assert stage.stored(stage.tables.worker_metrics, ME) == expected
+
+
+async def test_a_workers_row_with_what_it_says_about_its_shards(stage: Stage) -> None:
+    assert await _reporter(stage, "50", load="[1]").report()
+    stats = {"C": {"L": [{"N": "50"}]}}
+    expected = _worker_row(stage, stats, {"C": {"L": [{"N": "100"}]}})
+    assert stage.stored(stage.tables.worker_metrics, ME) == {**expected, "daemonLoad": {"S": "[1] 0.5"}}
+    assert await _reporter(stage).report()
+    assert stage.stored(stage.tables.worker_metrics, ME) == _worker_row(stage, {}, {})
 
 
 async def test_a_workers_row_without_figures(stage: Stage) -> None:

@@ -4,7 +4,9 @@ A bound is raised only by what a capability needs that was not there before, wit
 cuts (#16) they were 210 files, 47,000 lines, 40,000 words. Concurrency inside a shard and cheap children (#17): lanes 1,600
 lines, `process_record` 450, `childPreload` 380, standing by 400, frames 800. Outcomes and flow (#18): rejects, ages and
 attempts 1,300 lines, S3 and SNS 500, `kcl-daemon letters` 2,100, `recordFilter` 1,000, batches of a size 300, pause and limit
-1,250, fencing and `kcl_client.once` 900, `runUntil` and `replay` 1,000.
+1,250, fencing and `kcl_client.once` 900, `runUntil` and `replay` 1,000. Lag, capacity and proofs (#19): lag and its outlets 900 lines,
+capacity 2,000, `kcl-daemon prove` 3,300 (most of it the stage, which removes everything, and the scenes), invariants 500, `auto`
+120, fault points 100.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ import pytest
 from tests.house.figures import figures, package_cycles, source_files
 
 BOUNDS: Final = {
-    "source files": 250,
-    "source lines": 58_600,
+    "source files": 300,
+    "source lines": 66_000,
     "longest file, lines": 700,
-    "docstring and comment words": 50_000,
+    "docstring and comment words": 57_000,
     "packages in import cycles": 0,
     "classes with one public method, %": 9.0,
     "constructors with more than 8 parameters": 0,

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar, Final
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
@@ -19,18 +20,23 @@ import yaml
 from botocore.loaders import Loader
 from botocore.model import OperationModel, ServiceModel
 from botocore.validate import ParamValidator
+from cloudcoil.models.keda.v1alpha1 import ScaledObject, TriggerAuthentication
+from pydantic import BaseModel
 
 from kcl_client import RecordProcessor
 from kcl_client.testing import Report, drive
+from kcl_daemon.cli.capacity import capacity
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.load import interpret
 from kcl_daemon.config.properties import normal
 from kcl_daemon.config.settings import KEYS
+from kcl_daemon.metrics.catalog import FAMILIES
 from tests.documents.blocks import blocks_of
 from tests.packaging.dockerfile import ROOT, stages
 
 PACKAGING: Final = ROOT / "packaging"
 MANIFESTS: Final = sorted((PACKAGING / "kubernetes").glob("*.yaml"))
+KEDA: Final = [path for path in MANIFESTS if path.name.startswith("keda")]
 SIDECAR: Final = PACKAGING / "sidecar"
 # The first in which a sidecar may be what our example makes of it, and the last that the schemas know.
 VERSIONS: Final = ("1.29", kubernetes_validate.latest_version())
@@ -55,7 +61,7 @@ def of_kind(path: Path, kind: str) -> Tree:
 def pods() -> Iterator[Tree]:
     for path in MANIFESTS:
         for each in documents(path):
-            if each["kind"] == "Deployment":
+            if each["kind"] == "Deployment" and not each["metadata"]["name"].endswith("-capacity"):
                 yield each["spec"]["template"]["spec"]
 
 
@@ -69,7 +75,13 @@ def daemon_of(containers: list[Tree]) -> Tree:
 
 
 def test_there_are_manifests_to_look_at() -> None:
-    assert [path.name for path in MANIFESTS] == ["deployment.yaml", "hpa.yaml", "sidecar.yaml"]
+    assert [path.name for path in MANIFESTS] == [
+        "deployment.yaml",
+        "hpa.yaml",
+        "keda-prometheus.yaml",
+        "keda.yaml",
+        "sidecar.yaml",
+    ]
     assert len(list(pods())) == 2
 
 
@@ -77,7 +89,52 @@ def test_there_are_manifests_to_look_at() -> None:
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
 def test_manifests_fit_their_schemas(path: Path, version: str) -> None:
     for document in documents(path):
-        kubernetes_validate.validate(document, version, strict=True)
+        if document["apiVersion"] == "keda.sh/v1alpha1":
+            assert fits_keda(document)
+        else:
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+def fits_keda(document: Tree) -> bool:
+    """Whether the types made of KEDA's own definitions know every word of it."""
+    kinds: dict[str, type[BaseModel]] = {
+        "ScaledObject": ScaledObject,
+        "TriggerAuthentication": TriggerAuthentication,
+    }
+    read = kinds[document["kind"]].model_validate(document)
+    return read.model_dump(mode="json", by_alias=True, exclude_unset=True) == document
+
+
+@pytest.mark.parametrize("path", KEDA, ids=lambda path: path.name)
+def test_a_word_that_keda_does_not_know_does_not_pass(path: Path) -> None:
+    scaled = of_kind(path, "ScaledObject")
+    scaled["spec"]["maxReplicas"] = 8
+    assert not fits_keda(scaled)
+
+
+def test_keda_asks_for_what_there_is() -> None:
+    (by_api,) = of_kind(KEDA[1], "ScaledObject")["spec"]["triggers"]
+    (by_prometheus,) = of_kind(KEDA[0], "ScaledObject")["spec"]["triggers"]
+    # As many pods as the value: a target of one for each pod.
+    assert (by_api["metricType"], by_api["metadata"]["targetValue"]) == ("AverageValue", "1")
+    assert (by_prometheus["metricType"], by_prometheus["metadata"]["threshold"]) == ("AverageValue", "1")
+    assert "kcl_workers_wanted" in by_prometheus["metadata"]["query"]
+    assert "kcl_workers_wanted" in {name for family in FAMILIES for name in family.sample_names}
+    service, port = of_kind(KEDA[1], "Service"), of_kind(KEDA[1], "Deployment")["spec"]["template"]["spec"]
+    url = urlsplit(by_api["metadata"]["url"])
+    assert url.path == "/capacity.json"
+    assert (url.hostname or "").split(".")[0] == service["metadata"]["name"]
+    assert (
+        url.port == service["spec"]["ports"][0]["port"] == port["containers"][0]["ports"][0]["containerPort"]
+    )
+
+
+def test_whoever_answers_without_workers_is_told_as_the_command_takes_it() -> None:
+    (container,) = of_kind(KEDA[1], "Deployment")["spec"]["template"]["spec"]["containers"]
+    command, *words = container["args"]
+    assert command == "capacity"
+    context = capacity.make_context(command, list(words))
+    assert context.params["serve"] == "0.0.0.0:9464"
 
 
 def test_a_manifest_with_a_wrong_word_does_not_pass() -> None:
@@ -156,14 +213,14 @@ def test_the_program_beside_the_daemon_does_not_get_the_pods_role() -> None:
 
 
 def test_the_autoscaler_scales_the_deployment() -> None:
-    target = of_kind(PACKAGING / "kubernetes" / "hpa.yaml", "HorizontalPodAutoscaler")["spec"][
-        "scaleTargetRef"
-    ]
-    for path in MANIFESTS:
-        for document in documents(path):
-            if document["kind"] == "Deployment":
-                names = (document["apiVersion"], document["kind"], document["metadata"]["name"])
-                assert names == (target["apiVersion"], target["kind"], target["name"])
+    hpa = of_kind(PACKAGING / "kubernetes" / "hpa.yaml", "HorizontalPodAutoscaler")
+    scalers = [hpa, *(of_kind(path, "ScaledObject") for path in KEDA)]
+    deployment = of_kind(PACKAGING / "kubernetes" / "deployment.yaml", "Deployment")
+    for scaler in scalers:
+        target = scaler["spec"]["scaleTargetRef"]
+        names = (deployment["apiVersion"], deployment["kind"], deployment["metadata"]["name"])
+        assert names == (target["apiVersion"], target["kind"], target["name"])
+    assert [each["external"]["metric"]["name"] for each in hpa["spec"]["metrics"]] == ["kcl_workers_wanted"]
 
 
 def test_the_task_definition_is_what_ecs_takes() -> None:
@@ -196,7 +253,9 @@ def test_the_variables_of_tasks_and_pods_are_properties() -> None:
 
 
 def property_files() -> list[str]:
-    maps = [of_kind(path, "ConfigMap") for path in MANIFESTS if path.name != "hpa.yaml"]
+    documents_of_all = [each for path in MANIFESTS for each in documents(path)]
+    maps = [each for each in documents_of_all if each["kind"] == "ConfigMap"]
+    assert len(maps) == 2
     return [
         (SIDECAR / "app.properties").read_text("ascii"),
         *(each["data"]["app.properties"] for each in maps),

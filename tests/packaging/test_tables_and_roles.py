@@ -17,6 +17,7 @@ from kcl_daemon.aws.tables import TableSpec, creation_request
 from kcl_daemon.cli.iam_policy import build_policy
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.row import KEY
+from kcl_daemon.metrics import kcl, own
 from tests.packaging import cloudformation, terraform
 from tests.packaging.dockerfile import ROOT
 from tests.unit.config.helpers import read
@@ -130,15 +131,33 @@ def plan() -> dict[str, Tree]:
     return {name: terraform.resolve(each, values) for name, each in wanted.items()}
 
 
-def test_cfn_lint_has_nothing_to_say() -> None:
+@pytest.mark.parametrize("template", sorted(TEMPLATE.parent.glob("*.yaml")), ids=lambda path: path.name)
+def test_cfn_lint_has_nothing_to_say(template: Path) -> None:
     done = subprocess.run(
-        [str(Path(sys.executable).with_name("cfn-lint")), "--include-checks", "I", "--", str(TEMPLATE)],
+        [str(Path(sys.executable).with_name("cfn-lint")), "--include-checks", "I", "--", str(template)],
         capture_output=True,
         text=True,
         check=False,
         timeout=250,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+def test_tasks_are_scaled_by_metrics_that_are_sent() -> None:
+    policy = cloudformation.load((TEMPLATE.parent / "ecs-scaling.yaml").read_text("utf-8"))["Resources"][
+        "AsManyAsWanted"
+    ]
+    metrics = policy["Properties"]["TargetTrackingScalingPolicyConfiguration"][
+        "CustomizedMetricSpecification"
+    ]["Metrics"]
+    asked = {
+        (metric["MetricName"], *(f"{each['Name']}={each['Value']}" for each in metric["Dimensions"]))
+        for metric in (each["MetricStat"]["Metric"] for each in metrics if "MetricStat" in each)
+    }
+    sent = {
+        (each.name, f"Operation={each.operation}") for each in (own.WORKERS_WANTED, kcl.ASSIGNMENT_WORKERS)
+    }
+    assert asked == sent
 
 
 def test_the_stacks_tables_are_those_that_the_daemon_makes() -> None:

@@ -175,6 +175,7 @@ class Daemon:
         self.process.kill()
         self.process.wait(GONE_WITHIN_S)
         self._reader.join(GONE_WITHIN_S)
+        assert not self.named("invariant_violated"), self.tail()
 
 
 @contextmanager

@@ -20,10 +20,17 @@ SECONDS = 8
 EACH_SECOND = 40
 
 
-def told_s(port: int) -> tuple[float, float, float]:
-    """The lag by `/status.json`, the same by `/metrics`, and how far behind the last read was."""
+def shard_of(port: int) -> dict[str, Any]:
+    """The only shard of `/status.json`."""
     with urlopen(f"http://127.0.0.1:{port}/status.json", timeout=5) as answer:
         (shard,) = json.load(answer)["snapshot"]["shards"]
+    found: dict[str, Any] = shard
+    return found
+
+
+def told_s(port: int) -> tuple[float, float, float]:
+    """The lag by `/status.json`, the same by `/metrics`, and how far behind the last read was."""
+    shard = shard_of(port)
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         text = answer.read().decode()
     found = {
@@ -102,3 +109,57 @@ def test_the_lag_of_a_child_that_hangs_grows_with_the_clock(local: Local, tmp_pa
             assert lag_s == pytest.approx(since_s, abs=0.5)
             assert metric_s == pytest.approx(since_s, abs=0.5)
             assert read_s < 1.0, "the last read led to the tip"
+
+
+def test_records_that_are_read_up_to_four_answers_ahead_are_as_old_as_they_are(
+    local: Local, tmp_path: Path
+) -> None:
+    """Each answer has five records, which take the child half a second."""
+    more = {"adminPort": 0, "shutdownGraceMillis": 500, "maxRecords": 5, "idleTimeBetweenReadsInMillis": 200}
+    with (
+        application(local, tmp_path, "ahead", shards=1) as app,
+        app.daemon(f"{PROCESSORS}.slow", more) as daemon,
+    ):
+        port = port_of(daemon)
+        wait_until(lambda: is_idle(port), "it has caught up")
+        put(app, b"a record", 60)
+        began_s = monotonic_s()
+        wait_until(lambda: shard_of(port)["waiting_records"] >= 15, "it has read ahead")
+        assert 15 <= shard_of(port)["waiting_records"] <= 30, "it reads no more than four answers ahead"
+        while done_in(tmp_path) < 50:
+            shard, since_s = shard_of(port), monotonic_s() - began_s
+            assert shard["lag_s"] == pytest.approx(since_s, abs=1.0)
+            assert shard["uncheckpointed_s"] == pytest.approx(since_s, abs=1.0)
+            assert shard["read_records"] - shard["records"] == pytest.approx(shard["waiting_records"], abs=10)
+            Event().wait(0.5)
+        wait_until(lambda: is_idle(port), "all is done")
+        shard = shard_of(port)
+        assert (shard["waiting_records"], shard["waiting_bytes"], shard["uncheckpointed_s"]) == (0, 0, 0.0)
+        assert shard["read_records"] == shard["records"] == 60
+        assert shard["read_bytes"] == shard["data_bytes"] > 0
+        # They took from half a second to six seconds, evenly; the figure may be ten seconds old.
+        wait_until(lambda: (shard_of(port)["p99_s"] or 0.0) > 4.5, "its latency is told")
+        assert 2.0 < shard_of(port)["p50_s"] < 5.0 < shard_of(port)["p99_s"] < 9.0
+
+
+def test_a_child_that_does_not_checkpoint_is_seen(local: Local, tmp_path: Path) -> None:
+    more = {"adminPort": 0, "shutdownGraceMillis": 500}
+    with (
+        application(local, tmp_path, "unstored", shards=1) as app,
+        app.daemon(f"{PROCESSORS}.slow", more) as daemon,
+    ):
+        port = port_of(daemon)
+        wait_until(lambda: is_idle(port), "it has caught up")
+        put(app, b"quick", 3)
+        began_s = monotonic_s()
+        wait_until(lambda: done_in(tmp_path) == 3 and is_idle(port), "they are done")
+        for _ in range(3):
+            Event().wait(1.0)
+            shard, since_s = shard_of(port), monotonic_s() - began_s
+            assert shard["lag_s"] == 0.0
+            assert shard["uncheckpointed_s"] == pytest.approx(since_s, abs=0.5)
+        put(app, b"a record", 1)
+        wait_until(
+            lambda: done_in(tmp_path) == 4 and is_idle(port), "it is done, and checkpointed with all before"
+        )
+        assert shard_of(port)["uncheckpointed_s"] == 0.0

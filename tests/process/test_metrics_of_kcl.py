@@ -23,7 +23,7 @@ from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, Unavailable
-from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS
+from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, CLOUDWATCH_OWN
 from kcl_daemon.ports import Statistic
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.cloudwatch import MAX_BATCH
@@ -105,7 +105,9 @@ def each_once(reported: Sequence[Statistic]) -> list[Statistic]:
     )
 
 
-def test_cloudwatch_is_told_every_metric_of_kcl_that_can_occur_and_no_other(server: DynamoDbServer) -> None:
+def test_cloudwatch_is_told_every_metric_of_kcl_that_can_occur_our_own_and_no_other(
+    server: DynamoDbServer,
+) -> None:
     reported = each_once([*told_by_scenarios(), *told_by_scenes()])
 
     anyio.run(put, server, "all", reported)
@@ -128,7 +130,7 @@ def test_cloudwatch_is_told_every_metric_of_kcl_that_can_occur_and_no_other(serv
     }
     wanted = {
         (metric.operation, metric.name, tuple(name for name in metric.dimensions if name != "StreamId"))
-        for metric in CLOUDWATCH_METRICS
+        for metric in (*CLOUDWATCH_METRICS, *CLOUDWATCH_OWN)
     }
     assert wanted - seen == set()
     assert seen - wanted == set()

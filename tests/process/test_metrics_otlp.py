@@ -107,6 +107,17 @@ def test_a_collector_gets_sums_gauges_and_histograms_with_their_labels(url: str)
     assert len(metrics["kcl.shard_idle"].gauge.data_points) == 2
     assert metrics["kcl.spark_query_batch"].gauge.data_points[0].as_double == 12.0
     assert metrics["kcl.spark_shard"].sum.data_points[0].as_double == 64_000.0
+    latency = metrics["kcl.record_latency"]
+    of_shards = latency.exponential_histogram.data_points
+    assert (latency.unit, len(of_shards)) == ("s", 2)
+    of_shard = of_shards[0]
+    assert [each.key for each in of_shard.attributes] == ["shard_id"]
+    assert (of_shard.count, of_shard.scale, of_shard.zero_count) == (5, 3, 0)
+    assert sum(of_shard.positive.bucket_counts) == 5
+    # Three took a second, which is in the bucket from 2**(-1/8) to 1.
+    assert (of_shard.positive.offset, of_shard.positive.bucket_counts[0]) == (-1, 3)
+    assert of_shard.min < 1.0
+    assert 8.0 <= of_shard.max < 8.8
     duration = metrics["kcl.operation_duration"]
     assert duration.unit == "s"
     (times,) = duration.histogram.data_points

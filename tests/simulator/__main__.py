@@ -5,29 +5,27 @@ Owns the command line. Exit status 0: no violation; 1: at least one; the last li
 
 from __future__ import annotations
 
-import gc
+import json
 import os
-import signal
 import sys
-import traceback
-from collections.abc import Iterable, Iterator
+import time  # real time, from which seeds are drawn
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import starmap
-from types import FrameType
+from itertools import count
+from pathlib import Path
 from typing import Final
 
 import click
 
+from tests.simulator.batch import Task, begin_process, replay_command, run_within_limit
 from tests.simulator.draws import Sizes
-from tests.simulator.runner import Outcome, run_plan
-from tests.simulator.scenarios import SCENARIOS, draw_plan
+from tests.simulator.hours import Sum, run_hours
+from tests.simulator.runner import Outcome
+from tests.simulator.scenarios import SCENARIOS
 
 _ALL: Final = "all"
 _TELL_EVERY: Final = 200
-# A hundred times what a run takes.
-_RUN_MOST_S: Final = 300.0
-Task = tuple[str, int]
 
 
 @click.command()
@@ -35,7 +33,16 @@ Task = tuple[str, int]
 @click.option(
     "--seeds", default=10, show_default=True, type=click.IntRange(1), help="Seeds for each scenario."
 )
-@click.option("--first", default=1, show_default=True, type=int, help="First seed.")
+@click.option("--first", type=int, help="First seed.  [default: 1; with --hours the date and time]")
+@click.option(
+    "--hours", type=click.FloatRange(0, min_open=True), help="Run until the time is up, instead of --seeds."
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --hours: write the figures into this file, too.",
+)
 @click.option("--seconds", type=click.FloatRange(1), help="Virtual seconds that producers write, at least.")
 @click.option("--workers", type=click.IntRange(1), help="Workers at the start, instead of chance.")
 @click.option("--shards", type=click.IntRange(1), help="Shards at the start, instead of chance.")
@@ -52,7 +59,9 @@ def main(
     *,
     scenario: str,
     seeds: int,
-    first: int,
+    first: int | None,
+    hours: float | None,
+    json_file: Path | None,
     seconds: float | None,
     workers: int | None,
     shards: int | None,
@@ -69,44 +78,47 @@ def main(
         raise click.BadParameter(f"no scenario {scenario!r}; --list shows them", param_hint="--scenario")
     names = list(SCENARIOS) if scenario == _ALL else [scenario]
     sizes = Sizes(workers=workers, shards=shards, seconds=seconds)
+    if json_file is not None and hours is None:
+        raise click.BadParameter("it has the figures of --hours; give both", param_hint="--json")
+    if hours is not None:
+        sys.exit(_run_hours(names, sizes, first=first, hours=hours, jobs=jobs, json_file=json_file))
+    first = 1 if first is None else first
     tasks = [(name, seed) for seed in range(first, first + seeds) for name in names]
     outcomes = _outcomes(tasks, sizes, jobs=1 if trace else jobs, trace=trace)
     failed = _report_result(_with_progress(outcomes, len(tasks)), sizes, seeds=seeds)
     sys.exit(1 if failed else 0)
 
 
-def run_one(task: Task, sizes: Sizes, *, trace: bool) -> Outcome:
-    """Run one scenario with one seed."""
-    name, seed = task
-    return run_plan(draw_plan(name, seed, sizes), scenario=name, seed=seed, write=_say if trace else None)
+def _run_hours(
+    names: Sequence[str], sizes: Sizes, *, first: int | None, hours: float, jobs: int, json_file: Path | None
+) -> int:
+    first = int(time.strftime("%y%m%d%H%M")) * 1000 if first is None else first
+    click.echo(f"{hours:g} hours from seed {first}: --first {first} begins with the same", err=True)
+    total = Sum(first, sizes)
+    run_hours(_endless(names, first), total, hours=hours, jobs=jobs)
+    for line in total.lines():
+        _say(line)
+    if json_file is not None:
+        json_file.write_text(json.dumps(total.figures(), indent=2) + "\n", encoding="ascii")
+    return 1 if total.violations else 0
+
+
+def _endless(names: Sequence[str], first: int) -> Iterator[Task]:
+    """All of them in turn; where there are many, each sixth run is one of `points`, which has most to draw."""
+    for seed in count(first):
+        for place, name in enumerate(names):
+            yield name, seed
+            if len(names) > 1 and place % 5 == 0:
+                yield "points", 100 * seed + place
 
 
 def _outcomes(tasks: list[Task], sizes: Sizes, *, jobs: int, trace: bool) -> Iterator[Outcome]:
-    run = partial(_run_within_limit, sizes=sizes, trace=trace)
+    run = partial(run_within_limit, sizes=sizes, trace=trace)
     if jobs == 1:
         yield from map(run, tasks)
         return
-    # Each run ends with a look for garbage; what was imported need not be looked through 8,000 times.
-    with ProcessPoolExecutor(jobs, initializer=gc.freeze) as pool:
+    with ProcessPoolExecutor(jobs, initializer=begin_process) as pool:
         yield from pool.map(run, tasks, chunksize=4)
-
-
-def _run_within_limit(task: Task, sizes: Sizes, *, trace: bool) -> Outcome:
-    """Run one; if virtual time stands still, say in which run and where, and end this process."""
-    name, seed = task
-
-    def give_up(_signal: int, frame: FrameType | None) -> None:
-        _say(f"{name} seed {seed}: no end after {_RUN_MOST_S:g} s of CPU time")
-        traceback.print_stack(frame)
-        sys.stderr.flush()
-        os._exit(1)
-
-    signal.signal(signal.SIGPROF, give_up)
-    signal.setitimer(signal.ITIMER_PROF, _RUN_MOST_S)
-    try:
-        return run_one(task, sizes, trace=trace)
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _with_progress(outcomes: Iterable[Outcome], total: int) -> Iterator[Outcome]:
@@ -133,14 +145,6 @@ def _report_result(outcomes: Iterable[Outcome], sizes: Sizes, *, seeds: int) -> 
         f"seeds {seeds}  runs {runs}  virtual hours {virtual_s / 3600:.1f}  records {records}  violations {failed}"
     )
     return failed
-
-
-def replay_command(outcome: Outcome, sizes: Sizes) -> str:
-    """The command that runs the same again and prints what happens."""
-    given = {"--seconds": sizes.seconds, "--workers": sizes.workers, "--shards": sizes.shards}
-    extra = "".join(starmap(" {} {:g}".format, ((name, value) for name, value in given.items() if value)))
-    scenario = f"--scenario {outcome.scenario} --seeds 1 --first {outcome.seed}"
-    return f"python -m tests.simulator {scenario}{extra} --trace"
 
 
 def _say(line: str) -> None:

@@ -82,7 +82,7 @@ class SimChild:
 
     async def send(self, line: bytes) -> None:
         """Write to its stdin; waits while the pipe is full."""
-        self._life.ensure_alive()
+        await self._life.go_on()
         if not self.is_running or self._stdin_closed:
             raise ChildExited("writing", self.status)
         self._unread_bytes += len(line)

@@ -40,7 +40,7 @@ class SimDeadLetters:
 
     async def store(self, dead_letter: DeadLetter) -> None:
         """As the port says."""
-        self._life.ensure_alive()
+        await self._life.go_on()
         await anyio.sleep(self._chance.uniform(0.005, _SLOWEST_S))
         self._life.ensure_alive()
         if any(begin <= now() < end for begin, end in self._away_s):

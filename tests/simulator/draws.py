@@ -77,7 +77,9 @@ class Draw:
             bound_s=bound_s,
             retrieval=RetrievalSettings(
                 max_records=chance.pick((10_000, 10_000, 500, 150)),
-                idle_time_between_reads_ms=chance.pick((1_500, 1_500, 250)),
+                idle_time_between_reads_ms=chance.fork("pace").pick(
+                    (pause_ms := chance.pick((1_500, 1_500, 250)), pause_ms, pause_ms, None)
+                ),
                 prefetch_batches=chance.pick((4, 4, 1)),
             ),
             calls_for_empty=chance.happens(0.1),

@@ -41,6 +41,7 @@ class FaultySubscription:
         await anyio.sleep(chance.uniform(*trouble.latency_s))
         self._life.ensure_alive()
         if chance.happens(trouble.cut):
+            self._network.faults["subscription cut"] += 1
             raise Unavailable("the connection was cut", operation="SubscribeToShard")
         return pushed
 

@@ -41,7 +41,7 @@ from tests.simulator.java_rows import Dialect
 from tests.simulator.java_worker import JavaWorker
 from tests.simulator.life import Life
 from tests.simulator.loop import Promise, current_loop, now
-from tests.simulator.machine import Machine, SimStateFolder
+from tests.simulator.machine import Machine, SimEvidence, SimStateFolder
 from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.network import Network
 from tests.simulator.plan import Kind, Plan, StartApart
@@ -263,6 +263,7 @@ class Fleet:
             cpu=self.cpu_of(life.worker_id),
             dead_letters=self._letters(life, chance.fork("dead letters")),
             cloudwatch=self.cloudwatch,
+            evidence=SimEvidence(life),
             state_folder=SimStateFolder(machine, life, chance.fork("state folder")),
         )
         leases = self._leases_of(number)
@@ -353,6 +354,7 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
             call_for_empty=plan.calls_for_empty,
         ),
         leases=plan.leases,
+        balance=plan.balance,
         retrieval=plan.retrieval,
         delivery=plan.delivery,
         shards=plan.shard_settings,

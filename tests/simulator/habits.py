@@ -81,6 +81,7 @@ class Nursery:
         reject_every: every child rejects each so-many-th record, as `poison_every`, and now and then another; 0: none.
         poison_every: every child dies at each so-many-th record that was written, whenever that is; 0: at none.
         bank: the children carry out transfers; None: they do nothing with their records.
+        misdeeds: how often one did something wrong.
     """
 
     habits: Habits | None = None
@@ -91,6 +92,7 @@ class Nursery:
     reject_every: int = 0
     import_s: tuple[float, float] | None = None
     bank: Bank | None = None
+    misdeeds: int = 0
 
     def is_poison(self, record: Record) -> bool:
         """Whether every child dies at this record."""
@@ -135,6 +137,7 @@ class Nursery:
         draw = chance.random()
         for kind, probability in self.mischief.items():
             if draw < probability:
+                self.misdeeds += 1
                 return kind
             draw -= probability
         return None

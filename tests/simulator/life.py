@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
+import anyio.lowlevel
+
 from tests.simulator.loop import Lane, now
 
 
@@ -46,6 +48,13 @@ class Life:
         """WorkerKilled in the remains of a dead process; every port call asks this."""
         if self.is_dead:
             raise WorkerKilled(self.worker_id)
+
+    async def go_on(self) -> None:
+        """As `ensure_alive`; one that was stopped in the middle of a step (`points`) waits here until it may go on."""
+        self.ensure_alive()
+        if self.limiter.held:
+            await anyio.lowlevel.checkpoint()
+            self.ensure_alive()
 
     def on_death(self, callback: Callable[[], object]) -> None:
         """Call this when it is killed: its children die, its task is thrown away."""

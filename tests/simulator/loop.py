@@ -52,13 +52,13 @@ class Lane:
     def hold(self) -> None:
         """Run nothing of this lane until `release`, as SIGSTOP does."""
         self.held = True
-        current_loop().lanes_held.add(self.name)
+        current_loop().lanes_held.add(self)
 
     def release(self) -> None:
         """Let it go on where it was, as SIGCONT does; timers that came due in the meantime fire now."""
         self.held = False
         loop = current_loop()
-        loop.lanes_held.discard(self.name)
+        loop.lanes_held.discard(self)  # not by its name, which another process may have
         waiting, self._held_back = self._held_back, []
         loop.run_soon(waiting)
 
@@ -68,6 +68,11 @@ class Lane:
 
 
 _LANE: ContextVar[Lane | None] = ContextVar("lane", default=None)
+
+
+def current_lane() -> Lane | None:
+    """The simulated process that runs now; None: the world does."""
+    return _LANE.get()
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -85,7 +90,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._spawned: set[asyncio.Task[None]] = set()
         self._outside = Context()
         self.handles_run = 0
-        self.lanes_held: set[str] = set()
+        self.lanes_held: set[Lane] = set()
 
     def time(self) -> float:
         """Virtual seconds since the start; `now_s` for those in a hurry."""

@@ -5,6 +5,7 @@ Owns what the kernels would tell. Knows nothing of what it proves (`kcl_daemon.l
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +17,7 @@ from kcl_daemon.ports import LeftoverRecord
 from tests.simulator.chance import Chance
 from tests.simulator.life import Life
 from tests.simulator.loop import current_loop, now
+from tests.simulator.violation import report
 
 _DEVICE: Final = 1
 _NAMESPACE: Final = 1
@@ -59,6 +61,18 @@ class Machine:
             self.pids = self.pids % numbers + 1
             if self.pids not in self.processes:
                 return self.pids
+
+
+class SimEvidence:
+    """Port Evidence: nothing may ever be kept there."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+
+    async def keep(self, name: str, lines: Sequence[Mapping[str, object]]) -> str:
+        """End the run."""
+        report("invariant_violated", f"{self._life.worker_id}: {lines[0]}, last {lines[-3:]}")
+        return name
 
 
 class SimStateFolder:

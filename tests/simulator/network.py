@@ -6,6 +6,7 @@ stopped, killed or has given up waiting. Knows nothing of what the calls mean.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -65,6 +66,16 @@ class Fate(Enum):
     BELATED = auto()
 
 
+_FAULTS: Final = {
+    Fate.DONE: "",
+    Fate.SLOW: "call slow",
+    Fate.THROTTLED: "call throttled",
+    Fate.LOST: "call lost",
+    Fate.UNANSWERED: "call not answered",
+    Fate.BELATED: "write belated",
+}
+
+
 @dataclass(slots=True)
 class WriteLimit:
     """Kill a worker at its n-th write from now.
@@ -88,6 +99,7 @@ class Network:
     )
     write_limits: dict[str, WriteLimit] = field(default_factory=dict[str, WriteLimit])
     calls: dict[str, int] = field(default_factory=dict[str, int])
+    faults: Counter[str] = field(default_factory=Counter[str])
     tables_ready_at_s: dict[str, float] = field(default_factory=dict[str, float])
     index_ready_at_s: float = 0.0
 
@@ -98,7 +110,9 @@ class Network:
 
     def iterator_expires(self) -> bool:
         """Whether the iterator of this GetRecords is too old."""
-        return self.chance.happens(self.trouble[Service.KINESIS].expired)
+        expires = self.chance.happens(self.trouble[Service.KINESIS].expired)
+        self.faults["iterator expired"] += expires
+        return expires
 
     async def call(
         self,
@@ -116,12 +130,13 @@ class Network:
             Unavailable: a write may have taken effect, or may take effect later.
             AwsError: whatever the effect itself raises.
         """
-        life.ensure_alive()
+        await life.go_on()
         self.calls[operation] = self.calls.get(operation, 0) + 1
         if writes and self._dies_here(life, effect):
             life.ensure_alive()
         request = _Request(effect)
         fate = self._fate(life, service, writes=writes)
+        self.faults[_FAULTS[fate]] += 1
         self._send(request, fate, self.trouble[service], operation)
         await request.wake
         life.ensure_alive()
@@ -137,6 +152,7 @@ class Network:
         del self.write_limits[life.worker_id]
         if not limit.before:
             effect()
+        self.faults["worker killed at a write"] += 1
         life.kill()
         return True
 

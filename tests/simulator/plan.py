@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings, ShardSettings
+from kcl_daemon.config.balance import BalanceSettings, ClientVersionConfig, LeaseSettings, ShardSettings
 from kcl_daemon.config.children import ConcurrencySettings, FailureSettings
 from kcl_daemon.config.retrieval import DeliverySettings, RetrievalSettings
 from kcl_daemon.config.streams import StreamsSettings
@@ -334,6 +334,27 @@ Happening = (
 
 
 @dataclass(frozen=True, slots=True)
+class AtPoint:
+    """What befalls a worker between two writes: SIGKILL, or SIGSTOP with SIGCONT after `pause_s`.
+
+    Args:
+        point: of the daemon's code, by its name (`kcl_daemon.faults`).
+        nth: the worker that is the so-many-th to come there in the run.
+        pause_s: None: it is killed.
+        with_children: they stop and wake with it.
+        replaced_after_s: when a new worker starts after a kill.
+        keeps_name: the new one has the old name.
+    """
+
+    point: str
+    nth: int
+    pause_s: float | None
+    with_children: bool = False
+    replaced_after_s: float = 3.0
+    keeps_name: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """Something that happens at a virtual time."""
 
@@ -353,6 +374,7 @@ class Plan:
         record_bytes: size of a record's data; 0: a few bytes.
         skew: 0: over all shards as chance will have it; 1: evenly, without chance; above: the first shards get most.
         happenings: in any order.
+        points: what befalls workers between two writes.
         dynamodb: trouble until `calm_at_s`.
         index_lag_s: how far the owner index is behind its table, from and to.
         kinesis: trouble until `calm_at_s`.
@@ -376,6 +398,7 @@ class Plan:
         comes_from_2x: the lease table exists, without its index, and workers may take leases from living ones.
         index_build_s: how long an added index is built, from and to.
         tables: settings of the workers.
+        balance: settings of the workers.
         moves_tables: in the end everything is in the lease table, and a worker that joins then finds it there.
         ends_in: the client versions that it may come to in the end; none: any.
         streams: names of many streams that the workers are to read, whether they are there or not; none: there is one.
@@ -410,6 +433,7 @@ class Plan:
     calm_at_s: float
     ends_at_s: float
     ends_early: bool = False
+    points: tuple[AtPoint, ...] = ()
     start_at: StartAt = StartAt.TRIM_HORIZON
     backlog: int = 0
     record_bytes: int = 0
@@ -434,6 +458,7 @@ class Plan:
     comes_from_2x: bool = False
     index_build_s: tuple[float, float] = (0.0, 0.0)
     tables: TablesSettings = field(default_factory=TablesSettings)
+    balance: BalanceSettings = field(default_factory=BalanceSettings)
     moves_tables: bool = False
     ends_in: frozenset[ClientVersion] = frozenset()
     streams: tuple[str, ...] = ()

@@ -7,12 +7,14 @@ how scenarios are drawn (`scenarios`).
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
 import anyio
 
+from kcl_daemon import faults
 from kcl_daemon.config.kinds import RunUntil
 from kcl_daemon.ports import CloudWatch
 from tests.simulator.chance import Chance
@@ -21,6 +23,7 @@ from tests.simulator.fleet import SimWorker
 from tests.simulator.liveness import LOOK_S
 from tests.simulator.loop import current_loop, now, run_virtual
 from tests.simulator.plan import Kind, Plan
+from tests.simulator.points import Visits
 from tests.simulator.progress import ProgressRules
 from tests.simulator.trace import Trace, Write
 from tests.simulator.until import UntilRules
@@ -62,6 +65,8 @@ class Outcome:
         digest: the same for two runs in which the same happened.
         violation: what was wrong, None: nothing.
         gaps_s: how long shards stood still at planned hand-overs.
+        faults: how often what was wrong, by kind.
+        points: of each point between two writes that was come to: how often, and how many were killed and paused there.
     """
 
     scenario: str
@@ -76,6 +81,8 @@ class Outcome:
     digest: str
     violation: Violation | None
     gaps_s: tuple[float, ...] = ()
+    faults: Mapping[str, int] = field(default_factory=dict[str, int])
+    points: Mapping[str, Visits] = field(default_factory=dict[str, Visits])
 
 
 def run_plan(
@@ -99,6 +106,7 @@ def run_plan(
     except Exception as error:  # noqa: BLE001 - whatever ends a run is reported with its seed
         violation = _first_violation(error) or Violation(type(error).__name__, repr(error), course.virtual_s)
     finally:
+        faults.inject(None)
         if collects:
             gc.enable()
             gc.collect()
@@ -116,6 +124,8 @@ def run_plan(
         digest=trace.digest,
         violation=violation,
         gaps_s=tuple(world.gaps.measured_s) if world else (),
+        faults=world.faults_by_kind if world else {},
+        points=world.points.visits if world else {},
     )
 
 
@@ -152,6 +162,7 @@ class _Course:
         loop = current_loop()
         self.world = world = World(self._plan, self._chance, self._trace, self._sabotage)
         world.fleet.cloudwatch = self.cloudwatch
+        faults.inject(world.points.reached)
         reported = ProgressRules(
             truth=world.truth,
             rules=world.rules,

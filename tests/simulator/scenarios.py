@@ -46,6 +46,7 @@ from tests.simulator.plan import (
     StepWallClock,
     Stop,
 )
+from tests.simulator.point_draws import struck
 from tests.simulator.poison import poison_records
 from tests.simulator.rejects import rejects
 from tests.simulator.reshaping import (
@@ -321,6 +322,11 @@ def everything(draw: Draw) -> Plan:
     )
 
 
+def points(draw: Draw) -> Plan:
+    """Workers die, or stop for longer than a lease, between two writes, at points that the daemon's code names."""
+    return struck(draw, SCENARIOS)
+
+
 SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -374,6 +380,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         stalled,
         until,
         everything,
+        points,
     )
 }
 

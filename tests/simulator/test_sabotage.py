@@ -128,6 +128,7 @@ def test_leases_that_nobody_assigns_are_noticed() -> None:
         (gives_nothing, {"false_nothing_new", "shard_stalled"}),
     ],
 )
+@pytest.mark.usefixtures("blind")
 def test_a_broken_stream_is_noticed(alter: Callable[..., object], violations: set[str]) -> None:
     sabotage = Sabotage(kinesis=partial(KinesisWrapper, alter=alter))  # type: ignore[arg-type]  # each takes and gives a Fetched
     assert violation(plan(), sabotage) in violations

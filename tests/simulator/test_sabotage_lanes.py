@@ -99,8 +99,15 @@ def test_lanes_that_are_right_break_no_rule() -> None:
         (a_gap, "record_skipped"),
     ],
 )
+@pytest.mark.usefixtures("blind")
 def test_each_rule_of_lanes_can_be_broken(
     broken: Patch, noticed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)
     assert violation() == noticed
+
+
+@pytest.mark.parametrize("broken", [above_the_unfinished, before_the_others_end])
+def test_the_daemon_notices_some_by_itself(broken: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+    assert violation() == "invariant_violated"

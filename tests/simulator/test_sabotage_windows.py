@@ -84,8 +84,14 @@ def test_windows_that_are_right_break_no_rule() -> None:
         (above_what_is_gathered, "checkpoint_never_asked"),
     ],
 )
+@pytest.mark.usefixtures("blind")
 def test_each_rule_of_windows_can_be_broken(
     broken: Patch, noticed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)
     assert violation() == noticed
+
+
+def test_the_daemon_notices_another_order_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_another_order(monkeypatch)
+    assert violation() == "invariant_violated"

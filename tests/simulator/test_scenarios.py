@@ -7,7 +7,7 @@ import time  # real time, which bounds the random batch
 
 import pytest
 
-from tests.simulator.__main__ import replay_command
+from tests.simulator.batch import replay_command
 from tests.simulator.draws import Sizes
 from tests.simulator.runner import Outcome, run_plan
 from tests.simulator.scenarios import SCENARIOS, draw_plan

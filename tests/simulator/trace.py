@@ -17,7 +17,7 @@ from tests.simulator.violation import report
 
 Write = Callable[[str], None]
 # What a worker says when it has met a fault of its own.
-_MUST_NEVER_HAPPEN: Final = frozenset({"consumer_crashed"})
+_MUST_NEVER_HAPPEN: Final = frozenset({"consumer_crashed", "invariant_violated"})
 _STALLED: Final = "shard_stalled"
 
 

@@ -5,6 +5,7 @@ Owns the carrying out of happenings. Knows nothing of how long a run goes on (`r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -16,6 +17,7 @@ from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC, ClientVersion
 from kcl_daemon.ports import Kinesis, Table, Tables
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.bank import Bank
+from tests.simulator.capacity_rules import CapacityRules
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.deliveries import Deliveries
@@ -27,7 +29,7 @@ from tests.simulator.holds import HOLDS_KEY, HoldRules, hold_back
 from tests.simulator.leader import LeaderRules
 from tests.simulator.life import Service
 from tests.simulator.liveness import Liveness
-from tests.simulator.loop import at_once, current_loop, now
+from tests.simulator.loop import at_once, current_lane, current_loop, now
 from tests.simulator.machine import Machine
 from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.memory.kinesis import MemoryKinesis
@@ -36,6 +38,7 @@ from tests.simulator.network import Network, WriteLimit
 from tests.simulator.plan import (
     AddAttribute,
     AddRows,
+    AtPoint,
     Configure,
     CutOff,
     DeleteLease,
@@ -65,6 +68,7 @@ from tests.simulator.plan import (
     Where,
     Who,
 )
+from tests.simulator.points import Points
 from tests.simulator.rows import ForeignRows, LeaseTableRules
 from tests.simulator.shard_ends import ShardEndDeaths
 from tests.simulator.stream import SimStream
@@ -75,6 +79,7 @@ from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
 
 _MIGRATE_LOOK_S: Final = 10.0
+_DISTURBED: Final = {Pause: "worker paused", CutOff: "worker cut off", StepWallClock: "clock jumped"}
 Deploying = Steering | Configure | MigrateTables | StartApart
 
 
@@ -142,9 +147,12 @@ class World:
             chance=chance.fork("fleet"),
             plan=plan,
         )
+        self.faults = Counter[str]()
+        self.points = Points(plan.points, self._worker_here, self._befall)
         self.succession = Succession(plan, fleet=self.fleet, rules=self.rules, leader=self.leader)
         self.rules.may_succeed = self.leader.may_succeed = self.succession.may_succeed
         self.rules.is_java, self.gaps.stands_by = self.fleet.is_java, self.fleet.stands_by
+        self.capacity = CapacityRules(self.rules)
         self.holds = HoldRules(skew_s=plan.skew_s, is_java=self.fleet.is_java)
         self.deliveries.on_delivered = self.holds.delivered
         self.liveness = Liveness(
@@ -208,6 +216,7 @@ class World:
         self._deaths.clear()
         self.handoffs.clear()
         self.shard_ends.clear()
+        self.points.clear()
         if self.bank is not None:
             self.bank.calm_down()
         for worker in self.fleet.workers:
@@ -217,6 +226,14 @@ class World:
         if not self.fleet.living:
             self._start()
 
+    @property
+    def faults_by_kind(self) -> dict[str, int]:
+        """How often what was wrong, by kind; those at points apart."""
+        found = self.faults + self.network.faults
+        del found[""]
+        found["child did something wrong"] = self.nursery.misdeeds
+        return {kind: count for kind, count in sorted(found.items()) if count}
+
     def row_written(self, write: RowWrite) -> None:
         """A write took effect."""
         self._trace.note(write.worker_id, "row_written", f"{write.table} {write.key} {_shown(write)}")
@@ -225,6 +242,7 @@ class World:
         self.moves.row_written(write)
         self.foreign.row_written(write)
         self.holds.row_written(write)
+        self.capacity.row_written(write)
         self.gaps.row_written(write)
         self.handoffs.row_written(write, leader=self.leader.owner)
         self.shard_ends.row_written(write)
@@ -286,6 +304,7 @@ class World:
         ):
             return
         self._trace.note("world", "holds_back", repr(what))
+        self.faults["hold by an operator"] += 1
         is_open = [key for key, shard in self.truth.shards.items() if not shard.is_closed]
         self.holds.wrote(hold_back(table, what, self.rules.rows.values(), is_open))
 
@@ -301,6 +320,9 @@ class World:
             case _:
                 assert_never(what)
         self._trace.note("world", "reshaped", repr(what))
+        self.faults[
+            "stream appeared or went" if isinstance(what, StreamAppears | StreamDisappears) else "reshard"
+        ] += 1
 
     def _is_finished(self, shard_id: str) -> bool:
         stored = self.rules.checkpoint_of(shard_id)
@@ -340,6 +362,7 @@ class World:
         if worker is None:
             return
         self._trace.note(worker.worker_id, "leaves", repr(what))
+        self.faults["worker killed" if isinstance(what, Kill) else "worker stopped"] += 1
         name: str | None = None
         machine: Machine | None = None
         match what:
@@ -375,12 +398,14 @@ class World:
         named = (worker for worker in self.fleet.workers if worker.worker_id == worker_id)
         for worker in [worker for worker in named if not worker.life.is_dead and not worker.ended.is_done]:
             self._trace.note(worker_id, "dies_in_handoff", repr(death))
+            self.faults["worker killed in a handoff"] += 1
             worker.life.kill()
             current_loop().after(death.replaced_after_s, self._start, None, worker.kind)
 
     def _die_at_shard_end(self, worker_id: str, death: DieAtShardEnd) -> None:
         for worker in [worker for worker in self.fleet.living if worker.worker_id == worker_id]:
             self._trace.note(worker_id, "dies_at_shard_end", repr(death))
+            self.faults["worker killed at a shard end"] += 1
             worker.life.kill()
             current_loop().after(death.replaced_after_s, self._start)
 
@@ -391,6 +416,7 @@ class World:
         if is_open:
             key = is_open[rank % len(is_open)]
             self._trace.note("world", "deletes_lease", key)
+            self.faults["lease deleted by a person"] += 1
             at_once(self.tables.leases.delete(key))
             self.rules.forget(key)
 
@@ -399,15 +425,12 @@ class World:
         if worker is None:
             return
         self._trace.note(worker.worker_id, "disturbed", repr(what))
+        self.faults[_DISTURBED[type(what)]] += 1
         if isinstance(what, Pause | CutOff):
             self.holds.excuse(worker.worker_id, what.for_s)
         match what:
             case Pause(_, for_s, with_children):
-                worker.life.pause()
-                if with_children:
-                    worker.children.pause()
-                current_loop().after(for_s, worker.life.resume)
-                current_loop().after(for_s, worker.children.resume)
+                self._pause(worker, for_s, with_children=with_children)
             case CutOff(_, service, for_s):
                 worker.life.cut_off(service)
                 current_loop().after(for_s, worker.life.reconnect)
@@ -416,14 +439,35 @@ class World:
             case _:
                 assert_never(what)
 
+    def _pause(self, worker: SimWorker, for_s: float, *, with_children: bool) -> None:
+        worker.life.pause()
+        if with_children:
+            worker.children.pause()
+        current_loop().after(for_s, worker.life.resume)
+        current_loop().after(for_s, worker.children.resume)
+
+    def _worker_here(self) -> SimWorker | None:
+        here = current_lane()
+        return next((each for each in self.fleet.workers if each.life.limiter is here), None)
+
+    def _befall(self, worker: SimWorker, what: AtPoint) -> None:
+        worker.life.ensure_alive()  # the remains of a process come no further
+        self._trace.note(worker.worker_id, "at_point", repr(what))
+        if what.pause_s is not None:
+            self.holds.excuse(worker.worker_id, what.pause_s)
+            self._pause(worker, what.pause_s, with_children=what.with_children)
+            return
+        worker.life.kill()
+        name = worker.worker_id if what.keeps_name else None
+        current_loop().after(what.replaced_after_s, self._start, name, worker.kind)
+        worker.life.ensure_alive()
+
     def _sleep(self, worker_id: str, shard_id: str, for_s: float) -> None:
         """A host stops while a child of it is about to write."""
         for worker in [worker for worker in self.fleet.living if worker.worker_id == worker_id]:
             self._trace.note(worker_id, "sleeps", f"{shard_id} {for_s}")
-            worker.life.pause()
-            worker.children.pause()
-            current_loop().after(for_s, worker.life.resume)
-            current_loop().after(for_s, worker.children.resume)
+            self.faults["worker paused"] += 1
+            self._pause(worker, for_s, with_children=True)
 
     def _wake(self, shard_id: str) -> None:
         """The former child of a shard goes on just now: the worst moment."""

@@ -40,6 +40,13 @@ USES: Final = frozenset(
 
 # How each expression is applied to a text. A new one must be named here: a test compares.
 NAMED: Final = {
+    "kcl_daemon.capacity.report:_CAPITAL": "findall",
+    "kcl_daemon.capacity.report:_SHARD": "fullmatch",
+    "kcl_daemon.capacity.report:_UNDERSCORE": "findall",
+    "kcl_prove.fleet:_ADDRESS": "search",
+    "kcl_prove.permissions:_NAMED": "search",
+    "kcl_prove.permissions:_ROLE": "match",
+    "kcl_prove.removal:_OURS": "match",
     "kcl_daemon.records.letters:_SEQUENCE_NUMBER": "fullmatch",
     "kcl_daemon.records.letters:_S3": "fullmatch",
     "kcl_daemon.records.batch_text:_NUMBERS": "measured by its function",
@@ -105,12 +112,18 @@ IN_PLACE: Final = {
     ("kcl_daemon.config.kinds", r"([\d.]+)([smhd])"): "behind another",
     ("kcl_daemon.state_folder", r"[^A-Za-z0-9._-]"): "findall",
     ("kcl_local.demo.stream", r"[^ -~]"): "findall",
+    ("kcl_prove.report", r"arn:aws[^\s\"',)]*"): "findall",
+    ("kcl_prove.report", r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}\b"): "findall",
+    ("kcl_prove.report", r"(?<!shardId-)(?<![\d.])\d{12}(?![\d.])"): "findall",
+    ("kcl_prove.report", r"(?<=://)(?!127\.0\.0\.1|localhost)[^\s/\"']+"): "findall",
+    ("kcl_prove.report", r"[\x00-\x08\x0b-\x1f\x7f]"): "findall",
     ("kcl_spark.sinks", r"\W"): "findall",
     ("kcl_spark.session", r"([0-9]+)([kmgt])b?"): "fullmatch",
 }
 # The parts that are not constants: what they come to.
 PUT_TOGETHER: Final = {
     "kcl_daemon.config.checks": (r"(?!AWS/)[A-Za-z0-9_.-]{3,255}",),
+    "kcl_prove.report": (r"/home/me(?=/)", r"(?<![\w.-])host\-1(?![\w-])"),
 }
 
 

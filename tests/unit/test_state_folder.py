@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -200,3 +201,32 @@ def test_the_folder_of_the_service_manager_comes_first() -> None:
     assert default_folders(of_systemd)[:2] == (Path("/var/lib/a"), Path("/home/me/s/kcl-daemon"))
     assert default_folders({"HOME": "/home/me"})[0] == Path("/home/me/.local/state/kcl-daemon")
     assert default_folders({"HOME": "/"})[0] == Path("/var/lib/kcl-daemon")
+
+
+def evidence_in(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("invariant-*.jsonl"))
+
+
+async def test_evidence_is_kept_for_its_owner_and_the_newest_files_stay(tmp_path: Path) -> None:
+    folder, log = await newcomer(tmp_path)
+    paths = [
+        await folder.keep(f"{1_700 + number}-a/b:shardId-1", [{"invariant": "memory"}, {"s": -1.5}])
+        for number in range(25)
+    ]
+    kept = evidence_in(tmp_path)
+    assert [str(path) for path in kept] == paths[5:]
+    assert kept[-1].name == "invariant-1724-a_b_shardId-1.jsonl"
+    assert kept[-1].read_text("ascii") == '{"invariant": "memory"}\n{"s": -1.5}\n'
+    assert stat.S_IMODE(kept[-1].stat().st_mode) == 0o600
+    assert log.events() == []
+    assert await folder.poll() == (), "it is no record of a process"
+    await folder.leave()
+    folder.close()
+
+
+async def test_evidence_that_cannot_be_kept_is_told_of(tmp_path: Path) -> None:
+    log = MemoryLog()
+    (tmp_path / "file").write_text("", "ascii")
+    folder = HostFolder((tmp_path / "file" / "below",), APPLICATION, log)
+    assert await folder.keep("name", [{}]) is None
+    assert log.events() == ["state_folder_unusable"]

@@ -27,7 +27,9 @@ from kcl_daemon.admin.view import (
     ShardEntry,
     StatusTable,
     ThroughputHistory,
+    capacity_text,
     child_cells,
+    clock_text,
     count_states,
     entries_of_snapshot,
     headline,
@@ -102,6 +104,8 @@ def _fleet(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
 
 def _facts(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[tuple[str, str]]:
     yield "Leader", leader_text(snapshot)
+    if snapshot.capacity is not None:
+        yield "Capacity", capacity_text(snapshot)
     yield "Leases", str(states.total())
     yield "This worker", str(len(snapshot.shards))
     yield "Unowned", str(states[DisplayState.NOBODY])
@@ -111,6 +115,10 @@ def _facts(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[tuple[
         yield "Renewed", f"{about(snapshot.renewed_s)} ago"
     for hold in snapshot.holds:
         yield ("Paused" if hold.is_pause else "Limited"), hold.text
+    if snapshot.violations:
+        yield f"Bugs found ({snapshot.violations})", snapshot.last_violation
+    if clock := clock_text(snapshot):
+        yield "Clock", clock
     if snapshot.fleet_age_s is not None:
         yield "Fleet as of", f"{about(snapshot.fleet_age_s)} ago"
 
@@ -196,12 +204,13 @@ def _shard_row(placed: LineageEntry, draw: Callable[[str], str]) -> str:
         f'<span class="vh">, came out of {text(" and ".join(entry.parents))}</span>' if entry.parents else ""
     )
     stream = f' <span class="stream">{text(entry.stream)}</span>' if entry.stream is not None else ""
-    state, lag, throughput, records, waits, checkpoint, reads = shard_cells(entry)
+    state, lag, uncheckpointed, latency, throughput, waiting, waits, checkpoint, reads = shard_cells(entry)
     line = "" if entry.held is None else draw(entry.key)
     return (
         f'<tr data-key="{text(entry.key)}"><th scope="row">{lead}{shard_name(entry.shard_id)}{stream}{came}</th>'
         f'<td><span class="state {TONES[entry.state]}">{state}</span></td><td class=num>{lag}</td>'
-        f"<td class=num>{line} {throughput}</td><td class=num>{records}</td><td>{text(waits)}</td>"
+        f"<td class=num>{uncheckpointed}</td><td class=num>{latency}</td>"
+        f"<td class=num>{line} {throughput}</td><td class=num>{waiting}</td><td>{text(waits)}</td>"
         f"<td><code>{text(checkpoint)}</code></td><td class=name>{text(reads)}</td></tr>"
     )
 

@@ -299,7 +299,7 @@ async def _listen(settings: AdminSettings, server: AdminServer, clock: Clock, lo
     while True:
         failed: Sequence[BaseException] = ()
         try:
-            await _serve(settings, server, log)
+            await serve_once(settings, server, log)
         except* OSError as errors:
             # Connections handle their own errors.
             failed = errors.exceptions
@@ -317,7 +317,8 @@ async def _listen(settings: AdminSettings, server: AdminServer, clock: Clock, lo
         await clock.sleep(RETRY_S)
 
 
-async def _serve(settings: AdminSettings, server: AdminServer, log: Log) -> None:
+async def serve_once(settings: AdminSettings, server: AdminServer, log: Log) -> None:
+    """Until it is cancelled. Raises OSError (in a group, once it has begun): the port is taken, or there is no such address."""
     async with _listening(settings.address, settings.port or 0) as listener:
         port: int = listener.extra_attributes[SocketAttribute.local_port]()
         log.info("status_page_served", url=url_of(settings.address, port))

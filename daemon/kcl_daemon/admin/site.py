@@ -21,6 +21,8 @@ import orjson
 
 from kcl_daemon.admin.page import assets, live_part, page
 from kcl_daemon.admin.view import ThroughputHistory, not_ready
+from kcl_daemon.capacity.figures import Capacity
+from kcl_daemon.capacity.report import capacity_text
 from kcl_daemon.config.metrics_and_page import is_loopback
 from kcl_daemon.ports import Clock
 from kcl_daemon.telemetry.snapshot import Snapshot, SnapshotSource
@@ -152,7 +154,8 @@ class StatusDocument:
 
 def status_document(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float) -> Iterator[bytes]:
     """`now_s` is on the history's clock."""
-    short = {each.name: getattr(snapshot, each.name) for each in fields(snapshot) if each.name not in _LONG}
+    names = (each.name for each in fields(snapshot) if each.name not in {*_LONG, "latencies"})
+    short = {name: getattr(snapshot, name) for name in names}
     yield b'{"format":%d,"snapshot":%s' % (FORMAT, _dumped(short)[:-1])
     for name in _LONG:
         values = getattr(snapshot, name)
@@ -187,6 +190,15 @@ def status_from(data: bytes) -> StatusDocument:
     if status.format != FORMAT:
         raise NoStatus(f"it has format {status.format}, this version reads {FORMAT}")
     return status
+
+
+def capacity_json(capacity: Capacity | None, now_ms: int, **more: object) -> dict[str, object]:
+    """As it is stored, and `workersWanted` and `ageSeconds` beside it; `more` overrides. It is an API: fields are only added."""
+    if capacity is None:
+        return more
+    age_s = max(0.0, (now_ms - capacity.at_ms) / 1000)
+    said = orjson.loads(capacity_text(capacity))
+    return {"workersWanted": capacity.wanted, "ageSeconds": round(age_s, 1), **said, **more}
 
 
 HTML: Final = "text/html; charset=utf-8"
@@ -236,6 +248,7 @@ class AdminSite:
             "/": self._page,
             "/live": self._live_part,
             "/status.json": self._status,
+            "/capacity.json": self._capacity,
             "/metrics": self._metrics_page,
             "/livez": self._livez,
             "/readyz": self._readyz,
@@ -311,6 +324,12 @@ class AdminSite:
         return AdminResponse(
             HTTPStatus.OK, await self._joined(status_document(snapshot, self._history, now_s=now_s)), JSON
         )
+
+    async def _capacity(self, _: AdminRequest) -> AdminResponse:
+        snapshot = await self._source.asked_capacity()
+        if snapshot.capacity is None:
+            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "nothing is known yet: the leader has said nothing")
+        return AdminResponse(HTTPStatus.OK, _dumped(capacity_json(snapshot.capacity, snapshot.at_ms)), JSON)
 
     async def _metrics_page(self, request: AdminRequest) -> AdminResponse:
         if self._metrics is None:

@@ -26,7 +26,7 @@ from kcl_daemon.telemetry.snapshot import (
     SparkView,
     WorkerView,
 )
-from kcl_daemon.text import NONE, about, duration, rate, short_number, short_shard, size
+from kcl_daemon.text import NONE, about, counted, duration, rate, short_number, short_shard, size
 
 SHARD_END: Final = "SHARD_END"
 LATE_S: Final = 60.0
@@ -331,6 +331,15 @@ def leader_text(snapshot: Snapshot) -> str:
     return snapshot.leader or "not known"
 
 
+def capacity_text(snapshot: Snapshot) -> str:
+    """In full; what is not of now says how old it is."""
+    capacity, age_s = snapshot.capacity, snapshot.capacity_age_s
+    if capacity is None:
+        return ""
+    said = f"{capacity.sentence}; {counted(capacity.wanted, 'worker')} wanted: {capacity.reason}"
+    return said if age_s < 2 * LATE_S else f"{said} (said {about(age_s)} ago by {capacity.by})"
+
+
 @dataclass(frozen=True, slots=True)
 class StatusTable:
     """`numbers` are right-aligned columns; `left_out` counts dropped rows."""
@@ -346,8 +355,19 @@ class StatusTable:
 
 SHARDS: Final = StatusTable(
     "Shards",
-    ("Shard", "State", "Lag", "Throughput", "Records", "Waits for", "Checkpoint", "Worker"),
-    frozenset({2, 3, 4}),
+    (
+        "Shard",
+        "State",
+        "Lag",
+        "Not checkpointed",
+        "p50, p99",
+        "Throughput",
+        "Waiting",
+        "Waits for",
+        "Checkpoint",
+        "Worker",
+    ),
+    frozenset({2, 3, 4, 5, 6}),
     "no lease is known",
 )
 WORKERS: Final = StatusTable(
@@ -408,12 +428,32 @@ MAX_MOVES: Final = 8
 
 def shard_cells(entry: ShardEntry) -> tuple[str, ...]:
     held, owner = entry.held, entry.owner or NONE
-    progress = ("", "", "", "")
+    progress = ("", "", "", "", "", "")
     if held is not None:
         lag = NONE if held.lag_s is None else duration(held.lag_s)
-        progress = (lag, rate(held.bytes_per_s), str(held.records), waits_for(held))
+        ages = lag, _uncheckpointed(held), _latency(held)
+        progress = (*ages, rate(held.bytes_per_s), str(held.waiting_records), waits_for(held))
     reads = owner if entry.next_owner is None else f"{owner}, then {entry.next_owner}"
     return (entry.state.value, *progress, short_number(entry.checkpoint), reads)
+
+
+def _uncheckpointed(shard: ShardView) -> str:
+    """Empty where it is not older than what is not finished."""
+    age_s = shard.uncheckpointed_s
+    return "" if age_s is None or age_s <= (shard.lag_s or 0.0) else duration(age_s)
+
+
+def _latency(shard: ShardView) -> str:
+    if shard.p50_s is None or shard.p99_s is None:
+        return ""
+    return f"{duration(shard.p50_s)}, {duration(shard.p99_s)}"
+
+
+def clock_text(snapshot: Snapshot) -> str:
+    """Empty unless records seem to come from the future."""
+    ahead_s = max((shard.ahead_s for shard in snapshot.shards), default=0.0)
+    words = f"records arrive {duration(ahead_s)} in the future by the clock of this host: ages are too small by this"
+    return words if ahead_s else ""
 
 
 def worker_table(snapshot: Snapshot) -> StatusTable:

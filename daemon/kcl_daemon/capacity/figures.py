@@ -78,12 +78,12 @@ class ShardLoad:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLoad:
-    """One report of a worker; the shards that are furthest behind come first, and idle ones may be left out.
+    """One report of a worker; the shards that are furthest behind come first, and the others may be left out.
 
     Args:
         at_ms: epoch milliseconds, by the worker's clock.
         cpu: of its host or container, 0 to 1; None: not measured.
-        left_out: shards at the tip that `shards` does not name.
+        left_out: shards that `shards` does not name; they are at the tip, or less far behind than those.
         quiet_s: since this worker last finished a record.
     """
 
@@ -163,6 +163,7 @@ class Capacity:
             9 min; a ninth nothing, there are 8 shards`. Times of day are UTC.
         unknown: what is not known and why, in words; empty: all is known.
         since_ms: when `wanted` was last changed; `falls_since_ms`: since when fewer would be enough (None: not).
+        rises: direction of the last change (None: there was none); `turned_ms`: when the direction was last reversed.
     """
 
     at_ms: int
@@ -178,4 +179,6 @@ class Capacity:
     alternatives: tuple[Alternative, ...] = ()
     since_ms: int = 0
     falls_since_ms: int | None = None
+    rises: bool | None = None
+    turned_ms: int = 0
     targets: CapacityTargets = field(default_factory=CapacityTargets)

@@ -80,6 +80,16 @@ def letters_policy(settings: Settings, *, account: str | None = None) -> dict[st
     return {"Version": "2012-10-17", "Statement": statements}
 
 
+def capacity_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
+    """For a person or an autoscaler that runs `kcl-daemon capacity` with these properties."""
+    statements = [
+        _statement("Tables", "dynamodb", ("DescribeTable", "GetItem", "Scan"), _tables(settings, account))
+    ]
+    if settings.capacity.scale_to_zero:
+        statements.append(_statement("Peek", "kinesis", _POLLING, _streams(settings, account)))
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
 def _arn(settings: Settings, service: str, rest: str, *, region: str | None, account: str | None) -> str:
     arns = (settings.stream_arn, *(each.arn for each in settings.streams.arns))
     match = _ARN.match(next((arn for arn in arns if arn is not None), ""))
@@ -96,12 +106,9 @@ def is_for_every_account(document: Mapping[str, Any]) -> bool:
 
 
 def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
-    arn = partial(_stream_arn, settings, account)
-    many = [each.arn or arn(each.name) for each in settings.streams.listed]
     if settings.streams.name_filter is not None:
-        many.append(arn(settings.streams.name_filter))
         yield _statement("ListStreams", "kinesis", ("ListStreams",), ["*"])
-    streams = many or [settings.stream_arn or arn(settings.stream_name)]
+    streams = _streams(settings, account)
     fan_out = settings.retrieval.mode is RetrievalMode.FANOUT
     polls = not fan_out or settings.fan_out.fallback_to_polling
     registers = fan_out and settings.fan_out.consumer_arn is None
@@ -117,6 +124,14 @@ def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
         described = [*streams, *consumers] if registers else consumers
         yield _statement("FindConsumer", "kinesis", ("DescribeStreamConsumer",), described)
         yield _statement("Subscribe", "kinesis", ("SubscribeToShard",), consumers)
+
+
+def _streams(settings: Settings, account: str | None) -> list[str]:
+    arn = partial(_stream_arn, settings, account)
+    many = [each.arn or arn(each.name) for each in settings.streams.listed]
+    if settings.streams.name_filter is not None:
+        many.append(arn(settings.streams.name_filter))
+    return many or [settings.stream_arn or arn(settings.stream_name)]
 
 
 def _dead_letters(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
@@ -155,11 +170,8 @@ def _stream_arn(settings: Settings, account: str | None, name: str) -> str:
 
 
 def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
-    region, tables = settings.endpoints.of_dynamodb.region_name, settings.tables
-    leases, workers, coordinator = arns = [
-        _arn(settings, "dynamodb", f"table/{name}", region=region, account=account)
-        for name in (settings.lease_table, settings.worker_metrics_table, settings.coordinator_table)
-    ]
+    tables = settings.tables
+    leases, workers, coordinator = arns = _tables(settings, account)
     yield _statement("Tables", "dynamodb", (*_MAKING, *_ROWS), arns)
     # UpdateTable only adds the index by owner to a KCL 2.x lease table.
     yield _statement("OwnerIndex", "dynamodb", ("UpdateTable",), [leases])
@@ -173,6 +185,14 @@ def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any
         yield _statement("Tags", "dynamodb", ("TagResource",), tagged)
     if tables.migrate_all:
         yield _statement("Migration", "dynamodb", ("ConditionCheckItem",), arns)
+
+
+def _tables(settings: Settings, account: str | None) -> list[str]:
+    region = settings.endpoints.of_dynamodb.region_name
+    return [
+        _arn(settings, "dynamodb", f"table/{name}", region=region, account=account)
+        for name in (settings.lease_table, settings.worker_metrics_table, settings.coordinator_table)
+    ]
 
 
 def _cloudwatch(settings: Settings) -> Iterator[dict[str, Any]]:
@@ -208,6 +228,7 @@ def _statement(sid: str, service: str, actions: tuple[str, ...], resources: list
 )
 @click.option("--replay", "whose", flag_value="replay", help="For `kcl-daemon replay` instead of the daemon.")
 @click.option("--letters", "whose", flag_value="letters", help="For `kcl-daemon letters` instead.")
+@click.option("--capacity", "whose", flag_value="capacity", help="For `kcl-daemon capacity` instead.")
 def iam_policy(
     settings: Settings, *, service: Service | None, account: str | None, whose: str | None = None
 ) -> None:
@@ -221,7 +242,8 @@ def iam_policy(
     if whose is not None and service is not None:
         raise click.UsageError(f"--{whose} is for all services; leave --service out")
     if whose is not None:
-        document = {"replay": replay_policy, "letters": letters_policy}[whose](settings, account=account)
+        policies = {"replay": replay_policy, "letters": letters_policy, "capacity": capacity_policy}
+        document = policies[whose](settings, account=account)
     else:
         document = build_policy(settings, _SERVICES if service is None else (service,), account=account)
     click.echo(json_text(document))

@@ -317,6 +317,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "run": (f"kcl-daemon run {_FILE} --log-level info,kcl_daemon.retrieval=debug",),
     "demo": ("kcl-daemon demo --shards 2 --seconds 10",),
     "check": (f"kcl-daemon check {_FILE} --with-aws",),
+    "capacity": (f"kcl-daemon capacity {_FILE}", f"kcl-daemon capacity {_FILE} --serve 127.0.0.1:8081"),
     "completion": (
         'eval "$(kcl-daemon completion bash)"',
         "kcl-daemon completion fish > ~/.config/fish/completions/kcl-daemon.fish",
@@ -353,6 +354,11 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"kcl-daemon pause {_FILE} --for 30m --reason 'the sink is down'",
         f"kcl-daemon pause {_FILE} --shard shardId-000000000003 --reason 'bad records'",
         f"kcl-daemon pause {_FILE} --list",
+    ),
+    "prove": (
+        "kcl-daemon prove --local",
+        "kcl-daemon prove --estimate",
+        "kcl-daemon prove --region eu-west-1 --most 2 --report proof",
     ),
     "replay": (
         f"kcl-daemon replay {_FILE} --from 2026-11-20T12:00:00Z --to 2026-11-20T13:00:00Z {_CHILD}",
@@ -485,6 +491,10 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
         extra="local",
         modules=(*_LOCAL, "rich"),
     ),
+    "capacity": LaterCommand(
+        "kcl_daemon.cli.capacity:capacity",
+        "Show lag, when it is over, what holds it back, and workers wanted.",
+    ),
     "check": LaterCommand("kcl_daemon.cli.check:check", "Show what a properties file means, and its errors."),
     "completion": LaterCommand("kcl_daemon.cli.root:completion", "Print the completion script of a shell."),
     "helper": LaterCommand(
@@ -518,6 +528,10 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
     ),
     "pause": LaterCommand(
         "kcl_daemon.cli.leases.holds:pause", "Give no records to children, for a shard, a stream or all."
+    ),
+    "prove": LaterCommand(
+        "kcl_prove.command:prove",
+        "Prove in your own AWS account, or with --local without one, that nothing is lost.",
     ),
     "replay": LaterCommand(
         "kcl_daemon.cli.replay:replay", "Read a time range once more, beside the live application."

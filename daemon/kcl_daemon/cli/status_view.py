@@ -25,7 +25,9 @@ from kcl_daemon.admin.view import (
     LineageEntry,
     ShardEntry,
     StatusTable,
+    capacity_text,
     child_cells,
+    clock_text,
     count_states,
     headline,
     lane_table,
@@ -136,7 +138,13 @@ def _lines(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
         f"{states[DisplayState.NOBODY]} unowned, {states[DisplayState.HANDING_OFF]} in handoff, "
         f"{states[DisplayState.FINISHED]} finished"
     )
+    if snapshot.capacity is not None:
+        yield f"capacity: {capacity_text(snapshot)}"
     yield from (hold.text for hold in snapshot.holds)
+    if snapshot.violations:
+        yield f"bugs found: {snapshot.violations}, the last in {snapshot.last_violation}"
+    if clock := clock_text(snapshot):
+        yield clock
 
 
 def _shards(status: StatusDocument, known: Sequence[ShardEntry]) -> StatusTable:
@@ -149,9 +157,9 @@ def _shard_cells(placed: LineageEntry, status: StatusDocument) -> tuple[str, ...
     entry = placed.entry
     name = f"{placed.lead}{entry.shard_id}"
     name = name if entry.stream is None else f"{name} ({entry.stream})"
-    state, lag, throughput, *others = shard_cells(entry)
+    state, lag, uncheckpointed, latency, throughput, *others = shard_cells(entry)
     bars = "" if entry.held is None else spark(status.throughput.get(entry.key, []))
-    return (name, state, lag, f"{bars} {throughput}".strip(), *others)
+    return (name, state, lag, uncheckpointed, latency, f"{bars} {throughput}".strip(), *others)
 
 
 def spark(samples: Sequence[tuple[float, float]]) -> str:
@@ -175,7 +183,15 @@ _STATE_COLUMN: Final = 1
 _STYLES: Final = {"bad": "bold red", "busy": "yellow", "good": "green", "calm": "dim"}
 # Columns that may shrink, then columns to drop, in order.
 _MAY_BE_CUT: Final = frozenset({"waits for", "reason", "last line of stderr", "role"})
-_GIVE_UP: Final = ("worker", "checkpoint", "records", "throughput", "waits for")
+_GIVE_UP: Final = (
+    "worker",
+    "checkpoint",
+    "waiting",
+    "not checkpointed",
+    "p50, p99",
+    "throughput",
+    "waits for",
+)
 _CUT_WIDTH: Final = 12
 _GAP: Final = 3
 _SHORT_BELOW: Final = 110

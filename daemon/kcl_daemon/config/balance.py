@@ -89,6 +89,18 @@ class AssignmentStrategy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class CapacitySettings:
+    """The leader's settings count for all workers."""
+
+    service_level_ms: int = ours("serviceLevelMillis", MILLISECONDS, 60_000)
+    """How old the oldest record that is not finished may be. The number of
+    [workers wanted](scaling.md#capacity) is the one that keeps or reaches this. The leader's setting applies."""
+    scale_to_zero: bool = ours("scaleToZero", truth(), default=False)
+    """Whether 0 workers may be [wanted](scaling.md#capacity) when nothing is left to do. Something must then ask
+    `kcl-daemon capacity` whether there are new records: it looks into the stream while no worker runs."""
+
+
+@dataclass(frozen=True, slots=True)
 class BalanceSettings:
     """The leader's settings count for all workers."""
 

@@ -62,6 +62,7 @@ def check_together(
         *_lanes(values),
         *_run_until(values),
         *_batches(values),
+        *_auto_pace(values),
     )
     problems = [
         *_heartbeat(values, lines),
@@ -201,12 +202,27 @@ def _java_differences(values: Values, lines: Lines) -> Iterator[Notice]:
             yield Notice("property_honoured_unlike_java", name, lines[name], facts, level="info")
 
 
+def _is_auto(values: Values) -> bool:
+    return values.get("idleTimeBetweenReadsInMillis", "") is None
+
+
+def _auto_pace(values: Values) -> _Found:
+    name = "millisBehindLatestThresholdForReducedTps"
+    if _is_auto(values) and values.get(name):
+        yield (
+            name,
+            "idleTimeBetweenReadsInMillis=auto itself decides how often a shard is read; remove one of both lines",
+        )
+
+
 def _idle_time(values: dict[str, object], lines: Lines) -> Iterator[Notice]:
     name = "idleTimeBetweenReadsInMillis"
+    if _is_auto(values):
+        return
     pause_ms = _number(values, name)
     if pause_ms == 0:
         # Java ignores a primitive 0. Taken literally, the same file would read seven times as often here.
-        used_ms, why = DEFAULTS.retrieval.idle_time_between_reads_ms, "0 means the default, as in Java"
+        used_ms, why = _number({}, name), "0 means the default, as in Java"
     else:
         used_ms = max(pause_ms, FASTEST_READS_MS)
         why = "Kinesis allows five reads per second and shard"

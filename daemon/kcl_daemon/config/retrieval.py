@@ -39,6 +39,7 @@ class RetrievalMode(Enum):
 
 
 FASTEST_READS_MS: Final = 200  # KCL: PollingConfig; Kinesis' limit for all readers of a shard
+SLOWEST_AUTO_MS: Final = 2_000
 # They make DEFAULT mean polling (KCL: RetrievalMode). Any line sets the boxed ones, even to 0, which Java
 # also takes for an unreadable value.
 _OF_POLLING_BOXED: Final = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
@@ -53,6 +54,19 @@ _MODE: Final[ValueKind[RetrievalMode | None]] = choice(
     {**{mode.value: mode for mode in RetrievalMode}, "DEFAULT": None}
 )
 _TRIES: Final = whole_number(1, INT_MAX, "tries")
+
+
+def _pause_or_auto() -> ValueKind[int | None]:
+    """None: `auto`."""
+
+    def read(text: str) -> int | None:
+        return None if trimmed(text).lower() == "auto" else MILLISECONDS_OR_NONE.read(text)
+
+    return ValueKind(
+        read, f"{MILLISECONDS_OR_NONE.allowed}, or auto", lambda it: "auto" if it is None else str(it)
+    )
+
+
 _CONSUMER_ARN: Final = name(
     r"arn:aws[a-z0-9-]*:kinesis:[!-~]{1,300}/consumer/[!-~]{1,200}", "the ARN of a consumer of the stream"
 )
@@ -67,11 +81,13 @@ class RetrievalSettings:
 
     max_records: int = java("maxRecords", whole_number(1, 10_000, "records"), 10_000, bean=_POLLING)
     """Maximum number of records in one read."""
-    idle_time_between_reads_ms: int = java(
-        "idleTimeBetweenReadsInMillis", MILLISECONDS_OR_NONE, 1_500, bean=_POLLING
+    idle_time_between_reads_ms: int | None = java(
+        "idleTimeBetweenReadsInMillis", _pause_or_auto(), 1_500, bean=_POLLING
     )
     """Pause between two reads of a shard. Values below 200 are raised to 200, and 0 means the default; both
-    log a warning."""
+    log a warning. `auto`, which the Java daemon does not know: 200 ms while there are records, up to 2 s while there
+    are none, and less often where other applications read the same shard
+    ([reading quickly](scaling.md#reading-quickly))."""
     reduced_tps_within_ms: int = java(
         "millisBehindLatestThresholdForReducedTps", MILLISECONDS_OR_NONE, 0, bean=_POLLING
     )

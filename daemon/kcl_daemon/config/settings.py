@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from kcl_daemon.config.balance import BalanceSettings, LeaseSettings, ShardSettings
+from kcl_daemon.config.balance import BalanceSettings, CapacitySettings, LeaseSettings, ShardSettings
 from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, FailureSettings
 from kcl_daemon.config.kinds import (
     Key,
@@ -97,6 +97,7 @@ class Settings:
     endpoints: Endpoints = field(default_factory=Endpoints)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
+    capacity: CapacitySettings = field(default_factory=CapacitySettings)
     shards: ShardSettings = field(default_factory=ShardSettings)
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
@@ -162,6 +163,7 @@ _ORDER: Final = (
     "leases.graceful_handoff",
     "leases.handoff_timeout_ms",
     "balance",
+    "capacity",
     "shards",
     "leases.client_version_config",
     "leases.max_leases_to_steal",

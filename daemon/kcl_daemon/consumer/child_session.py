@@ -14,6 +14,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
+from kcl_daemon import faults
 from kcl_daemon.consumer.connection import (
     Checkpointer,
     ChildConnection,
@@ -161,6 +162,7 @@ async def _create(parts: ConsumerContext, lease: Lease, log: Log) -> None:
         with operation(creating), operation(at):
             written = await parts.context.call(parts.table.put(*creation(lease)), "PutItem")
         if written.applied:
+            faults.maybe("after-child-lease-created")
             log.info("child_lease_created", child_shard_id=lease.shard_id, owner=lease.lease_owner)
             if lease.lease_owner is not None:
                 parts.on_lease_written(lease, began_s)
@@ -280,10 +282,17 @@ class ChildRun:
         try:
             outcome = await self._run(child)
         finally:
-            await child.aclose()
+            try:
+                await child.aclose()
+            finally:
+                self._parts.live_children.ended(self._held.key, self._lane_number, self)
             self._progress.child_ended()
             self._set_aside.summarize()
         return replace(outcome, stderr=child.stderr_tail) if isinstance(outcome, Failed) else outcome
+
+    @property
+    def _lane_number(self) -> int:
+        return 0 if self._lane is None else self._lane.number
 
     @property
     def _stream_for_child(self) -> StreamRef | None:
@@ -301,6 +310,7 @@ class ChildRun:
             on_early_request=self._stop_signal.wake,
             rejects=self._rejects,
         )
+        connection.invariants = self._progress.invariants
         self._reading = self._read(connection, self._held.lease.checkpoint, self._memory)
         outcome: ChildRunOutcome = Stopped()
         try:
@@ -310,7 +320,7 @@ class ChildRun:
                 outcome = await self._converse_and_end(child, connection, tasks)
                 tasks.cancel_scope.cancel()
         finally:
-            self._progress.reading_ended()
+            self._progress.reading_ended(self._held.lease.checkpoint)
             self._reading.reader.close()
         return outcome
 
@@ -362,10 +372,12 @@ class ChildRun:
             timestamp_s=self._stream.position.timestamp_s,
             memory=memory,
             last_fetch=self._progress.last_fetch,
+            flow=self._progress.flow,
             stream_is_there=self._stream.watch.is_there,
             takes_frames=lambda: connection.takes_frames,
             until_ms=parts.until_ms,
             only=parts.settings.shards.only,
+            invariants=self._progress.invariants,
         )
         reader = self._shaped(source)
         self._progress.reading(reader)
@@ -429,8 +441,12 @@ class ChildRun:
         )
 
     async def _converse(self, connection: ChildConnection, tasks: TaskGroup) -> ChildRunOutcome:
+        held, invariants = self._held, self._progress.invariants
+        self._parts.live_children.begins(held.key, self._lane_number, self, invariants)
+        invariants.begins(held.lease.checkpoint)
         try:
             status = await connection.perform(self._initialize())
+            faults.maybe("after-child-initialized")
             self._parts.startup_failures.started_once()
             await self._begin_at(own_position(status, has_lanes=self._lane is not None), connection, tasks)
             end = await self._deliver(connection)
@@ -467,6 +483,7 @@ class ChildRun:
                 raise await connection.exited("idle")
             match item:
                 case DeliveryBatch():
+                    self._progress.invariants.note("batch_taken", item.last, item.count)
                     if not await self._process(connection, gate, item):
                         return None
                 case EndOfShard():
@@ -511,8 +528,11 @@ class ChildRun:
         """False if a stop came before all of it was given: nothing may be given, or passed, after it."""
         try:
             if batch.last is not None:
-                self._progress.oldest_undone_s = batch.arrived_s
-                return await gate.give(batch, partial(self._give, connection, gate))
+                self._progress.takes(batch.count, batch.data_bytes, batch.arrived_s)
+                gave_all = await gate.give(batch, partial(self._give, connection, gate))
+                if gave_all:
+                    self._progress.gave_all()
+                return gave_all
             if self._settings.call_for_empty and await gate.opens():
                 await self._give_batch(connection, batch)
             return True
@@ -540,7 +560,8 @@ class ChildRun:
         self._checkpointer.begin_batch()
         before_send = None if last is None else partial(self._checkpointer.delivering, last)
         await connection.deliver(batch, before_send=before_send)
-        self._progress.done(last, batch.count, batch.data_bytes)
+        stored = self._held.lease.checkpoint
+        self._progress.done(last, batch.count, batch.data_bytes, span_s=batch.span_s, stored=stored)
 
     async def _end_at_bound(self, connection: ChildConnection) -> Reached:
         """As at a stop, but the lease is kept."""
@@ -563,6 +584,7 @@ class ChildRun:
         self._progress.shard_ended()
         ended = shard_ended(self._settings.protocol)
         await connection.perform(ended, before_send=self._checkpointer.shard_ended)
+        faults.maybe("after-shard-ended")
         if self._held.lease.is_finished:
             return Finished()
         if self._held.lost is not None:
@@ -581,6 +603,7 @@ class ChildRun:
         if self._stop_signal.reason is StopReason.STOP and self._held.lost is None:
             self._progress.works("shutdownRequested")
             await connection.perform(ShutdownRequested())
+            faults.maybe("after-shutdown-requested")
             await self._checkpointer.store_passed()
             self._progress.waits(WaitReason.LEASE, "it is handed off")
             await self._parts.renewer.release_lease(self._held)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-from kcl_daemon import errors
+from kcl_daemon import errors, faults
 from kcl_daemon.config.children import ChildProtocol, ChildSettings
 from kcl_daemon.consumer.context import ConsumerLeases
 from kcl_daemon.consumer.rejects import Rejects
@@ -31,6 +31,7 @@ from kcl_daemon.leases.lease import CheckpointWindow
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.metrics.metric import Operation
 from kcl_daemon.ports import ChildPipes, Clock, Log, Meters, at_level, level_of
+from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import NEVER_S
 from kcl_daemon.retrieval.source import DeliveryBatch
 from kcl_protocol.codec import LogLine, Stray, encode
@@ -124,6 +125,7 @@ class ChildConnection:
 
     `on_early_request` is called for a message between two actions; `answer_early_requests` may then be called.
     `takes_frames`: the child has announced it; None: it has not answered `initialize` yet. It takes lines as well.
+    `invariants`: of its consumer, set before it is used.
     `paused_until_s`: it has asked for no records before that time (monotonic); whoever delivers waits.
     """
 
@@ -140,6 +142,7 @@ class ChildConnection:
         rejects: Rejects | None = None,
     ) -> None:
         self._child = child
+        self.invariants = Invariants()
         self._timeout_s = settings.timeout_s
         self._warn_after_s = None if settings.warn_after_ms is None else settings.warn_after_ms / 1000
         self._clock = clock
@@ -182,6 +185,7 @@ class ChildConnection:
         await self._begin(action, before_send)
         if isinstance(action, ProcessRecords):
             self._inbox_most = _INBOX_MESSAGES + len(action.records)
+        self.invariants.sent(action)
         await self._send(line, action.action)
         status = await self._finish(action)
         if isinstance(action, Initialize):
@@ -194,13 +198,16 @@ class ChildConnection:
         self._side.send(_RECORDS)
         await self._begin(_RECORDS, before_send)
         try:
-            await self._send(self._line_of(batch), _RECORDS.action)
+            line = self._line_of(batch)
+            self.invariants.gives(batch.first, batch.last, batch.count)
+            await self._send(line, _RECORDS.action)
             if not self._rejects.keeps_batch:
                 batch.release()
             await self._processed()
         finally:
             batch.release()
             self._rejects.end()
+        faults.maybe("after-batch-processed")
         self._metrics.processed(batch)
 
     def _line_of(self, batch: DeliveryBatch) -> bytes:
@@ -248,6 +255,7 @@ class ChildConnection:
             match await self._next(action.action):
                 case Status() as status:
                     self._received(status)
+                    self.invariants.answers(status.response_for)
                     if status.pause_ms is not None:
                         self._pause(status.pause_ms)
                     return status
@@ -270,7 +278,9 @@ class ChildConnection:
             await self._serve_rejects(request, doing)
             return
         self._received(request)
+        self.invariants.note("request", "checkpoint", request.sequence_number)
         answer = await self._answer(request)
+        self.invariants.note("answer", "checkpoint", answer.sequence_number, answer.error)
         await self._send(self._side.send_data(answer), doing)
 
     async def _serve_rejects(self, first: Reject, doing: str) -> None:
@@ -280,6 +290,7 @@ class ChildConnection:
             await self._send(encode(answer), doing)
             return
         self._received(first)
+        self.invariants.note("request", "reject", first.sequence_number)
         requests = [first]
         while self._inbox and isinstance(request := self._inbox[0], Reject):
             self._inbox.popleft()
@@ -406,6 +417,7 @@ class Checkpointer:
     async def begins_at(self, position: ExtendedSequenceNumber) -> None:
         """The child has stored all up to there by itself: the lease follows, or stays where it is ahead."""
         self._began = self._given = self.largest = position
+        self._held.progress.invariants.begins(position)
         if position <= self._held.lease.checkpoint:
             return
         try:
@@ -422,6 +434,7 @@ class Checkpointer:
     def passed(self, position: ExtendedSequenceNumber) -> None:
         """No record up to there is for the child, except those that it was given."""
         self.largest = max(self.largest, position)
+        self._held.progress.invariants.passed(position)
 
     def shard_ended(self) -> None:
         self._shard_ended = True

@@ -19,6 +19,7 @@ from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.fleet.streams import StreamTracker
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.ports import Children, Clock, DeadLetters, Kinesis, Log, Table
+from kcl_daemon.progress.invariants import Invariants, LiveChildren
 from kcl_daemon.progress.progress import FailureHistory
 from kcl_daemon.retrieval.byte_budget import Reservation
 from kcl_daemon.retrieval.source import ShardReader, ShardSource
@@ -171,7 +172,7 @@ class ConsumerLeases(Protocol):
 class Readers(Protocol):
     def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader: ...
 
-    def reserve(self, shrink: Callable[[], None]) -> Reservation:
+    def reserve(self, shrink: Callable[[], None], invariants: Invariants) -> Reservation:
         """For records that a consumer keeps: they count against the worker's limit. `shrink` as in `ByteBudget.take`."""
         ...
 
@@ -204,6 +205,7 @@ class ConsumerContext:
     on_fatal: Callable[[ChildError], None]
     holds: HoldWatch
     startup_failures: StartupFailures = field(default_factory=StartupFailures)
+    live_children: LiveChildren = field(default_factory=LiveChildren)
     run_end: RunEnd | None = None
 
     @property

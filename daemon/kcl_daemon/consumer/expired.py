@@ -13,7 +13,7 @@ from kcl_daemon.ports import Log
 from kcl_daemon.progress.progress import NEVER_S
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_daemon.records.payload import AnyRecord, Payload
-from kcl_daemon.retrieval.source import DeliveryBatch
+from kcl_daemon.retrieval.source import DeliveryBatch, arrived_later_s
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 # Letters are made and stored so many at a time: their data is in memory twice.
@@ -62,7 +62,7 @@ class ExpiredRecords:
         return DeliveryBatch(
             Payload(fresh, payload.size_bytes),
             behind_ms,
-            arrived_s=batch.arrived_s,
+            arrived_s=arrived_later_s(batch.arrived_s, payload.records[0], fresh[0]) if fresh else None,
             takes_frames=lambda: connection.takes_frames,
         )
 

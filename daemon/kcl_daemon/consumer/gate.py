@@ -10,9 +10,9 @@ from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.fleet.hold_words import share_text, why_text
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.holds import NOT_HELD, Pace
-from kcl_daemon.progress.progress import WaitReason
+from kcl_daemon.progress.progress import PAUSED_BY_CHILD, WaitReason
 from kcl_daemon.records.payload import AnyRecord, Payload, data_bytes_of
-from kcl_daemon.retrieval.source import DeliveryBatch
+from kcl_daemon.retrieval.source import DeliveryBatch, arrived_later_s
 
 
 class Gate:
@@ -56,7 +56,7 @@ class Gate:
         clock, holds, progress = self._context.clock, self._holds, self._held.progress
         now_s = clock.monotonic()
         if self._connection.paused_until_s > now_s:
-            progress.waits(WaitReason.PAUSED, "its child asked for a pause")
+            progress.waits(WaitReason.PAUSED, PAUSED_BY_CHILD)
             return True, self._connection.paused_until_s - now_s
         if not (self._asked or holds.may_give()):
             self._asked = True  # once: what was read last stays in force
@@ -91,7 +91,7 @@ class Gate:
             part = DeliveryBatch(
                 Payload(records[begin:end], payload.size_bytes),
                 behind_ms,
-                arrived_s=batch.arrived_s,
+                arrived_s=arrived_later_s(batch.arrived_s, records[0], records[begin]),
                 takes_frames=lambda: self._connection.takes_frames,
             )
             self._holds.given(self._held.lease, part.count, part.data_bytes)

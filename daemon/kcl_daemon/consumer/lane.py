@@ -12,6 +12,7 @@ from kcl_daemon.consumer.context import StopSignal
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.lease import HashRange, LeaseKey, ShardId
 from kcl_daemon.ports import Log
+from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import NEVER_S
 from kcl_daemon.retrieval.byte_budget import Reservation
 from kcl_daemon.retrieval.source import (
@@ -109,6 +110,7 @@ class LaneReader:
 
     trouble = None
     oldest_s = None
+    waiting = (0, 0)
 
     def __init__(self, lanes: Lanes, lane: Lane) -> None:
         self._lanes = lanes
@@ -118,7 +120,7 @@ class LaneReader:
         self._lane.takes_frames = source.takes_frames
         return self
 
-    def reserve(self, shrink: Callable[[], None]) -> Reservation:  # noqa: ARG002 - as of a shard
+    def reserve(self, shrink: Callable[[], None], invariants: Invariants) -> Reservation:  # noqa: ARG002 - as of a shard
         raise AssertionError("all lanes of a shard have one reservation")
 
     async def run(self) -> None:

@@ -31,6 +31,7 @@ from kcl_daemon.fleet.hold_words import share_text, why_text
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.holds import NOT_HELD
 from kcl_daemon.ports import ChildLane, Log
+from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import NEVER_S, LeaseProgress, WaitReason
 from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane, ShardOrder
 from kcl_daemon.records.payload import (
@@ -108,16 +109,19 @@ class ShardLanes:
     def _held_for(self, number: int) -> HeldLease:
         held, progress = self._held, LeaseProgress(self._clock.monotonic, lane=number)
         progress.last_fetch, progress.set_aside = held.progress.last_fetch, held.progress.set_aside
+        progress.latency = held.progress.latency
+        progress.invariants = Invariants(self._clock.monotonic, lane=number, shard=held.progress.invariants)
         return HeldLease(held.lease, held.moved_s, held.throughput, held.measured_s, progress)
 
     async def run(self) -> Finished | Stopped | Reached:
         """As `ChildRun.run`; a child that fails is the matter of its lane."""
         self._progress.starts()
+        self._progress.invariants.begins(max((self._held.lease.checkpoint, *self._held.lease.lanes)))
         self._progress.window = self._window
         self._stop_signal.on_request = self._stop_requested
         if self._settings.remembers and self._settings.order is ShardOrder.KEY:
             self._held.lanes = lambda: self._window.done
-        self._reservation = self._parts.readers.reserve(self._forget_processed)
+        self._reservation = self._parts.readers.reserve(self._forget_processed, self._progress.invariants)
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._store_marks)
@@ -198,7 +202,8 @@ class ShardLanes:
                 end = await self._take_all(reader)
                 tasks.cancel_scope.cancel()
         finally:
-            self._progress.reading_ended()
+            self._progress.reading_ended(self._held.lease.checkpoint)
+            self._count()  # the lanes still have records
             reader.close()
         return end
 
@@ -211,9 +216,11 @@ class ShardLanes:
             timestamp_s=stream.position.timestamp_s,
             memory=self._memory,
             last_fetch=self._progress.last_fetch,
+            flow=self._progress.flow,
             stream_is_there=stream.watch.is_there,
             until_ms=self._parts.until_ms,
             only=self._parts.settings.shards.only,
+            invariants=self._progress.invariants,
         )
         return self._parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
 
@@ -233,6 +240,7 @@ class ShardLanes:
                 case Passed(position):
                     self._window.passed(position)
                     self._progress.passed(position)
+                    self._progress.invariants.passed(position)
                 case EndOfShard() as end:
                     self._window.shard_ended()
                     return end
@@ -265,6 +273,9 @@ class ShardLanes:
                 self._offer_empty()
                 return
             payload, self._behind_ms = Payload.of_line(batch.take_line())
+            if batch.last is not None and batch.arrived_s is not None:
+                stored = self._held.lease.checkpoint
+                self._progress.uncheckpointed.delivered(batch.last, batch.arrived_s, stored)
         finally:
             batch.release()
         for begin in range(0, len(payload), _RECORDS_PER_TURN):
@@ -531,6 +542,7 @@ class ShardLanes:
             self._window.checkpoint(lane.number, position)
         except NotOfThisLane as wrong:
             raise CheckpointInvalidState(str(wrong)) from wrong
+        held.progress.invariants.stores(position, held.lease.checkpoint)
         held.lease = replace(held.lease, checkpoint=position)
         if self._store_trouble is None:
             self._progress.moved()

@@ -21,7 +21,7 @@ from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.ports import Log
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_daemon.records.payload import Payload
-from kcl_daemon.retrieval.source import DeliveryBatch
+from kcl_daemon.retrieval.source import DeliveryBatch, arrived_later_s
 from kcl_protocol.sequence import ExtendedSequenceNumber as Position
 
 
@@ -231,7 +231,7 @@ class PoisonSearch:
                     DeliveryBatch(
                         part,
                         behind_ms,
-                        arrived_s=batch.arrived_s,
+                        arrived_s=arrived_later_s(batch.arrived_s, records[0], records[begin]),
                         takes_frames=lambda: connection.takes_frames,
                     ),
                     delivery,
@@ -258,11 +258,12 @@ class PoisonSearch:
             self._in_delivery = delivery
             checkpointer.delivering(delivery.last)
 
-        progress, data_bytes = self._held.progress, batch.data_bytes
+        progress, data_bytes, span_s = self._held.progress, batch.data_bytes, batch.span_s
         progress.works("processRecords", arrived_s=batch.arrived_s)
         checkpointer.begin_batch()
         await connection.deliver(batch, before_send=before_send)
-        progress.done(delivery.last, delivery.count, data_bytes)
+        stored = self._held.lease.checkpoint
+        progress.done(delivery.last, delivery.count, data_bytes, span_s=span_s, stored=stored)
         self._in_delivery = self._given = None
         self._state = self._state.delivered(delivery)
         self._done = delivery.last

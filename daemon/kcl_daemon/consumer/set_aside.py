@@ -11,6 +11,7 @@ from typing import Final
 
 import anyio
 
+from kcl_daemon import faults
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.errors import AwsError, DeadLetterNotStored, DeadLetterTooLarge
 from kcl_daemon.fleet.lease_renewer import HeldLease, lease_labels
@@ -171,6 +172,7 @@ class SetAside:
         with clock.move_on_after(limit_s):
             try:
                 await storing
+                faults.maybe("after-letter-stored")
             except (AwsError, DeadLetterNotStored, DeadLetterTooLarge) as error:
                 return error
             return None

@@ -13,6 +13,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
+from kcl_daemon import faults
 from kcl_daemon.errors import AwsError, ChildStartFailed
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.streams import StreamTracker
@@ -181,6 +182,7 @@ class StandbyChildren:
                 log.debug("standby_not_told", error=str(error))
                 await self._context.clock.sleep(_RETRY_S)
             else:
+                faults.maybe("after-standby-told")
                 return  # refused: the handoff is over
 
     async def _end(self, child: Child, log: Log) -> None:

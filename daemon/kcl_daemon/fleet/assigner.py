@@ -12,6 +12,7 @@ from typing import Final, assert_never
 import anyio
 from anyio.abc import TaskGroup
 
+from kcl_daemon import faults
 from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKind, Strategy, by_lease_count
 from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
 from kcl_daemon.config.balance import AssignmentStrategy
@@ -163,6 +164,7 @@ async def delete_stale_workers(
             context.log.info("worker_row_not_deleted", gone=worker.worker_id, error=str(error))
             continue
         if deleted.applied:
+            faults.maybe("after-worker-row-deleted")
             context.log.info("worker_row_deleted", gone=worker.worker_id, last_update_s=worker.last_update_s)
 
 
@@ -387,6 +389,7 @@ class Assigner:
         if not written.applied or written.row is None:
             self._log.info("lease_assignment_overtaken", reason=move.reason)
             return
+        faults.maybe("after-lease-assigned")
         self._log.info("lease_assigned", lease_key=move.lease.lease_key, to=move.to, reason=move.reason)
         self._listener.on_decided(move.lease.lease_key, move.reason, began_s)
         lease = lease_row.readable_lease(written.row)

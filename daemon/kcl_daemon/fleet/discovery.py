@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import anyio
 
+from kcl_daemon import faults
 from kcl_daemon.errors import AwsError, TableNotFound
 from kcl_daemon.fleet.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
@@ -320,6 +321,7 @@ class Discovery:
             return
         written = await self._table.update(assignment(lease, lease.lease_owner, only_if_untouched=True))
         if written.applied:
+            faults.maybe("after-handoff-ended")
             self._log.info("lease_released", lease_key=lease.lease_key, to=lease.lease_owner)
 
     async def give_back(self) -> None:
@@ -346,6 +348,7 @@ class Discovery:
             return
         written = await self._table.update(release(lease))
         if written.applied:
+            faults.maybe("after-lease-given-back")
             self._log.info("lease_released", lease_key=key, to=None)
 
     def take_assigned(self, lease: Lease, moved_s: float) -> None:

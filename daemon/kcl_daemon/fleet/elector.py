@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from kcl_daemon import faults
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.context import LeaderTerm, Wakeup, WorkerContext
 from kcl_daemon.fleet.discovery import AssignmentNotifier
@@ -210,6 +211,7 @@ class Elector:
             if row is not None and row.owner == self._me:
                 with self._clock.move_on_after(self._timings.call_s):
                     await self._table.delete(LEADER_KEY, ours(row))
+                    faults.maybe("after-lock-released")
                     self._log.info("leadership_released")
         except AwsError as error:
             self._log.warning("leadership_release_failed", error=str(error), advice="it expires by itself")
@@ -224,6 +226,7 @@ class Elector:
             if lock is not None and lock.assignment_epoch is not None and lock.owner != self._me:
                 with self._clock.move_on_after(self._timings.call_s):
                     await self._table.update(assignment_notice(lock, self._randomness.token()))
+                    faults.maybe("after-assignments-announced")
         except AwsError as error:
             self._log.debug("assignments_not_announced", error=str(error))
 
@@ -238,6 +241,7 @@ class Elector:
         written = await self._context.call(self._table.update(update), "UpdateItem")
         row = lock_from_row(written.row)
         if written.applied:
+            faults.maybe("after-heartbeat")
             self._lock, self._confirmed_s = LeaderLock(self._me, version, promised.duration_ms), began_s
             self._reported, self._heartbeat_s = given, term.heartbeat_s
             self._absence.leader_seen(self._me)
@@ -288,6 +292,7 @@ class Elector:
         # If the answer is lost, the next look finds our own lock.
         written = await self._context.call(self._table.put(row, claim.require), "PutItem")
         if written.applied:
+            faults.maybe("after-lock-taken")
             self._lock, self._confirmed_s = lock, began_s
             self._observation, self._silent_s, self._lease_s = None, 0.0, term.lease_s
             self._reported, self._heartbeat_s = given, term.heartbeat_s

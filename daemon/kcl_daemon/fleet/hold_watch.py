@@ -14,6 +14,7 @@ from typing import Final
 import anyio
 from msgspec.structs import replace
 
+from kcl_daemon import faults
 from kcl_daemon.errors import AwsError, KclError, TableNotFound, Throttled, Unavailable
 from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.fleet.hold_words import time_text
@@ -78,6 +79,7 @@ async def change_holds(
         else:
             written = await table.delete(write.key, write.require)
         if written.applied:
+            faults.maybe("after-holds-write")
             return before, after
     raise HoldsNotWritten("the row of pauses and limits kept changing; try again")
 

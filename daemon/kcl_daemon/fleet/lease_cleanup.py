@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from kcl_daemon import faults
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.config.streams import FormerStreams, StreamsSettings
 from kcl_daemon.errors import AwsError
@@ -50,6 +51,7 @@ async def delete_finished(
         key = each.lease.lease_key
         written = await table.delete(key, lease_row.if_still_finished(each.lease))
         if written.applied:
+            faults.maybe("after-finished-lease-deleted")
             deleted += 1
             if on_deleted is not None:
                 on_deleted()
@@ -226,6 +228,7 @@ class FormerStreamCleanup:
         try:
             for lease in leases:
                 count += (await self._table.delete(lease.lease_key, lease_row.if_exists(lease))).applied
+                faults.maybe("after-former-lease-deleted")
             self._meters.add(kcl.STREAMS_DELETED)
         finally:
             if count:

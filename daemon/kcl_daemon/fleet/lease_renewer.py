@@ -12,7 +12,8 @@ from typing import Final
 
 import anyio
 
-from kcl_daemon.errors import AwsError, LeaseLost, Unavailable
+from kcl_daemon import faults
+from kcl_daemon.errors import AwsError, InvariantViolated, LeaseLost, Unavailable
 from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.fence import LeaseGone, judge_written_row
@@ -174,6 +175,7 @@ class LeaseRenewer:
         written = await self._call(claim)
         if not written.applied or written.row is None:
             return None
+        faults.maybe("after-lease-claimed")
         renewed = lease_row.lease_from_row(written.row)
         held = self._held.get(renewed.lease_key)
         if held is None:
@@ -223,8 +225,9 @@ class LeaseRenewer:
                     else None
                 ),
             )
-        except LeaseLost:
-            pass  # _lose has logged it
+            faults.maybe("after-lease-renewed")
+        except (LeaseLost, InvariantViolated):
+            pass  # _lose has logged it; the other ends the consumer
         except AwsError as error:
             ok = False
             self._log.warning("lease_renewal_failed", lease_key=held.key, error=str(error))
@@ -239,14 +242,16 @@ class LeaseRenewer:
         """
         # KCL stores throughput with renewals only; here a frequent checkpoint replaces the renewal.
         with self.renewals.checkpoint(held.lease):
-            await self._write(
-                held,
-                lambda lease: (
-                    None
-                    if position <= lease.checkpoint
-                    else lease_row.checkpoint(lease, position, self._measured(held), held.lanes())
-                ),
-            )
+            await self._write(held, lambda lease: self._checkpointed(held, lease, position))
+            faults.maybe("after-checkpoint-write")
+
+    def _checkpointed(
+        self, held: HeldLease, lease: Lease, position: ExtendedSequenceNumber
+    ) -> RowUpdate | None:
+        if position <= lease.checkpoint:
+            return None
+        held.progress.invariants.stores(position, lease.checkpoint)
+        return lease_row.checkpoint(lease, position, self._measured(held), held.lanes())
 
     async def reach(self, held: HeldLease, until_ms: int) -> None:
         """Note that a bounded run has nothing left to read here. Raises as `checkpoint` does."""
@@ -258,6 +263,7 @@ class LeaseRenewer:
                 else lease_row.renewal(lease, self._measured(held), held.lanes(), until_ms)
             ),
         )
+        faults.maybe("after-bound-stored")
 
     async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
         """Raises as `checkpoint` does."""
@@ -266,6 +272,7 @@ class LeaseRenewer:
         if not written.applied:
             self._lose(held, "its row was deleted")
             raise LeaseLost(held.lost)
+        faults.maybe("after-children-named")
 
     async def begin_handoff(self, held: HeldLease, to: WorkerId, *, standby: bool = False) -> None:
         """Does nothing if a handoff has begun. Raises as `checkpoint` does."""
@@ -278,6 +285,7 @@ class LeaseRenewer:
                 else lease_row.handoff(lease, to, only_if_untouched=True, standby=standby)
             ),
         )
+        faults.maybe("after-handoff-begun")
 
     def awaits_standby(self, held: HeldLease) -> bool:
         """Whether to read on because the next owner's child is still starting."""
@@ -300,9 +308,10 @@ class LeaseRenewer:
         held.releasing = True
         try:
             await self._hand_on(held, degraded=degraded)
+            faults.maybe("after-lease-released")
             self._log.info("lease_released", lease_key=held.key, to=held.lease.lease_owner)
-        except LeaseLost:
-            pass  # _lose has logged it
+        except (LeaseLost, InvariantViolated):
+            pass  # _lose has logged it; the other ends the consumer
         except AwsError as error:
             self._log.warning(
                 "lease_release_failed", lease_key=held.key, error=str(error), advice="it expires by itself"
@@ -358,7 +367,7 @@ class LeaseRenewer:
             written = await self._call(update)
             held.uncertain_since_s = before
         except Unavailable:
-            pass  # the row shows the outcome
+            faults.maybe("after-unclear-lease-write")  # the row shows the outcome
         except AwsError:
             held.uncertain_since_s = before
             raise
@@ -394,6 +403,7 @@ class LeaseRenewer:
     def _moved(self, held: HeldLease, lease: Lease, began_s: float) -> None:
         handoff_began = lease.checkpoint_owner is not None and held.lease.checkpoint_owner is None
         waited = held.lease.awaits_standby
+        held.progress.invariants.moved(held.lease.lease_counter, lease.lease_counter, lease.checkpoint)
         if lease.lease_counter != held.lease.lease_counter:
             # The start of a handoff keeps the counter: it proves no renewal, and earlier writes may still
             # apply.
@@ -425,6 +435,7 @@ class LeaseRenewer:
     def _lose(self, held: HeldLease, reason: str) -> None:
         if held.lost is None:
             held.lost = reason
+            held.progress.invariants.note("lost", reason)
             expected = held.releasing or held.lease.is_finished
             self.renewals.lost += not expected
             report = self._log.info if expected else self._log.warning

@@ -156,14 +156,14 @@ class FleetMonitor:
     @property
     def deputy(self) -> WorkerId | None:
         """Who should watch us closely while we lead; None if idle or alone."""
-        others = sorted(self._living_workers() - {self._me})
+        others = sorted(self.living_workers() - {self._me})
         if not others or self.is_idle:
             return None
         return next((worker for worker in others if worker > self._me), others[0])
 
     @property
     def is_alone(self) -> bool:
-        others = {worker.worker_id for worker in self.workers} & self._living_workers()
+        others = {worker.worker_id for worker in self.workers} & self.living_workers()
         owners = {lease.actual_owner for lease in self.leases if not lease.is_finished}
         return bool(self.workers) and (others | owners) <= {self._me}
 
@@ -178,14 +178,14 @@ class FleetMonitor:
             overdue=_keys(
                 owned, lambda lease: book.handoff_s(lease) > overdue_s + standby_s * bool(lease.standby)
             ),
-            workers=self._living_workers(),
+            workers=self.living_workers(),
             max_leases_for_worker=self._max_leases_for_worker,
             stats={worker.worker_id: worker for worker in self.workers},
             ages_s={lease.lease_key: book.still_s(lease) for lease in owned},
             unclaimed=book.unclaimed,
         )
 
-    def _living_workers(self) -> frozenset[WorkerId]:
+    def living_workers(self) -> frozenset[WorkerId]:
         living = self._book.reporting(wall_s=self._clock.wall_ms() / 1000, active_s=self._timings.active_s)
         # We live, even if our leases were late; but not if our row is gone.
         return living | ({self._me} if self._me in self._book.workers else frozenset())

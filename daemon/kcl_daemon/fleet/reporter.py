@@ -12,11 +12,20 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
+from kcl_daemon import faults
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Row, RowUpdate
-from kcl_daemon.leases.worker_row import CPU, ROW_EXISTS, Incarnation, incarnation_of, report, worker_from_row
+from kcl_daemon.leases.worker_row import (
+    CPU,
+    FAILED,
+    ROW_EXISTS,
+    Incarnation,
+    incarnation_of,
+    report,
+    worker_from_row,
+)
 from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Table
 
@@ -49,6 +58,8 @@ class Reporter:
         self._ours = incarnation.is_that_of_the_row
         self._on_other = on_other
         self._run_until_ms = run_until_ms
+        self.load: Callable[[float | None], str | None] = lambda _cpu: None
+        """Makes `WorkerRow.load`, from the share of the CPU in use."""
         self._has_reported = False
         self._other: Incarnation | None = None
         self._context = context
@@ -102,6 +113,7 @@ class Reporter:
                 standing = await self._table.update(replace(row, require=(*ROW_EXISTS, *self._ours)))
                 if not standing.applied and not self._is_of_another(standing.row):
                     await self._table.update(row)
+                faults.maybe("after-worker-reported")
                 self._has_reported = True
                 return True
             self._log.warning("worker_report_failed", error=f"no answer within {self._timings.call_s:g} s")
@@ -135,6 +147,7 @@ class Reporter:
         """Ends the CPU period, even if figures are withheld."""
         averages = [float(average) for average in (self._cpu_averages or tuple)()]
         self._has_figures = bool(averages)
+        cpu = averages[-1] / 100 if averages and averages[-1] != FAILED else None
         if self._leader_has_cpu is False:
             averages = []
         return report(
@@ -145,6 +158,7 @@ class Reporter:
             incarnation=self._incarnation,
             stands_by=self._timings.standby_s > 0,
             run_until_ms=self._run_until_ms(),
+            load=self.load(cpu),
         )
 
     def _is_of_another(self, row: Row | None) -> bool:
@@ -179,5 +193,6 @@ class Reporter:
 
     async def _delete_row(self) -> None:
         deleted = await self._table.delete(self._me, self._ours)
+        faults.maybe("after-own-row-deleted")
         if not deleted.applied and deleted.row is not None and incarnation_of(deleted.row) is None:
             await self._table.delete(self._me)

@@ -13,6 +13,7 @@ from typing import Final
 
 import anyio
 
+from kcl_daemon import faults
 from kcl_daemon.config.balance import ShardSettings, ShardSyncStrategy
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound
 from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
@@ -102,6 +103,7 @@ class SyncSchedule:
         for lease, hash_range in missing_hash_ranges(leases, shards):
             written = await self._table.update(lease_row.hash_range_update(lease, hash_range))
             if written.applied:
+                faults.maybe("after-hash-range-written")
                 self._context.log.info("lease_hashes_filled_in", lease_key=lease.lease_key)
 
 
@@ -246,6 +248,7 @@ class ShardSync:
             at = kcl.SYNC_CREATE_AT[lease.checkpoint.sequence_number]
             with self._meters.operation(kcl.SYNC_CREATE), self._meters.operation(at):
                 written = await self._table.put(*creation(lease))
+            faults.maybe("after-lease-created")
             created += written.applied
             if written.applied and created % _PROGRESS_EVERY == 0:
                 self._log.info("leases_being_created", count=created, of=len(wanted))
@@ -388,6 +391,7 @@ class MultiStreamShardSync:
 
         async def note(unnoted: tuple[Lease, int]) -> None:
             await self._table.update(lease_row.stream_creation_update(*unnoted))
+            faults.maybe("after-stream-creation-noted")
 
         await for_each(islice(self._unnoted(leases), _MAX_NOTES_PER_RUN), note, at_once=_MAX_PARALLEL_SYNCS)
 

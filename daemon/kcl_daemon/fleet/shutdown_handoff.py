@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from kcl_daemon.assignment.plan import Fleet, LeaseMove, Strategy, handoffs_on_shutdown
-from kcl_daemon.errors import AwsError, LeaseLost
+from kcl_daemon.errors import AwsError, InvariantViolated, LeaseLost
 from kcl_daemon.fleet.context import WorkerContext, for_each
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
@@ -120,7 +120,7 @@ class ShutdownHandoff:
             try:
                 standby = self._standby_s > 0 and self._monitor.stands_by(move.to)
                 await self._renewer.begin_handoff(held[move.lease.lease_key], move.to, standby=standby)
-            except (AwsError, LeaseLost) as error:
+            except (AwsError, LeaseLost, InvariantViolated) as error:
                 self._log.info("lease_not_handed_off", lease_key=move.lease.lease_key, error=str(error))
 
         await for_each(

@@ -13,6 +13,7 @@ from typing import Final
 
 import anyio
 
+from kcl_daemon import faults
 from kcl_daemon.errors import AccessDenied, AwsError, TableNotFound, WorkerIdTaken
 from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.elector import Elector
@@ -167,6 +168,7 @@ class Predecessors:
         if found is not None and found.nonce == record.incarnation:
             deleted = await table.delete(former, found.is_that_of_the_row)
             if deleted.applied:
+                faults.maybe("after-dead-row-deleted")
                 return True
         reason = "its row is gone" if row is None else "its row now belongs to another process"
         self._log.info("predecessor_has_nothing", former_worker_id=former, reason=reason)
@@ -187,6 +189,7 @@ class Predecessors:
             if after is None:
                 return
             if written.applied:
+                faults.maybe("after-lease-taken-from-dead")
                 self._log.info("lease_taken_from_dead", lease_key=lease.lease_key, to=after.lease_owner)
                 if after.lease_owner == self._me:
                     self._on_taken(after, began_s)

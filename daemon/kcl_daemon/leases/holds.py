@@ -1,8 +1,6 @@
 """What operators hold back, for one shard, one stream or all: pauses and limits (no counterpart in KCL).
 
-They are one row among the coordinator rows. It looks like a row of a stream, which KCL 3.4 and later leave alone in every
-layout of the tables; an unknown kind would be taken for a lease. KCL keeps only the text of such a row when it moves it to
-another table, so everything is in that text.
+They are one row among the coordinator rows (`leases/text_row.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +16,10 @@ from msgspec.json import Decoder, Encoder
 from msgspec.structs import replace
 
 from kcl_daemon.leases.lease import Lease
-from kcl_daemon.leases.row import Absent, Equals, Row, RowDelete, RowPut, RowUpdate
+from kcl_daemon.leases.row import Row, RowDelete, RowPut, RowUpdate
+from kcl_daemon.leases.text_row import TEXT, text_of, text_unchanged, text_write
 
-# No stream and no worker has a name with a slash.
 HOLDS_KEY: Final = "daemon/holds"
-_TEXT: Final = "streamId"
-_KIND: Final = {"entityType": "STREAM"}
 _VERSION: Final = 1
 
 
@@ -97,11 +93,11 @@ def holds_from_row(row: Row | None) -> tuple[Hold, ...]:
     if row is None:
         return ()
     try:
-        text = _DECODER.decode(str(row.get(_TEXT, "")))
+        text = _DECODER.decode(text_of(row))
     except ValidationError as wrong:
         raise MalformedHoldsError(f"row {HOLDS_KEY}: {wrong}") from wrong
     except ValueError as wrong:
-        raise MalformedHoldsError(f"row {HOLDS_KEY}: {_TEXT} holds no JSON: {wrong}") from wrong
+        raise MalformedHoldsError(f"row {HOLDS_KEY}: {TEXT} holds no JSON: {wrong}") from wrong
     if text.version != _VERSION:
         raise MalformedHoldsError(f"row {HOLDS_KEY} has version {text.version}; this daemon knows {_VERSION}")
     if any(not hold.is_pause and hold.share <= 0 for hold in text.holds):
@@ -115,15 +111,9 @@ def holds_write(
     """The write that is refused if the row is no longer as it was read; None: nothing to write. Without holds there is no row."""
     kept = tuple(sorted(holds, key=lambda hold: (hold.stream or "", hold.lease_key or "", hold.is_pause)))
     text = _ENCODER.encode(_Text(_VERSION, kept)).decode()
-    if before is None:
-        row: Row = {key_attribute: HOLDS_KEY, **_KIND, _TEXT: text}
-        return RowPut(row, (Absent(key_attribute),)) if kept else None
-    unchanged = (Equals(_TEXT, before.get(_TEXT, "")),)
-    return (
-        RowUpdate(HOLDS_KEY, put={_TEXT: text}, require=unchanged)
-        if kept
-        else RowDelete(HOLDS_KEY, unchanged)
-    )
+    if kept:
+        return text_write(HOLDS_KEY, before, text, key_attribute=key_attribute)
+    return None if before is None else RowDelete(HOLDS_KEY, text_unchanged(before))
 
 
 def counted(holds: Iterable[Hold], leases: Iterable[Lease]) -> tuple[Hold, ...]:

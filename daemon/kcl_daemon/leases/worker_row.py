@@ -47,6 +47,7 @@ _INCARNATION: Final = "daemonIncarnation"
 _STARTED: Final = "daemonStarted"
 _STANDS_BY: Final = "daemonStandby"
 _RUN_UNTIL: Final = "daemonRunUntil"
+_LOAD: Final = "daemonLoad"
 ROW_EXISTS: Final = (Present(_LAST_UPDATE),)
 
 _NO_METRICS: Final = MetricName("THROUGHPUT")
@@ -63,6 +64,7 @@ class WorkerRow:
     figures, KCL's default metrics. `support_code` is 1 if the worker supports the single-table layout, None
     on rows up to KCL 3.4. Workers with the same `host` report the CPU of that host. `stands_by`: it starts the
     child of a lease that is being handed off to it. `run_until_ms`: where its run ends (`runUntil`), epoch milliseconds.
+    `load` is what it says about its shards (`capacity/report.py`).
     """
 
     worker_id: WorkerId
@@ -76,6 +78,7 @@ class WorkerRow:
     host: str | None = None
     stands_by: bool = False
     run_until_ms: int | None = None
+    load: str | None = None
 
     @property
     def is_failing(self) -> bool:
@@ -113,6 +116,7 @@ def report(
     incarnation: Incarnation | None = None,
     stands_by: bool = False,
     run_until_ms: int | None = None,
+    load: str | None = None,
 ) -> RowUpdate:
     """Unconditional; replaces all earlier figures.
 
@@ -137,6 +141,7 @@ def report(
             **({} if host is None else {_HOST: host}),
             **({_STANDS_BY: 1} if stands_by else {}),
             **({} if run_until_ms is None else {_RUN_UNTIL: run_until_ms}),
+            **({} if load is None else {_LOAD: load}),
             **(
                 {}
                 if incarnation is None
@@ -146,7 +151,8 @@ def report(
         remove=frozenset(
             ([_HOST] if host is None else [])
             + ([] if stands_by else [_STANDS_BY])
-            + ([_RUN_UNTIL] if run_until_ms is None else []),
+            + ([_RUN_UNTIL] if run_until_ms is None else [])
+            + ([_LOAD] if load is None else []),
         ),
     )
 
@@ -182,6 +188,7 @@ def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
         _text(row.get(_HOST)),
         row.get(_STANDS_BY) == 1,
         _integer(row.get(_RUN_UNTIL)),
+        _text(row.get(_LOAD)),
     )
 
 

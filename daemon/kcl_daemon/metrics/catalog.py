@@ -24,6 +24,7 @@ def _metrics(module: ModuleType) -> Iterator[Metric]:
 CLOUDWATCH_METRICS: Final[tuple[Metric, ...]] = tuple(_metrics(kcl))
 
 OWN: Final[tuple[Metric, ...]] = tuple(_metrics(own))
+CLOUDWATCH_OWN: Final[tuple[Metric, ...]] = tuple(each for each in OWN if each.operation)
 
 
 FAMILIES: Final[tuple[Family, ...]] = tuple(
@@ -32,6 +33,7 @@ FAMILIES: Final[tuple[Family, ...]] = tuple(
             OPERATIONS,
             *(each.family for each in (*CLOUDWATCH_METRICS, *OWN) if each.family is not None),
             *own.FROM_SNAPSHOT.values(),
+            own.RECORD_LATENCY,
         )
     )
 )

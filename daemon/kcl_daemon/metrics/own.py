@@ -1,6 +1,6 @@
 """Metrics that KCL lacks, and those of the Spark engine.
 
-On Prometheus and OTLP only: CloudWatch charges for each.
+On Prometheus and OTLP only, as CloudWatch charges for each; the few for CloudWatch have no dimension but `Operation`.
 
 Snapshot series end with their shard, query or engine.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kcl_daemon.metrics.metric import Family, Metric, MetricKind, MetricUnit, families
+from kcl_daemon.errors import Invariant
+from kcl_daemon.metrics.metric import SHARD, Family, Metric, MetricKind, MetricUnit, families
 
 _F: Final = families(
     """
@@ -24,6 +25,7 @@ _F: Final = families(
     counter children_started: Child processes started.
     counter children_failed: Children that ended, timed out or broke the protocol, and were replaced.
     counter consumer_crashes: Crashes of a shard's consumer, caused by a fault of the daemon itself.
+    counter invariant_violations{invariant}: Consumers stopped because an invariant did not hold, a fault of the daemon itself ([reliability](reliability.md)).
     counter checkpoints_refused: Checkpoints that children asked for and that were not stored.
     counter lease_rows_malformed: Rows of the lease table that this worker could not read.
     counter aggregates_malformed: KPL aggregates that could not be unpacked.
@@ -36,16 +38,38 @@ _F: Final = families(
     """
 )
 
+RECORD_LATENCY: Final = Family(
+    "record_latency",
+    MetricKind.HISTOGRAM,
+    "The time from the arrival of a record in the stream until it is finished. As text for all shards of a stream, since the start; "
+    "as native histogram and over OTLP for each shard.",
+    SHARD,
+    MetricUnit.SECONDS,
+    # About even in size, with the limits that people promise: a second, a minute, five minutes, half an hour.
+    (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0),
+    from_snapshot=True,
+)
+
 FROM_SNAPSHOT: Final = families(
     """
     gauge worker{worker_id,application,version}: This worker; always 1.
     gauge worker_uptime_seconds: Time since the worker was created.
     gauge worker_started: Whether the worker has its tables and stream, and runs: 1 or 0.
     gauge worker_stopping: Whether the worker was asked to stop: 1 or 0.
+    gauge workers_wanted: Workers that the application wants, by its leader; a worker that does not lead exports none.
+    gauge capacity_drain_seconds: Time until all shards are within `serviceLevelMillis`, by the leader; 0: they are; absent: never, or unknown.
+    gauge capacity_speed: Seconds of the stream that are finished in a second, by the leader, for the shard that takes longest to catch up; absent: unknown.
+    gauge capacity_bound{bound}: What holds back the shard that takes longest to catch up, by the leader: 1 for what does, 0 for the others.
     gauge shard_idle_seconds{shard_id,stream}: Time since a shard's last progress: a finished batch, a checkpoint, or an answer with no new records.
     gauge shard_waits_seconds{shard_id,stream,cause}: How long a shard has waited for its current cause.
     gauge shard_stalled{shard_id,stream}: Whether a shard makes no progress for longer than allowed, whatever the cause: 1 or 0.
     gauge shard_paused{shard_id,stream}: Whether a shard is given no records because of a pause, of an operator or of its child: 1 or 0.
+    gauge shard_uncheckpointed_seconds{shard_id,stream}: The age of the oldest record of a shard that its stored checkpoint does not cover; it would come again. Never less than `kcl_shard_behind_latest_seconds`.
+    gauge shard_waiting_records{shard_id,stream}: Records of a shard that were read and are not finished.
+    gauge shard_waiting_bytes{shard_id,stream}: Data of the records of a shard that were read and are not finished.
+    counter shard_read_records{shard_id,stream}: Records of a shard that were read for its child since its lease was taken, some perhaps twice.
+    counter shard_read_bytes{shard_id,stream}: Data of the records of a shard that were read for its child since its lease was taken.
+    gauge shard_arrivals_ahead_seconds{shard_id,stream}: How far in the future the last records of a shard arrived, by the clock of this host; none up to one second.
     gauge shard_read_behind_seconds{shard_id,stream}: How far the last answer of Kinesis for a shard was behind the tip, whether or not its records are done.
     gauge shard_failures{shard_id,stream}: Children of a shard that failed in a row without progress; from 2 the shard is failing.
     counter child_restarts{shard_id,stream}: Restarts of a shard's child since its lease was taken.
@@ -100,6 +124,10 @@ CALLS: Final = _own("aws_calls")
 NOT_DELIVERED: Final = _own("records_left_out")
 SET_ASIDE: Final = _own("records_set_aside")
 
+WORKERS_WANTED: Final = Metric("ApplicationTracker", "WorkersWanted")
+UNFINISHED_AGE: Final = Metric("ApplicationTracker", "UnfinishedAge", MetricUnit.SECONDS)
+"""Of the worker's shard that is furthest behind, at each time."""
+
 # --- from the log: these events are counted as they are written
 
 EVENTS: Final = _own("log_events")
@@ -107,6 +135,12 @@ STALLS: Final = _own("shard_stalls")
 CHILDREN_STARTED: Final = _own("children_started")
 CHILDREN_FAILED: Final = _own("children_failed")
 CRASHES: Final = _own("consumer_crashes")
+VIOLATIONS: Final = {
+    each: Metric(
+        "", "", MetricUnit.COUNT, fixed=(("invariant", each.value),), family=_F["invariant_violations"]
+    )
+    for each in Invariant
+}
 REFUSED: Final = _own("checkpoints_refused")
 MALFORMED_ROWS: Final = _own("lease_rows_malformed")
 MALFORMED_AGGREGATES: Final = _own("aggregates_malformed")
@@ -123,10 +157,20 @@ INFO: Final = FROM_SNAPSHOT["worker"]
 UPTIME: Final = FROM_SNAPSHOT["worker_uptime_seconds"]
 WORKING: Final = FROM_SNAPSHOT["worker_started"]
 STOPPING: Final = FROM_SNAPSHOT["worker_stopping"]
+WANTED: Final = FROM_SNAPSHOT["workers_wanted"]
+CAPACITY_DRAIN: Final = FROM_SNAPSHOT["capacity_drain_seconds"]
+CAPACITY_SPEED: Final = FROM_SNAPSHOT["capacity_speed"]
+CAPACITY_BOUND: Final = FROM_SNAPSHOT["capacity_bound"]
 SHARD_IDLE: Final = FROM_SNAPSHOT["shard_idle_seconds"]
 SHARD_WAITS: Final = FROM_SNAPSHOT["shard_waits_seconds"]
 SHARD_STALLED: Final = FROM_SNAPSHOT["shard_stalled"]
 SHARD_PAUSED: Final = FROM_SNAPSHOT["shard_paused"]
+SHARD_UNCHECKPOINTED: Final = FROM_SNAPSHOT["shard_uncheckpointed_seconds"]
+SHARD_WAITING_RECORDS: Final = FROM_SNAPSHOT["shard_waiting_records"]
+SHARD_WAITING_BYTES: Final = FROM_SNAPSHOT["shard_waiting_bytes"]
+SHARD_READ_RECORDS: Final = FROM_SNAPSHOT["shard_read_records"]
+SHARD_READ_BYTES: Final = FROM_SNAPSHOT["shard_read_bytes"]
+SHARD_AHEAD: Final = FROM_SNAPSHOT["shard_arrivals_ahead_seconds"]
 SHARD_READ_BEHIND: Final = FROM_SNAPSHOT["shard_read_behind_seconds"]
 SHARD_FAILURES: Final = FROM_SNAPSHOT["shard_failures"]
 SHARD_RESTARTS: Final = FROM_SNAPSHOT["child_restarts"]

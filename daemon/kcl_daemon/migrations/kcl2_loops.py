@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, assert_never
 
 import anyio
 
+from kcl_daemon import faults
 from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.errors import AwsError, ConfigurationError, Unavailable
 from kcl_daemon.fleet.context import Wakeup, WorkerContext
@@ -165,6 +166,7 @@ class Upgrader:
                 self._ready_since_s = ready_since_s
             case Upgrade(update, reason):
                 if (await self._tables.coordinator.update(update)).applied:
+                    faults.maybe("after-upgrade-made")
                     self._log.info("upgrade_made", reason=reason)
                 self._on_upgraded()
 
@@ -370,4 +372,6 @@ class ClientVersionMonitor:
                 written = self._table.update(write)
             case _:
                 assert_never(write)
-        return (await self._context.call(written, "PutItem")).applied
+        applied = (await self._context.call(written, "PutItem")).applied
+        faults.maybe("after-client-version-written")
+        return applied

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import anyio
 from anyio.abc import TaskGroup
 
+from kcl_daemon import faults
 from kcl_daemon.errors import AwsError, Throttled, Unavailable
 from kcl_daemon.fleet.assigner import BackgroundSync
 from kcl_daemon.fleet.context import Wakeup, WorkerContext, for_each, raise_first
@@ -362,6 +363,7 @@ class LeaseTaker:
                     raise
                 attempt += 1
             else:
+                faults.maybe("after-lease-taken")
                 return self._malformed.lease(written.row) if written.applied else None
 
     async def _get(self, key: LeaseKey) -> Lease | None:

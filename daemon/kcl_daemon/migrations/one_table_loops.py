@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias, assert_never
 
+from kcl_daemon import faults
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.context import Wakeup, WorkerContext
@@ -103,6 +104,7 @@ class DualTable(TableWrapper):
     async def delete(self, key: str, require: Conditions = ()) -> WriteResult:
         """Delete the row where it is; without conditions, in both tables."""
         deleted = await super().delete(key, require)
+        faults.maybe("after-old-row-deleted")
         if require and deleted.applied:
             return deleted
         in_leases = await self._leases.delete(key, self._as_leases(require))
@@ -405,6 +407,7 @@ class TableMigrator:
                 return await self._commit(parts)
             case _:
                 assert_never(decided)
+        faults.maybe("after-table-move-step")
         return written.applied
 
     async def _commit(self, parts: tuple[RowWrite, ...]) -> bool:
@@ -414,6 +417,7 @@ class TableMigrator:
         }
         placed = [TablePart(places[part.place], part.what) for part in parts]
         committed = await self._context.call(self._transactions.commit(placed))
+        faults.maybe("after-rows-moved")
         if not committed.applied:
             self._log.warning(
                 "table_migration_step_refused",

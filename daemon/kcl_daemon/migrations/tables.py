@@ -9,6 +9,7 @@ from typing import Final, TypeVar, assert_never
 
 import anyio
 
+from kcl_daemon import faults
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.tables import TableOptions, TablesSettings
 from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError, KclError, TableNotFound
@@ -311,6 +312,7 @@ class ApplicationTables:
             if is_new and table is self._leases:
                 await self._until_others_exist()
             if await table.ensure():
+                faults.maybe("after-table-created")
                 self._log.info("table_created", table=table.name)
 
         await start_concurrently(*(partial(make, table) for table in self._in_use))
@@ -359,6 +361,7 @@ class ApplicationTables:
                 return True
             case IndexState.ABSENT:
                 await table.add_owner_index()
+                faults.maybe("after-owner-index-added")
                 self._log.info("owner_index_added", table=table.name, index=OWNER_INDEX)
             case IndexState.BUILDING:
                 pass
@@ -369,6 +372,7 @@ class ApplicationTables:
 
     async def _recovery_step(self, table: MonitoredTable) -> bool:
         await table.enable_recovery()
+        faults.maybe("after-recovery-enabled")
         self._log.info("point_in_time_recovery_enabled", table=table.name)
         return True
 

@@ -12,8 +12,11 @@ from enum import Enum
 from typing import Final, Protocol
 
 from kcl_daemon.errors import ChildTimedOut
-from kcl_daemon.leases.lease import Lease, LeaseKey
-from kcl_daemon.progress.flow import ShardFlow
+from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
+from kcl_daemon.progress.flow import FlowSample, ShardFlow
+from kcl_daemon.progress.invariants import Invariants
+from kcl_daemon.progress.latency import LatencyHistogram
+from kcl_daemon.progress.uncheckpointed import Uncheckpointed
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 
@@ -37,6 +40,7 @@ class WaitReason(Enum):
 
 HELD: Final = frozenset({WaitReason.PAUSED, WaitReason.LIMITED})
 """Somebody wants it to wait."""
+PAUSED_BY_CHILD: Final = "its child asked for a pause"
 NEVER_S: Final = float("-inf")
 # A shard with constant traffic is always a little behind; a stuck one falls further behind.
 _AT_TIP_MS: Final = 2_000
@@ -47,13 +51,15 @@ class LastFetch:
     """The last answers of Kinesis for one lease, over all its readers.
 
     `empty_s` is the time of the last answer without records that was at the tip or nearer to it than before.
-    `behind_ms` is None if not reported, `trouble` None if reads succeed. Times are monotonic seconds.
+    `behind_ms` is None if not reported, `trouble` None if reads succeed. Times are monotonic seconds. `ahead_s`: how far
+    the arrival of the last records was in the future, by this host's clock.
     """
 
     answered_s: float = NEVER_S
     empty_s: float = NEVER_S
     behind_ms: int | None = None
     trouble: str | None = None
+    ahead_s: float = 0.0
     _nearest_ms: int | None = None
 
     @property
@@ -83,6 +89,11 @@ class ReaderInfo(Protocol):
     @property
     def oldest_s(self) -> float | None:
         """Stream arrival (monotonic seconds) of the oldest record read but not taken; None: no record."""
+        ...
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Records, and bytes of their data, read but not taken."""
         ...
 
 
@@ -116,6 +127,11 @@ class LaneWindowInfo(Protocol):
 
     def not_done(self, lane: int) -> tuple[int, int]:
         """Records and bytes."""
+        ...
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Records that no child has processed, and about the bytes of their data."""
         ...
 
 
@@ -158,7 +174,9 @@ class LeaseProgress:
         window: None: the shard has one child.
         set_aside: shared by the lanes of a shard.
         flow: of the shard; lanes have their own.
+        latency: shared by the lanes of a shard.
         window_until_s: when what was gathered for a batch is delivered; None: nothing was.
+        invariants: of the shard; lanes have their own.
         held_back_s: since when the same record of a lane holds the checkpoint back; None: none does.
     """
 
@@ -177,9 +195,11 @@ class LeaseProgress:
     failure: str = ""
     flow: ShardFlow = field(default_factory=ShardFlow)
     held_back_s: float | None = None
+    invariants: Invariants = field(init=False)
     lane: int | None = None
     lanes: dict[int, ActiveLease] = field(default_factory=dict[int, "ActiveLease"])
     last_fetch: LastFetch = field(default_factory=LastFetch)
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     next_try_s: float | None = None
     oldest_undone_s: float | None = None
     records: int = 0
@@ -189,6 +209,7 @@ class LeaseProgress:
     since_s: float = field(init=False)
     slow_lane: int = 0
     stderr_tail: tuple[str, ...] = ()
+    uncheckpointed: Uncheckpointed = field(default_factory=Uncheckpointed)
     window: LaneWindowInfo | None = None
     window_until_s: float | None = None
     without_records_since_s: float = field(init=False)
@@ -199,10 +220,13 @@ class LeaseProgress:
     _left_s: float | None = None
     _moved_s: float = field(init=False)
     _reader: ReaderInfo | None = None
+    _records_since_s: float | None = None
     _stored_for: tuple[WaitReason, str, float] | None = None
     _timed_out: ChildTimedOut | None = None
+    _with_child: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
+        self.invariants = Invariants(self._monotonic)
         self._moved_s = self.since_s = self.began_s = self.child_since_s = self._monotonic()
         self.without_records_since_s = self.failing_s = self.refused_s = self.since_s
 
@@ -237,6 +261,7 @@ class LeaseProgress:
             now_s, self._moved_s = self._monotonic(), self.progressed_s
             self._leave(now_s)
             self.cause, self.since_s = cause, now_s
+            self.invariants.note("wait", cause.value, detail)
         self.detail = detail
 
     def _leave(self, now_s: float) -> None:
@@ -267,12 +292,12 @@ class LeaseProgress:
 
         A failed child's records stay undone until another child gets them.
         """
-        if self.oldest_undone_s is not None:
-            return self.oldest_undone_s
         read_s = None if self._reader is None else self._reader.oldest_s
-        if read_s is None and self.last_fetch.answered_s <= self._left_at_s:
-            return self._left_s
-        return read_s
+        left_s = self._left_s if read_s is None and self.last_fetch.answered_s <= self._left_at_s else None
+        # What a lane has lost with its child is read again, and may be older than what the others have.
+        return min(
+            (each for each in (self.oldest_undone_s, read_s, left_s) if each is not None), default=None
+        )
 
     def reading(self, reader: ReaderInfo) -> None:
         self._reader, self.at_end = reader, False
@@ -280,24 +305,87 @@ class LeaseProgress:
     def read_to_end(self) -> None:
         self.at_end = True
 
-    def reading_ended(self) -> None:
-        self._left_s, self._left_at_s = self.oldest_s, self._monotonic()
-        self._reader, self.oldest_undone_s = None, None
+    def reading_ended(self, stored: ExtendedSequenceNumber) -> None:
+        """`stored` is the checkpoint: what it does not cover comes again."""
+        left = (self.oldest_s, self.uncheckpointed.oldest_s(stored))
+        self._left_s = min((each for each in left if each is not None), default=None)
+        self._left_at_s = self._monotonic()
+        self._reader = None
+        self.gave_all()
+
+    def takes(self, records: int, data_bytes: int, arrived_s: float | None) -> None:
+        """Its child is given these next, in parts perhaps, until `gave_all`."""
+        self._with_child, self.oldest_undone_s = (records, data_bytes), arrived_s
+
+    def gave_all(self) -> None:
+        self._with_child, self.oldest_undone_s = (0, 0), None
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Records read and not finished, and the bytes of their data: with the child, its lanes or its reader."""
+        records, data_bytes = self._with_child
+        for each in (self._reader, self.window):
+            if each is not None:
+                more, more_bytes = each.waiting
+                records, data_bytes = records + more, data_bytes + more_bytes
+        return records, data_bytes
+
+    def busy_s(self, now_s: float) -> float:
+        since_s = self._records_since_s
+        return self.flow.busy_s + (0.0 if since_s is None else now_s - since_s)
+
+    def sample(self, now_s: float) -> FlowSample:
+        flow = self.flow
+        busy_s = {each.progress.lane: each.progress.busy_s(now_s) for each in self.lanes.values()}
+        return FlowSample(
+            now_s,
+            flow.read_records,
+            flow.read_bytes,
+            self.records,
+            self.data_bytes,
+            busy_s or {None: self.busy_s(now_s)},
+            flow.refused_s,
+            flow.memory_s,
+        )
 
     def works(self, doing: str, *, arrived_s: float | None = None) -> None:
+        """`arrived_s`: of the first of the records that it works on; None: it has none."""
         self.oldest_undone_s = arrived_s
         if self._failures and self._is_healthy:
             self._forget_failures()
         self._moved_s, now_s = self.progressed_s, self._monotonic()
         self._leave(now_s)
         self.busy_since_s = self.since_s = now_s
+        self._records_since_s = None if arrived_s is None else now_s
         self.cause, self.detail, self.doing = WaitReason.CHILD, doing, doing
 
-    def done(self, last: ExtendedSequenceNumber | None, records: int, data_bytes: int) -> None:
-        """`last` None: an empty batch."""
+    def _rests(self, now_s: float) -> None:
+        if self._records_since_s is not None:
+            self.flow.busy_s += now_s - self._records_since_s
+            self._records_since_s = None
+
+    def done(
+        self,
+        last: ExtendedSequenceNumber | None,
+        records: int,
+        data_bytes: int,
+        *,
+        span_s: float = 0.0,
+        stored: ExtendedSequenceNumber | None = None,
+    ) -> None:
+        """`last` None: an empty batch. `span_s`: between the arrivals of the first and the last record. `stored`: the checkpoint."""
         now_s = self._monotonic()
         self.cause, self.since_s, self.detail = WaitReason.KINESIS, now_s, ""
-        self.oldest_undone_s = None
+        self._rests(now_s)
+        if records and self.oldest_undone_s is not None:
+            self.latency.finished(now_s, self.oldest_undone_s, span_s, records)
+            if last is not None and stored is not None:
+                self.uncheckpointed.delivered(last, self.oldest_undone_s, stored)
+        left = self._with_child[0] - records
+        if left > 0:  # the batch is given in parts
+            self._with_child = left, self._with_child[1] - data_bytes
+        else:
+            self.gave_all()
         self.records += records
         self.data_bytes += data_bytes
         if last is not None:
@@ -355,8 +443,11 @@ class LeaseProgress:
         """The wait is over, whatever came of it."""
         assert self._stored_for is not None, "it has begun"
         (cause, detail, since_s), self._stored_for = self._stored_for, None
+        waited_s = self._monotonic() - since_s
         if self.busy_since_s is not None:
-            self.busy_since_s += self._monotonic() - since_s
+            self.busy_since_s += waited_s
+        if self._records_since_s is not None:
+            self._records_since_s += waited_s
         self.waits(cause, detail)
 
     def child_started(self, child: ChildInfo, end_conversation: Callable[[], None]) -> None:
@@ -368,6 +459,7 @@ class LeaseProgress:
     def child_ended(self) -> None:
         if self._failures and self._is_healthy:
             self._forget_failures()
+        self._rests(self._monotonic())
         self.child, self._end_conversation = None, _no_conversation
         self.busy_since_s, self.refused = None, None
 
@@ -444,10 +536,14 @@ class AssignmentDecision:
 class ActiveLeases:
     def __init__(self) -> None:
         self._active: dict[LeaseKey, ActiveLease] = {}
+        self.latencies: dict[StreamIdentity | None, LatencyHistogram] = {}
+        """Of all shards of a stream since the start, also of those that were released; None: the only stream."""
         self._moves: deque[AssignmentDecision] = deque(maxlen=_MAX_MOVES)
 
     def add(self, watched: ActiveLease) -> None:
         self._active[watched.key] = watched
+        of_all = self.latencies.setdefault(watched.lease.stream, LatencyHistogram())
+        watched.progress.latency.of_all = of_all
 
     def remove(self, watched: ActiveLease) -> None:
         if self._active.get(watched.key) is watched:

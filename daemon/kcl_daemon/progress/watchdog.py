@@ -14,7 +14,8 @@ from typing import Final
 
 from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.progress.flow import FlowRates
+from kcl_daemon.progress.flow import FlowMeter, FlowRates
+from kcl_daemon.progress.latency import RecentLatency
 from kcl_daemon.progress.progress import HELD, NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
 
 REPORT_EVERY_S: Final = 600.0
@@ -220,6 +221,15 @@ def lag_s(progress: LeaseProgress, limits: StallLimits, now_s: float) -> float |
     return behind_s + since_answer_s if behind_s or is_silent else 0.0
 
 
+def uncheckpointed_s(watched: ActiveLease, undone_s: float | None, now_s: float) -> float | None:
+    """The age in seconds of the oldest record that the stored checkpoint does not cover; None: unknown yet.
+
+    Once all that was delivered is checkpointed, that of the oldest record not done (`undone_s`).
+    """
+    oldest_s = watched.progress.uncheckpointed.oldest_s(watched.lease.checkpoint)
+    return undone_s if oldest_s is None else max(undone_s or 0.0, now_s - oldest_s)
+
+
 def child_stuck_s(
     progress: LeaseProgress, limits: StallLimits, now_s: float, *, timeout_s: float = 0.0
 ) -> float | None:
@@ -272,18 +282,21 @@ _LATE_REPORT_EVERY_S: Final = 60.0
 _CATCH_UP_S: Final = 60.0
 # Of the failover time; a lease renewed on time is at most half as old.
 _RENEWAL_LATE: Final = 0.7
-_RATE_WINDOW_S: Final = 10.0
 # Of the retention.
 _NEAR: Final = 0.75
 _TOLD_AGAIN_S: Final = 3600.0
+AHEAD_S: Final = 1.0
+"""Clocks differ by less; arrivals further ahead are told of."""
 
 
 @dataclass(slots=True)
-class _Rate:
-    before_s: float
-    before_bytes: int
-    since_s: float
-    since_bytes: int
+class _Measured:
+    """Of one held lease, which has the `progress`."""
+
+    progress: LeaseProgress
+    meter: FlowMeter
+    latency: RecentLatency
+    rates: FlowRates
 
 
 class Watchdog:
@@ -299,7 +312,7 @@ class Watchdog:
     ) -> None:
         """`retention_s` of the stream of a lease; None: not known."""
         self._retention_s = retention_s
-        self._retention_told_s: dict[LeaseKey, float] = {}
+        self._told_s: dict[tuple[str, LeaseKey], float] = {}
         self.active_leases = active_leases
         self.limits = limits
         self.loop_lag_s = 0.0
@@ -307,7 +320,7 @@ class Watchdog:
         self._clock = clock
         self._log = log
         self._reports: dict[tuple[LeaseKey, int | None], tuple[ActiveLease, LastReport]] = {}
-        self._rates: dict[LeaseKey, _Rate] = {}
+        self._measured: dict[LeaseKey, _Measured] = {}
         self._late_reported_s: float | None = None
         self._lags: deque[tuple[float, float]] = deque()
         self._renewals_late = False
@@ -340,19 +353,20 @@ class Watchdog:
         last_report = self._reports.get((watched.key, watched.progress.lane))
         return last_report is not None and last_report[0] is watched
 
-    def bytes_per_s(self, key: LeaseKey) -> float:
-        rate = self._rates.get(key)
-        if rate is None or rate.since_s <= rate.before_s:
-            return 0.0
-        return (rate.since_bytes - rate.before_bytes) / (rate.since_s - rate.before_s)
-
-    def rates(self, _key: LeaseKey) -> FlowRates:
+    def rates(self, key: LeaseKey) -> FlowRates:
         """Of a shard that this worker reads; zeros until something was measured."""
-        return FlowRates()
+        found = self._measured.get(key)
+        return FlowRates() if found is None else found.rates
+
+    def p50_and_p99(self, key: LeaseKey) -> tuple[float | None, float | None]:
+        """Seconds from arrival to finished, of the last two and a half to five minutes; None: nothing was finished."""
+        found = self._measured.get(key)
+        return (None, None) if found is None else found.latency.p50_and_p99(self._clock.monotonic())
 
     def _drop_released(self, shards: tuple[ActiveLease, ...]) -> None:
         up = {watched.key for watched in shards}
-        self._rates = {key: rate for key, rate in self._rates.items() if key in up}
+        self._measured = {key: measured for key, measured in self._measured.items() if key in up}
+        self._told_s = {told: at_s for told, at_s in self._told_s.items() if told[1] in up}
         self._reports = {key: report for key, report in self._reports.items() if key[0] in up}
 
     def _check(self, watched: ActiveLease, now_s: float, timeout_s: float) -> None:
@@ -381,15 +395,10 @@ class Watchdog:
     def _check_retention(self, watched: ActiveLease, now_s: float) -> None:
         """What is held back for too long is lost."""
         retention_s, old_s = self._retention_s(watched.lease), lag_s(watched.progress, self.limits, now_s)
-        told_s = self._retention_told_s.get(watched.key, NEVER_S)
-        if (
-            retention_s is None
-            or old_s is None
-            or old_s < _NEAR * retention_s
-            or now_s - told_s < _TOLD_AGAIN_S
-        ):
+        if retention_s is None or old_s is None or old_s < _NEAR * retention_s:
             return
-        self._retention_told_s[watched.key] = now_s
+        if not self._is_due("held_near_retention", watched.key, now_s):
+            return
         self._log_of(watched).warning(
             "held_near_retention",
             cause=watched.progress.cause.value,
@@ -429,13 +438,33 @@ class Watchdog:
         )
 
     def _measure(self, watched: ActiveLease, now_s: float) -> None:
-        done = watched.progress.data_bytes
-        rate = self._rates.get(watched.key)
-        if rate is None or done < rate.since_bytes:
-            self._rates[watched.key] = _Rate(now_s, done, now_s, done)
-        elif now_s - rate.since_s >= _RATE_WINDOW_S:
-            rate.before_s, rate.before_bytes = rate.since_s, rate.since_bytes
-            rate.since_s, rate.since_bytes = now_s, done
+        progress = watched.progress
+        latency, found = progress.latency, self._measured.get(watched.key)
+        if found is None or found.progress is not progress:
+            found = _Measured(progress, FlowMeter(), RecentLatency(latency, now_s), FlowRates())
+            self._measured[watched.key] = found
+        if found.meter.is_due(now_s):
+            found.meter.add(progress.sample(now_s), finished_s=latency.finished_s, newest_s=latency.newest_s)
+            found.rates = found.meter.rates(waiting=bool(lag_s(progress, self.limits, now_s)))
+            found.latency.rotate(now_s)
+        self._check_arrivals(watched, now_s)
+
+    def _check_arrivals(self, watched: ActiveLease, now_s: float) -> None:
+        ahead_s = watched.progress.last_fetch.ahead_s
+        if ahead_s > AHEAD_S and self._is_due("arrivals_ahead_of_clock", watched.key, now_s):
+            self._log_of(watched).warning(
+                "arrivals_ahead_of_clock",
+                ahead_s=round(ahead_s, 1),
+                advice="Kinesis says that records arrived in the future, so ages are too small by this: set the clock of this "
+                "host (NTP)",
+            )
+
+    def _is_due(self, event: str, key: LeaseKey, now_s: float) -> bool:
+        """Whether to tell of it; once an hour."""
+        if now_s - self._told_s.get((event, key), NEVER_S) < _TOLD_AGAIN_S:
+            return False
+        self._told_s[event, key] = now_s
+        return True
 
     def _record_loop_lag(self, lag_s: float, now_s: float) -> None:
         self.loop_lag_s = lag_s

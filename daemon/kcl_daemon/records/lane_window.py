@@ -154,6 +154,13 @@ class LaneWindow:
         mine = self._lanes[lane]
         return len(mine.entries) + sum(each.count for each in mine.ranges), mine.size_bytes
 
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Records that no child has processed, and about the bytes of their data."""
+        records = sum(len(lane.entries) - lane.answered for lane in self._lanes)
+        text_bytes = self.size_bytes - self.answered_bytes - records * RECORD_OVERHEAD_BYTES
+        return records, max(0, 3 * text_bytes // 4)
+
     def checkpoint_of(self, lane: int) -> Position:
         return self._lanes[lane].checkpoint
 

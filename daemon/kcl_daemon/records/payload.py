@@ -284,6 +284,14 @@ class Payload:
         """IndexError if there is none."""
         return self._record(-1).position
 
+    @property
+    def span_ms(self) -> int:
+        """Between the arrivals of the first and the last record; 0 where that is not known."""
+        if not self:
+            return 0
+        first_ms, last_ms = self.first_arrival_ms, self._record(-1).approximate_arrival_timestamp
+        return 0 if first_ms is None or last_ms is None else max(0, last_ms - first_ms)
+
     def _record(self, index: Literal[0, -1]) -> AnyRecord:
         return self.records[index]
 

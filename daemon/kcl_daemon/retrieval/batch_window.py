@@ -10,6 +10,7 @@ import anyio
 
 from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.ports import Clock
+from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LeaseProgress
 from kcl_daemon.records.payload import LINE_BYTES, Limits, Payload
 from kcl_daemon.retrieval.byte_budget import Reservation
@@ -58,7 +59,7 @@ class BatchWindow:
         clock: Clock,
         progress: LeaseProgress,
         takes_frames: TakesFrames,
-        reserve: Callable[[Callable[[], None]], Reservation],
+        reserve: Callable[[Callable[[], None], Invariants], Reservation],
     ) -> None:
         self._reader = reader
         self._window_s = (settings.batch_window_ms or 0) / 1000
@@ -72,7 +73,7 @@ class BatchWindow:
         self._given_bytes = 0
         self._is_room_wanted = False
         self._waiting: anyio.CancelScope | None = None
-        self._reservation = reserve(self._deliver_now)
+        self._reservation = reserve(self._deliver_now, progress.invariants)
 
     @property
     def trouble(self) -> str | None:
@@ -82,6 +83,14 @@ class BatchWindow:
     def oldest_s(self) -> float | None:
         arrived = (each.arrived_s for each in self._gathered if each.arrived_s is not None)
         return min(arrived, default=self._reader.oldest_s)
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        records, data_bytes = self._reader.waiting
+        sizes = [each.sizes for each in self._gathered]
+        return records + sum(each.records for each in sizes), data_bytes + sum(
+            each.data_bytes for each in sizes
+        )
 
     async def run(self) -> None:
         await self._reader.run()

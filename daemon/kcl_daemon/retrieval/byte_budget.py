@@ -12,7 +12,9 @@ from typing import Final
 
 import anyio
 
+from kcl_daemon.errors import Invariant
 from kcl_daemon.ports import Clock
+from kcl_daemon.progress.invariants import Invariants
 
 MAX_BYTES: Final = 48 * 2**20
 # A child that stops reading keeps its bytes reserved.
@@ -20,14 +22,16 @@ _PATIENCE_S: Final = 5.0
 
 
 class Reservation:
-    """The owner must call `release`."""
+    """The owner must call `release`, at the end of the consumer that `invariants` are of at the latest."""
 
-    __slots__ = ("_budget", "released", "size_bytes")
+    __slots__ = ("_budget", "_invariants", "released", "size_bytes")
 
-    def __init__(self, budget: ByteBudget, size_bytes: int) -> None:
+    def __init__(self, budget: ByteBudget, size_bytes: int, invariants: Invariants) -> None:
         self._budget = budget
+        self._invariants = invariants
         self.size_bytes = size_bytes
         self.released = False
+        invariants.memory.add(self)
 
     @property
     def is_wanted(self) -> bool:
@@ -39,13 +43,24 @@ class Reservation:
         if not self.released:
             difference, self.size_bytes = size_bytes - self.size_bytes, size_bytes
             self._budget.change(difference)
+            self._check(size_bytes)
 
     def release(self) -> None:
         """A second call does nothing."""
         if not self.released:
             self.released = True
             self._budget.forget(self)
+            self._invariants.memory.discard(self)
             self._budget.change(-self.size_bytes)
+            self._check(self.size_bytes)
+
+    def _check(self, size_bytes: int) -> None:
+        """Raises nothing: who gives memory back must not fail."""
+        if self._budget.reserved_bytes < 0 or size_bytes < 0:
+            reserved_bytes = self._budget.reserved_bytes
+            seen = f"{reserved_bytes} bytes reserved by all, {size_bytes} by one"
+            self._invariants.violated(Invariant.MEMORY, "nothing below 0", seen)
+            self._budget.change(max(0, -reserved_bytes))
 
 
 class _Waiter:
@@ -83,6 +98,7 @@ class ByteBudget:
         *,
         is_child_waiting: Callable[[], bool],
         holding: Reservation | None = None,
+        invariants: Invariants | None = None,
     ) -> Reservation:
         """Wait until the budget has room. A cancelled call reserves nothing.
 
@@ -92,7 +108,7 @@ class ByteBudget:
         that wait here, one of them is admitted.
         """
         if not self._waiting and self._fits(size_bytes, is_child_waiting=is_child_waiting()):
-            return self.take(size_bytes)
+            return self.take(size_bytes, invariants=invariants)
         for shrink in self._can_shrink.values():
             shrink()
         waiter = _Waiter(size_bytes, is_child_waiting, 0 if holding is None else holding.size_bytes)
@@ -111,15 +127,21 @@ class ByteBudget:
                 self._waiting.remove(waiter)
                 self.wake()
             raise
-        return Reservation(self, size_bytes)
+        return Reservation(self, size_bytes, invariants or Invariants())
 
-    def take(self, size_bytes: int, shrink: Callable[[], None] | None = None) -> Reservation:
+    def take(
+        self,
+        size_bytes: int,
+        shrink: Callable[[], None] | None = None,
+        *,
+        invariants: Invariants | None = None,
+    ) -> Reservation:
         """Reserve without waiting, even above the limit.
 
         `shrink` is called, and may `resize` it, whenever somebody has to wait.
         """
         self._reserved_bytes += size_bytes
-        reservation = Reservation(self, size_bytes)
+        reservation = Reservation(self, size_bytes, invariants or Invariants())
         if shrink is not None:
             self._can_shrink[reservation] = shrink
         return reservation

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
+from kcl_daemon import faults
 from kcl_daemon.config.retrieval import FanOutSettings
 from kcl_daemon.errors import (
     AccessDenied,
@@ -49,6 +50,7 @@ from kcl_daemon.retrieval.source import (
     ShardSource,
     arrived_s,
     read_from,
+    waiting_in,
 )
 
 T = TypeVar("T")
@@ -177,6 +179,7 @@ class ConsumerRegistration:
             if there is None or there.status is ConsumerStatus.DELETING:
                 raise
             return
+        faults.maybe("after-consumer-registered")
         self._log.info("consumer_registered", consumer_arn=consumer.arn)
 
     async def _active(self, named: ConsumerName) -> str:
@@ -246,7 +249,12 @@ class FanOutReader(BufferedReader):
 
     @property
     def oldest_s(self) -> float | None:
-        return self._item.arrived_s if isinstance(self._item, DeliveryBatch) else None
+        arrived = self._item.arrived_s if isinstance(self._item, DeliveryBatch) else None
+        return self._handing_out_s if arrived is None else arrived
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        return waiting_in((self._item,))
 
     async def next(self) -> ReadItem:
         while (item := self._item) is None:
@@ -279,8 +287,10 @@ class FanOutReader(BufferedReader):
                     return
             except AwsError as error:
                 self._log_failure(error)
-                had_begun = self._source.memory.subscribed_at_s != before_s
+                had_begun, failed_s = self._source.memory.subscribed_at_s != before_s, self._clock.monotonic()
                 await self._pause(overtaken=had_begun and isinstance(error, SubscriptionTaken))
+                if isinstance(error, Throttled):
+                    self._flow.refused_s += self._waited_s(failed_s)
 
     async def _subscribe(self, arn: str) -> bool:
         where, source = self._position(), self._source
@@ -330,6 +340,8 @@ class FanOutReader(BufferedReader):
         for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
+            behind_ms = pushed.millis_behind_latest
+            self._handing_out_s = arrived_s(payload, behind_ms, self._clock, self._last_fetch)
             if not gave:
                 self._record_fetch(pushed, empty=not payload and not at_the_end)
             decoder = self._source.decoder(payload)
@@ -341,6 +353,7 @@ class FanOutReader(BufferedReader):
             while (part := await decoder.next()) is not None:
                 gave = True
                 await self._deliver(part, pushed.millis_behind_latest)
+        self._handing_out_s = None
         if not gave:
             self._record_fetch(pushed, empty=not at_the_end)
             if self._reports_empty:
@@ -349,7 +362,7 @@ class FanOutReader(BufferedReader):
 
     async def _deliver(self, payload: Payload, behind_ms: int | None) -> None:
         oldest_s = arrived_s(payload, behind_ms, self._clock)  # waiting for room takes time
-        reservation = await self._budget.acquire(payload.size_bytes, is_child_waiting=self._is_child_waiting)
+        reservation = await self._reserve(payload.size_bytes)
         batch = DeliveryBatch(
             payload,
             behind_ms,
@@ -373,6 +386,7 @@ class FanOutReader(BufferedReader):
 
     async def _put(self, item: ReadItem) -> None:
         self._item = item
+        self._count(item)
         self._taken = anyio.Event()
         self._filled.set()
         await self._taken.wait()

@@ -7,14 +7,14 @@ more data is read again at once, up to the service's five reads and 2 MiB a seco
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from kcl_daemon.config.retrieval import RetrievalSettings
+from kcl_daemon.config.retrieval import FASTEST_READS_MS, RetrievalSettings
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,
@@ -27,6 +27,7 @@ from kcl_daemon.errors import (
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom
 from kcl_daemon.records.payload import EMPTY, Payload
+from kcl_daemon.retrieval.auto_pace import AutoPace
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.schemas import Decoder
 from kcl_daemon.retrieval.source import (
@@ -39,9 +40,10 @@ from kcl_daemon.retrieval.source import (
     ShardSource,
     arrived_s,
     read_from,
+    waiting_in,
 )
 
-_SHORTEST_S: Final = 0.2
+_SHORTEST_S: Final = FASTEST_READS_MS / 1000
 _BYTES_PER_S: Final = 2 * 2**20
 _LONGEST_BACKOFF_S: Final = 10.0
 _SERVICE_DOMAINS: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".api.amazonwebservices.com.cn")
@@ -63,12 +65,14 @@ class PollPace:
         reduced_within_s: a shard less than this far behind is read once in this interval (KCL:
             millisBehindLatestThresholdForReducedTps); 0: off.
         limited: respect the service's limits from the start, not only after throttling.
+        share_s: no pause is shorter, so that other applications can read.
     """
 
     idle_s: float
     reduced_within_s: float = 0.0
     limited: bool = True
     failures: int = 0
+    share_s: float = 0.0
 
     def failed(self, *, throttled: bool = False) -> PollPace:
         return PollPace(self.idle_s, self.reduced_within_s, self.limited or throttled, self.failures + 1)
@@ -85,8 +89,8 @@ class PollPace:
             most: float = min(
                 _LONGEST_BACKOFF_S, max(self.idle_s, _SHORTEST_S) * 2 ** min(max(self.failures - 1, 0), 10)
             )
-            return most * (0.5 + chance / 2)
-        return max(0.0, self._interval_s(answer) - elapsed_s)
+            return max(self.share_s, most * (0.5 + chance / 2))
+        return max(0.0, self._interval_s(answer) - elapsed_s, self.share_s - elapsed_s)
 
     def _interval_s(self, answer: PollResult) -> float:
         allowed_s = max(_SHORTEST_S, answer.data_bytes / _BYTES_PER_S)
@@ -140,8 +144,12 @@ class PollingReader(BufferedReader):
         self._buffer: deque[ReadItem] = deque()
         self._buffered_bytes = 0
         self._buffered_records = 0
+        idle_ms = settings.idle_time_between_reads_ms
+        self._auto = AutoPace() if idle_ms is None else None
         self._pace = PollPace(
-            settings.idle_time_between_reads_ms / 1000, settings.reduced_tps_within_ms / 1000, limited=limited
+            (FASTEST_READS_MS if idle_ms is None else idle_ms) / 1000,
+            settings.reduced_tps_within_ms / 1000,
+            limited=limited,
         )
         self._iterator_at_s = 0.0
         self._expected_bytes = _FIRST_EXPECTED_BYTES
@@ -152,7 +160,11 @@ class PollingReader(BufferedReader):
         for item in self._buffer:
             if isinstance(item, DeliveryBatch) and item.arrived_s is not None:
                 return item.arrived_s
-        return None
+        return self._handing_out_s
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        return waiting_in(self._buffer)
 
     async def next(self) -> ReadItem:
         while not self._buffer:
@@ -198,8 +210,10 @@ class PollingReader(BufferedReader):
             except AwsError as error:
                 self._release_reservation()
                 iterator = self._iterator_after(error, iterator)
-                pace = self._pace.failed(throttled=isinstance(error, Throttled))
-                await self._pause(pace, None, began_s)
+                throttled = isinstance(error, Throttled)
+                if throttled and self._auto is not None:
+                    self._auto = self._auto.refused(self._clock.monotonic())
+                await self._pause(self._pace.failed(throttled=throttled), None, began_s, throttled=throttled)
                 continue
             self._iterator_at_s = self._clock.monotonic()
             answer = await self._accept(fetched, asked_ms)
@@ -226,9 +240,7 @@ class PollingReader(BufferedReader):
     async def _wait_for_room(self) -> None:
         while not self._has_room():
             await self._wait_for_taker()
-        self._reservation = await self._budget.acquire(
-            self._expected_bytes, is_child_waiting=self._is_child_waiting
-        )
+        self._reservation = await self._reserve(self._expected_bytes)
 
     async def _wait_for_taker(self) -> None:
         self._taken = anyio.Event()
@@ -286,6 +298,7 @@ class PollingReader(BufferedReader):
         for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
+            self._handing_out_s = arrived_s(payload, behind_ms, self._clock, self._last_fetch)
             decoder = self._source.decoder(payload)
             if decoder is not None:
                 is_empty = not await self._put_decoded(decoder, behind_ms, whole.size_bytes) and is_empty
@@ -293,11 +306,12 @@ class PollingReader(BufferedReader):
                 if number:
                     await self._room_for(payload, whole.size_bytes)
                 is_empty = False
-                self._put(self._batch(payload, behind_ms))
+                self._put(self._batch(payload, behind_ms, self._handing_out_s))
+        self._handing_out_s = None
         self._last_fetch.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
         # Empty answers must not replace full ones.
         if self._reports_empty and not self._buffer:
-            self._put(self._batch(EMPTY, behind_ms))
+            self._put(self._batch(EMPTY, behind_ms, None))
         self._release_reservation()
         self._expected_bytes = max(whole.size_bytes, _MIN_EXPECTED_BYTES)
         if at_bound or fetched.next_iterator is None:
@@ -316,10 +330,7 @@ class PollingReader(BufferedReader):
             await self._wait_for_taker()
         if part.size_bytes > whole_bytes:
             # The batch reserves these bytes again, with no await in between.
-            reservation = await self._budget.acquire(
-                part.size_bytes, is_child_waiting=self._is_child_waiting, holding=self._reservation
-            )
-            reservation.release()
+            (await self._reserve(part.size_bytes, self._reservation)).release()
 
     async def _put_decoded(self, decoder: Decoder, behind_ms: int | None, whole_bytes: int) -> bool:
         gave = False
@@ -328,17 +339,17 @@ class PollingReader(BufferedReader):
         while (payload := await decoder.next()) is not None:
             while not self._has_room():
                 await self._wait_for_taker()
-            self._put(self._batch(payload, behind_ms))
+            self._put(self._batch(payload, behind_ms, arrived_s(payload, behind_ms, self._clock)))
             gave = True
         return gave
 
-    def _batch(self, payload: Payload, behind_ms: int | None) -> DeliveryBatch:
-        reservation = self._budget.take(0)
+    def _batch(self, payload: Payload, behind_ms: int | None, oldest_s: float | None) -> DeliveryBatch:
+        reservation = self._budget.take(0, invariants=self._invariants)
         batch = DeliveryBatch(
             payload,
             behind_ms,
             reservation.release,
-            arrived_s=arrived_s(payload, behind_ms, self._clock),
+            arrived_s=oldest_s,
             takes_frames=self._source.takes_frames,
         )
         reservation.resize(batch.size_bytes)
@@ -353,6 +364,7 @@ class PollingReader(BufferedReader):
 
     def _put(self, item: ReadItem) -> None:
         self._buffer.append(item)
+        self._count(item)
         if isinstance(item, DeliveryBatch):
             self._buffered_bytes += item.size_bytes
             self._buffered_records += item.count
@@ -397,8 +409,17 @@ class PollingReader(BufferedReader):
                 "time to time",
             )
 
-    async def _pause(self, pace: PollPace, answer: PollResult | None, began_s: float) -> None:
+    async def _pause(
+        self, pace: PollPace, answer: PollResult | None, began_s: float, *, throttled: bool = False
+    ) -> None:
         self._pace = pace
-        elapsed_s = self._clock.monotonic() - began_s
-        chance = self._context.randomness.uniform(0, 1) if pace.failures else 0.0
-        await self._clock.sleep(pace.pause_s(answer, elapsed_s=elapsed_s, chance=chance))
+        now_s, auto = self._clock.monotonic(), self._auto
+        chance = self._context.randomness.uniform(0, 1) if pace.failures or auto is not None else 0.0
+        if auto is not None:
+            if answer is not None:
+                self._auto = auto = auto.answered(answer.count, answer.behind_ms)
+            pace = replace(pace, idle_s=auto.idle_s(chance), share_s=auto.share_s(now_s, chance))
+        pause_s = pace.pause_s(answer, elapsed_s=now_s - began_s, chance=chance)
+        await self._clock.sleep(pause_s)
+        if throttled or (answer is not None and answer.behind_ms):  # behind, the quota alone makes it wait
+            self._flow.refused_s += min(pause_s, self._waited_s(began_s))

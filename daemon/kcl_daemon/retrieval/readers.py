@@ -33,6 +33,7 @@ from kcl_daemon.ports import (
     StreamSummary,
     Subscription,
 )
+from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
@@ -144,8 +145,8 @@ class ReaderFactory:
     def reserved_bytes(self) -> int:
         return self._budget.reserved_bytes
 
-    def reserve(self, shrink: Callable[[], None]) -> Reservation:
-        return self._budget.take(0, shrink)
+    def reserve(self, shrink: Callable[[], None], invariants: Invariants) -> Reservation:
+        return self._budget.take(0, shrink, invariants=invariants)
 
     def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:
         """Adds deaggregation, schema decoding and counts of skipped records to `source`."""
@@ -232,6 +233,10 @@ class FanOutOrPolling:
     @property
     def oldest_s(self) -> float | None:
         return None if self._chosen is None else self._chosen.oldest_s
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        return (0, 0) if self._chosen is None else self._chosen.waiting
 
     async def run(self) -> None:
         self._chosen = chosen = await self._choose()

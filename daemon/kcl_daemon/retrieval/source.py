@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -15,9 +15,11 @@ from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.metrics.own import NOT_DELIVERED
 from kcl_daemon.ports import Clock, IteratorKind, Log, Meters, ReadFrom, StreamRef
+from kcl_daemon.progress.flow import ShardFlow
+from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LastFetch
-from kcl_daemon.records.payload import Payload, Split
-from kcl_daemon.retrieval.byte_budget import ByteBudget
+from kcl_daemon.records.payload import AnyRecord, Payload, Split
+from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
@@ -185,7 +187,7 @@ def _encoded(payload: Payload, millis_behind_latest: int | None, takes_frames: T
 class ShardSource:
     """What to read, from where; delivery resumes at the lease's `checkpoint`.
 
-    All readers of one consumer share `memory` and `last_fetch`. Without `split` aggregates are delivered
+    All readers of one consumer share `memory`, `last_fetch` and `flow`. Without `split` aggregates are delivered
     unchanged. Without `stream_is_there` a shard not found counts as gone. `takes_frames`: whether the child
     has announced it; asked for each batch. Of a bounded run, `until_ms` is its end in epoch milliseconds. `only`: child
     shards with other names are left out; empty: none is.
@@ -201,9 +203,11 @@ class ShardSource:
     schemas: ShardSchemaDecoder | None = None
     stream_is_there: Callable[[], Awaitable[bool]] | None = None
     last_fetch: LastFetch = field(default_factory=LastFetch)
+    flow: ShardFlow = field(default_factory=ShardFlow)
     takes_frames: TakesFrames = _takes_lines
     until_ms: int | None = None
     only: frozenset[str] = frozenset()
+    invariants: Invariants = field(default_factory=Invariants)
 
     def bounded(
         self, payload: Payload, behind_ms: int | None, asked_ms: int, *, at_end: bool
@@ -279,11 +283,21 @@ class DeliveryBatch:
     """Records as the line for the child, or its frame; none at or before the checkpoint; may be empty.
 
     The line is handed out once, so it uses no memory while the child works. While it is not known whether the
-    child `takes_frames` (None), nothing is encoded. `arrived_s` is the monotonic arrival of the oldest record.
-    `on_release` is called once.
+    child `takes_frames` (None), nothing is encoded. `arrived_s` is the monotonic arrival of the oldest record, the newest
+    one came `span_s` later. `on_release` is called once.
     """
 
-    __slots__ = ("_encode", "_on_release", "arrived_s", "count", "data_bytes", "last", "size_bytes")
+    __slots__ = (
+        "_encode",
+        "_on_release",
+        "arrived_s",
+        "count",
+        "data_bytes",
+        "first",
+        "last",
+        "size_bytes",
+        "span_s",
+    )
 
     def __init__(
         self,
@@ -297,7 +311,9 @@ class DeliveryBatch:
         self.arrived_s = arrived_s
         self.count = len(payload)
         self.last: ExtendedSequenceNumber | None = payload.last if payload else None
+        self.first = payload.first if self.count > 1 else self.last
         self.data_bytes = payload.data_bytes
+        self.span_s = payload.span_ms / 1000
         self._on_release = on_release
         if takes_frames() is None:
             self._encode: Callable[[], bytes] | None = partial(
@@ -331,16 +347,38 @@ class DeliveryBatch:
             on_release()
 
 
-def arrived_s(payload: Payload, behind_ms: int | None, clock: Clock) -> float | None:
+def arrived_s(
+    payload: Payload, behind_ms: int | None, clock: Clock, last_fetch: LastFetch | None = None
+) -> float | None:
     """When the oldest record arrived in the stream, monotonic, never later than now; None: no record.
 
-    If `behind_ms` exceeds the record's age, our wall clock is slow and `behind_ms` counts.
+    If `behind_ms` exceeds the record's age, our wall clock is slow and `behind_ms` counts. `last_fetch` is told if the record
+    comes from the future.
     """
     if not payload:
         return None
     told_ms = payload.first_arrival_ms
     age_ms = 0 if told_ms is None else clock.wall_ms() - told_ms
+    if last_fetch is not None:
+        last_fetch.ahead_s = -age_ms / 1000 if age_ms < 0 else 0.0
     return clock.monotonic() - max(age_ms, behind_ms or 0, 0) / 1000
+
+
+def arrived_later_s(arrived_s: float | None, first: AnyRecord, record: AnyRecord) -> float | None:
+    """When `record` arrived, if `first` did so at `arrived_s`."""
+    first_ms, later_ms = first.approximate_arrival_timestamp, record.approximate_arrival_timestamp
+    if arrived_s is None or first_ms is None or later_ms is None:
+        return arrived_s
+    return arrived_s + max(0, later_ms - first_ms) / 1000
+
+
+def waiting_in(items: Iterable[ReadItem | None]) -> tuple[int, int]:
+    """Records, and bytes of their data."""
+    records = data_bytes = 0
+    for each in items:
+        if isinstance(each, DeliveryBatch):
+            records, data_bytes = records + each.count, data_bytes + each.data_bytes
+    return records, data_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +415,11 @@ class ShardReader(Protocol):
         """Monotonic arrival of the oldest record not taken."""
         ...
 
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Records not taken, and bytes of their data."""
+        ...
+
     async def run(self) -> None:
         """Returns at the end of the shard. Runs beside `next`; may be cancelled."""
         ...
@@ -402,10 +445,15 @@ class BufferedReader:
         self._clock = context.clock
         self._log = context.log
         self._budget = budget
+        self._invariants = source.invariants
         self._filled = anyio.Event()
         self._taken = anyio.Event()
         self._child_waits = False
+        self._waits_since_s = 0.0
+        self._handing_out_s: float | None = None
+        """Arrival of the oldest record of an answer that is not handed out yet; None: there is none."""
         self._last_sequence_number: str | None = None
+        self._flow = source.flow
         self._last_fetch = source.last_fetch
         self._last_fetch.trouble = None
 
@@ -415,7 +463,7 @@ class BufferedReader:
 
     async def _wait_until_filled(self) -> None:
         self._filled = anyio.Event()
-        self._child_waits = True
+        self._child_waits, self._waits_since_s = True, self._clock.monotonic()
         self._budget.wake()
         self._taken.set()
         try:
@@ -425,6 +473,26 @@ class BufferedReader:
 
     def _is_child_waiting(self) -> bool:
         return self._child_waits
+
+    def _waited_s(self, since_s: float) -> float:
+        """How long there has been nothing to give since then; 0 while its child still has records."""
+        return self._clock.monotonic() - max(since_s, self._waits_since_s) if self._child_waits else 0.0
+
+    async def _reserve(self, size_bytes: int, holding: Reservation | None = None) -> Reservation:
+        began_s = self._clock.monotonic()
+        reservation = await self._budget.acquire(
+            size_bytes,
+            is_child_waiting=self._is_child_waiting,
+            holding=holding,
+            invariants=self._invariants,
+        )
+        self._flow.memory_s += self._waited_s(began_s)
+        return reservation
+
+    def _count(self, item: ReadItem) -> None:
+        if isinstance(item, DeliveryBatch):
+            self._flow.read_records += item.count
+            self._flow.read_bytes += item.data_bytes
 
     def _remember_records(self, payload: Payload) -> None:
         memory, first = self._source.memory, payload.first.sequence_number

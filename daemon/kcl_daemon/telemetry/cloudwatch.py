@@ -36,12 +36,13 @@ class CloudWatchOptions:
 
 
 class StatisticWindow:
-    __slots__ = ("_owner", "_scale", "count", "key", "least", "most", "total", "unit")
+    __slots__ = ("_dimensions", "_owner", "_scale", "count", "key", "least", "most", "total", "unit")
 
     def __init__(self, owner: StatisticSets, key: _Key, unit: MetricUnit) -> None:
         self._owner = owner
         self._scale = 1000.0 if unit is MetricUnit.SECONDS else 1.0
         self.key = key
+        self._dimensions = dict(key[1])
         self.unit = unit
         self.count = 0
         self.total = self.least = self.most = 0.0
@@ -63,7 +64,7 @@ class StatisticWindow:
     def take(self) -> Statistic:
         """The next value starts a new set."""
         taken = Statistic(
-            self.key[0], self.unit.value, dict(self.key[1]), self.count, self.total, self.least, self.most
+            self.key[0], self.unit.value, self._dimensions, self.count, self.total, self.least, self.most
         )
         self.count, self.total = 0, 0.0
         return taken

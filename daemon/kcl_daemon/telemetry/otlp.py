@@ -13,6 +13,9 @@ from anyio import CapacityLimiter, to_thread
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
+    Buckets,
+    ExponentialHistogram,
+    ExponentialHistogramDataPoint,
     Gauge,
     HistogramDataPoint,
     Metric,
@@ -29,9 +32,10 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from kcl_daemon import __version__
 from kcl_daemon.metrics.metric import Family, Labels, MetricKind
-from kcl_daemon.metrics.own import OTLP_LOST
+from kcl_daemon.metrics.own import OTLP_LOST, RECORD_LATENCY
 from kcl_daemon.ports import Clock, Log, Meters
-from kcl_daemon.telemetry.prometheus import Histogram, Totals, Value, everything
+from kcl_daemon.progress.latency import SCHEMA, ZERO, LatencyHistogram, upper_bound_s
+from kcl_daemon.telemetry.prometheus import Histogram, Totals, Value, everything, is_of_shard
 from kcl_daemon.telemetry.snapshot import Snapshot
 
 _CALL_S: Final = 5.0
@@ -124,7 +128,12 @@ def _silence_sdk_logs() -> None:
 
 
 def _frozen(series: Iterable[tuple[Labels, Value]]) -> list[tuple[Labels, Value]]:
-    return [(labels, each.copy() if isinstance(each, Histogram) else each) for labels, each in series]
+    """What is exported of it: of latencies those of shards, which a collector can add up."""
+    return [
+        (labels, each.copy() if isinstance(each, (Histogram, LatencyHistogram)) else each)
+        for labels, each in series
+        if not isinstance(each, LatencyHistogram) or is_of_shard(labels)
+    ]
 
 
 def _data(
@@ -139,8 +148,13 @@ def _data(
 
 
 def _metric(family: Family, series: Sequence[tuple[Labels, Value]], began_ns: int, now_ns: int) -> Metric:
-    data: Sum | Gauge | HistogramData
-    if family.kind is MetricKind.HISTOGRAM:
+    data: Sum | Gauge | HistogramData | ExponentialHistogram
+    latencies = [(labels, each) for labels, each in series if isinstance(each, LatencyHistogram)]
+    if family is RECORD_LATENCY:
+        data = ExponentialHistogram(
+            [_exponential(*each, began_ns, now_ns) for each in latencies], _CUMULATIVE
+        )
+    elif family.kind is MetricKind.HISTOGRAM:
         points = [
             _histogram(labels, value, began_ns, now_ns)
             for labels, value in series
@@ -151,7 +165,7 @@ def _metric(family: Family, series: Sequence[tuple[Labels, Value]], began_ns: in
         numbers = [
             NumberDataPoint(dict(labels), began_ns, now_ns, float(value))
             for labels, value in series
-            if not isinstance(value, Histogram)
+            if not isinstance(value, (Histogram, LatencyHistogram))
         ]
         data = (
             Gauge(numbers)
@@ -172,4 +186,28 @@ def _histogram(labels: Labels, value: Histogram, began_ns: int, now_ns: int) -> 
         explicit_bounds=value.bounds,
         min=value.least,
         max=value.most,
+    )
+
+
+def _exponential(
+    labels: Labels, value: LatencyHistogram, began_ns: int, now_ns: int
+) -> ExponentialHistogramDataPoint:
+    """OTLP counts buckets by their lower bounds."""
+    buckets = value.buckets
+    first = min((each for each in buckets if each != ZERO), default=0)
+    last = max(buckets, default=first)
+    counts = [buckets.get(each, 0) for each in range(first, last + 1)] if last >= first else []
+    return ExponentialHistogramDataPoint(
+        attributes=dict(labels),
+        start_time_unix_nano=began_ns,
+        time_unix_nano=now_ns,
+        count=value.count,
+        sum=value.total_s,
+        scale=SCHEMA,
+        zero_count=buckets.get(ZERO, 0),
+        positive=Buckets(first - 1, counts),
+        negative=Buckets(0, []),
+        flags=0,
+        min=0.0 if ZERO in buckets else upper_bound_s(first - 1),
+        max=upper_bound_s(last),
     )

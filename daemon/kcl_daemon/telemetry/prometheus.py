@@ -1,4 +1,4 @@
-"""Totals since the start, and their text for Prometheus or OpenMetrics.
+"""Totals since the start, and their text for Prometheus or OpenMetrics, or its protobuf format.
 
 Idle series are forgotten. `prometheus_client` writes the text much more slowly.
 """
@@ -6,7 +6,7 @@ Idle series are forgotten. `prometheus_client` writes the text much more slowly.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -14,12 +14,16 @@ from typing import Final, TypeAlias
 
 from anyio.lowlevel import checkpoint
 
+from kcl_daemon.capacity.figures import Bound, Capacity
 from kcl_daemon.metrics import own
 from kcl_daemon.metrics.kcl import SHARD_BEHIND
 from kcl_daemon.metrics.metric import Family, Labels, MetricKind
+from kcl_daemon.progress.latency import LatencyHistogram, below
 from kcl_daemon.progress.progress import WaitReason
+from kcl_daemon.telemetry import protobuf
 from kcl_daemon.telemetry.snapshot import (
     LanesView,
+    LatencyView,
     ShardView,
     Snapshot,
     SparkQueryView,
@@ -158,7 +162,7 @@ _SPARK_SAMPLES_OF_SHARDS: Final[tuple[tuple[Family, Callable[[SparkShardView], f
 
 
 Samples: TypeAlias = list[tuple[Labels, float]]
-Value: TypeAlias = float | Histogram
+Value: TypeAlias = float | Histogram | LatencyHistogram
 
 
 def everything(
@@ -169,6 +173,8 @@ def everything(
         for family, found in samples(snapshot):
             if found:
                 yield family, iter(found)
+        if snapshot.latencies:
+            yield own.RECORD_LATENCY, ((_labels(each), each.histogram) for each in snapshot.latencies)
     for family, series in totals.families():
         if series:
             yield (
@@ -205,10 +211,35 @@ def _of_worker(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
     yield own.UPTIME, [((), snapshot.uptime_s)]
     yield own.WORKING, [((), float(snapshot.started))]
     yield own.STOPPING, [((), float(snapshot.stopping))]
+    capacity = snapshot.capacity
+    if capacity is not None and snapshot.leads and capacity.by == snapshot.worker_id:
+        yield from _of_capacity(capacity)
 
 
-def _labels(shard: ShardView) -> Labels:
-    named = (("shard_id", shard.shard_id),)
+def _of_capacity(capacity: Capacity) -> Iterator[tuple[Family, Samples]]:
+    whole = capacity.whole
+    yield own.WANTED, [((), float(capacity.wanted))]
+    for family, value in ((own.CAPACITY_DRAIN, whole.drains_s), (own.CAPACITY_SPEED, whole.speed)):
+        yield family, [] if value is None else [((), value)]
+    yield own.CAPACITY_BOUND, [((("bound", each.value),), float(each is whole.binds)) for each in Bound]
+
+
+def is_of_shard(labels: Labels) -> bool:
+    return bool(labels) and labels[0][0] == "shard_id"
+
+
+def classic(latency: LatencyHistogram, bounds: tuple[float, ...]) -> Histogram:
+    """Whole records below each bound; the buckets of the two do not fit, see `below`."""
+    found, counted = Histogram(bounds), 0
+    for place, count in enumerate(below(sorted(latency.buckets.items()), bounds)):
+        found.counts[place] = int(count) - counted
+        counted = int(count)
+    found.counts[-1], found.total = latency.count - counted, latency.total_s
+    return found
+
+
+def _labels(shard: ShardView | LatencyView) -> Labels:
+    named = () if shard.shard_id is None else (("shard_id", shard.shard_id),)
     return named if shard.stream_id is None else (*named, ("stream", shard.stream_id))
 
 
@@ -230,6 +261,12 @@ _OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]
     (own.SHARD_STALLED, lambda shard: float(shard.stalled)),
     (own.SHARD_PAUSED, lambda shard: float(shard.cause is WaitReason.PAUSED)),
     (SHARD_BEHIND, lambda shard: shard.lag_s),
+    (own.SHARD_UNCHECKPOINTED, lambda shard: shard.uncheckpointed_s),
+    (own.SHARD_WAITING_RECORDS, lambda shard: float(shard.waiting_records)),
+    (own.SHARD_WAITING_BYTES, lambda shard: float(shard.waiting_bytes)),
+    (own.SHARD_READ_RECORDS, lambda shard: float(shard.read_records)),
+    (own.SHARD_READ_BYTES, lambda shard: float(shard.read_bytes)),
+    (own.SHARD_AHEAD, lambda shard: shard.ahead_s or None),
     (own.SHARD_READ_BEHIND, _read_behind_s),
     (own.SHARD_FAILURES, lambda shard: float(shard.failures)),
     (own.SHARD_RESTARTS, lambda shard: float(shard.restarts)),
@@ -268,10 +305,12 @@ class PrometheusExposition:
         ProcessCollector(registry=self._process)
 
     async def render(self, accept: str = "") -> ExpositionText:
-        """OpenMetrics if the header `Accept` asks for it.
+        """OpenMetrics or protobuf if the header `Accept` asks for it.
 
         It takes 1-2 ms for each hundred shards, and yields after each millisecond.
         """
+        if protobuf.wanted(accept):
+            return ExpositionText(protobuf.CONTENT_TYPE, b"".join([each async for each in self._encoded()]))
         write, content_type = self._choose(accept)
         open_metrics = "openmetrics" in content_type
         pieces: list[str] = []
@@ -285,16 +324,56 @@ class PrometheusExposition:
         body = "".join(pieces).encode() + process
         return ExpositionText(content_type, body + _END if open_metrics else body)
 
+    async def _encoded(self) -> AsyncIterator[bytes]:
+        """Each shard has a native histogram; the others are classic."""
+        known: dict[Labels, bytes] = {}
+        for family, series in everything(self._totals, self._snapshot()):
+            metrics: list[bytes] = []
+            while some := list(islice(series, _PIECE)):
+                metrics += _messages(family, some, known)
+                await checkpoint()
+            yield protobuf.family(_head_name(family), family.help, family.kind, metrics)
+        for process in self._process.collect():
+            kind = MetricKind(process.type)
+            for sample in process.samples:
+                labels = protobuf.labels_of(tuple(sample.labels.items()))
+                message = protobuf.value(labels, kind, sample.value)
+                yield protobuf.family(sample.name, process.documentation, kind, (message,))
+
+
+def _messages(family: Family, series: Iterable[_Series], known: dict[Labels, bytes]) -> Iterator[bytes]:
+    for labels, value in series:
+        name = known.get(labels)
+        if name is None:
+            name = known[labels] = protobuf.labels_of(labels)
+        if isinstance(value, LatencyHistogram):
+            if is_of_shard(labels):
+                yield protobuf.native(name, value)
+                continue
+            value = classic(value, family.buckets)  # noqa: PLW2901 - the same in another form
+        if isinstance(value, Histogram):
+            yield protobuf.classic(name, value.bounds, value.counts, value.total)
+        else:
+            yield protobuf.value(name, family.kind, value)
+
+
+def _head_name(family: Family) -> str:
+    """Prometheus names a counter by its sample, OpenMetrics by its family."""
+    return family.sample_names[0] if family.kind is MetricKind.COUNTER else family.name
+
 
 def _head(family: Family, *, open_metrics: bool) -> str:
-    # Prometheus names a counter by its sample, OpenMetrics by its family.
-    name = family.sample_names[0] if family.kind is MetricKind.COUNTER and not open_metrics else family.name
+    name = family.name if open_metrics else _head_name(family)
     return f"# HELP {name} {family.help.translate(_ESCAPED) if open_metrics else family.help}\n# TYPE {name} {family.kind.value}\n"
 
 
 def _lines(family: Family, series: Iterable[_Series], known: dict[Labels, str]) -> Iterator[str]:
     name = family.sample_names[0]
     for labels, value in series:
+        if isinstance(value, LatencyHistogram):
+            if not is_of_shard(labels):
+                yield from _lines(family, [(labels, classic(value, family.buckets))], known)
+            continue
         text = known.get(labels)
         if text is None:
             text = known[labels] = ",".join(

@@ -5,17 +5,16 @@ Durations are seconds before the snapshot. Spark counters start with the engine'
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 import anyio
 
 from kcl_daemon import __version__
+from kcl_daemon.capacity.figures import Capacity
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.hold_words import hold_text
 from kcl_daemon.fleet.monitor import FleetMonitor
@@ -23,8 +22,18 @@ from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import CPU, WorkerRow
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.progress.progress import ActiveLease, LeaseProgress, WaitReason
-from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, lag_s, stall_status, state_of
+from kcl_daemon.progress.latency import LatencyHistogram
+from kcl_daemon.progress.progress import ActiveLease, ActiveLeases, LeaseProgress, WaitReason
+from kcl_daemon.progress.watchdog import (
+    AHEAD_S,
+    FAILING_FROM,
+    ShardState,
+    lag_s,
+    stall_status,
+    state_of,
+    uncheckpointed_s,
+)
+from kcl_daemon.telemetry.resident import ResidentMemory
 from kcl_daemon.text import masked, on_one_line
 from kcl_daemon.worker import Worker
 
@@ -153,11 +162,16 @@ class ShardView:
     Args:
         idle_s: since the last batch, checkpoint or empty answer.
         behind_ms: of the last Kinesis answer, whatever became of its records.
-        records: processed since the lease was taken, as `data_bytes`.
+        records: processed since the lease was taken, as `data_bytes`; `read_records` and `read_bytes` were read for it.
         failures: failed children since the last progress.
         stream_id: `account:name:creationEpoch`.
         state: None from an older daemon.
         lag_s: age of the oldest unfinished record; 0: none; None: unknown.
+        uncheckpointed_s: age of the oldest record that the stored checkpoint does not cover, as `lag_s`.
+        p50_s: from arrival to finished, in the last two and a half to five minutes, as `p99_s`; None: nothing was finished.
+        speed: seconds of the stream finished in a second; None: unknown.
+        waiting_records: read and not finished, as `waiting_bytes`.
+        ahead_s: how far in the future the last records arrived, by this host's clock; ages are too small by as much.
         restarts: as in `ChildView`.
         last_error: of the last failed child, as `stderr_tail`.
         next_try_s: until the next child starts; None: one runs, or none will.
@@ -192,6 +206,18 @@ class ShardView:
     lanes: LanesView | None = None
     set_aside: dict[str, int] = field(default_factory=dict[str, int])
     last_set_aside: str = ""
+    uncheckpointed_s: float | None = None
+    p50_s: float | None = None
+    p99_s: float | None = None
+    speed: float | None = None
+    records_per_s: float = 0.0
+    in_records_per_s: float = 0.0
+    in_bytes_per_s: float = 0.0
+    read_records: int = 0
+    read_bytes: int = 0
+    waiting_records: int = 0
+    waiting_bytes: int = 0
+    ahead_s: float = 0.0
 
     @property
     def children(self) -> tuple[ChildView, ...]:
@@ -254,6 +280,15 @@ class HoldView:
 
 
 @dataclass(frozen=True, slots=True)
+class LatencyView:
+    """From arrival to finished; `shard_id` None: of all shards of a stream since the start. It may still change."""
+
+    shard_id: str | None
+    stream_id: str | None
+    histogram: LatencyHistogram
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A worker at one moment.
 
@@ -268,6 +303,9 @@ class Snapshot:
         place: stream, region and account; empty from an older daemon.
         at_ms: epoch milliseconds; 0 from an older daemon.
         holds: pauses and limits in force, of the whole application.
+        violations: invariants that did not hold, since the start; `last_violation` is text.
+        capacity: of the leader, as last made or read; None: not known yet.
+        latencies: only for metrics; they are not in documents.
     """
 
     application: str
@@ -290,6 +328,15 @@ class Snapshot:
     place: str = ""
     at_ms: int = 0
     holds: tuple[HoldView, ...] = ()
+    violations: int = 0
+    last_violation: str = ""
+    capacity: Capacity | None = None
+    latencies: tuple[LatencyView, ...] = ()
+
+    @property
+    def capacity_age_s(self) -> float:
+        """By the clocks of the leader and of this worker."""
+        return 0.0 if self.capacity is None else max(0.0, (self.at_ms - self.capacity.at_ms) / 1000)
 
 
 class SnapshotSource(Protocol):
@@ -304,6 +351,10 @@ class SnapshotSource(Protocol):
 
         On an AWS error the fleet stays as old as `fleet_age_s` says. May be cancelled.
         """
+        ...
+
+    async def asked_capacity(self) -> Snapshot:
+        """As `asked`, but only `capacity` is read."""
         ...
 
 
@@ -340,40 +391,6 @@ def worker_views(
     return tuple(view(name) for name in sorted({*latest, *filter(None, held), *also}))
 
 
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-_LASTS_S: Final = 5.0
-# This many reads take about a millisecond.
-_READS_MOST: Final = 64
-
-
-def resident_bytes(pid: int) -> int | None:
-    """None if the process is gone, or the system does not support it."""
-    try:
-        with Path(f"/proc/{pid}/statm").open("rb", buffering=0) as file:
-            return int(file.read(128).split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-class ResidentMemory:
-    """The more processes there are, the older the figures."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._figures: dict[int, tuple[float, int | None]] = {}
-
-    def of(self, pids: Iterable[int]) -> dict[int, int | None]:
-        """None for a process until it is read."""
-        now_s = self._clock.monotonic()
-        wanted = set(pids)
-        self._figures = {pid: figure for pid, figure in self._figures.items() if pid in wanted}
-        ages = {pid: self._figures[pid][0] if pid in self._figures else float("-inf") for pid in wanted}
-        due = sorted((pid for pid in wanted if now_s - ages[pid] >= _LASTS_S), key=lambda pid: ages[pid])
-        for pid in due[:_READS_MOST]:
-            self._figures[pid] = (now_s, resident_bytes(pid))
-        return {pid: self._figures[pid][1] if pid in self._figures else None for pid in wanted}
-
-
 # A viewer's poll must not always cost a scan.
 _READ_EVERY_S: Final = 5.0
 _READ_WITHIN_S: Final = 5.0
@@ -403,7 +420,7 @@ class Snapshots:
         self._memory = ResidentMemory(clock)
         self._viewer = worker.monitor.another()
         self._reading = anyio.Lock()
-        self._tried_s: float | None = None
+        self._tried_s: dict[str, float] = {}
         self._tails = _StderrLines()
         self._leases_shown: tuple[list[Lease], tuple[LeaseView, ...]] = ([], ())
 
@@ -435,24 +452,39 @@ class Snapshots:
             place=self._place(),
             at_ms=self._clock.wall_ms(),
             holds=tuple(map(_hold_view, worker.consumers.holds.holds)),
+            violations=worker.violations,
+            last_violation=worker.last_violation,
+            capacity=worker.capacity.capacity,
+            latencies=tuple(_latencies(active_leases)),
         )
 
     async def asked(self) -> Snapshot:
-        if self._worker.started.is_set() and self._worker.monitor.age_s is None:
-            async with self._reading:
-                await self._read()
+        if self._worker.monitor.age_s is not None or not self._worker.started.is_set():
+            return await self.asked_capacity()
+        async with self._reading:
+            await self._read("fleet", self._read_fleet)
         return self.now()
 
-    async def _read(self) -> None:
+    async def _read_fleet(self) -> None:
+        await self._viewer.poll()
+        await self._worker.capacity.read()
+
+    async def asked_capacity(self) -> Snapshot:
+        if self._worker.started.is_set() and not self._worker.elector.is_leader:
+            async with self._reading:
+                await self._read("capacity", self._worker.capacity.read)
+        return self.now()
+
+    async def _read(self, what: str, read: Callable[[], Awaitable[None]]) -> None:
         now_s = self._clock.monotonic()
-        if self._tried_s is not None and now_s - self._tried_s < _READ_EVERY_S:
+        if now_s - self._tried_s.get(what, float("-inf")) < _READ_EVERY_S:
             return
-        self._tried_s = now_s
+        self._tried_s[what] = now_s
         with self._clock.move_on_after(_READ_WITHIN_S):
             try:
-                await self._viewer.poll()
+                await read()
             except AwsError as error:
-                self._log.debug("fleet_not_read", error=str(error))
+                self._log.debug("fleet_not_read", what=what, error=str(error))
 
     @property
     def _monitor(self) -> FleetMonitor | None:
@@ -483,6 +515,9 @@ class Snapshots:
         seen = stall_status(worst.progress, watchdog.limits, now_s)
         of_lane = "" if worst is watched else f"lane {worst.progress.lane}: "
         stalled, failures = watchdog.is_stalled(worst), worst.progress.failures
+        rates, ahead_s = watchdog.rates(watched.key), progress.last_fetch.ahead_s
+        (p50_s, p99_s), waiting = watchdog.p50_and_p99(watched.key), progress.waiting
+        undone_s = lag_s(progress, watchdog.limits, now_s)
         return ShardView(
             key=watched.key,
             shard_id=lease.shard_id,
@@ -497,12 +532,12 @@ class Snapshots:
             checkpoint=str(lease.checkpoint),
             records=progress.records,
             data_bytes=progress.data_bytes,
-            bytes_per_s=watchdog.bytes_per_s(watched.key),
+            bytes_per_s=rates.out_bytes,
             child=self._child(progress, memory, now_s),
             failures=failures,
             stream_id=None if lease.stream is None else str(lease.stream),
             state=state_of(seen.cause, failures=failures, stalled=stalled, finished=lease.is_finished),
-            lag_s=lag_s(progress, watchdog.limits, now_s),
+            lag_s=undone_s,
             restarts=sum(_restarts(each) for each in (watched, *progress.lanes.values())),
             last_error=_shown(worst.progress.failure) if failures else "",
             stderr_tail=self._failed_tail(worst),
@@ -510,6 +545,18 @@ class Snapshots:
             lanes=self._lanes(progress, memory, now_s),
             set_aside=dict(progress.set_aside.by_cause),
             last_set_aside=_shown(progress.set_aside.last),
+            uncheckpointed_s=uncheckpointed_s(watched, undone_s, now_s),
+            p50_s=p50_s,
+            p99_s=p99_s,
+            speed=rates.speed,
+            records_per_s=rates.out_records,
+            in_records_per_s=rates.in_records,
+            in_bytes_per_s=rates.in_bytes,
+            read_records=progress.flow.read_records,
+            read_bytes=progress.flow.read_bytes,
+            waiting_records=waiting[0],
+            waiting_bytes=waiting[1],
+            ahead_s=ahead_s if ahead_s > AHEAD_S else 0.0,
         )
 
     def _worst(self, shard: ActiveLease, now_s: float) -> ActiveLease:
@@ -589,6 +636,15 @@ class Snapshots:
             restarts=progress.children - 1,
             stderr=self._tails.shown(child.pid, child.stderr_tail),
         )
+
+
+def _latencies(active_leases: ActiveLeases) -> Iterator[LatencyView]:
+    for stream, histogram in active_leases.latencies.items():
+        yield LatencyView(None, None if stream is None else str(stream), histogram)
+    for each in active_leases.shards:
+        stream = each.lease.stream
+        stream_id = None if stream is None else str(stream)
+        yield LatencyView(each.lease.shard_id, stream_id, each.progress.latency)
 
 
 def _hold_view(hold: Hold) -> HoldView:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
@@ -29,6 +29,7 @@ ENDPOINTS_READY_WITHIN_S: Final = 60.0
 ENDPOINTS_END_WITHIN_S: Final = 20.0
 DAEMON_ENDS_WITHIN_S: Final = 60.0
 TAIL_LINES: Final = 30
+DAEMON: Final = (sys.executable, "-m", "kcl_daemon", "--log-format", "console", "--properties")
 _POLL_S: Final = 0.02
 
 
@@ -107,12 +108,20 @@ class Processes:
             yield running, await _urls(running, answer)
 
     @asynccontextmanager
-    async def daemon(self, name: str, properties: Path, ledgers: Path) -> AsyncGenerator[RunningProcess]:
-        program = [sys.executable, "-m", "kcl_daemon", "--properties", str(properties)]
+    async def daemon(
+        self,
+        name: str,
+        properties: Path,
+        ledgers: Path,
+        *,
+        program: Sequence[str] = DAEMON,
+        base: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[RunningProcess]:
+        """`program` gets the file's name as its last argument, `base` is its environment; None: nothing of the user's account."""
         tie = [sys.executable, "-E", "-S", tied.__file__, str(os.getpid())]
-        command = [*tie, *program, "--log-format", "console"]
-        log, more = properties.with_suffix(".log"), {DIRECTORY_VARIABLE: str(ledgers)}
-        async with self._running_process(name, command, log, log, more=more) as running:
+        given = {**(environment() if base is None else base), DIRECTORY_VARIABLE: str(ledgers)}
+        log, command = properties.with_suffix(".log"), [*tie, *program, str(properties)]
+        async with self._running_process(name, command, log, log, given=given) as running:
             yield running
 
     @asynccontextmanager
@@ -124,7 +133,7 @@ class Processes:
         output: Path,
         *,
         stdin: int = DEVNULL,
-        more: Mapping[str, str] | None = None,
+        given: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[RunningProcess]:
         with _open_files(output, log) as (stdout, stderr):
             process = await anyio.open_process(
@@ -133,7 +142,7 @@ class Processes:
                 stdout=stdout,
                 stderr=stderr,
                 cwd=log.parent,
-                env=environment(more),
+                env=environment() if given is None else given,
                 start_new_session=True,
             )
         running = RunningProcess(name, process, log)

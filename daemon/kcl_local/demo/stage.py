@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 from anyio import lowlevel
@@ -32,13 +32,15 @@ if TYPE_CHECKING:
     from mypy_boto3_kinesis.type_defs import PutRecordsOutputTypeDef
 
 
+L = TypeVar("L", bound=Line)
+
 BATCH_RECORDS_MAX: Final = 500  # PutRecords
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024  # PutRecords takes 5 MiB, with the request around the records
 TICK_S: Final = 0.05
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MOST_S: Final = 1.0
 REFUSED_FOR_S_MAX: Final = 20.0
-_RETRYABLE: Final = frozenset(
+RETRYABLE: Final = frozenset(
     {
         "ProvisionedThroughputExceededException",
         "KMSThrottlingException",
@@ -69,9 +71,9 @@ class WriteRate:
         return self.records is not None and sent >= self.records
 
 
-def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
+def batches(lines: Iterable[L]) -> Iterator[list[L]]:
     """Each fits one PutRecords."""
-    batch: list[Line] = []
+    batch: list[L] = []
     size_bytes = 0
     for line in lines:
         line_bytes = len(line.data) + len(line.key.encode())
@@ -128,7 +130,7 @@ class Producer:
                 Records=[{"Data": line.data, "PartitionKey": line.key} for line in lines],
             )
         except ClientError as error:
-            if error.response.get("Error", {}).get("Code") in _RETRYABLE:
+            if error.response.get("Error", {}).get("Code") in RETRYABLE:
                 return lines
             raise DemoError(f"PutRecords failed: {error}") from error
         except BotoCoreError as error:

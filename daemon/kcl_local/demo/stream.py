@@ -97,14 +97,23 @@ def dynamodb_client(url: str) -> DynamoDBClient:
 class DemoStream:
     """Every method may raise DemoError."""
 
-    def __init__(self, client: KinesisClient, name: str) -> None:
+    def __init__(
+        self,
+        client: KinesisClient,
+        name: str,
+        *,
+        active_within_s: float = ACTIVE_WITHIN_S,
+        poll_s: float = _POLL_S,
+    ) -> None:
         self.client = client
         self.name = name
+        self._active_within_s = active_within_s
+        self._poll_s = poll_s
 
     async def create(self, shard_count: int) -> float:
         """Returns when the stream is ACTIVE: that time, by `monotonic_s`."""
         await call("CreateStream", self.client.create_stream, StreamName=self.name, ShardCount=shard_count)
-        await self._active()
+        await self.active()
         return monotonic_s()
 
     async def shards(self) -> tuple[ShardView, ...]:
@@ -123,7 +132,7 @@ class DemoStream:
                 ShardToSplit=shard.shard_id,
                 NewStartingHashKey=str(middle_hash(shard)),
             )
-            await self._active()
+            await self.active()
         return shard
 
     async def merge(self) -> tuple[ShardView, ShardView] | None:
@@ -137,19 +146,19 @@ class DemoStream:
                 ShardToMerge=pair[0].shard_id,
                 AdjacentShardToMerge=pair[1].shard_id,
             )
-            await self._active()
+            await self.active()
         return pair
 
-    async def _active(self) -> None:
-        with anyio.move_on_after(ACTIVE_WITHIN_S):
+    async def active(self) -> None:
+        with anyio.move_on_after(self._active_within_s):
             while True:
                 answer = await call(
                     "DescribeStreamSummary", self.client.describe_stream_summary, StreamName=self.name
                 )
                 if answer["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE":
                     return
-                await anyio.sleep(_POLL_S)
-        raise DemoError(f"stream {self.name} did not become ACTIVE within {ACTIVE_WITHIN_S:g} s")
+                await anyio.sleep(self._poll_s)
+        raise DemoError(f"stream {self.name} did not become ACTIVE within {self._active_within_s:g} s")
 
 
 def _view(shard: ShardTypeDef) -> ShardView:
@@ -202,14 +211,14 @@ def escaped(value: str) -> str:
     return re.sub(r"[^ -~]", units, value.replace("\\", r"\\"))
 
 
-def executable_name(directory: Path, python: str = sys.executable) -> str:
+def executable_name(directory: Path, python: str = sys.executable, *, module: str = PROCESSOR) -> str:
     """The daemon splits it on spaces, so a Python path with a space gets a launcher script in `directory`.
 
     The name is relative: the daemon must run there.
     """
     if python.isascii() and python.isprintable() and " " not in python:
-        return f"{python} -m {PROCESSOR}"
+        return f"{python} -m {module}"
     launcher = directory / LAUNCHER
-    launcher.write_text(f"#!/bin/sh\nexec {shlex.quote(python)} -m {PROCESSOR}\n", "utf-8", "surrogateescape")
+    launcher.write_text(f"#!/bin/sh\nexec {shlex.quote(python)} -m {module}\n", "utf-8", "surrogateescape")
     launcher.chmod(0o700)
     return f"./{LAUNCHER}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from kcl_client import Batch, Checkpointer, RecordProcessor, ShardStart, run
+from kcl_client import Batch, Checkpointer, Record, RecordProcessor, ShardStart, run
 from kcl_local.demo.check import DIRECTORY_VARIABLE, CountedRecord, LedgerWriter, monotonic_s
 from kcl_local.demo.text import words
 
@@ -29,13 +30,16 @@ class WordCount(RecordProcessor):
         assert self._open_ledger is not None, "initialize comes before all else"
         return self._open_ledger
 
+    def count(self, record: Record) -> Mapping[str, int]:
+        return Counter(words(record.data))
+
     def initialize(self, start: ShardStart) -> None:
         self._open_ledger = LedgerWriter(self._directory, start.shard_id)
         self._ledger.note("start")
 
     def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
         arrived_s = monotonic_s()
-        counted = [CountedRecord(record.sequence_number, Counter(words(record.data))) for record in batch]
+        counted = [CountedRecord(record.sequence_number, self.count(record)) for record in batch]
         self._ledger.records(arrived_s, counted)
         if arrived_s - self._saved_at_s >= CHECKPOINT_EVERY_S:
             self._save(checkpointer)
@@ -61,11 +65,13 @@ class WordCount(RecordProcessor):
         self._saved_at_s = monotonic_s()
 
 
-def main() -> None:
+def main(kind: type[WordCount] = WordCount) -> None:
     directory = os.environ.get(DIRECTORY_VARIABLE)
     if not directory:
-        sys.exit(f"{DIRECTORY_VARIABLE} is not set: this program is started by `kcl-daemon demo`")
-    processor = WordCount(Path(directory))
+        sys.exit(
+            f"{DIRECTORY_VARIABLE} is not set: this program is started by `kcl-daemon demo` and `kcl-daemon prove`"
+        )
+    processor = kind(Path(directory))
     try:
         run(processor)
     finally:

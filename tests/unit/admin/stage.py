@@ -47,6 +47,10 @@ READING = ShardView(
     child=CHILD,
     lag_s=90.0,
     restarts=2,
+    uncheckpointed_s=125.0,
+    p50_s=0.25,
+    p99_s=93.5,
+    waiting_records=12_345,
 )
 STALLED = replace(
     READING,
@@ -59,6 +63,9 @@ STALLED = replace(
     child=None,
     behind_ms=None,
     lag_s=None,
+    uncheckpointed_s=None,
+    p50_s=None,
+    p99_s=None,
 )
 
 
@@ -179,6 +186,9 @@ class Standing:
         self.asked_for += 1
         return self.snapshot
 
+    async def asked_capacity(self) -> Snapshot:
+        return self.snapshot
+
 
 def many(count: int) -> Snapshot:
     """A worker that holds so many shards, each with a child that has said something."""
@@ -251,6 +261,12 @@ _shards = st.builds(
     last_error=_words,
     stderr_tail=_some,
     next_try_s=st.none() | _seconds,
+    uncheckpointed_s=st.none() | _seconds,
+    p50_s=st.none() | _seconds,
+    p99_s=st.none() | _seconds,
+    speed=st.none() | _seconds,
+    waiting_records=st.integers(0, 2**50),
+    ahead_s=_seconds,
     lanes=st.none()
     | st.builds(
         LanesView,

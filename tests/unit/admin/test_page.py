@@ -147,16 +147,18 @@ def test_it_shows_the_fleet_the_shards_the_moves_and_the_children() -> None:
     assert shards["shardId-000000000001, came out of shardId-000000000000"] == [
         "reading",
         "90.0 s",
+        "2 min",
+        "250 ms, 93.5 s",
         "20 KiB/s",
         "12345",
         "",
         "496599...000000123456",
         "w-1",
     ]
-    assert shards["shardId-000000000002, came out of shardId-000000000000"][:5] == [
-        *("stalled", "-", "20 KiB/s", "12345", "kinesis for 5 min (Throttled: slow down)"),
+    assert shards["shardId-000000000002, came out of shardId-000000000000"][:7] == [
+        *("stalled", "-", "", "", "20 KiB/s", "12345", "kinesis for 5 min (Throttled: slow down)"),
     ]
-    assert shards["shardId-000000000004"] == ["unowned", "", "", "", "", "TRIM_HORIZON", "-"]
+    assert shards["shardId-000000000004"] == ["unowned", *[""] * 6, "TRIM_HORIZON", "-"]
     assert table_of(tree, "moves") == [["12 s ago", "shardId-000000000003", "w-2 -> w-1, cpu 81 % -> 44 %"]]
     assert table_of(tree, "children") == [
         ["shardId-000000000001", "4242", "48 MiB", "62 min", "2", "2 lineswarming up\nready"]
@@ -311,3 +313,12 @@ def test_records_set_aside_have_a_section_where_there_are_some() -> None:
         [first.key, "rejected", "12", "no <such> customer"],
     ]
     assert 'id="aside"' not in rendered(SNAPSHOT)
+
+
+def test_bugs_that_the_daemon_has_found_in_itself_are_among_the_facts() -> None:
+    found = replace(
+        SNAPSHOT, violations=2, last_violation="shard-1: <memory>; /state/a.jsonl has the evidence"
+    )
+    assert "Bugs found (2)" in rendered(found)
+    assert "shard-1: &lt;memory&gt;; /state/a.jsonl has the evidence" in rendered(found)
+    assert "Bugs found" not in rendered(SNAPSHOT)

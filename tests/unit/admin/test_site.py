@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,10 +22,13 @@ from kcl_daemon.admin.site import (
     status_from,
 )
 from kcl_daemon.admin.view import UNWATCHED_EVERY_S
+from kcl_daemon.capacity.figures import Capacity
+from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.simulator.loop import run_virtual
 from tests.unit.admin.stage import READING, READY, SNAPSHOT, Standing, many
 from tests.unit.fakes import LoopClock
+from tests.unit.metrics.snapshots import BEHIND
 
 TOKEN = "0123456789abcdef"
 Record = Callable[[str, object], None]
@@ -71,7 +75,7 @@ def test_another_path_is_told_what_there_is() -> None:
     answer = ask("/favicon.ico")
     assert (answer.status, answer.body) == (
         404,
-        b"there is /, /live, /status.json, /metrics, /livez, /readyz\n",
+        b"there is /, /live, /status.json, /capacity.json, /metrics, /livez, /readyz\n",
     )
 
 
@@ -103,7 +107,7 @@ def test_who_shows_no_token_learns_yes_or_no_from_a_probe_and_nothing_from_the_r
     assert ask("/readyz", token=TOKEN).body == b"not ready\n"
     shown = ask("/readyz", token=TOKEN, authorization=f"Bearer {TOKEN}")
     assert b"shardId-000000000002 makes no progress" in shown.body
-    for path in ("/", "/live", "/status.json", "/metrics", "/nothing"):
+    for path in ("/", "/live", "/status.json", "/capacity.json", "/metrics", "/nothing"):
         assert ask(path, token=TOKEN).status == 401
 
 
@@ -246,3 +250,26 @@ def test_who_looks_costs_less_than_one_percent_of_a_core(record_property: Record
     took_s, every_s = min(anyio.run(main) for _ in range(6))
     record_property("percent", round(100 * took_s / every_s, 2))
     assert took_s / every_s < 0.008
+
+
+SAID = Capacity(1_770_000_000_000, WorkerId("w-1"), 2, 0, 3, "a reason", "90 s behind", "", BEHIND)
+
+
+def test_capacity_is_the_leaders_word_with_its_age_and_a_plain_number_for_autoscalers() -> None:
+    leader = replace(READY, capacity=SAID, at_ms=SAID.at_ms + 12_000)
+    document = json.loads(ask("/capacity.json", source=Standing(leader)).body)
+    assert (document["workersWanted"], document["ageSeconds"], document["by"]) == (3, 12.0, "w-1")
+    assert document["whole"]["binds"] == "child"
+
+
+def test_capacity_that_nobody_has_told_is_an_error_for_autoscalers() -> None:
+    answer = ask("/capacity.json", source=Standing(READY))
+    assert (answer.status, answer.body.split(b":")[0]) == (503, b"nothing is known yet")
+
+
+def test_the_page_and_status_json_have_the_sentence_and_its_age_once_it_is_old() -> None:
+    shown = replace(READY, capacity=SAID, at_ms=SAID.at_ms + 12_000)
+    assert b"90 s behind; 3 workers wanted: a reason<" in ask("/live", source=Standing(shown)).body
+    assert status_from(ask("/status.json", source=Standing(shown)).body).snapshot.capacity == SAID
+    old = replace(shown, at_ms=SAID.at_ms + 240_000)
+    assert b"(said 4 min ago by w-1)" in ask("/live", source=Standing(old)).body

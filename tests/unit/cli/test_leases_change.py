@@ -24,6 +24,7 @@ from kcl_daemon.shards.sync import LeaseChange, ResetKind
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.table import MemoryTable
+from tests.unit.at_point import killed_at
 
 KEY = LeaseKey("shardId-000000000000")
 OWNER = WorkerId("w-1")
@@ -164,6 +165,23 @@ def test_only_leases_that_were_written_are_counted_and_the_others_are_reported()
         said: list[str] = []
         assert await carry_out_all(table, (gone, BACK), said.append) == 1
         assert said == ["shardId-000000000009: nothing to do, the lease no longer exists"]
+
+    on_table(scene)
+
+
+def test_a_change_that_is_killed_between_two_leases_can_be_repeated() -> None:
+    other = replace(LEASE, lease_key=LeaseKey("shardId-000000000001"))
+    changes = (BACK, replace(BACK, lease=other))
+
+    async def scene(table: Busy) -> None:
+        said: list[str] = []
+        await table.put(new_lease_row(other))
+        with killed_at("after-lease-changed"):
+            await carry_out_all(table, changes, said.append)
+        rows = {str(row["leaseKey"]): lease_from_row(row) for row in await table.scan()}
+        assert rows[KEY].checkpoint == TRIM_HORIZON != rows[other.lease_key].checkpoint
+        assert await carry_out_all(table, changes, said.append) == 2
+        assert {lease_from_row(row).checkpoint for row in await table.scan()} == {TRIM_HORIZON}
 
     on_table(scene)
 

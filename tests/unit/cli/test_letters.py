@@ -32,6 +32,7 @@ from kcl_daemon.errors import DeadLetterNotStored
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_daemon.records.letters import BadLetter, BadPlace, Outcome, StoredLetter, in_order, parse_letter
 from kcl_daemon.system import SystemClock
+from tests.unit.at_point import killed_at
 from tests.unit.consumer.letters import LETTER, letter
 from tests.unit.fakes import MemoryLog
 
@@ -416,3 +417,20 @@ def test_killed_at_any_write_it_goes_on_with_what_is_not_done(tmp_path: Path, at
     ends = {name.rpartition("/")[2]: each.outcome.value for name, each in read_receipts(path).items()}
     assert ends == {f"{n}-7": "rejected" if n == 4 else "done" for n in range(1, 7)}
     assert b64decode(source.stored[3].letter.record.data) == b"4"
+
+
+@pytest.mark.parametrize(
+    ("point", "again"),
+    [("before-receipt-write", ["1", "2", "3", "4", "5", "6"]), ("after-receipt-write", ["3", "4", "5", "6"])],
+)
+def test_killed_around_a_receipt_no_letter_is_left_out(tmp_path: Path, point: str, again: list[str]) -> None:
+    program, seen, path = tmp_path / "program.py", tmp_path / "seen", tmp_path / "receipts"
+    program.write_text(PROGRAM)
+    command = (sys.executable, "-S", str(program), str(seen))
+    source = Memory([1, 2, 3, 4, 5, 6])
+    with Receipts.opened(path) as receipts, killed_at(point):
+        anyio.run(partial(_replayed, source, receipts, command))
+    already = len(seen.read_text().split())
+    with Receipts.opened(path) as receipts:
+        anyio.run(partial(_replayed, source, receipts, command))
+    assert seen.read_text().split()[already:] == again

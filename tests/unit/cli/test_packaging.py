@@ -32,7 +32,8 @@ def test_one_file_is_printed(name: str) -> None:
 
 def test_of_many_files_the_names_are_printed() -> None:
     said = CliRunner().invoke(main, ["packaging", "kubernetes"]).stdout.splitlines()
-    assert said == ["kubernetes/deployment.yaml", "kubernetes/hpa.yaml", "kubernetes/sidecar.yaml"]
+    names = ("deployment", "hpa", "keda-prometheus", "keda", "sidecar")
+    assert said == [f"kubernetes/{name}.yaml" for name in names]
 
 
 def test_files_are_written_and_none_is_overwritten(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 import kcl_daemon
 from kcl_daemon.cli import main
-from kcl_daemon.cli.iam_policy import build_policy, letters_policy, replay_policy
+from kcl_daemon.cli.iam_policy import build_policy, capacity_policy, letters_policy, replay_policy
 from tests.unit.config.helpers import GOOD, read
 
 SOURCE = Path(kcl_daemon.__file__).parent
@@ -280,3 +280,14 @@ def test_many_streams_are_all_there() -> None:
     resources = next(each["Resource"] for each in document["Statement"] if each["Sid"] == "ReadStream")
     prefix = "arn:aws:kinesis:eu-west-1:111122223333:stream/"
     assert resources == [f"{prefix}orders", f"{prefix}log-*"]
+
+
+@pytest.mark.parametrize(("more", "names"), [("", ["Tables"]), ("scaleToZero = true\n", ["Tables", "Peek"])])
+def test_capacity_only_reads_and_looks_into_the_stream_only_where_no_worker_may_run(
+    more: str, names: list[str]
+) -> None:
+    found = capacity_policy(read(REGION + more).settings, account="111122223333")["Statement"]
+    assert [each["Sid"] for each in found] == names
+    assert {action.partition(":")[2] for each in found for action in each["Action"]} <= {
+        "DescribeTable", "GetItem", "Scan", "GetShardIterator", "GetRecords",
+    }  # fmt: skip

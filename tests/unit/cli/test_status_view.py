@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from kcl_daemon.admin.site import FORMAT, StatusDocument
-from kcl_daemon.admin.view import waits_for
+from kcl_daemon.admin.view import SHARDS, waits_for
 from kcl_daemon.cli.status_view import build_view, plain_lines, renderable, spark
 from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.examples import examples
@@ -25,13 +25,13 @@ billing, stream orders in eu-west-1, account 123456789012
 not ready: shardId-000000000002 makes no progress: kinesis for 5 min (Throttled: slow down)
 
 Shards:
-shard                 state          lag     throughput  records  waits for                                 checkpoint             worker
-shardId-000000000002  stalled          -       20 KiB/s    12345  kinesis for 5 min (Throttled: slow down)  496599...000000123456  w-1
-shardId-000000000004  unowned                                                                               TRIM_HORIZON           -
-shardId-000000000001  reading     90.0 s  ▅▁▂█ 20 KiB/s    12345                                            496599...000000123456  w-1
-shardId-000000000000  finished                                                                              SHARD_END              -
-shardId-000000000003  in handoff                                                                            TRIM_HORIZON           w-2, then w-1
-shardId-000000000005  elsewhere                                                                             TRIM_HORIZON           w-2
+shard                 state          lag  not checkpointed        p50, p99     throughput  waiting  waits for                                 checkpoint             worker
+shardId-000000000002  stalled          -                                         20 KiB/s    12345  kinesis for 5 min (Throttled: slow down)  496599...000000123456  w-1
+shardId-000000000004  unowned                                                                                                                 TRIM_HORIZON           -
+shardId-000000000001  reading     90.0 s             2 min  250 ms, 93.5 s  ▅▁▂█ 20 KiB/s    12345                                            496599...000000123456  w-1
+shardId-000000000000  finished                                                                                                                SHARD_END              -
+shardId-000000000003  in handoff                                                                                                              TRIM_HORIZON           w-2, then w-1
+shardId-000000000005  elsewhere                                                                                                               TRIM_HORIZON           w-2
 
 Workers:
 worker  role                 leases   cpu  last report
@@ -155,9 +155,9 @@ def headings_at(width: int, snapshot: Snapshot) -> list[str]:
     [
         (40, ["shard", "state", "lag"]),
         (60, ["shard", "state", "lag", "throughput", "waits for"]),
-        (80, ["shard", "state", "lag", "throughput", "records", "waits for"]),
-        (120, ["shard", "state", "lag", "throughput", "records", "waits for", "checkpoint"]),
-        (200, ["shard", "state", "lag", "throughput", "records", "waits for", "checkpoint", "worker"]),
+        (80, ["shard", "state", "lag", "p50, p99", "throughput", "waits for"]),
+        (120, ["shard", "state", "lag", "not checkpointed", "p50, p99", "throughput", "waits for"]),
+        (200, [each.lower() for each in SHARDS.headings]),
     ],
 )
 def test_columns_give_up_one_after_the_other_and_never_state_and_lag(width: int, headings: list[str]) -> None:
@@ -218,3 +218,9 @@ def test_whatever_is_told_nothing_reaches_the_terminal_but_printable_text(
 def test_bars_are_of_the_last_samples_and_none_where_nothing_flowed() -> None:
     assert spark([]) == spark([(1.0, 0.0)]) == ""
     assert spark([(n, float(n)) for n in range(40)]) == "▅▆▆▆▆▆▇▇▇▇▇▇███"
+
+
+def test_bugs_that_the_daemon_has_found_in_itself_have_a_line() -> None:
+    found = replace(SNAPSHOT, violations=2, last_violation="shard-1: memory; /state/a.jsonl has the evidence")
+    shown = build_view(status(found)).lines
+    assert "bugs found: 2, the last in shard-1: memory; /state/a.jsonl has the evidence" in shown

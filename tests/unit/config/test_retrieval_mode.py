@@ -23,6 +23,7 @@ ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/clicks/consumer/app:1700000
         ("pollingConfig.maxRecords = 500\n", POLLING),
         ("idleTimeBetweenReadsInMillis = 1000\n", POLLING),
         ("idleTimeBetweenReadsInMillis = 0\n", FANOUT),
+        ("idleTimeBetweenReadsInMillis = auto\n", POLLING),
         ("millisBehindLatestThresholdForReducedTps = 5\nretrievalMode = default\n", POLLING),
         ("retryGetRecordsInSeconds = 3\n", POLLING),
         ("pollingConfig.maxGetRecordsThreadPool = 3\n", POLLING),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
@@ -22,7 +22,9 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildStartFailed, DeadLetterTooLarge, InvalidRequest, Throttled
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.leases.row import RowUpdate, WriteResult
-from kcl_daemon.ports import ChildLane, StreamRef, Tables
+from kcl_daemon.metrics.metric import Metric
+from kcl_daemon.metrics.own import VIOLATIONS
+from kcl_daemon.ports import ChildLane, NoMeters, StreamRef, Tables
 from kcl_daemon.records.dead_letter import DeadLetter
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
@@ -80,6 +82,32 @@ class MemoryDeadLetters:
         if self.most_bytes is not None and len(dead_letter.record.data) > self.most_bytes:
             raise DeadLetterTooLarge("too large for the queue: set deadLetterOverflow")
         self.letters.append(dead_letter)
+
+
+class MemoryEvidence:
+    """The Evidence port: files of lines, in memory; none where it `is_full`."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, Sequence[Mapping[str, object]]] = {}
+        self.is_full = False
+
+    async def keep(self, name: str, lines: Sequence[Mapping[str, object]]) -> str | None:
+        await anyio.lowlevel.checkpoint()
+        if self.is_full:
+            return None
+        self.files[name] = lines
+        return name
+
+
+class ViolationCounts(NoMeters):
+    """The Meters port, which knows of violations only."""
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+
+    def add(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None:
+        if metric in VIOLATIONS.values():
+            self.violations += [dict(metric.fixed)["invariant"]] * int(value)
 
 
 @dataclass
@@ -206,6 +234,8 @@ class Stage:
     failures: FailureSettings = DEAD
     log: MemoryLog = field(default_factory=MemoryLog)
     letters: MemoryDeadLetters = field(default_factory=MemoryDeadLetters)
+    evidence: MemoryEvidence = field(default_factory=MemoryEvidence)
+    counts: ViolationCounts = field(default_factory=ViolationCounts)
     model: KinesisModel = field(init=False)
     ended_s: float = 0.0
 
@@ -281,6 +311,8 @@ class Stage:
             children=self.children,
             log=self.log,
             dead_letters=self.letters,
+            evidence=self.evidence,
+            meters=self.counts,
         )
 
     async def work(self, scene: Callable[[], Awaitable[None]], **changes: Any) -> None:

@@ -235,12 +235,16 @@ def test_cloudwatch_is_told_the_lag_in_each_renewal_period_also_while_the_child_
         gathered.take()
         await anyio.sleep(20.0)
         reported.extend(
-            each for each in gathered.statistics.take(10_000) if each.name == "MillisBehindLatest"
+            each
+            for each in gathered.statistics.take(10_000)
+            if each.name in {"MillisBehindLatest", "UnfinishedAge"}
         )
         stage.ways.dies_at = lambda text: False
 
     perform(stage, scene)
     assert {each.dimensions["Operation"] for each in reported} == {"ProcessTask", "ApplicationTracker"}
+    (own,) = (each for each in reported if each.name == "UnfinishedAge")
+    assert (own.dimensions, own.unit) == ({"Operation": "ApplicationTracker"}, "Milliseconds")
     for each in reported:
         assert each.count >= 4
         assert each.least == pytest.approx(102_000, abs=5_000)

@@ -11,6 +11,7 @@ from kcl_daemon.config.balance import ShardSettings, ShardSyncStrategy
 from kcl_daemon.errors import AwsError, Throttled, Unavailable
 from kcl_daemon.shards.sync import new_lease
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON
+from tests.unit.at_point import killed_at
 from tests.unit.fleet.shard_sync_stage import AUDIT_S, Stage, key, play
 from tests.unit.troubled import Trouble
 
@@ -134,6 +135,20 @@ def test_hashes_that_a_row_lacks_are_filled_in() -> None:
         assert (await stage.leases())[key(1)].hash_range == shards[key(1)].hash_range
 
     assert play(scene).log.events("info") == ["lease_hashes_filled_in"]
+
+
+def test_killed_between_two_rows_a_worker_fills_in_the_rest_later() -> None:
+    async def scene(stage: Stage) -> None:
+        shards = await stage.shards()
+        bare = [replace(new_lease(shards[key(n)], LATEST), hash_range=None) for n in range(4)]
+        await stage.has(*bare)
+        with killed_at("after-hash-range-written", 2):
+            await stage.ensure()
+        assert sum(lease.hash_range is not None for lease in (await stage.leases()).values()) == 2
+        await stage.ensure()
+        assert all(lease.hash_range is not None for lease in (await stage.leases()).values())
+
+    play(scene)
 
 
 def test_a_periodic_sync_creates_whole_lineages_and_needs_no_hole() -> None:

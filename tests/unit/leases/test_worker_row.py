@@ -190,3 +190,12 @@ def test_whether_a_worker_stands_by_is_in_its_row() -> None:
     after = apply_update(report(ME, now_s=2), row, key_attribute="leaseKey").row
     assert "daemonStandby" not in (after or {})
     assert not WorkerRow(ME, 1).stands_by
+
+
+def test_what_a_worker_says_about_its_shards_is_in_its_row_until_it_says_nothing() -> None:
+    row = apply_update(report(ME, now_s=1, load="[1,2]"), None, key_attribute="leaseKey").row
+    found = read(row or {})
+    assert found is not None
+    assert (found.load, (row or {})["daemonLoad"]) == ("[1,2]", "[1,2]")
+    after = apply_update(report(ME, now_s=2), row, key_attribute="leaseKey").row
+    assert "daemonLoad" not in (after or {})

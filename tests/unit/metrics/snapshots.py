@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kcl_daemon.capacity.figures import Bound, Capacity, StreamCapacity
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.progress.latency import LatencyHistogram
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.telemetry.snapshot import (
     ChildView,
     LanesView,
     LaneView,
+    LatencyView,
     ShardView,
     Snapshot,
     SparkQueryView,
@@ -46,6 +50,8 @@ def shard(
         bytes_per_s=1.0,
         lag_s=None if behind_ms is None else 2 * behind_ms / 1000,
         restarts=3,
+        uncheckpointed_s=None if behind_ms is None else 4.0,
+        ahead_s=0.0 if behind_ms is None else 1.5,
         failures=number - 1,
         child=ChildView(pid=7, rss_bytes=2**20, running_s=1.0, restarts=3) if child else None,
         stream_id=stream_id,
@@ -76,6 +82,9 @@ def with_lanes(number: int) -> ShardView:
     return replace(shard(number, child=False), lanes=LanesView(16, 2, "00c0ffee", 12.5, 4096, lanes))
 
 
+BEHIND = StreamCapacity(None, 2, 90.0, 2.5, 20.0, Bound.CHILD, "it works all the time", 10.0, 25.0)
+
+
 def snapshot(*shards: ShardView, spark: SparkView | None = None) -> Snapshot:
     return Snapshot(
         application='the "app"',
@@ -90,4 +99,18 @@ def snapshot(*shards: ShardView, spark: SparkView | None = None) -> Snapshot:
         renewed_s=1.0,
         shards=shards,
         spark=spark,
+        latencies=latencies(*shards),
+        capacity=Capacity(0, WorkerId("w-1"), 2, 0, 3, "a reason", "a sentence", "", BEHIND),
     )
+
+
+def latencies(*shards: ShardView) -> tuple[LatencyView, ...]:
+    """Each shard has finished two records after a second, and three within the next seven."""
+    found = list[LatencyView]()
+    of_all = LatencyHistogram()
+    for each in shards:
+        histogram = LatencyHistogram(of_all)
+        histogram.finished(101.0, 100.0, 0.0, 2)
+        histogram.finished(110.0, 102.0, 7.0, 3)
+        found.append(LatencyView(each.shard_id, each.stream_id, histogram))
+    return (LatencyView(None, None, of_all), *found) if found else ()

@@ -39,6 +39,7 @@ class FakeReader:
     """A reader to be shown."""
 
     oldest_s: float | None = None
+    waiting: tuple[int, int] = (0, 0)
 
 
 @dataclass

@@ -22,6 +22,7 @@ from kcl_daemon.progress.watchdog import (
     stall_limit_s,
     stall_status,
 )
+from kcl_protocol.sequence import TRIM_HORIZON
 from tests.unit.progress.support import FakeChild, FakeReader, Time, position, started
 
 LIMITS = StallLimits()
@@ -280,14 +281,14 @@ def test_what_a_child_leaves_is_not_done_until_a_reader_after_it_has_an_answer()
     progress.last_fetch.answer(behind_ms=0, empty=False, now_s=time.now_s)
     progress.works("processRecords", arrived_s=time.now_s)
     time.passes(10)
-    progress.reading_ended()
+    progress.reading_ended(TRIM_HORIZON)
     progress.child_ended()
     progress.failed("child ended")
     assert lag_s(progress, LIMITS, time.passes(10)) == pytest.approx(20)
     progress.starts()
     progress.reading(FakeReader())
     assert lag_s(progress, LIMITS, time.passes(10)) == pytest.approx(30)
-    progress.reading_ended()  # this child did not even get that far
+    progress.reading_ended(TRIM_HORIZON)  # this child did not even get that far
     assert lag_s(progress, LIMITS, time.passes(10)) == pytest.approx(40)
     progress.reading(FakeReader())
     progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.passes(1))

@@ -180,9 +180,27 @@ def test_a_rate_is_of_the_last_seconds() -> None:
         for number in range(60):
             stage.held.progress.done(position(number), 1, 1000)
             await stage.passes(1 if number % 2 else TICK_S + 1)
-        assert 300 < stage.watchdog.bytes_per_s(stage.held.key) < 900
+        assert 300 < stage.watchdog.rates(stage.held.key).out_bytes < 900
         stage.active_leases.remove(stage.held)
         await stage.passes(3)
-        assert stage.watchdog.bytes_per_s(stage.held.key) == 0
+        assert stage.watchdog.rates(stage.held.key).out_bytes == 0
+
+    run_virtual(course)
+
+
+def test_arrivals_in_the_future_are_told_of_once_an_hour() -> None:
+    async def course() -> None:
+        stage = Stage()
+        stage.held.progress.last_fetch.answer(behind_ms=0, empty=True, now_s=stage.clock.monotonic())
+        stage.held.progress.last_fetch.ahead_s = 0.9
+        await stage.passes(10)
+        assert stage.events == [], "clocks differ by less"
+        stage.held.progress.last_fetch.ahead_s = 12.34
+        await stage.passes(3500)
+        told = [fields for _, event, fields in stage.log.lines if event == "arrivals_ahead_of_clock"]
+        assert [each["ahead_s"] for each in told] == [12.3]
+        assert "NTP" in str(told[0]["advice"])
+        await stage.passes(200)
+        assert [event for _, event in stage.events].count("arrivals_ahead_of_clock") == 2
 
     run_virtual(course)

@@ -16,6 +16,7 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.ports import ConsumerName, PushedRecords, ReadFrom, StreamConsumer, StreamRef
+from kcl_daemon.progress.flow import ShardFlow
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardReader, ShardSource, StartMemory
@@ -147,9 +148,16 @@ class FanOutStage:
         self.model.handle("SplitShard", arguments)
 
     def reader(
-        self, checkpoint: ExtendedSequenceNumber = TRIM_HORIZON, hash_range: HashRange | None = None
+        self,
+        checkpoint: ExtendedSequenceNumber = TRIM_HORIZON,
+        hash_range: HashRange | None = None,
+        flow: ShardFlow | None = None,
     ) -> ShardReader:
-        source = ShardSource(STREAM, SHARD, checkpoint, None, self.memory, stream_is_there=self._is_there)
+        source = ShardSource(
+            *(STREAM, SHARD, checkpoint, None, self.memory),
+            stream_is_there=self._is_there,
+            flow=flow or ShardFlow(),
+        )
         return self.readers.reader(source, hash_range=hash_range, log=self.log)
 
 

@@ -32,6 +32,7 @@ class Stage:
 
     trouble = None
     oldest_s = None
+    waiting = (0, 0)
 
     def __init__(self, delivery: DeliverySettings, *, frames: bool = False) -> None:
         clock = LoopClock()
@@ -47,7 +48,7 @@ class Stage:
             clock=clock,
             progress=self.progress,
             takes_frames=lambda: frames,
-            reserve=lambda shrink: self.budget.take(0, shrink),
+            reserve=lambda shrink, invariants: self.budget.take(0, shrink, invariants=invariants),
         )
 
     def put(self, *sizes: int, arrived_s: float | None = None) -> None:

@@ -18,7 +18,9 @@ from kcl_daemon.errors import (
     Unavailable,
 )
 from kcl_daemon.ports import IteratorKind, ReadFrom
-from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader
+from kcl_daemon.progress.flow import ShardFlow
+from kcl_daemon.retrieval.byte_budget import MAX_BYTES
+from kcl_daemon.retrieval.source import DeliveryBatch, ReadItem, ShardReader
 from kcl_local.kinesis.arguments import FanOutRules, KinesisOptions
 from kcl_protocol.sequence import LATEST, ExtendedSequenceNumber
 from tests.unit.records.aggregates import aggregate
@@ -219,6 +221,41 @@ def test_bytes_in_hand_are_counted_and_given_back() -> None:
         assert budget.reserved_bytes == 0
 
     play(scene, lambda: FanOutStage(ONE_BY_ONE))
+
+
+def test_records_that_wait_for_memory_get_older_and_the_wait_is_counted() -> None:
+    """The memory that other shards hold is given back after four seconds."""
+
+    async def scene(stage: FanOutStage, start: Start) -> None:
+        budget = stage.readers._budget
+        held = budget.take(MAX_BYTES)
+        flow = ShardFlow()
+        reader = stage.reader(flow=flow)
+        start(reader)
+        got = list[ReadItem]()
+
+        async def take() -> None:
+            got.append(await reader.next())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(take)
+            await anyio.sleep(1.0)
+            stage.put("a")
+            began_s = anyio.current_time()
+            await anyio.sleep(4.0)
+            assert not got
+            assert reader.oldest_s == pytest.approx(began_s, abs=0.5)
+            assert (flow.read_records, reader.waiting) == (0, (0, 0))
+            held.release()
+        (item,) = got
+        assert isinstance(item, DeliveryBatch)
+        assert reader.oldest_s is None
+        assert (flow.read_records, flow.read_bytes) == (1, item.data_bytes)
+        assert flow.memory_s == pytest.approx(4.0, abs=0.5)
+        assert flow.refused_s == 0.0
+        reader.close()
+
+    play(scene)
 
 
 def test_a_second_child_at_latest_gets_what_came_while_there_was_none() -> None:

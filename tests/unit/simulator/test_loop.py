@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time  # the machine's clock, to see that nobody waited for it
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -208,3 +209,23 @@ def test_at_once_refuses_a_coroutine_that_waits() -> None:
 
     with pytest.raises(RuntimeError, match="waited"):
         run_virtual(main)
+
+
+def test_of_two_held_lanes_with_one_name_each_is_released_by_itself() -> None:
+    async def main() -> list[tuple[int, float]]:
+        seen: list[tuple[int, float]] = []
+
+        async def late(number: int) -> None:
+            await anyio.sleep(4)
+            seen.append((number, now()))
+
+        limiters = [Lane("twice"), Lane("twice")]
+        for number, limiter in enumerate(limiters):
+            in_lane(limiter, partial(late, number))
+            current_loop().after(0.5, limiter.hold)
+        current_loop().after(2.0, limiters[0].release)
+        current_loop().after(7.0, limiters[1].release)
+        await anyio.sleep(20)
+        return seen
+
+    assert run_virtual(main) == [(0, 4.0), (1, 7.0)]

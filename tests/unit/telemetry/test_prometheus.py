@@ -102,6 +102,17 @@ def test_a_histogram_counts_all_values_below_each_bound() -> None:
     assert samples["sum", "failure", None] == 70.0
 
 
+def test_latencies_are_told_for_all_shards_together_with_whole_records_below_each_bound() -> None:
+    families = ours_of(parsed(text_of(Gathered(), snapshot(shard(1), shard(2)))))
+    samples = families["kcl_record_latency_seconds"].samples
+    assert {sample.labels.get("shard_id") for sample in samples} == {None}
+    counts = {sample.labels["le"]: sample.value for sample in samples if "le" in sample.labels}
+    assert (counts["0.5"], counts["1.0"], counts["10.0"], counts["+Inf"]) == (0.0, 6.0, 10.0, 10.0)
+    assert counts["2.5"] <= counts["5.0"] <= 10.0
+    (total,) = (sample.value for sample in samples if sample.name.endswith("_sum"))
+    assert total == pytest.approx(2 * (2 * 1.0 + 3 * 4.5))
+
+
 def test_a_snapshot_tells_of_each_shard() -> None:
     seen = snapshot(shard(1), shard(2, stream_id="1:clicks:2", child=False, behind_ms=None))
     families = ours_of(parsed(text_of(Gathered(), seen)))
@@ -112,6 +123,7 @@ def test_a_snapshot_tells_of_each_shard() -> None:
 
     assert values("kcl_shard_behind_latest_seconds") == [({"shard_id": SHARD}, 3.0)]
     assert values("kcl_shard_read_behind_seconds") == [({"shard_id": SHARD}, 1.5)]
+    assert values("kcl_shard_uncheckpointed_seconds") == [({"shard_id": SHARD}, 4.0)]
     assert values("kcl_shard_failures") == [({"shard_id": SHARD}, 0.0), (many, 1.0)]
     assert values("kcl_shard_idle_seconds") == [({"shard_id": SHARD}, 3.5), (many, 3.5)]
     assert values("kcl_shard_waits_seconds")[1] == ({**many, "cause": "child"}, 2.25)

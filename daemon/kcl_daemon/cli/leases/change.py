@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 
+from kcl_daemon import faults
 from kcl_daemon.cli.common import NotChanged
 from kcl_daemon.config.kinds import age_s, moment_s
 from kcl_daemon.fleet.streams import leases_of
@@ -165,6 +166,7 @@ async def _write_now(table: Table, key: LeaseKey, write: Callable[[Lease], Await
         except MalformedRowError as malformed:
             raise NotChanged(f"{malformed}; repair or delete that row") from malformed
         if await write(lease):
+            faults.maybe("after-lease-changed")
             return True
     raise NotChanged(f"the lease {key} kept changing; try again")
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import anyio
 
+from kcl_daemon import faults
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.cli.common import NotChanged
 from kcl_daemon.cli.letters.receipts import Receipts
@@ -91,7 +92,9 @@ class LetterReplay:
                 tasks.start_soon(replay, ready)
 
     async def settle(self, letters: Sequence[StoredLetter], outcome: Outcome, reason: str = "") -> None:
+        faults.maybe("before-receipt-write")
         self.receipts.write(letters, outcome, reason, self.clock.wall_ms())
+        faults.maybe("after-receipt-write")
         if outcome is Outcome.DONE:
             await self.are_done(letters)
 
