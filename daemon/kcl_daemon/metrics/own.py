@@ -69,7 +69,7 @@ FROM_SNAPSHOT: Final = families(
     gauge shard_waiting_bytes{shard_id,stream}: Data of the records of a shard that were read and are not finished.
     counter shard_read_records{shard_id,stream}: Records of a shard that were read for its child since its lease was taken, some perhaps twice.
     counter shard_read_bytes{shard_id,stream}: Data of the records of a shard that were read for its child since its lease was taken.
-    gauge shard_arrivals_ahead_seconds{shard_id,stream}: How far in the future the last records of a shard arrived, by the clock of this host; none up to one second.
+    gauge shard_arrivals_ahead_seconds{shard_id,stream}: How far in the future the last records of a shard arrived, by the clock of this host; none up to two seconds.
     gauge shard_read_behind_seconds{shard_id,stream}: How far the last answer of Kinesis for a shard was behind the tip, whether or not its records are done.
     gauge shard_failures{shard_id,stream}: Children of a shard that failed in a row without progress; from 2 the shard is failing.
     counter child_restarts{shard_id,stream}: Restarts of a shard's child since its lease was taken.

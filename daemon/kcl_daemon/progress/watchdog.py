@@ -285,7 +285,7 @@ _RENEWAL_LATE: Final = 0.7
 # Of the retention.
 _NEAR: Final = 0.75
 _TOLD_AGAIN_S: Final = 3600.0
-AHEAD_S: Final = 1.0
+AHEAD_S: Final = 2.0
 """Clocks differ by less; arrivals further ahead are told of."""
 
 
