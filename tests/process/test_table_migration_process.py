@@ -122,6 +122,7 @@ def test_a_fleet_moves_into_one_table_while_records_flow(local: Local, tmp_path:
         assert {row.get("entityType", {}).get("S") for row in app.rows().values()} == {
             "LEASE",
             "CLIENT_VERSION_MIGRATION",
+            "STREAM",  # daemon/capacity
             "TABLE_MIGRATION",
         }
 
