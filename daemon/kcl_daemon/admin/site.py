@@ -206,7 +206,7 @@ JSON: Final = "application/json"
 SLICE_S: Final = 0.002
 """Rendering pauses after this time."""
 LIVE_EVERY_S: Final = 2.0
-_PART_OF_A_CORE: Final = 0.002
+_PART_OF_A_CORE: Final = 0.001
 """A viewer's share of a core; slow pages reload less often."""
 LIVE_AT_LEAST_EVERY_S: Final = 10.0
 """A page that stands still for longer shows a state that is gone."""

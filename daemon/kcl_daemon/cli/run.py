@@ -6,6 +6,7 @@ alive to systemd (`sd_notify`).
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -325,6 +326,7 @@ async def _serve(
                 grace_s=mine.child.shutdown_grace_ms / 1000,
                 log=log,
             )
+            gc.freeze()  # modules and models of services stay: nobody looks through them for garbage again
             async with _status_page(mine, assembled.snapshots, telemetry, log):
                 yield telemetry.background(engine.background(reported))
 

@@ -10,7 +10,7 @@ from typing import Final
 from kcl_daemon.ports import Clock
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-_LASTS_S: Final = 5.0
+_LASTS_S: Final = 15.0
 # This many reads take about a millisecond.
 _READS_MOST: Final = 64
 
