@@ -41,7 +41,7 @@ def test_a_call_reads_no_more_than_some_and_the_next_ones_the_others(monkeypatch
         assert len(read) == 100
         memory.of(pids)
         assert len(read) == 100, "they are good for some seconds"
-        await anyio.sleep(6)
+        await anyio.sleep(16)
         memory.of(pids)
         assert len(read) == 164
         memory.of([])
