@@ -19,10 +19,10 @@ import pytest
 from tests.house.figures import figures, package_cycles, source_files
 
 BOUNDS: Final = {
-    "source files": 300,
-    "source lines": 66_000,
+    "source files": 295,
+    "source lines": 65_500,
     "longest file, lines": 700,
-    "docstring and comment words": 57_000,
+    "docstring and comment words": 56_300,
     "packages in import cycles": 0,
     "classes with one public method, %": 9.0,
     "constructors with more than 8 parameters": 0,
