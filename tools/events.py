@@ -17,7 +17,11 @@ from typing import Final
 from tools.event_scan import LEVELS, LogCall, events_of
 
 CATALOGUE: Final = Path(__file__).with_name("events.toml")
-PACKAGES: Final[Mapping[str, str | None]] = {"kcl_daemon": None, "kcl_spark": "kcl_daemon.spark"}
+PACKAGES: Final[Mapping[str, str | None]] = {
+    "kcl_daemon": None,
+    "kcl_landing": "kcl_daemon.landing",
+    "kcl_spark": "kcl_daemon.spark",
+}
 """Import packages with events, and their log component if it differs."""
 
 _LOUD: Final = frozenset({"warning", "error"})

@@ -22,6 +22,7 @@ PACKAGES: Final[Mapping[str, str]] = {
     "kcl_prove": "daemon",
     "kcl_protocol": "protocol",
     "kcl_client": "clients/python",
+    "kcl_landing": "clients/landing",
     "kcl_spark": "clients/pyspark",
 }
 _PARAMETERS_MOST: Final = 8

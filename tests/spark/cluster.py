@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyspark
 
-from kcl_spark.control import monotonic_s, pause
+from kcl_landing.control import monotonic_s, pause
 from kcl_spark.session import find_java
 from tests.ports import free_port
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow.dataset as ds
 
-from kcl_spark.control import pause
+from kcl_landing.control import pause
 from tests.spark.daemon import Daemon, Relay, Shard, wait_for
 
 SPOT_WITHIN_S = 240  # a busy machine takes a minute to start Spark

@@ -23,9 +23,9 @@ from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.spark import SparkSettings
 from kcl_daemon.spark.supervisor import engine_options
-from kcl_spark.control import monotonic_s, pause
+from kcl_landing.control import monotonic_s, pause
+from kcl_landing.positions import START, Position
 from kcl_spark.engine import exit_code
-from kcl_spark.positions import START, Position
 from kcl_spark.session import parse
 
 ROOT = Path(__file__).parents[2]

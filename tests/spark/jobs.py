@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from kcl_landing.control import pause
 from kcl_spark import Batch, batch, pipeline, sinks
-from kcl_spark.control import pause
 
 HOLD = Path("hold")
 """While this file is there, `checked` stops at the place that the file names and says so in `held`."""

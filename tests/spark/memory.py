@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from kcl_spark.control import monotonic_s, pause
+from kcl_landing.control import monotonic_s, pause
 from tests.spark.daemon import Daemon, Shard
 
 WITHIN_S = 300

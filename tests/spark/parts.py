@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
-from kcl_spark.conversation import Record, to_arrow
-from kcl_spark.positions import Position, Positions, to_offset
-from kcl_spark.segments import RecordBatch, Segment
+from kcl_landing.positions import Position, Positions
+from kcl_landing.records import Record, RecordBatch, to_arrow
+from kcl_spark.positions import to_offset
+from kcl_spark.segments import Segment
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore
 

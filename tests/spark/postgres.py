@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcl_spark.control import monotonic_s, pause
+from kcl_landing.control import monotonic_s, pause
 from tests.ports import free_port
 
 WITHIN_S = 60

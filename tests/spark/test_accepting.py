@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
+from kcl_landing.relays import RelayListener
 from kcl_spark.conversation import RelayConversation, ShardState
-from kcl_spark.listener import RelayListener
 from kcl_spark.uplink import pump
 from tests.spark.daemon import wait_for
 from tests.spark.parts import Told

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcl_landing.control import pause
+from kcl_landing.positions import START, Position
 from kcl_spark.alignment import SETTLE_S, Alignment, ShardPace, SkewLimits, decide
-from kcl_spark.control import pause
 from kcl_spark.conversation import ShardState
-from kcl_spark.positions import START, Position
 from kcl_spark.segments import CLOSED_MS, OPEN_MS, Arrivals, Segment, ends, read_arrivals
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore, SharedStore

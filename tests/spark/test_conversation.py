@@ -11,25 +11,18 @@ from typing import Any
 import pytest
 
 from kcl_daemon.records.payload import Payload
+from kcl_landing.control import Refused
+from kcl_landing.positions import START, Position
+from kcl_landing.records import Message, read_frame, read_line
+from kcl_landing.relays import RelayConnection, RelayGone
 from kcl_protocol.codec import FRAME_START, decode_frame_header, encode
 from kcl_protocol.messages import ChildMessage
-from kcl_spark.control import Refused
-from kcl_spark.conversation import (
-    CheckpointTimings,
-    CommitProgress,
-    Message,
-    RelayConnection,
-    RelayConversation,
-    ShardState,
-    read_frame,
-    read_line,
-)
+from kcl_spark.conversation import CheckpointTimings, CommitProgress, RelayConversation, ShardState
 from kcl_spark.figures import CaughtUp
-from kcl_spark.positions import START, Position, QueryLog
+from kcl_spark.positions import QueryLog
 from kcl_spark.segments import list_segments, read_range
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore
-from kcl_spark.wire import RelayGone
 from tests.spark.parts import OTHER, SHARD, at, message, no_tell, plan, positions, record, rows
 
 ANY_TIME = CheckpointTimings(checkpoint_s=0, drain_s=5)

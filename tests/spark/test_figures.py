@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kcl_daemon.spark.supervisor import FORGOTTEN_S, EngineMetrics
 from kcl_daemon.telemetry.snapshot import SparkQueryView, SparkShardView, SparkView
+from kcl_landing.positions import START
 from kcl_spark.conversation import CommitProgress, ShardState
 from kcl_spark.figures import (
     FIGURES_S,
@@ -23,7 +24,7 @@ from kcl_spark.figures import (
     late_rows,
     query_figures,
 )
-from kcl_spark.positions import START, QueryLog
+from kcl_spark.positions import QueryLog
 from kcl_spark.spool import ShardFigures, Spool, SpoolCounters
 from kcl_spark.stores import FolderStore
 from tests.simulator.loop import run_virtual

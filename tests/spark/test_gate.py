@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 
 from kcl_daemon.spark.supervisor import engine_options
+from kcl_landing.control import Refused, pause
+from kcl_landing.records import Message
+from kcl_landing.relays import RelayConnection, RelayGone
 from kcl_protocol.messages import Status
-from kcl_spark.control import Refused, pause
-from kcl_spark.conversation import Message, RelayConnection
 from kcl_spark.listener import TlsListener, open_tls_listener
 from kcl_spark.session import EngineOptions, parse
 from kcl_spark.uplink import Uplink, UplinkOptions
-from kcl_spark.wire import RelayGone, read_line, write_line
+from kcl_spark.wire import read_line, write_line
 from tests.ports import free_port
 from tests.spark.daemon import SETTINGS, wait_for
 from tests.spark.parts import Told, no_tell

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from kcl_daemon.spark.supervisor import UnreadableLine, event_splitter
-from kcl_spark.control import ControlPipe
+from kcl_landing.control import ControlPipe
 
 HELLO = b'{"level":"info","event":"hello"}\n'
 

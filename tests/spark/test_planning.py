@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_spark.positions import START, from_offset, from_text, minimum, position, to_offset, to_text
+from kcl_landing.positions import START, from_text, position, to_text
+from kcl_spark.positions import from_offset, minimum, to_offset
 from kcl_spark.segments import MissingRange, Segment, ends, is_covered, parse_name, pieces, tasks
 from tests.spark.parts import OTHER, SHARD, at, positions, segment
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kcl_spark.control import make_folder, replace_text, write_text
-from kcl_spark.positions import START
+from kcl_landing.control import make_folder, replace_text, write_text
+from kcl_landing.positions import START
 from kcl_spark.spool import Spool
 from kcl_spark.state import open_state
 from kcl_spark.stores import FolderStore, SharedStore

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import kcl_spark
-from kcl_spark.relay import CLOSED, EXIT_ENGINE_GONE
+from kcl_landing.relay import CLOSED, EXIT_ENGINE_GONE
 
 RELAY = Path(kcl_spark.__file__).with_name("relay.py")
 MOST_BYTES = 15 * 1024 * 1024

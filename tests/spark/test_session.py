@@ -22,12 +22,12 @@ from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
+from kcl_landing.control import Refused
+from kcl_landing.positions import START
 from kcl_spark import decode
 from kcl_spark.api import Batch, NotAPipeline, batch, load, pipeline, writers_of
-from kcl_spark.control import Refused
 from kcl_spark.decode import WRAPPER, framed, with_wrapper
 from kcl_spark.engine import EXIT_PIPELINE, EXIT_REFUSED
-from kcl_spark.positions import START
 from kcl_spark.queries import declared, file_sink_path
 from kcl_spark.sinks import delta, overwrite_batch
 from kcl_spark.spool import Spool

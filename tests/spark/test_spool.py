@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kcl_spark.conversation import behind, to_arrow
-from kcl_spark.positions import START
-from kcl_spark.segments import list_segments, read_range, rows_up_to
+from kcl_landing.positions import START
+from kcl_landing.records import behind, rows_up_to, to_arrow
+from kcl_spark.segments import list_segments, read_range
 from kcl_spark.spool import SEGMENT_BYTES, Spool
 from kcl_spark.stores import FolderStore, Grant, read_grant
 from tests.spark.parts import ME, OTHER, SHARD, at, files, fill, positions, record, rows, taken

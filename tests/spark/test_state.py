@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kcl_landing.control import Refused
 from kcl_spark.api import Batch
-from kcl_spark.control import Refused
 from kcl_spark.session import parse
 from kcl_spark.sinks import jdbc_upsert, staging_table, statement
 from kcl_spark.state import StateInUse, open_state

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
-from kcl_spark.positions import START, to_offset
-from kcl_spark.segments import SCHEMA, read_range
+from kcl_landing.positions import START
+from kcl_landing.records import SCHEMA
+from kcl_spark.positions import to_offset
+from kcl_spark.segments import read_range
 from kcl_spark.source import INLINE_MOST_BYTES, KclStreamReader, Task
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore, Grant, SharedStore, Store, open_store

@@ -32,6 +32,7 @@ FOLDERS: Final = {
     "daemon": ("daemon/kcl_daemon", "daemon/kcl_local", "daemon/kcl_prove"),
     "protocol": ("protocol/kcl_protocol",),
     "clients/python": ("clients/python/kcl_client",),
+    "clients/landing": ("clients/landing/kcl_landing",),
     "clients/pyspark": ("clients/pyspark/kcl_spark",),
 }
 USES: Final = frozenset(

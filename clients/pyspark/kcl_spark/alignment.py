@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kcl_spark.control import EmitEvent
+from kcl_landing.control import EmitEvent
 from kcl_spark.conversation import ShardState
 from kcl_spark.segments import CLOSED_MS, OPEN_MS
 from kcl_spark.spool import Spool

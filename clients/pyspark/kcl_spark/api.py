@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar, overload
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from kcl_spark.positions import START, Position, QueryLog
+from kcl_landing.positions import START, Position
+from kcl_spark.positions import QueryLog
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _CONNECT: Final = "pyspark.sql.connect."

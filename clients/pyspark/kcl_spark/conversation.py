@@ -5,129 +5,31 @@ A checkpoint never goes beyond what all queries have committed.
 
 from __future__ import annotations
 
-import socket
-import sys
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-import pyarrow as pa
-
-from kcl_protocol.arrow import arrays_of
-from kcl_protocol.conversation import ChildSide
-from kcl_protocol.frames import FRAMES_VERSION, Frame
-from kcl_protocol.messages import CheckpointRequest, ChildMessage, FrameHeader, Status
-from kcl_spark.control import EmitEvent, monotonic_s, pause
-from kcl_spark.positions import (
-    START,
-    Position,
-    Positions,
-    QueryLog,
-    QueryPositions,
-    minimum,
-    position,
-    to_text,
+from kcl_landing.control import EmitEvent, monotonic_s, pause
+from kcl_landing.positions import START, Position, Positions, position, to_text
+from kcl_landing.records import (
+    FrameMessage,
+    Message,
+    RecordBatch,
+    behind,
+    frame_to_arrow,
+    last_position,
+    rows_up_to,
+    to_arrow,
 )
-from kcl_spark.segments import SCHEMA, RecordBatch, last_position, rows_up_to
+from kcl_landing.relays import RelayConnection, RelayGone
+from kcl_protocol.frames import FRAMES_VERSION
+from kcl_protocol.messages import CheckpointRequest, Status
+from kcl_spark.positions import QueryLog, QueryPositions, minimum
 from kcl_spark.spool import NotHeld, Spool
-from kcl_spark.wire import RelayGone
 
 _MICROSECONDS: Final = 1000
 _READ_BYTES: Final = 256 * 1024
-
-
-class Record(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    data: bytes
-    sequence_number: str
-    partition_key: str | None = None
-    approximate_arrival_timestamp: int | None = None
-    sub_sequence_number: int | None = None
-
-    @property
-    def where(self) -> Position:
-        return position(self.sequence_number, self.sub_sequence_number)
-
-
-class Message(msgspec.Struct, frozen=True, rename="camel"):
-    action: str
-    shard_id: str = ""
-    sequence_number: str | None = None
-    sub_sequence_number: int | None = None
-    records: list[Record] = []
-    millis_behind_latest: int | None = None
-    error: str | None = None
-
-
-class FrameMessage(Message, frozen=True, kw_only=True):
-    frame: Frame
-
-
-read_line: Final = msgspec.json.Decoder(Message).decode
-
-
-def read_frame(header: FrameHeader, body: bytes) -> Message:
-    behind_ms = header.millis_behind_latest
-    return FrameMessage("processRecords", frame=Frame(header, body), millis_behind_latest=behind_ms)
-
-
-def behind(records: Sequence[Record], mark: Position) -> Sequence[Record]:
-    first = bisect_right(records, mark, key=lambda record: record.where)
-    return records[first:] if first else records
-
-
-def to_arrow(records: Sequence[Record], *, stream: str, shard_id: str) -> RecordBatch:
-    count = len(records)
-    arrivals = [record.approximate_arrival_timestamp for record in records]
-    return pa.record_batch(
-        [
-            pa.array([record.data for record in records], pa.binary()),
-            pa.array([record.partition_key for record in records], pa.string()),
-            pa.repeat(pa.scalar(stream), count),
-            pa.repeat(pa.scalar(shard_id), count),
-            pa.array([record.sequence_number for record in records], pa.string()),
-            pa.array([record.sub_sequence_number or 0 for record in records], pa.int64()),
-            pa.array(
-                [None if each is None else each * _MICROSECONDS for each in arrivals],
-                pa.timestamp("us", tz="UTC"),
-            ),
-        ],
-        schema=SCHEMA,
-    )
-
-
-def frame_to_arrow(frame: Frame, *, stream: str, shard_id: str) -> RecordBatch:
-    """Texts and data stay where they are in the frame."""
-    data, keys, numbers, arrivals, sub_numbers = arrays_of(frame)
-    names = (pa.repeat(pa.scalar(name), len(frame)) for name in (stream, shard_id))
-    arrived = arrivals.cast(pa.timestamp("us", tz="UTC"))
-    return pa.record_batch([data, keys, *names, numbers, sub_numbers, arrived], schema=SCHEMA)
-
-
-class RelayConnection:
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._side = ChildSide(read_line, max_line_bytes=sys.maxsize, decode_frame=read_frame)
-
-    def receive(self) -> Message | None:
-        """None when the relay is gone, also in the middle of a line."""
-        while (message := self._side.next_message()) is None:
-            try:
-                data = self._connection.recv(_READ_BYTES)
-            except (OSError, ValueError):
-                return None
-            if not data:
-                return None
-            self._side.receive_data(data)
-        return message
-
-    def send(self, message: ChildMessage) -> None:
-        try:
-            self._connection.sendall(self._side.send_data(message))
-        except (OSError, ValueError) as error:
-            raise RelayGone from error
 
 
 class CommitProgress:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the customary name
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from kcl_spark.segments import RecordBatch
+from kcl_landing.records import RecordBatch
 
 WRAPPER: Final = "KclSparkWrapper"
 _TAG_OF_THE_FIELD: Final = b"\x0a"

@@ -14,13 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from kcl_landing.control import EmitEvent, Refused, monotonic_s, take_over_stdout
+from kcl_landing.positions import START, Position
+from kcl_landing.relays import RelayConnection, RelayListener
 from kcl_spark.alignment import Alignment, SkewLimits
 from kcl_spark.api import NotAPipeline, load, writers_of
-from kcl_spark.control import EmitEvent, Refused, monotonic_s, take_over_stdout
-from kcl_spark.conversation import CheckpointTimings, CommitProgress, RelayConnection, RelayConversation
+from kcl_spark.conversation import CheckpointTimings, CommitProgress, RelayConversation
 from kcl_spark.figures import CaughtUp, figure_reporter
-from kcl_spark.listener import RelayListener, open_tls_listener
-from kcl_spark.positions import START, Position
+from kcl_spark.listener import open_tls_listener
 from kcl_spark.queries import PipelineFailed, Queries
 from kcl_spark.segments import CLOSED_MS
 from kcl_spark.session import (

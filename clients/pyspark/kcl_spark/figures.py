@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any, Final, TypeAlias
 
-from kcl_spark.control import EmitEvent
+from kcl_landing.control import EmitEvent
+from kcl_landing.positions import Position
 from kcl_spark.conversation import CommitProgress, ShardState
-from kcl_spark.positions import Position
 from kcl_spark.spool import ShardFigures
 
 ReportKey: TypeAlias = tuple[object, ...]

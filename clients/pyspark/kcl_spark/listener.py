@@ -8,93 +8,15 @@ from __future__ import annotations
 import hmac
 import socket
 import ssl
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
-from kcl_spark.control import EmitEvent, Refused
-from kcl_spark.conversation import RelayConnection, RelayConversation, ShardState
+from kcl_landing.control import EmitEvent, Refused
+from kcl_landing.relays import accept_in_background, shut
 from kcl_spark.session import EngineOptions
-from kcl_spark.wire import (
-    PATIENCE_S,
-    RelayGone,
-    accept_in_background,
-    greeting,
-    keep_alive,
-    listen,
-    parse_address,
-    read_line,
-    shut,
-    write_line,
-)
+from kcl_spark.wire import PATIENCE_S, greeting, keep_alive, parse_address, read_line, write_line
 
 _BACKLOG: Final = 1024
-
-Open = Callable[[RelayConnection], RelayConversation]
-
-
-class RelayListener:
-    """`failed` gets errors that must stop the engine."""
-
-    def __init__(
-        self, path: Path, converse: Open, log_event: EmitEvent, failed: Callable[[Exception], None]
-    ) -> None:
-        self._path = path
-        self._converse = converse
-        self._log_event = log_event
-        self._failed = failed
-        self._lock = threading.Lock()
-        self._open: dict[socket.socket, RelayConversation] = {}
-        self._ended: dict[str, ShardState] = {}
-        self._closed = False
-        self._socket = listen(path)
-        accept_in_background(
-            self._socket,
-            lambda relay, _who: self.serve(relay),
-            name="kcl-accept",
-            is_closed=lambda: self._closed,
-            log_event=log_event,
-        )
-
-    def states(self) -> list[ShardState]:
-        with self._lock:
-            running = [each.state for each in self._open.values() if each.state.shard_id]
-            known = {state.shard_id for state in running}
-            return running + [state for name, state in self._ended.items() if name not in known]
-
-    @property
-    def count(self) -> int:
-        with self._lock:
-            return len(self._open)
-
-    def close(self) -> None:
-        self._closed = True
-        self._path.unlink(missing_ok=True)
-        with self._lock:
-            sockets = [self._socket, *self._open]
-        for each in sockets:
-            shut(each)
-        self._socket.close()
-
-    def serve(self, relay: socket.socket) -> None:
-        with relay:
-            conversation = self._converse(RelayConnection(relay))
-            with self._lock:
-                self._open[relay] = conversation
-            if self._closed:
-                shut(relay)
-            try:
-                conversation.run()
-            except RelayGone:
-                self._log_event("info", "relay_gone", shard_id=conversation.state.shard_id)
-            except Exception as error:  # noqa: BLE001 - a thread has no caller
-                self._failed(error)
-            finally:
-                with self._lock:
-                    del self._open[relay]
-                    if conversation.state.ended:
-                        self._ended[conversation.state.shard_id] = conversation.state
 
 
 class TlsListener:

@@ -1,4 +1,4 @@
-"""Positions in a shard, and how far Spark's logs say a query is.
+"""How far Spark's logs say a query is.
 
 A batch is committed once `commits/N` exists in the query's folder, which must be local. A source's `commit`
 comes later, with the next batch.
@@ -7,33 +7,11 @@ comes later, with the next batch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
 
-Position: TypeAlias = tuple[int, int]
-"""Sequence number and sub-sequence number (0 if not aggregated)."""
-Positions: TypeAlias = Mapping[str, Position]
-"""By shard id; a missing shard is at `START`."""
-
-START: Final[Position] = (-1, 0)
-
-
-def position(sequence_number: str | None, sub_sequence_number: int | None) -> Position:
-    """`START` for a sentinel (`TRIM_HORIZON`, ...) or None."""
-    if sequence_number is None or not (sequence_number.isascii() and sequence_number.isdigit()):
-        return START
-    return int(sequence_number), sub_sequence_number or 0
-
-
-def to_text(where: Position, separator: str = "/") -> str:
-    return f"{where[0]}{separator}{where[1]}"
-
-
-def from_text(text: str, separator: str = "/") -> Position:
-    sequence, _, sub = text.partition(separator)
-    return int(sequence), int(sub)
+from kcl_landing.positions import Position, Positions, from_text, to_text
 
 
 def to_offset(positions: Positions) -> dict[str, object]:

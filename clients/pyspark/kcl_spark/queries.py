@@ -17,10 +17,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from kcl_landing.control import EmitEvent, monotonic_s, pause
+from kcl_landing.positions import to_text
 from kcl_spark.api import BatchHandler, NotAPipeline, QueryContext, is_connect, register
-from kcl_spark.control import EmitEvent, monotonic_s, pause
 from kcl_spark.figures import QueryFigures, ReportKey, late_rows, query_figures
-from kcl_spark.positions import QueryLog, to_text
+from kcl_spark.positions import QueryLog
 from kcl_spark.session import EngineOptions
 from kcl_spark.state import StateFolder, claim_path
 

@@ -8,35 +8,21 @@ records.
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from heapq import heapreplace, merge
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute
 from pyarrow import fs
 
-from kcl_spark.positions import START, Position, Positions, from_text, to_text
+from kcl_landing.positions import START, Position, Positions, from_text, to_text
+from kcl_landing.records import SCHEMA, RecordBatch, rows_up_to
 
-RecordBatch: TypeAlias = Any
 SUFFIX: Final = ".arrow"
-_TEXT: Final = pa.string()
-SCHEMA: Final = pa.schema(
-    [
-        ("data", pa.binary()),
-        ("partition_key", _TEXT),
-        ("stream", _TEXT),
-        ("shard_id", _TEXT),
-        ("sequence_number", _TEXT),
-        ("sub_sequence_number", pa.int64()),
-        ("approximate_arrival_timestamp", pa.timestamp("us", tz="UTC")),
-    ]
-)
 _COMPUTE: Any = pyarrow.compute
 _MICROSECONDS: Final = 1000
 _MAGIC: Final = b"ARROW1"
@@ -166,19 +152,6 @@ def _opened(location: str, *, whole: bool = True) -> Any:
     files, path = fs.FileSystem.from_uri(location)
     file = files.open_input_file(path)
     return pa.BufferReader(file.read_buffer()) if whole else file
-
-
-def rows_up_to(batch: RecordBatch, where: Position) -> int:
-    return bisect_right(range(batch.num_rows), where, key=partial(_position_in, batch))
-
-
-def last_position(batch: RecordBatch) -> Position:
-    return _position_in(batch, batch.num_rows - 1)
-
-
-def _position_in(batch: RecordBatch, row: int) -> Position:
-    sequences, subs = batch.column("sequence_number"), batch.column("sub_sequence_number")
-    return int(sequences[row].as_py()), int(subs[row].as_py())
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -24,8 +24,8 @@ import pyspark
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
+from kcl_landing.control import EmitEvent, Refused
 from kcl_spark.api import is_connect
-from kcl_spark.control import EmitEvent, Refused
 from kcl_spark.source import FORMAT, KclDataSource
 
 AVAILABLE_NOW: Final = "availableNow"

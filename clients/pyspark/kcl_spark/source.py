@@ -15,11 +15,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes
 from pyspark.sql.types import StructType
 
-from kcl_spark.control import monotonic_s, pause
-from kcl_spark.positions import START, Position, from_offset, to_offset
+from kcl_landing.control import monotonic_s, pause
+from kcl_landing.positions import START, Position
+from kcl_landing.records import RecordBatch
+from kcl_spark.positions import from_offset, to_offset
 from kcl_spark.segments import (
     Arrivals,
-    RecordBatch,
     Segment,
     SegmentRange,
     ends,

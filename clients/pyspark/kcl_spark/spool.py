@@ -13,9 +13,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from kcl_spark.control import monotonic_s
-from kcl_spark.positions import START, Position, Positions
-from kcl_spark.segments import OPEN_MS, SCHEMA, RecordBatch, Segment, end_within, read_arrivals
+from kcl_landing.control import monotonic_s
+from kcl_landing.positions import START, Position, Positions
+from kcl_landing.records import SCHEMA, RecordBatch
+from kcl_spark.segments import OPEN_MS, Segment, end_within, read_arrivals
 from kcl_spark.stores import Grant, Store
 
 

@@ -20,9 +20,9 @@ from typing import Any, Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from kcl_landing.control import Refused, make_folder, monotonic_s, pause, replace_text
+from kcl_landing.positions import Position, to_text
 from kcl_spark.api import is_connect
-from kcl_spark.control import Refused, make_folder, monotonic_s, pause, replace_text
-from kcl_spark.positions import Position, to_text
 
 _PROC: Final = Path("/proc")
 _GONE_TRIES: Final = 200

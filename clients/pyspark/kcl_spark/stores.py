@@ -15,9 +15,10 @@ from typing import Any, Final, Protocol, TypeAlias
 import pyarrow as pa
 from pyarrow import fs
 
-from kcl_spark.control import make_folder, write_text
-from kcl_spark.positions import START, Position, from_text, to_text
-from kcl_spark.segments import OPEN_MS, SCHEMA, SUFFIX, Segment, is_whole, list_segments, parse_name, span_ms
+from kcl_landing.control import make_folder, write_text
+from kcl_landing.positions import START, Position, from_text, to_text
+from kcl_landing.records import SCHEMA
+from kcl_spark.segments import OPEN_MS, SUFFIX, Segment, is_whole, list_segments, parse_name, span_ms
 
 _NAME: Final = "lease.json"
 

@@ -18,18 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kcl_spark.control import EmitEvent, Refused, monotonic_s, take_over_stdout
-from kcl_spark.wire import (
-    PATIENCE_S,
-    accept_in_background,
-    greeting,
-    keep_alive,
-    listen,
-    parse_address,
-    read_line,
-    shut,
-    write_line,
-)
+from kcl_landing.control import EmitEvent, Refused, monotonic_s, take_over_stdout
+from kcl_landing.relays import accept_in_background, listen, shut
+from kcl_spark.wire import PATIENCE_S, greeting, keep_alive, parse_address, read_line, write_line
 
 EXIT_REFUSED: Final = 78
 _CHUNK_BYTES: Final = 256 * 1024

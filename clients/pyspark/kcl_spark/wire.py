@@ -6,26 +6,11 @@ The greeting is `{"token", "application", "stream"}`, then `{"refused": REASON o
 from __future__ import annotations
 
 import json
-import os
 import socket
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from kcl_spark.control import EmitEvent, Refused, pause
-
-
-class RelayGone(Exception):
-    """Raised when the daemon is gone, the engine stops, or another daemon has the shard."""
-
-
-def shut(connection: socket.socket) -> None:
-    """No TLS close, which is unsafe from a second thread."""
-    try:
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)
-    except OSError:
-        return
+from kcl_landing.control import Refused
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -42,55 +27,6 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not host or not port.isdigit():
         raise ValueError(f"{text!r} is not host:port")
     return host.strip("[]"), int(port)
-
-
-_BACKLOG: Final = 1024
-_PAUSE_S: Final = 1.0
-
-
-def listen(path: Path) -> socket.socket:
-    """A Unix socket for this user. Renamed once its mode is set, because anybody who finds it can connect."""
-    path.unlink(missing_ok=True)
-    young = path.with_name(f".{path.name}.{os.getpid()}")
-    young.unlink(missing_ok=True)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(str(young))
-    young.chmod(0o600)
-    listening.listen(_BACKLOG)
-    young.rename(path)
-    return listening
-
-
-def accept_in_background(
-    listening: socket.socket,
-    serve: Callable[[socket.socket, Any], object],
-    *,
-    name: str,
-    is_closed: Callable[[], bool],
-    log_event: EmitEvent,
-) -> None:
-    """`serve` runs in a thread of its own. A lack of descriptors or threads only delays."""
-
-    def accept() -> None:
-        while not is_closed():
-            try:
-                connection, peer = listening.accept()
-            except OSError as error:
-                if not is_closed():
-                    _log_and_wait(error, log_event)
-                continue
-            try:
-                threading.Thread(target=serve, args=(connection, peer), name="kcl-shard", daemon=True).start()
-            except RuntimeError as error:  # no more threads; the daemon restarts the relay
-                connection.close()
-                _log_and_wait(error, log_event)
-
-    threading.Thread(target=accept, name=name, daemon=True).start()
-
-
-def _log_and_wait(error: Exception, log_event: EmitEvent) -> None:
-    log_event("warning", "relay_not_accepted", error=str(error))
-    pause(_PAUSE_S)
 
 
 PATIENCE_S: Final = 10.0

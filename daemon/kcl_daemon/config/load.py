@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 FILE_BYTES_MAX: Final = 1024 * 1024
 AnySettings = TypeVar("AnySettings", bound="DataclassInstance")
-RELAY: Final = (sys.executable, "-m", "kcl_spark.relay")
+RELAY: Final = (sys.executable, "-m", "kcl_landing.relay")
 """For a Spark pipeline; its socket is added later."""
 
 

@@ -527,7 +527,7 @@ def _relay() -> Path:
         raise ConfigurationError(
             f"sparkPipeline needs {' and '.join(missing)}: pip install 'kcl-daemon[spark]'"
         )
-    spec = find_spec("kcl_spark")
+    spec = find_spec("kcl_landing")
     assert spec is not None
     assert spec.origin is not None
     return Path(spec.origin).with_name("relay.py")

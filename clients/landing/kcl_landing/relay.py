@@ -69,7 +69,7 @@ def down(engine: socket.socket) -> None:
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m kcl_spark.relay SOCKET\n")
+        sys.stderr.write("usage: python -m kcl_landing.relay SOCKET\n")
         return EXIT_USAGE
     engine = connect(arguments[0])
     if engine is None:

@@ -1,0 +1,185 @@
+"""What the landing log is: names of its objects, and what a segment, a page and a manifest say.
+
+Below the prefix, with layout `log` or `dated`:
+
+    _kcl_landing.json                                 LogInfo: whose log this is; created once
+    STREAM/SHARD/000000000042.parquet                 a segment (log)
+    STREAM/dt=2026-11-22/hour=10/SHARD-000000000042.parquet   a segment (dated, by the arrival of its first record)
+    STREAM/_ends/SHARD-000000000043.parquet           the end of a shard (dated)
+    _manifests/STREAM/SHARD.json                      Manifest: the newest entries; rewritten
+    _manifests/STREAM/SHARD/000000000000.json         a page: the entries of PAGE numbers; in order
+    _manifests/STREAM/SHARD.first.json                {"first": 17}: what was before has expired
+    _readers/NAME.json                                ReaderNote: how far a registered reader is
+
+A segment is never changed. Who creates the object of a number owns that number; so all who would write number N
+must come to the same name for it: the name depends only on the shard, the number and N's first record. Only a
+segment itself is trusted. An entry repeats what a segment says; a manifest may be old, never wrong.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+import msgspec
+
+from kcl_landing.positions import START, Position, from_text, to_text
+
+VERSION: Final = 1
+INFO: Final = "_kcl_landing.json"
+MANIFESTS: Final = "_manifests"
+READERS: Final = "_readers"
+PAGE: Final = 256
+"""Numbers in a page; page K has the entries whose numbers begin in [K * PAGE, (K + 1) * PAGE)."""
+FOOTER: Final = b"kcl.segment"
+"""Key of the JSON text in a segment's metadata (of the Parquet footer, of the Arrow schema)."""
+
+Layout = Literal["log", "dated"]
+Format = Literal["parquet", "arrow"]
+
+
+class LogInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """`log_id` is drawn when the log is created. All writers must agree with all other fields."""
+
+    application: str
+    layout: Layout
+    format: Format
+    log_id: str
+    version: int = VERSION
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One segment, in the order of the JSON array that stands for it.
+
+    Args:
+        number, to: the first and the last number it holds; they differ after compaction.
+        after, last: `SEQUENCE/SUB`: it has the records after one up to the other. `-1/0`: before all.
+        size_bytes, crc: of the whole object; `crc` is zlib's crc32.
+        first_ms, last_ms: arrival of the first record, and the latest arrival, in epoch milliseconds; of a shard's end
+            the arrival of the record before it. 0: unknown.
+        children: the child shards, if this is the end of the shard.
+    """
+
+    number: int
+    to: int
+    after: str
+    last: str
+    rows: int
+    size_bytes: int
+    crc: int
+    first_ms: int
+    last_ms: int
+    token: int = 0
+    children: tuple[str, ...] | None = None
+
+    @property
+    def is_end(self) -> bool:
+        return self.children is not None
+
+
+class Footer(msgspec.Struct, frozen=True, rename="camel"):
+    """What a segment says of itself. `writer` is drawn for each run of a writer; `token` is the lease's fencing token."""
+
+    application: str
+    stream: str
+    shard: str
+    number: int
+    to: int
+    after: str
+    last: str
+    rows: int
+    first_ms: int
+    last_ms: int
+    token: int
+    writer: str
+    children: tuple[str, ...] | None = None
+    version: int = VERSION
+
+    def entry(self, size_bytes: int, crc: int) -> Entry:
+        return Entry(
+            self.number,
+            self.to,
+            self.after,
+            self.last,
+            self.rows,
+            size_bytes,
+            crc,
+            self.first_ms,
+            self.last_ms,
+            self.token,
+            self.children,
+        )
+
+
+class Manifest(msgspec.Struct, frozen=True, rename="camel"):
+    """The entries of the newest page that has any, so at most PAGE; all before are in pages.
+
+    Args:
+        behind_ms: how far the last delivered record was behind the tip of the shard; None: unknown.
+        at_ms: when this was written, by the writer's clock.
+    """
+
+    stream: str
+    shard: str
+    entries: tuple[Entry, ...]
+    behind_ms: int | None
+    at_ms: int
+    version: int = VERSION
+
+
+class ReaderNote(msgspec.Struct, frozen=True, rename="camel"):
+    """`done`: by `STREAM/SHARD`, the first number that the reader still needs."""
+
+    name: str
+    done: dict[str, int]
+    at_ms: int
+    version: int = VERSION
+
+
+def segment_path(
+    info: LogInfo, stream: str, shard: str, *, number: int, to: int, first_ms: int, is_end: bool
+) -> str:
+    name = f"{number:012d}" if to == number else f"{number:012d}-{to:012d}"
+    if info.layout == "log":
+        return f"{stream}/{shard}/{name}.{info.format}"
+    if is_end:
+        return f"{stream}/_ends/{shard}-{name}.{info.format}"
+    hour = datetime.fromtimestamp(first_ms / 1000, UTC)
+    return f"{stream}/dt={hour:%Y-%m-%d}/hour={hour:%H}/{shard}-{name}.{info.format}"
+
+
+def entry_path(info: LogInfo, stream: str, shard: str, entry: Entry) -> str:
+    return segment_path(
+        info,
+        stream,
+        shard,
+        number=entry.number,
+        to=entry.to,
+        first_ms=entry.first_ms,
+        is_end=entry.is_end,
+    )
+
+
+def manifest_path(stream: str, shard: str) -> str:
+    return f"{MANIFESTS}/{stream}/{shard}.json"
+
+
+def page_path(stream: str, shard: str, number: int) -> str:
+    """The page that has this number."""
+    return f"{MANIFESTS}/{stream}/{shard}/{number // PAGE * PAGE:012d}.json"
+
+
+def first_path(stream: str, shard: str) -> str:
+    return f"{MANIFESTS}/{stream}/{shard}.first.json"
+
+
+def reader_path(name: str) -> str:
+    return f"{READERS}/{name}.json"
+
+
+def place(text: str) -> Position:
+    return from_text(text) if text else START
+
+
+def said(where: Position) -> str:
+    return to_text(where)

@@ -1,0 +1,57 @@
+"""The port to where a landing log is kept. Paths are relative to the log's prefix, with `/`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Cause = Literal["full", "denied", "unreachable", "slow down", "failed"]
+
+
+class StoreTrouble(Exception):
+    """Raised when the store does not do as asked; whether an object was written is unknown. Trying again may help."""
+
+    def __init__(self, cause: Cause, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class NoObject(Exception):
+    """Raised when an object is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    path: str
+    size_bytes: int
+    changed_ms: int
+
+
+class LogStore(Protocol):
+    """Thread-safe, blocking. Every method may raise StoreTrouble, within a minute.
+
+    Readers see an object whole or not at all.
+    """
+
+    def create(self, path: str, content: bytes | memoryview) -> bool:
+        """False if the path is taken; then nothing was changed. Durable on return."""
+        ...
+
+    def replace(self, path: str, content: bytes) -> None: ...
+
+    def read(self, path: str) -> bytes:
+        """NoObject if it is not there."""
+        ...
+
+    def listing(self, folder: str) -> Iterator[StoredObject]:
+        """Everything below a folder, by path."""
+        ...
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """What is not there already is no error."""
+        ...
+
+    def free_bytes(self) -> int | None:
+        """None where there is no such figure."""
+        ...

@@ -1,0 +1,112 @@
+"""What the writer of a shard's log does next. Pure: no records, no clock, no store.
+
+Each number is created once, by whoever comes first, and continues the record before it. So two writers of one shard can
+neither lose nor repeat a record; the rules here only decide who lets go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from kcl_landing.log import Footer, place
+from kcl_landing.positions import START, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A segment has at most so many bytes, waits at most `window_ms`, and its records arrived within `window_ms`."""
+
+    window_ms: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a shard's log. `number` -1: there is no segment."""
+
+    number: int = -1
+    last: Position = START
+    last_ms: int = 0
+    is_ended: bool = False
+
+
+class LogAltered(Exception):
+    """Raised when the log does not continue where it must."""
+
+
+class Taken(Enum):
+    """What it means that a number is already there."""
+
+    OURS = auto()
+    """Our own earlier attempt, whose answer was lost."""
+    EARLIER = auto()
+    """A former owner's late write: continue behind it."""
+    NEWER = auto()
+    """A newer owner writes this shard: let go."""
+
+
+class ShardWriter:
+    """One run of one writer. `mark` is the last record taken, `tail` the end of what is durable.
+
+    Raises:
+        LogAltered: the stored checkpoint is behind the end of a log that is not empty: what lies between was
+            checkpointed, but is not in the log.
+    """
+
+    def __init__(self, tail: Tail, checkpoint: Position, *, token: int, writer: str) -> None:
+        if tail.number >= 0 and checkpoint > tail.last:
+            raise LogAltered(
+                f"the log ends with segment {tail.number} at {tail.last}, before the stored checkpoint {checkpoint}"
+            )
+        self.tail = tail if tail.number >= 0 else replace(tail, last=checkpoint)
+        self.mark = self.tail.last
+        self.token = token
+        self.writer = writer
+
+    @property
+    def next_number(self) -> int:
+        return self.tail.number + 1
+
+    def take(self, last: Position) -> None:
+        """Records up to this one are in the buffer."""
+        self.mark = max(self.mark, last)
+
+    def created(self, last: Position, last_ms: int, *, is_end: bool = False) -> None:
+        """Segment `next_number` is durable."""
+        self.tail = Tail(self.next_number, last, max(last_ms, self.tail.last_ms), is_end)
+
+    def taken(self, found: Footer) -> Taken:
+        """Segment `next_number` was there already. Afterwards the buffer must drop records up to `tail.last`."""
+        if found.number != self.next_number or place(found.after) != self.tail.last:
+            raise LogAltered(
+                f"segment {found.number} begins after {found.after}; it must be {self.next_number}, after {self.tail.last}"
+            )
+        last = place(found.last)
+        self.tail = Tail(found.to, last, max(found.last_ms, self.tail.last_ms), found.children is not None)
+        self.mark = max(self.mark, last)
+        if found.writer == self.writer:
+            return Taken.OURS
+        return Taken.NEWER if found.token > self.token else Taken.EARLIER
+
+
+def cuts(
+    arrivals_ms: Sequence[int | None], opened_ms: int | None, limits: Limits, *, by_hour: bool
+) -> list[int]:
+    """Before which of these records a new segment begins.
+
+    `opened_ms` is the arrival of the first record in the open segment, None if there is none. `by_hour`, for the layout
+    `dated`: a segment has records of one hour.
+    """
+    found: list[int] = []
+    first = opened_ms
+    for index, arrived in enumerate(arrivals_ms):
+        if arrived is None:
+            continue
+        if first is None:
+            first = arrived
+        elif arrived - first > limits.window_ms or (by_hour and arrived // 3_600_000 != first // 3_600_000):
+            found.append(index)
+            first = arrived
+    return found
