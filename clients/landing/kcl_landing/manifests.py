@@ -18,6 +18,7 @@ from kcl_landing.log import (
     PAGE,
     VERSION,
     Entry,
+    First,
     Footer,
     Format,
     LogInfo,
@@ -194,7 +195,7 @@ class ShardLog:
             content = self._store.read(first_path(self._stream, self._shard))
         except NoObject:
             return 0
-        return msgspec.json.decode(content, type=dict[str, int])["first"]
+        return msgspec.json.decode(content, type=First).first
 
     def entries(self, first: int = 0) -> Iterator[Entry]:
         """From the segment with this number on, or the first that has not expired. Writes nothing."""
