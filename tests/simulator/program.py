@@ -42,7 +42,11 @@ _EXIT_IN_TROUBLE: Final = 3
 
 
 class Read:
-    """Wait for the next message; None: stdin was closed."""
+    """Wait for the next message, perhaps not for ever; None: stdin was closed, or `is_late`: none came in time."""
+
+    def __init__(self, within_s: float | None = None) -> None:
+        self.within_s = within_s
+        self.is_late = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ class Program:
         if self._nursery.import_s is not None:
             yield Wait(self._chance.uniform(*self._nursery.import_s))
         while True:
-            message = yield READ
+            message = yield from self._next_message()
             if message is None:
                 if self._habits.ignores_eof:
                     yield Hang()
@@ -131,6 +135,9 @@ class Program:
                 yield from self._misbehave_before(mischief)
             yield from self._act(message, mischief)
             yield from self._report_done(message, mischief)
+
+    def _next_message(self) -> Generator[Step, DaemonMessage | None, DaemonMessage | None]:
+        return (yield READ)
 
     def _hear(self, message: DaemonMessage) -> None:
         try:
