@@ -49,9 +49,9 @@ class HandedOver:
         assert isinstance(content, bytes)
         return content
 
-    def listing(self, folder: str) -> Iterator[StoredObject]:
+    def listing(self, folder: str, *, after: str = "") -> Iterator[StoredObject]:
         """As the port says."""
-        found = self._ask("listing", folder, lambda store: list(store.listing(folder)))
+        found = self._ask("listing", folder, lambda store: list(store.listing(folder, after=after)))
         assert isinstance(found, list)
         return iter(found)
 

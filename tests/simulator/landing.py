@@ -161,10 +161,10 @@ class Landing:
         """As it was before the last write: what a cache may give of what is rewritten."""
         return self._before[path] if path in self._before else self.read(path)
 
-    def listing(self, folder: str) -> Iterator[StoredObject]:
+    def listing(self, folder: str, *, after: str = "") -> Iterator[StoredObject]:
         """As the port says."""
         prefix = folder.rstrip("/") + "/" if folder else ""
-        for path in sorted(each for each in self._objects if each.startswith(prefix)):
+        for path in sorted(each for each in self._objects if each.startswith(prefix) and each > after):
             yield StoredObject(path, len(self._objects[path]), 0)
 
     def remove(self, paths: Sequence[str]) -> None:

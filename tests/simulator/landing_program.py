@@ -14,12 +14,15 @@ from zlib import crc32
 import msgspec
 
 from kcl_landing.log import Entry, Footer, segment_path
+from kcl_landing.manifests import ShardLog
 from kcl_landing.positions import START, Position, position
-from kcl_landing.shard import Call, Create, Find, Note, NoteTip, Reopen, ShardLanding
+from kcl_landing.shard import Adopt, Call, Create, Find, Note, NoteTip, ShardLanding
 from kcl_landing.store import LogStore, NoObject, StoreTrouble
 from kcl_landing.writer import Limits, LogAltered, ShardWriter, Tail
+from kcl_protocol.codec import encode
 from kcl_protocol.messages import (
     Action,
+    CheckpointAnswer,
     CheckpointRequest,
     DaemonMessage,
     Initialize,
@@ -36,8 +39,7 @@ from tests.simulator.clock import EPOCH_S
 from tests.simulator.habits import Mischief
 from tests.simulator.landing import APPLICATION, Fate, Landing, Segment, read_footer
 from tests.simulator.loop import current_loop, now
-from tests.simulator.program import Exit, Program, Read, Script, Step, Wait
-from tests.simulator.shard_log import ShardLog
+from tests.simulator.program import LEASE_GONE, READ, Exit, Print, Program, Read, Script, Step, Wait
 from tests.simulator.stream import STREAM_NAME
 from tests.simulator.violation import report
 
@@ -97,6 +99,7 @@ class LandingProgram(Program):
     _log: ShardLog
     _begun: ExtendedSequenceNumber | None = None
     _is_open = False
+    _asked: Position | None = None
 
     @property
     def _landing(self) -> Landing:
@@ -109,17 +112,26 @@ class LandingProgram(Program):
             due_s = self._shard.due_s() if self._is_open else None
             read = Read(_LONGEST_WAIT_S if due_s is None else max(due_s - now(), 0.001))
             message = yield read
+            if isinstance(message, CheckpointAnswer):
+                self._answered(message)
             if not read.is_late:
                 return message
+            yield from self._ask_while_idle()
 
     def _act(self, message: Action, mischief: Mischief | None) -> Script:
+        if self._asked is not None:
+            answer = yield READ
+            if not isinstance(answer, CheckpointAnswer):
+                raise Exit(1)
+            self._hear(answer)
+            self._answered(answer)
         match message:
             case Initialize():
                 yield from self._begin(message)
             case ProcessRecords(records, behind_ms):
                 yield from self._land(records, behind_ms)
-            case ShardEnded() if mischief is not Mischief.NO_CHECKPOINT_AT_END:
-                yield from self._end()
+            case ShardEnded(children):
+                yield from self._end(children)
             case ShutdownRequested():
                 yield from self._flush(until_s=now() + _FLUSH_S)
                 yield from self._checkpoint_durable()
@@ -135,7 +147,7 @@ class LandingProgram(Program):
         self._store = HandedOver()
         self._log = ShardLog(self._store, landing.info, STREAM_NAME, child.shard_id, read_footer)
         stored = position(message.sequence_number, message.sub_sequence_number)
-        tail = yield from self._open()
+        tail = yield from self._open(is_new=stored == START)
         landing.began(child.shard_id)
         try:
             writer = ShardWriter(tail, stored, token=child.token, writer=self._chance.token())
@@ -147,13 +159,13 @@ class LandingProgram(Program):
         self._shard = ShardLanding(writer, stored, limits, by_hour=plan.layout == "dated")
         self._is_open = True
         if tail.number >= 0 and tail.last > START:
-            self._begun = ExtendedSequenceNumber(str(tail.last[0]), tail.last[1])
+            self._begun = _extended(tail.last)
             self._deliveries.begins_at(child, self._begun)
 
-    def _open(self) -> Steps[Tail]:
+    def _open(self, *, is_new: bool) -> Steps[Tail]:
         while True:
             try:
-                return (yield from self._blocking(self._log.open))
+                return (yield from self._blocking(lambda: self._log.open(is_new=is_new)))
             except StoreTrouble:
                 yield Wait(_OPEN_PAUSE_S)
 
@@ -188,8 +200,8 @@ class LandingProgram(Program):
         hours = int((arrived_ms / 1000 - EPOCH_S) / plan.hour_s)
         return arrived_ms + hours * 3_600_000 - int(record.sequence_number) // 7 % (plan.jitter_ms + 1)
 
-    def _end(self) -> Script:
-        self._shard.end(self._landing.children_of(self._identity.shard_id))
+    def _end(self, children: Sequence[str] | None) -> Script:
+        self._shard.end(children)
         yield from self._flush(until_s=None)
         self._deliveries.asked(self._identity, SHARD_END)
         yield from self._checkpoint(CheckpointRequest(), at_end=True)
@@ -200,6 +212,25 @@ class LandingProgram(Program):
             return
         yield from self._checkpoint(CheckpointRequest(str(durable[0]), durable[1]))
         self._shard.stored = durable
+
+    def _ask_while_idle(self) -> Script:
+        """What has become durable meanwhile; the answer comes as a message."""
+        durable = self._shard.checkpoint() if self._is_open and self._asked is None else None
+        if durable is not None:
+            request = CheckpointRequest(str(durable[0]), durable[1])
+            self._asked = durable
+            self._deliveries.asked(self._identity, _extended(durable))
+            self._conversation.send(request)
+            yield Print(encode(request))
+
+    def _answered(self, answer: CheckpointAnswer) -> None:
+        asked, self._asked = self._asked, None
+        assert asked is not None
+        self._deliveries.answered(self._identity, _extended(asked), answer.error)
+        if answer.error is None:
+            self._shard.stored = max(self._shard.stored, asked)
+        elif answer.error == LEASE_GONE:
+            self._shard.forget()
 
     def _flush(self, *, until_s: float | None) -> Script:
         """Until all is durable, or the time is up."""
@@ -241,12 +272,12 @@ class LandingProgram(Program):
                 if found is None:
                     raise StoreTrouble("failed", "it is not there")
                 return found
-            case Note(entry, behind):
-                yield from self._blocking(lambda: self._log.append(entry, behind_ms=behind, at_ms=at_ms))
+            case Note(entry, behind_ms):
+                yield from self._blocking(lambda: self._log.append(entry, behind_ms=behind_ms, at_ms=at_ms))
             case NoteTip(behind_ms):
                 yield from self._blocking(lambda: self._log.at_tip(behind_ms=behind_ms, at_ms=at_ms))
-            case Reopen():
-                yield from self._blocking(self._log.open)
+            case Adopt(footer, behind_ms):
+                yield from self._blocking(lambda: self._log.adopt(footer, behind_ms=behind_ms, at_ms=at_ms))
         return None
 
     def _create(self, call: Create[Rows]) -> Steps[Entry | None]:
@@ -322,6 +353,10 @@ class LandingProgram(Program):
         return Status(
             status.response_for, status.frames, sequence_number=number, sub_sequence_number=sub_number
         )
+
+
+def _extended(where: Position) -> ExtendedSequenceNumber:
+    return ExtendedSequenceNumber(str(where[0]), where[1])
 
 
 def _carry_out(landing: Landing, kind: str, request: Callable[[LogStore], object]) -> object:

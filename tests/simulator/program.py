@@ -36,7 +36,7 @@ from tests.simulator.habits import Habits, Mischief, Nursery, When
 from tests.simulator.violation import report
 
 _RETRYABLE: Final = frozenset({"ThrottlingException", "KinesisClientLibDependencyException"})
-_LEASE_GONE: Final = "ShutdownException"
+LEASE_GONE: Final = "ShutdownException"
 _TRIES: Final = 8
 _EXIT_IN_TROUBLE: Final = 3
 
@@ -248,7 +248,7 @@ class Program:
             if answer.error != "IllegalArgumentException":
                 report("foreign_reject_accepted", f"{self._identity} may reject {request}: {answer}")
             return
-        if answer.error not in {None, _LEASE_GONE}:
+        if answer.error not in {None, LEASE_GONE}:
             report("legal_reject_refused", f"{self._identity} may not reject {request}: {answer}")
         self._deliveries.rejected(self._identity, number, answer.error)
 
@@ -281,7 +281,7 @@ class Program:
         while True:
             tries += 1
             error = yield from self._ask(request, position)
-            if error is None or error == _LEASE_GONE:
+            if error is None or error == LEASE_GONE:
                 return
             if error not in _RETRYABLE:
                 report("legal_checkpoint_refused", f"{self._identity} at {position}: {error}")
