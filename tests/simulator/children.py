@@ -22,9 +22,21 @@ from tests.simulator.bank_program import BankProgram
 from tests.simulator.chance import Chance
 from tests.simulator.deliveries import Deliveries, Incarnation
 from tests.simulator.habits import Nursery
+from tests.simulator.landing_program import LandingProgram
 from tests.simulator.life import Life
 from tests.simulator.loop import Promise, Timer, Wake, current_loop, now
-from tests.simulator.program import CloseStdout, Exit, ExitLater, Hang, Print, Program, Read, Script, Wait
+from tests.simulator.program import (
+    READ,
+    CloseStdout,
+    Exit,
+    ExitLater,
+    Hang,
+    Print,
+    Program,
+    Read,
+    Script,
+    Wait,
+)
 from tests.simulator.violation import report
 
 _PIPE_BYTES: Final = 65_536
@@ -51,6 +63,7 @@ class SimChild:
         self._stdin_closed = False
         self._input_is_over = False
         self._is_reading = False
+        self._read = READ
         self._timers: list[Timer] = []
         self._resumes: Timer | None = None
         self._stdout: list[bytes] = []
@@ -213,9 +226,10 @@ class SimChild:
         while self.status is None:
             if wants_message:
                 self._first_read.resolve(None)
-                if not self._unread and not self._input_is_over:
+                if not self._unread and not self._input_is_over and not self._read.is_late:
                     self._is_reading = True
                     return
+                self._read.is_late &= not self._unread and not self._input_is_over
                 message = self._next_message()
             try:
                 step = self._script.send(message)
@@ -226,12 +240,20 @@ class SimChild:
                 self.end(exit_.status)
                 return
             message, wants_message = None, isinstance(step, Read)
+            if isinstance(step, Read):
+                self._read = step
+                if step.within_s is not None:
+                    current_loop().after(step.within_s, self._grows_late, step)
             if isinstance(step, Hang):
                 return
             if isinstance(step, Wait):
                 self._resumes = current_loop().after(step.seconds, self._resume)
                 return
             self._do(step)
+
+    def _grows_late(self, read: Read) -> None:
+        read.is_late = True
+        self._poll()
 
     def _do(self, step: Read | Print | CloseStdout | ExitLater) -> None:
         match step:
@@ -306,6 +328,7 @@ class SimChildren:
         chance = self._chance.fork(f"child-{identity.number}")
         habits = self._nursery.draw(chance)
         kind = Program if self._nursery.bank is None else BankProgram
+        kind = kind if self._nursery.landing is None else LandingProgram
         program = kind(
             identity, habits=habits, nursery=self._nursery, chance=chance, deliveries=self._deliveries
         )
