@@ -19,6 +19,7 @@ from kcl_daemon.config.children import (
     PoisonRecordPolicy,
 )
 from kcl_daemon.config.kinds import StreamArn, trimmed
+from kcl_daemon.config.landing import refused
 from kcl_daemon.config.metrics_and_page import LOOPBACK, MetricsLevel, is_loopback
 from kcl_daemon.config.properties import Notice, Problem, PropertyEntry
 from kcl_daemon.config.retrieval import FASTEST_READS_MS, RetrievalMode, SchemaRegistry
@@ -53,15 +54,20 @@ def check_together(
 ) -> tuple[list[Problem], list[Notice]]:
     """Corrects `values` that are too short, too long or impossible."""
     lines = {name: entry.line for name, entry in entries.items()}
+    # With a landing the daemon starts no engine, and only kcl-daemon spark-submit uses sparkPipeline.
+    own = {
+        name: value for name, value in values.items() if name != "sparkPipeline" or "landing" not in values
+    }
     found = (
-        *_names(values, entries),
-        *_streams(values),
-        *_failures(values),
-        *_letters(values),
-        *_spark(values),
-        *_lanes(values),
-        *_run_until(values),
-        *_batches(values),
+        *_names(own, entries),
+        *_streams(own),
+        *_failures(own),
+        *_letters(own),
+        *(refused(own) if "landing" in own else ()),
+        *_spark(own),
+        *_lanes(own),
+        *_run_until(own),
+        *_batches(own),
         *_auto_pace(values),
     )
     problems = [
@@ -81,6 +87,7 @@ def check_together(
         *_standby(values, lines),
         *_letter_notices(values, lines),
         *_java_differences(values, lines),
+        *_landing(values, lines),
     ]
     return problems, notices
 
@@ -166,8 +173,23 @@ def _unused(values: Values, lines: Lines) -> Iterator[Notice]:
 
 
 def _standby(values: Values, lines: Lines) -> Iterator[Notice]:
-    if "sparkPipeline" in values and values.get("childStandbyMillis"):
-        yield _no_effect("childStandbyMillis", lines, "the children of a sparkPipeline start at once")
+    bundled = next((name for name in ("landing", "sparkPipeline") if name in values), None)
+    if bundled is not None and values.get("childStandbyMillis"):
+        yield _no_effect("childStandbyMillis", lines, f"the children of a {bundled} start at once")
+
+
+def _landing(values: Values, lines: Lines) -> Iterator[Notice]:
+    if "landing" not in values:
+        for name in lines:
+            if name.startswith("landing"):
+                yield _no_effect(name, lines, "records are not landed; this needs landing")
+    elif "sparkPipeline" in values:
+        facts = {
+            "advice": "the daemon only writes the landing log; kcl-daemon spark-submit runs this pipeline"
+        }
+        yield Notice(
+            "pipeline_reads_the_landing", "sparkPipeline", lines["sparkPipeline"], facts, level="info"
+        )
 
 
 def _schemas(values: Values, lines: Lines) -> Iterator[Notice]:
@@ -333,7 +355,7 @@ def _named(values: Values, entries: Entries) -> Iterator[_Named]:
         needed.append(_CONSUMER)
     if values.get("metricsLevel") is not MetricsLevel.NONE:
         needed.append(_NAMESPACE)
-    if is_given("sparkPipeline") and not is_given("sparkEngine"):
+    if "sparkPipeline" in values:
         needed.append(_STATE)
     yield from (each for each in needed if not is_given(each.key))
 
@@ -425,6 +447,13 @@ def _streams(values: Values) -> _Found:
     if many is None:
         return
     one = f"names one stream, {many} names many; keep one"
+    names = [each.name for each in (*_listed(values, "streamArns"), *_listed(values, "streamNames"))]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if "landing" in values and twice is not None:
+        yield (
+            "landing",
+            f"two streams are named {twice}, and would share a folder; give each a daemon and a landing",
+        )
     for name, reason in {
         "streamName": one,
         "streamArn": one,
@@ -467,23 +496,6 @@ def _listed(values: Values, name: str) -> tuple[ListedStream, ...]:
 def _spark(values: Values) -> _Found:
     if "sparkPipeline" in values and values.get("childPreload"):
         yield "childPreload", "children of a sparkPipeline cannot be forked from a template; remove this line"
-    transport = values.get("sparkTransport")
-    elsewhere = next((name for name in ("sparkRemote", "sparkMaster") if _is_elsewhere(values, name)), None)
-    if "sparkRemote" in values:
-        if "sparkMaster" in values:
-            yield "sparkMaster", "the server of sparkRemote has its own master; remove this line"
-        if transport not in {None, "shared"}:
-            yield "sparkTransport", "sparkRemote needs sparkTransport=shared: the server plans the batches"
-        if missing := _missing(values, "sparkSpoolDir", "sparkStateDir"):
-            yield "sparkRemote", f"needs {missing}: folders that the server can also reach"
-    elif elsewhere is not None and transport == "local":
-        yield "sparkTransport", "workers of a cluster cannot read this machine's files; use shared or inline"
-    elif transport == "shared" and "sparkSpoolDir" not in values:
-        yield "sparkTransport", "needs sparkSpoolDir: a folder or URI that all Spark workers can reach"
-    spool = str(values.get("sparkSpoolDir", ""))
-    if "://" in spool and transport != "shared" and elsewhere != "sparkRemote":
-        yield "sparkSpoolDir", "a URI needs sparkTransport=shared"
-    yield from _engines(values)
 
 
 def _lanes(values: Values) -> _Found:
@@ -514,28 +526,3 @@ def _batches(values: Values) -> _Found:
     for name in ("batchWindowMillis", "batchMaxRecords", "batchMaxBytes"):
         if "sparkPipeline" in values and name in values:
             yield name, "a sparkPipeline makes its own batches, see sparkTrigger; remove this line"
-
-
-def _engines(values: Values) -> _Found:
-    feeds, listens = "sparkEngine" in values, "sparkEngineListen" in values
-    if feeds and listens:
-        reason = "a host feeds another engine or has its own (sparkEngineListen), not both"
-        yield "sparkEngine", reason
-    if feeds and (missing := _missing(values, "sparkEngineTokenFile")):
-        yield "sparkEngine", f"needs {missing}"
-    if (
-        listens
-        and not feeds
-        and (missing := _missing(values, "sparkEngineTokenFile", "sparkEngineCertificate"))
-    ):
-        yield "sparkEngineListen", f"needs {missing}"
-    if (feeds or listens) and values.get("sparkTrigger") == "availableNow":
-        yield "sparkTrigger", "a shared engine never ends; give each host its own engine"
-
-
-def _is_elsewhere(values: Values, name: str) -> bool:
-    return name in values and not str(values[name]).startswith("local")
-
-
-def _missing(values: Values, *names: str) -> str:
-    return " and ".join(name for name in names if name not in values)
