@@ -46,10 +46,9 @@ not used.
 - Worker counters without labels start at 0, so the first event is an increase. Events before the first scrape are not an increase,
   and counters with labels appear with their first event; the alert rules and the dashboard handle both. `kcl_aws_calls_total` has
   all outcomes of an operation from its first call.
-- `kcl_spark_*` comes from the host with the Spark engine, every two seconds, for its queries and for all shards that it reads, also
-  from other hosts (`sparkEngine`). Those hosts do not report it, so sums over hosts count nothing twice. Series end with the query,
-  with the shard's connection and with the engine; if the engine is silent for 30 seconds, all end. Counters start again with each
-  engine process.
+- `kcl_spark_*` comes from the Spark engine, every two seconds, for its queries and for the shards of its host. Series end with the
+  query, with the shard's connection and with the engine; if the engine is silent for 30 seconds, all end. Counters start again with
+  each engine process.
 - Some metrics count log events: {events}.
 """
 

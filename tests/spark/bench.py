@@ -121,7 +121,10 @@ def backlog(spark: SparkSession, folder: Path, megabytes: int) -> Iterator[Figur
     segments = [each for shard in list_segments(folder_of(spool)).values() for each in shard]
     per_batch = max(1, BATCH_BYTES // (sum(each.size_bytes for each in segments) // len(segments)))
     ours = (
-        spark.readStream.format("kcl").option("spool", str(folder_of(spool))).option("maxTasks", "2").load()
+        spark.readStream.format("kcl_spool")
+        .option("spool", str(folder_of(spool)))
+        .option("maxTasks", "2")
+        .load()
     )
     theirs = (
         spark.readStream.schema(ours.schema)
@@ -158,7 +161,10 @@ def trickle(spark: SparkSession, folder: Path, seconds: float) -> Iterator[Figur
     """A record arrives in the spool; until its batch is in Spark's commit log."""
     spool = Spool(FolderStore(folder / "trickle"), max_bytes=10**12)
     frame = (
-        spark.readStream.format("kcl").option("spool", str(folder_of(spool))).option("maxTasks", "2").load()
+        spark.readStream.format("kcl_spool")
+        .option("spool", str(folder_of(spool)))
+        .option("maxTasks", "2")
+        .load()
     )
     writer = frame.writeStream.option("checkpointLocation", str(folder / "trickle-state")).format("noop")
     query = writer.trigger(processingTime="0.2 seconds").start()

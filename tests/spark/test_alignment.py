@@ -17,7 +17,7 @@ from kcl_spark.alignment import SETTLE_S, Alignment, ShardPace, SkewLimits, deci
 from kcl_spark.conversation import ShardState
 from kcl_spark.segments import CLOSED_MS, OPEN_MS, Arrivals, Segment, ends, read_arrivals
 from kcl_spark.spool import Spool
-from kcl_spark.stores import FolderStore, SharedStore
+from kcl_spark.stores import FolderStore
 from tests.spark.parts import ME, OTHER, SHARD, Told, at, no_tell, record, rows_of
 
 ROW_BYTES = 10
@@ -186,13 +186,9 @@ def test_children_that_never_come_hold_nobody_for_ever() -> None:
     assert alignment.horizon_ms([ended, other], {}, 1_000) == 9_000
 
 
-@pytest.mark.parametrize(
-    ("is_shared", "at_tip", "expected"), [(False, False, 200), (False, True, 9_500), (True, True, 9_000)]
-)
-def test_a_shard_whose_relay_goes_is_waited_for_where_batches_left_it(
-    is_shared: bool, at_tip: bool, expected: int
-) -> None:
-    alignment = Alignment(SkewLimits(is_shared=is_shared), no_tell)
+@pytest.mark.parametrize(("at_tip", "expected"), [(False, 200), (True, 9_500)])
+def test_a_shard_whose_relay_goes_is_waited_for_where_batches_left_it(at_tip: bool, expected: int) -> None:
+    alignment = Alignment(SkewLimits(), no_tell)
     alignment.horizon_ms([ShardPace("gone", 300, at_tip=at_tip), ShardPace("other", 9_000)], {}, 0)
     alignment.horizon_ms([ShardPace("other", 9_000)], {"gone": 200}, 9)
     assert alignment.horizon_ms([ShardPace("other", 9_500)], {"gone": 200}, 10) == expected
@@ -211,9 +207,8 @@ def arrive(spool: Spool, shard_id: str, first: int, arrived_ms: Sequence[int | N
     spool.add(shard_id, rows_of(records, shard_id), at(first + len(records) - 1), ME)
 
 
-@pytest.mark.parametrize("kind", ["folder", "shared"])
-def test_arrival_times_are_in_the_name_and_found_inside(kind: str, tmp_path: Path) -> None:
-    store = FolderStore(tmp_path) if kind == "folder" else SharedStore(tmp_path.as_uri())
+def test_arrival_times_are_in_the_name_and_found_inside(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
     spool = Spool(store, max_bytes=10**9)
     spool.grant(SHARD, START, ME)
     arrive(spool, SHARD, 0, [None, 5, 5, 3, None, 9])

@@ -1,4 +1,4 @@
-"""Several hosts, with real daemons on local endpoints: one engine for all, or an engine each; shards split, hosts die."""
+"""Several hosts, with real daemons on local endpoints and an engine each; shards split, hosts die."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from kcl_local.demo.processes import Processes
 from kcl_local.demo.stage import stage
-from tests.ports import free_port
 from tests.spark.hosts import (
     Written,
     all_at_work,
@@ -22,60 +21,10 @@ from tests.spark.hosts import (
     until,
     windows,
 )
-from tests.unit.transport.certificate import write_certificate
 
 WITHIN_S = 400
 
 pytestmark = [pytest.mark.anyio, pytest.mark.prove, pytest.mark.timeout(1800)]
-
-
-async def test_two_hosts_feed_one_engine_with_one_state_and_one_output(tmp_path: Path) -> None:
-    """Shards are split and merged, leases move to a host that joins and back when it dies: order and windows stay right."""
-    (tmp_path / "token").write_text("a secret that is long enough\n")
-    certificate = str(write_certificate(tmp_path))
-    port = free_port()
-    async with stage(tmp_path, Processes(), shards=2) as set_up:
-        common = {"sparkEngineTokenFile": str(tmp_path / "token")}
-        carrier_file = host(
-            set_up,
-            "carrier",
-            {**common, "sparkEngineListen": f"localhost:{port}", "sparkEngineCertificate": certificate},
-        )
-        feeder_file = host(
-            set_up,
-            "feeder",
-            {**common, "sparkEngine": f"localhost:{port}", "sparkEngineAuthority": certificate},
-        )
-        logs = [carrier_file.with_suffix(".log"), feeder_file.with_suffix(".log")]
-        out = tmp_path / "carrier" / "out"
-        written = Written(set_up)
-        await written.write(1_000)
-        async with set_up.daemon(carrier_file, "the carrier") as carrier:
-            await until(lambda: rows(out / "rows"), WITHIN_S, *logs)
-            async with set_up.daemon(feeder_file, "the feeder") as feeder:
-                await written.write(1_000)
-                await set_up.stream.split()
-                await written.write(1_000)
-                await all_at_work(set_up, ["carrier", "feeder"], WITHIN_S, *logs)
-                await written.write(1_000)
-                await set_up.stream.merge()
-                await written.write(1_000)
-                feeder.signal(signal.SIGKILL)
-                await feeder.wait()
-            await written.write(1_000)
-            await all_at_work(set_up, ["carrier"], WITHIN_S, *logs)
-            await until(lambda: len(rows(out / "rows")) >= written.count, WITHIN_S, *logs)
-            expected = await computed(set_up)
-            await until(lambda: windows(out / "windows") == expected, WITHIN_S, *logs)
-            assert await carrier.stop() == 0, logs[0].read_text()[-5_000:]
-    found = rows(out / "rows")
-    assert texts_by_key(found) == dict(written.by_key)  # all of them, once, each key's in its order
-    assert shards_of_a_key_in_a_batch(found) == 1
-    assert not (tmp_path / "feeder" / "out").exists()
-    for log in logs:
-        assert "query_failed" not in log.read_text()
-    assert "spark_engine_listening" in logs[0].read_text()
-    assert "spark_started" not in logs[1].read_text()
 
 
 async def test_leases_move_between_hosts_with_an_engine_each_and_nothing_is_lost(tmp_path: Path) -> None:

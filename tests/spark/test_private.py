@@ -13,7 +13,7 @@ from kcl_landing.control import make_folder, replace_text, write_text
 from kcl_landing.positions import START
 from kcl_spark.spool import Spool
 from kcl_spark.state import open_state
-from kcl_spark.stores import FolderStore, SharedStore
+from kcl_spark.stores import FolderStore
 from tests.spark.parts import ME, SHARD, files, fill
 
 
@@ -39,13 +39,6 @@ def test_a_spool_is_closed(tmp_path: Path) -> None:
     assert len(files(spool)) == 1
     assert (tmp_path / "spool" / SHARD).is_dir()
     assert list(open_to_others(tmp_path / "spool")) == []
-
-
-def test_a_spool_that_is_shared_is_closed_where_its_folder_was_not_there(tmp_path: Path) -> None:
-    spool = Spool(SharedStore((tmp_path / "mounted" / "spool").as_uri()), max_bytes=1_000_000)
-    spool.grant(SHARD, START, ME)
-    assert list((tmp_path / "mounted" / "spool" / SHARD).iterdir())
-    assert list(open_to_others(tmp_path / "mounted" / "spool")) == []
 
 
 def test_a_spool_in_a_folder_that_was_there_is_closed_below_it(tmp_path: Path) -> None:

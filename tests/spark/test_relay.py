@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-import kcl_spark
+import kcl_landing
 from kcl_landing.relay import CLOSED, EXIT_ENGINE_GONE
 
-RELAY = Path(kcl_spark.__file__).with_name("relay.py")
+RELAY = Path(kcl_landing.__file__).with_name("relay.py")
 MOST_BYTES = 15 * 1024 * 1024
 
 

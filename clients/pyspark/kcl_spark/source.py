@@ -1,4 +1,4 @@
-"""The Python data source `kcl`, which reads records from the spool.
+"""The Python data source `kcl_spool`: the engine's own, which reads records from the spool.
 
 The end of a batch is fixed before it is planned. If records are missing, the batch waits until the daemon
 delivers them again.
@@ -6,9 +6,9 @@ delivers them again.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -25,24 +25,20 @@ from kcl_spark.segments import (
     SegmentRange,
     ends,
     is_covered,
-    packed,
     pieces,
     read_arrivals,
     read_range,
     tasks,
-    unpacked,
 )
-from kcl_spark.stores import StoredShard, open_store
+from kcl_spark.stores import FolderStore, StoredShard
 
-FORMAT: Final = "kcl"
+FORMAT: Final = "kcl_spool"
 COLUMNS: Final = {
     "kcl": "data BINARY, partition_key STRING, stream STRING, shard_id STRING, sequence_number STRING, "
     "sub_sequence_number LONG, approximate_arrival_timestamp TIMESTAMP",
     "aws": "data BINARY, partitionKey STRING, streamName STRING, shardId STRING, sequenceNumber STRING, "
     "subSequenceNumber LONG, approximateArrivalTimestamp TIMESTAMP",
 }
-INLINE_MOST_BYTES: Final = 16 * 1024 * 1024
-"""Limit if tasks carry the records: Spark's driver holds several copies."""
 _POLL_S: Final = 0.02
 _LOST_S: Final = 60.0
 _ARRIVALS_KEPT: Final = 256
@@ -54,11 +50,7 @@ class LostRange(Exception):
 
 
 class KclDataSource(DataSource):
-    """`spark.readStream.format("kcl")`; the engine sets the options.
-
-    `inline`: tasks carry the records, so workers need not reach the spool. `onLostRange`: `fail` or `skip`, once
-    a shard was without a lease for a minute.
-    """
+    """The engine sets the options."""
 
     @classmethod
     def name(cls) -> str:
@@ -74,7 +66,6 @@ class KclDataSource(DataSource):
 @dataclass
 class Task(InputPartition):
     ranges: list[tuple[str, Position, Position]]
-    inline: bytes | None = None
 
     def __post_init__(self) -> None:
         super().__init__(None)
@@ -82,10 +73,8 @@ class Task(InputPartition):
 
 class KclStreamReader(DataSourceStreamReader):
     def __init__(self, options: Mapping[str, str], names: Sequence[str]) -> None:
-        self._store = open_store(options["spool"])
-        self._inline = options.get("inline", "false") == "true"
-        most = INLINE_MOST_BYTES if self._inline else sys.maxsize
-        self._max_bytes = min(int(options.get("maxBytesPerTrigger", _DEFAULT_MAX_BYTES)), most)
+        self._store = FolderStore(Path(options["spool"]))
+        self._max_bytes = int(options.get("maxBytesPerTrigger", _DEFAULT_MAX_BYTES))
         self._max_tasks = int(options.get("maxTasks", 8))
         self._skip_lost = options.get("onLostRange", "fail") == "skip"
         self._names = list(names)
@@ -129,9 +118,9 @@ class KclStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         assert isinstance(partition, Task), "partitions() gives tasks"
-        batches = _read(partition.ranges) if partition.inline is None else unpacked(partition.inline)
-        for batch in batches:
-            yield batch.rename_columns(self._names)
+        for location, after, last in partition.ranges:
+            for batch in read_range(location, after, last):
+                yield batch.rename_columns(self._names)
 
     def _times(self, segment: Segment) -> list[Arrivals]:
         key = (segment.shard_id, segment.name)
@@ -142,8 +131,7 @@ class KclStreamReader(DataSourceStreamReader):
         return self._arrivals[key]
 
     def _task(self, its_pieces: Sequence[SegmentRange]) -> Task:
-        ranges = [(self._store.location(each.segment), each.after, each.last) for each in its_pieces]
-        return Task([], packed(_read(ranges))) if self._inline else Task(ranges)
+        return Task([(self._store.location(each.segment), each.after, each.last) for each in its_pieces])
 
     def _pieces(
         self, shard_id: str, after: Position, last: Position, seen: Mapping[str, StoredShard]
@@ -163,11 +151,6 @@ class KclStreamReader(DataSourceStreamReader):
                 raise LostRange(_lost(shard_id, after, last))
             pause(_POLL_S)
             seen = self._store.poll()
-
-
-def _read(ranges: Sequence[tuple[str, Position, Position]]) -> Iterator[RecordBatch]:
-    for location, after, last in ranges:
-        yield from read_range(location, after, last)
 
 
 def _positions(offset: dict[str, Any]) -> dict[str, Position]:

@@ -17,7 +17,7 @@ from kcl_landing.control import monotonic_s
 from kcl_landing.positions import START, Position, Positions
 from kcl_landing.records import SCHEMA, RecordBatch
 from kcl_spark.segments import OPEN_MS, Segment, end_within, read_arrivals
-from kcl_spark.stores import Grant, Store
+from kcl_spark.stores import FolderStore, Grant
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class ArrivalStatus:
 class Spool:
     """Thread-safe. Above `max_bytes`, shards that use more than their share must wait."""
 
-    def __init__(self, store: Store, *, max_bytes: int) -> None:
+    def __init__(self, store: FolderStore, *, max_bytes: int) -> None:
         self.store = store
         self._max_bytes = max_bytes
         self._lock = threading.RLock()

@@ -333,7 +333,7 @@ def _named(values: Values, entries: Entries) -> Iterator[_Named]:
         needed.append(_CONSUMER)
     if values.get("metricsLevel") is not MetricsLevel.NONE:
         needed.append(_NAMESPACE)
-    if is_given("sparkPipeline") and not is_given("sparkEngine"):
+    if is_given("sparkPipeline"):
         needed.append(_STATE)
     yield from (each for each in needed if not is_given(each.key))
 
@@ -467,23 +467,6 @@ def _listed(values: Values, name: str) -> tuple[ListedStream, ...]:
 def _spark(values: Values) -> _Found:
     if "sparkPipeline" in values and values.get("childPreload"):
         yield "childPreload", "children of a sparkPipeline cannot be forked from a template; remove this line"
-    transport = values.get("sparkTransport")
-    elsewhere = next((name for name in ("sparkRemote", "sparkMaster") if _is_elsewhere(values, name)), None)
-    if "sparkRemote" in values:
-        if "sparkMaster" in values:
-            yield "sparkMaster", "the server of sparkRemote has its own master; remove this line"
-        if transport not in {None, "shared"}:
-            yield "sparkTransport", "sparkRemote needs sparkTransport=shared: the server plans the batches"
-        if missing := _missing(values, "sparkSpoolDir", "sparkStateDir"):
-            yield "sparkRemote", f"needs {missing}: folders that the server can also reach"
-    elif elsewhere is not None and transport == "local":
-        yield "sparkTransport", "workers of a cluster cannot read this machine's files; use shared or inline"
-    elif transport == "shared" and "sparkSpoolDir" not in values:
-        yield "sparkTransport", "needs sparkSpoolDir: a folder or URI that all Spark workers can reach"
-    spool = str(values.get("sparkSpoolDir", ""))
-    if "://" in spool and transport != "shared" and elsewhere != "sparkRemote":
-        yield "sparkSpoolDir", "a URI needs sparkTransport=shared"
-    yield from _engines(values)
 
 
 def _lanes(values: Values) -> _Found:
@@ -514,28 +497,3 @@ def _batches(values: Values) -> _Found:
     for name in ("batchWindowMillis", "batchMaxRecords", "batchMaxBytes"):
         if "sparkPipeline" in values and name in values:
             yield name, "a sparkPipeline makes its own batches, see sparkTrigger; remove this line"
-
-
-def _engines(values: Values) -> _Found:
-    feeds, listens = "sparkEngine" in values, "sparkEngineListen" in values
-    if feeds and listens:
-        reason = "a host feeds another engine or has its own (sparkEngineListen), not both"
-        yield "sparkEngine", reason
-    if feeds and (missing := _missing(values, "sparkEngineTokenFile")):
-        yield "sparkEngine", f"needs {missing}"
-    if (
-        listens
-        and not feeds
-        and (missing := _missing(values, "sparkEngineTokenFile", "sparkEngineCertificate"))
-    ):
-        yield "sparkEngineListen", f"needs {missing}"
-    if (feeds or listens) and values.get("sparkTrigger") == "availableNow":
-        yield "sparkTrigger", "a shared engine never ends; give each host its own engine"
-
-
-def _is_elsewhere(values: Values, name: str) -> bool:
-    return name in values and not str(values[name]).startswith("local")
-
-
-def _missing(values: Values, *names: str) -> str:
-    return " and ".join(name for name in names if name not in values)

@@ -12,13 +12,13 @@ from kcl_daemon.config.kinds import InvalidValue, Key, trimmed, truth
 from kcl_daemon.config.properties import Notice, Problem, PropertyEntry, expanded
 from kcl_daemon.config.services import CLIENT_PREFIXES
 from kcl_daemon.config.settings import BY_NAME, GONE, INERT, KEYS
-from kcl_daemon.config.spark import CONF_PREFIX
+from kcl_daemon.config.spark import CONF_PREFIX, REMOVED
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.text import shown
 
 _NEAREST_CUTOFF: Final = 0.75
-NAMES: Final = (*BY_NAME, *INERT)
-_KNOWN: Final = {name.lower(): name for name in NAMES}
+NAMES: Final = (*BY_NAME, *INERT, *REMOVED)
+_KNOWN: Final = {name.lower(): name for name in (*BY_NAME, *INERT)}
 # Java refuses unknown properties with these prefixes.
 _STRICT_PREFIXES: Final = (*(f"{name}." for name in CLIENT_PREFIXES), *services.BUILDER_PREFIXES)
 # Java accepts nested builders (BuilderDynaBean), but not httpClientBuilder.
@@ -142,6 +142,9 @@ class Reading:
             return False
 
     def _other(self, entry: PropertyEntry) -> None:
+        if entry.key in REMOVED:
+            self._refuse(entry, REMOVED[entry.key])
+            return
         why = INERT.get(entry.key) or (_NESTED if _is_nested(entry.key) else None)
         if why is not None:
             self._notice("property_has_no_effect", entry, {"why": why})
@@ -183,7 +186,7 @@ class Reading:
     def failure(self) -> ConfigurationError:
         """By line; those without one last."""
         located = (
-            replace(each, variable=self._variable(each.key)) if each.line == 0 else each
+            replace(each, variable=each.variable or self._variable(each.key)) if each.line == 0 else each
             for each in self.problems
         )
         ordered = sorted(located, key=lambda each: (each.line is None, each.line or 0))

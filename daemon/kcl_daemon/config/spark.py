@@ -9,8 +9,8 @@ from kcl_daemon.config.kinds import (
     LONG_MAX,
     MILLISECONDS,
     MILLISECONDS_OR_NONE,
+    InvalidValue,
     ValueKind,
-    check_port,
     choice,
     name,
     not_blank,
@@ -23,70 +23,58 @@ CONF_PREFIX: Final = "sparkConf."
 _PIPELINE: Final = name(
     r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*", "module:function"
 )
-_MASTER: Final = name(
-    r"local(\[(\*|[1-9][0-9]*)\])?|yarn|(spark|k8s)://.+",
-    "local[*], local[N], spark://HOST:PORT, yarn or k8s://...",
+_LOCAL: Final = name(r"local(\[(\*|[1-9][0-9]*)\])?", "local[*] or local[N]")
+_ELSEWHERE: Final = (
+    "a Spark elsewhere reads the landing log: set landing = FOLDER_OR_URI, and start the pipeline with kcl-daemon "
+    "spark-submit"
 )
-_REMOTE: Final = name(r"sc://.+", "sc://HOST:PORT")
-_HOST_AND_PORT: Final = name(r"(\[[0-9a-fA-F:.]+\]|[^\s:]+):[0-9]{1,5}", "HOST:PORT")
 _SIZE: Final = name(r"[0-9]+[kmgtKMGT]", "a number and k, m, g or t, such as 2g")
 _TRIGGER: Final = name(
     r"availableNow|[0-9]+(\.[0-9]+)? (milliseconds?|seconds?|minutes?|hours?)",
     "an interval such as 0.5 seconds, or availableNow",
 )
-_TRANSPORT: Final = choice({"LOCAL": "local", "SHARED": "shared", "INLINE": "inline"})
 _PACKAGES: Final = ValueKind(not_blank, "GROUP:ARTIFACT:VERSION, separated by commas")
-_PEM_FILE: Final = ValueKind(not_blank, "a PEM file")
 _FOLDER: Final = ValueKind(not_blank, "a folder")
-_FOLDER_OR_URI: Final = ValueKind(not_blank, "a folder, or with sparkTransport=shared a URI")
 
 
-def _host_and_port(text: str) -> str:
-    word = _HOST_AND_PORT.read(text)
-    check_port(word.rpartition(":")[2])
-    return word
+def _master(text: str) -> str:
+    if not text.strip().startswith("local"):
+        raise InvalidValue(f"the engine runs Spark beside the daemon; {_ELSEWHERE}")
+    return _LOCAL.read(text)
 
 
-_ADDRESS: Final = ValueKind(_host_and_port, _HOST_AND_PORT.allowed)
+def _folder(text: str) -> str:
+    if "://" in text:
+        raise InvalidValue(f"a URI; the spool is a folder of this machine; {_ELSEWHERE}")
+    return not_blank(text)
+
+
+_MASTER: Final = ValueKind(_master, _LOCAL.allowed)
+_SPOOL: Final = ValueKind(_folder, "a folder")
+REMOVED: Final = {
+    **dict.fromkeys(
+        (
+            *("sparkRemote", "sparkTransport", "sparkEngine", "sparkEngineListen", "sparkEngineTokenFile"),
+            *("sparkEngineCertificate", "sparkEngineKey", "sparkEngineAuthority"),
+        ),
+        f"is gone; {_ELSEWHERE}",
+    ),
+    "sparkOnLostRange": "is gone: what has moved to another host is left to that host; remove this line",
+}
+"""What to do instead of a property that is gone, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
     """Without `pipeline` nothing else is used.
 
-    The Spark client's `EngineOptions` have the same names, without `engine_`.
+    The Spark client's `EngineOptions` have the same names.
     """
 
     pipeline: str | None = ours("sparkPipeline", _PIPELINE, None)
     """Function whose Spark queries process the stream. Replaces `executableName`. See [Spark](spark.md)."""
     master: str = ours("sparkMaster", _MASTER, "local[*]")
-    """Where Spark runs: locally in the engine with this many threads, or on a cluster with the engine as
-    driver."""
-    remote: str | None = ours("sparkRemote", _REMOTE, None)
-    """Spark Connect server that runs the queries. It must see `sparkStateDir` and `sparkSpoolDir` under the
-    same paths."""
-    transport: str | None = ours(
-        "sparkTransport",
-        _TRANSPORT,
-        None,
-        shown="`local` for `local[*]`, `shared` for `sparkRemote`, else `inline`",
-    )
-    """How records reach the Spark workers: in local files, in a shared `sparkSpoolDir`, or inside the
-    tasks."""
-    engine: str | None = ours("sparkEngine", _ADDRESS, None)
-    """Engine on another host that this host feeds over TLS. No engine is started here."""
-    engine_listen: str | None = ours("sparkEngineListen", _ADDRESS, None, shown="nowhere")
-    """Where the engine of this host accepts other hosts over TLS."""
-    engine_token_file: str | None = ours("sparkEngineTokenFile", ValueKind(not_blank, "a file"), None)
-    """File with the secret shared by an engine and the hosts that feed it: at least 16 random characters."""
-    engine_certificate: str | None = ours("sparkEngineCertificate", _PEM_FILE, None)
-    """Certificate of a listening engine, with its chain. It must contain the host name that others use."""
-    engine_key: str | None = ours("sparkEngineKey", _PEM_FILE, None, shown="in the same file")
-    """Private key of `sparkEngineCertificate`."""
-    engine_authority: str | None = ours(
-        "sparkEngineAuthority", _PEM_FILE, None, shown="the system's CA certificates"
-    )
-    """CA certificates for the engine of `sparkEngine`; the engine's own certificate if it is self-signed."""
+    """How many threads Spark has in the engine. Spark elsewhere reads the landing log: [Spark](spark.md)."""
     packages: str = ours("sparkPackages", _PACKAGES, "", shown="none")
     """Maven packages that Spark loads at start. `sparkConf.NAME` sets any other Spark setting."""
     driver_memory: str = ours("sparkDriverMemory", _SIZE, "1g")
@@ -96,9 +84,8 @@ class SparkSettings:
         "sparkStateDir", _FOLDER, None, shown="`APPLICATION-spark` in the daemon's directory"
     )
     """Folder of Spark's checkpoints. Must survive restarts; one per application and host."""
-    spool_dir: str | None = ours("sparkSpoolDir", _FOLDER_OR_URI, None, shown="`spool` in the state folder")
-    """Folder of records on their way to Spark. Need not survive restarts. Can be a URI (s3, gs, hdfs, file)
-    with `sparkTransport=shared`."""
+    spool_dir: str | None = ours("sparkSpoolDir", _SPOOL, None, shown="`spool` in the state folder")
+    """Folder of records on their way to Spark. Need not survive restarts."""
     spool_max_bytes: int = ours("sparkSpoolMaxBytes", whole_number(1024**2, LONG_MAX, "bytes"), 1024**3)
     """While this much is on its way to Spark, shards that have used their share wait."""
     trigger: str = ours("sparkTrigger", _TRIGGER, "0.2 seconds")
@@ -117,18 +104,7 @@ class SparkSettings:
     """Minimum time between two checkpoints of a shard. There is always one at shard end and at shutdown."""
     drain_timeout_ms: int = ours("sparkDrainTimeoutMillis", MILLISECONDS, 60_000)
     """How long running micro-batches may take at shutdown. Raises `shutdownGraceMillis`."""
-    on_lost_range: str = ours("sparkOnLostRange", choice({"FAIL": "fail", "SKIP": "skip"}), "fail")
-    """What happens if a planned micro-batch needs records that are gone and whose shard is now leased
-    elsewhere."""
     state_reset: bool = ours("sparkStateReset", truth(), default=False)
     """Whether to allow new state although the shards have checkpoints."""
     columns: str = ours("sparkColumns", choice({"KCL": "kcl", "AWS": "aws"}), "kcl")
     """Column names: those of this client, or those of the AWS connector."""
-
-    @property
-    def used_transport(self) -> str:
-        if self.transport is not None:
-            return self.transport
-        if self.remote is not None:
-            return "shared"
-        return "local" if self.master.startswith("local") else "inline"

@@ -257,33 +257,15 @@ _FINAL_CHECKPOINTS_MS: Final = 5_000
 
 
 def engine_options(settings: Settings, socket: Path) -> bytes:
-    """The engine's first line: the settings by name, without `engine_`."""
+    """The engine's first line: the settings by name."""
     spark = settings.spark
-    options: dict[str, object] = {
-        name.removeprefix("engine_"): value
-        for name, value in asdict(spark).items()
-        if value is not None and name not in {"engine", "engine_authority"}  # they are for the uplink
-    }
+    options: dict[str, object] = {name: value for name, value in asdict(spark).items() if value is not None}
     options |= {
         "application": settings.application_name,
         "stream": settings.stream_name,
         "socket": str(socket),
         "state_dir": spark.state_dir or f"{settings.application_name}-spark",
-        "transport": spark.used_transport,
         "conf": dict(spark.conf),
-    }
-    return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def uplink_options(settings: Settings, socket: Path) -> bytes:
-    spark = settings.spark
-    options: Mapping[str, object] = {
-        "engine": spark.engine,
-        "authority": spark.engine_authority or "",
-        "token_file": spark.engine_token_file,
-        "application": settings.application_name,
-        "stream": settings.stream_name,
-        "socket": str(socket),
     }
     return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)
 
@@ -308,8 +290,6 @@ def with_relays(settings: Settings, *, relay: Path, socket: Path) -> Settings:
 
 
 COMMAND: Final = (sys.executable, "-m", "kcl_spark.engine")
-UPLINK: Final = (sys.executable, "-m", "kcl_spark.uplink")
-"""Replaces the engine if that is on another host."""
 CLOSED: Final = ".closed"
 """A waiting relay looks for this file beside its socket."""
 EXIT_PIPELINE: Final = 65
@@ -498,13 +478,11 @@ async def spark_engine(
     relay = _relay()
     with TemporaryDirectory(prefix="kcl-spark-") as folder:  # a socket's path must be short
         socket = Path(folder) / "engine"
-        feeds = settings.spark.engine is not None
         engine = SparkEngine(
-            uplink_options(settings, socket) if feeds else engine_options(settings, socket),
+            engine_options(settings, socket),
             closed=socket.with_suffix(CLOSED),
             clock=clock,
             log=log,
-            command=UPLINK if feeds else COMMAND,
             inherit_credentials=settings.child.inherit_credentials,
         )
         async with anyio.create_task_group() as group:

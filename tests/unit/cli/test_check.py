@@ -181,15 +181,6 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
     assert "hunter2" not in result.stdout
 
 
-def test_the_token_of_spark_connect_is_not_shown(tmp_path: Path) -> None:
-    text = GOOD.replace("executableName = true", "sparkPipeline = a:b") + (
-        "sparkRemote = sc://h:15002/;use_ssl=true;token=SECRETSECRET\nsparkSpoolDir = /m/a\nsparkStateDir = /m/b\n"
-    )
-    result = check(tmp_path, text)
-    assert "sc://h:15002/;use_ssl=true;token=***" in result.output
-    assert "SECRETSECRET" not in result.output
-
-
 def test_a_file_is_needed() -> None:
     result = CliRunner().invoke(main, ["check"])
     assert result.exit_code == 2

@@ -50,13 +50,6 @@ TOGETHER: Final = frozenset(
         "adminAddress",
         "adminToken",
         "adminTokenFile",
-        "sparkMaster",
-        "sparkRemote",
-        "sparkTransport",
-        "sparkSpoolDir",
-        "sparkEngine",
-        "sparkEngineListen",
-        "sparkTrigger",
     }
 )
 FREE: Final = tuple(key for key in KEYS if key.name not in TOGETHER)

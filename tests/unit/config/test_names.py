@@ -84,13 +84,6 @@ def test_a_namespace_may_have_more_marks_than_a_table() -> None:
     assert "not beginning with AWS/, because the CloudWatch namespace is named after it" in line
 
 
-def test_an_engine_elsewhere_has_a_folder_of_its_own() -> None:
-    base = ODD.replace(
-        "executableName = consumer.py", "sparkPipeline = a:b\nsparkEngine = h:1\nsparkEngineTokenFile = t"
-    )
-    assert read(ALL_NAMED, base=base).settings.spark.state_dir is None
-
-
 @pytest.mark.parametrize("name", ["", "  ", "\\t", "a\\nb", "a\\u0000b", "\\ud83d", "a\\u2028b"])
 def test_it_is_never_blank_nor_unprintable(name: str) -> None:
     (line,) = refusals(ALL_NAMED, base=called(name))

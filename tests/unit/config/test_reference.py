@@ -92,14 +92,9 @@ SAMPLES = {
     "shardPrioritization": "PARENTS_FIRST:2",
     "sparkPipeline": "orders:pipeline",
     "sparkMaster": "local[3]",
-    "sparkRemote": "sc://host:15002\nsparkSpoolDir = /m/spool\nsparkStateDir = /m/state",
-    "sparkTransport": "inline",
-    "sparkEngine": "host:7070\nsparkEngineTokenFile = token",
-    "sparkEngineListen": "host:7070\nsparkEngineTokenFile = token\nsparkEngineCertificate = host.pem",
     "sparkDriverMemory": "2g",
     "sparkSpoolMaxBytes": "2000000",
     "sparkTrigger": "availableNow",
-    "sparkOnLostRange": "skip",
     "sparkStateReset": "true",
     "sparkColumns": "aws",
     "cloudWatchClient.endpointOverride": "https://monitoring.example",
@@ -159,7 +154,7 @@ def test_every_property_that_a_rule_names_exists() -> None:
         text for text in texts if isinstance(text, str) and re.fullmatch(r"[a-z]+[A-Z.][A-Za-z.]+", text)
     }
     assert len(named) > 50
-    others = {"availableNow", "child.command", "glueClient.", "httpClientBuilder", "spark.conf"}
+    others = {"child.command", "glueClient.", "httpClientBuilder", "spark.conf"}
     assert named - set(BY_NAME) == others
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from kcl_daemon.app import lease_settings_of
 from kcl_daemon.config.load import RELAY, interpret
+from kcl_daemon.config.spark import REMOVED
 from kcl_daemon.errors import ConfigurationError
 
 FILE = "applicationName = orders\nstreamName = clicks\n"
@@ -102,38 +103,41 @@ def complaint(text: str) -> str:
     return str(raised.value)
 
 
-def transport(text: str) -> str:
-    loaded = interpret(f"{FILE}sparkPipeline = a:b\n{text}".encode(), file="f", default_worker_id="w")
-    return loaded.settings.spark.used_transport
-
-
-def test_records_reach_the_workers_wherever_they_are() -> None:
-    assert transport("") == "local"
-    assert transport("sparkMaster = local[4]\n") == "local"
-    assert transport("sparkMaster = spark://a:7077\n") == "inline"
-    assert transport("sparkMaster = yarn\nsparkTransport = shared\nsparkSpoolDir = s3://b/x\n") == "shared"
-    assert transport("sparkRemote = sc://a:15002\nsparkSpoolDir = /m/a\nsparkStateDir = /m/b\n") == "shared"
+INSTEAD = "set landing = FOLDER_OR_URI, and start the pipeline with kcl-daemon spark-submit"
 
 
 @pytest.mark.parametrize(
-    ("text", "advice"),
-    [
-        ("sparkMaster = spark://a:7077\nsparkTransport = local\n", "use shared or inline"),
-        ("sparkMaster = mesos://a\n", r"spark://HOST:PORT"),
-        ("sparkTransport = shared\n", "needs sparkSpoolDir"),
-        ("sparkSpoolDir = s3://bucket/x\n", "needs sparkTransport=shared"),
-        ("sparkRemote = sc://a:15002\n", "needs sparkSpoolDir and sparkStateDir"),
-        ("sparkRemote = sc://a:15002\nsparkMaster = yarn\n", "remove this line"),
-        ("sparkRemote = sc://a:15002\nsparkTransport = inline\n", "needs sparkTransport=shared"),
-        ("sparkEngine = a:1\n", "needs sparkEngineTokenFile"),
-        ("sparkEngine = a\n", "HOST:PORT"),
-        ("sparkEngineListen = a:1\n", "needs sparkEngineTokenFile and sparkEngineCertificate"),
-        ("sparkEngine = a:1\nsparkEngineListen = b:1\nsparkEngineTokenFile = t\n", "not both"),
-        ("sparkEngine = a:1\nsparkEngineTokenFile = t\nsparkTrigger = availableNow\n", "never ends"),
-    ],
+    "text", ["sparkMaster = yarn", "sparkMaster = spark://a:1", "sparkSpoolDir = s3://b/x"]
 )
-def test_what_cannot_go_together_is_said_with_the_way_out(text: str, advice: str) -> None:
-    assert advice in complaint(text)
+def test_a_spark_elsewhere_is_referred_to_the_landing_log(text: str) -> None:
+    assert INSTEAD in complaint(f"{text}\n")
+
+
+@pytest.mark.parametrize("name", sorted(set(REMOVED) - {"sparkOnLostRange"}))
+def test_what_is_gone_is_named_with_what_replaces_it(name: str) -> None:
+    assert complaint(f"{name} = x\n").startswith(f"app.properties:4: {name} = x: is gone; ")
+    assert INSTEAD in complaint(f"{name} = x\n")
+    with pytest.raises(ConfigurationError, match=f"environment, KCL_{name}: {name} = x: is gone"):
+        interpret(
+            f"{FILE}sparkPipeline = a:b\n".encode(),
+            file="f",
+            default_worker_id="w",
+            environment={f"KCL_{name}": "x"},
+        )
+
+
+def test_a_token_in_what_is_gone_is_not_shown() -> None:
+    assert "SECRET" not in complaint("sparkRemote = sc://h:15002/;token=SECRETSECRET\n")
+
+
+def test_a_lost_range_needs_no_word_any_more() -> None:
+    assert "remove this line" in complaint("sparkOnLostRange = skip\n")
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[4]"])
+def test_masters(master: str) -> None:
+    read(f"sparkPipeline = a:b\nsparkMaster = {master}\n")
+    assert "allowed: local[*] or local[N]" in complaint("sparkMaster = local[0]\n")
 
 
 @pytest.mark.parametrize(
