@@ -51,6 +51,8 @@ class Message(msgspec.Struct, frozen=True, rename="camel"):
     records: list[Record] = []
     millis_behind_latest: int | None = None
     error: str | None = None
+    stream_name: str | None = None
+    child_shards: tuple[str, ...] | None = None
 
 
 class FrameMessage(Message, frozen=True, kw_only=True):
