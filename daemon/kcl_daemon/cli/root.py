@@ -544,7 +544,8 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
         "kcl_daemon.cli.run_child:run_child", "Test a processor with a file of records, without a stream."
     ),
     "spark-submit": LaterCommand(
-        "kcl_daemon.cli.spark_submit:spark_submit", "Run the pipeline on your own Spark, over the landing log."
+        "kcl_daemon.cli.spark_submit:spark_submit",
+        "Run the pipeline on your own Spark, over the landing log.",
     ),
     "status": LaterCommand(
         "kcl_daemon.cli.status:status",

@@ -6,12 +6,14 @@ It gives `spark-submit` a small program and an archive with what a cluster needs
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,10 +62,34 @@ class CannotSubmit(Exception):
 
 
 @click.command("spark-submit", short_help="Run the pipeline on your own Spark.", epilog=_EPILOG)
-@click.option("-p", "--properties", "--properties-file", "properties_file", metavar="FILE", type=click.Path(path_type=Path), help="Properties file; instead of [FILE].")  # fmt: skip
-@click.option("--master", metavar="URL", help="Where Spark runs: yarn, k8s://..., spark://..., local[2]. Default: what your spark-defaults.conf says.")  # fmt: skip
-@click.option("--deploy-mode", type=click.Choice(["client", "cluster"]), help="Where the driver runs: here, or on the cluster.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Print the command and the program, and do nothing.")
+@click.option(
+    "-p",
+    "--properties",
+    "--properties-file",
+    "properties_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Properties file; instead of [FILE].",
+)
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Where Spark runs: yarn, k8s://..., spark://..., local[2]. Default: what your spark-defaults.conf says.",
+)
+@click.option(
+    "--deploy-mode",
+    type=click.Choice(["client", "cluster"]),
+    help="Where the driver runs: here, or on the cluster.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the command and the program, and start nothing.")
+@click.option(
+    "--write",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write the program and the archive to DIR, for services that take them from a bucket, print the command, and "
+    "start nothing.",
+)
 @click.argument("words", nargs=-1, metavar="[FILE] [-- ARGUMENT ...]", type=click.UNPROCESSED)
 def spark_submit(
     *,
@@ -71,32 +97,60 @@ def spark_submit(
     master: str | None,
     deploy_mode: str | None,
     dry_run: bool,
+    folder: Path | None,
     words: tuple[str, ...],
 ) -> None:
     """Start the queries of sparkPipeline with spark-submit. They read what the daemons write to `landing`.
 
     ARGUMENTs go to spark-submit. It is taken from SPARK_HOME, PATH, or the installed pyspark. sparkConf.*, sparkPackages, sparkDriverMemory, sparkTrigger, sparkColumns, sparkMaxBytesPerTrigger and sparkStateDir of the file are used.
     """
-    file, more = (properties_file, words) if properties_file else (Path(words[0]) if words else None, words[1:])
+    file, more = (
+        (properties_file, words) if properties_file else (Path(words[0]) if words else None, words[1:])
+    )
+    is_cluster = deploy_mode == "cluster" or not (master or "local").startswith("local")
+    where = [
+        f"--{name}={value}" for name, value in (("master", master), ("deploy-mode", deploy_mode)) if value
+    ]
     try:
         loaded = load_file(chosen_file(file, None))
         program, environment = find_program(os.environ)
         sys.path.insert(0, str(Path.cwd()))
-        source = main_program(loaded, is_cluster=deploy_mode == "cluster" or not (master or "local").startswith("local"))
-        with TemporaryDirectory(prefix="kcl-spark-submit-") as folder:
-            main, archive = Path(folder, f"{_name(loaded)}.py"), Path(folder, "kcl_spark.zip")
-            where = [*(["--master", master] if master else []), *(["--deploy-mode", deploy_mode] if deploy_mode else [])]
-            command = [program, *where, *arguments_of(loaded, archive, more), str(main)]
-            if dry_run:
-                click.echo(f"{shlex.join(command)}\n\n{source}", nl=False)
-                return
-            main.write_text(source, "utf-8")
-            write_archive(archive, str(loaded.settings.spark.pipeline))
-            sys.exit(_wait_for(command, environment))
+        source = main_program(loaded, is_cluster=is_cluster)
+        with TemporaryDirectory(prefix="kcl-spark-submit-") as passing:
+            files = Files.below(folder or Path(passing), loaded)
+            command = [program, *where, *arguments_of(loaded, files.archive, more), str(files.main)]
+            if not dry_run:
+                files.write(source, str(loaded.settings.spark.pipeline))
+            if not dry_run and folder is None:
+                sys.exit(_wait_for(command, environment))
+        click.echo(shlex.join(command) + (f"\n\n{source}" if dry_run else "\n"), nl=False)
     except ConfigurationError as error:
         refuse(error)
-    except CannotSubmit as error:
+    except (CannotSubmit, OSError) as error:
         _refuse(str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What `spark-submit` gets."""
+
+    main: Path
+    archive: Path
+
+    @classmethod
+    def below(cls, folder: Path, loaded: Loaded) -> Files:
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", loaded.settings.application_name)
+        return cls(folder / f"{name}.py", folder / "kcl_spark.zip")
+
+    def write(self, source: str, pipeline: str) -> None:
+        """CannotSubmit if the pipeline's module is not there. Its package goes whole, with its other files."""
+        module = pipeline.partition(":")[0].partition(".")[0]
+        content = [*_ours(), *_files_of(module)]
+        self.main.parent.mkdir(parents=True, exist_ok=True)
+        self.main.write_text(source, "utf-8")
+        with ZipFile(self.archive, "w", ZIP_DEFLATED) as into:
+            for path, name in content:
+                into.write(path, name)
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -109,16 +163,20 @@ def find_program(environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     if home := environment.get("SPARK_HOME"):
         program = Path(home, "bin", PROGRAM)
         if not program.is_file():
-            raise CannotSubmit(f"SPARK_HOME is {home}, but there is no bin/{PROGRAM} in it; correct it or remove it")
+            raise CannotSubmit(
+                f"SPARK_HOME is {home}, but there is no bin/{PROGRAM} in it; correct it or remove it"
+            )
         return str(program), dict(environment)
     if found := shutil.which(PROGRAM, path=environment.get("PATH", os.defpath)):
         return found, dict(environment)
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise CannotSubmit(f"there is no {PROGRAM}: set SPARK_HOME, add its folder to PATH, or pip install pyspark")
+        raise CannotSubmit(
+            f"there is no {PROGRAM}: set SPARK_HOME, add its folder to PATH, or pip install pyspark"
+        )
     own = Path(spec.origin).parent
     # Its Python is this one: another may lack pyarrow.
-    python = {name: sys.executable for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
+    python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
     return str(own / "bin" / PROGRAM), {**python, **environment, "SPARK_HOME": str(own)}
 
 
@@ -138,16 +196,22 @@ def main_program(loaded: Loaded, *, is_cluster: bool) -> str:
                 f"{name} = {place}: a folder below the working directory, which other machines do not have; give a URI such as "
                 f"s3a://BUCKET/PREFIX, or the absolute path of a folder that all machines mount"
             )
-    options = _given(loaded, {"sparkMaxBytesPerTrigger": ("maxBytesPerTrigger", str(spark.max_bytes_per_trigger))})
+    options = _given(
+        loaded, {"sparkMaxBytesPerTrigger": ("maxBytesPerTrigger", str(spark.max_bytes_per_trigger))}
+    )
     arguments: dict[str, object] = {
         "pipeline": spark.pipeline,
         "landing": _absolute(settings.landing.uri),
         "checkpoint": _absolute(checkpoint),
         "stream": settings.stream_name,
-        **_given(loaded, {"sparkTrigger": ("trigger", spark.trigger), "sparkColumns": ("columns", spark.columns)}),
+        **_given(
+            loaded, {"sparkTrigger": ("trigger", spark.trigger), "sparkColumns": ("columns", spark.columns)}
+        ),
         **({"options": options} if options else {}),
     }
-    return _MAIN.format(arguments="".join(f"        {name}={value!r},\n" for name, value in arguments.items()))
+    return _MAIN.format(
+        arguments="".join(f"        {name}={value!r},\n" for name, value in arguments.items())
+    )
 
 
 def _given(loaded: Loaded, wanted: Mapping[str, tuple[str, str]]) -> dict[str, str]:
@@ -157,10 +221,6 @@ def _given(loaded: Loaded, wanted: Mapping[str, tuple[str, str]]) -> dict[str, s
 
 def _absolute(place: str) -> str:
     return place if ":" in place else str(Path(place).absolute())
-
-
-def _name(loaded: Loaded) -> str:
-    return "".join(each if each.isalnum() or each in "-_" else "_" for each in loaded.settings.application_name)
 
 
 def arguments_of(loaded: Loaded, archive: Path, more: Sequence[str]) -> list[str]:
@@ -183,16 +243,10 @@ def arguments_of(loaded: Loaded, archive: Path, more: Sequence[str]) -> list[str
     ]
 
 
-def write_archive(archive: Path, pipeline: str) -> None:
-    """CannotSubmit if the pipeline's module is not there. Its package goes whole, with its other files."""
-    ours = _origin("kcl_spark").parent
-    module = pipeline.partition(":")[0].partition(".")[0]
-    with ZipFile(archive, "w", ZIP_DEFLATED) as into:
-        for name in SHIPPED:
-            into.write(ours / f"{name}.py", f"kcl_spark/{name}.py")
-        into.write(_origin(_SOURCE), f"{_SOURCE}.py")
-        for path, name in _files_of(module):
-            into.write(path, name)
+def _ours() -> Iterator[tuple[Path, str]]:
+    for name in SHIPPED:
+        yield _origin("kcl_spark").with_name(f"{name}.py"), f"kcl_spark/{name}.py"
+    yield _origin(_SOURCE), f"{_SOURCE}.py"
 
 
 def _files_of(module: str) -> Iterator[tuple[Path, str]]:
