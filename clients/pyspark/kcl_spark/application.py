@@ -19,13 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-from kcl_spark.api import Batch, is_connect, load, register, writers_of
+from kcl_spark.api import Batch, NotAPipeline, is_connect, load, register, writers_of
 from kcl_spark.declared import DeclaredQuery, bind, by_name, file_sink_path
 from kcl_spark.outputs import Files, claim_path, files_of, state_of
 
 AVAILABLE_NOW: Final = "availableNow"
-SOURCE: Final = "kcl_spark_source"
-_FIRST_WITH_SOURCES: Final = 4
+_MODULE: Final = "kcl_spark_source"
+_FIRST_WITH_SOURCES: Final = (4, 0)
+_FIRST_WITH_LIMITS: Final = (4, 2)
 _POLL_S: Final = 1.0
 _ERROR_CHARACTERS: Final = 4_000
 _INFO: Final = "_kcl_landing.json"
@@ -118,7 +119,7 @@ def run(
     stream: str = "",
     spark: SparkSession | None = None,
     trigger: str = "1 second",
-    reader: str = "",
+    source: str = "",
     columns: str = "kcl",
     options: Mapping[str, str] | None = None,
     with_partitions: bool = False,
@@ -131,14 +132,14 @@ def run(
         landing: the log: what the daemon's property `landing` says.
         checkpoint: where the queries keep their state, a folder for each: a URI or path of any file system of Spark's.
             Everything that runs the driver later must reach it.
-        stream: name of the stream, for `reader="files"`.
+        stream: only this stream of the log. `source="files"` needs it.
         spark: the session, also one of Spark Connect; by default the active one, or a new one.
         trigger: time between two micro-batches of queries without a trigger, or `availableNow`.
-        reader: `kcl`, the data source (Spark 4.0 or newer), or `files`, Spark's file stream over the layout `dated`. By
+        source: `kcl`, the data source (Spark 4.0 or newer), or `files`, Spark's file stream over the layout `dated`. By
             default what this Spark can.
         columns: `kcl` or `aws`, as in `sparkColumns`.
-        options: of the reader: `maxBytesPerTrigger`, `startingTimestamp`, `shards` (kcl); `maxFilesPerTrigger` (files).
-        with_partitions: whether to keep `dt` and `hour` of the layout `dated`, for `reader="files"`.
+        options: of the source: `maxBytesPerTrigger`, `startingTimestamp`, `shards` (kcl); `maxFilesPerTrigger` (files).
+        with_partitions: whether to keep `dt` and `hour` of the layout `dated`, for `source="files"`.
         ends_with_a_failure: whether a query that fails stops the others.
 
     Raises:
@@ -151,18 +152,25 @@ def run(
         _find_here()
     function = load(pipeline) if isinstance(pipeline, str) else pipeline
     _ship_by_value(function)
-    files = files_of(spark)
     given = {name: str(value) for name, value in (options or {}).items()}
-    if (reader or _reader_of(spark)) == "files":
-        records = _file_stream(spark, files, _log_of(landing, stream), given)
+    if (source or ("kcl" if _version(spark) >= _FIRST_WITH_SOURCES else "files")) == "files":
+        records = _file_stream(spark, files_of(spark), _log_of(landing, stream), given)
         if not with_partitions:
             records = records.select(*[name for name, _, _ in COLUMNS])
     else:
-        records = _source_stream(spark, landing, given)
+        if trigger == AVAILABLE_NOW and _version(spark) < _FIRST_WITH_LIMITS:
+            given.setdefault("maxBytesPerTrigger", "0")  # Spark reads one batch then: all of it
+        records = _source_stream(spark, landing, {**given, **({"stream": stream} if stream else {})})
     if columns == "aws":
         others = {name: theirs for name, _, theirs in COLUMNS}
         records = records.select(*[F.col(name).alias(others.get(name, name)) for name in records.columns])
-    ready = _prepared(spark, by_name(writers_of(function, records, spark)), checkpoint, trigger)
+    queries = by_name(writers_of(function, records, spark))
+    if "reader" in given and len(queries) > 1:
+        raise NotAPipeline(
+            f"the option reader is for one query, and the pipeline has {len(queries)} ({', '.join(queries)}): leave it out, "
+            "or run them one by one"
+        )
+    ready = _prepared(spark, queries, checkpoint, trigger)
     started: dict[str, StreamingQuery] = {}
     try:
         for name, writer in ready.items():
@@ -199,22 +207,19 @@ def _prepared(
     return ready
 
 
-def _reader_of(spark: SparkSession) -> str:
-    return "kcl" if _major(spark) >= _FIRST_WITH_SOURCES else "files"
-
-
-def _major(spark: SparkSession) -> int:
-    return int(spark.version.partition(".")[0])
+def _version(spark: SparkSession) -> tuple[int, int]:
+    major, minor, *_ = spark.version.split(".")
+    return int(major), int(minor)
 
 
 def _source_stream(spark: SparkSession, landing: str, options: Mapping[str, str]) -> DataFrame:
-    if _major(spark) < _FIRST_WITH_SOURCES:
+    if _version(spark) < _FIRST_WITH_SOURCES:
         raise CannotRead(
-            f"Spark {spark.version} has no data sources in Python; use reader='files' over landingLayout = dated, or Spark 4"
+            f"Spark {spark.version} has no data sources in Python; use source='files' over landingLayout = dated, or Spark 4"
         )
-    module = import_module(SOURCE)
+    module = import_module(_MODULE)
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # cloudpickle
-    register_source(spark, module.KclLandingSource)
+    register_source(spark, module.KclDataSource)
     return spark.readStream.format("kcl").options(**options).load(_as_arrow_knows_it(landing))
 
 

@@ -199,6 +199,8 @@ def main_program(loaded: Loaded, *, is_cluster: bool) -> str:
     options = _given(
         loaded, {"sparkMaxBytesPerTrigger": ("maxBytesPerTrigger", str(spark.max_bytes_per_trigger))}
     )
+    if settings.landing.endpoint is not None:
+        options["endpoint"] = settings.landing.endpoint
     arguments: dict[str, object] = {
         "pipeline": spark.pipeline,
         "landing": _absolute(settings.landing.uri),
