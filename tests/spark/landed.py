@@ -1,112 +1,186 @@
-"""Landing logs for the tests of Spark elsewhere: written as the lander writes them, and counted without Spark."""
+"""A landing log as the lander leaves it, written by the tests with little: folders, Parquet or Arrow files, JSON."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import msgspec
-import pyarrow.dataset as ds
+import pyarrow as pa
+from pyarrow import parquet
 
-from kcl_landing import log, segments
-from kcl_landing.records import Record, to_arrow
+from kcl_landing.log import (
+    FOOTER,
+    INFO,
+    PAGE,
+    Entry,
+    First,
+    Footer,
+    Format,
+    Layout,
+    LogInfo,
+    Manifest,
+    entry_path,
+    first_path,
+    manifest_path,
+    page_path,
+)
+from kcl_landing.records import SCHEMA
 
-STREAM = "orders"
-MINUTE_0_MS = 1_735_689_600_000
-STEP_MS = 20_000
-"""Between two records of a shard, so that a log of some hundred records spans hours."""
+STREAM = "words"
+BEGIN_MS = 1_800_000_000_000
+BASE = 49 * 10**54
+_PARQUET: Any = parquet
+
+
+def name(number: int) -> str:
+    return f"shardId-{number:012}"
+
+
+def key(number: int) -> str:
+    return f"{STREAM}/{name(number)}"
 
 
 @dataclass
 class Landed:
-    """`land` adds segments. A record's data is `SHARD:NUMBER:xxx`."""
+    """Records are numbered from 0 in each shard; their data is `SHARD:NUMBER`."""
 
-    root: Path
-    layout: log.Layout = "dated"
-    data_bytes: int = 64
-    entries: dict[str, list[log.Entry]] = field(default_factory=dict[str, list[log.Entry]])
-    counts: Counter[str] = field(default_factory=Counter[str])
+    folder: Path
+    layout: Layout = "log"
+    format: Format = "parquet"
+    entries: dict[int, list[Entry]] = field(default_factory=dict)
+    written: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.info = log.LogInfo("shop", self.layout, "parquet", "log-1")
-        self._write(log.INFO, msgspec.json.encode(self.info))
+        self.info = LogInfo("app", self.layout, self.format, "log-1")
+        self.put(INFO, msgspec.json.encode(self.info))
 
-    def land(self, shard: str, rows: int, *, in_segments: int = 1, ends: bool = False) -> None:
-        for number in range(in_segments):
-            self._segment(shard, rows // in_segments + (number < rows % in_segments), None)
-        if ends:
-            self._segment(shard, 0, ())
-        known = tuple(self.entries[shard])
-        assert len(known) <= log.PAGE, "a log of one page"
-        manifest = log.Manifest(STREAM, shard, known, 0, MINUTE_0_MS)
-        self._write(log.manifest_path(STREAM, shard), msgspec.json.encode(manifest))
-
-    def expected(self) -> list[str]:
-        return sorted(f"{shard}:{number}" for shard, count in self.counts.items() for number in range(count))
-
-    def _segment(self, shard: str, rows: int, children: tuple[str, ...] | None) -> None:
-        entries, first = self.entries.setdefault(shard, []), self.counts[shard]
-        records = [self._record(shard, first + number) for number in range(rows)]
-        arrivals = [each.approximate_arrival_timestamp or 0 for each in records] or [0]
-        number = len(entries)
-        after = entries[-1].last if entries else "-1/0"
-        last = f"{records[-1].sequence_number}/0" if records else after
-        times = {"first_ms": arrivals[0], "last_ms": arrivals[-1]}
-        footer = log.Footer(
-            *("shop", STREAM, shard, number, number, after, last, rows),
-            **times,
-            token=1,
-            writer="test",
-            children=children,
-        )
-        batches = [to_arrow(records, stream=STREAM, shard_id=shard)] if records else []
-        content = bytes(segments.encode(self.info, batches, footer))
-        entry = footer.entry(len(content), crc32(content))
-        self._write(log.entry_path(self.info, STREAM, shard, entry), content)
-        entries.append(entry)
-        self.counts[shard] += rows
-
-    def _record(self, shard: str, number: int) -> Record:
-        data = f"{shard}:{number}:".encode().ljust(self.data_bytes, b"x")
-        sequence = str(49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000 + number)
-        return Record(data, sequence, f"key-{number % 7}", MINUTE_0_MS + number * STEP_MS)
-
-    def _write(self, path: str, content: bytes) -> None:
-        target = self.root / path
+    def put(self, path: str, content: bytes) -> None:
+        target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        young = target.with_name(f".{target.name}")
-        young.write_bytes(content)
-        young.replace(target)
+        target.write_bytes(content)
 
+    def add(
+        self, shard: int, rows: int = 10, at_s: float = 0, span_s: float = 1, *, behind_ms: int | None = 0
+    ) -> Entry:
+        """A segment of records that arrived from `at_s` on, evenly over `span_s`."""
+        first = self.written.get(shard, 0)
+        self.written[shard] = first + rows
+        arrived = [round(BEGIN_MS + 1000 * (at_s + span_s * row / max(1, rows))) for row in range(rows)]
+        return self._segment(shard, self.table(shard, first, arrived), behind_ms=behind_ms)
 
-def counted(root: Path) -> int:
-    """By pyarrow alone, over the segments."""
-    files = [str(each) for each in (root / STREAM).rglob("*.parquet") if "_ends" not in each.parts]
-    return int(ds.dataset(files).count_rows())
+    def end(self, shard: int, children: Sequence[int]) -> Entry:
+        entry = self._segment(shard, SCHEMA.empty_table(), children=tuple(name(child) for child in children))
+        assert entry.is_end
+        return entry
 
+    def table(self, shard: int, first: int, arrived_ms: Sequence[int]) -> Any:
+        numbers = range(first, first + len(arrived_ms))
+        return pa.table(
+            [
+                pa.array([f"{shard}:{number}".encode() for number in numbers], pa.binary()),
+                pa.array([f"key-{number % 7}" for number in numbers]),
+                pa.array([STREAM for _ in numbers], pa.string()),
+                pa.array([name(shard) for _ in numbers], pa.string()),
+                pa.array([str(BASE + number) for number in numbers], pa.string()),
+                pa.array([0 for _ in numbers], pa.int64()),
+                pa.array([each * 1000 for each in arrived_ms], pa.timestamp("us", tz="UTC")),
+            ],
+            schema=SCHEMA,
+        )
 
-def texts(output: Path) -> list[str]:
-    """`SHARD:NUMBER` of what a query has written: by the log of the file sink, or a folder of batches."""
-    committed = output / "_spark_metadata"
-    files = (
-        [Path(each) for each in _committed(committed)]
-        if committed.exists()
-        else [each for each in output.rglob("*.parquet") if not each.name.startswith((".", "_"))]
-    )
-    return sorted(
-        text.rpartition(":")[0]
-        for each in files
-        for text in ds.dataset(str(each)).to_table(columns=["text"])["text"].to_pylist()
-    )
+    def _segment(
+        self, shard: int, table: Any, *, children: tuple[str, ...] | None = None, behind_ms: int | None = 0
+    ) -> Entry:
+        known = self.entries.setdefault(shard, [])
+        before = known[-1].last if known else "-1/0"
+        arrived = table.column("approximate_arrival_timestamp").cast(pa.int64()).to_pylist()
+        last_ms = known[-1].last_ms if known else 0
+        span_ms = (arrived[0] // 1000, max(arrived) // 1000) if arrived else (last_ms, last_ms)
+        number = known[-1].to + 1 if known else 0
+        last = f"{table.column('sequence_number')[-1].as_py()}/0" if arrived else before
+        footer = Footer(
+            "app", STREAM, name(shard), number, number, before, last, len(arrived), *span_ms, 1, "w", children
+        )
+        entry = self.write(footer, table)
+        known.append(entry)
+        self.manifest(shard, behind_ms=behind_ms)
+        return entry
 
+    def write(self, footer: Footer, table: Any) -> Entry:
+        said = {FOOTER: msgspec.json.encode(footer)}
+        sink = pa.BufferOutputStream()
+        if self.format == "arrow":
+            plain = table.replace_schema_metadata(said)
+            with pa.ipc.new_file(sink, plain.schema) as writer:
+                writer.write_table(plain)
+        else:
+            with _PARQUET.ParquetWriter(
+                sink, SCHEMA, compression="zstd", write_page_checksum=True, store_schema=False
+            ) as writer:
+                writer.write_table(table)
+                writer.add_key_value_metadata(said)
+        content = sink.getvalue().to_pybytes()
+        entry = footer.entry(len(content), crc32(content))
+        self.put(entry_path(self.info, STREAM, footer.shard, entry), content)
+        return entry
 
-def _committed(folder: Path) -> list[str]:
-    """The newest compact file and all that follow."""
-    found: dict[str, None] = {}
-    for each in folder.iterdir():
-        if not each.name.startswith("."):
-            for line in each.read_text().splitlines()[1:]:
-                found[str(msgspec.json.decode(line)["path"]).removeprefix("file://")] = None
-    return list(found)
+    def path(self, shard: int, entry: Entry) -> Path:
+        return self.folder / entry_path(self.info, STREAM, name(shard), entry)
+
+    def manifest(self, shard: int, *, behind_ms: int | None = 0, at_ms: int = BEGIN_MS) -> None:
+        """Writes the manifest and the page before it; `at_ms` is long ago unless a test says so."""
+        pages: dict[int, list[Entry]] = {}
+        for entry in self.entries.get(shard, []):
+            pages.setdefault(entry.number // PAGE * PAGE, []).append(entry)
+        *older, newest = sorted(pages) or [0]
+        for page in older[-1:]:
+            self.put(page_path(STREAM, name(shard), page), msgspec.json.encode(pages[page]))
+        manifest = Manifest(STREAM, name(shard), tuple(pages.get(newest, ())), behind_ms, at_ms)
+        self.put(manifest_path(STREAM, name(shard)), msgspec.json.encode(manifest))
+
+    def compact(self, shard: int, number: int, to: int) -> Entry:
+        """Replaces segments by one, as `landing compact` does: segment, then page, then removal."""
+        known = self.entries[shard]
+        merged = [each for each in known if number <= each.number <= to]
+        rows = [each.rows for each in known if each.number < number]
+        arrived = [round(ms) for each in merged for ms in self._arrivals(each)]
+        first, last = merged[0], merged[-1]
+        footer = Footer(
+            "app", STREAM, name(shard), number, to, first.after, last.last, len(arrived), first.first_ms, last.last_ms,
+            1, "c", None,
+        )  # fmt: skip
+        entry = self.write(footer, self.table(shard, sum(rows), arrived))
+        at = known.index(first)
+        known[at : at + len(merged)] = [entry]
+        self.manifest(shard)
+        self.put(
+            page_path(STREAM, name(shard), number),
+            msgspec.json.encode([each for each in known if each.number // PAGE == number // PAGE]),
+        )
+        for each in merged:
+            self.path(shard, each).unlink()
+        return entry
+
+    @staticmethod
+    def _arrivals(entry: Entry) -> list[float]:
+        span = (entry.last_ms - entry.first_ms) / max(1, entry.rows - 1)
+        return [entry.first_ms + span * row for row in range(entry.rows)]
+
+    def expire(self, shard: int, first: int) -> None:
+        gone = [each for each in self.entries[shard] if each.to < first]
+        self.put(
+            first_path(STREAM, name(shard)),
+            msgspec.json.encode(First(first, gone[-1].last, gone[-1].last_ms)),
+        )
+        for each in gone:
+            self.path(shard, each).unlink()
+            self.entries[shard].remove(each)
+        self.manifest(shard)
+
+    def data(self, *shards: int) -> list[str]:
+        """What all records of these shards say, in order."""
+        return [f"{shard}:{number}" for shard in shards for number in range(self.written[shard])]

@@ -134,11 +134,14 @@ class NoteTip:
 
 
 @dataclass(frozen=True, slots=True)
-class Reopen:
-    """Open the log again, which mends its manifest. The answer: None."""
+class Adopt:
+    """Append the segment that was just found to the manifest. The answer: None."""
+
+    footer: Footer
+    behind_ms: int | None
 
 
-Call: TypeAlias = Create[P] | Find | Note | NoteTip | Reopen
+Call: TypeAlias = Create[P] | Find | Note | NoteTip | Adopt
 
 
 def retry_pause_s(failures: int) -> float:
@@ -169,7 +172,8 @@ class ShardLanding(Generic[P]):
         self._limits = limits
         self._by_hour = by_hour
         self._children: tuple[str, ...] | None = None
-        self._is_taken = self._must_reopen = False
+        self._is_taken = False
+        self._found_footer: Footer | None = None
         self._unnoted: deque[Entry] = deque()
         self._retry_s = 0.0
         self._behind_ms: int | None = None
@@ -187,13 +191,13 @@ class ShardLanding(Generic[P]):
     def is_landed(self) -> bool:
         """All that was taken is durable and in the manifest, and the end, if it has come."""
         is_ended = self._children is None or self.writer.tail.is_ended
-        return is_ended and not (self.drafts or self._unnoted or self._must_reopen)
+        return is_ended and not (self.drafts or self._unnoted or self._found_footer)
 
     def take(self, part: P | None, last: Position, rows: int, now_s: float) -> None:
         """`rows` records up to `last` were delivered; `part` is what is new of them."""
         self.delivered = max(self.delivered, last)
         self.redelivered += rows - (part.rows if part is not None else 0)
-        if part is None:
+        if part is None or self.has_let_go:
             return
         if self.writer.tail.is_ended:
             raise LogAltered(
@@ -223,8 +227,8 @@ class ShardLanding(Generic[P]):
             return None
         if self._unnoted:
             return Note(self._unnoted[0], self._behind_ms)
-        if self._must_reopen:
-            return Reopen()
+        if self._found_footer is not None:
+            return Adopt(self._found_footer, self._behind_ms)
         create = self._create(now_s, flush=flush or self._children is not None)
         if create is None:
             at_tip = self._behind_ms == 0 and self._noted_behind_ms != 0 and not self.drafts
@@ -252,10 +256,11 @@ class ShardLanding(Generic[P]):
             case Note():
                 self._unnoted.popleft()
                 self._noted_behind_ms = call.behind_ms
+            case Adopt():
+                self._found_footer = None
+                self._noted_behind_ms = call.behind_ms
             case NoteTip():
                 self._noted_behind_ms = call.behind_ms
-            case Reopen():
-                self._must_reopen = False
 
     def trouble(self, now_s: float) -> None:
         self.failures += 1
@@ -324,7 +329,7 @@ class ShardLanding(Generic[P]):
             self.forget()
             return
         self._drop_written()
-        self._must_reopen = True
+        self._found_footer = found
         if self.writer.tail.is_ended and self.drafts:
             raise LogAltered(
                 f"segment {self.writer.tail.number} is the end of the shard, but more records came"
