@@ -557,6 +557,10 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
     "run-child": LaterCommand(
         "kcl_daemon.cli.run_child:run_child", "Test a processor with a file of records, without a stream."
     ),
+    "spark-submit": LaterCommand(
+        "kcl_daemon.cli.spark_submit:spark_submit",
+        "Run the pipeline on your own Spark, over the landing log.",
+    ),
     "status": LaterCommand(
         "kcl_daemon.cli.status:status",
         "Show the state of a running daemon; the exit code says whether it is ready.",
