@@ -46,6 +46,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 class Message(msgspec.Struct, frozen=True, rename="camel"):
     action: str
     shard_id: str = ""
+    fencing_token: int | None = None
     sequence_number: str | None = None
     sub_sequence_number: int | None = None
     records: list[Record] = []
