@@ -11,7 +11,9 @@ from typing import Any, Final, TypeAlias
 
 import boto3
 from botocore.config import Config
+from pyarrow import fs
 
+from kcl_landing.arrow_store import ArrowStore
 from kcl_landing.store import LogStore
 from kcl_landing.stores import FolderStore, open_store
 from kcl_local.dynamodb import DynamoDbServer
@@ -57,19 +59,21 @@ def s3_client(url: str) -> Any:
 
 @contextmanager
 def _arrow(folder: Path) -> Generator[NewStore]:
-    file_system = fs.PyFileSystem(NeverOver(fs.LocalFileSystem()))
-    yield lambda: ArrowStore(file_system, str(folder / secrets.token_hex(4)))
+    yield lambda: ArrowStore(NeverOver(), str(folder / secrets.token_hex(4)))
 
 
-class NeverOver(fs.FSSpecHandler):  # type: ignore[misc]
-    """The local file system, but a file is not moved over another one: as HDFS does it."""
+class NeverOver:
+    """pyarrow's local file system, but a file is not moved over another one: as HDFS does it."""
 
-    def __init__(self, local: fs.LocalFileSystem) -> None:
-        super().__init__(ArrowFSWrapper(local))
+    def __init__(self) -> None:
+        self._local = fs.LocalFileSystem()
 
-    def move(self, src: str, dest: str) -> None:
-        os.link(src, dest)
-        os.unlink(src)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+    def move(self, source: str, target: str) -> None:
+        Path(target).hardlink_to(source)
+        Path(source).unlink()
 
 
 BACKENDS: Final = (

@@ -10,10 +10,12 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import fs
 
-from kcl_landing.control import Refused
+from kcl_landing.control import Refused, pause
 from kcl_landing.store import NoObject, StoredObject, StoreTrouble
 
 _YOUNG: Final = ".young"
+_ATTEMPTS: Final = 5
+_REPLACED_WITHIN_S: Final = 0.05
 
 
 def open_file_system(uri: str) -> ArrowStore:
@@ -40,9 +42,8 @@ class ArrowStore:
     def create(self, path: str, content: bytes | memoryview) -> bool:
         with self._trouble(path), self._written(content) as young:
             target = self._prepared(path)
-            if self._is_file(target):
-                return False
             try:
+                # Nobody looks first whether the name is free: a file system that replaces must be found out by `probe`.
                 self._fs.move(young, target)
             except (OSError, pa.ArrowException):
                 if self._is_file(young) and self._is_file(target):
@@ -55,28 +56,30 @@ class ArrowStore:
     def replace(self, path: str, content: bytes) -> None:
         with self._trouble(path), self._written(content) as young:
             target = self._prepared(path)
-            try:
-                self._fs.move(young, target)
-            except (OSError, pa.ArrowException):
-                if not self._is_file(target):
-                    raise
-                self._fs.delete_file(target)
-                self._fs.move(young, target)
+            for _attempt in range(_ATTEMPTS):
+                try:
+                    self._fs.move(young, target)
+                except FileExistsError:
+                    with suppress(FileNotFoundError):  # another writer replaces it, too
+                        self._fs.delete_file(target)
+                else:
+                    return
+            raise StoreTrouble("slow down", f"{target}: other writers replaced it {_ATTEMPTS} times")
 
     def read(self, path: str) -> bytes:
+        """What is not there is looked for again: it may be about to be replaced."""
         with self._trouble(path):
-            if not self._is_file(self._at(path)):
-                raise NoObject(self._at(path))
-            try:
-                with self._fs.open_input_file(self._at(path)) as file:
-                    content: bytes = file.read()
-                    return content
-            except FileNotFoundError:
-                raise NoObject(self._at(path)) from None
+            for _attempt in range(_ATTEMPTS):
+                with suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                    with self._fs.open_input_file(self._at(path)) as file:
+                        content: bytes = file.read()
+                        return content
+                pause(_REPLACED_WITHIN_S)
+            raise NoObject(self._at(path))
 
     def listing(self, folder: str, *, after: str = "") -> Iterator[StoredObject]:
         selector = fs.FileSelector(self._at(folder), allow_not_found=True, recursive=True)
-        with self._trouble(folder):
+        with self._trouble(folder), suppress(NotADirectoryError):
             below = len(self._root) + 1
             for each in sorted(self._fs.get_file_info(selector), key=lambda info: info.path):
                 path = each.path[below:]

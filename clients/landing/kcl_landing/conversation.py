@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 from zlib import crc32
 
@@ -114,23 +114,23 @@ class Memory:
 
 @dataclass(slots=True)
 class Counters:
-    """Of one shard, since the process began."""
+    """Of one shard, since the process began. `landed_ms`: when the last segment was written."""
 
     rows: int = 0
     size_bytes: int = 0
     segments: int = 0
     redelivered: int = 0
+    landed_ms: int | None = None
 
 
 @dataclass(slots=True)
 class ShardState:
-    """The state of a conversation, for other threads. `behind_ms`: as the daemon said last."""
+    """The state of a conversation, for other threads."""
 
     shard_id: str = ""
     ended: bool = False
     counters: Counters = field(default_factory=Counters)
     landing: ShardLanding[Piece] | None = None
-    behind_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,8 @@ class ShardConversation:
         self._writer_id = secrets.token_hex(8)
         self._stream = shared.stream
         self._asked: Position | None = None
+        self._shard_id = ""
+        self._log: ShardLog
         self.state = ShardState()
 
     def run(self) -> None:
@@ -228,7 +230,12 @@ class ShardConversation:
         stored = position(message.sequence_number, message.sub_sequence_number)
         self.state.shard_id = name
         self._log = ShardLog(
-            self._shared.store, self._shared.info, self._stream, shard_id, segments.read_footer, warn=self._warn
+            self._shared.store,
+            self._shared.info,
+            self._stream,
+            shard_id,
+            segments.read_footer,
+            warn=self._warn,
         )
         self._shard_id = shard_id
         tail = self._open(stored)
@@ -270,7 +277,6 @@ class ShardConversation:
             part = Piece.of(to_arrow(new, **names).select(_COLUMNS)) if new else None
             landing.take(part, message.records[-1].where, len(message.records), now_s)
         landing.at(message.millis_behind_latest)
-        self.state.behind_ms = message.millis_behind_latest
         self.state.counters.redelivered += landing.redelivered - before
 
     def _hold_back(self) -> None:
@@ -357,6 +363,7 @@ class ShardConversation:
         counters.rows += call.rows
         counters.size_bytes += len(content)
         counters.segments += 1
+        counters.landed_ms = epoch_ms()
         return footer.entry(len(content), crc32(content))
 
     def _met(self, number: int) -> None:
@@ -425,25 +432,15 @@ class ShardConversation:
 
 
 def figures(state: ShardState, now_ms: int) -> dict[str, Any]:
-    """`lag_s`: the age of the oldest record that is delivered and not durable; with none, how far the shard is behind."""
+    """For `landing_figures`."""
     counters, landing = state.counters, state.landing
-    found: dict[str, Any] = {
-        "rows": counters.rows,
-        "size_bytes": counters.size_bytes,
-        "segments": counters.segments,
-        "redelivered": counters.redelivered,
-    }
-    if landing is None:
-        return {**found, "number": -1, "waiting_rows": 0, "waiting_bytes": 0, "lag_s": None, "landed_ms": 0}
-    drafts, tail = list(landing.drafts), landing.writer.tail
-    lag_s = None if state.behind_ms is None else state.behind_ms / 1000
-    if drafts and drafts[0].opened_ms is not None:
-        lag_s = max(0.0, (now_ms - drafts[0].opened_ms) / 1000)
+    drafts = [] if landing is None else list(landing.drafts)
+    number = -1 if landing is None else landing.writer.tail.number
+    opened_ms = drafts[0].opened_ms if drafts else None
     return {
-        **found,
-        "number": tail.number,
+        **asdict(counters),
+        "number": None if number < 0 else number,
         "waiting_rows": sum(each.rows for each in drafts),
         "waiting_bytes": sum(each.size_bytes for each in drafts),
-        "lag_s": lag_s,
-        "landed_ms": tail.last_ms,
+        "lag_s": 0.0 if opened_ms is None else max(0.0, (now_ms - opened_ms) / 1000),
     }

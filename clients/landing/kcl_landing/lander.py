@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
@@ -44,7 +43,7 @@ class LanderOptions(msgspec.Struct, frozen=True):
 
     uri: str
     application: str
-    stream: str
+    stream: str | None
     socket: str
     window_ms: int = 5_000
     max_bytes: int = 64 * 1024 * 1024
@@ -57,13 +56,15 @@ class LanderOptions(msgspec.Struct, frozen=True):
     descriptor: int | None = None
 
 
-def run(options: LanderOptions, log_event: EmitEvent, stop: threading.Event) -> None:
+def run(
+    options: LanderOptions, log_event: EmitEvent, stop: threading.Event, *, store: LogStore | None = None
+) -> None:
     """Until `stop`. Refused: a person must fix something first."""
     watch = StoreWatch(log_event)
-    opened = _open(options, watch, stop)
-    if opened is None:
+    store = store or open_store(options.uri, endpoint=options.endpoint, region=options.region)
+    info = _open(store, options, watch, stop)
+    if info is None:
         return
-    store, info = opened
     failures: list[Exception] = []
 
     def fail(error: Exception) -> None:
@@ -74,7 +75,7 @@ def run(options: LanderOptions, log_event: EmitEvent, stop: threading.Event) -> 
     shared = Landing(
         store,
         info,
-        options.stream,
+        options.stream or "",
         Limits(options.window_ms, options.max_bytes),
         Memory(options.memory_bytes),
         watch,
@@ -105,15 +106,14 @@ def _converse(shared: Landing, relay: RelayConnection) -> ShardConversation:
 
 
 def _open(
-    options: LanderOptions, watch: StoreWatch, stop: threading.Event
-) -> tuple[LogStore, LogInfo] | None:
+    store: LogStore, options: LanderOptions, watch: StoreWatch, stop: threading.Event
+) -> LogInfo | None:
     """Waits for a store that has trouble; None after a stop."""
-    store = open_store(options.uri, endpoint=options.endpoint, region=options.region)
     failures = 0
     while not stop.is_set():
         try:
             if options.descriptor is not None:
-                return store, known_log(store)
+                return known_log(store)
             probe(store)
             wanted = LogInfo(options.application, options.layout, options.format, secrets.token_hex(8))
             info = open_log(store, wanted)
@@ -123,7 +123,7 @@ def _open(
             stop.wait(retry_pause_s(failures))
         else:
             watch.worked(watch)
-            return store, info
+            return info
     return None
 
 
