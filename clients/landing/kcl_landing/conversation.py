@@ -37,7 +37,7 @@ from kcl_landing.writer import Limits, LogAltered, ShardWriter, Tail, Taken
 from kcl_protocol.frames import FRAMES_VERSION
 from kcl_protocol.messages import CheckpointRequest, Status
 
-_LOOK_S: Final = 0.25
+_LOOK_S: Final = 0.5
 _DRAIN_S: Final = 10.0
 _LAST_ATTEMPTS: Final = 5
 _RETRYABLE: Final = frozenset({"ThrottlingException", "KinesisClientLibDependencyException"})
@@ -92,24 +92,37 @@ class Piece:
 
 
 class Memory:
-    """Records in memory, of all shards of this process. Above `max_bytes`, shards that use more than their share wait."""
+    """Records in memory, of all shards of this process. While it is full, nobody takes more."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._lock = threading.Lock()
+        self._freed = threading.Condition()
         self._used: dict[object, int] = {}
 
     def hold(self, who: object, size_bytes: int) -> None:
-        with self._lock:
+        with self._freed:
+            before = self._used.pop(who, 0)
             if size_bytes:
                 self._used[who] = size_bytes
-            else:
-                self._used.pop(who, None)
+            if size_bytes < before:
+                self._freed.notify_all()
 
-    def is_full_for(self, who: object) -> bool:
-        with self._lock:
-            full = sum(self._used.values()) >= self._max_bytes
-            return full and self._used.get(who, 0) >= self._max_bytes // max(1, len(self._used))
+    def is_full(self) -> bool:
+        with self._freed:
+            return self._is_full()
+
+    def wants_from(self, who: object) -> bool:
+        """Whether a shard must write now what it has: memory is full, and it has its share or more."""
+        with self._freed:
+            return self._is_full() and self._used.get(who, 0) * len(self._used) >= self._max_bytes
+
+    def wait(self, seconds: float) -> None:
+        """Until it is not full; or so long."""
+        with self._freed:
+            self._freed.wait_for(lambda: not self._is_full(), seconds)
+
+    def _is_full(self) -> bool:
+        return sum(self._used.values()) >= self._max_bytes
 
 
 @dataclass(slots=True)
@@ -216,7 +229,7 @@ class ShardConversation:
         while True:
             due_s = self.state.landing.due_s() if self.state.landing else None
             try:
-                return self._relay.receive(due_s)
+                return self._relay.receive(None if due_s is None else min(due_s, monotonic_s() + _LOOK_S))
             except NothingYet:
                 self._work()
             if self._asked is None and (durable := self._landing.checkpoint()) is not None:
@@ -271,7 +284,8 @@ class ShardConversation:
             whole = frame_to_arrow(message.frame, **names).select(_COLUMNS)
             known = rows_up_to(whole, landing.writer.mark)
             part = Piece.of(whole.slice(known)) if known < whole.num_rows else None
-            landing.take(part, last_position(whole), whole.num_rows, now_s)
+            if whole.num_rows:
+                landing.take(part, last_position(whole), whole.num_rows, now_s)
         elif message.records:
             new = behind(message.records, landing.writer.mark)
             part = Piece.of(to_arrow(new, **names).select(_COLUMNS)) if new else None
@@ -282,10 +296,10 @@ class ShardConversation:
     def _hold_back(self) -> None:
         """While memory is full, send no status, so that the daemon sends no further batch."""
         self._work()
-        while self._shared.memory.is_full_for(self):
-            self._work(flush=True)
-            if self._shared.memory.is_full_for(self):
-                self._wait(self._landing.due_s())
+        while self._shared.memory.is_full():
+            self._look()
+            self._shared.memory.wait(_LOOK_S)
+            self._work()
         self._checkpoint()
 
     def _flush(self, patience_s: float | None = None) -> None:
@@ -300,8 +314,9 @@ class ShardConversation:
 
     def _work(self, *, flush: bool = False) -> None:
         """Perform what is due. RelayGone after a newer owner was met."""
-        landing, watch = self._landing, self._shared.watch
-        while (call := landing.next_call(monotonic_s(), flush=flush)) is not None:
+        landing, watch, memory = self._landing, self._shared.watch, self._shared.memory
+        self._count()
+        while (call := landing.next_call(monotonic_s(), flush=flush or memory.wants_from(self))) is not None:
             before = landing.redelivered
             try:
                 answer = self._call(call)
@@ -310,11 +325,11 @@ class ShardConversation:
                 landing.trouble(monotonic_s())
                 break
             landing.done(call, answer)
+            self._count()
             watch.worked(self)
             self.state.counters.redelivered += landing.redelivered - before
             if isinstance(call, Find):
                 self._met(call.number)
-        self._count()
 
     def _count(self) -> None:
         self._shared.memory.hold(self, self._landing.waiting_bytes)
@@ -421,9 +436,12 @@ class ShardConversation:
                 return
             pause(0.2 * 2**attempt)
 
-    def _wait(self, until_s: float | None) -> None:
+    def _look(self) -> None:
         if self._shared.stopping.is_set() or self._relay.is_gone():
             raise RelayGone
+
+    def _wait(self, until_s: float | None) -> None:
+        self._look()
         now_s = monotonic_s()
         pause(min(max(0.01, (until_s or now_s + _LOOK_S) - now_s), _LOOK_S))
 

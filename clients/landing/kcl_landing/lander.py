@@ -35,6 +35,7 @@ EXIT_REFUSED: Final = 78
 FIGURES_S: Final = 2.0
 _TICK_S: Final = 0.1
 _RESTART_S: Final = 1.0
+_END_S: Final = 10.0
 _FIGURES: Final = "landing_figures"
 
 
@@ -175,7 +176,7 @@ class _Others:
             assert each.stdin is not None
             each.stdin.close()
         for thread in self._threads:
-            thread.join(_RESTART_S)
+            thread.join(_END_S)
 
     def _keep(self, number: int) -> None:
         while not self._stop.is_set():
