@@ -15,7 +15,8 @@ from tests.contract.aws_access import REGION, credentials_that_nobody_checks
 from tests.landing import test_store_contract as contract
 from tests.landing.backends import new_s3, s3_client
 from tests.landing.footers import SHARD, STREAM, land, made, read_footer
-from tests.peers.servers import KEY, MINIO, VERSITY, Server, free_port, running
+from tests.peers.conftest import free_port
+from tests.peers.servers import KEY, MINIO, VERSITY, Server, running
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 CONTRACT = [getattr(contract, name) for name in dir(contract) if name.startswith("test_")]
