@@ -19,6 +19,7 @@ from kcl_landing.log import (
     VERSION,
     Damaged,
     Entry,
+    First,
     Footer,
     Format,
     LogInfo,
@@ -199,7 +200,7 @@ class ShardLog:
             content = self._store.read(first_path(self._stream, self._shard))
         except NoObject:
             return 0
-        return msgspec.json.decode(content, type=dict[str, int])["first"]
+        return msgspec.json.decode(content, type=First).first
 
     def entries(self, first: int = 0) -> Iterator[Entry]:
         """From the segment with this number on, or the first that has not expired. Writes nothing."""
