@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from kcl_landing.keeping.names import named
+from kcl_landing.keeping.verify import _LOST_MANIFEST
 from kcl_landing.log import (
     INFO as INFO_PATH,
 )
@@ -82,8 +83,7 @@ def test_a_missing_segment_that_no_manifest_knows_is_a_gap(store: MemoryStore) -
     _, problems = verify(store)
     assert problems == [
         f"{STREAM}/{SHARD} segment 2: segment 2 to 3 missing: the log has nothing between 6/0 and 12/0",
-        f"{STREAM}/{SHARD} ({manifest_path(*KEY)}): the manifest is lost; the writer of the shard makes it again when it "
-        "next begins",
+        f"{STREAM}/{SHARD} ({manifest_path(*KEY)}): {_LOST_MANIFEST}",
     ]
 
 
@@ -156,8 +156,7 @@ def test_records_that_no_segment_has() -> None:
     put(store, *segment(2, [(9, 0)], after="8/0"))
     _, problems = verify(store)
     assert problems == [
-        f"{STREAM}/{SHARD} segment 2 ({path(2)}): begins after 8/0, but the one before ends at 6/0: what is between is "
-        "missing"
+        f"{STREAM}/{SHARD} segment 2 ({path(2)}): begins after 8/0, but the one before ends at 6/0: what is between is missing"
     ]
 
 

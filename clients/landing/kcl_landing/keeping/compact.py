@@ -128,10 +128,10 @@ class Compactor:
         """What is in the way of one page is told, and no matter for others."""
         done, key = Compacted(), head.key
         try:
-            for number, entries in sorted(head.objects.compactions):
-                if number == page:
-                    self._go_on(key, page, compaction_path(key, page, entries), done)
-            if page + PAGE > head.first.first:
+            begun = [entries for number, entries in sorted(head.objects.compactions) if number == page]
+            for entries in begun:
+                self._go_on(key, page, compaction_path(key, page, entries), done)
+            if not begun:
                 self._begin(head, page, done)
         except NoObject:
             self._tell(
