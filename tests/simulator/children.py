@@ -51,14 +51,23 @@ _CRASHED: Final = 1
 class SimChild:
     """Port Child: one scripted process."""
 
-    def __init__(self, identity: Incarnation, script: Script, life: Life, *, ignores_term: bool) -> None:
+    def __init__(
+        self,
+        identity: Incarnation,
+        script: Script,
+        life: Life,
+        *,
+        ignores_term: bool,
+        lives_on_s: float | None = None,
+    ) -> None:
+        self._lives_on_s = lives_on_s
         self.identity = identity
         self.status: int | None = None
         self._script = script
         self._life = life
         self._ignores_term = ignores_term
         self._framer = LineFramer(_LINE_MOST_BYTES)
-        self._unread: deque[tuple[DaemonMessage, int]] = deque()
+        self._unread: deque[tuple[DaemonMessage, int, float]] = deque()
         self._unread_bytes = 0
         self._stdin_closed = False
         self._input_is_over = False
@@ -173,21 +182,32 @@ class SimChild:
         for timer in (*self._timers, self._resumes):
             if timer is not None:
                 timer.cancel()
-        self._script.close()
+        if self._lives_on_s is None:
+            self._script.close()
+        else:
+            current_loop().after(self._lives_on_s, self._live_on)
         self._close_stdout()
         self._drained.resolve(None)
         self.identity.is_gone = True
         self._exited.resolve(status)
 
+    def _live_on(self) -> None:
+        """Up to where it would read: what it did was the work of another process, which has not noticed yet."""
+        try:
+            step = self._script.send(None)
+        except (StopIteration, Exit):
+            return
+        current_loop().after(step.seconds if isinstance(step, Wait) else 0.0, self._live_on)
+
     def _arrived(self, line: bytes) -> None:
         try:
             if line.startswith(FRAME_START):
                 frame, behind_ms = decode_frame(line)
-                self._unread.append((ProcessRecords(list(frame), behind_ms), len(line)))
+                self._unread.append((ProcessRecords(list(frame), behind_ms), len(line), now()))
                 line = b""
             for piece in self._framer.feed(line):
                 assert isinstance(piece, bytes)
-                self._unread.append((decode_daemon_line(piece), len(line)))
+                self._unread.append((decode_daemon_line(piece), len(line), now()))
         except ProtocolError as malformed:
             report("daemon_broke_protocol", f"{self.identity}: {malformed}")
         self._poll()
@@ -204,7 +224,7 @@ class SimChild:
     def _next_message(self) -> DaemonMessage | None:
         if not self._unread:
             return None
-        message, size_bytes = self._unread.popleft()
+        message, size_bytes, self.identity.handed_s = self._unread.popleft()
         self._unread_bytes -= size_bytes
         self._drained.resolve(None)
         return message
@@ -332,7 +352,15 @@ class SimChildren:
         program = kind(
             identity, habits=habits, nursery=self._nursery, chance=chance, deliveries=self._deliveries
         )
-        child = SimChild(identity, program.run(), self._life, ignores_term=habits.ignores_term)
+        landing = self._nursery.landing
+        identity.works_between = landing is not None
+        child = SimChild(
+            identity,
+            program.run(),
+            self._life,
+            ignores_term=habits.ignores_term,
+            lives_on_s=None if landing is None else landing.outlives_s(chance),
+        )
         self._running.append(child)
         self.started += 1
         child.begin()

@@ -27,7 +27,9 @@ from tests.simulator.truth import ShardTruth, Truth
 from tests.simulator.violation import report
 
 # How often a write is the moment for the next sleep.
-_SLEEPS: Final = 0.05
+_SLEEPS: Final = 0.1
+# When somebody wakes who has not noticed that his child is gone.
+_LATE_S: Final = (0.1, 5.0, 40.0)
 APPLICATION: Final = "landing"
 
 
@@ -44,6 +46,7 @@ class LandingPlan:
         full_s: from when to when it takes nothing more.
         old: how often a manifest is read as it was before.
         replaces: a store that replaces what is there; nobody may use one.
+        outlives: how often what writes for a child goes on for a while after the child has ended.
         sleeps_s: for so long, one after the other, a worker and its children are stopped when a child is about to write. The
             child wakes earlier when its successor has begun.
     """
@@ -58,6 +61,7 @@ class LandingPlan:
     full_s: tuple[tuple[float, float], ...] = ()
     old: float = 0.0
     replaces: bool = False
+    outlives: float = 0.0
     sleeps_s: tuple[float, ...] = ()
 
 
@@ -110,6 +114,7 @@ class ShardInLog:
     last: Position = START
     is_ended: bool = False
     written_s: float = 0.0
+    token: int = -1
 
 
 class Landing:
@@ -132,6 +137,7 @@ class Landing:
         self._before: dict[str, bytes] = {}
         self._log: dict[str, ShardInLog] = {}
         self._gone: dict[str, float] = {}
+        self._begins = 0
 
     # The store.
 
@@ -208,14 +214,20 @@ class Landing:
         if self._sleeps_s and chance.happens(_SLEEPS):
             self.on_sleep(worker_id, shard_id, self._sleeps_s.pop(0))
 
+    def outlives_s(self, chance: Chance) -> float | None:
+        """After so long what writes for a new child goes on when the child has ended; None: it ends with it."""
+        return chance.uniform(0.0, chance.pick(_LATE_S)) if chance.happens(self.plan.outlives) else None
+
     def calm_down(self) -> None:
         """Nobody sleeps any more, and the store works."""
         self._sleeps_s.clear()
         self.trouble, self._full_s, self._old, self._calm_s = CALM, (), 0.0, now()
 
     def began(self, shard_id: str) -> None:
-        """A writer has read where the log of a shard ends."""
-        self.on_begin(shard_id)
+        """A writer has read where the log of a shard ends: for a former one the worst moment to wake, or soon after."""
+        self._begins += 1
+        if self._begins % 2:
+            self.on_begin(shard_id)
 
     def let_go(self, writer: str) -> None:
         """It will write nothing any more."""
@@ -242,6 +254,9 @@ class Landing:
             self._check_end(log, shard, footer, who)
         else:
             self._check_rows(log.places, shard, segment, who)
+        if footer.token > log.token:
+            log.token = footer.token
+            self.on_begin(footer.shard)
         log.places += len(segment.rows)
         log.segments.append(path)
         log.last, log.is_ended, log.written_s = place(footer.last), footer.children is not None, now()

@@ -18,7 +18,7 @@ from kcl_landing.manifests import ShardLog
 from kcl_landing.positions import START, Position, position
 from kcl_landing.shard import Adopt, Call, Create, Find, Note, NoteTip, ShardLanding
 from kcl_landing.store import LogStore, NoObject, StoreTrouble
-from kcl_landing.writer import Limits, LogAltered, ShardWriter, Tail
+from kcl_landing.writer import Limits, LogAltered, ShardWriter, Tail, Taken
 from kcl_protocol.codec import encode
 from kcl_protocol.messages import (
     Action,
@@ -49,6 +49,7 @@ _SLOW_S: Final = (0.5, 20.0)
 _BELATED_S: Final = (0.05, 60.0)
 _FLUSH_S: Final = 8.0
 _OPEN_PAUSE_S: Final = 0.5
+_LOOK_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 3_600.0
 
 T = TypeVar("T")
@@ -242,7 +243,7 @@ class LandingProgram(Program):
 
     def _wait_for_retry(self) -> Script:
         due_s = self._shard.due_s()
-        yield Wait(0.1 if due_s is None else max(due_s - now(), 0.01))
+        yield Wait(_LOOK_S if due_s is None else max(due_s - now(), 0.01))
 
     def _perform(self, *, flush: bool = False) -> Script:
         if not self._is_open:
@@ -251,8 +252,8 @@ class LandingProgram(Program):
             try:
                 answer = yield from self._answer(call)
                 self._shard.done(call, answer)
-                if isinstance(call, Find) and self._shard.taken is not None:
-                    self._landing.faults[f"log number taken: {self._shard.taken.name}"] += 1
+                if isinstance(call, Find):
+                    self._met()
             except StoreTrouble:
                 self._shard.trouble(now())
             except LogAltered as altered:
@@ -261,6 +262,13 @@ class LandingProgram(Program):
             if self._shard.has_let_go:
                 self._landing.let_go(self._shard.writer.writer)
                 raise Exit(_EXIT_LET_GO)
+
+    def _met(self) -> None:
+        taken, landing = self._shard.taken, self._landing
+        assert taken is not None
+        landing.faults[f"log number taken: {taken.name}"] += 1
+        if taken is Taken.NEWER:
+            landing.let_go(self._shard.writer.writer)
 
     def _answer(self, call: Call[Rows]) -> Steps[Entry | Footer | None]:
         at_ms = round((EPOCH_S + now()) * 1000)
@@ -341,6 +349,8 @@ class LandingProgram(Program):
             raise StoreTrouble("slow down", "refused")
         if fate in {Fate.LOST, Fate.UNANSWERED, Fate.BELATED}:
             raise StoreTrouble("unreachable", "no answer")
+        while not answers:
+            yield Wait(_LOOK_S)
         if isinstance(answers[0], Exception):
             raise answers[0]
         return answers[0]

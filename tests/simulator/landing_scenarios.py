@@ -32,7 +32,7 @@ def landing_store_trouble(draw: Draw) -> Plan:
     """The store of a landing log is slow, refuses, is full, loses answers, and gives old manifests."""
     plan = _drawn(draw, faults_s=150.0, pauses=(0, 3), sleeps=(0, 3))
     chance = draw.chance
-    worst = chance.pick((0.03, 0.1, 0.3))
+    worst = chance.pick((0.05, 0.15, 0.4))
     moments = [chance.uniform(5.0, 120.0) for _ in range(chance.between(0, 2))]
     assert plan.landing is not None
     trouble = Trouble(
@@ -77,6 +77,7 @@ def _drawn(draw: Draw, *, faults_s: float, pauses: tuple[int, int], sleeps: tupl
             memory_bytes=_RECORD_BYTES * chance.pick((20, 200, 100_000)),
             jitter_ms=chance.pick((0, 300, 3_000)),
             hour_s=chance.pick((30.0, 100.0, 3_600.0)),
+            outlives=chance.pick((0.0, 0.5)),
             sleeps_s=tuple(chance.uniform(*chance.pick(_PAUSES_S)) for _ in range(chance.between(*sleeps))),
         ),
     )
