@@ -138,7 +138,8 @@ def run(
         source: `kcl`, the data source (Spark 4.0 or newer), or `files`, Spark's file stream over the layout `dated`. By
             default what this Spark can.
         columns: `kcl` or `aws`, as in `sparkColumns`.
-        options: of the source: `maxBytesPerTrigger`, `startingTimestamp`, `shards` (kcl); `maxFilesPerTrigger` (files).
+        options: of the source: `maxBytesPerTrigger`, `startingTimestamp`, `shards` (kcl); `maxFilesPerTrigger`, by
+            default 1000 (files).
         with_partitions: whether to keep `dt` and `hour` of the layout `dated`, for `source="files"`.
         ends_with_a_failure: whether a query that fails stops the others.
 
@@ -272,6 +273,7 @@ def _file_stream(
             f"{root} has nothing of the stream {stream!r} yet; start the daemon first, or mend the name"
         )
     schema = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
+    options = {"maxFilesPerTrigger": "1000", **options}
     return spark.readStream.schema(schema).options(**options).parquet(f"{root}/{stream}")
 
 
