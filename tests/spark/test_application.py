@@ -119,7 +119,7 @@ def test_a_query_that_fails_ends_the_others_and_is_named(own: SparkSession, here
 
 def test_what_cannot_be_read_and_what_would_lose_batches_is_refused(own: SparkSession, here: Path) -> None:
     landed(here)
-    with pytest.raises(NotAPipeline, match="two queries of the pipeline are named 'same'"):
+    with pytest.raises(NotAPipeline, match="two queries of the pipeline have the name 'same'"):
         drained(own, here, "elsewhere:twins", source="files")
     with pytest.raises(NotAPipeline, match="reader is for one query, and the pipeline has 3"):
         drained(own, here, options={"reader": "nightly"})
