@@ -17,14 +17,16 @@ from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kcl_landing.control import EmitEvent, Refused, monotonic_s, pause
-from kcl_landing.positions import to_text
+from kcl_landing.positions import START, Position, to_text
 from kcl_spark.api import QueryContext, is_connect, register
-from kcl_spark.declared import DeclaredQuery, bind, declared, file_sink_path
+from kcl_spark.declared import DeclaredQuery, by_name, file_sink_path
 from kcl_spark.figures import QueryFigures, ReportKey, late_rows, query_figures
 from kcl_spark.outputs import OutputTaken, claim_path
 from kcl_spark.positions import QueryLog
 from kcl_spark.session import EngineOptions
+from kcl_spark.source import LostRange
 from kcl_spark.state import StateFolder
+from kcl_spark.stores import FolderStore, StoredShard
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
@@ -67,8 +69,7 @@ class Queries:
         self._log_event = log_event
         self._next_poll_s = 0.0
         self._queries: dict[str, _Query] = {}
-        for writer in writers:
-            about = declared(writer)
+        for about, writer in by_name(writers).values():
             log = QueryLog(state.query_folder(about.name))
             planned = log.read().planned_batch
             context = QueryContext(about.name, log, state.state_id, planned)
@@ -142,8 +143,7 @@ class Queries:
                 self._log_event("warning", "spark_rows_late", query=name, rows=query.late_rows)
 
     def _start(self, query: _Query) -> None:
-        writer = bind(query.writer, query.context) if is_connect(query.writer) else query.writer
-        query.running = writer.start()
+        query.running = query.writer.start()
 
     def _prepared(self, writer: DataStreamWriter, about: DeclaredQuery, log: QueryLog) -> DataStreamWriter:
         writer = writer.option("checkpointLocation", str(log.folder))
@@ -153,14 +153,17 @@ class Queries:
         return writer.trigger(processingTime=interval)
 
     def _failed(self, name: str, query: _Query, error: StreamingQueryException | None) -> None:
+        said = "it was stopped" if error is None else str(error)
+        if LostRange.__name__ in said and self._leave(name, query):
+            return
         books = query.context.log.read()
         batch_id = books.planned_batch
         query.failures = query.failures + 1 if query.failed_at_batch == batch_id else 1
         query.failed_at_batch = batch_id
         query.all_failures += 1
-        said = "it was stopped" if error is None else str(error)[:_ERROR_CHARACTERS]
+        said = said[:_ERROR_CHARACTERS]
         ranges = {
-            shard: f"({to_text(books.committed[shard]) if shard in books.committed else 'start'}, {to_text(last)}]"
+            shard: _range(books.committed.get(shard, START), last)
             for shard, last in books.planned.items()
             if last != books.committed.get(shard)
         }
@@ -180,6 +183,25 @@ class Queries:
             restart_in_s=pause_s,
             error=said,
         )
+
+    def _leave(self, name: str, query: _Query) -> bool:
+        """Whether the planned batch was waiting for shards of other hosts. It starts again without them."""
+        stored = FolderStore(self._options.spool).poll()
+        log = query.context.log
+        left = log.leave(
+            lambda shard, after, last: stored.get(shard, StoredShard()).is_lost(shard, after, last)
+        )
+        if left:
+            query.running, query.start_at_s = None, monotonic_s()
+            ranges = {shard: _range(*ends) for shard, ends in left.items()}
+            self._log_event(
+                "warning", "spark_range_left", query=name, batch=log.read().planned_batch, ranges=ranges
+            )
+        return bool(left)
+
+
+def _range(after: Position, last: Position) -> str:
+    return f"({'start' if after == START else to_text(after)}, {to_text(last)}]"
 
 
 def _newest_first(running: StreamingQuery) -> Iterator[Mapping[str, Any]]:

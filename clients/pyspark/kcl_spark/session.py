@@ -55,6 +55,7 @@ class EngineOptions:
     columns: str
     spool_dir: str = ""
     query_retries: int = 5  # within one batch
+    lost_after_ms: int = 60_000
 
     @property
     def state(self) -> Path:
@@ -249,6 +250,7 @@ def stream_of(spark: SparkSession, options: EngineOptions) -> DataFrame:
         .option("columns", options.columns)
         .option("maxBytesPerTrigger", str(options.max_bytes_per_trigger))
         .option("maxTasks", str(max(1, most)))
+        .option("lostAfterMillis", str(options.lost_after_ms))
         .load()
     )
 
