@@ -46,6 +46,7 @@ import sys
 import time
 import zlib
 from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -53,16 +54,7 @@ from pathlib import Path
 from typing import (
     Any,
     Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
     NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
 )
 
 import pyarrow as pa
@@ -140,7 +132,7 @@ class Entry(NamedTuple):
     first_ms: int
     last_ms: int
     token: int = 0
-    children: Optional[List[str]] = None
+    children: list[str] | None = None
 
 
 class Place(NamedTuple):
@@ -162,8 +154,8 @@ class Shard(NamedTuple):
     """What the log says of a shard. `end`: behind its last segment; `silent_ms`: since its writer last wrote."""
 
     end: Place
-    children: Tuple[str, ...] = ()
-    behind_ms: Optional[int] = None
+    children: tuple[str, ...] = ()
+    behind_ms: int | None = None
     silent_ms: float = 0.0
     first: Place = Place(0)
 
@@ -186,17 +178,17 @@ class Settings:
     """The options."""
 
     path: str
-    streams: Tuple[str, ...]
-    shards: Tuple[str, ...]
+    streams: tuple[str, ...]
+    shards: tuple[str, ...]
     latest: bool
-    start_ms: Optional[int]
-    end_ms: Optional[int]
+    start_ms: int | None
+    end_ms: int | None
     max_bytes: int
     wait_ms: int
     reader: str
     fail: bool
     max_tasks: int
-    split: Optional[bool]
+    split: bool | None
     endpoint: str
     region: str
 
@@ -231,7 +223,7 @@ def settings_of(options: Mapping[str, str]) -> Settings:
     )
 
 
-def _list(text: str) -> Tuple[str, ...]:
+def _list(text: str) -> tuple[str, ...]:
     return tuple(each.strip() for each in text.split(",") if each.strip())
 
 
@@ -255,7 +247,7 @@ def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     return text == "true"
 
 
-def _milliseconds(options: Mapping[str, str], name: str) -> Optional[int]:
+def _milliseconds(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name)
     if text is None:
         return None
@@ -270,7 +262,7 @@ def _milliseconds(options: Mapping[str, str], name: str) -> Optional[int]:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1000)
 
 
-def to_offset(log_id: str, places: Places, **more: Any) -> Dict[str, Any]:
+def to_offset(log_id: str, places: Places, **more: Any) -> dict[str, Any]:
     """Version 1: by shard the next segment, the last position and its arrival, and whether the shard has ended."""
     shards = {}
     for key, place in sorted(places.items()):
@@ -280,10 +272,12 @@ def to_offset(log_id: str, places: Places, **more: Any) -> Dict[str, Any]:
     return {"v": _VERSION, "log": log_id, "shards": shards, **more}
 
 
-def from_offset(offset: Mapping[str, Any], log_id: str) -> Dict[str, Place]:
+def from_offset(offset: Mapping[str, Any], log_id: str) -> dict[str, Place]:
     """Raises LandingError if this version does not know it, or it is of another log."""
     if offset.get("v") != _VERSION:
-        raise LandingError(f"the checkpoint has version {offset.get('v')}, this source knows {_VERSION}: upgrade it")
+        raise LandingError(
+            f"the checkpoint has version {offset.get('v')}, this source knows {_VERSION}: upgrade it"
+        )
     if offset["log"] != log_id:
         raise LandingError(
             f"the checkpoint is of landing log {offset['log']}, but at this path is {log_id}: "
@@ -295,7 +289,7 @@ def from_offset(offset: Mapping[str, Any], log_id: str) -> Dict[str, Place]:
     }
 
 
-def position(text: str) -> Tuple[int, int]:
+def position(text: str) -> tuple[int, int]:
     """`SEQUENCE/SUB`."""
     sequence, _, sub = text.partition("/")
     return int(sequence), int(sub)
@@ -305,8 +299,8 @@ def behind(entry: Entry, before: Place) -> Place:
     return Place(entry.to + 1, entry.last, max(entry.last_ms, before.ms), entry.children is not None)
 
 
-def parents_of(shards: Shards) -> Dict[str, List[str]]:
-    found: Dict[str, List[str]] = {}
+def parents_of(shards: Shards) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
     for key, shard in shards.items():
         for child in shard.children:
             found.setdefault(child, []).append(key)
@@ -338,10 +332,10 @@ def plan(
     shards: Shards,
     entries: Entries,
     *,
-    most_bytes: Optional[int] = None,
+    most_bytes: int | None = None,
     horizon: int = _OPEN_MS,
-    end_ms: Optional[int] = None,
-) -> Dict[str, Place]:
+    end_ms: int | None = None,
+) -> dict[str, Place]:
     """Where the next batch ends. `starts` has a place for each shard.
 
     The batch takes segments of all shards in the order of arrival, at least one, and stops where `most_bytes` would be
@@ -378,8 +372,8 @@ def plan(
 
 
 def _steps(
-    key: str, start: Place, shard: Shard, entries: Entries, end_ms: Optional[int]
-) -> Iterator[Tuple[int, str, Entry]]:
+    key: str, start: Place, shard: Shard, entries: Entries, end_ms: int | None
+) -> Iterator[tuple[int, str, Entry]]:
     """The segments of a shard with the time at which their turn is, which never goes back."""
     turn_ms = 0
     if start.number >= shard.end.number:
@@ -407,11 +401,11 @@ def pieces(key: str, start: Place, end: Place, entries: Entries) -> Iterator[Pie
             yield Piece(key, entry, after, last, (after, last) != (entry.after, entry.last))
 
 
-def balanced(shards: Sequence[Sequence[Piece]], most: int) -> List[List[Piece]]:
+def balanced(shards: Sequence[Sequence[Piece]], most: int) -> list[list[Piece]]:
     """Tasks for a stream's batch: each shard whole in one of them, the largest first to where least is."""
     sizes = [sum(piece.entry.size_bytes for piece in shard) for shard in shards]
     count = min(most, max(1, -(-sum(sizes) // _TASK_BYTES)), len(shards))
-    heap: List[Tuple[int, int, List[Piece]]] = [(0, number, []) for number in range(count)]
+    heap: list[tuple[int, int, list[Piece]]] = [(0, number, []) for number in range(count)]
     for place in sorted(range(len(shards)), key=lambda place: -sizes[place]):
         size, number, task = heap[0]
         task.extend(shards[place])
@@ -419,11 +413,11 @@ def balanced(shards: Sequence[Sequence[Piece]], most: int) -> List[List[Piece]]:
     return [task for _, _, task in sorted(heap, key=lambda each: each[1])]
 
 
-def in_order(all_pieces: Sequence[Piece], most: int) -> List[List[Piece]]:
+def in_order(all_pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
     """Tasks of about the same size, one after the other."""
     total = sum(piece.entry.size_bytes for piece in all_pieces)
     wanted = max(1, total // min(most, max(1, -(-total // _TASK_BYTES))))
-    found: List[List[Piece]] = []
+    found: list[list[Piece]] = []
     size = 0
     for piece in all_pieces:
         if not found or (size >= wanted * len(found) and len(found) < most):
@@ -433,12 +427,12 @@ def in_order(all_pieces: Sequence[Piece], most: int) -> List[List[Piece]]:
     return found
 
 
-def generations(shards: Shards) -> List[str]:
+def generations(shards: Shards) -> list[str]:
     """Parents before children."""
     parents = parents_of(shards)
-    found: Dict[str, None] = {}
+    found: dict[str, None] = {}
 
-    def add(key: str, below: Tuple[str, ...]) -> None:
+    def add(key: str, below: tuple[str, ...]) -> None:
         if key in below:
             raise LandingError(f"shard {key} is among its own descendants: run kcl-daemon landing verify")
         for parent in sorted(parents.get(key, ())):
@@ -450,7 +444,7 @@ def generations(shards: Shards) -> List[str]:
     return list(found)
 
 
-def lost(starts: Places, shards: Shards) -> List[str]:
+def lost(starts: Places, shards: Shards) -> list[str]:
     """What has expired before it was read: one sentence for each shard."""
     found = []
     streams = {key.partition("/")[0] for key in starts}
@@ -475,7 +469,7 @@ def _span(from_ms: int, to_ms: int) -> str:
     return f"; records that arrived{since} up to {said(to_ms)}" if to_ms else ""
 
 
-def kcl_lag(progress: Any) -> Dict[str, Dict[str, int]]:
+def kcl_lag(progress: Any) -> dict[str, dict[str, int]]:
     """Per `STREAM/SHARD`, how far a query is behind the log.
 
     Args:
@@ -487,22 +481,21 @@ def kcl_lag(progress: Any) -> Dict[str, Dict[str, int]]:
     """
     text = progress if isinstance(progress, str) else getattr(progress, "json", None)
     said = json.loads(text) if isinstance(text, str) else dict(progress or {})
-    found: Dict[str, Dict[str, int]] = {}
+    found: dict[str, dict[str, int]] = {}
     for source in said.get("sources", []):
         latest, end = _shards_in(source.get("latestOffset")), _shards_in(source.get("endOffset"))
         for key, newest in latest.items():
             reached = end.get(key, {})
             segments = max(0, newest["next"] - reached.get("next", newest.get("first", 0)))
-            since = reached.get("ms") or newest.get("firstMs", 0) or newest["ms"]
-            waits_ms = max(0, newest["ms"] - since) if segments else 0
+            waits_ms = max(0, newest["ms"] - (reached.get("ms") or newest["ms"])) if segments else 0
             found[key] = {"segments": segments, "ms": waits_ms, "daemon_ms": newest.get("behindMs", -1)}
     return found
 
 
-def _shards_in(offset: Any) -> Dict[str, Any]:
+def _shards_in(offset: Any) -> dict[str, Any]:
     known = json.loads(offset) if isinstance(offset, str) else offset
     known = known if isinstance(known, dict) and known.get("v") == _VERSION else {}
-    shards: Dict[str, Any] = known.get("shards", {})
+    shards: dict[str, Any] = known.get("shards", {})
     return shards
 
 
@@ -515,7 +508,7 @@ class Store:
     def __init__(self, settings: Settings) -> None:
         uri = settings.path.replace("s3a://", "s3://", 1)
         if uri.startswith("s3://") and (settings.endpoint or settings.region):
-            more: Dict[str, Any] = {"region": settings.region} if settings.region else {}
+            more: dict[str, Any] = {"region": settings.region} if settings.region else {}
             if settings.endpoint:
                 more["endpoint_override"] = settings.endpoint
             self.files: Any = fs.S3FileSystem(**more)
@@ -531,10 +524,10 @@ class Store:
         with self.files.open_input_file(f"{self.root}/{path}") as file:
             return file.read_buffer()
 
-    def listing(self, folder: str) -> List[Any]:
+    def listing(self, folder: str) -> list[Any]:
         """`pyarrow.fs.FileInfo` of what is right in a folder."""
         selector = fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
-        found: List[Any] = self.files.get_file_info(selector)
+        found: list[Any] = self.files.get_file_info(selector)
         return found
 
     def replace(self, path: str, content: bytes) -> None:
@@ -560,13 +553,15 @@ def read_json(store: Store, path: str) -> Any:
         raise Damaged(f"{path} is damaged ({error}): run kcl-daemon landing verify") from error
 
 
-def read_info(store: Store) -> Dict[str, Any]:
+def read_info(store: Store) -> dict[str, Any]:
     info = read_json(store, "_kcl_landing.json")
     if info is None:
-        raise LandingError(f"there is no landing log at {store.root}: _kcl_landing.json is missing. Check the path")
+        raise LandingError(
+            f"there is no landing log at {store.root}: _kcl_landing.json is missing. Check the path"
+        )
     if info.get("version") != _VERSION:
         raise LandingError(f"the landing log has version {info.get('version')}: upgrade kcl-spark-source")
-    found: Dict[str, Any] = info
+    found: dict[str, Any] = info
     return found
 
 
@@ -588,7 +583,7 @@ def segment_path(info: Mapping[str, Any], key: str, entry: Entry) -> str:
 class _Known(NamedTuple):
     """An object as it was read: its stamp in the listing, since when that is known, and whether that may be old."""
 
-    stamp: Tuple[int, int]
+    stamp: tuple[int, int]
     since_s: float
     settled: bool
     content: Any
@@ -601,24 +596,24 @@ class Log:
         self.store = Store(settings)
         self.info = read_info(self.store)
         self.id: str = self.info["logId"]
-        self.shards: Dict[str, Shard] = {}
+        self.shards: dict[str, Shard] = {}
         self._settings = settings
         self._pool = ThreadPoolExecutor(_THREADS)
-        self._known: Dict[str, _Known] = {}
-        self._newest: Dict[str, List[Any]] = {}
-        self._written: Dict[str, Tuple[int, float]] = {}
-        self._pages: Dict[str, Future[List[Any]]] = {}
+        self._known: dict[str, _Known] = {}
+        self._newest: dict[str, list[Any]] = {}
+        self._written: dict[str, tuple[int, float]] = {}
+        self._pages: dict[str, Future[list[Any]]] = {}
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
 
     def refresh(self) -> None:
         """Reads manifests that have changed."""
-        listed: Dict[str, Tuple[int, int]] = {}
+        listed: dict[str, tuple[int, int]] = {}
         for stream in self._settings.streams or self._streams():
             for each in self.store.listing(f"_manifests/{stream}"):
                 shard = each.base_name[: -len(".json")]
-                shard = shard[: -len(".first")] if shard.endswith(".first") else shard
+                shard = shard.removesuffix(".first")
                 if each.is_file and each.base_name.endswith(".json") and self._wants(shard):
                     listed[f"_manifests/{stream}/{each.base_name}"] = (each.size, each.mtime_ns or 0)
         now_s = _now_s()
@@ -629,17 +624,17 @@ class Log:
             del self._known[path]
         self._build()
 
-    def _streams(self) -> List[str]:
+    def _streams(self) -> list[str]:
         return [each.base_name for each in self.store.listing("_manifests") if not each.is_file]
 
     def _wants(self, shard: str) -> bool:
         return not shard.startswith(".") and (not self._settings.shards or shard in self._settings.shards)
 
-    def _is_settled(self, path: str, stamp: Tuple[int, int]) -> bool:
+    def _is_settled(self, path: str, stamp: tuple[int, int]) -> bool:
         known = self._known.get(path)
         return known is not None and known.settled and known.stamp == stamp
 
-    def _keep(self, path: str, stamp: Tuple[int, int], content: Any, now_s: float) -> None:
+    def _keep(self, path: str, stamp: tuple[int, int], content: Any, now_s: float) -> None:
         if content is None:
             self._known.pop(path, None)
             return
@@ -702,7 +697,9 @@ class Log:
             return
         said = read_json(self.store, f"_manifests/{key}.first.json") or {}
         if said.get("first", 0) > number:
-            raise DataLoss(f"segments {number} to {found - 1} of shard {key} have expired before they were read")
+            raise DataLoss(
+                f"segments {number} to {found - 1} of shard {key} have expired before they were read"
+            )
         raise Damaged(
             f"the pages of shard {key} lack the segments {number} to {found - 1}: run kcl-daemon landing verify"
         )
@@ -725,7 +722,7 @@ class Log:
                 high = middle - 1
             else:
                 low = middle
-        place: Optional[Place] = None
+        place: Place | None = None
         for entry in self.entries(key, max(first.number, low * _PAGE)):
             place = place or Place(entry.number, entry.after)
             if entry.last_ms >= at_ms or not entry.last_ms:
@@ -733,11 +730,11 @@ class Log:
             place = behind(entry, place)
         return place or first
 
-    def seek_all(self, keys: Sequence[str], at_ms: int) -> Dict[str, Place]:
+    def seek_all(self, keys: Sequence[str], at_ms: int) -> dict[str, Place]:
         with ThreadPoolExecutor(_THREADS) as seekers:
             return dict(zip(keys, seekers.map(lambda key: self.seek(key, at_ms), keys)))
 
-    def _want(self, key: str, number: int) -> Future[List[Any]]:
+    def _want(self, key: str, number: int) -> Future[list[Any]]:
         path = page_path(key, number)
         found = self._pages.get(path)
         if found is None:
@@ -746,11 +743,11 @@ class Log:
             found = self._pages[path] = self._pool.submit(self._read_page, path)
         return found
 
-    def _read_page(self, path: str) -> List[Any]:
-        rows: List[Any] = read_json(self.store, path) or []
+    def _read_page(self, path: str) -> list[Any]:
+        rows: list[Any] = read_json(self.store, path) or []
         return rows
 
-    def _page(self, key: str, number: int) -> List[Any]:
+    def _page(self, key: str, number: int) -> list[Any]:
         found = self._want(key, number)
         try:
             return found.result()
@@ -783,19 +780,23 @@ def read_task(settings: Settings, names: Sequence[str], partition: Any) -> Itera
             wanted = [*names, *(_PLACES if narrowed else ()), *(_ARRIVED if by_time else ())]
             try:
                 for batch in _decoded(content, entry, piece.key, info["format"], list(dict.fromkeys(wanted))):
-                    whole = batch if not narrowed else _cut(batch, position(piece.after), position(piece.last))
+                    whole = (
+                        batch if not narrowed else _cut(batch, position(piece.after), position(piece.last))
+                    )
                     kept = _arrived(whole, settings.start_ms, settings.end_ms)
                     if kept.num_rows:
                         yield _as_wanted(kept, names)
             except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-                raise Damaged(f"segment {path} is damaged ({error}): run kcl-daemon landing verify") from error
+                raise Damaged(
+                    f"segment {path} is damaged ({error}): run kcl-daemon landing verify"
+                ) from error
 
 
 def _ahead(
-    its_pieces: Sequence[Piece], get: Callable[[Piece], List[Tuple[Entry, Any]]]
-) -> Iterator[Tuple[Piece, List[Tuple[Entry, Any]]]]:
+    its_pieces: Sequence[Piece], get: Callable[[Piece], list[tuple[Entry, Any]]]
+) -> Iterator[tuple[Piece, list[tuple[Entry, Any]]]]:
     """Fetches the next segments while these are handed over."""
-    waiting: deque[Tuple[Piece, Future[List[Tuple[Entry, Any]]]]] = deque()
+    waiting: deque[tuple[Piece, Future[list[tuple[Entry, Any]]]]] = deque()
     todo, size = deque(its_pieces), 0
     with ThreadPoolExecutor(8) as pool:
         while todo or waiting:
@@ -808,7 +809,7 @@ def _ahead(
             yield piece, coming.result()
 
 
-def fetch(store: Store, info: Mapping[str, Any], piece: Piece) -> List[Tuple[Entry, Any]]:
+def fetch(store: Store, info: Mapping[str, Any], piece: Piece) -> list[tuple[Entry, Any]]:
     """The segment, or those that have its records since compaction replaced it. Raises Damaged, DataLoss."""
     try:
         return [(piece.entry, _content(store, info, piece.key, piece.entry))]
@@ -822,16 +823,18 @@ def fetch(store: Store, info: Mapping[str, Any], piece: Piece) -> List[Tuple[Ent
     return [(entry, _content(store, info, piece.key, entry)) for entry in found if entry.rows]
 
 
-def _now_in_log(store: Store, piece: Piece) -> List[Entry]:
+def _now_in_log(store: Store, piece: Piece) -> list[Entry]:
     """Entries with the numbers of a piece, as pages say now; a merged one may begin in an earlier page."""
     first, last, entry = position(piece.after), position(piece.last), piece.entry
-    found: List[Entry] = []
+    found: list[Entry] = []
     for number in range(entry.to // _PAGE * _PAGE, -1, -_PAGE):
         rows = read_json(store, page_path(piece.key, number))
         if rows is None:
             rows = (read_json(store, f"_manifests/{piece.key}.json") or {"entries": []})["entries"]
         there = [Entry(*row[:11]) for row in rows if row[1] >= entry.number and row[0] <= entry.to]
-        found = [each for each in there if position(each.last) > first and position(each.after) < last] + found
+        found = [
+            each for each in there if position(each.last) > first and position(each.after) < last
+        ] + found
         if not rows or rows[0][0] <= entry.number:
             break
     return found
@@ -854,7 +857,9 @@ def _decoded(content: Any, entry: Entry, key: str, kind: str, wanted: Sequence[s
     if kind == "parquet":
         file = _PARQUET.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
         _check(file.metadata.metadata, entry, key)
-        size = sum(file.metadata.row_group(each).total_byte_size for each in range(file.metadata.num_row_groups))
+        size = sum(
+            file.metadata.row_group(each).total_byte_size for each in range(file.metadata.num_row_groups)
+        )
         rows = max(64, _ARROW_BYTES * max(1, entry.rows) // max(1, size))
         yield from file.iter_batches(batch_size=rows, columns=wanted, use_threads=False)
         return
@@ -874,10 +879,10 @@ def _check(metadata: Mapping[bytes, bytes], entry: Entry, key: str) -> None:
         raise ValueError(f"it says that it is {found}")
 
 
-def _cut(batch: Any, after: Tuple[int, int], last: Tuple[int, int]) -> Any:
+def _cut(batch: Any, after: tuple[int, int], last: tuple[int, int]) -> Any:
     sequences, subs = batch.column("sequence_number"), batch.column("sub_sequence_number")
 
-    def up_to(where: Tuple[int, int]) -> int:
+    def up_to(where: tuple[int, int]) -> int:
         low, high = 0, batch.num_rows
         while low < high:
             middle = (low + high) // 2
@@ -891,11 +896,13 @@ def _cut(batch: Any, after: Tuple[int, int], last: Tuple[int, int]) -> Any:
     return batch.slice(begin, max(0, up_to(last) - begin))
 
 
-def _arrived(batch: Any, start_ms: Optional[int], end_ms: Optional[int]) -> Any:
+def _arrived(batch: Any, start_ms: int | None, end_ms: int | None) -> Any:
     """Records of unknown arrival are kept."""
     if start_ms is None and end_ms is None:
         return batch
-    arrived = batch.column("approximate_arrival_timestamp").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    arrived = (
+        batch.column("approximate_arrival_timestamp").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    )
     keep = _COMPUTE.greater_equal(arrived, (start_ms or 0) * 1000)
     if end_ms is not None:
         keep = _COMPUTE.and_(keep, _COMPUTE.less(arrived, end_ms * 1000))
@@ -944,7 +951,8 @@ class KclDataSource(DataSource):
         if kind not in {"kcl", "aws"}:
             raise LandingError(f"columns is kcl or aws, not {kind}")
         return ", ".join(
-            f"{theirs if kind == 'aws' else ours} {_TYPES.get(ours, _TEXT)[0]}" for ours, theirs in _NAMES.items()
+            f"{theirs if kind == 'aws' else ours} {_TYPES.get(ours, _TEXT)[0]}"
+            for ours, theirs in _NAMES.items()
         )
 
     def reader(self, schema: StructType) -> KclReader:
@@ -980,7 +988,7 @@ class _Columns:
 class KclReader(_Columns, DataSourceReader):
     """A batch read: what the log has now."""
 
-    def partitions(self) -> List[InputPartition]:
+    def partitions(self) -> list[InputPartition]:
         settings = self.settings
         if settings.latest:
             raise LandingError("a batch read of what comes later has no records: leave out startingPosition")
@@ -992,7 +1000,7 @@ class KclReader(_Columns, DataSourceReader):
         log.close()
         return [Task(log.info, each) for each in in_order(found, settings.max_tasks)]
 
-    def _pieces(self, log: Log, key: str) -> List[Piece]:
+    def _pieces(self, log: Log, key: str) -> list[Piece]:
         settings, shard = self.settings, log.shards[key]
         start = shard.first if settings.start_ms is None else log.seek(key, settings.start_ms)
         end_ms = _OPEN_MS if settings.end_ms is None else settings.end_ms
@@ -1008,14 +1016,14 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
         self._forget()
 
     def _forget(self) -> None:
-        self._log: Optional[Log] = None
-        self._end: Optional[Dict[str, Any]] = None
-        self._until: Optional[int] = None
-        self._noted: Tuple[float, Optional[Dict[str, int]]] = (0.0, None)
-        self._done: Optional[Dict[str, int]] = None
-        self._said: Set[str] = set()
+        self._log: Log | None = None
+        self._end: dict[str, Any] | None = None
+        self._until: int | None = None
+        self._noted: tuple[float, dict[str, int] | None] = (0.0, None)
+        self._done: dict[str, int] | None = None
+        self._said: set[str] = set()
 
-    def __getstate__(self) -> Dict[str, Any]:
+    def __getstate__(self) -> dict[str, Any]:
         """Tasks need the options only."""
         return {"settings": self.settings, "_names": self._names, "_asked": self._asked}
 
@@ -1023,18 +1031,20 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
         self.__dict__.update(state)
         self._forget()
 
-    def initialOffset(self) -> Dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query begins, with every shard that is there."""
         log = self._seen(again=self._until is None)
-        places = {key: shard.end if self.settings.latest else shard.first for key, shard in log.shards.items()}
+        places = {
+            key: shard.end if self.settings.latest else shard.first for key, shard in log.shards.items()
+        }
         if self.settings.start_ms is not None:
             places = log.seek_all(list(log.shards), self.settings.start_ms)
         self._end = to_offset(log.id, places, initial=True)
         return self._end
 
     def latestOffset(  # noqa: N802
-        self, start: Optional[Dict[str, Any]] = None, limit: Any = None
-    ) -> Dict[str, Any]:
+        self, start: dict[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
         """Up to 4.1 Spark gives neither; the batch then begins where the last one has ended."""
         log = self._seen(again=self._until is None)
         begun = self._end if start is None else start
@@ -1046,23 +1056,21 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
         self._end = self._planned(log, begun, most or None)
         return self._end
 
-    def _planned(self, log: Log, begun: Dict[str, Any], most_bytes: Optional[int]) -> Dict[str, Any]:
+    def _planned(self, log: Log, begun: dict[str, Any], most_bytes: int | None) -> dict[str, Any]:
         before = from_offset(begun, log.id)
         starts = self._starts(log, before)
         self._note({key: place.number for key, place in before.items()}, first=True)
         log.prefetch(starts)
         horizon = horizon_ms(log.shards, self.settings.wait_ms) if self._until is None else self._until
         end_ms = self.settings.end_ms
-        reached = plan(
-            starts, log.shards, log.entries, most_bytes=most_bytes, horizon=horizon, end_ms=end_ms
-        )
+        reached = plan(starts, log.shards, log.entries, most_bytes=most_bytes, horizon=horizon, end_ms=end_ms)
         if reached == starts:
             return begun
         # Spark does not keep where a query began. Its first batch, if done again, must begin there all the same.
         more = {"from": begun["shards"]} if begun.get("initial") else {}
         return to_offset(log.id, reached, **more)
 
-    def _starts(self, log: Log, before: Places) -> Dict[str, Place]:
+    def _starts(self, log: Log, before: Places) -> dict[str, Place]:
         """A place for each shard in the log. Raises DataLoss."""
         gone = lost(before, log.shards)
         if gone and self.settings.fail:
@@ -1079,7 +1087,9 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
             found = log.seek_all(new, self.settings.start_ms)
         for key, place in before.items():
             if key in log.shards:
-                found[key] = place if place.ended else max(place, log.shards[key].first, key=lambda each: each.number)
+                found[key] = (
+                    place if place.ended else max(place, log.shards[key].first, key=lambda each: each.number)
+                )
         return found
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -1090,7 +1100,7 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         return ReadMaxBytes(self.settings.max_bytes) if self.settings.max_bytes else ReadAllAvailable()
 
-    def reportLatestOffset(self) -> Optional[Dict[str, Any]]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The newest in the log, for the query's progress; see `kcl_lag`."""
         if self._log is None:
             return None
@@ -1101,19 +1111,24 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
                 offset["shards"][key]["behindMs"] = shard.behind_ms
         return offset
 
-    def partitions(self, start: Dict[str, Any], end: Dict[str, Any]) -> List[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         log = self._seen(again=False)
         self._end = end
         first = {**start, "shards": end["from"]} if "from" in end else start
         starts, ends = self._starts(log, from_offset(first, log.id)), from_offset(end, log.id)
-        shards = [list(pieces(key, starts[key], ends[key], log.entries)) for key in sorted(ends) if key in starts]
+        shards = [
+            list(pieces(key, starts[key], ends[key], log.entries)) for key in sorted(ends) if key in starts
+        ]
         most = self.settings.max_tasks
         if self.settings.split:
-            return [Task(log.info, each) for each in in_order([piece for shard in shards for piece in shard], most)]
+            return [
+                Task(log.info, each)
+                for each in in_order([piece for shard in shards for piece in shard], most)
+            ]
         filled = [shard for shard in shards if shard]
         return [Task(log.info, each) for each in balanced(filled, most)] if filled else []
 
-    def commit(self, end: Dict[str, Any]) -> None:
+    def commit(self, end: dict[str, Any]) -> None:
         """Called when the next batch is planned, so the note of a reader is one batch late."""
         self._note({key: place["next"] for key, place in end["shards"].items()})
 
@@ -1130,7 +1145,7 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
             self._log.refresh()
         return self._log
 
-    def _note(self, done: Dict[str, int], *, first: bool = False, now: bool = False) -> None:
+    def _note(self, done: dict[str, int], *, first: bool = False, now: bool = False) -> None:
         if not self.settings.reader or self._log is None or (first and self._done is not None):
             return
         self._done = done

@@ -123,7 +123,9 @@ class Landed:
             ) as writer:
                 writer.write_table(table)
                 writer.add_key_value_metadata(said)
-        content = sink.getvalue().to_pybytes()
+        return self.store(footer, sink.getvalue().to_pybytes())
+
+    def store(self, footer: Footer, content: bytes) -> Entry:
         entry = footer.entry(len(content), crc32(content))
         self.put(entry_path(self.info, STREAM, footer.shard, entry), content)
         return entry
