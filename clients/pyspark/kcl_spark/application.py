@@ -21,7 +21,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from kcl_spark.api import Batch, NotAPipeline, is_connect, load, register, writers_of
 from kcl_spark.declared import DeclaredQuery, bind, by_name, file_sink_path
-from kcl_spark.outputs import Files, claim_path, files_of, state_of
+from kcl_spark.outputs import claim_path, files_of, state_of
 
 AVAILABLE_NOW: Final = "availableNow"
 _MODULE: Final = "kcl_spark_source"
@@ -138,7 +138,8 @@ def run(
         source: `kcl`, the data source (Spark 4.0 or newer), or `files`, Spark's file stream over the layout `dated`. By
             default what this Spark can.
         columns: `kcl` or `aws`, as in `sparkColumns`.
-        options: of the source: `maxBytesPerTrigger`, `startingTimestamp`, `shards` (kcl); `maxFilesPerTrigger` (files).
+        options: of the source: `maxBytesPerTrigger`, `startingTimestamp`, `shards` (kcl); `maxFilesPerTrigger`, by
+            default 1000 (files).
         with_partitions: whether to keep `dt` and `hour` of the layout `dated`, for `source="files"`.
         ends_with_a_failure: whether a query that fails stops the others.
 
@@ -154,7 +155,7 @@ def run(
     _ship_by_value(function)
     given = {name: str(value) for name, value in (options or {}).items()}
     if (source or ("kcl" if _version(spark) >= _FIRST_WITH_SOURCES else "files")) == "files":
-        records = _file_stream(spark, files_of(spark), _log_of(landing, stream), given)
+        records = _file_stream(spark, _log_of(spark, landing, stream), given)
         if not with_partitions:
             records = records.select(*[name for name, _, _ in COLUMNS])
     else:
@@ -256,22 +257,27 @@ def _as_arrow_knows_it(landing: str) -> str:
     return f"s3://{rest}" if colon and scheme in {"s3a", "s3n"} else landing
 
 
-def _log_of(landing: str, stream: str) -> tuple[str, str]:
+def _log_of(spark: SparkSession, landing: str, stream: str) -> tuple[str, str]:
     if not stream:
         raise CannotRead("the file stream needs the name of the stream: run(..., stream='orders')")
-    return landing.rstrip("/") if ":" in landing else Path(landing).absolute().as_uri(), stream
+    root = landing.rstrip("/") if ":" in landing else Path(landing).absolute().as_uri()
+    if root.startswith("s3://") and not is_connect(spark):
+        context: Any = spark.sparkContext
+        # EMR, Glue and Databricks know s3:; plain Spark knows s3a: only.
+        if context._jsc.hadoopConfiguration().get("fs.s3.impl") is None:  # noqa: SLF001 - the only way to ask
+            root = root.replace("s3:", "s3a:", 1)
+    return root, stream
 
 
-def _file_stream(
-    spark: SparkSession, files: Files, log: tuple[str, str], options: Mapping[str, str]
-) -> DataFrame:
-    root, stream = log
+def _file_stream(spark: SparkSession, log: tuple[str, str], options: Mapping[str, str]) -> DataFrame:
+    (root, stream), files = log, files_of(spark)
     _check_layout(files.read(f"{root}/{_INFO}"), root)
     if not files.exists(f"{root}/{stream}"):
         raise CannotRead(
             f"{root} has nothing of the stream {stream!r} yet; start the daemon first, or mend the name"
         )
     schema = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
+    options = {"maxFilesPerTrigger": "1000", **options}
     return spark.readStream.schema(schema).options(**options).parquet(f"{root}/{stream}")
 
 

@@ -62,7 +62,7 @@ def by_name(writers: Iterable[DataStreamWriter]) -> dict[str, tuple[DeclaredQuer
         about = declared(writer)
         if about.name in found:
             raise NotAPipeline(
-                f"two queries of the pipeline are named {about.name!r}; give each a queryName of its own: state belongs to the name"
+                f"two queries of the pipeline have the name {about.name!r}; state belongs to a name: give each its own"
             )
         found[about.name] = (about, writer)
     return found

@@ -13,10 +13,8 @@ from json import dumps, loads
 from typing import Any, Final
 from uuid import UUID
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 WRAPPER: Final = "KclSparkWrapper"
@@ -136,6 +134,9 @@ def python(
 
     Spark's workers call `decoder` once per record; its results have the `schema`.
     """
+    import pyarrow as pa  # noqa: PLC0415 - many clusters have none
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
     fields = struct_type(records, schema)
     frame = records.select("data", *keep)
     kept = [field for field in frame.schema.fields if field.name != "data"]

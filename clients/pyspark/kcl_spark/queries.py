@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kcl_landing.control import EmitEvent, Refused, monotonic_s, pause
 from kcl_landing.positions import START, Position, to_text
 from kcl_spark.api import QueryContext, is_connect, register
-from kcl_spark.declared import DeclaredQuery, bind, by_name, file_sink_path
+from kcl_spark.declared import DeclaredQuery, by_name, file_sink_path
 from kcl_spark.figures import QueryFigures, ReportKey, late_rows, query_figures
 from kcl_spark.outputs import OutputTaken, claim_path
 from kcl_spark.positions import QueryLog
@@ -143,8 +143,7 @@ class Queries:
                 self._log_event("warning", "spark_rows_late", query=name, rows=query.late_rows)
 
     def _start(self, query: _Query) -> None:
-        writer = bind(query.writer, query.context) if is_connect(query.writer) else query.writer
-        query.running = writer.start()
+        query.running = query.writer.start()
 
     def _prepared(self, writer: DataStreamWriter, about: DeclaredQuery, log: QueryLog) -> DataStreamWriter:
         writer = writer.option("checkpointLocation", str(log.folder))

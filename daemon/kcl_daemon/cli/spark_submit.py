@@ -47,9 +47,6 @@ finally:
     spark.stop()
 """
 _EPILOG: Final = """\b
-Examples:
-  kcl-daemon spark-submit app.properties --master yarn --deploy-mode cluster
-  kcl-daemon spark-submit app.properties --master local[2] -- --conf spark.ui.enabled=false
 Exit codes:
   0  the pipeline has ended, or with --deploy-mode cluster was accepted
   2  wrong command line, properties file or environment
