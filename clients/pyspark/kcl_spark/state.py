@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import signal
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,19 @@ class StateFolder:
 
     def query_folder(self, name: str) -> Path:
         return self.path / "queries" / name
+
+    def compare(self, names: Collection[str]) -> list[tuple[str, str]]:
+        """Events and queries: what is different from the last run. Call it before the queries start."""
+        note, folder, now = self.path / "queries.json", self.path / "queries", set(names)
+        kept = {each.name for each in folder.iterdir()} if folder.exists() else set[str]()
+        before = set((_read(note) or {"names": kept})["names"])
+        replace_text(note, json.dumps({"names": sorted(now)}))
+        found = {
+            "spark_query_added": now - kept if kept else set[str](),
+            "spark_query_put_back": (now & kept) - before,
+            "spark_query_removed": before - now,
+        }
+        return [(event, name) for event, found_names in found.items() for name in sorted(found_names)]
 
     def remember_jvm(self, pid: int) -> None:
         """The next engine ends this JVM if it still runs."""
@@ -137,6 +150,7 @@ def _started(pid: int) -> str | None:
 
 MARK: Final = "_kcl_spark.json"
 _SINK_LOG: Final = "_spark_metadata"
+_BATCH_0: Final = "batch_id=0"
 _UNKNOWN: Final = {"query": "unknown"}
 
 
@@ -151,13 +165,13 @@ def refuse_old_checkpoints(shard_id: str, stored: Position, *, state: str) -> Re
 def claim_path(spark: SparkSession, path: str, *, state_id: str, query: str, is_new: bool) -> None:
     """Mark an output as ours; Refused if it belongs to another query or state.
 
-    `is_new`: the query has committed no batch yet.
+    `is_new`: the query has planned no batch yet, so the output must have none.
     """
     output = _RemoteOutput(spark, path) if is_connect(spark) else _Output(spark, path)
     wanted = {"state": state_id, "query": query}
     reported = output.mark()
-    if reported is None and is_new and output.has_sink_log():
-        reported = _UNKNOWN
+    if is_new and reported in (None, wanted) and output.has_batches():
+        reported = {**(reported or _UNKNOWN), "state": "gone"}
     if reported is None:
         output.write_mark(wanted)
     elif reported != wanted:
@@ -172,7 +186,9 @@ class _Output:
     def __init__(self, spark: SparkSession, path: str) -> None:
         context: Any = spark.sparkContext
         hadoop_path = context._jvm.org.apache.hadoop.fs.Path  # noqa: SLF001 - the only way to Hadoop's file systems
-        self._mark, self._sink_log = hadoop_path(path, MARK), hadoop_path(path, _SINK_LOG)
+        self._mark, self._sink_log, self._batch_0 = (
+            hadoop_path(path, each) for each in (MARK, _SINK_LOG, _BATCH_0)
+        )
         self._files = self._mark.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
 
     def mark(self) -> dict[str, str] | None:
@@ -181,8 +197,10 @@ class _Output:
         with closing(self._files.open(self._mark)) as stream:
             return dict(json.loads(bytes(stream.readAllBytes())))
 
-    def has_sink_log(self) -> bool:
-        return bool(self._files.exists(self._sink_log))
+    def has_batches(self) -> bool:
+        if self._files.exists(self._batch_0):
+            return True
+        return bool(self._files.exists(self._sink_log) and len(self._files.listStatus(self._sink_log)))
 
     def write_mark(self, mark: Mapping[str, str]) -> None:
         with closing(self._files.create(self._mark, True)) as stream:
@@ -202,8 +220,8 @@ class _RemoteOutput:
             return None
         return dict(json.loads(rows[0])) if rows else dict(_UNKNOWN)
 
-    def has_sink_log(self) -> bool:
-        return self._rows(_SINK_LOG) is not None
+    def has_batches(self) -> bool:
+        return bool(self._rows(_SINK_LOG)) or self._rows(_BATCH_0) is not None
 
     def write_mark(self, mark: Mapping[str, str]) -> None:
         frame = self._spark.createDataFrame([(json.dumps(mark),)], "value string").coalesce(1)
