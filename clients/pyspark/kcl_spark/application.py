@@ -193,7 +193,7 @@ def _prepared(
     ready: dict[str, DataStreamWriter] = {}
     for name, (about, writer) in given.items():
         folder = f"{checkpoint.rstrip('/')}/{name}"
-        is_new = not files.exists(f"{folder}/commits")
+        is_new = not files.exists(f"{folder}/offsets")
         contexts[name] = context = StartedQuery(name, state_of(files, folder), None if remote else spark)
         if (path := file_sink_path(about)) is not None:
             claim_path(spark, path, state_id=context.state_id, query=name, is_new=is_new)
