@@ -12,7 +12,7 @@ from kcl_landing.keeping.verify import Verdict, Verifier
 from kcl_landing.log import Entry, Footer, LogInfo, entry_path
 from kcl_landing.manifests import ShardLog, open_log
 from kcl_landing.records import SCHEMA, RecordBatch
-from kcl_landing.segments import decode, encode, read_footer
+from kcl_landing.segments import decode, encode
 from kcl_landing.store import LogStore
 
 STREAM, SHARD = "orders", "shardId-000000000000"
@@ -120,12 +120,8 @@ def planned(store: LogStore, *, info: LogInfo = INFO, shard: str = SHARD, first:
     return list(ShardLog(store, info, STREAM, shard).entries(first))
 
 
-def read(
-    store: LogStore, entries: Sequence[Entry], *, info: LogInfo = INFO, shard: str = SHARD, first: int = 0
-) -> Iterator[int]:
-    """The sequence numbers that a reader gets who has everything before number `first`."""
+def read(store: LogStore, entries: Sequence[Entry], *, after: int = 0) -> Iterator[int]:
+    """The sequence numbers behind `after` that a reader gets."""
     for each in entries:
-        content = store.read(entry_path(info, STREAM, shard, each))
-        footer, table = read_footer(content, info.format), decode(content, info.format)
-        skipped = dict(footer.starts).get(first, 0) if each.number < first else 0
-        yield from map(int, table.column("sequence_number")[skipped:].to_pylist())
+        table = decode(store.read(entry_path(INFO, STREAM, SHARD, each)), INFO.format)
+        yield from (each for each in map(int, table.column("sequence_number").to_pylist()) if each > after)

@@ -82,11 +82,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Footer(msgspec.Struct, frozen=True, rename="camel"):
-    """What a segment says of itself. `writer` is drawn for each run of a writer; `token` is the lease's fencing token.
-
-    `starts`: of segments that were merged into it, each one's number and its first row; a reader that has some of them
-    reads on from there.
-    """
+    """What a segment says of itself. `writer` is drawn for each run of a writer; `token` is the lease's fencing token."""
 
     application: str
     stream: str
@@ -102,7 +98,6 @@ class Footer(msgspec.Struct, frozen=True, rename="camel"):
     writer: str
     children: tuple[str, ...] | None = None
     version: int = VERSION
-    starts: tuple[tuple[int, int], ...] = ()
 
     def entry(self, size_bytes: int, crc: int) -> Entry:
         return Entry(
