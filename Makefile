@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 LATENCY_ARGS ?=
+LANDING_ARGS ?=
 CANARY_ARGS ?=
 SEEDS ?= 200
 SPARK ?= 1
@@ -24,7 +25,7 @@ WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
 TOGETHER := $(MAKE) --no-print-directory --output-sync=target --keep-going
 SOURCES := daemon protocol clients
 
-.PHONY: audit canary dist sbom soak bench bench-latency bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
+.PHONY: audit canary dist sbom soak bench bench-latency bench-landing bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
 
 help:
 	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
@@ -34,6 +35,7 @@ help:
 	@echo "make audit   known vulnerabilities of the dependencies; asks a database on the net"
 	@echo "make bench   what the record path and children cost: CPU, records a second, memory (BENCH_ARGS=... of the first table)"
 	@echo "make bench-latency  from the put of a record to its child, polling and fan-out (LATENCY_ARGS=...)"
+	@echo "make bench-landing  what it costs to land a million records on local disk (LANDING_ARGS=...)"
 	@echo "make docs    the documents as a site, in build/site"
 	@echo "make peers   reshards with a Kinesis of other people, landing on S3 servers of other people (needs Node and Go)"
 	@echo "make soak    the simulator for HOURS=1 hours, from other seeds each time; figures in build/soak.json"
@@ -122,6 +124,9 @@ bench: $(VENV)/dev.stamp
 
 bench-latency: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.benchmarks.latency $(LATENCY_ARGS)
+
+bench-landing: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.benchmarks.landing $(LANDING_ARGS)
 
 bench-spark: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.spark.bench
