@@ -37,7 +37,7 @@ help:
 	@echo "make bench-latency  from the put of a record to its child, polling and fan-out (LATENCY_ARGS=...)"
 	@echo "make bench-landing  what it costs to land a million records on local disk (LANDING_ARGS=...)"
 	@echo "make docs    the documents as a site, in build/site"
-	@echo "make peers   the reshard tests with a Kinesis of other people, kinesis-local (needs Node)"
+	@echo "make peers   reshards with a Kinesis of other people, landing on S3 servers of other people (needs Node and Go)"
 	@echo "make soak    the simulator for HOURS=1 hours, from other seeds each time; figures in build/soak.json"
 	@echo "make canary  kcl-daemon prove in the AWS account of the environment, for 5 dollars at most; without credentials it says so"
 	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites, the tests' types a second time"
@@ -102,9 +102,18 @@ soak: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.simulator --hours $(HOURS) --json build/soak.json
 
 PEERS := build/peers
-peers: $(VENV)/dev.stamp
+GO_INSTALL = env GOBIN=$(CURDIR)/$(PEERS)/bin GOPATH=$(CURDIR)/$(PEERS)/go GOFLAGS=-modcacherw go install
+peers: $(VENV)/dev.stamp $(PEERS)/bin/minio $(PEERS)/bin/versitygw
 	npm install --silent --no-fund --no-audit --prefix $(PEERS) kinesis-local
-	PEER_KINESIS_LOCAL=$(CURDIR)/$(PEERS)/node_modules/kinesis-local/main.js $(PYTEST) -m peer -s tests/peers $(PYTEST_ARGS)
+	PEER_KINESIS_LOCAL=$(CURDIR)/$(PEERS)/node_modules/kinesis-local/main.js PEER_S3_SERVERS=$(CURDIR)/$(PEERS)/bin \
+		$(PYTEST) -m peer -s tests/peers $(PYTEST_ARGS)
+
+# Three minutes and 3 GB, once.
+$(PEERS)/bin/minio:
+	$(GO_INSTALL) github.com/minio/minio@latest
+
+$(PEERS)/bin/versitygw:
+	$(GO_INSTALL) github.com/versity/versitygw/cmd/versitygw@latest
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.benchmarks.record_path $(BENCH_ARGS)

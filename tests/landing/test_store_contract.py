@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
 
 import pytest
 
 from kcl_landing.store import LogStore, NoObject
 from kcl_landing.stores import probe
 
+Promise: TypeAlias = Callable[[LogStore], None]
 CONTENT = bytes(range(256)) * 5000
 
 

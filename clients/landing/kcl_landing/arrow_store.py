@@ -70,10 +70,10 @@ class ArrowStore:
         """What is not there is looked for again: it may be about to be replaced."""
         with self._trouble(path):
             for _attempt in range(_ATTEMPTS):
-                with suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
-                    with self._fs.open_input_file(self._at(path)) as file:
-                        content: bytes = file.read()
-                        return content
+                with suppress(FileNotFoundError):
+                    if self._is_file(self._at(path)):
+                        with self._fs.open_input_file(self._at(path)) as file:
+                            return bytes(file.readall())
                 pause(_REPLACED_WITHIN_S)
             raise NoObject(self._at(path))
 

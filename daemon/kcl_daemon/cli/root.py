@@ -324,6 +324,14 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "helper": (f"kcl-daemon helper --print_command --properties {_FILE}",),
     "iam-policy": (f"kcl-daemon iam-policy {_FILE} --account 123456789012",),
+    "landing": (f"kcl-daemon landing status {_FILE}",),
+    "landing status": ("kcl-daemon landing status s3://bucket/prefix",),
+    "landing verify": ("kcl-daemon landing verify s3://bucket/prefix --jobs 16",),
+    "landing compact": (f"kcl-daemon landing compact {_FILE} --dry-run",),
+    "landing expire": (
+        f"kcl-daemon landing expire {_FILE} --older-than 7d --dry-run",
+        f"kcl-daemon landing expire {_FILE} --all-readers",
+    ),
     "leases": (f"kcl-daemon leases list {_FILE} --lag",),
     "leases list": (f"kcl-daemon leases list {_FILE} --lag",),
     "leases explain": (f"kcl-daemon leases explain {_FILE} --watch 12",),
@@ -503,6 +511,12 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
     ),
     "iam-policy": LaterCommand(
         "kcl_daemon.cli.iam_policy:iam_policy", "Print the IAM permissions that the daemon needs."
+    ),
+    "landing": LaterCommand(
+        "kcl_daemon.cli.landing:landing",
+        "Show, verify, compact and expire a landing log.",
+        extra="landing",
+        modules=("pyarrow",),
     ),
     "leases": LaterCommand(
         "kcl_daemon.cli.leases.command:leases",
