@@ -12,7 +12,7 @@ from kcl_landing.keeping.verify import Verdict, Verifier
 from kcl_landing.log import Entry, Footer, LogInfo, entry_path
 from kcl_landing.manifests import ShardLog, open_log
 from kcl_landing.records import SCHEMA, RecordBatch
-from kcl_landing.segments import decode, encode
+from kcl_landing.segments import decode, encode, read_footer
 from kcl_landing.store import LogStore
 
 STREAM, SHARD = "orders", "shardId-000000000000"
@@ -120,8 +120,10 @@ def planned(store: LogStore, *, info: LogInfo = INFO, shard: str = SHARD, first:
     return list(ShardLog(store, info, STREAM, shard).entries(first))
 
 
-def read(store: LogStore, entries: Sequence[Entry], *, after: int = 0) -> Iterator[int]:
-    """The sequence numbers behind `after` that a reader gets."""
+def read(store: LogStore, entries: Sequence[Entry], *, first: int = 0) -> Iterator[int]:
+    """The sequence numbers that a reader gets who has everything before number `first`, and knows no position."""
     for each in entries:
-        table = decode(store.read(entry_path(INFO, STREAM, SHARD, each)), INFO.format)
-        yield from (each for each in map(int, table.column("sequence_number").to_pylist()) if each > after)
+        content = store.read(entry_path(INFO, STREAM, SHARD, each))
+        starts = dict(read_footer(content, INFO.format).starts)
+        table = decode(content, INFO.format).slice(starts.get(first, 0))
+        yield from map(int, table.column("sequence_number").to_pylist())

@@ -139,7 +139,7 @@ def test_a_reader_between_merged_numbers_reads_on_there(stage: Stage) -> None:
     stage.compact(grace_ms=0)
     for first in (1, 7, 100, PAGE - 1, PAGE + 2):
         entries = planned(stage.store, first=first)
-        assert list(read(stage.store, entries, after=3 * first)) == ALL[3 * first :]
+        assert list(read(stage.store, entries, first=first)) == ALL[3 * first :]
 
 
 def test_merged_segments_are_merged_again(stage: Stage) -> None:
@@ -149,9 +149,7 @@ def test_merged_segments_are_merged_again(stage: Stage) -> None:
     assert second.into < first.into
     assert verify(stage.store)[1] == []
     for number in (0, 33, 200):
-        assert (
-            list(read(stage.store, planned(stage.store, first=number), after=3 * number)) == ALL[3 * number :]
-        )
+        assert list(read(stage.store, planned(stage.store, first=number), first=number)) == ALL[3 * number :]
 
 
 def test_the_newest_page_and_the_end_of_a_shard_stay() -> None:

@@ -10,6 +10,7 @@ Below the prefix, with layout `log` or `dated`:
     _manifests/STREAM/SHARD/000000000000.json         a page: the entries of PAGE numbers; in order
     _manifests/STREAM/SHARD.first.json                First: what was before has expired
     _readers/NAME.json                                ReaderNote: how far a registered reader is
+    _compaction/STREAM/SHARD/000000000000-256.json    Compaction: what is being done with a page (keeping/compact.py)
 
 A segment is never changed. Who creates the object of a number owns that number; so all who would write number N
 must come to the same name for it: the name depends only on the shard, the number and N's first record. Only a
@@ -82,7 +83,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Footer(msgspec.Struct, frozen=True, rename="camel"):
-    """What a segment says of itself. `writer` is drawn for each run of a writer; `token` is the lease's fencing token."""
+    """What a segment says of itself. `writer` is drawn for each run of a writer; `token` is the lease's fencing token.
+
+    `starts`: of segments that were merged into it, each one's number and its first row; a reader that has some of them
+    reads on from there.
+    """
 
     application: str
     stream: str
@@ -98,6 +103,7 @@ class Footer(msgspec.Struct, frozen=True, rename="camel"):
     writer: str
     children: tuple[str, ...] | None = None
     version: int = VERSION
+    starts: tuple[tuple[int, int], ...] = ()
 
     def entry(self, size_bytes: int, crc: int) -> Entry:
         return Entry(

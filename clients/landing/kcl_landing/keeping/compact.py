@@ -22,7 +22,7 @@ from kcl_landing.control import Refused
 from kcl_landing.keeping.names import LogObjects, ShardKey, compaction_path
 from kcl_landing.keeping.read import Head, Unreadable, heads, optional, page_of, side_by_side
 from kcl_landing.keeping.rows import position_problems
-from kcl_landing.log import Entry, Footer, LogInfo, entry_path, page_path, segment_path
+from kcl_landing.log import PAGE, Entry, Footer, LogInfo, entry_path, page_path, segment_path
 from kcl_landing.segments import Damaged, decode, encode, read_footer
 from kcl_landing.store import LogStore, NoObject
 
@@ -209,7 +209,7 @@ class Compactor:
         return footer.entry(len(content), zlib.crc32(content))
 
     def _encoded(self, key: ShardKey, group: Sequence[Entry]) -> memoryview:
-        batches, last = [], group[0].after
+        batches, starts, last, rows = [], list[tuple[int, int]](), group[0].after, 0
         for each in group:
             path = entry_path(self._info, *key, each)
             content = self._store.read(path)
@@ -217,8 +217,9 @@ class Compactor:
             wrong = position_problems(table, footer)
             if wrong or footer.entry(len(content), zlib.crc32(content)) != each or each.after != last:
                 raise Damaged(f"{path} is not what its entry says{''.join(f': {every}' for every in wrong)}")
+            starts += [(start, rows + row) for start, row in footer.starts or ((each.number, 0),)]
             batches += table.to_batches()
-            last = each.last
+            last, rows = each.last, rows + each.rows
         footer = Footer(
             application=self._info.application,
             stream=key[0],
@@ -227,11 +228,12 @@ class Compactor:
             to=group[-1].to,
             after=group[0].after,
             last=last,
-            rows=sum(each.rows for each in group),
+            rows=rows,
             first_ms=next((each.first_ms for each in group if each.first_ms), 0),
             last_ms=max(each.last_ms for each in group),
             token=max(each.token for each in group),
             writer=self._writer,
+            starts=tuple(starts),
         )
         return encode(self._info, batches, footer)
 
