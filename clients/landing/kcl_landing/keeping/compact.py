@@ -41,7 +41,7 @@ class Compaction(msgspec.Struct, frozen=True, rename="camel"):
     swapped_ms: int = 0
 
 
-class Compacted(msgspec.Struct, rename="camel"):
+class Compacted(msgspec.Struct):
     """`waiting`: segments that the next run removes, once the grace period is over."""
 
     merged: int = 0
