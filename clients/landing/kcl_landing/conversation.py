@@ -152,6 +152,7 @@ class Landing:
     counters: dict[str, Counters]
     stopping: threading.Event
     log_event: EmitEvent
+    is_filtered: bool = False
 
 
 class ShardConversation:
@@ -162,6 +163,7 @@ class ShardConversation:
         self._writer_id = secrets.token_hex(8)
         self._stream = shared.stream
         self._asked: Position | None = None
+        self._is_stopped = False
         self._shard_id = ""
         self._log: ShardLog
         self.state = ShardState()
@@ -207,6 +209,7 @@ class ShardConversation:
                 del message  # frees the batch while its shard waits
                 self._hold_back()
             case "shutdownRequested":
+                self._is_stopped = True
                 self._flush(_DRAIN_S)
                 self._checkpoint()
             case "shardEnded":
@@ -225,7 +228,8 @@ class ShardConversation:
                 return self._relay.receive(None if due_s is None else min(due_s, monotonic_s() + _LOOK_S))
             except NothingYet:
                 self._work()
-            if self._asked is None and (durable := self._landing.checkpoint()) is not None:
+            may_ask = self._asked is None and not self._is_stopped
+            if may_ask and (durable := self._landing.checkpoint()) is not None:
                 self._asked = durable
                 self._relay.send(CheckpointRequest(str(durable[0]), durable[1]))
 
@@ -245,12 +249,18 @@ class ShardConversation:
         )
         self._shard_id = shard_id
         tail = self._open(stored)
-        writer = ShardWriter(tail, stored, token=message.fencing_token or 0, writer=self._writer_id)
+        writer = ShardWriter(
+            tail,
+            stored,
+            token=message.fencing_token or 0,
+            writer=self._writer_id,
+            is_filtered=self._shared.is_filtered,
+        )
         self.state.counters = self._shared.counters.setdefault(name, Counters())
         by_hour = self._shared.info.layout == "dated"
         self.state.landing = ShardLanding(writer, stored, self._shared.limits, by_hour=by_hour)
         status = Status("initialize", FRAMES_VERSION)
-        if tail.number < 0 or tail.last == START:
+        if tail.number < 0 or tail.last == START or tail.last < stored:
             return status
         return Status(
             "initialize", FRAMES_VERSION, sequence_number=str(tail.last[0]), sub_sequence_number=tail.last[1]
@@ -401,6 +411,7 @@ class ShardConversation:
             self._log_event("warning", "checkpoint_not_stored", shard_id=self.state.shard_id, error=error)
         if error == "ShutdownException":
             self._landing.forget()
+            self._count()
 
     def _end(self, message: Message) -> None:
         """Child shards start after this, so all records and the end must be durable first."""
