@@ -267,7 +267,7 @@ class ShardConversation:
         failures = 0
         while True:
             try:
-                tail = self._log.open(is_new=stored == START)
+                tail = self._log.open(is_new=stored == START, checkpoint=stored)
             except StoreTrouble as trouble:
                 failures += 1
                 self._shared.watch.failed(self, trouble)
