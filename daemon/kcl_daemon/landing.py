@@ -96,6 +96,7 @@ def lander_options(settings: Settings, socket: Path) -> bytes:
         "stream": settings.stream_name,
         "socket": str(socket),
         "region": settings.endpoints.region_name or "",
+        "filtered": settings.retrieval.record_filter is not None,
     }
     return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)
 

@@ -40,7 +40,7 @@ _FIGURES: Final = "landing_figures"
 
 
 class LanderOptions(msgspec.Struct, frozen=True):
-    """`descriptor`: the listening socket that another process made; that one reports the figures of all."""
+    """`filtered`: the daemon gives some records only. `descriptor`: the listening socket that another process made; that one reports the figures of all."""
 
     uri: str
     application: str
@@ -54,6 +54,7 @@ class LanderOptions(msgspec.Struct, frozen=True):
     memory_bytes: int = 256 * 1024 * 1024
     endpoint: str = ""
     region: str = ""
+    filtered: bool = False
     descriptor: int | None = None
 
 
@@ -83,6 +84,7 @@ def run(
         counters={},
         stopping=stop,
         log_event=log_event,
+        is_filtered=options.filtered,
     )
     listening = None if options.descriptor is None else socket.socket(fileno=options.descriptor)
     listener: RelayListener[ShardState] = RelayListener(
