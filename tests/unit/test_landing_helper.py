@@ -17,7 +17,7 @@ from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.helper_process import EXIT_REFUSED
 from kcl_daemon.landing import Lander, lander, lander_options
 from kcl_daemon.system import SystemClock
-from kcl_daemon.telemetry.snapshot import LandingTrouble, LandingView
+from kcl_daemon.telemetry.helper_views import LandingTrouble, LandingView
 from kcl_landing.lander import LanderOptions
 from kcl_landing.log import LogInfo
 from kcl_landing.manifests import open_log
