@@ -113,8 +113,8 @@ def test_a_function_is_enough_and_a_batch_handler_is_told_of_replays(own: SparkS
 
 def test_a_query_that_fails_ends_the_others_and_is_named(own: SparkSession, here: Path) -> None:
     landed(here)
-    given = {"landing": str(here / "landed"), "checkpoint": str(here / "state"), "stream": STREAM}
-    application = run("elsewhere:one_fails", spark=own, source="files", **given)
+    places: dict[str, Any] = {"landing": str(here / "landed"), "checkpoint": str(here / "state")}
+    application = run("elsewhere:one_fails", spark=own, source="files", stream=STREAM, **places)
     with pytest.raises(QueryFailed, match=r"(?s)query 'poisoned' failed: .*cannot digest batch 0 of 650"):
         application.await_termination(100)
     assert not any(query.isActive for query in application.queries.values())
