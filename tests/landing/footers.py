@@ -6,16 +6,12 @@ from zlib import crc32
 
 import msgspec
 
-from kcl_landing.log import Entry, Footer, Format, LogInfo, entry_path
+from kcl_landing.log import Damaged, Entry, Footer, Format, LogInfo, entry_path
 from kcl_landing.store import LogStore
 
 STREAM = "orders"
 SHARD = "shardId-000000000000"
 HOUR_MS = 3_600_000
-
-
-class Damaged(Exception):
-    pass
 
 
 def read_footer(content: bytes | memoryview, _format: Format) -> Footer:

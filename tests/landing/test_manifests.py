@@ -10,6 +10,7 @@ import pytest
 from kcl_landing.log import (
     INFO,
     PAGE,
+    Damaged,
     Entry,
     Layout,
     LogInfo,
@@ -287,6 +288,26 @@ def test_a_segment_of_another_application(shard: Shard) -> None:
     land(shard.store, shard.info, foreign)
     with pytest.raises(LogAltered, match=r"segment 0 of other/orders"):
         shard.log.open()
+
+
+def test_a_damaged_segment_in_the_middle(shard: Shard) -> None:
+    entries = shard.write(0, 5)
+    shard.store.replace(entry_path(shard.info, STREAM, SHARD, entries[2]), b"{")
+    assert shard.again().log.open().number == 5  # what is not read is not known
+    _lose(shard)
+    opened = shard.again()
+    assert opened.log.open().number == 5
+    assert entry_path(shard.info, STREAM, SHARD, entries[2]) in opened.warnings[0]
+
+
+def test_a_damaged_segment_at_the_end_stops_its_writer(shard: Shard) -> None:
+    entries = shard.write(0, 5)
+    path = entry_path(shard.info, STREAM, SHARD, entries[5])
+    shard.store.replace(path, b"{")
+    for _ in range(2):
+        with pytest.raises(Damaged, match=path):
+            shard.again().log.open()
+        _lose(shard)
 
 
 def test_the_segment_at_the_next_name(shard: Shard) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 from zlib import crc32
 
@@ -37,7 +37,7 @@ from kcl_landing.writer import Limits, LogAltered, ShardWriter, Tail, Taken
 from kcl_protocol.frames import FRAMES_VERSION
 from kcl_protocol.messages import CheckpointRequest, Status
 
-_LOOK_S: Final = 0.25
+_LOOK_S: Final = 0.5
 _DRAIN_S: Final = 10.0
 _LAST_ATTEMPTS: Final = 5
 _RETRYABLE: Final = frozenset({"ThrottlingException", "KinesisClientLibDependencyException"})
@@ -92,45 +92,58 @@ class Piece:
 
 
 class Memory:
-    """Records in memory, of all shards of this process. Above `max_bytes`, shards that use more than their share wait."""
+    """Records in memory, of all shards of this process. While it is full, nobody takes more."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._lock = threading.Lock()
+        self._freed = threading.Condition()
         self._used: dict[object, int] = {}
 
     def hold(self, who: object, size_bytes: int) -> None:
-        with self._lock:
+        with self._freed:
+            before = self._used.pop(who, 0)
             if size_bytes:
                 self._used[who] = size_bytes
-            else:
-                self._used.pop(who, None)
+            if size_bytes < before:
+                self._freed.notify_all()
 
-    def is_full_for(self, who: object) -> bool:
-        with self._lock:
-            full = sum(self._used.values()) >= self._max_bytes
-            return full and self._used.get(who, 0) >= self._max_bytes // max(1, len(self._used))
+    def is_full(self) -> bool:
+        with self._freed:
+            return self._is_full()
+
+    def wants_from(self, who: object) -> bool:
+        """Whether a shard must write now what it has: memory is full, and it has its share or more."""
+        with self._freed:
+            return self._is_full() and self._used.get(who, 0) * len(self._used) >= self._max_bytes
+
+    def wait(self, seconds: float) -> None:
+        """Until it is not full; or so long."""
+        with self._freed:
+            self._freed.wait_for(lambda: not self._is_full(), seconds)
+
+    def _is_full(self) -> bool:
+        return sum(self._used.values()) >= self._max_bytes
 
 
 @dataclass(slots=True)
 class Counters:
-    """Of one shard, since the process began."""
+    """Of one shard, since the process began. `landed_ms`: when the last segment was written."""
 
     rows: int = 0
     size_bytes: int = 0
     segments: int = 0
     redelivered: int = 0
+    landed_ms: int | None = None
 
 
 @dataclass(slots=True)
 class ShardState:
-    """The state of a conversation, for other threads. `behind_ms`: as the daemon said last."""
+    """The state of a conversation, for other threads."""
 
     shard_id: str = ""
     ended: bool = False
     counters: Counters = field(default_factory=Counters)
     landing: ShardLanding[Piece] | None = None
-    behind_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +169,8 @@ class ShardConversation:
         self._writer_id = secrets.token_hex(8)
         self._stream = shared.stream
         self._asked: Position | None = None
+        self._shard_id = ""
+        self._log: ShardLog
         self.state = ShardState()
 
     def run(self) -> None:
@@ -214,7 +229,7 @@ class ShardConversation:
         while True:
             due_s = self.state.landing.due_s() if self.state.landing else None
             try:
-                return self._relay.receive(due_s)
+                return self._relay.receive(None if due_s is None else min(due_s, monotonic_s() + _LOOK_S))
             except NothingYet:
                 self._work()
             if self._asked is None and (durable := self._landing.checkpoint()) is not None:
@@ -228,7 +243,12 @@ class ShardConversation:
         stored = position(message.sequence_number, message.sub_sequence_number)
         self.state.shard_id = name
         self._log = ShardLog(
-            self._shared.store, self._shared.info, self._stream, shard_id, segments.read_footer, warn=self._warn
+            self._shared.store,
+            self._shared.info,
+            self._stream,
+            shard_id,
+            segments.read_footer,
+            warn=self._warn,
         )
         self._shard_id = shard_id
         tail = self._open(stored)
@@ -264,22 +284,22 @@ class ShardConversation:
             whole = frame_to_arrow(message.frame, **names).select(_COLUMNS)
             known = rows_up_to(whole, landing.writer.mark)
             part = Piece.of(whole.slice(known)) if known < whole.num_rows else None
-            landing.take(part, last_position(whole), whole.num_rows, now_s)
+            if whole.num_rows:
+                landing.take(part, last_position(whole), whole.num_rows, now_s)
         elif message.records:
             new = behind(message.records, landing.writer.mark)
             part = Piece.of(to_arrow(new, **names).select(_COLUMNS)) if new else None
             landing.take(part, message.records[-1].where, len(message.records), now_s)
         landing.at(message.millis_behind_latest)
-        self.state.behind_ms = message.millis_behind_latest
         self.state.counters.redelivered += landing.redelivered - before
 
     def _hold_back(self) -> None:
         """While memory is full, send no status, so that the daemon sends no further batch."""
         self._work()
-        while self._shared.memory.is_full_for(self):
-            self._work(flush=True)
-            if self._shared.memory.is_full_for(self):
-                self._wait(self._landing.due_s())
+        while self._shared.memory.is_full():
+            self._look()
+            self._shared.memory.wait(_LOOK_S)
+            self._work()
         self._checkpoint()
 
     def _flush(self, patience_s: float | None = None) -> None:
@@ -294,8 +314,9 @@ class ShardConversation:
 
     def _work(self, *, flush: bool = False) -> None:
         """Perform what is due. RelayGone after a newer owner was met."""
-        landing, watch = self._landing, self._shared.watch
-        while (call := landing.next_call(monotonic_s(), flush=flush)) is not None:
+        landing, watch, memory = self._landing, self._shared.watch, self._shared.memory
+        self._count()
+        while (call := landing.next_call(monotonic_s(), flush=flush or memory.wants_from(self))) is not None:
             before = landing.redelivered
             try:
                 answer = self._call(call)
@@ -304,11 +325,11 @@ class ShardConversation:
                 landing.trouble(monotonic_s())
                 break
             landing.done(call, answer)
+            self._count()
             watch.worked(self)
             self.state.counters.redelivered += landing.redelivered - before
             if isinstance(call, Find):
                 self._met(call.number)
-        self._count()
 
     def _count(self) -> None:
         self._shared.memory.hold(self, self._landing.waiting_bytes)
@@ -357,6 +378,7 @@ class ShardConversation:
         counters.rows += call.rows
         counters.size_bytes += len(content)
         counters.segments += 1
+        counters.landed_ms = epoch_ms()
         return footer.entry(len(content), crc32(content))
 
     def _met(self, number: int) -> None:
@@ -414,9 +436,12 @@ class ShardConversation:
                 return
             pause(0.2 * 2**attempt)
 
-    def _wait(self, until_s: float | None) -> None:
+    def _look(self) -> None:
         if self._shared.stopping.is_set() or self._relay.is_gone():
             raise RelayGone
+
+    def _wait(self, until_s: float | None) -> None:
+        self._look()
         now_s = monotonic_s()
         pause(min(max(0.01, (until_s or now_s + _LOOK_S) - now_s), _LOOK_S))
 
@@ -425,25 +450,15 @@ class ShardConversation:
 
 
 def figures(state: ShardState, now_ms: int) -> dict[str, Any]:
-    """`lag_s`: the age of the oldest record that is delivered and not durable; with none, how far the shard is behind."""
+    """For `landing_figures`."""
     counters, landing = state.counters, state.landing
-    found: dict[str, Any] = {
-        "rows": counters.rows,
-        "size_bytes": counters.size_bytes,
-        "segments": counters.segments,
-        "redelivered": counters.redelivered,
-    }
-    if landing is None:
-        return {**found, "number": -1, "waiting_rows": 0, "waiting_bytes": 0, "lag_s": None, "landed_ms": 0}
-    drafts, tail = list(landing.drafts), landing.writer.tail
-    lag_s = None if state.behind_ms is None else state.behind_ms / 1000
-    if drafts and drafts[0].opened_ms is not None:
-        lag_s = max(0.0, (now_ms - drafts[0].opened_ms) / 1000)
+    drafts = [] if landing is None else list(landing.drafts)
+    number = -1 if landing is None else landing.writer.tail.number
+    opened_ms = drafts[0].opened_ms if drafts else None
     return {
-        **found,
-        "number": tail.number,
+        **asdict(counters),
+        "number": None if number < 0 else number,
         "waiting_rows": sum(each.rows for each in drafts),
         "waiting_bytes": sum(each.size_bytes for each in drafts),
-        "lag_s": lag_s,
-        "landed_ms": tail.last_ms,
+        "lag_s": 0.0 if opened_ms is None else max(0.0, (now_ms - opened_ms) / 1000),
     }

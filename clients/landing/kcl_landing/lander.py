@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
@@ -36,6 +35,7 @@ EXIT_REFUSED: Final = 78
 FIGURES_S: Final = 2.0
 _TICK_S: Final = 0.1
 _RESTART_S: Final = 1.0
+_END_S: Final = 10.0
 _FIGURES: Final = "landing_figures"
 
 
@@ -44,7 +44,7 @@ class LanderOptions(msgspec.Struct, frozen=True):
 
     uri: str
     application: str
-    stream: str
+    stream: str | None
     socket: str
     window_ms: int = 5_000
     max_bytes: int = 64 * 1024 * 1024
@@ -57,13 +57,15 @@ class LanderOptions(msgspec.Struct, frozen=True):
     descriptor: int | None = None
 
 
-def run(options: LanderOptions, log_event: EmitEvent, stop: threading.Event) -> None:
+def run(
+    options: LanderOptions, log_event: EmitEvent, stop: threading.Event, *, store: LogStore | None = None
+) -> None:
     """Until `stop`. Refused: a person must fix something first."""
     watch = StoreWatch(log_event)
-    opened = _open(options, watch, stop)
-    if opened is None:
+    store = store or open_store(options.uri, endpoint=options.endpoint, region=options.region)
+    info = _open(store, options, watch, stop)
+    if info is None:
         return
-    store, info = opened
     failures: list[Exception] = []
 
     def fail(error: Exception) -> None:
@@ -74,7 +76,7 @@ def run(options: LanderOptions, log_event: EmitEvent, stop: threading.Event) -> 
     shared = Landing(
         store,
         info,
-        options.stream,
+        options.stream or "",
         Limits(options.window_ms, options.max_bytes),
         Memory(options.memory_bytes),
         watch,
@@ -105,15 +107,14 @@ def _converse(shared: Landing, relay: RelayConnection) -> ShardConversation:
 
 
 def _open(
-    options: LanderOptions, watch: StoreWatch, stop: threading.Event
-) -> tuple[LogStore, LogInfo] | None:
+    store: LogStore, options: LanderOptions, watch: StoreWatch, stop: threading.Event
+) -> LogInfo | None:
     """Waits for a store that has trouble; None after a stop."""
-    store = open_store(options.uri, endpoint=options.endpoint, region=options.region)
     failures = 0
     while not stop.is_set():
         try:
             if options.descriptor is not None:
-                return store, known_log(store)
+                return known_log(store)
             probe(store)
             wanted = LogInfo(options.application, options.layout, options.format, secrets.token_hex(8))
             info = open_log(store, wanted)
@@ -123,7 +124,7 @@ def _open(
             stop.wait(retry_pause_s(failures))
         else:
             watch.worked(watch)
-            return store, info
+            return info
     return None
 
 
@@ -175,7 +176,7 @@ class _Others:
             assert each.stdin is not None
             each.stdin.close()
         for thread in self._threads:
-            thread.join(_RESTART_S)
+            thread.join(_END_S)
 
     def _keep(self, number: int) -> None:
         while not self._stop.is_set():

@@ -38,6 +38,10 @@ Layout = Literal["log", "dated"]
 Format = Literal["parquet", "arrow"]
 
 
+class Damaged(Exception):
+    """Raised for bytes that are no segment, or not as they were written."""
+
+
 class LogInfo(msgspec.Struct, frozen=True, rename="camel"):
     """`log_id` is drawn when the log is created. All writers must agree with all other fields."""
 

@@ -17,7 +17,9 @@ from kcl_landing.log import (
     MANIFESTS,
     PAGE,
     VERSION,
+    Damaged,
     Entry,
+    First,
     Footer,
     Format,
     LogInfo,
@@ -87,6 +89,12 @@ def _info(store: LogStore) -> LogInfo | None:
     return info
 
 
+def _read_footer(content: bytes | memoryview, file_format: Format) -> Footer:
+    from kcl_landing import segments  # noqa: PLC0415 - who reads manifests only needs no Arrow
+
+    return segments.read_footer(content, file_format)
+
+
 class ShardLog:
     """The segments of one shard, for one thread. Only the shard's writer calls `open`, `append`, `adopt`, `at_tip`.
 
@@ -94,7 +102,7 @@ class ShardLog:
         warn: is told what is damaged; the segments are asked instead.
 
     Raises:
-        LogAltered: by what reads segments: one is another shard's.
+        LogAltered, Damaged: by what reads segments, with the name of one.
     """
 
     def __init__(
@@ -107,13 +115,11 @@ class ShardLog:
         *,
         warn: Callable[[str], object] = lambda _message: None,
     ) -> None:
-        if read_footer is None:
-            from kcl_landing.segments import read_footer  # noqa: PLC0415 - Arrow
         self._store = store
         self._info = info
         self._stream = stream
         self._shard = shard
-        self._read_footer: ReadFooter = read_footer
+        self._read_footer = read_footer or _read_footer
         self._warn = warn
         self._entries: list[Entry] = []
         self._found: dict[int, Entry] = {}
@@ -136,7 +142,7 @@ class ShardLog:
             self._entries = self._newest_page()
         else:
             self._entries = list(known) or self._newest_page()
-        most = _LOOKED_AT_MOST if self._entries else 0 if is_new else None
+        most = _LOOKED_AT_MOST if self._entries or is_new else None
         for entry in self._beyond(self._entries[-1] if self._entries else None, most):
             self._add(entry)
         if tuple(self._entries) != known:
@@ -194,7 +200,7 @@ class ShardLog:
             content = self._store.read(first_path(self._stream, self._shard))
         except NoObject:
             return 0
-        return msgspec.json.decode(content, type=dict[str, int])["first"]
+        return msgspec.json.decode(content, type=First).first
 
     def entries(self, first: int = 0) -> Iterator[Entry]:
         """From the segment with this number on, or the first that has not expired. Writes nothing."""
@@ -307,6 +313,11 @@ class ShardLog:
                 entry = self._read(path)[1]
             except NoObject:
                 continue  # removed since
+            except Damaged as error:
+                if begin == max(found):
+                    raise
+                self._warn(str(error))
+                continue
             yield entry
             number = to + 1
 
@@ -330,7 +341,10 @@ class ShardLog:
 
     def _read(self, path: str) -> tuple[Footer, Entry]:
         content = self._store.read(path)
-        footer = self._read_footer(content, self._info.format)
+        try:
+            footer = self._read_footer(content, self._info.format)
+        except Damaged as error:
+            raise Damaged(f"{path}: {error}") from error
         of = (footer.application, footer.stream, footer.shard)
         named = self._name.fullmatch(path.rpartition("/")[2])
         if (

@@ -16,8 +16,10 @@ import msgspec
 import pyarrow as pa
 from pyarrow import parquet
 
-from kcl_landing.log import FOOTER, Footer, Format, LogInfo
+from kcl_landing.log import FOOTER, Damaged, Footer, Format, LogInfo
 from kcl_landing.records import SCHEMA, RecordBatch
+
+__all__ = ["Damaged", "decode", "encode", "read_footer"]
 
 _CHECKSUM: Final = b"kcl.crc32"
 _UNCHECKED: Final = b"crc32=00000000"
@@ -25,10 +27,6 @@ _CHECKED: Final = re.compile(rb"crc32=[0-9a-f]{8}")
 _CONSTANT: Final = ("stream", "shard_id")
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 _PARQUET: Final[Any] = parquet
-
-
-class Damaged(Exception):
-    """Raised for bytes that are no segment, or not as they were written."""
 
 
 def encode(info: LogInfo, batches: Sequence[RecordBatch], footer: Footer) -> memoryview:

@@ -150,7 +150,7 @@ class FolderStore:
         with _trouble(target):
             try:
                 return target.read_bytes()
-            except (FileNotFoundError, NotADirectoryError):
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 if self._mode is not None and not self._young.exists():
                     raise
                 raise NoObject(str(target)) from None

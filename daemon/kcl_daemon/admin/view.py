@@ -251,8 +251,9 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
         yield "it is stopping"
     elif not snapshot.started:
         yield "it has not started yet: tables or streams do not exist"
-    if snapshot.landing is not None and snapshot.landing.trouble is not None:
-        yield f"the landing store takes nothing: {snapshot.landing.trouble}"
+    trouble = None if snapshot.landing is None else snapshot.landing.trouble
+    if trouble is not None and trouble.since_s >= LATE_S:
+        yield f"the landing store takes nothing: {trouble}"
     failing = [shard for shard in snapshot.shards if is_failing(shard)]
     stalled = [shard for shard in snapshot.shards if shard.stalled and not is_failing(shard)]
     yield from (f"{shard.key} is failing: {failure_of(shard)}" for shard in failing[:_NAMED_MOST])

@@ -100,7 +100,9 @@ def spans_of(segments: Iterable[Held]) -> Spans:
         elif each.to <= last.to:
             found.replaced.append(each)
         else:
-            found.wrong.append((each, f"holds numbers {each.number} to {each.to}, which {last.path} has in part"))
+            found.wrong.append(
+                (each, f"holds numbers {each.number} to {each.to}, which {last.path} has in part")
+            )
     return found
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -42,8 +41,7 @@ class Compaction(msgspec.Struct, frozen=True, rename="camel"):
     swapped_ms: int = 0
 
 
-@dataclass(slots=True)
-class Compacted:
+class Compacted(msgspec.Struct, rename="camel"):
     """`waiting`: segments that the next run removes, once the grace period is over."""
 
     merged: int = 0
@@ -53,7 +51,7 @@ class Compacted:
     waiting: int = 0
 
     def add(self, other: Compacted) -> None:
-        for name in Compacted.__slots__:
+        for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
@@ -130,23 +128,25 @@ class Compactor:
         """What is in the way of one page is told, and no matter for others."""
         done, key = Compacted(), head.key
         try:
-            for number, entries in sorted(head.objects.compactions):
-                if number == page:
-                    self._go_on(key, page, compaction_path(key, page, entries), done)
-            if page + PAGE > head.first.first:
+            begun = [entries for number, entries in sorted(head.objects.compactions) if number == page]
+            for entries in begun:
+                self._go_on(key, page, compaction_path(key, page, entries), done)
+            if not begun:
                 self._begin(head, page, done)
         except NoObject:
-            self._tell(f"{'/'.join(key)} page {page}: somebody else has compacted it meanwhile, or it expired")
+            self._tell(
+                f"{'/'.join(key)} page {page}: somebody else has compacted it meanwhile, or it expired"
+            )
         except (Damaged, Unreadable) as error:
-            self._tell(f"{'/'.join(key)} page {page}: left as it is: {error}; see `kcl-daemon landing verify`")
+            self._tell(
+                f"{'/'.join(key)} page {page}: left as it is: {error}; see `kcl-daemon landing verify`"
+            )
         return done
 
     def _begin(self, head: Head, page: int, done: Compacted) -> None:
         key = head.key
         entries = page_of(self._store, key, page) or ()
-        groups = groups_of(
-            [each for each in entries if each.number >= head.first.first], self._target_bytes
-        )
+        groups = groups_of([each for each in entries if each.number >= head.first.first], self._target_bytes)
         if not groups:
             return
         if self._dry_run:

@@ -132,7 +132,9 @@ class Expirer:
                     f"{cut.size_bytes} bytes"
                 )
             if cut.kept_for:
-                self._tell(f"{shard}: reader {cut.kept_for} still needs segment {cut.first.first}, so it stays")
+                self._tell(
+                    f"{shard}: reader {cut.kept_for} still needs segment {cut.first.first}, so it stays"
+                )
             if not self._dry_run:
                 self._raise(head.key, cut.first)
                 self._remove(head, cut.first.first)

@@ -27,7 +27,9 @@ _KINDS: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
     ("page", re.compile(rf"{MANIFESTS}/(?P<stream>[^/]+)/(?P<shard>[^/]+)/(?P<number>\d{{12,}})\.json")),
     (
         "compaction",
-        re.compile(rf"{COMPACTION}/(?P<stream>[^/]+)/(?P<shard>[^/]+)/(?P<number>\d{{12,}})-(?P<to>\d+)\.json"),
+        re.compile(
+            rf"{COMPACTION}/(?P<stream>[^/]+)/(?P<shard>[^/]+)/(?P<number>\d{{12,}})-(?P<to>\d+)\.json"
+        ),
     ),
     ("reader", re.compile(rf"{READERS}/(?P<shard>[^/]+)\.json")),
     ("info", re.compile(re.escape(INFO))),

@@ -39,7 +39,9 @@ class Unreadable(Exception):
     """Raised when an object below `_manifests` or `_readers` does not hold what it must."""
 
     def __init__(self, path: str, error: Exception) -> None:
-        super().__init__(f"{path} cannot be read: {error}; the next write of the shard's writer replaces a manifest")
+        super().__init__(
+            f"{path} cannot be read: {error}; the next write of the shard's writer replaces a manifest"
+        )
         self.path = path
 
 
@@ -143,9 +145,7 @@ def heads(store: LogStore, shards: Iterable[ShardObjects]) -> Iterator[Head]:
     return side_by_side(head, shards)
 
 
-def survey(
-    store: LogStore, info: LogInfo, stream: str | None = None, shard: str | None = None
-) -> LogObjects:
+def survey(store: LogStore, info: LogInfo, stream: str | None = None, shard: str | None = None) -> LogObjects:
     """What manifests there are, and readers; nothing of the segments is listed."""
     found = sorted_out(info, store.listing(MANIFESTS), stream, shard)
     found.readers = [named(info, each.path).key[1] for each in store.listing(READERS)]

@@ -52,5 +52,5 @@ def _first_not_growing(table: Any) -> int | None:
     for column in (sequences, lengths):
         younger, older = column[1:], column[:-1]
         is_greater = _C.or_(_C.greater(younger, older), _C.and_(_C.equal(younger, older), is_greater))
-    at = _C.index(is_greater, False).as_py()  # noqa: FBT003 - the value
+    at = _C.index(is_greater, False).as_py()
     return None if at < 0 else int(at)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from kcl_landing.keeping.names import ShardKey
 from kcl_landing.keeping.read import Head, heads, page_of, readers_of, side_by_side, survey
@@ -11,8 +13,7 @@ from kcl_landing.log import Entry, First, LogInfo, ReaderNote
 from kcl_landing.store import LogStore
 
 
-@dataclass(slots=True)
-class Unread:
+class Unread(msgspec.Struct, rename="camel"):
     """What a reader still needs. `oldest_ms`: when the first record of it arrived; 0: nothing is left, or unknown.
 
     Args:
@@ -33,8 +34,7 @@ class Unread:
         self.gone += other.gone
 
 
-@dataclass(slots=True)
-class ShardStatus:
+class ShardStatus(msgspec.Struct, rename="camel"):
     """`number` is the newest segment's; -1: there is none. `children`: None until the shard has ended.
 
     Args:
@@ -55,7 +55,7 @@ class ShardStatus:
     children: tuple[str, ...] | None = None
     behind_ms: int | None = None
     at_ms: int = 0
-    readers: dict[str, Unread] = field(default_factory=dict)
+    readers: dict[str, Unread] = {}
     trouble: str = ""
 
 
@@ -124,7 +124,7 @@ def _add(shard: ShardStatus, entries: Sequence[Entry], readers: Iterable[ReaderN
     shard.segments += whole.segments
     shard.rows += whole.rows
     shard.size_bytes += whole.size_bytes
-    shard.newest_ms = max(shard.newest_ms, max(each.last_ms for each in entries))
+    shard.newest_ms = max(shard.newest_ms, *(each.last_ms for each in entries))
     for each in readers:
         done = needs(each, (shard.stream, shard.shard))
         if done <= entries[0].number:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
@@ -80,14 +80,22 @@ class Verdict:
 
 
 class Verifier:
-    """Holds at most `2 * jobs` pages of entries, and `jobs` segments. With `quick` no segment is read that has an entry."""
+    """Holds at most `2 * jobs` pages of entries, and `jobs` segments.
 
-    def __init__(self, store: LogStore, info: LogInfo, tell: Tell, *, jobs: int, quick: bool) -> None:
+    Args:
+        quick: no segment is read that has an entry.
+        mend: a lost page is written again if all its segments are there.
+    """
+
+    def __init__(
+        self, store: LogStore, info: LogInfo, tell: Tell, *, jobs: int, quick: bool, mend: bool = False
+    ) -> None:
         self._store = store
         self._info = info
         self._tell = tell
         self._jobs = jobs
         self._quick = quick
+        self._mend = mend
         self._children: dict[ShardKey, tuple[str, ...]] = {}
         self._verdict = Verdict()
 
@@ -144,7 +152,19 @@ class Verifier:
             facts.problems.append(
                 Problem("the page of its numbers has no entry for it", work.head.key, each.number, each.path)
             )
+        if self._mend and [each.message for each in facts.problems] == [_LOST_PAGE]:
+            self._write_page(work, facts)
         return facts
+
+    def _write_page(self, work: Work, facts: Facts) -> None:
+        entries = [entry for entry, _path in facts.main]
+        chain = Chain(work.head.key, max(work.page, work.head.first.first))
+        is_whole = bool(entries) and not any(list(chain.take(each)) for each in entries)
+        if is_whole and chain.number == work.page + PAGE and chain.last:
+            path = page_path(*work.head.key, work.page)
+            # A page that somebody has made meanwhile may know of compaction.
+            self._store.create(path, msgspec.json.encode(entries))
+            facts.problems = [Problem("the page was lost; it is there again", work.head.key, work.page, path)]
 
     def _entries(self, work: Work, facts: Facts) -> list[Entry]:
         """Of the page and the manifest; one that is lost or wrong is a problem."""
@@ -165,7 +185,12 @@ class Verifier:
         return [each for each in entries if each.number // PAGE * PAGE == work.page]
 
     def _segment(
-        self, key: ShardKey, held: Held, entry: Entry | None, is_listed: bool, facts: Facts  # noqa: FBT001
+        self,
+        key: ShardKey,
+        held: Held,
+        entry: Entry | None,
+        is_listed: bool,
+        facts: Facts,
     ) -> Entry | None:
         """None if it has been removed since it was listed, and no page knows it."""
 
@@ -182,7 +207,7 @@ class Verifier:
             if entry is not None:
                 problem(f"it is missing: {entry.rows} records after {entry.after} up to {entry.last}")
             return entry
-        found, wrong = self._examined(key, held, content)
+        found, wrong = self._examined(held, content)
         if found is not None and entry is not None:
             wrong += differences(entry, found)
         elif entry is not None and (entry.size_bytes, entry.crc) != (len(content), zlib.crc32(content)):
@@ -195,12 +220,12 @@ class Verifier:
         unknown = Entry(held.number, held.to, "", "", 0, len(content), 0, 0, 0)
         return found or entry or unknown
 
-    def _examined(self, key: ShardKey, held: Held, content: bytes) -> tuple[Entry | None, list[str]]:
+    def _examined(self, held: Held, content: bytes) -> tuple[Entry | None, list[str]]:
         try:
             footer = read_footer(content, self._info.format)
         except Damaged as error:
             return None, [f"it is damaged: {error}"]
-        wrong = self._foreign(key, held, footer)
+        wrong = self._foreign(held, footer)
         if not self._quick:
             try:
                 wrong += position_problems(decode(content, self._info.format), footer)
@@ -210,7 +235,7 @@ class Verifier:
         # What its name says is where it stands; that it says otherwise has been said.
         return msgspec.structs.replace(found, number=held.number, to=held.to), wrong
 
-    def _foreign(self, key: ShardKey, held: Held, footer: Footer) -> list[str]:
+    def _foreign(self, held: Held, footer: Footer) -> list[str]:
         says = segment_path(
             self._info,
             footer.stream,
@@ -220,7 +245,9 @@ class Verifier:
             first_ms=footer.first_ms,
             is_end=footer.children is not None,
         )
-        wrong = [f"it is the segment of another place: it says that it is {says}"] if says != held.path else []
+        wrong = (
+            [f"it is the segment of another place: it says that it is {says}"] if says != held.path else []
+        )
         if footer.application != self._info.application:
             wrong.append(
                 f"application {footer.application} wrote it, and the log is of {self._info.application}"
@@ -270,14 +297,14 @@ class Verifier:
         named = found.others[:_NAMED_OTHERS]
         self._verdict.notes += [Problem("is no object of a landing log", path=each) for each in named]
         if len(found.others) > len(named):
-            self._verdict.notes.append(Problem(f"{len(found.others) - len(named)} more are no objects of the log"))
+            self._verdict.notes.append(
+                Problem(f"{len(found.others) - len(named)} more are no objects of the log")
+            )
 
     def _problem(self, problem: Problem) -> None:
         self._verdict.problems += 1
         self._tell(problem)
 
 
-_LOST_PAGE: Final = "the page is lost: what the manifest said of 256 numbers; `verify --mend` makes it again from its segments"
+_LOST_PAGE: Final = "the page is lost; `verify --mend` makes it again if all its segments are there"
 _LOST_MANIFEST: Final = "the manifest is lost; the writer of the shard makes it again when it next begins"
-
-
