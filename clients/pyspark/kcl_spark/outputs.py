@@ -13,7 +13,6 @@ from contextlib import closing
 from typing import Any, Final, Protocol
 
 from pyspark.sql import SparkSession
-from pyspark.sql.utils import AnalysisException
 
 from kcl_spark.api import is_connect
 
@@ -126,6 +125,8 @@ class _RemoteFiles:
         return "\n".join(row.value for row in self._spark.read.text(path).collect())
 
     def exists(self, path: str) -> bool:
+        from pyspark.errors import AnalysisException  # noqa: PLC0415 - Spark 3.3 has neither it nor Connect
+
         try:
             return bool(self._spark.read.text(path).schema)
         except AnalysisException as error:
