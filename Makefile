@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 LATENCY_ARGS ?=
+LANDING_ARGS ?=
 CANARY_ARGS ?=
 SEEDS ?= 200
 SPARK ?= 1
@@ -24,7 +25,7 @@ WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
 TOGETHER := $(MAKE) --no-print-directory --output-sync=target --keep-going
 SOURCES := daemon protocol clients
 
-.PHONY: audit canary dist sbom soak bench bench-latency bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
+.PHONY: audit canary dist sbom soak bench bench-latency bench-landing bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
 
 help:
 	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
@@ -34,8 +35,9 @@ help:
 	@echo "make audit   known vulnerabilities of the dependencies; asks a database on the net"
 	@echo "make bench   what the record path and children cost: CPU, records a second, memory (BENCH_ARGS=... of the first table)"
 	@echo "make bench-latency  from the put of a record to its child, polling and fan-out (LATENCY_ARGS=...)"
+	@echo "make bench-landing  what it costs to land a million records on local disk (LANDING_ARGS=...)"
 	@echo "make docs    the documents as a site, in build/site"
-	@echo "make peers   the reshard tests with a Kinesis of other people, kinesis-local (needs Node)"
+	@echo "make peers   reshards with a Kinesis of other people, landing on S3 servers of other people (needs Node and Go)"
 	@echo "make soak    the simulator for HOURS=1 hours, from other seeds each time; figures in build/soak.json"
 	@echo "make canary  kcl-daemon prove in the AWS account of the environment, for 5 dollars at most; without credentials it says so"
 	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites, the tests' types a second time"
@@ -88,7 +90,14 @@ canary: $(VENV)/local.stamp
 	$(BIN)/kcl-daemon prove --yes --most 5 --report build/proof $(CANARY_ARGS)
 endif
 
-prove: $(VENV)/dev.stamp
+# A Spark of before data sources in Python, in an environment of its own: what EMR, Glue and many others have.
+SPARK35 := build/spark35
+$(SPARK35).stamp:
+	test -x $(SPARK35)/bin/python || $(PYTHON) -m venv $(SPARK35)
+	$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark==3.5.*'
+	touch $@
+
+prove: $(VENV)/dev.stamp $(if $(filter 1,$(KCL_TESTS_OFFLINE)),,$(SPARK35).stamp)
 	$(BIN)/basedpyright --warnings
 	$(PYTEST) -m prove --timeout 3600 $(PYTEST_ARGS)
 	$(PYTEST) $(EVERY_DAY) --hypothesis-profile prove $(SIDE_BY_SIDE) \
@@ -100,9 +109,18 @@ soak: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.simulator --hours $(HOURS) --json build/soak.json
 
 PEERS := build/peers
-peers: $(VENV)/dev.stamp
+GO_INSTALL = env GOBIN=$(CURDIR)/$(PEERS)/bin GOPATH=$(CURDIR)/$(PEERS)/go GOFLAGS=-modcacherw go install
+peers: $(VENV)/dev.stamp $(PEERS)/bin/minio $(PEERS)/bin/versitygw
 	npm install --silent --no-fund --no-audit --prefix $(PEERS) kinesis-local
-	PEER_KINESIS_LOCAL=$(CURDIR)/$(PEERS)/node_modules/kinesis-local/main.js $(PYTEST) -m peer -s tests/peers $(PYTEST_ARGS)
+	PEER_KINESIS_LOCAL=$(CURDIR)/$(PEERS)/node_modules/kinesis-local/main.js PEER_S3_SERVERS=$(CURDIR)/$(PEERS)/bin \
+		$(PYTEST) -m peer -s tests/peers $(PYTEST_ARGS)
+
+# Three minutes and 3 GB, once.
+$(PEERS)/bin/minio:
+	$(GO_INSTALL) github.com/minio/minio@latest
+
+$(PEERS)/bin/versitygw:
+	$(GO_INSTALL) github.com/versity/versitygw/cmd/versitygw@latest
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.benchmarks.record_path $(BENCH_ARGS)
@@ -113,6 +131,9 @@ bench: $(VENV)/dev.stamp
 
 bench-latency: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.benchmarks.latency $(LATENCY_ARGS)
+
+bench-landing: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.benchmarks.landing $(LANDING_ARGS)
 
 bench-spark: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.spark.bench

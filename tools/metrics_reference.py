@@ -49,6 +49,7 @@ not used.
 - `kcl_spark_*` comes from the Spark engine, every two seconds, for its queries and for the shards of its host. Series end with the
   query, with the shard's connection and with the engine; if the engine is silent for 30 seconds, all end. Counters start again with
   each engine process.
+- `kcl_landing_*` comes from the lander in the same way. `stream` is here the name of the stream.
 - Some metrics count log events: {events}.
 """
 

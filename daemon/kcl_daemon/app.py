@@ -79,7 +79,7 @@ from kcl_daemon.progress.progress import ActiveLeases
 from kcl_daemon.progress.watchdog import StallLimits, Watchdog
 from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.shards.lineage import parents_first
-from kcl_daemon.telemetry.snapshot import Snapshots, SparkSource, no_spark
+from kcl_daemon.telemetry.snapshot import HelperSource, LandingView, Snapshots, no_helper
 from kcl_daemon.worker import Worker
 
 
@@ -172,9 +172,14 @@ def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
     )
 
 
+def _trouble(helper: HelperSource) -> str | None:
+    view = helper()
+    return str(view.trouble) if isinstance(view, LandingView) and view.trouble is not None else None
+
+
 def lease_settings_of(settings: Settings) -> LeaseSettings:
-    """The relay of a Spark pipeline starts in no time."""
-    return settings.leases if settings.spark.pipeline is None else replace(settings.leases, standby_ms=0)
+    """Relays start in no time."""
+    return settings.leases if settings.bundled is None else replace(settings.leases, standby_ms=0)
 
 
 class Application:
@@ -183,11 +188,11 @@ class Application:
     Where two parts need each other, one gets a callback.
     """
 
-    def __init__(self, settings: Settings, adapters: Adapters, spark: SparkSource = no_spark) -> None:
+    def __init__(self, settings: Settings, adapters: Adapters, helper: HelperSource = no_helper) -> None:
         log = adapters.log.bind(worker_id=settings.worker_id)
         self._settings = settings
         self._adapters = adapters
-        self._spark = spark
+        self._helper = helper
         self._context = WorkerContext(
             worker_id=WorkerId(settings.worker_id),
             clock=adapters.clock,
@@ -249,7 +254,7 @@ class Application:
             worker_id=self._context.worker_id,
             clock=self._context.clock,
             log=self._context.log,
-            spark=self._spark,
+            helper=self._helper,
             place=partial(location_of, self._settings, self.worker),
         )
 
@@ -405,7 +410,10 @@ class Application:
         context = self._context
         return Watchdog(
             active_leases=ActiveLeases(),
-            limits=stall_limits_of(self._settings, context.timings),
+            limits=replace(
+                stall_limits_of(self._settings, context.timings),
+                store_trouble=partial(_trouble, self._helper),
+            ),
             failover_s=context.timings.failover_s,
             clock=context.clock,
             log=context.log,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 
+_OBJECT_BYTES_MAX: Final = 256 * 2**20
 # aiohttp has unpacked the body.
 _NOT_PASSED_IN: Final = frozenset({"content-length", "content-encoding"})
 # aiohttp sets its own.
@@ -66,7 +67,7 @@ class LettersEndpoint(FaultyService):
         return frozenset({*_OF_S3.values(), "Publish", "SendMessage"})
 
     def application(self) -> web.Application:
-        served = web.Application(client_max_size=BODY_BYTES_MAX)
+        served = web.Application(client_max_size=_OBJECT_BYTES_MAX)
         add_control(served, self)
         served.router.add_route("*", "/{path:.*}", self._answer)
         return served
@@ -79,6 +80,8 @@ class LettersEndpoint(FaultyService):
         self.calls[operation] += 1
         fault = self.faults.take(operation)
         if fault is not None:
+            if fault.after:
+                _perform(_application(service), request, body)
             return drop(request) if fault.code == DROP else _s3_failure(operation, fault.code)
         response = _perform(_application(service), request, body)
         trouble = self.troubles.take(operation)

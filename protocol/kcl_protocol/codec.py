@@ -396,6 +396,14 @@ def _daemon_line_text(fields: _Fields, key: str) -> str:
     raise _wrong(key, value, "a text")
 
 
+def _child_shards(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if _is_array(value) and all(isinstance(each, str) for each in value):
+        return tuple(map(str, value))
+    raise _wrong("childShards", value, "an array of texts or null")
+
+
 def _text_or_none(fields: _Fields, key: str) -> str | None:
     value = fields.get(key)
     if value is None or isinstance(value, str):
@@ -447,7 +455,7 @@ _READERS: Final[Mapping[str, Callable[[_Fields], DaemonMessage]]] = {
     RejectAnswer.action: _reject_answer,
     Initialize.action: _initialize,
     LeaseLost.action: lambda _fields: LeaseLost(),
-    ShardEnded.action: lambda _fields: ShardEnded(),
+    ShardEnded.action: lambda fields: ShardEnded(_child_shards(fields.get("childShards"))),
     ShutdownRequested.action: lambda _fields: ShutdownRequested(),
     Shutdown.action: lambda fields: Shutdown(_daemon_line_text(fields, "reason")),
 }
@@ -484,8 +492,10 @@ def _fields(message: Message) -> dict[str, object]:
             fields |= {"responseFor": message.response_for} | _status_extensions(message)
         case Shutdown():
             fields["reason"] = message.reason
-        case LeaseLost() | ShardEnded() | ShutdownRequested():
+        case ShardEnded(child_shards=None) | LeaseLost() | ShutdownRequested():
             pass
+        case ShardEnded():
+            fields["childShards"] = list(message.child_shards or ())
         case _:
             assert_never(message)
     return fields

@@ -79,9 +79,13 @@ class LeaseLost:
 
 @dataclass(frozen=True, slots=True)
 class ShardEnded:
-    """Every record has been delivered: the child must checkpoint now."""
+    """Every record has been delivered: the child must checkpoint now.
+
+    `child_shards` is an extension, sent only to a lander of the landing log.
+    """
 
     action: ClassVar[str] = "shardEnded"
+    child_shards: tuple[str, ...] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,7 @@ def _drain(fd: int) -> None:
             asyncio.get_running_loop().remove_reader(fd)
 
 
-async def serve(shape: str, certificate: str, pipes: list[int]) -> None:
+async def serve(shape: str, certificate: str, pipes: list[int], answers: type[Canned] = Canned) -> None:
     """Until stdin is closed."""
     loop = asyncio.get_running_loop()
     count, size = SHAPES[shape]
@@ -214,7 +214,7 @@ async def serve(shape: str, certificate: str, pipes: list[int]) -> None:
     if certificate:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(certificate)
-    server = await loop.create_server(Canned, "127.0.0.1", 0, ssl=tls)
+    server = await loop.create_server(answers, "127.0.0.1", 0, ssl=tls)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     over = asyncio.Event()

@@ -32,6 +32,7 @@ PACKAGES: Final = {
     "kcl_prove",
     "kcl_spark",
 }
+MODULE: Final = "kcl_spark_source.py"
 
 
 # Where this environment has what ours depends on; ours itself is installed here as a link, which is not followed from there.
@@ -89,13 +90,24 @@ def modules(names: Sequence[str]) -> set[str]:
 def test_the_wheel_holds_every_module_and_no_test(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         names = wheel.namelist()
-    assert {name.partition("/")[0] for name in modules(names)} == PACKAGES
+    assert {name.partition("/")[0] for name in modules(names)} == {*PACKAGES, MODULE}
     folders = ("daemon", "protocol", "clients/python", "clients/landing", "clients/pyspark")
     ours = {
         str(path.relative_to(ROOT / folder)) for folder in folders for path in (ROOT / folder).rglob("*.py")
     }
     assert {name for name in modules(names) if not name.startswith(SHIPPED)} == ours
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+
+
+def test_the_source_of_spark_is_a_distribution_of_its_own(tmp_path: Path) -> None:
+    run(
+        sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, ROOT / "clients" / "spark-source"
+    )  # fmt: skip
+    (path,) = tmp_path.iterdir()
+    with zipfile.ZipFile(path) as wheel:
+        assert modules(wheel.namelist()) == {MODULE}
+        assert wheel.read(MODULE) == (ROOT / "clients" / "pyspark" / MODULE).read_bytes()
+    assert path.name == f"kcl_spark_source-{kcl_daemon.__version__}-py3-none-any.whl"
 
 
 def test_the_wheel_says_what_it_is(built: Built) -> None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.spark.supervisor import FORGOTTEN_S, EngineMetrics
+from kcl_daemon.helper_process import FORGOTTEN_S
+from kcl_daemon.spark.supervisor import EngineMetrics
 from kcl_daemon.telemetry.snapshot import SparkQueryView, SparkShardView, SparkView
 from kcl_landing.positions import START
 from kcl_spark.conversation import CommitProgress, ShardState

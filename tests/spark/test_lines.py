@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from kcl_daemon.spark.supervisor import UnreadableLine, event_splitter
+from kcl_daemon.helper_process import UnreadableLine, event_splitter
 from kcl_landing.control import ControlPipe
 
 HELLO = b'{"level":"info","event":"hello"}\n'

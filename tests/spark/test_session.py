@@ -22,16 +22,15 @@ from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
-from kcl_landing.control import Refused
 from kcl_landing.positions import START
 from kcl_spark import decode
 from kcl_spark.api import Batch, NotAPipeline, batch, load, pipeline, writers_of
+from kcl_spark.declared import declared, file_sink_path
 from kcl_spark.decode import WRAPPER, framed, with_wrapper
 from kcl_spark.engine import EXIT_PIPELINE, EXIT_REFUSED
-from kcl_spark.queries import declared, file_sink_path
+from kcl_spark.outputs import MARK, OutputTaken, claim_path
 from kcl_spark.sinks import delta, overwrite_batch
 from kcl_spark.spool import Spool
-from kcl_spark.state import MARK, claim_path
 from kcl_spark.stores import FolderStore
 from tests.spark.crashes import Account, account, hold_at, newest_rows, texts
 from tests.spark.daemon import BASE, Daemon, Relay, Shard, wait_for
@@ -245,7 +244,7 @@ def test_an_output_belongs_to_one_query_of_one_state(spark: SparkSession, tmp_pa
     claim_path(spark, path, state_id="a", query="raw", is_new=True)
     claim_path(spark, path, state_id="a", query="raw", is_new=True)
     assert json.loads((tmp_path / "out" / MARK).read_text()) == {"state": "a", "query": "raw"}
-    with pytest.raises(Refused, match="a path of its own"):
+    with pytest.raises(OutputTaken, match="a path of its own"):
         claim_path(spark, path, state_id="b", query="raw", is_new=True)
 
 
@@ -254,7 +253,7 @@ def test_an_unmarked_output_of_another_job_is_refused_to_new_state(
 ) -> None:
     (tmp_path / "_spark_metadata").mkdir()
     (tmp_path / "_spark_metadata" / "0").touch()
-    with pytest.raises(Refused, match="dropped without a word"):
+    with pytest.raises(OutputTaken, match="dropped without a word"):
         claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=True)
     claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=False)
 
@@ -409,7 +408,7 @@ def test_a_query_whose_state_is_gone_writes_into_no_output_of_its_own(
     claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=batches.startswith("_"))  # none yet
     (tmp_path / batches).touch()
     claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=False)
-    with pytest.raises(Refused, match="a path of its own"):
+    with pytest.raises(OutputTaken, match="a path of its own"):
         claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=True)
 
 

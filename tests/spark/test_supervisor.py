@@ -14,16 +14,14 @@ import pytest
 from kcl_daemon.config.load import interpret
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.helper_process import EXIT_REFUSED, NoHelper, with_relays
 from kcl_daemon.metrics import own
 from kcl_daemon.spark.supervisor import (
     EXIT_PIPELINE,
-    EXIT_REFUSED,
-    NoEngine,
     PipelineFailed,
     SparkEngine,
     engine_options,
     spark_engine,
-    with_relays,
 )
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.recorder import CountedLog
@@ -100,8 +98,8 @@ async def test_the_engine_understands_what_the_daemon_writes() -> None:
 
 
 async def test_children_are_relays_that_are_given_empty_batches_and_time_to_drain() -> None:
-    given = settings("sparkDrainTimeoutMillis = 90000\n")
-    child = with_relays(given, relay=Path("/lib/relay.py"), socket=Path("/tmp/s")).child
+    given = with_relays(settings(), relay=Path("/lib/relay.py"), socket=Path("/tmp/s"), drain_ms=90_000)
+    child = given.child
     assert child.command == (sys.executable, "-I", "-S", "/lib/relay.py", "/tmp/s")
     assert child.call_for_empty
     assert child.shutdown_grace_ms == 95_000
@@ -112,7 +110,7 @@ async def test_without_a_pipeline_nothing_happens() -> None:
     given = replace(given, spark=replace(given.spark, pipeline=None))
     async with spark_engine(given, clock=SystemClock(), log=MemoryLog()) as (same, nothing):
         assert same is given
-        assert isinstance(nothing, NoEngine)
+        assert isinstance(nothing, NoHelper)
 
 
 @pytest.mark.parametrize(("inherits", "seen"), [(True, "k"), (False, "None")])
@@ -211,7 +209,9 @@ async def test_an_engine_that_must_not_go_on_ends_the_worker(
     code: int, event: str, kind: type[Exception]
 ) -> None:
     asked = anyio.Event()
-    each = engine(says(event, error="give the query a path") + f"; sys.exit({code})", MemoryLog())
+    each = engine(
+        says(event, level="error", error="give the query a path") + f"; sys.exit({code})", MemoryLog()
+    )
     each.background(Worker(asked))
     await each.run()
     assert asked.is_set()
@@ -314,7 +314,7 @@ async def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     def missing(_name: str) -> None:
         """Nothing is installed."""
 
-    monkeypatch.setattr("kcl_daemon.spark.supervisor.find_spec", missing)
+    monkeypatch.setattr("kcl_daemon.helper_process.find_spec", missing)
     with pytest.raises(ConfigurationError, match=r"pip install 'kcl-daemon\[spark\]'"):
         async with spark_engine(settings(), clock=SystemClock(), log=MemoryLog()):
             pass

@@ -49,6 +49,10 @@ def monotonic_s() -> float:
     return time.monotonic()  # noqa: TID251 - a program of its own beside Spark: there is no port
 
 
+def epoch_ms() -> int:
+    return round(time.time() * 1000)  # noqa: TID251 - likewise
+
+
 def pause(seconds: float) -> None:
     threading.Event().wait(seconds)
 

@@ -8,7 +8,7 @@ Below the prefix, with layout `log` or `dated`:
     STREAM/_ends/SHARD-000000000043.parquet           the end of a shard (dated)
     _manifests/STREAM/SHARD.json                      Manifest: the newest entries; rewritten
     _manifests/STREAM/SHARD/000000000000.json         a page: the entries of PAGE numbers; in order
-    _manifests/STREAM/SHARD.first.json                {"first": 17}: what was before has expired
+    _manifests/STREAM/SHARD.first.json                First: what was before has expired
     _readers/NAME.json                                ReaderNote: how far a registered reader is
 
 A segment is never changed. Who creates the object of a number owns that number; so all who would write number N
@@ -36,6 +36,10 @@ FOOTER: Final = b"kcl.segment"
 
 Layout = Literal["log", "dated"]
 Format = Literal["parquet", "arrow"]
+
+
+class Damaged(Exception):
+    """Raised for bytes that are no segment, or not as they were written."""
 
 
 class LogInfo(msgspec.Struct, frozen=True, rename="camel"):
@@ -78,7 +82,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Footer(msgspec.Struct, frozen=True, rename="camel"):
-    """What a segment says of itself. `writer` is drawn for each run of a writer; `token` is the lease's fencing token."""
+    """What a segment says of itself. `writer` is drawn for each run of a writer; `token` is the lease's fencing token.
+
+    `starts`: of segments that were merged into it, each one's number and its first row; a reader that has some of them
+    reads on from there.
+    """
 
     application: str
     stream: str
@@ -94,6 +102,7 @@ class Footer(msgspec.Struct, frozen=True, rename="camel"):
     writer: str
     children: tuple[str, ...] | None = None
     version: int = VERSION
+    starts: tuple[tuple[int, int], ...] = ()
 
     def entry(self, size_bytes: int, crc: int) -> Entry:
         return Entry(
@@ -124,6 +133,25 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
     entries: tuple[Entry, ...]
     behind_ms: int | None
     at_ms: int
+    version: int = VERSION
+
+
+class First(msgspec.Struct, frozen=True, rename="camel"):
+    """What has expired: all segments before number `first`.
+
+    Args:
+        last, last_ms: the last position of it and the latest arrival, as in an Entry.
+        segments, rows, size_bytes: how much it was, since the log began.
+        at_ms: when this was written.
+    """
+
+    first: int
+    last: str = ""
+    last_ms: int = 0
+    segments: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    at_ms: int = 0
     version: int = VERSION
 
 

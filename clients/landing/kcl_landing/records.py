@@ -46,11 +46,14 @@ class Record(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 class Message(msgspec.Struct, frozen=True, rename="camel"):
     action: str
     shard_id: str = ""
+    fencing_token: int | None = None
     sequence_number: str | None = None
     sub_sequence_number: int | None = None
     records: list[Record] = []
     millis_behind_latest: int | None = None
     error: str | None = None
+    stream_name: str | None = None
+    child_shards: tuple[str, ...] | None = None
 
 
 class FrameMessage(Message, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sys
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from kcl_landing.control import EmitEvent, pause
+from kcl_landing.control import EmitEvent, monotonic_s, pause
 from kcl_landing.records import Message, read_frame, read_line
 from kcl_protocol.conversation import ChildSide
 from kcl_protocol.messages import ChildMessage
@@ -20,6 +21,10 @@ _READ_BYTES: Final = 256 * 1024
 
 class RelayGone(Exception):
     """Raised when the daemon is gone, the engine stops, or another relay has the shard."""
+
+
+class NothingYet(Exception):
+    """Raised when no message came in time."""
 
 
 def shut(connection: socket.socket) -> None:
@@ -82,10 +87,14 @@ class RelayConnection:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._side = ChildSide(read_line, max_line_bytes=sys.maxsize, decode_frame=read_frame)
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
 
-    def receive(self) -> Message | None:
-        """None when the relay is gone, also in the middle of a line."""
+    def receive(self, until_s: float | None = None) -> Message | None:
+        """None when the relay is gone, also in the middle of a line. NothingYet when `until_s` has passed."""
         while (message := self._side.next_message()) is None:
+            if until_s is not None and not self._poll.poll(max(0.0, until_s - monotonic_s()) * 1000):
+                raise NothingYet
             try:
                 data = self._connection.recv(_READ_BYTES)
             except (OSError, ValueError):
@@ -94,6 +103,13 @@ class RelayConnection:
                 return None
             self._side.receive_data(data)
         return message
+
+    def is_gone(self) -> bool:
+        """Ask only while the daemon waits for us: then nothing but its end can come."""
+        try:
+            return bool(self._poll.poll(0)) and not self._connection.recv(1, socket.MSG_PEEK)
+        except (OSError, ValueError):
+            return True
 
     def send(self, message: ChildMessage) -> None:
         try:
@@ -119,7 +135,7 @@ class Conversation(Protocol[State]):
 
 
 class RelayListener(Generic[State]):
-    """`failed` gets errors that must stop the process."""
+    """`failed` gets errors that must stop the process. `listening`: another process made the socket and removes it."""
 
     def __init__(
         self,
@@ -127,6 +143,7 @@ class RelayListener(Generic[State]):
         converse: Callable[[RelayConnection], Conversation[State]],
         log_event: EmitEvent,
         failed: Callable[[Exception], None],
+        listening: socket.socket | None = None,
     ) -> None:
         self._path = path
         self._converse = converse
@@ -136,7 +153,8 @@ class RelayListener(Generic[State]):
         self._open: dict[socket.socket, Conversation[State]] = {}
         self._ended: dict[str, State] = {}
         self._closed = False
-        self._socket = listen(path)
+        self._is_ours = listening is None
+        self._socket = listen(path) if listening is None else listening
         accept_in_background(
             self._socket,
             lambda relay, _who: self.serve(relay),
@@ -144,6 +162,10 @@ class RelayListener(Generic[State]):
             is_closed=lambda: self._closed,
             log_event=log_event,
         )
+
+    @property
+    def descriptor(self) -> int:
+        return self._socket.fileno()
 
     def states(self) -> list[State]:
         with self._lock:
@@ -158,7 +180,8 @@ class RelayListener(Generic[State]):
 
     def close(self) -> None:
         self._closed = True
-        self._path.unlink(missing_ok=True)
+        if self._is_ours:
+            self._path.unlink(missing_ok=True)
         with self._lock:
             sockets = [self._socket, *self._open]
         for each in sockets:

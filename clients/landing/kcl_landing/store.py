@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from kcl_landing.control import Refused
+
 Cause = Literal["full", "denied", "unreachable", "slow down", "failed"]
 
 
@@ -19,6 +21,10 @@ class StoreTrouble(Exception):
 
 class NoObject(Exception):
     """Raised when an object is not there."""
+
+
+class NotConditional(Refused):
+    """Raised when a store cannot create an object only where there is none; says what to use instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +50,8 @@ class LogStore(Protocol):
         """NoObject if it is not there."""
         ...
 
-    def listing(self, folder: str) -> Iterator[StoredObject]:
-        """Everything below a folder, by path."""
+    def listing(self, folder: str, *, after: str = "") -> Iterator[StoredObject]:
+        """Everything below a folder, by path; with `after` only paths greater than it."""
         ...
 
     def remove(self, paths: Sequence[str]) -> None:

@@ -99,8 +99,13 @@ def cuts(
     `opened_ms` is the arrival of the first record in the open segment, None if there is none. `by_hour`, for the layout
     `dated`: a segment has records of one hour.
     """
-    found: list[int] = []
+    known = [each for each in arrivals_ms if each is not None]
     first = opened_ms
+    if known and max(known) - (known[0] if first is None else first) <= limits.window_ms:
+        span = {min(known), max(known), known[0] if first is None else first}
+        if not by_hour or len({each // 3_600_000 for each in span}) == 1:
+            return []
+    found: list[int] = []
     for index, arrived in enumerate(arrivals_ms):
         if arrived is None:
             continue

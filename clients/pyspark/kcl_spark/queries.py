@@ -11,121 +11,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from kcl_landing.control import EmitEvent, monotonic_s, pause
+from kcl_landing.control import EmitEvent, Refused, monotonic_s, pause
 from kcl_landing.positions import START, Position, to_text
-from kcl_spark.api import BatchHandler, NotAPipeline, QueryContext, is_connect, register
+from kcl_spark.api import QueryContext, is_connect, register
+from kcl_spark.declared import DeclaredQuery, by_name, file_sink_path
 from kcl_spark.figures import QueryFigures, ReportKey, late_rows, query_figures
+from kcl_spark.outputs import OutputTaken, claim_path
 from kcl_spark.positions import QueryLog
 from kcl_spark.session import EngineOptions
 from kcl_spark.source import LostRange
-from kcl_spark.state import StateFolder, claim_path
+from kcl_spark.state import StateFolder
 from kcl_spark.stores import FolderStore, StoredShard
-
-_ENDING_TRIGGERS = ("AvailableNow", "OneTime")
-FILE_SINKS = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredQuery:
-    """What a writer says before it is started. `ends`: by its trigger."""
-
-    name: str
-    sink: str
-    path: str | None
-    checkpoint_location: str | None
-    has_trigger: bool
-    ends: bool
-
-
-def declared(writer: DataStreamWriter) -> DeclaredQuery:
-    """Inspect a writer that is not started yet.
-
-    Raises:
-        NotAPipeline: no valid name, or a setting that the engine must make.
-    """
-    about = _declared_on_server(writer) if is_connect(writer) else _declared_here(writer)
-    name = about.name
-    if not name:
-        raise NotAPipeline(
-            "a query of the pipeline has no name; add .queryName('...'): its state belongs to the name"
-        )
-    if "/" in name or name.startswith("."):
-        raise NotAPipeline(f"the query name {name!r} cannot name a folder; use letters, digits, - and _")
-    if about.checkpoint_location:
-        raise NotAPipeline(
-            f"query {name!r} sets checkpointLocation; leave it out, the engine keeps the state"
-        )
-    if about.ends:
-        raise NotAPipeline(
-            f"query {name!r} sets a trigger that ends; leave it out and set sparkTrigger=availableNow in the properties file"
-        )
-    return about
-
-
-def file_sink_path(about: DeclaredQuery) -> str | None:
-    return about.path if about.sink in FILE_SINKS else None
-
-
-def _declared_on_server(writer: DataStreamWriter) -> DeclaredQuery:
-    proto = _message(writer)
-    options = {name.lower(): value for name, value in proto.options.items()}
-    trigger = proto.WhichOneof("trigger")
-    return DeclaredQuery(
-        name=proto.query_name or options.get("queryname", ""),
-        sink="" if proto.HasField("foreach_batch") else proto.format.lower(),
-        path=proto.path or options.get("path"),
-        checkpoint_location=options.get("checkpointlocation"),
-        has_trigger=trigger is not None,
-        ends=trigger in {"available_now", "once"},
-    )
-
-
-def _declared_here(writer: DataStreamWriter) -> DeclaredQuery:
-    inner: Any = writer._jwrite  # noqa: SLF001 - there is no public way to ask
-    options = _field(inner, "extraOptions")
-    sink = str(_field(inner, "source") or "").lower()
-    trigger = str(_field(inner, "trigger"))
-    return DeclaredQuery(
-        name=_option(options, "queryName") or "",
-        sink="" if sink == "foreachbatch" else sink,
-        path=_option(options, "path"),
-        checkpoint_location=_option(options, "checkpointLocation"),
-        has_trigger=trigger != "ProcessingTimeTrigger(0)",
-        ends=trigger.startswith(_ENDING_TRIGGERS),
-    )
-
-
-def _field(inner: Any, name: str) -> Any:
-    field = inner.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field.get(inner)
-
-
-def _option(options: Any, name: str) -> str | None:
-    found = options.get(name)
-    return str(found.get()) if found.isDefined() else None
-
-
-def bind(writer: DataStreamWriter, context: QueryContext) -> DataStreamWriter:
-    """With Spark Connect, a batch handler runs on the server: send its context along."""
-    proto = _message(writer)
-    if not proto.HasField("foreach_batch"):
-        return writer
-    handler = cloudpickle.loads(proto.foreach_batch.python_function.command)
-    if type(handler).__name__ != BatchHandler.__name__:
-        return writer
-    return writer.foreachBatch(BatchHandler(handler.function, context))
-
-
-def _message(writer: DataStreamWriter) -> Any:
-    return writer._write_proto  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public way to ask
-
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
@@ -170,12 +71,7 @@ class Queries:
         self._log_event = log_event
         self._next_poll_s = 0.0
         self._queries: dict[str, _Query] = {}
-        for writer in writers:
-            about = declared(writer)
-            if about.name in self._queries:
-                raise NotAPipeline(
-                    f"two queries of the pipeline have the name {about.name!r}; state belongs to a name: give each its own"
-                )
+        for about, writer in by_name(writers).values():
             log = QueryLog(state.query_folder(about.name))
             planned = log.read().planned_batch
             context = QueryContext(about.name, log, state.state_id, planned)
@@ -190,7 +86,10 @@ class Queries:
         for name, query in self._queries.items():
             if (path := file_sink_path(query.declared)) is not None:
                 is_new = query.context.log.read().planned_batch is None
-                claim_path(self._spark, path, state_id=self._state.state_id, query=name, is_new=is_new)
+                try:
+                    claim_path(self._spark, path, state_id=self._state.state_id, query=name, is_new=is_new)
+                except OutputTaken as error:
+                    raise Refused(str(error)) from error
 
     def start(self) -> None:
         for event, name in self._state.compare(self._queries):
@@ -249,8 +148,7 @@ class Queries:
                 self._log_event("warning", "spark_rows_late", query=name, rows=query.late_rows)
 
     def _start(self, query: _Query) -> None:
-        writer = bind(query.writer, query.context) if is_connect(query.writer) else query.writer
-        query.running = writer.start()
+        query.running = query.writer.start()
 
     def _prepared(self, writer: DataStreamWriter, about: DeclaredQuery, log: QueryLog) -> DataStreamWriter:
         writer = writer.option("checkpointLocation", str(log.folder))

@@ -34,6 +34,7 @@ from kcl_daemon.admin.view import (
     entries_of_snapshot,
     headline,
     in_words,
+    landing_table,
     lane_table,
     leader_text,
     moves_table,
@@ -49,7 +50,7 @@ from kcl_daemon.admin.view import (
     with_distinct_names,
     worker_table,
 )
-from kcl_daemon.telemetry.snapshot import Snapshot, SparkView
+from kcl_daemon.telemetry.snapshot import LandingView, Snapshot, SparkView
 from kcl_daemon.text import about, duration, on_one_line, rate, short_shard
 
 
@@ -269,12 +270,21 @@ def _spark(view: SparkView) -> Iterator[str]:
     yield from _table("spark-shards", caption, replace(shown, rows=shown.rows[:MAX_SHARDS]))
 
 
+def _landing(view: LandingView) -> Iterator[str]:
+    shown = landing_table(view)
+    caption = "Shards, since the lander began"
+    if len(shown.rows) > MAX_SHARDS:
+        caption += f": of {len(shown.rows)} those that wait longest"
+    yield from _table("landing-shards", caption, replace(shown, rows=shown.rows[:MAX_SHARDS]))
+
+
 _SECTIONS: Final[tuple[tuple[str, str], ...]] = (
     ("fleet", "Fleet"),
     ("shards", "Shards"),
     ("lanes", "Lanes"),
     ("children", "Children"),
     ("spark", "Spark"),
+    ("landing", "Landing log"),
     ("moves", "Last moves"),
 )
 _PAUSE_AFTER: Final = 100
@@ -316,7 +326,7 @@ def page(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_
     """`now_s` is on the history's clock; `every_s` is the reload interval."""
     given = assets()
     title = f"{snapshot.application}: {snapshot.worker_id}"
-    absent = {"spark"} if snapshot.spark is None else set[str]()
+    absent = {name for name in ("spark", "landing") if getattr(snapshot, name) is None}
     if all(shard.lanes is None for shard in snapshot.shards):
         absent.add("lanes")
     sections = (each for each in _SECTIONS if each[0] not in absent)
@@ -367,6 +377,8 @@ def live_part(
     yield from _section("children", "Children", _children(snapshot))
     if snapshot.spark is not None:
         yield from _section("spark", "Spark", _spark(snapshot.spark))
+    if snapshot.landing is not None:
+        yield from _section("landing", "Landing log", _landing(snapshot.landing))
     yield from _section("moves", "Last moves", _moves(snapshot))
     yield "</div>"
 

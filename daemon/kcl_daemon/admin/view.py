@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 from kcl_daemon.progress.progress import HELD
 from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, state_of
 from kcl_daemon.telemetry.snapshot import (
+    LandingShardView,
+    LandingView,
     LanesView,
     LaneView,
     LeaseView,
@@ -249,6 +251,9 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
         yield "it is stopping"
     elif not snapshot.started:
         yield "it has not started yet: tables or streams do not exist"
+    trouble = None if snapshot.landing is None else snapshot.landing.trouble
+    if trouble is not None and trouble.since_s >= LATE_S:
+        yield f"the landing store takes nothing: {trouble}"
     failing = [shard for shard in snapshot.shards if is_failing(shard)]
     stalled = [shard for shard in snapshot.shards if shard.stalled and not is_failing(shard)]
     yield from (f"{shard.key} is failing: {failure_of(shard)}" for shard in failing[:_NAMED_MOST])
@@ -422,6 +427,12 @@ SPARK_SHARDS: Final = StatusTable(
     frozenset(range(1, 5)),
     "no shard is connected",
 )
+LANDING: Final = StatusTable(
+    "Landing log",
+    ("Shard", "Rows", "Bytes", "Last segment", "Waiting", "Bytes waiting", "Oldest waits"),
+    frozenset(range(1, 7)),
+    "no shard is connected",
+)
 MAX_MOVES: Final = 8
 """A start moves every lease, so there may be many."""
 
@@ -580,6 +591,19 @@ def spark_shard_table(view: SparkView) -> StatusTable:
 def _spark_shard_cells(shard: SparkShardView) -> tuple[str, ...]:
     waits = NONE if not shard.waiting else about(shard.lag_s)
     return shard.shard_id, str(shard.rows), str(shard.committed), str(shard.waiting), waits
+
+
+def landing_table(view: LandingView) -> StatusTable:
+    """Those first whose records wait longest."""
+    shown = sorted(view.shards, key=lambda each: (-each.lag_s, each.name))
+    title = LANDING.title if view.trouble is None else f"{LANDING.title}, store: {view.trouble}"
+    return replace(LANDING, title=title, rows=tuple(map(_landing_cells, shown)))
+
+
+def _landing_cells(shard: LandingShardView) -> tuple[str, ...]:
+    waits = NONE if not shard.waiting_rows else about(shard.lag_s)
+    waiting = str(shard.waiting_rows), size(shard.waiting_bytes)
+    return shard.name, str(shard.rows), size(shard.size_bytes), _number(shard.number), *waiting, waits
 
 
 MAX_SAMPLES: Final = 40

@@ -410,9 +410,9 @@ def _check(
         raise click.BadParameter("that is the consumer of the live application", param_hint="--consumer")
     if consumer is not None and limit is not None:
         raise click.BadParameter("a limit needs polling: leave --consumer out", param_hint="--limit")
-    if settings.spark.pipeline is not None:
+    if settings.bundled is not None:
         raise click.UsageError(
-            "a sparkPipeline cannot be replayed; Spark reads a range with its own start position"
+            f"{settings.bundled} cannot be replayed; a reader of its records reads them again"
         )
     if limit is not None:
         try:

@@ -324,6 +324,14 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "helper": (f"kcl-daemon helper --print_command --properties {_FILE}",),
     "iam-policy": (f"kcl-daemon iam-policy {_FILE} --account 123456789012",),
+    "landing": (f"kcl-daemon landing status {_FILE}",),
+    "landing status": ("kcl-daemon landing status s3://bucket/prefix",),
+    "landing verify": ("kcl-daemon landing verify s3://bucket/prefix --jobs 16",),
+    "landing compact": (f"kcl-daemon landing compact {_FILE} --dry-run",),
+    "landing expire": (
+        f"kcl-daemon landing expire {_FILE} --older-than 7d --dry-run",
+        f"kcl-daemon landing expire {_FILE} --all-readers",
+    ),
     "leases": (f"kcl-daemon leases list {_FILE} --lag",),
     "leases list": (f"kcl-daemon leases list {_FILE} --lag",),
     "leases explain": (f"kcl-daemon leases explain {_FILE} --watch 12",),
@@ -369,6 +377,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "run-child": (
         f"kcl-daemon run-child --records records.jsonl {_CHILD}",
         f"kcl-daemon run-child --records lines.txt --transcript session.jsonl {_CHILD}",
+    ),
+    "spark-submit": (
+        f"kcl-daemon spark-submit {_FILE} --master yarn --deploy-mode cluster",
+        f"kcl-daemon spark-submit {_FILE} --master local[2] -- --conf spark.ui.enabled=false",
     ),
     "status": (f"kcl-daemon status {_FILE}", "kcl-daemon status --url http://127.0.0.1:8080 --quiet"),
     "top": (f"kcl-daemon top {_FILE} --every 5",),
@@ -504,6 +516,12 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
     "iam-policy": LaterCommand(
         "kcl_daemon.cli.iam_policy:iam_policy", "Print the IAM permissions that the daemon needs."
     ),
+    "landing": LaterCommand(
+        "kcl_daemon.cli.landing:landing",
+        "Show, verify, compact and expire a landing log.",
+        extra="landing",
+        modules=("pyarrow",),
+    ),
     "leases": LaterCommand(
         "kcl_daemon.cli.leases.command:leases",
         "Show which worker reads which shard and why; move, reset and delete leases.",
@@ -542,6 +560,10 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
     "resume": LaterCommand("kcl_daemon.cli.leases.holds:resume", "End a pause."),
     "run-child": LaterCommand(
         "kcl_daemon.cli.run_child:run_child", "Test a processor with a file of records, without a stream."
+    ),
+    "spark-submit": LaterCommand(
+        "kcl_daemon.cli.spark_submit:spark_submit",
+        "Run the pipeline on your own Spark, over the landing log.",
     ),
     "status": LaterCommand(
         "kcl_daemon.cli.status:status",

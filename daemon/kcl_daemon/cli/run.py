@@ -30,6 +30,7 @@ from kcl_daemon.config.properties import Notice
 from kcl_daemon.config.settings import DEFAULTS, Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError
 from kcl_daemon.interrupt import exit_now
+from kcl_daemon.landing import lander
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.production import Telemetry, real_adapters, telemetry_of
 from kcl_daemon.spark.supervisor import spark_engine
@@ -302,10 +303,12 @@ def _run(settings: Settings, signals: tuple[signal.Signals, ...], manager: Servi
 async def _serve(
     settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log
 ) -> int:
+    with_helper = spark_engine if settings.landing.uri is None else lander
+
     @asynccontextmanager
     async def open_worker() -> AsyncGenerator[SupervisedWorker, None]:
         async with (
-            spark_engine(settings, clock=SystemClock(), log=log) as (mine, engine),
+            with_helper(settings, clock=SystemClock(), log=log) as (mine, helper),
             real_adapters(mine, log) as adapters,
         ):
             telemetry = telemetry_of(
@@ -314,8 +317,8 @@ async def _serve(
                 snapshot=lambda: assembled.snapshots.now(),  # noqa: PLW0108 - made below, of what is counted
                 serves_metrics=mine.admin.port is not None,
             )
-            engine.log_to(telemetry.adapters.log)
-            assembled = Application(mine, telemetry.adapters, engine.figures)
+            helper.log_to(telemetry.adapters.log)
+            assembled = Application(mine, telemetry.adapters, helper.figures)
             worker = assembled.worker
             reported = ServiceManaged(
                 worker,
@@ -328,7 +331,7 @@ async def _serve(
             )
             gc.freeze()  # modules and models of services stay: nobody looks through them for garbage again
             async with _status_page(mine, assembled.snapshots, telemetry, log):
-                yield telemetry.background(engine.background(reported))
+                yield telemetry.background(helper.background(reported))
 
     with anyio.open_signal_receiver(*signals) as received:
         return await supervise(open_worker, received, log)

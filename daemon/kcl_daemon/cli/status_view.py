@@ -30,6 +30,7 @@ from kcl_daemon.admin.view import (
     clock_text,
     count_states,
     headline,
+    landing_table,
     lane_table,
     leader_text,
     moves_table,
@@ -70,6 +71,7 @@ def build_view(status: StatusDocument, *, max_lines: int | None = None) -> Statu
     lines = tuple(map(on_one_line, _lines(snapshot, count_states(known))))
     troubles = tuple(map(on_one_line, not_ready(snapshot)))
     spark = () if snapshot.spark is None else (query_table(snapshot.spark), spark_shard_table(snapshot.spark))
+    landing = () if snapshot.landing is None else (landing_table(snapshot.landing),)
     lanes, aside = lane_table(snapshot), set_aside_table(snapshot)
     tables = (
         _shards(status, known),
@@ -77,6 +79,7 @@ def build_view(status: StatusDocument, *, max_lines: int | None = None) -> Statu
         worker_table(snapshot),
         _children(snapshot),
         *spark,
+        *landing,
         moves_table(snapshot),
     )
     blocks: Iterable[StatusTable] = map(_printable, tables)

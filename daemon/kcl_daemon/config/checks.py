@@ -19,6 +19,7 @@ from kcl_daemon.config.children import (
     PoisonRecordPolicy,
 )
 from kcl_daemon.config.kinds import StreamArn, trimmed
+from kcl_daemon.config.landing import refused
 from kcl_daemon.config.metrics_and_page import LOOPBACK, MetricsLevel, is_loopback
 from kcl_daemon.config.properties import Notice, Problem, PropertyEntry
 from kcl_daemon.config.retrieval import FASTEST_READS_MS, RetrievalMode, SchemaRegistry
@@ -53,15 +54,20 @@ def check_together(
 ) -> tuple[list[Problem], list[Notice]]:
     """Corrects `values` that are too short, too long or impossible."""
     lines = {name: entry.line for name, entry in entries.items()}
+    # With a landing the daemon starts no engine, and only kcl-daemon spark-submit uses sparkPipeline.
+    own = {
+        name: value for name, value in values.items() if name != "sparkPipeline" or "landing" not in values
+    }
     found = (
-        *_names(values, entries),
-        *_streams(values),
-        *_failures(values),
-        *_letters(values),
-        *_spark(values),
-        *_lanes(values),
-        *_run_until(values),
-        *_batches(values),
+        *_names(own, entries),
+        *_streams(own),
+        *_failures(own),
+        *_letters(own),
+        *(refused(own) if "landing" in own else ()),
+        *_spark(own),
+        *_lanes(own),
+        *_run_until(own),
+        *_batches(own),
         *_auto_pace(values),
     )
     problems = [
@@ -81,6 +87,7 @@ def check_together(
         *_standby(values, lines),
         *_letter_notices(values, lines),
         *_java_differences(values, lines),
+        *_landing(values, lines),
     ]
     return problems, notices
 
@@ -166,8 +173,23 @@ def _unused(values: Values, lines: Lines) -> Iterator[Notice]:
 
 
 def _standby(values: Values, lines: Lines) -> Iterator[Notice]:
-    if "sparkPipeline" in values and values.get("childStandbyMillis"):
-        yield _no_effect("childStandbyMillis", lines, "the children of a sparkPipeline start at once")
+    bundled = next((name for name in ("landing", "sparkPipeline") if name in values), None)
+    if bundled is not None and values.get("childStandbyMillis"):
+        yield _no_effect("childStandbyMillis", lines, f"the children of a {bundled} start at once")
+
+
+def _landing(values: Values, lines: Lines) -> Iterator[Notice]:
+    if "landing" not in values:
+        for name in lines:
+            if name.startswith("landing"):
+                yield _no_effect(name, lines, "records are not landed; this needs landing")
+    elif "sparkPipeline" in values:
+        facts = {
+            "advice": "the daemon only writes the landing log; kcl-daemon spark-submit runs this pipeline"
+        }
+        yield Notice(
+            "pipeline_reads_the_landing", "sparkPipeline", lines["sparkPipeline"], facts, level="info"
+        )
 
 
 def _schemas(values: Values, lines: Lines) -> Iterator[Notice]:
@@ -333,7 +355,7 @@ def _named(values: Values, entries: Entries) -> Iterator[_Named]:
         needed.append(_CONSUMER)
     if values.get("metricsLevel") is not MetricsLevel.NONE:
         needed.append(_NAMESPACE)
-    if is_given("sparkPipeline"):
+    if "sparkPipeline" in values:
         needed.append(_STATE)
     yield from (each for each in needed if not is_given(each.key))
 
@@ -425,6 +447,13 @@ def _streams(values: Values) -> _Found:
     if many is None:
         return
     one = f"names one stream, {many} names many; keep one"
+    names = [each.name for each in (*_listed(values, "streamArns"), *_listed(values, "streamNames"))]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if "landing" in values and twice is not None:
+        yield (
+            "landing",
+            f"two streams are named {twice}, and would share a folder; give each a daemon and a landing",
+        )
     for name, reason in {
         "streamName": one,
         "streamArn": one,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FILE_BYTES_MAX: Final = 1024 * 1024
 AnySettings = TypeVar("AnySettings", bound="DataclassInstance")
 RELAY: Final = (sys.executable, "-m", "kcl_landing.relay")
-"""For a Spark pipeline; its socket is added later."""
+"""For the lander or a Spark pipeline; their socket is added later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
         fields.setdefault(region, arn.region_name)
     for region_name in regions_of(values):
         fields.setdefault(region, region_name)
-    if "sparkPipeline" in values:
+    if "sparkPipeline" in values or "landing" in values:
         fields["child.command"] = RELAY
     return _with(DEFAULTS, {**fields, "spark.conf": tuple(spark_conf.items())})
 
@@ -224,8 +224,8 @@ def _derived(loaded: Loaded) -> dict[str, str]:
         found["retrievalMode"] = "default"
     if "initialPositionInStreamExtended" in loaded.texts:
         found["initialPositionInStream"] = "initialPositionInStreamExtended"
-    if settings.spark.pipeline is not None:
-        found["executableName"] = "sparkPipeline"
+    if settings.bundled is not None:
+        found["executableName"] = settings.bundled
     return found
 
 

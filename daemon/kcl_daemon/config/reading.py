@@ -30,7 +30,7 @@ _SAME_THING: Final = {"adminToken": "adminTokenFile", "adminTokenFile": "adminTo
 # Instead of a required property.
 _INSTEAD: Final = {
     "streamName": ("streamArn", "streamArns", "streamNames", "streamFilter"),
-    "executableName": ("sparkPipeline",),
+    "executableName": ("landing", "sparkPipeline"),
 }
 _EXAMPLES: Final = {
     "executableName": "executableName = PROGRAM ARGUMENTS",

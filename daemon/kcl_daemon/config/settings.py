@@ -25,6 +25,7 @@ from kcl_daemon.config.kinds import (
     stream_arn,
     truth,
 )
+from kcl_daemon.config.landing import LandingSettings
 from kcl_daemon.config.metrics_and_page import AdminSettings, MetricsSettings
 from kcl_daemon.config.retrieval import DeliverySettings, FanOutSettings, RetrievalSettings, SchemaSettings
 from kcl_daemon.config.services import Endpoints
@@ -103,6 +104,7 @@ class Settings:
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     fan_out: FanOutSettings = field(default_factory=FanOutSettings)
     tables: TablesSettings = field(default_factory=TablesSettings)
+    landing: LandingSettings = field(default_factory=LandingSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
     failures: FailureSettings = field(default_factory=FailureSettings)
@@ -125,6 +127,13 @@ class Settings:
     @property
     def reads_many(self) -> bool:
         return self.streams.are_many
+
+    @property
+    def bundled(self) -> str | None:
+        """The property that has children of ours run, not a program of the user."""
+        if self.landing.uri is not None:
+            return "landing"
+        return None if self.spark.pipeline is None else "sparkPipeline"
 
     @property
     def lease_table(self) -> str:
@@ -168,6 +177,7 @@ _ORDER: Final = (
     "leases.client_version_config",
     "leases.max_leases_to_steal",
     "leases.priority_assignment",
+    "landing",
     "spark",
     "retrieval.mode",
     "fan_out",

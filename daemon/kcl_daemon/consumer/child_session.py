@@ -582,7 +582,9 @@ class ChildRun:
                 return None
             await connection.answer_early_requests()
         self._progress.shard_ended()
-        ended = shard_ended(self._settings.protocol)
+        known = {child.shard_id for child in end.children} or self._held.lease.child_shard_ids
+        lands = self._parts.settings.landing.uri is not None
+        ended = shard_ended(self._settings.protocol, tuple(sorted(known)) if lands else None)
         await connection.perform(ended, before_send=self._checkpointer.shard_ended)
         faults.maybe("after-shard-ended")
         if self._held.lease.is_finished:

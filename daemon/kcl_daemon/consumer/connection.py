@@ -62,8 +62,9 @@ from kcl_protocol.messages import (
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
-def shard_ended(protocol: ChildProtocol) -> Action:
-    return Shutdown("TERMINATE") if protocol is ChildProtocol.KCL_1_8 else ShardEnded()
+def shard_ended(protocol: ChildProtocol, children: tuple[str, ...] | None = None) -> Action:
+    """`children` are only for a lander."""
+    return Shutdown("TERMINATE") if protocol is ChildProtocol.KCL_1_8 else ShardEnded(children)
 
 
 def lease_lost(protocol: ChildProtocol) -> Action:

@@ -1,4 +1,4 @@
-"""Metrics that KCL lacks, and those of the Spark engine.
+"""Metrics that KCL lacks, and those of the Spark engine and of the lander.
 
 On Prometheus and OTLP only, as CloudWatch charges for each; the few for CloudWatch have no dimension but `Operation`.
 
@@ -93,6 +93,13 @@ FROM_SNAPSHOT: Final = families(
     gauge spark_shard_waiting_rows{shard_id}: Rows of a shard that were given to Spark and that some Spark query has not committed.
     gauge spark_shard_lag_seconds{shard_id}: Age of the oldest row, by arrival, that some Spark query has not committed; 0: there is none.
     gauge spark_shard_spooled_bytes{shard_id}: Bytes of a shard in the spool.
+    counter landing_segments{shard_id,stream}: Segments of a shard that were written since its lander started.
+    counter landing_bytes{shard_id,stream}: Bytes of these segments, as stored.
+    counter landing_rows{shard_id,stream}: Records in these segments.
+    counter landing_redelivered_rows{shard_id,stream}: Records of a shard that arrived again and were dropped, as the log has them.
+    gauge landing_waiting_bytes{shard_id,stream}: Records of a shard that the lander has and that are not durable yet, in bytes of memory.
+    gauge landing_lag_seconds{shard_id,stream}: Age of the oldest record that the lander has and that is not durable yet; 0: there is none.
+    gauge landing_store_trouble{cause}: 1 while the landing store takes nothing for this cause; 0 without a cause: it works.
     """,
     from_snapshot=True,
 )
@@ -197,3 +204,13 @@ SHARD_REDELIVERED: Final = FROM_SNAPSHOT["spark_shard_redelivered_rows"]
 SHARD_WAITING: Final = FROM_SNAPSHOT["spark_shard_waiting_rows"]
 SHARD_LAG: Final = FROM_SNAPSHOT["spark_shard_lag_seconds"]
 SHARD_SPOOLED: Final = FROM_SNAPSHOT["spark_shard_spooled_bytes"]
+
+# --- from the snapshot, of the lander
+
+LANDING_SEGMENTS: Final = FROM_SNAPSHOT["landing_segments"]
+LANDING_BYTES: Final = FROM_SNAPSHOT["landing_bytes"]
+LANDING_ROWS: Final = FROM_SNAPSHOT["landing_rows"]
+LANDING_REDELIVERED: Final = FROM_SNAPSHOT["landing_redelivered_rows"]
+LANDING_WAITING: Final = FROM_SNAPSHOT["landing_waiting_bytes"]
+LANDING_LAG: Final = FROM_SNAPSHOT["landing_lag_seconds"]
+LANDING_TROUBLE: Final = FROM_SNAPSHOT["landing_store_trouble"]

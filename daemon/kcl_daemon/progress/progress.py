@@ -31,6 +31,7 @@ class WaitReason(Enum):
     LEASE = "lease"
     LANE = "lane"
     LETTERS = "dead letters"
+    STORE = "landing store"
     PAUSED = "paused"
     LIMITED = "limited"
     RUN_END = "end of run"

@@ -37,6 +37,8 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
     "says, and shardConcurrencyWindowBytes",
     WaitReason.LETTERS: "records that are not processed cannot be stored, and the shard waits until they are: check "
     "permissions, network, free space and size limits of deadLetterDestination; see `dead_letter_not_stored`",
+    WaitReason.STORE: "the landing store takes no segments, and no record is lost: make room, or correct permissions or network; "
+    "it goes on by itself; see `landing_store_waits`",
     WaitReason.PAUSED: "nothing to do, or end the pause with `kcl-daemon resume`",
     WaitReason.LIMITED: "nothing to do, or end the limit with `kcl-daemon limit off`",
     WaitReason.RUN_END: "nothing to do: it is read up to runUntil, and waits for the other shards",
@@ -89,6 +91,7 @@ class StallLimits:
         restart_s: since the first failure without progress; enough for several restarts.
         answer_s: without an answer for this long, the shard no longer counts as caught up.
         child_stuck_s: a child that works this long without progress is replaced; None: never.
+        store_trouble: why the landing store holds the lander's children back; None: it does not.
     """
 
     starting_s: float = 120.0
@@ -102,6 +105,8 @@ class StallLimits:
     letters_s: float = 60.0
     answer_s: float = 35.0
     child_stuck_s: float | None = None
+    store_s: float = 60.0
+    store_trouble: Callable[[], str | None] = lambda: None
 
 
 def stall_limit_s(limits: StallLimits, cause: WaitReason) -> float | None:
@@ -115,6 +120,7 @@ def stall_limit_s(limits: StallLimits, cause: WaitReason) -> float | None:
         WaitReason.STREAM: limits.stream_s,
         WaitReason.LEASE: limits.lease_s,
         WaitReason.LETTERS: limits.letters_s,
+        WaitReason.STORE: limits.store_s,
     }.get(cause)
 
 
@@ -171,14 +177,17 @@ def _storing_lane(progress: LeaseProgress) -> int | None:
 def _waits_for(
     progress: LeaseProgress, limits: StallLimits, now_s: float, timeout_s: float
 ) -> tuple[WaitReason, str, float]:
+    since_s = progress.since_s if progress.busy_since_s is None else progress.busy_since_s
     match progress.cause:
         case WaitReason.KINESIS:
             return _waits_for_records(progress, limits, now_s, timeout_s)
         case WaitReason.CHILD if progress.refused is not None:
             # The child may retry, but it is not the cause.
             return WaitReason.DYNAMODB, progress.refused, progress.refused_s
-        case WaitReason.CHILD if progress.busy_since_s is not None:
-            return WaitReason.CHILD, progress.detail, progress.busy_since_s
+        case WaitReason.CHILD | WaitReason.STARTING if (trouble := limits.store_trouble()) is not None:
+            return WaitReason.STORE, trouble, since_s
+        case WaitReason.CHILD:
+            return WaitReason.CHILD, progress.detail, since_s
         case WaitReason.DYNAMODB if progress.refused is not None:
             return WaitReason.DYNAMODB, progress.refused, progress.refused_s
         case cause:

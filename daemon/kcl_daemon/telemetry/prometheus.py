@@ -22,6 +22,8 @@ from kcl_daemon.progress.latency import LatencyHistogram, below
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.telemetry import protobuf
 from kcl_daemon.telemetry.snapshot import (
+    LandingShardView,
+    LandingView,
     LanesView,
     LatencyView,
     ShardView,
@@ -161,6 +163,29 @@ _SPARK_SAMPLES_OF_SHARDS: Final[tuple[tuple[Family, Callable[[SparkShardView], f
 )
 
 
+def landing_samples(view: LandingView) -> Iterator[tuple[Family, list[tuple[Labels, float]]]]:
+    named = [(each, _labels_of_landing(each.name)) for each in view.shards]
+    for family, of_shard in _LANDING_SAMPLES:
+        yield family, [(labels, float(of_shard(each))) for each, labels in named]
+    cause = "" if view.trouble is None else view.trouble.cause
+    yield own.LANDING_TROUBLE, [((("cause", cause),), float(view.trouble is not None))]
+
+
+def _labels_of_landing(name: str) -> Labels:
+    stream, _, shard_id = name.rpartition("/")
+    return (("shard_id", shard_id), ("stream", stream)) if stream else (("shard_id", shard_id),)
+
+
+_LANDING_SAMPLES: Final[tuple[tuple[Family, Callable[[LandingShardView], float]], ...]] = (
+    (own.LANDING_SEGMENTS, lambda shard: shard.segments),
+    (own.LANDING_BYTES, lambda shard: shard.size_bytes),
+    (own.LANDING_ROWS, lambda shard: shard.rows),
+    (own.LANDING_REDELIVERED, lambda shard: shard.redelivered),
+    (own.LANDING_WAITING, lambda shard: shard.waiting_bytes),
+    (own.LANDING_LAG, lambda shard: shard.lag_s),
+)
+
+
 Samples: TypeAlias = list[tuple[Labels, float]]
 Value: TypeAlias = float | Histogram | LatencyHistogram
 
@@ -199,6 +224,8 @@ def samples(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
         yield family, found
     if snapshot.spark is not None:
         yield from spark_samples(snapshot.spark)
+    if snapshot.landing is not None:
+        yield from landing_samples(snapshot.landing)
 
 
 def _of_worker(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:

@@ -1,6 +1,6 @@
-"""What a worker and its Spark engine do at one moment, for the page, the metrics and the commands.
+"""What a worker and its Spark engine or lander do at one moment, for the page, the metrics and the commands.
 
-Durations are seconds before the snapshot. Spark counters start with the engine's process.
+Durations are seconds before the snapshot. Counters of an engine or a lander start with its process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kcl_daemon.progress.watchdog import (
     uncheckpointed_s,
 )
 from kcl_daemon.telemetry.resident import ResidentMemory
-from kcl_daemon.text import masked, on_one_line
+from kcl_daemon.text import about, masked, on_one_line
 from kcl_daemon.worker import Worker
 
 
@@ -90,11 +90,54 @@ class SparkView:
     shards: tuple[SparkShardView, ...]
 
 
-SparkSource: TypeAlias = Callable[[], SparkView | None]
-"""None if there is no engine, or it is silent."""
+@dataclass(frozen=True, slots=True)
+class LandingTrouble:
+    """Why the store does not take what it is given, and since when."""
+
+    cause: str
+    message: str
+    since_s: float
+
+    def __str__(self) -> str:
+        return f"{self.cause} since {about(self.since_s)}: {self.message}"
 
 
-def no_spark() -> SparkView | None:
+@dataclass(frozen=True, slots=True)
+class LandingShardView:
+    """What is durable of one shard, and what waits.
+
+    Args:
+        name: the shard id, after `STREAM/` if the daemon reads many streams.
+        size_bytes: of its segments, as stored.
+        number: of its last segment; None: it has none.
+        lag_s: age of the oldest record that waits.
+        landed_ms: when the last segment was written, in epoch milliseconds.
+        redelivered: rows that arrived again and were dropped.
+    """
+
+    name: str
+    rows: int
+    size_bytes: int
+    segments: int
+    number: int | None
+    waiting_rows: int
+    waiting_bytes: int
+    lag_s: float
+    landed_ms: int | None
+    redelivered: int
+
+
+@dataclass(frozen=True, slots=True)
+class LandingView:
+    shards: tuple[LandingShardView, ...]
+    trouble: LandingTrouble | None
+
+
+HelperSource: TypeAlias = Callable[[], SparkView | LandingView | None]
+"""None if there is no engine and no lander, or it is silent."""
+
+
+def no_helper() -> None:
     return None
 
 
@@ -299,7 +342,7 @@ class Snapshot:
         fleet: all leases; empty until this worker reads the table, as leader or for a viewer.
         fleet_age_s: age of `fleet` and `workers`; None: never read.
         loop_lag_s: delay of the event loop.
-        spark: None: no engine, or it is silent.
+        spark: None: no engine, or it is silent; as `landing` for the lander.
         place: stream, region and account; empty from an older daemon.
         at_ms: epoch milliseconds; 0 from an older daemon.
         holds: pauses and limits in force, of the whole application.
@@ -325,6 +368,7 @@ class Snapshot:
     fleet_age_s: float | None = None
     loop_lag_s: float = 0.0
     spark: SparkView | None = None
+    landing: LandingView | None = None
     place: str = ""
     at_ms: int = 0
     holds: tuple[HoldView, ...] = ()
@@ -406,7 +450,7 @@ class Snapshots:
         worker_id: WorkerId,
         clock: Clock,
         log: Log,
-        spark: SparkSource = no_spark,
+        helper: HelperSource = no_helper,
         place: Callable[[], str] = str,
     ) -> None:
         self._worker = worker
@@ -414,7 +458,7 @@ class Snapshots:
         self._worker_id = worker_id
         self._clock = clock
         self._log = log
-        self._spark = spark
+        self._helper = helper
         self._place = place
         self._began_s = clock.monotonic()
         self._memory = ResidentMemory(clock)
@@ -431,6 +475,7 @@ class Snapshots:
         elects = worker.switcher.assigns
         monitor = self._monitor
         held_s = [now_s - watched.moved_s for watched in shards if watched.lost is None]
+        helper = self._helper()
         return Snapshot(
             application=self._application,
             worker_id=self._worker_id,
@@ -448,7 +493,8 @@ class Snapshots:
             moves=tuple(MoveView(now_s - move.at_s, move.key, move.reason) for move in active_leases.moves),
             fleet_age_s=None if monitor is None else monitor.age_s,
             loop_lag_s=worker.watchdog.loop_lag_s,
-            spark=self._spark(),
+            spark=helper if isinstance(helper, SparkView) else None,
+            landing=helper if isinstance(helper, LandingView) else None,
             place=self._place(),
             at_ms=self._clock.wall_ms(),
             holds=tuple(map(_hold_view, worker.consumers.holds.holds)),

@@ -17,6 +17,7 @@ from tests.unit.config.helpers import GOOD, read
 from tools.properties_reference import reference
 
 MANY = GOOD.replace("streamName =", "streamNames =")
+LANDING = re.sub("executableName = .*", "landing = /var/lib/landing", GOOD)
 ROOT = Path(__file__).parents[3]
 
 # A value for each key that differs from its default.
@@ -90,6 +91,13 @@ SAMPLES = {
     "ignoreUnexpectedChildShards": "true",
     "cleanupLeasesUponShardCompletion": "false",
     "shardPrioritization": "PARENTS_FIRST:2",
+    "landing": "s3://records/orders",
+    "landingMaxBytes": "2000000",
+    "landingLayout": "dated",
+    "landingFormat": "arrow",
+    "landingProcesses": "3",
+    "landingMemoryBytes": "100000000",
+    "landingEndpoint": "http://127.0.0.1:3",
     "sparkPipeline": "orders:pipeline",
     "sparkMaster": "local[3]",
     "sparkDriverMemory": "2g",
@@ -133,7 +141,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
 def test_every_key_reaches_the_field_that_the_table_names(key: Key) -> None:
-    base = MANY if key.target.startswith("streams.") else GOOD
+    base = {"streams": MANY, "landing": LANDING}.get(key.target.partition(".")[0], GOOD)
     before = field_of(read(base=base).settings, key.target)
     written = f"{key.name} = {SAMPLES.get(key.name, '600')}\n"
     after = field_of(read(written, base=base).settings, key.target)

@@ -10,6 +10,9 @@ from kcl_daemon.progress.latency import LatencyHistogram
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.telemetry.snapshot import (
     ChildView,
+    LandingShardView,
+    LandingTrouble,
+    LandingView,
     LanesView,
     LaneView,
     LatencyView,
@@ -27,6 +30,12 @@ ENGINE = SparkView(
         SparkQueryView("raw", False, 6, None, 40.0, None, None, None, None, None),
     ),
     shards=(SparkShardView("shardId-000000000001", 0, 1000, 64_000, 900, 3, 100, 2.5, 6_400),),
+)
+LANDER = LandingView(
+    shards=(
+        LandingShardView("shardId-000000000001", 900, 64_000, 7, 6, 100, 6_400, 2.5, 1_700_000_000_000, 3),
+    ),
+    trouble=LandingTrouble("full", "no space left", 90.0),
 )
 
 
@@ -85,7 +94,9 @@ def with_lanes(number: int) -> ShardView:
 BEHIND = StreamCapacity(None, 2, 90.0, 2.5, 20.0, Bound.CHILD, "it works all the time", 10.0, 25.0)
 
 
-def snapshot(*shards: ShardView, spark: SparkView | None = None) -> Snapshot:
+def snapshot(
+    *shards: ShardView, spark: SparkView | None = None, landing: LandingView | None = None
+) -> Snapshot:
     return Snapshot(
         application='the "app"',
         worker_id="w-1",
@@ -99,6 +110,7 @@ def snapshot(*shards: ShardView, spark: SparkView | None = None) -> Snapshot:
         renewed_s=1.0,
         shards=shards,
         spark=spark,
+        landing=landing,
         latencies=latencies(*shards),
         capacity=Capacity(0, WorkerId("w-1"), 2, 0, 3, "a reason", "a sentence", "", BEHIND),
     )

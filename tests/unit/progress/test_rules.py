@@ -38,7 +38,22 @@ def test_every_cause_has_advice_and_a_limit_unless_it_is_no_trouble_or_that_of_a
     without = {cause for cause in WaitReason if stall_limit_s(LIMITS, cause) is None}
     calm = {WaitReason.PAUSED, WaitReason.LIMITED, WaitReason.RUN_END, WaitReason.WINDOW}
     assert without == {WaitReason.NOTHING_NEW, WaitReason.LANE, *calm}
-    assert all(field.name.endswith("_s") for field in fields(LIMITS))
+    assert all(field.name.endswith("_s") for field in fields(LIMITS) if field.name != "store_trouble")
+
+
+@pytest.mark.parametrize("cause", [WaitReason.STARTING, WaitReason.CHILD])
+def test_a_shard_that_the_landing_store_holds_back_names_the_store(cause: WaitReason) -> None:
+    time = Time()
+    progress = LeaseProgress(time)
+    limits = replace(LIMITS, store_trouble=lambda: "full since 3 min: no space left")
+    progress.waits(cause)
+    time.now_s += LIMITS.store_s + 1
+    status = seen(progress, time, limits)
+    assert (status.cause, status.stalled_by) == (WaitReason.STORE, WaitReason.STORE)
+    assert status.detail == "full since 3 min: no space left"
+    assert seen(progress, time).cause is cause
+    progress.waits(WaitReason.KINESIS)
+    assert seen(progress, time, limits).cause is not WaitReason.STORE
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ RECORD = '{"data":"QQ==","partitionKey":"k","sequenceNumber":"7"%s}'
         ),
         ('{"action":"leaseLost"}', LeaseLost()),
         ('{"action":"shardEnded","checkpoint":null}', ShardEnded()),
+        ('{"action":"shardEnded","childShards":["a","b"]}', ShardEnded(("a", "b"))),
         (' { "action" : "shutdownRequested" } \r\n', ShutdownRequested()),
         ('{"action":"shutdown","reason":"TERMINATE"}', Shutdown("TERMINATE")),
     ],

@@ -70,6 +70,7 @@ GOLDEN: list[tuple[Message, str]] = [
     (ShutdownRequested(), '{"action":"shutdownRequested"}'),
     (LeaseLost(), '{"action":"leaseLost"}'),
     (ShardEnded(), '{"action":"shardEnded"}'),
+    (ShardEnded(("a", "b")), '{"action":"shardEnded","childShards":["a","b"]}'),
     (Shutdown("ZOMBIE"), '{"action":"shutdown","reason":"ZOMBIE"}'),
     (Status("initialize"), '{"action":"status","responseFor":"initialize"}'),
     (Status(None), '{"action":"status","responseFor":null}'),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 import anyio
@@ -18,9 +19,9 @@ from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, FAMILIES, OWN
 from kcl_daemon.metrics.metric import OPERATIONS, MetricKind
 from kcl_daemon.telemetry.prometheus import PrometheusExposition
-from kcl_daemon.telemetry.snapshot import Snapshot
+from kcl_daemon.telemetry.snapshot import LandingView, Snapshot
 from kcl_protocol.sequence import TRIM_HORIZON
-from tests.unit.metrics.snapshots import ENGINE, shard, snapshot, with_lanes
+from tests.unit.metrics.snapshots import ENGINE, LANDER, shard, snapshot, with_lanes
 from tests.unit.metrics.stage import Gathered
 
 OPEN = "application/openmetrics-text; version=1.0.0"
@@ -55,7 +56,7 @@ def ours_of(families: Iterable[Parsed]) -> dict[str, Parsed]:
 
 @pytest.mark.parametrize("accept", ["", OPEN])
 def test_all_families_are_there_as_the_list_has_them(accept: str) -> None:
-    text = text_of(everything(), snapshot(shard(1), with_lanes(2), spark=ENGINE), accept)
+    text = text_of(everything(), snapshot(shard(1), with_lanes(2), spark=ENGINE, landing=LANDER), accept)
     families = ours_of(parsed(text, accept))
 
     assert set(families) == {family.name for family in FAMILIES}
@@ -163,6 +164,31 @@ def test_streams_of_one_name_have_series_of_their_own_which_fit_those_that_are_c
     wanted = [{"shard_id": SHARD, "stream": str(stream)} for stream in accounts]
     for name in ("kcl_processed_records", "kcl_shard_idle_seconds", "kcl_child_restarts"):
         assert [sample.labels for sample in families[name].samples] == wanted
+
+
+def test_a_lander_tells_of_its_shards_and_its_store() -> None:
+    families = ours_of(parsed(text_of(Gathered(), snapshot(landing=LANDER))))
+    reported = {
+        name.removeprefix("kcl_landing_"): [
+            (*sample.labels.values(), sample.value) for sample in found.samples
+        ]
+        for name, found in families.items()
+        if name.startswith("kcl_landing_")
+    }
+    assert reported == {
+        "segments": [(SHARD, 7.0)],
+        "bytes": [(SHARD, 64_000.0)],
+        "rows": [(SHARD, 900.0)],
+        "redelivered_rows": [(SHARD, 3.0)],
+        "waiting_bytes": [(SHARD, 6_400.0)],
+        "lag_seconds": [(SHARD, 2.5)],
+        "store_trouble": [("full", 1.0)],
+    }
+    (shard_of_many,) = (replace(each, name=f"orders/{each.name}") for each in LANDER.shards)
+    many = snapshot(landing=LandingView((shard_of_many,), None))
+    families = ours_of(parsed(text_of(Gathered(), many)))
+    assert families["kcl_landing_rows"].samples[0].labels == {"shard_id": SHARD, "stream": "orders"}
+    assert [sample.value for sample in families["kcl_landing_store_trouble"].samples] == [0.0]
 
 
 def test_an_engine_tells_of_its_queries_and_shards_while_it_is_there() -> None:

@@ -18,7 +18,7 @@ from kcl_daemon.progress.latency import SCHEMA, ZERO, ZERO_S, LatencyHistogram
 from kcl_daemon.telemetry.prometheus import PrometheusExposition
 from kcl_daemon.telemetry.protobuf import CONTENT_TYPE, native, varint, wanted
 from kcl_daemon.telemetry.snapshot import Snapshot
-from tests.unit.metrics.snapshots import ENGINE, shard, snapshot, with_lanes
+from tests.unit.metrics.snapshots import ENGINE, LANDER, shard, snapshot, with_lanes
 from tests.unit.telemetry.test_prometheus import everything, text_of
 
 ACCEPT: Final = (
@@ -90,7 +90,7 @@ def labels_of(metric: Any) -> dict[str, str]:
 
 
 def test_all_that_is_in_the_text_is_in_the_messages() -> None:
-    seen = snapshot(shard(1), with_lanes(2), spark=ENGINE)
+    seen = snapshot(shard(1), with_lanes(2), spark=ENGINE, landing=LANDER)
     families, text = rendered(seen), {each.name: each for each in plain_text(text_of(everything(), seen))}
     for family in FAMILIES:
         name = family.sample_names[0] if family.kind is MetricKind.COUNTER else family.name

@@ -308,8 +308,8 @@ def _program(
         child = replace(own, command=program)
     elif settings is None:
         raise click.UsageError("no program given: --properties FILE, or -- PROGRAM")
-    elif settings.spark.pipeline is not None:
-        raise click.UsageError("letters cannot be given to a Spark pipeline; give a program: -- PROGRAM")
+    elif settings.bundled is not None:
+        raise click.UsageError(f"letters cannot be given to {settings.bundled}; give a program: -- PROGRAM")
     else:
         child = settings.child
     child = child if timeout_s is None else replace(child, timeout_s=timeout_s)

@@ -1,0 +1,158 @@
+"""Reads what pages, manifests and notes say, many at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from kcl_landing.keeping.names import LogObjects, ShardKey, ShardObjects, named, sorted_out
+from kcl_landing.log import (
+    MANIFESTS,
+    PAGE,
+    READERS,
+    Entry,
+    First,
+    LogInfo,
+    Manifest,
+    ReaderNote,
+    first_path,
+    manifest_path,
+    page_path,
+    reader_path,
+)
+from kcl_landing.store import LogStore, NoObject
+
+AT_ONCE: Final = 32
+_AHEAD: Final = 2
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_Struct = TypeVar("_Struct")
+
+
+class Unreadable(Exception):
+    """Raised when an object below `_manifests` or `_readers` does not hold what it must."""
+
+    def __init__(self, path: str, error: Exception) -> None:
+        super().__init__(
+            f"{path} cannot be read: {error}; the next write of the shard's writer replaces a manifest"
+        )
+        self.path = path
+
+
+def decoded(store: LogStore, path: str, kind: type[_Struct]) -> _Struct:
+    """Raises NoObject, Unreadable."""
+    try:
+        return msgspec.json.decode(store.read(path), type=kind)
+    except msgspec.DecodeError as error:
+        raise Unreadable(path, error) from error
+
+
+def optional(store: LogStore, path: str, kind: type[_Struct]) -> _Struct | None:
+    try:
+        return decoded(store, path, kind)
+    except NoObject:
+        return None
+
+
+def manifest_of(store: LogStore, key: ShardKey) -> Manifest | None:
+    return optional(store, manifest_path(*key), Manifest)
+
+
+def page_of(store: LogStore, key: ShardKey, number: int) -> tuple[Entry, ...] | None:
+    return optional(store, page_path(*key, number), tuple[Entry, ...])
+
+
+def first_of(store: LogStore, key: ShardKey) -> First:
+    return optional(store, first_path(*key), First) or First(0)
+
+
+def reader_of(store: LogStore, name: str) -> ReaderNote | None:
+    return optional(store, reader_path(name), ReaderNote)
+
+
+def side_by_side(
+    act: Callable[[Item], Result], items: Iterable[Item], at_once: int = AT_ONCE
+) -> Iterator[Result]:
+    """The results in the order of the items; only few items are taken ahead of what the caller has used."""
+    with ThreadPoolExecutor(at_once) as pool:
+        running: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                running.append(pool.submit(act, item))
+                if len(running) >= at_once * _AHEAD:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+        finally:
+            for each in running:
+                each.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is known of a shard before its pages are read. `trouble`: why the manifest or `.first.json` cannot be used."""
+
+    objects: ShardObjects
+    manifest: Manifest | None
+    first: First
+    trouble: str = ""
+
+    @property
+    def key(self) -> ShardKey:
+        return self.objects.key
+
+    @property
+    def newest(self) -> tuple[Entry, ...]:
+        """The entries of the manifest that have not expired."""
+        return () if self.manifest is None else live(self.manifest.entries, self.first.first)
+
+    @property
+    def tail_page(self) -> int | None:
+        """The page that the manifest holds. All before must be there."""
+        entries = () if self.manifest is None else self.manifest.entries
+        return entries[-1].number // PAGE * PAGE if entries else None
+
+    def older_pages(self) -> list[int]:
+        """Pages to read besides the manifest."""
+        tail = self.tail_page
+        return [
+            each
+            for each in sorted(self.objects.pages)
+            if each + PAGE > self.first.first and (tail is None or each < tail)
+        ]
+
+
+def live(entries: Iterable[Entry], first: int) -> tuple[Entry, ...]:
+    return tuple(each for each in entries if each.to >= first)
+
+
+def heads(store: LogStore, shards: Iterable[ShardObjects]) -> Iterator[Head]:
+    def head(objects: ShardObjects) -> Head:
+        first, trouble = First(0), ""
+        try:
+            first = first_of(store, objects.key) if objects.has_first else first
+            return Head(objects, manifest_of(store, objects.key) if objects.has_manifest else None, first)
+        except Unreadable as error:
+            trouble = str(error)
+        return Head(objects, None, first, trouble)
+
+    return side_by_side(head, shards)
+
+
+def survey(store: LogStore, info: LogInfo, stream: str | None = None, shard: str | None = None) -> LogObjects:
+    """What manifests there are, and readers; nothing of the segments is listed."""
+    found = sorted_out(info, store.listing(MANIFESTS), stream, shard)
+    found.readers = [named(info, each.path).key[1] for each in store.listing(READERS)]
+    return found
+
+
+def readers_of(store: LogStore, names: Iterable[str]) -> list[ReaderNote]:
+    """Only those that are still there."""
+    notes = side_by_side(lambda name: reader_of(store, name), sorted(names))
+    return [each for each in notes if each is not None]

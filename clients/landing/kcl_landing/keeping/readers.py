@@ -1,0 +1,44 @@
+"""Notes of readers: what expires waits for them, and `kcl-daemon landing status` shows how far behind they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from kcl_landing.control import Refused
+from kcl_landing.keeping.read import reader_of
+from kcl_landing.log import ReaderNote, reader_path
+from kcl_landing.store import LogStore
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def register(store: LogStore, name: str, *, at_ms: int) -> ReaderNote:
+    """What the reader has committed so far; a new one needs everything. Raises Refused for a name that cannot be one."""
+    note = ReaderNote(_checked(name), {}, at_ms)
+    if store.create(reader_path(name), msgspec.json.encode(note)):
+        return note
+    return reader_of(store, name) or note
+
+
+def report(store: LogStore, name: str, done: Mapping[str, int], *, at_ms: int) -> None:
+    """`done` replaces all that the reader has said: by `STREAM/SHARD`, the first number that it still needs."""
+    store.replace(reader_path(_checked(name)), msgspec.json.encode(ReaderNote(name, dict(done), at_ms)))
+
+
+def forget(store: LogStore, name: str) -> bool:
+    """False if there is no such reader."""
+    is_known = reader_of(store, _checked(name)) is not None
+    store.remove([reader_path(name)])
+    return is_known
+
+
+def _checked(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise Refused(
+            f"{name!r} cannot be the name of a reader: letters, digits, '.', '_' and '-'; at most 128, a letter or digit first"
+        )
+    return name

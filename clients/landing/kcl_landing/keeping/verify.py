@@ -1,0 +1,310 @@
+"""Proves that a log is whole: numbering, positions, checksums, and that manifests and pages say what the segments say."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final
+
+import msgspec
+
+from kcl_landing.keeping.chain import (
+    Chain,
+    Problem,
+    differences,
+    family_problems,
+    listed_twice,
+    spans_of,
+    uncovered,
+)
+from kcl_landing.keeping.names import Held, LogObjects, ShardKey, sorted_out
+from kcl_landing.keeping.read import Head, Unreadable, heads, live, page_of, side_by_side
+from kcl_landing.keeping.rows import position_problems
+from kcl_landing.log import (
+    PAGE,
+    Entry,
+    Footer,
+    LogInfo,
+    entry_path,
+    first_path,
+    manifest_path,
+    page_path,
+    segment_path,
+)
+from kcl_landing.segments import Damaged, decode, read_footer
+from kcl_landing.store import LogStore, NoObject
+
+Tell = Callable[[Problem], object]
+_NAMED_OTHERS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A page of one shard: `held` are its segments in the store, of which none has expired."""
+
+    head: Head
+    page: int
+    held: Sequence[Held]
+
+
+@dataclass(slots=True)
+class Facts:
+    """What was found in one page; `main` are its segments in order, each with its path."""
+
+    head: Head
+    main: list[tuple[Entry, str]] = field(default_factory=list)
+    replaced: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """`notes` are no damage: what is left over, and what is not yet in a manifest."""
+
+    segments: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    problems: int = 0
+    replaced: int = 0
+    expired: int = 0
+    notes: list[Problem] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        found = "clean" if not self.problems else f"{self.problems} problem{'s' * (self.problems > 1)}"
+        return (
+            f"verified {self.segments} segment{'s' * (self.segments != 1)}, {self.records} "
+            f"record{'s' * (self.records != 1)}, {self.size_bytes} bytes: {found}"
+        )
+
+
+class Verifier:
+    """Holds at most `2 * jobs` pages of entries, and `jobs` segments.
+
+    Args:
+        quick: no segment is read that has an entry.
+        mend: a lost page is written again if all its segments are there.
+    """
+
+    def __init__(
+        self, store: LogStore, info: LogInfo, tell: Tell, *, jobs: int, quick: bool, mend: bool = False
+    ) -> None:
+        self._store = store
+        self._info = info
+        self._tell = tell
+        self._jobs = jobs
+        self._quick = quick
+        self._mend = mend
+        self._children: dict[ShardKey, tuple[str, ...]] = {}
+        self._verdict = Verdict()
+
+    def run(self, stream: str | None = None, shard: str | None = None) -> Verdict:
+        found = sorted_out(self._info, self._store.listing(""), stream, shard)
+        everything = side_by_side(self._page, self._works(found), self._jobs)
+        for _key, pages in groupby(everything, lambda facts: facts.head.key):
+            self._shard(pages)
+        for each in family_problems(self._children):
+            self._problem(each)
+        self._note_others(found)
+        return self._verdict
+
+    def _works(self, found: LogObjects) -> Iterator[Work]:
+        for head in heads(self._store, found.shards.values()):
+            first, page = head.first.first, -PAGE
+            tail = head.tail_page
+            wanted = {*head.older_pages(), *([] if tail is None else [tail])}
+            kept = (each for each in head.objects.segments() if self._is_kept(each, first))
+            for page, held in groupby(kept, lambda each: each.number // PAGE * PAGE):
+                yield from (Work(head, each, ()) for each in sorted(wanted) if each < page)
+                wanted = {each for each in wanted if each > page}
+                yield Work(head, page, tuple(held))
+            yield from (Work(head, each, ()) for each in sorted(wanted))
+            if page < 0 and tail is None:
+                yield Work(head, first // PAGE * PAGE, ())
+
+    def _is_kept(self, held: Held, first: int) -> bool:
+        self._verdict.expired += held.to < first
+        return held.to >= first
+
+    def _page(self, work: Work) -> Facts:
+        """In a thread of its own."""
+        facts = Facts(work.head)
+        entries = self._entries(work, facts)
+        known = {(each.number, each.to): each for each in entries}
+        stored = {(each.number, each.to): each for each in work.held}
+        unlisted = [
+            Held(each.number, each.to, each.size_bytes, entry_path(self._info, *work.head.key, each))
+            for key, each in known.items()
+            if key not in stored
+        ]
+        spans = spans_of(sorted((*work.held, *unlisted), key=lambda each: (each.number, -each.to)))
+        facts.replaced = len(spans.replaced)
+        facts.problems += [Problem(why, work.head.key, each.number, each.path) for each, why in spans.wrong]
+        main = {each.path for each in spans.main}
+        for held in (*spans.main, *spans.replaced):
+            is_listed = stored.get((held.number, held.to)) is held
+            found = self._segment(work.head.key, held, known.get((held.number, held.to)), is_listed, facts)
+            if found is not None and held.path in main:
+                facts.main.append((found, held.path))
+        left = [Held(each.number, each.to, each.size_bytes, path) for each, path in facts.main]
+        for each in uncovered(left, entries):
+            facts.problems.append(
+                Problem("the page of its numbers has no entry for it", work.head.key, each.number, each.path)
+            )
+        if self._mend and [each.message for each in facts.problems] == [_LOST_PAGE]:
+            self._write_page(work, facts)
+        return facts
+
+    def _write_page(self, work: Work, facts: Facts) -> None:
+        entries = [entry for entry, _path in facts.main]
+        chain = Chain(work.head.key, max(work.page, work.head.first.first))
+        is_whole = bool(entries) and not any(list(chain.take(each)) for each in entries)
+        if is_whole and chain.number == work.page + PAGE and chain.last:
+            path = page_path(*work.head.key, work.page)
+            # A page that somebody has made meanwhile may know of compaction.
+            self._store.create(path, msgspec.json.encode(entries))
+            facts.problems = [Problem("the page was lost; it is there again", work.head.key, work.page, path)]
+
+    def _entries(self, work: Work, facts: Facts) -> list[Entry]:
+        """Of the page and the manifest; one that is lost or wrong is a problem."""
+        head, key = work.head, work.head.key
+        path = page_path(*key, work.page)
+        entries: Sequence[Entry] = ()
+        try:
+            if head.tail_page == work.page:
+                path, entries = manifest_path(*key), head.newest
+            else:
+                found = page_of(self._store, key, work.page)
+                entries = live(found or (), head.first.first)
+                if found is None and head.tail_page is not None and work.page < head.tail_page:
+                    facts.problems.append(Problem(_LOST_PAGE, key, work.page, path))
+        except Unreadable as error:
+            facts.problems.append(Problem(str(error), key, work.page, path))
+        facts.problems += [Problem(each, key, None, path) for each in listed_twice(entries)]
+        return [each for each in entries if each.number // PAGE * PAGE == work.page]
+
+    def _segment(
+        self,
+        key: ShardKey,
+        held: Held,
+        entry: Entry | None,
+        is_listed: bool,
+        facts: Facts,
+    ) -> Entry | None:
+        """None if it has been removed since it was listed, and no page knows it."""
+
+        def problem(message: str) -> None:
+            facts.problems.append(Problem(message, key, held.number, held.path))
+
+        if self._quick and is_listed and entry is not None:
+            if entry.size_bytes != held.size_bytes:
+                problem(f"it has {held.size_bytes} bytes, and its entry says {entry.size_bytes}")
+            return entry
+        try:
+            content = self._store.read(held.path)
+        except NoObject:
+            if entry is not None:
+                problem(f"it is missing: {entry.rows} records after {entry.after} up to {entry.last}")
+            return entry
+        found, wrong = self._examined(held, content)
+        if found is not None and entry is not None:
+            wrong += differences(entry, found)
+        elif entry is not None and (entry.size_bytes, entry.crc) != (len(content), zlib.crc32(content)):
+            wrong.append(
+                f"it has {len(content)} bytes with crc {zlib.crc32(content)}, and its entry says "
+                f"{entry.size_bytes} and {entry.crc}"
+            )
+        for each in wrong:
+            problem(each)
+        unknown = Entry(held.number, held.to, "", "", 0, len(content), 0, 0, 0)
+        return found or entry or unknown
+
+    def _examined(self, held: Held, content: bytes) -> tuple[Entry | None, list[str]]:
+        try:
+            footer = read_footer(content, self._info.format)
+        except Damaged as error:
+            return None, [f"it is damaged: {error}"]
+        wrong = self._foreign(held, footer)
+        if not self._quick:
+            try:
+                wrong += position_problems(decode(content, self._info.format), footer)
+            except Damaged as error:
+                wrong.append(f"it is damaged: {error}")
+        found = footer.entry(len(content), zlib.crc32(content))
+        # What its name says is where it stands; that it says otherwise has been said.
+        return msgspec.structs.replace(found, number=held.number, to=held.to), wrong
+
+    def _foreign(self, held: Held, footer: Footer) -> list[str]:
+        says = segment_path(
+            self._info,
+            footer.stream,
+            footer.shard,
+            number=footer.number,
+            to=footer.to,
+            first_ms=footer.first_ms,
+            is_end=footer.children is not None,
+        )
+        wrong = (
+            [f"it is the segment of another place: it says that it is {says}"] if says != held.path else []
+        )
+        if footer.application != self._info.application:
+            wrong.append(
+                f"application {footer.application} wrote it, and the log is of {self._info.application}"
+            )
+        return wrong
+
+    def _shard(self, pages: Iterator[Facts]) -> None:
+        chain: Chain | None = None
+        for facts in pages:
+            head = facts.head
+            if chain is None:
+                chain = Chain(head.key, head.first.first, head.first.last)
+                if head.trouble:
+                    self._problem(Problem(head.trouble, head.key))
+            for each in facts.problems:
+                self._problem(each)
+            for entry, path in facts.main:
+                for each in chain.take(entry, path):
+                    self._problem(each)
+                self._verdict.records += entry.rows
+                self._verdict.size_bytes += entry.size_bytes
+            self._verdict.segments += len(facts.main)
+            self._verdict.replaced += facts.replaced
+        if chain is not None:
+            self._end_of_shard(head, chain)
+
+    def _end_of_shard(self, head: Head, chain: Chain) -> None:
+        if chain.is_ended:
+            self._children[head.key] = chain.children
+        known = -1 if head.manifest is None or not head.newest else head.newest[-1].to
+        if not head.objects.has_manifest and chain.number - chain.first > 1:
+            path = manifest_path(*head.key)
+            self._problem(Problem(_LOST_MANIFEST, head.key, None, path))
+        elif chain.number - 1 > known and not head.trouble:
+            self._verdict.notes.append(
+                Problem(
+                    f"the manifest ends with {known}, the log with {chain.number - 1}: readers see the rest when the "
+                    "writer of the shard next writes",
+                    head.key,
+                )
+            )
+        if not chain.is_begun and head.first.first:
+            path = first_path(*head.key)
+            self._problem(Problem("everything has expired, also the newest segment", head.key, None, path))
+
+    def _note_others(self, found: LogObjects) -> None:
+        named = found.others[:_NAMED_OTHERS]
+        self._verdict.notes += [Problem("is no object of a landing log", path=each) for each in named]
+        if len(found.others) > len(named):
+            self._verdict.notes.append(
+                Problem(f"{len(found.others) - len(named)} more are no objects of the log")
+            )
+
+    def _problem(self, problem: Problem) -> None:
+        self._verdict.problems += 1
+        self._tell(problem)
+
+
+_LOST_PAGE: Final = "the page is lost; `verify --mend` makes it again if all its segments are there"
+_LOST_MANIFEST: Final = "the manifest is lost; the writer of the shard makes it again when it next begins"

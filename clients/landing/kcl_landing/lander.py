@@ -1,0 +1,235 @@
+"""The lander: the process of a host that writes the records of its shards into the landing log.
+
+The first line of stdin has the options; its end, like SIGTERM, requests a stop. Exit codes: 0 stopped, 78 a person must
+fix something first, 1 an internal error. With several processes the first one has the socket, starts the others, which
+accept on it, too, and starts again what died.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+
+from kcl_landing.control import EmitEvent, Refused, epoch_ms, monotonic_s, take_over_stdout
+from kcl_landing.conversation import Landing, Memory, ShardConversation, ShardState, figures
+from kcl_landing.log import Format, Layout, LogInfo
+from kcl_landing.manifests import known_log, open_log
+from kcl_landing.relays import RelayConnection, RelayListener
+from kcl_landing.shard import retry_pause_s
+from kcl_landing.store import LogStore, StoreTrouble
+from kcl_landing.stores import open_store, probe
+from kcl_landing.trouble import StoreWatch
+from kcl_landing.writer import Limits
+
+EXIT_REFUSED: Final = 78
+FIGURES_S: Final = 2.0
+_TICK_S: Final = 0.1
+_RESTART_S: Final = 1.0
+_END_S: Final = 10.0
+_FIGURES: Final = "landing_figures"
+
+
+class LanderOptions(msgspec.Struct, frozen=True):
+    """`descriptor`: the listening socket that another process made; that one reports the figures of all."""
+
+    uri: str
+    application: str
+    stream: str | None
+    socket: str
+    window_ms: int = 5_000
+    max_bytes: int = 64 * 1024 * 1024
+    layout: Layout = "log"
+    format: Format = "parquet"
+    processes: int = 1
+    memory_bytes: int = 256 * 1024 * 1024
+    endpoint: str = ""
+    region: str = ""
+    descriptor: int | None = None
+
+
+def run(
+    options: LanderOptions, log_event: EmitEvent, stop: threading.Event, *, store: LogStore | None = None
+) -> None:
+    """Until `stop`. Refused: a person must fix something first."""
+    watch = StoreWatch(log_event)
+    store = store or open_store(options.uri, endpoint=options.endpoint, region=options.region)
+    info = _open(store, options, watch, stop)
+    if info is None:
+        return
+    failures: list[Exception] = []
+
+    def fail(error: Exception) -> None:
+        if not stop.is_set():
+            failures.append(error)
+        stop.set()
+
+    shared = Landing(
+        store,
+        info,
+        options.stream or "",
+        Limits(options.window_ms, options.max_bytes),
+        Memory(options.memory_bytes),
+        watch,
+        counters={},
+        stopping=stop,
+        log_event=log_event,
+    )
+    listening = None if options.descriptor is None else socket.socket(fileno=options.descriptor)
+    listener: RelayListener[ShardState] = RelayListener(
+        Path(options.socket), partial(_converse, shared), log_event, fail, listening
+    )
+    others = _Others(options, listener.descriptor, log_event, stop) if listening is None else None
+    if listening is None:
+        log_event("info", "lander_ready", uri=options.uri, log_id=info.log_id, processes=options.processes)
+    try:
+        _report(listener, watch, others, log_event, stop)
+    finally:
+        stop.set()
+        listener.close()
+        if others is not None:
+            others.end()
+    if failures:
+        raise failures[0]
+
+
+def _converse(shared: Landing, relay: RelayConnection) -> ShardConversation:
+    return ShardConversation(relay, shared)
+
+
+def _open(
+    store: LogStore, options: LanderOptions, watch: StoreWatch, stop: threading.Event
+) -> LogInfo | None:
+    """Waits for a store that has trouble; None after a stop."""
+    failures = 0
+    while not stop.is_set():
+        try:
+            if options.descriptor is not None:
+                return known_log(store)
+            probe(store)
+            wanted = LogInfo(options.application, options.layout, options.format, secrets.token_hex(8))
+            info = open_log(store, wanted)
+        except StoreTrouble as trouble:
+            failures += 1
+            watch.failed(watch, trouble)
+            stop.wait(retry_pause_s(failures))
+        else:
+            watch.worked(watch)
+            return info
+    return None
+
+
+def _report(
+    listener: RelayListener[ShardState],
+    watch: StoreWatch,
+    others: _Others | None,
+    log_event: EmitEvent,
+    stop: threading.Event,
+) -> None:
+    next_s = monotonic_s()
+    while not stop.wait(_TICK_S):
+        if monotonic_s() < next_s:
+            continue
+        next_s += FIGURES_S
+        now_ms = epoch_ms()
+        shards = {each.shard_id: figures(each, now_ms) for each in listener.states() if not each.ended}
+        trouble = watch.figures()
+        for reported in others.reports() if others is not None else ():
+            shards.update(reported["shards"])
+            trouble = trouble or reported["trouble"]
+        log_event("debug", _FIGURES, shards=shards, trouble=trouble)
+
+
+class _Others:
+    """The further processes. They end when their stdin does, so also when this process is killed."""
+
+    def __init__(
+        self, options: LanderOptions, descriptor: int, log_event: EmitEvent, stop: threading.Event
+    ) -> None:
+        self._line = msgspec.json.encode(msgspec.structs.replace(options, descriptor=descriptor)) + b"\n"
+        self._descriptor = descriptor
+        self._log_event = log_event
+        self._stop = stop
+        self._reports: dict[int, dict[str, Any]] = {}
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._threads = [
+            threading.Thread(target=self._keep, args=(number,), daemon=True)
+            for number in range(1, options.processes)
+        ]
+        for each in self._threads:
+            each.start()
+
+    def reports(self) -> list[dict[str, Any]]:
+        return list(self._reports.values())
+
+    def end(self) -> None:
+        for each in list(self._running.values()):
+            assert each.stdin is not None
+            each.stdin.close()
+        for thread in self._threads:
+            thread.join(_END_S)
+
+    def _keep(self, number: int) -> None:
+        while not self._stop.is_set():
+            with subprocess.Popen(
+                [sys.executable, "-m", "kcl_landing.lander"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[self._descriptor],
+            ) as process:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write(self._line)
+                process.stdin.flush()
+                self._running[number] = process
+                self._pass_on(number, process.stdout)
+                code = process.wait()
+            self._running.pop(number, None)
+            self._reports.pop(number, None)
+            if not self._stop.is_set():
+                self._log_event("warning", "lander_process_ended", code=code)
+                self._stop.wait(_RESTART_S)
+
+    def _pass_on(self, number: int, events: IO[bytes]) -> None:
+        for line in events:
+            event = msgspec.json.decode(line, type=dict[str, Any])
+            level, name = event.pop("level"), event.pop("event")
+            if name == _FIGURES:
+                self._reports[number] = event
+            elif name != "lander_stopped":
+                self._log_event(level, name, **event)
+
+
+def main() -> int:
+    log_event = take_over_stdout()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    options = msgspec.json.decode(sys.stdin.buffer.readline(), type=LanderOptions)
+    threading.Thread(target=_until_daemon_goes, args=(stop,), daemon=True).start()
+    try:
+        run(options, log_event, stop)
+    except Refused as error:
+        log_event("error", "landing_refused", error=str(error))
+        return EXIT_REFUSED
+    log_event("info", "lander_stopped")
+    return 0
+
+
+def _until_daemon_goes(stop: threading.Event) -> None:
+    while os.read(0, 4096):  # sys.stdin would hold its lock at exit
+        pass
+    stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

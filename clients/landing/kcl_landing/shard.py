@@ -1,0 +1,351 @@
+"""The rules of one shard's writer: what is buffered, when a segment is due, what follows each answer of the store.
+
+Pure: whoever drives it performs the calls, in a thread with a real store or in the simulator. The driver's loop:
+
+    while (call := landing.next_call(now_s)) is not None:
+        try: landing.done(call, <what the store said>)
+        except StoreTrouble: landing.trouble(now_s)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
+
+from kcl_landing.log import Entry, Footer, said
+from kcl_landing.positions import START, Position
+from kcl_landing.writer import Limits, LogAltered, ShardWriter, Taken, cuts
+
+_FIRST_PAUSE_S: Final = 0.25
+_LONGEST_PAUSE_S: Final = 30.0
+
+
+class Part(Protocol):
+    """Records that follow each other; at least one."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def last(self) -> Position: ...
+    @property
+    def arrivals_ms(self) -> Sequence[int | None]: ...
+    def split(self, before: Sequence[int]) -> Sequence[Self]:
+        """Cut before each of these rows."""
+        ...
+
+    def behind(self, mark: Position) -> Self | None:
+        """What comes after a position; None: nothing."""
+        ...
+
+
+P = TypeVar("P", bound=Part)
+
+
+@dataclass(eq=False, slots=True)
+class Draft(Generic[P]):
+    """What becomes a segment. `since_s`: when its first record came; `opened_ms`: the first arrival that is known."""
+
+    since_s: float
+    parts: list[P] = field(default_factory=list[P])
+    size_bytes: int = 0
+    rows: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    opened_ms: int | None = None
+    is_closed: bool = False
+
+    @property
+    def last(self) -> Position:
+        return self.parts[-1].last
+
+    def add(self, part: P) -> None:
+        arrivals = part.arrivals_ms
+        if not self.parts:
+            self.first_ms = arrivals[0] or 0
+        known = [each for each in arrivals if each is not None]
+        if known:
+            self.opened_ms = known[0] if self.opened_ms is None else self.opened_ms
+            self.last_ms = max(self.last_ms, *known)
+        self.parts.append(part)
+        self.size_bytes += part.size_bytes
+        self.rows += part.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Create(Generic[P]):
+    """Create segment `number`, which begins after `after`; without a draft the end of the shard.
+
+    The answer: the entry, or None if the number is taken.
+    """
+
+    number: int
+    after: Position
+    last: Position
+    rows: int
+    first_ms: int
+    last_ms: int
+    draft: Draft[P] | None
+    children: tuple[str, ...] | None = None
+
+    def footer(self, *, application: str, stream: str, shard: str, token: int, writer: str) -> Footer:
+        return Footer(
+            application,
+            stream,
+            shard,
+            number=self.number,
+            to=self.number,
+            after=said(self.after),
+            last=said(self.last),
+            rows=self.rows,
+            first_ms=self.first_ms,
+            last_ms=self.last_ms,
+            token=token,
+            writer=writer,
+            children=self.children,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Read the footer of the segment that is where ours should be: the answer. If it is not there, that is trouble."""
+
+    number: int
+    first_ms: int
+    is_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Append to the manifest. The answer: None."""
+
+    entry: Entry
+    behind_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NoteTip:
+    """Say in the manifest that the shard has reached its tip. The answer: None."""
+
+    behind_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Append the segment that was just found to the manifest. The answer: None."""
+
+    footer: Footer
+    behind_ms: int | None
+
+
+Call: TypeAlias = Create[P] | Find | Note | NoteTip | Adopt
+
+
+def retry_pause_s(failures: int) -> float:
+    return float(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (failures - 1)))
+
+
+class ShardLanding(Generic[P]):
+    """One shard, as one writer lands it.
+
+    Attributes:
+        stored: the checkpoint of the lease.
+        delivered: the last record that the daemon gave.
+        taken: what it last meant that a number was taken.
+        has_let_go: a newer owner writes; nothing more may be done.
+        failures: attempts at the store that failed since the last one that did not.
+        segments, redelivered: how many were written, and records dropped because the log has them.
+    """
+
+    def __init__(self, writer: ShardWriter, stored: Position, limits: Limits, *, by_hour: bool) -> None:
+        self.writer = writer
+        self.stored = stored
+        self.delivered: Position = START
+        self.taken: Taken | None = None
+        self.has_let_go = False
+        self.failures = 0
+        self.segments = self.redelivered = 0
+        self.drafts: deque[Draft[P]] = deque()
+        self._limits = limits
+        self._by_hour = by_hour
+        self._children: tuple[str, ...] | None = None
+        self._is_taken = False
+        self._found_footer: Footer | None = None
+        self._unnoted: deque[Entry] = deque()
+        self._retry_s = 0.0
+        self._behind_ms: int | None = None
+        self._noted_behind_ms: int | None = None
+
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.drafts)
+
+    @property
+    def waiting_rows(self) -> int:
+        return sum(each.rows for each in self.drafts)
+
+    @property
+    def is_landed(self) -> bool:
+        """All that was taken is durable and in the manifest, and the end, if it has come."""
+        is_ended = self._children is None or self.writer.tail.is_ended
+        return is_ended and not (self.drafts or self._unnoted or self._found_footer)
+
+    def take(self, part: P | None, last: Position, rows: int, now_s: float) -> None:
+        """`rows` records up to `last` were delivered; `part` is what is new of them."""
+        self.delivered = max(self.delivered, last)
+        self.redelivered += rows - (part.rows if part is not None else 0)
+        if part is None or self.has_let_go:
+            return
+        if self.writer.tail.is_ended:
+            raise LogAltered(
+                f"the log has the end of this shard, segment {self.writer.tail.number}, and more records came"
+            )
+        opened_ms = self.drafts[-1].opened_ms if self._is_open else None
+        begins = cuts(part.arrivals_ms, opened_ms, self._limits, by_hour=self._by_hour)
+        for index, piece in enumerate(part.split([each for each in begins if each])):
+            self._add(piece, now_s, is_cut=index > 0 or begins[:1] == [0])
+        self.writer.take(last)
+
+    def at(self, behind_ms: int | None) -> None:
+        self._behind_ms = behind_ms
+
+    def end(self, children: Sequence[str] | None) -> None:
+        """No more records will come."""
+        self._children = tuple(children or ())
+
+    def forget(self) -> None:
+        """The lease is lost: what is not written is the next owner's."""
+        self.drafts.clear()
+        self.has_let_go = True
+
+    def next_call(self, now_s: float, *, flush: bool = False) -> Call[P] | None:
+        """`flush`: segments are due now. None: nothing before `due_s`."""
+        if self.has_let_go or (self.failures and now_s < self._retry_s):
+            return None
+        if self._unnoted:
+            return Note(self._unnoted[0], self._behind_ms)
+        if self._found_footer is not None:
+            return Adopt(self._found_footer, self._behind_ms)
+        create = self._create(now_s, flush=flush or self._children is not None)
+        if create is None:
+            at_tip = self._behind_ms == 0 and self._noted_behind_ms != 0 and not self.drafts
+            return NoteTip(0) if at_tip and not self.writer.tail.is_ended else None
+        if self._is_taken:
+            return Find(create.number, create.first_ms, create.children is not None)
+        return create
+
+    def due_s(self) -> float | None:
+        """When `next_call` may have something, unless more comes."""
+        if self.has_let_go:
+            return None
+        if self.failures:
+            return self._retry_s
+        return self._draft_due_s(self.drafts[0]) if self.drafts else None
+
+    def done(self, call: Call[P], answer: Entry | Footer | None) -> None:
+        """LogAltered if the log does not continue where it must."""
+        self.failures = 0
+        match call:
+            case Create():
+                self._created(call, answer)
+            case Find():
+                self._found(answer)
+            case Note():
+                self._unnoted.popleft()
+                self._noted_behind_ms = call.behind_ms
+            case Adopt():
+                self._found_footer = None
+                self._noted_behind_ms = call.behind_ms
+            case NoteTip():
+                self._noted_behind_ms = call.behind_ms
+
+    def trouble(self, now_s: float) -> None:
+        self.failures += 1
+        self._is_taken = False  # what was there may be gone
+        self._retry_s = now_s + retry_pause_s(self.failures)
+
+    def checkpoint(self) -> Position | None:
+        """What may be stored now; None: nothing new."""
+        durable = min(self.delivered, self.writer.tail.last)
+        return durable if durable > self.stored and not self.has_let_go else None
+
+    @property
+    def _is_open(self) -> bool:
+        return bool(self.drafts) and not self.drafts[-1].is_closed
+
+    def _add(self, piece: P, now_s: float, *, is_cut: bool) -> None:
+        too_much = self._is_open and self.drafts[-1].size_bytes + piece.size_bytes > self._limits.max_bytes
+        if self._is_open and (is_cut or too_much):
+            self.drafts[-1].is_closed = True
+        if not self._is_open:
+            self.drafts.append(Draft(now_s))
+        draft = self.drafts[-1]
+        draft.add(piece)
+        draft.is_closed = draft.size_bytes >= self._limits.max_bytes
+
+    def _draft_due_s(self, draft: Draft[P]) -> float:
+        return draft.since_s + (0.0 if draft.is_closed else self._limits.window_ms / 1000)
+
+    def _create(self, now_s: float, *, flush: bool) -> Create[P] | None:
+        tail = self.writer.tail
+        if self.drafts:
+            draft = self.drafts[0]
+            if not flush and now_s < self._draft_due_s(draft):
+                return None
+            return Create(
+                self.writer.next_number,
+                tail.last,
+                draft.last,
+                draft.rows,
+                draft.first_ms,
+                draft.last_ms,
+                draft,
+            )
+        if self._children is None or tail.is_ended:
+            return None
+        last_ms = tail.last_ms
+        return Create(
+            self.writer.next_number, tail.last, tail.last, 0, last_ms, last_ms, None, self._children
+        )
+
+    def _created(self, call: Create[P], entry: Entry | Footer | None) -> None:
+        if not isinstance(entry, Entry):
+            self._is_taken = True
+            return
+        self.writer.created(call.last, call.last_ms, is_end=call.children is not None)
+        if call.draft is not None:
+            self.drafts.popleft()
+        self._unnoted.append(entry)
+        self.segments += 1
+
+    def _found(self, found: Entry | Footer | None) -> None:
+        assert isinstance(found, Footer)
+        self._is_taken = False
+        self.taken = self.writer.taken(found)
+        if self.taken is Taken.NEWER:
+            self.forget()
+            return
+        self._drop_written()
+        self._found_footer = found
+        if self.writer.tail.is_ended and self.drafts:
+            raise LogAltered(
+                f"segment {self.writer.tail.number} is the end of the shard, but more records came"
+            )
+
+    def _drop_written(self) -> None:
+        mark = self.writer.tail.last
+        while self.drafts and self.drafts[0].last <= mark:
+            self.redelivered += self.drafts.popleft().rows
+        if not self.drafts:
+            return
+        old = self.drafts[0]
+        new = Draft[P](old.since_s)
+        for part in old.parts:
+            if (rest := part.behind(mark)) is not None:
+                new.add(rest)
+        new.is_closed = old.is_closed
+        self.redelivered += old.rows - new.rows
+        self.drafts[0] = new

@@ -1,0 +1,1157 @@
+"""Spark reads a landing log of kcl-daemon: the data source `kcl`.
+
+One file, for Spark 4.0 or newer and Python 3.9 or newer; it needs pyspark and pyarrow. Install `kcl-spark-source`, or
+hand this file to `spark-submit --py-files`. Then:
+
+    import kcl_spark_source
+    kcl_spark_source.register(spark)
+    live = spark.readStream.format("kcl").load("s3://bucket/prefix")
+    past = spark.read.format("kcl").option("startingTimestamp", "2026-11-22T10:00:00Z").load("s3://bucket/prefix")
+
+Options:
+    path: the landing: a folder or a URI that pyarrow knows (`s3://`, `gs://`, `hdfs://`, `file:`).
+    stream, shards: only these, separated by commas. Default: all in the log.
+    startingPosition: `trim_horizon` (default) or `latest`; of a new query.
+    startingTimestamp, endingTimestamp: ISO 8601 (UTC without an offset) or epoch milliseconds; records that
+        arrived from the one on and before the other.
+    maxBytesPerTrigger: bytes of segments, as stored, in a batch of a stream; 268435456. 0: no limit.
+    maxSkewWaitMillis: how long a silent shard that is behind holds back the others; 60000.
+    columns: names of columns, `kcl` (default) or `aws` (as in AWS's connector). `.schema("data BINARY")` reads only
+        these columns, which is faster.
+    reader: a name. `_readers/NAME.json` says what the query has committed; `kcl-daemon landing expire` follows it. One
+        query for each name.
+    failOnDataLoss: `true` (default): stop if segments that were not read yet have expired. `false`: go on.
+    maxTasks: at most so many tasks in a batch. Default: one for each 32 MiB.
+    splitShards: `true`: records of one shard may go to several tasks of a batch. Default: `false` for streams, so that
+        a task has all of a shard's records of the batch, in order; `true` for batch reads.
+    endpoint, region: of S3.
+
+A batch ends in all shards at one arrival time, as Spark's watermark follows the newest record: so a backlog is not
+dropped as late. Segments are read whole. So a watermark's delay must be longer than `landingWindowMillis`, and longer
+than the time that one segment spans after `kcl-daemon landing compact`. Child shards are read in batches after their
+parents'. Batch reads have parents in partitions before those of their children.
+
+Spark 4.0 and 4.1 do not tell a source where a batch begins. There the first batch after a restart takes everything
+(later ones are limited), and `Trigger.AvailableNow` reads one batch: set maxBytesPerTrigger to 0 for it. There is no
+`latestOffset` in the query's progress either, so `kcl_lag` needs 4.2.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import logging
+import os
+import sys
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import (
+    Any,
+    Callable,
+    NamedTuple,
+)
+
+import pyarrow as pa
+import pyarrow.compute
+from pyarrow import fs, parquet
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAvailableNow
+except ImportError:  # Spark 4.0 and 4.1
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """As of 4.2."""
+
+
+__all__ = ["KclDataSource", "kcl_lag", "register"]
+
+_LOG = logging.getLogger("kcl_spark_source")
+_COMPUTE: Any = pyarrow.compute
+_PARQUET: Any = parquet
+_VERSION = 1
+_PAGE = 256
+_START = "-1/0"
+_OPEN_MS = 2**63 - 1
+_TASK_BYTES = 32 * 1024 * 1024
+_ARROW_BYTES = 2 * 1024 * 1024
+"""Of one Arrow batch, about: what fits the caches of a CPU is handed over fastest."""
+_AHEAD_BYTES = 32 * 1024 * 1024
+_THREADS = 16
+_SETTLED_S = 1.5
+"""An object read so long after its time of change was first seen is not read again: some stores' clocks tick in seconds."""
+_NOTE_S = 5.0
+_NAMES = {
+    "data": "data",
+    "partition_key": "partitionKey",
+    "stream": "streamName",
+    "shard_id": "shardId",
+    "sequence_number": "sequenceNumber",
+    "sub_sequence_number": "subSequenceNumber",
+    "approximate_arrival_timestamp": "approximateArrivalTimestamp",
+}
+_TYPES = {
+    "data": ("BINARY", pa.binary()),
+    "sub_sequence_number": ("LONG", pa.int64()),
+    "approximate_arrival_timestamp": ("TIMESTAMP", pa.timestamp("us", tz="UTC")),
+}
+_TEXT = ("STRING", pa.string())
+_PLACES = ("sequence_number", "sub_sequence_number")
+_ARRIVED = ("approximate_arrival_timestamp",)
+
+
+class LandingError(Exception):
+    """What stops a query, with what to do."""
+
+
+class DataLoss(LandingError):
+    """Raised when records that were not read yet have expired."""
+
+
+class Damaged(LandingError):
+    """Raised when an object of the log is not as it was written."""
+
+
+class Entry(NamedTuple):
+    """One segment, as pages and manifests have it (docs/landing.md)."""
+
+    number: int
+    to: int
+    after: str
+    last: str
+    rows: int
+    size_bytes: int
+    crc: int
+    first_ms: int
+    last_ms: int
+    token: int = 0
+    children: list[str] | None = None
+
+
+class Place(NamedTuple):
+    """How far a shard is read: `number` is the next segment, `last` the last position, `ms` its arrival."""
+
+    number: int
+    last: str = _START
+    ms: int = 0
+    ended: bool = False
+
+
+Places = Mapping[str, Place]
+"""By `STREAM/SHARD`."""
+Entries = Callable[[str, int], Iterator[Entry]]
+"""Of a shard, from the segment on that has this number."""
+
+
+class Shard(NamedTuple):
+    """What the log says of a shard. `end`: behind its last segment; `silent_ms`: since its writer last wrote."""
+
+    end: Place
+    children: tuple[str, ...] = ()
+    behind_ms: int | None = None
+    silent_ms: float = 0.0
+    first: Place = Place(0)
+
+
+Shards = Mapping[str, Shard]
+
+
+class Piece(NamedTuple):
+    """A segment's records after one position up to another. `cut`: the segment has others, too."""
+
+    key: str
+    entry: Entry
+    after: str
+    last: str
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options."""
+
+    path: str
+    streams: tuple[str, ...]
+    shards: tuple[str, ...]
+    latest: bool
+    start_ms: int | None
+    end_ms: int | None
+    max_bytes: int
+    wait_ms: int
+    reader: str
+    fail: bool
+    max_tasks: int
+    split: bool | None
+    endpoint: str
+    region: str
+
+
+# --- decisions, without I/O ------------------------------------------------------------------------------------------
+
+
+def settings_of(options: Mapping[str, str]) -> Settings:
+    """Raises LandingError."""
+    path = options.get("path", "")
+    if not path:
+        raise LandingError('say where the landing log is: .load("s3://bucket/prefix")')
+    position = options.get("startingPosition", "trim_horizon").lower()
+    if position not in {"trim_horizon", "latest"}:
+        raise LandingError(f"startingPosition is trim_horizon or latest, not {position}")
+    split = options.get("splitShards")
+    return Settings(
+        path=path,
+        streams=_list(options.get("stream", "")),
+        shards=_list(options.get("shards", "")),
+        latest=position == "latest",
+        start_ms=_milliseconds(options, "startingTimestamp"),
+        end_ms=_milliseconds(options, "endingTimestamp"),
+        max_bytes=_number(options, "maxBytesPerTrigger", 256 * 1024 * 1024),
+        wait_ms=_number(options, "maxSkewWaitMillis", 60_000),
+        reader=_reader_name(options.get("reader", "")),
+        fail=_flag(options, "failOnDataLoss", default=True),
+        max_tasks=_number(options, "maxTasks", 0) or sys.maxsize,
+        split=None if split is None else _flag(options, "splitShards", default=False),
+        endpoint=options.get("endpoint", ""),
+        region=options.get("region", ""),
+    )
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(",") if each.strip())
+
+
+def _reader_name(name: str) -> str:
+    if name.startswith(".") or not all(each.isalnum() or each in "._-" for each in name):
+        raise LandingError(f"reader is a name of letters, digits, '.', '_' and '-', not {name!r}")
+    return name
+
+
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not (text.isascii() and text.isdigit()):
+        raise LandingError(f"{name} is a whole number, not {text!r}")
+    return int(text)
+
+
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name, str(default)).lower()
+    if text not in {"true", "false"}:
+        raise LandingError(f"{name} is true or false, not {text!r}")
+    return text == "true"
+
+
+def _milliseconds(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in "Zz" else text)
+    except ValueError:
+        raise LandingError(
+            f"{name} is a time such as 2026-11-22T10:00:00Z or epoch milliseconds, not {text!r}"
+        ) from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1000)
+
+
+def to_offset(log_id: str, places: Places, **more: Any) -> dict[str, Any]:
+    """Version 1: by shard the next segment, the last position and its arrival, and whether the shard has ended."""
+    shards = {}
+    for key, place in sorted(places.items()):
+        shards[key] = {"next": place.number, "last": place.last, "ms": place.ms}
+        if place.ended:
+            shards[key]["ended"] = True
+    return {"v": _VERSION, "log": log_id, "shards": shards, **more}
+
+
+def from_offset(offset: Mapping[str, Any], log_id: str) -> dict[str, Place]:
+    """Raises LandingError if this version does not know it, or it is of another log."""
+    if offset.get("v") != _VERSION:
+        raise LandingError(
+            f"the checkpoint has version {offset.get('v')}, this source knows {_VERSION}: upgrade it"
+        )
+    if offset["log"] != log_id:
+        raise LandingError(
+            f"the checkpoint is of landing log {offset['log']}, but at this path is {log_id}: "
+            "use the path of before, or a new checkpointLocation"
+        )
+    return {
+        key: Place(each["next"], each["last"], each["ms"], each.get("ended", False))
+        for key, each in offset["shards"].items()
+    }
+
+
+def position(text: str) -> tuple[int, int]:
+    """`SEQUENCE/SUB`."""
+    sequence, _, sub = text.partition("/")
+    return int(sequence), int(sub)
+
+
+def behind(entry: Entry, before: Place) -> Place:
+    return Place(entry.to + 1, entry.last, max(entry.last_ms, before.ms), entry.children is not None)
+
+
+def parents_of(shards: Shards) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for key, shard in shards.items():
+        for child in shard.children:
+            found.setdefault(child, []).append(key)
+    return found
+
+
+def horizon_ms(shards: Shards, wait_ms: int) -> int:
+    """Records that arrived before this time may still come into the log, so no batch may go beyond.
+
+    They come from shards that are behind, and from children that are not there yet.
+    """
+    parents = parents_of(shards)
+    found = _OPEN_MS
+    for key, shard in shards.items():
+        if shard.silent_ms >= wait_ms:
+            continue
+        if shard.end.ended:
+            waits = any(child not in shards for child in shard.children)
+        else:
+            waits = shard.behind_ms != 0
+        if waits:
+            reached = [shard.end.ms, *(shards[parent].end.ms for parent in parents.get(key, ()))]
+            found = min(found, max(reached))
+    return found
+
+
+def plan(
+    starts: Places,
+    shards: Shards,
+    entries: Entries,
+    *,
+    most_bytes: int | None = None,
+    horizon: int = _OPEN_MS,
+    end_ms: int | None = None,
+) -> dict[str, Place]:
+    """Where the next batch ends. `starts` has a place for each shard.
+
+    The batch takes segments of all shards in the order of arrival, at least one, and stops where `most_bytes` would be
+    exceeded, at `horizon`, and at the first end of a shard whose children must be read next.
+    """
+    parents = parents_of(shards)
+    ready = [
+        key
+        for key in sorted(shards)
+        if not starts[key].ended and all(starts[parent].ended for parent in parents.get(key, ()))
+    ]
+    heap = []
+    for key in ready:
+        steps = _steps(key, starts[key], shards[key], entries, end_ms)
+        heap.extend((*step, steps) for step in [next(steps, None)] if step is not None)
+    if not heap:
+        return dict(starts)
+    heapq.heapify(heap)
+    ends = [shards[key].end for key in ready if any(child in shards for child in shards[key].children)]
+    limit = min(horizon, max(min((end.ms for end in ends), default=_OPEN_MS), heap[0][0]))
+    reached, taken = dict(starts), 0
+    while heap and heap[0][0] <= limit:
+        _, key, entry, steps = heap[0]
+        if taken and most_bytes is not None and taken + entry.size_bytes > most_bytes:
+            break
+        taken += entry.size_bytes
+        reached[key] = behind(entry, reached[key])
+        step = next(steps, None)
+        if step is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (*step, steps))
+    return reached
+
+
+def _steps(
+    key: str, start: Place, shard: Shard, entries: Entries, end_ms: int | None
+) -> Iterator[tuple[int, str, Entry]]:
+    """The segments of a shard with the time at which their turn is, which never goes back."""
+    turn_ms = 0
+    if start.number >= shard.end.number:
+        return
+    for entry in entries(key, start.number):
+        if entry.number >= shard.end.number or (end_ms is not None and entry.first_ms >= end_ms):
+            return
+        turn_ms = max(turn_ms, entry.first_ms or start.ms)
+        yield turn_ms, key, entry
+
+
+def pieces(key: str, start: Place, end: Place, entries: Entries) -> Iterator[Piece]:
+    """What lies between two places, with segments that compaction has merged over these borders cut."""
+    if start.number >= end.number:
+        return
+    for entry in entries(key, start.number):
+        if entry.number >= end.number:
+            return
+        after, last = entry.after, entry.last
+        if entry.number < start.number:
+            after = max(after, start.last, key=position)
+        if entry.to >= end.number:
+            last = min(last, end.last, key=position)
+        if entry.rows and position(after) < position(last):
+            yield Piece(key, entry, after, last, (after, last) != (entry.after, entry.last))
+
+
+def balanced(shards: Sequence[Sequence[Piece]], most: int) -> list[list[Piece]]:
+    """Tasks for a stream's batch: each shard whole in one of them, the largest first to where least is."""
+    sizes = [sum(piece.entry.size_bytes for piece in shard) for shard in shards]
+    count = min(most, max(1, -(-sum(sizes) // _TASK_BYTES)), len(shards))
+    heap: list[tuple[int, int, list[Piece]]] = [(0, number, []) for number in range(count)]
+    for place in sorted(range(len(shards)), key=lambda place: -sizes[place]):
+        size, number, task = heap[0]
+        task.extend(shards[place])
+        heapq.heapreplace(heap, (size + sizes[place], number, task))
+    return [task for _, _, task in sorted(heap, key=lambda each: each[1])]
+
+
+def in_order(all_pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
+    """Tasks of about the same size, one after the other."""
+    total = sum(piece.entry.size_bytes for piece in all_pieces)
+    wanted = max(1, total // min(most, max(1, -(-total // _TASK_BYTES))))
+    found: list[list[Piece]] = []
+    size = 0
+    for piece in all_pieces:
+        if not found or (size >= wanted * len(found) and len(found) < most):
+            found.append([])
+        found[-1].append(piece)
+        size += piece.entry.size_bytes
+    return found
+
+
+def generations(shards: Shards) -> list[str]:
+    """Parents before children."""
+    parents = parents_of(shards)
+    found: dict[str, None] = {}
+
+    def add(key: str, below: tuple[str, ...]) -> None:
+        if key in below:
+            raise LandingError(f"shard {key} is among its own descendants: run kcl-daemon landing verify")
+        for parent in sorted(parents.get(key, ())):
+            add(parent, (*below, key))
+        found[key] = None
+
+    for key in sorted(shards):
+        add(key, ())
+    return list(found)
+
+
+def lost(starts: Places, shards: Shards) -> list[str]:
+    """What has expired before it was read: one sentence for each shard."""
+    found = []
+    streams = {key.partition("/")[0] for key in starts}
+    for key, place in sorted(starts.items()):
+        if key not in shards and not place.ended:
+            found.append(f"nothing is left of shard {key}, which was read up to segment {place.number - 1}")
+    for key, shard in sorted(shards.items()):
+        place = starts.get(key, Place(0) if key.partition("/")[0] in streams else shard.first)
+        if place.number < shard.first.number and not place.ended:
+            found.append(
+                f"{shard.first.number - place.number} segments of shard {key} ({place.number} to "
+                f"{shard.first.number - 1}{_span(place.ms, shard.first.ms)})"
+            )
+    return found
+
+
+def _span(from_ms: int, to_ms: int) -> str:
+    def said(ms: int) -> str:
+        return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="seconds")
+
+    since = f" after {said(from_ms)}" if from_ms else ""
+    return f"; records that arrived{since} up to {said(to_ms)}" if to_ms else ""
+
+
+def kcl_lag(progress: Any) -> dict[str, dict[str, int]]:
+    """Per `STREAM/SHARD`, how far a query is behind the log.
+
+    Args:
+        progress: `query.lastProgress`, a listener's `event.progress`, or its JSON.
+
+    Returns:
+        `segments` not read yet; `ms`, the arrival time from the last record read to the newest in the log;
+        `daemon_ms`, how far the log itself was behind the tip of the shard, -1 if unknown. Empty before the first batch.
+    """
+    text = progress if isinstance(progress, str) else getattr(progress, "json", None)
+    said = json.loads(text) if isinstance(text, str) else dict(progress or {})
+    found: dict[str, dict[str, int]] = {}
+    for source in said.get("sources", []):
+        latest, end = _shards_in(source.get("latestOffset")), _shards_in(source.get("endOffset"))
+        for key, newest in latest.items():
+            reached = end.get(key, {})
+            segments = max(0, newest["next"] - reached.get("next", newest.get("first", 0)))
+            waits_ms = max(0, newest["ms"] - (reached.get("ms") or newest["ms"])) if segments else 0
+            found[key] = {"segments": segments, "ms": waits_ms, "daemon_ms": newest.get("behindMs", -1)}
+    return found
+
+
+def _shards_in(offset: Any) -> dict[str, Any]:
+    known = json.loads(offset) if isinstance(offset, str) else offset
+    known = known if isinstance(known, dict) and known.get("v") == _VERSION else {}
+    shards: dict[str, Any] = known.get("shards", {})
+    return shards
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
+
+
+class Store:
+    """Where the log is. Paths are relative to it."""
+
+    def __init__(self, settings: Settings) -> None:
+        uri = settings.path.replace("s3a://", "s3://", 1)
+        if uri.startswith("s3://") and (settings.endpoint or settings.region):
+            more: dict[str, Any] = {"region": settings.region} if settings.region else {}
+            if settings.endpoint:
+                more["endpoint_override"] = settings.endpoint
+            self.files: Any = fs.S3FileSystem(**more)
+            self.root = uri[len("s3://") :].rstrip("/")
+        elif "://" in uri or uri.startswith("file:"):
+            self.files, self.root = fs.FileSystem.from_uri(uri)
+            self.root = self.root.rstrip("/")
+        else:
+            self.files, self.root = fs.LocalFileSystem(), str(Path(uri).absolute())
+
+    def read(self, path: str) -> Any:
+        """All bytes, as a buffer of pyarrow. FileNotFoundError."""
+        with self.files.open_input_file(f"{self.root}/{path}") as file:
+            return file.read_buffer()
+
+    def listing(self, folder: str) -> list[Any]:
+        """`pyarrow.fs.FileInfo` of what is right in a folder."""
+        selector = fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
+        found: list[Any] = self.files.get_file_info(selector)
+        return found
+
+    def replace(self, path: str, content: bytes) -> None:
+        if self.files.type_name != "local":
+            self.files.create_dir(f"{self.root}/{path}".rpartition("/")[0], recursive=True)
+            with self.files.open_output_stream(f"{self.root}/{path}") as file:
+                file.write(content)
+            return
+        target = Path(self.root, path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        whole = target.with_name(f".{target.name}.{os.getpid()}")
+        whole.write_bytes(content)
+        whole.replace(target)
+
+
+def read_json(store: Store, path: str) -> Any:
+    """None if it is not there; raises Damaged."""
+    try:
+        return json.loads(store.read(path).to_pybytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise Damaged(f"{path} is damaged ({error}): run kcl-daemon landing verify") from error
+
+
+def read_info(store: Store) -> dict[str, Any]:
+    info = read_json(store, "_kcl_landing.json")
+    if info is None:
+        raise LandingError(
+            f"there is no landing log at {store.root}: _kcl_landing.json is missing. Check the path"
+        )
+    if info.get("version") != _VERSION:
+        raise LandingError(f"the landing log has version {info.get('version')}: upgrade kcl-spark-source")
+    found: dict[str, Any] = info
+    return found
+
+
+def page_path(key: str, number: int) -> str:
+    return f"_manifests/{key}/{number // _PAGE * _PAGE:012d}.json"
+
+
+def segment_path(info: Mapping[str, Any], key: str, entry: Entry) -> str:
+    name = f"{entry.number:012d}" if entry.to == entry.number else f"{entry.number:012d}-{entry.to:012d}"
+    if info["layout"] == "log":
+        return f"{key}/{name}.{info['format']}"
+    stream, _, shard = key.partition("/")
+    if entry.children is not None:
+        return f"{stream}/_ends/{shard}-{name}.{info['format']}"
+    hour = datetime.fromtimestamp(entry.first_ms / 1000, timezone.utc)
+    return f"{stream}/dt={hour:%Y-%m-%d}/hour={hour:%H}/{shard}-{name}.{info['format']}"
+
+
+class _Known(NamedTuple):
+    """An object as it was read: its stamp in the listing, since when that is known, and whether that may be old."""
+
+    stamp: tuple[int, int]
+    since_s: float
+    settled: bool
+    content: Any
+
+
+class Log:
+    """What manifests and pages say. Reads only what has changed; never lists segments."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.store = Store(settings)
+        self.info = read_info(self.store)
+        self.id: str = self.info["logId"]
+        self.shards: dict[str, Shard] = {}
+        self._settings = settings
+        self._pool = ThreadPoolExecutor(_THREADS)
+        self._known: dict[str, _Known] = {}
+        self._newest: dict[str, list[Any]] = {}
+        self._written: dict[str, tuple[int, float]] = {}
+        self._pages: dict[str, Future[list[Any]]] = {}
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False)
+
+    def refresh(self) -> None:
+        """Reads manifests that have changed."""
+        listed: dict[str, tuple[int, int]] = {}
+        for stream in self._settings.streams or self._streams():
+            for each in self.store.listing(f"_manifests/{stream}"):
+                shard = each.base_name[: -len(".json")]
+                shard = shard.removesuffix(".first")
+                if each.is_file and each.base_name.endswith(".json") and self._wants(shard):
+                    listed[f"_manifests/{stream}/{each.base_name}"] = (each.size, each.mtime_ns or 0)
+        now_s = _now_s()
+        due = [path for path, stamp in listed.items() if not self._is_settled(path, stamp)]
+        for path, content in zip(due, self._pool.map(lambda path: read_json(self.store, path), due)):
+            self._keep(path, listed[path], content, now_s)
+        for path in self._known.keys() - listed.keys():
+            del self._known[path]
+        self._build()
+
+    def _streams(self) -> list[str]:
+        return [each.base_name for each in self.store.listing("_manifests") if not each.is_file]
+
+    def _wants(self, shard: str) -> bool:
+        return not shard.startswith(".") and (not self._settings.shards or shard in self._settings.shards)
+
+    def _is_settled(self, path: str, stamp: tuple[int, int]) -> bool:
+        known = self._known.get(path)
+        return known is not None and known.settled and known.stamp == stamp
+
+    def _keep(self, path: str, stamp: tuple[int, int], content: Any, now_s: float) -> None:
+        if content is None:
+            self._known.pop(path, None)
+            return
+        before = self._known.get(path)
+        since_s = before.since_s if before is not None and before.stamp == stamp else now_s
+        self._known[path] = _Known(stamp, since_s, now_s - since_s >= _SETTLED_S, content)
+
+    def _build(self) -> None:
+        self.shards, self._newest = {}, {}
+        for path, known in self._known.items():
+            if path.endswith(".first.json"):
+                continue
+            key = path[len("_manifests/") : -len(".json")]
+            expired = self._known.get(f"{path[: -len('.json')]}.first.json")
+            said = expired.content if expired is not None else {}
+            first = Place(said.get("first", 0), said.get("last") or _START, said.get("lastMs", 0))
+            self._newest[key] = known.content["entries"]
+            self.shards[key] = self._shard(key, known.content, first)
+
+    def _shard(self, key: str, manifest: Mapping[str, Any], first: Place) -> Shard:
+        at_ms, stream = manifest["atMs"], key.partition("/")[0]
+        if self._written.get(key, (None,))[0] != at_ms:
+            self._written[key] = (at_ms, _now_s())
+        # By the writer's clock, and by ours if the two differ.
+        silent_ms = max(_now_ms() - at_ms, (_now_s() - self._written[key][1]) * 1000)
+        end, children = first, ()
+        rows = manifest["entries"]
+        if rows:
+            last = Entry(*rows[-1][:11])
+            before_ms = Entry(*rows[-2][:11]).last_ms if len(rows) > 1 else 0
+            end = behind(last, Place(0, ms=max(last.first_ms, before_ms)))
+            children = tuple(f"{stream}/{each}" for each in last.children or () if self._wants(each))
+        return Shard(end, children, manifest.get("behindMs"), silent_ms, first)
+
+    def entries(self, key: str, number: int) -> Iterator[Entry]:
+        """From the segment on that has this number. Raises DataLoss or Damaged if there is a gap."""
+        rows = self._newest[key]
+        newest = rows[0][0] // _PAGE * _PAGE if rows else 0
+        low = self.shards[key].first.number // _PAGE * _PAGE
+        page = min(number // _PAGE * _PAGE, newest)
+        # A segment that compaction has merged may begin in a page before.
+        while page > low and not self._begins(key, page, newest, number):
+            page -= _PAGE
+        for place in range(page, newest + 1, _PAGE):
+            if place + _PAGE < newest:
+                self._want(key, place + _PAGE)
+            for row in rows if place == newest else self._page(key, place):
+                if row[1] < number:
+                    continue
+                self._refuse_gap(key, number, row[0])
+                yield Entry(*row[:11])
+                number = row[1] + 1
+
+    def _begins(self, key: str, page: int, newest: int, number: int) -> bool:
+        rows = self._newest[key] if page == newest else self._page(key, page)
+        return bool(rows) and rows[0][0] <= number
+
+    def _refuse_gap(self, key: str, number: int, found: int) -> None:
+        if found <= number:
+            return
+        said = read_json(self.store, f"_manifests/{key}.first.json") or {}
+        if said.get("first", 0) > number:
+            raise DataLoss(
+                f"segments {number} to {found - 1} of shard {key} have expired before they were read"
+            )
+        raise Damaged(
+            f"the pages of shard {key} lack the segments {number} to {found - 1}: run kcl-daemon landing verify"
+        )
+
+    def prefetch(self, places: Places) -> None:
+        """Reads, side by side, the pages in which these shards begin."""
+        for key, place in places.items():
+            rows = self._newest.get(key)
+            if rows and place.number // _PAGE * _PAGE < rows[0][0] // _PAGE * _PAGE:
+                self._want(key, place.number)
+
+    def seek(self, key: str, at_ms: int) -> Place:
+        """The first segment that has records which arrived at this time or later."""
+        first, rows = self.shards[key].first, self._newest[key]
+        low, high = first.number // _PAGE, rows[0][0] // _PAGE if rows else 0
+        while low < high:
+            middle = (low + high + 1) // 2
+            there = rows if middle * _PAGE == rows[0][0] // _PAGE * _PAGE else self._page(key, middle * _PAGE)
+            if there and there[0][7] >= at_ms:
+                high = middle - 1
+            else:
+                low = middle
+        place: Place | None = None
+        for entry in self.entries(key, max(first.number, low * _PAGE)):
+            place = place or Place(entry.number, entry.after)
+            if entry.last_ms >= at_ms or not entry.last_ms:
+                return place
+            place = behind(entry, place)
+        return place or first
+
+    def seek_all(self, keys: Sequence[str], at_ms: int) -> dict[str, Place]:
+        with ThreadPoolExecutor(_THREADS) as seekers:
+            return dict(zip(keys, seekers.map(lambda key: self.seek(key, at_ms), keys)))
+
+    def _want(self, key: str, number: int) -> Future[list[Any]]:
+        path = page_path(key, number)
+        found = self._pages.get(path)
+        if found is None:
+            for _ in range(len(self._pages) - 2 * len(self.shards) - _PAGE):
+                self._pages.pop(next(iter(self._pages)), None)
+            found = self._pages[path] = self._pool.submit(self._read_page, path)
+        return found
+
+    def _read_page(self, path: str) -> list[Any]:
+        rows: list[Any] = read_json(self.store, path) or []
+        return rows
+
+    def _page(self, key: str, number: int) -> list[Any]:
+        found = self._want(key, number)
+        try:
+            return found.result()
+        except BaseException:
+            self._pages.pop(page_path(key, number), None)
+            raise
+
+
+# --- reading, in executors -------------------------------------------------------------------------------------------
+
+
+class Task(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, info: Mapping[str, Any], its_pieces: Sequence[Piece]) -> None:
+        super().__init__(None)
+        self.info = {name: info[name] for name in ("layout", "format")}
+        self.pieces = [(each.key, tuple(each.entry), *each[2:]) for each in its_pieces]
+
+
+def read_task(settings: Settings, names: Sequence[str], partition: Any) -> Iterator[Any]:
+    """Arrow batches; `names` are the columns that Spark wants."""
+    store, info = Store(settings), partition.info
+    its_pieces = [Piece(key, Entry(*entry), *rest) for key, entry, *rest in partition.pieces]
+    by_time = settings.start_ms is not None or settings.end_ms is not None
+    for piece, segments in _ahead(its_pieces, lambda piece: fetch(store, info, piece)):
+        for entry, content in segments:
+            path = segment_path(info, piece.key, entry)
+            narrowed = piece.cut or entry != piece.entry
+            wanted = [*names, *(_PLACES if narrowed else ()), *(_ARRIVED if by_time else ())]
+            try:
+                for batch in _decoded(content, entry, piece.key, info["format"], list(dict.fromkeys(wanted))):
+                    whole = (
+                        batch if not narrowed else _cut(batch, position(piece.after), position(piece.last))
+                    )
+                    kept = _arrived(whole, settings.start_ms, settings.end_ms)
+                    if kept.num_rows:
+                        yield _as_wanted(kept, names)
+            except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+                raise Damaged(
+                    f"segment {path} is damaged ({error}): run kcl-daemon landing verify"
+                ) from error
+
+
+def _ahead(
+    its_pieces: Sequence[Piece], get: Callable[[Piece], list[tuple[Entry, Any]]]
+) -> Iterator[tuple[Piece, list[tuple[Entry, Any]]]]:
+    """Fetches the next segments while these are handed over."""
+    waiting: deque[tuple[Piece, Future[list[tuple[Entry, Any]]]]] = deque()
+    todo, size = deque(its_pieces), 0
+    with ThreadPoolExecutor(8) as pool:
+        while todo or waiting:
+            while todo and (len(waiting) < 2 or (size < _AHEAD_BYTES and len(waiting) < 16)):
+                piece = todo.popleft()
+                size += piece.entry.size_bytes
+                waiting.append((piece, pool.submit(get, piece)))
+            piece, coming = waiting.popleft()
+            size -= piece.entry.size_bytes
+            yield piece, coming.result()
+
+
+def fetch(store: Store, info: Mapping[str, Any], piece: Piece) -> list[tuple[Entry, Any]]:
+    """The segment, or those that have its records since compaction replaced it. Raises Damaged, DataLoss."""
+    try:
+        return [(piece.entry, _content(store, info, piece.key, piece.entry))]
+    except FileNotFoundError:
+        found = [entry for entry in _now_in_log(store, piece) if entry != piece.entry]
+    if not found:
+        raise DataLoss(
+            f"segment {segment_path(info, piece.key, piece.entry)} is not there any more, and no other has its "
+            "records: has it expired? Run kcl-daemon landing verify"
+        )
+    return [(entry, _content(store, info, piece.key, entry)) for entry in found if entry.rows]
+
+
+def _now_in_log(store: Store, piece: Piece) -> list[Entry]:
+    """Entries with the numbers of a piece, as pages say now; a merged one may begin in an earlier page."""
+    first, last, entry = position(piece.after), position(piece.last), piece.entry
+    found: list[Entry] = []
+    for number in range(entry.to // _PAGE * _PAGE, -1, -_PAGE):
+        rows = read_json(store, page_path(piece.key, number))
+        if rows is None:
+            rows = (read_json(store, f"_manifests/{piece.key}.json") or {"entries": []})["entries"]
+        there = [Entry(*row[:11]) for row in rows if row[1] >= entry.number and row[0] <= entry.to]
+        found = [
+            each for each in there if position(each.last) > first and position(each.after) < last
+        ] + found
+        if not rows or rows[0][0] <= entry.number:
+            break
+    return found
+
+
+def _content(store: Store, info: Mapping[str, Any], key: str, entry: Entry) -> Any:
+    path = segment_path(info, key, entry)
+    content = store.read(path)
+    if content.size != entry.size_bytes:
+        raise Damaged(
+            f"segment {path} has {content.size} bytes instead of {entry.size_bytes}: run kcl-daemon landing verify"
+        )
+    # Pages of Parquet have checksums of their own, which Arrow checks faster.
+    if info["format"] == "arrow" and zlib.crc32(content) != entry.crc:
+        raise Damaged(f"segment {path} is not as it was written: run kcl-daemon landing verify")
+    return content
+
+
+def _decoded(content: Any, entry: Entry, key: str, kind: str, wanted: Sequence[str]) -> Iterator[Any]:
+    if kind == "parquet":
+        file = _PARQUET.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+        _check(file.metadata.metadata, entry, key)
+        size = sum(
+            file.metadata.row_group(each).total_byte_size for each in range(file.metadata.num_row_groups)
+        )
+        rows = max(64, _ARROW_BYTES * max(1, entry.rows) // max(1, size))
+        yield from file.iter_batches(batch_size=rows, columns=wanted, use_threads=False)
+        return
+    with pa.ipc.open_file(pa.BufferReader(content)) as reader:
+        _check(reader.schema.metadata, entry, key)
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            rows = max(64, _ARROW_BYTES * batch.num_rows // max(1, batch.nbytes))
+            for begin in range(0, batch.num_rows, rows):
+                yield batch.slice(begin, rows)
+
+
+def _check(metadata: Mapping[bytes, bytes], entry: Entry, key: str) -> None:
+    said = json.loads(metadata[b"kcl.segment"])
+    found = f"{said['stream']}/{said['shard']}", said["number"], said["to"], said["last"], said["rows"]
+    if found != (key, entry.number, entry.to, entry.last, entry.rows):
+        raise ValueError(f"it says that it is {found}")
+
+
+def _cut(batch: Any, after: tuple[int, int], last: tuple[int, int]) -> Any:
+    sequences, subs = batch.column("sequence_number"), batch.column("sub_sequence_number")
+
+    def up_to(where: tuple[int, int]) -> int:
+        low, high = 0, batch.num_rows
+        while low < high:
+            middle = (low + high) // 2
+            if (int(sequences[middle].as_py()), int(subs[middle].as_py() or 0)) <= where:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    begin = up_to(after)
+    return batch.slice(begin, max(0, up_to(last) - begin))
+
+
+def _arrived(batch: Any, start_ms: int | None, end_ms: int | None) -> Any:
+    """Records of unknown arrival are kept."""
+    if start_ms is None and end_ms is None:
+        return batch
+    arrived = (
+        batch.column("approximate_arrival_timestamp").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    )
+    keep = _COMPUTE.greater_equal(arrived, (start_ms or 0) * 1000)
+    if end_ms is not None:
+        keep = _COMPUTE.and_(keep, _COMPUTE.less(arrived, end_ms * 1000))
+    keep = _COMPUTE.fill_null(keep, fill_value=True)
+    return batch if _COMPUTE.all(keep).as_py() else batch.filter(keep)
+
+
+def _as_wanted(batch: Any, names: Sequence[str]) -> Any:
+    """Columns as Spark's schema has them; how a segment stores them does not matter."""
+    arrays = []
+    for name in names:
+        kind = _TYPES.get(name, _TEXT)[1]
+        column = batch.column(name)
+        arrays.append(column if column.type == kind else column.cast(kind))
+    return arrays
+
+
+def _now_s() -> float:
+    return time.monotonic()  # noqa: TID251 - a program of its own in Spark: there is no port
+
+
+def _now_ms() -> float:
+    return time.time() * 1000  # noqa: TID251
+
+
+# --- what Spark calls ------------------------------------------------------------------------------------------------
+
+
+def register(spark: Any) -> None:
+    """So that `format("kcl")` works, also where executors or a Connect server do not have this file."""
+    from pyspark import cloudpickle  # noqa: PLC0415
+
+    cloudpickle.register_pickle_by_value(sys.modules[KclDataSource.__module__])
+    spark.dataSource.register(KclDataSource)
+
+
+class KclDataSource(DataSource):
+    """The data source `kcl`; the options are at the top of this file."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kcl"
+
+    def schema(self) -> str:
+        kind = self.options.get("columns", "kcl")
+        if kind not in {"kcl", "aws"}:
+            raise LandingError(f"columns is kcl or aws, not {kind}")
+        return ", ".join(
+            f"{theirs if kind == 'aws' else ours} {_TYPES.get(ours, _TEXT)[0]}"
+            for ours, theirs in _NAMES.items()
+        )
+
+    def reader(self, schema: StructType) -> KclReader:
+        return KclReader(settings_of(self.options), schema.fieldNames())
+
+    def streamReader(self, schema: StructType) -> KclStreamReader:  # noqa: N802 - Spark's name
+        return KclStreamReader(settings_of(self.options), schema.fieldNames())
+
+
+class _Columns:
+    """The columns of the log that stand for Spark's."""
+
+    def __init__(self, settings: Settings, asked: Sequence[str]) -> None:
+        ours = {name: name for name in _NAMES}
+        ours.update({theirs: name for name, theirs in _NAMES.items()})
+        unknown = [name for name in asked if name not in ours]
+        if unknown:
+            raise LandingError(f"there is no column {', '.join(unknown)}; there are {', '.join(_NAMES)}")
+        self.settings = settings
+        self._names = [ours[name] for name in asked]
+        self._asked = list(asked)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Arrow batches."""
+        if not hasattr(partition, "pieces"):  # Spark's own, of a read that has no task
+            return
+        types = [_TYPES.get(name, _TEXT)[1] for name in self._names]
+        schema = pa.schema(list(zip(self._asked, types)))
+        for arrays in read_task(self.settings, self._names, partition):
+            yield pa.record_batch(arrays, schema=schema)
+
+
+class KclReader(_Columns, DataSourceReader):
+    """A batch read: what the log has now."""
+
+    def partitions(self) -> list[InputPartition]:
+        settings = self.settings
+        if settings.latest:
+            raise LandingError("a batch read of what comes later has no records: leave out startingPosition")
+        log = Log(settings)
+        log.refresh()
+        keys = generations(log.shards)
+        with ThreadPoolExecutor(_THREADS) as readers:
+            found = [each for part in readers.map(lambda key: self._pieces(log, key), keys) for each in part]
+        log.close()
+        return [Task(log.info, each) for each in in_order(found, settings.max_tasks)]
+
+    def _pieces(self, log: Log, key: str) -> list[Piece]:
+        settings, shard = self.settings, log.shards[key]
+        start = shard.first if settings.start_ms is None else log.seek(key, settings.start_ms)
+        end_ms = _OPEN_MS if settings.end_ms is None else settings.end_ms
+        whole = pieces(key, start, shard.end, log.entries)
+        return [each for each in whole if each.entry.first_ms < end_ms]
+
+
+class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are those of `to_offset`. Lives in one thread of one process on the driver."""
+
+    def __init__(self, settings: Settings, asked: Sequence[str]) -> None:
+        super().__init__(settings, asked)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._log: Log | None = None
+        self._end: dict[str, Any] | None = None
+        self._until: int | None = None
+        self._noted: tuple[float, dict[str, int] | None] = (0.0, None)
+        self._done: dict[str, int] | None = None
+        self._said: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks need the options only."""
+        return {"settings": self.settings, "_names": self._names, "_asked": self._asked}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a new query begins, with every shard that is there."""
+        log = self._seen(again=self._until is None)
+        places = {
+            key: shard.end if self.settings.latest else shard.first for key, shard in log.shards.items()
+        }
+        if self.settings.start_ms is not None:
+            places = log.seek_all(list(log.shards), self.settings.start_ms)
+        self._end = to_offset(log.id, places, initial=True)
+        return self._end
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
+        """Up to 4.1 Spark gives neither; the batch then begins where the last one has ended."""
+        log = self._seen(again=self._until is None)
+        begun = self._end if start is None else start
+        if begun is None:
+            everything = {key: shard.end for key, shard in log.shards.items()}
+            self._end = to_offset(log.id, everything)
+            return self._end
+        most = self.settings.max_bytes if limit is None else getattr(limit, "max_bytes", 0)
+        self._end = self._planned(log, begun, most or None)
+        return self._end
+
+    def _planned(self, log: Log, begun: dict[str, Any], most_bytes: int | None) -> dict[str, Any]:
+        before = from_offset(begun, log.id)
+        starts = self._starts(log, before)
+        self._note({key: place.number for key, place in before.items()}, first=True)
+        log.prefetch(starts)
+        horizon = horizon_ms(log.shards, self.settings.wait_ms) if self._until is None else self._until
+        end_ms = self.settings.end_ms
+        reached = plan(starts, log.shards, log.entries, most_bytes=most_bytes, horizon=horizon, end_ms=end_ms)
+        if reached == starts:
+            return begun
+        # Spark does not keep where a query began. Its first batch, if done again, must begin there all the same.
+        more = {"from": begun["shards"]} if begun.get("initial") else {}
+        return to_offset(log.id, reached, **more)
+
+    def _starts(self, log: Log, before: Places) -> dict[str, Place]:
+        """A place for each shard in the log. Raises DataLoss."""
+        gone = lost(before, log.shards)
+        if gone and self.settings.fail:
+            raise DataLoss(
+                f"expired before they were read: {'; '.join(gone)}. Set failOnDataLoss to false to go on without "
+                "them; with the option reader, kcl-daemon landing expire waits for this query"
+            )
+        for message in set(gone) - self._said:
+            _LOG.warning("expired before they were read: %s", message)
+        self._said |= set(gone)
+        new = [key for key in log.shards if key not in before]
+        found = {key: log.shards[key].first for key in new}
+        if self.settings.start_ms is not None and new:
+            found = log.seek_all(new, self.settings.start_ms)
+        for key, place in before.items():
+            if key in log.shards:
+                found[key] = (
+                    place if place.ended else max(place, log.shards[key].first, key=lambda each: each.number)
+                )
+        return found
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Everything in the log now, up to what may be read now."""
+        log = self._seen(again=True)
+        self._until = horizon_ms(log.shards, self.settings.wait_ms)
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        return ReadMaxBytes(self.settings.max_bytes) if self.settings.max_bytes else ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The newest in the log, for the query's progress; see `kcl_lag`."""
+        if self._log is None:
+            return None
+        offset = to_offset(self._log.id, {key: shard.end for key, shard in self._log.shards.items()})
+        for key, shard in self._log.shards.items():
+            offset["shards"][key]["first"] = shard.first.number
+            if shard.behind_ms is not None:
+                offset["shards"][key]["behindMs"] = shard.behind_ms
+        return offset
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        log = self._seen(again=False)
+        self._end = end
+        first = {**start, "shards": end["from"]} if "from" in end else start
+        starts, ends = self._starts(log, from_offset(first, log.id)), from_offset(end, log.id)
+        shards = [
+            list(pieces(key, starts[key], ends[key], log.entries)) for key in sorted(ends) if key in starts
+        ]
+        most = self.settings.max_tasks
+        if self.settings.split:
+            return [
+                Task(log.info, each)
+                for each in in_order([piece for shard in shards for piece in shard], most)
+            ]
+        filled = [shard for shard in shards if shard]
+        return [Task(log.info, each) for each in balanced(filled, most)] if filled else []
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Called when the next batch is planned, so the note of a reader is one batch late."""
+        self._note({key: place["next"] for key, place in end["shards"].items()})
+
+    def stop(self) -> None:
+        if self._done is not None and self._log is not None:
+            self._note(self._done, now=True)
+        if self._log is not None:
+            self._log.close()
+
+    def _seen(self, *, again: bool) -> Log:
+        if self._log is None:
+            self._log, again = Log(self.settings), True
+        if again:
+            self._log.refresh()
+        return self._log
+
+    def _note(self, done: dict[str, int], *, first: bool = False, now: bool = False) -> None:
+        if not self.settings.reader or self._log is None or (first and self._done is not None):
+            return
+        self._done = done
+        written_s, written = self._noted
+        if done == written or not (now or written is None or _now_s() - written_s >= _NOTE_S):
+            return
+        note = {"name": self.settings.reader, "done": done, "atMs": int(_now_ms()), "version": _VERSION}
+        self._log.store.replace(f"_readers/{self.settings.reader}.json", json.dumps(note).encode())
+        self._noted = _now_s(), done

@@ -1,0 +1,407 @@
+"""Manifests and pages: they save listings, and whatever becomes of them, the segments count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from kcl_landing.log import (
+    INFO,
+    PAGE,
+    Damaged,
+    Entry,
+    Layout,
+    LogInfo,
+    Manifest,
+    entry_path,
+    first_path,
+    manifest_path,
+    page_path,
+)
+from kcl_landing.manifests import OtherLog, ShardLog, known_log, open_log
+from kcl_landing.store import StoreTrouble
+from kcl_landing.writer import LogAltered, Tail
+from tests.landing.footers import SHARD, STREAM, land, made, read_footer
+from tests.landing.memory_store import Fault, MemoryStore
+
+AT = manifest_path(STREAM, SHARD)
+
+
+@pytest.fixture(params=["log", "dated"])
+def info(request: pytest.FixtureRequest) -> LogInfo:
+    layout: Layout = request.param
+    return LogInfo("app", layout, "parquet", "id-1")
+
+
+class Shard:
+    """A shard's log with its warnings."""
+
+    def __init__(self, store: MemoryStore, info: LogInfo) -> None:
+        self.store, self.info = store, info
+        self.warnings: list[str] = []
+        self.log = ShardLog(store, info, STREAM, SHARD, read_footer, warn=self.warnings.append)
+
+    def write(self, first: int, to: int) -> list[Entry]:
+        entries = [land(self.store, self.info, made(number)) for number in range(first, to + 1)]
+        for entry in entries:
+            self.log.append(entry, behind_ms=0, at_ms=entry.number)
+        return entries
+
+    def again(self) -> Shard:
+        return Shard(self.store, self.info)
+
+
+@pytest.fixture
+def shard(info: LogInfo) -> Shard:
+    return Shard(MemoryStore(), info)
+
+
+def stored(store: MemoryStore) -> Manifest:
+    return msgspec.json.decode(store.read(AT), type=Manifest)
+
+
+def test_a_new_shard_has_no_end(shard: Shard) -> None:
+    assert shard.log.open() == Tail()
+    assert shard.log.open(is_new=True) == Tail()
+    assert list(shard.log.entries()) == []
+    assert shard.store.objects == {}
+
+
+def test_append_and_open(shard: Shard) -> None:
+    entries = shard.write(0, 2)
+    assert shard.again().log.open() == Tail(2, (30, 0), entries[2].last_ms, is_ended=False)
+    assert list(shard.again().log.entries(1)) == entries[1:]
+    assert stored(shard.store) == Manifest(STREAM, SHARD, tuple(entries), 0, 2)
+
+
+def test_the_end_of_a_shard(shard: Shard) -> None:
+    shard.write(0, 0)
+    shard.log.append(land(shard.store, shard.info, made(1, is_end=True)), behind_ms=0, at_ms=1)
+    assert shard.again().log.open().is_ended
+
+
+def test_pages(shard: Shard) -> None:
+    entries = shard.write(0, 2 * PAGE + 5)
+    assert (
+        msgspec.json.decode(shard.store.read(page_path(STREAM, SHARD, PAGE)), type=list[Entry])
+        == entries[PAGE : 2 * PAGE]
+    )
+    assert [each.number for each in stored(shard.store).entries] == list(range(2 * PAGE, 2 * PAGE + 6))
+    reader = shard.again()
+    assert list(reader.log.entries()) == entries
+    assert list(reader.log.entries(PAGE + 7)) == entries[PAGE + 7 :]
+    assert list(reader.log.entries(2 * PAGE + 3)) == entries[2 * PAGE + 3 :]
+    assert reader.warnings == []
+
+
+def test_two_requests_a_segment(shard: Shard) -> None:
+    shard.log.open(is_new=True)
+    shard.store.calls.clear()
+    shard.write(0, PAGE)
+    assert len(shard.store.calls) == 2 * (PAGE + 1) + 1
+    assert {operation for operation, _path in shard.store.calls} == {"create", "replace"}
+
+
+@pytest.mark.parametrize("further", [1, 3, PAGE + 3])
+def test_segments_beyond_the_manifest(shard: Shard, further: int) -> None:
+    entries = shard.write(0, 9)
+    entries += [land(shard.store, shard.info, made(number)) for number in range(10, 10 + further)]
+    opened = shard.again()
+    assert opened.log.open().number == 9 + further
+    assert opened.warnings == []
+    assert list(shard.again().log.entries()) == entries
+
+
+def _lose(shard: Shard) -> None:
+    shard.store.remove([AT])
+
+
+def _truncate(shard: Shard) -> None:
+    shard.store.replace(AT, shard.store.read(AT)[:-20])
+
+
+def _other_shard(shard: Shard) -> None:
+    manifest = msgspec.structs.replace(stored(shard.store), shard="shardId-000000000009")
+    shard.store.replace(AT, msgspec.json.encode(manifest))
+
+
+def _alter(shard: Shard) -> None:
+    manifest = stored(shard.store)
+    last = msgspec.structs.replace(manifest.entries[-1], last="999999/0")
+    altered = msgspec.structs.replace(manifest, entries=(*manifest.entries[:-1], last))
+    shard.store.replace(AT, msgspec.json.encode(altered))
+
+
+def _out_of_order(shard: Shard) -> None:
+    manifest = stored(shard.store)
+    shard.store.replace(
+        AT, msgspec.json.encode(msgspec.structs.replace(manifest, entries=manifest.entries[::-1]))
+    )
+
+
+@pytest.mark.parametrize("damage", [_lose, _truncate, _other_shard, _alter, _out_of_order])
+@pytest.mark.parametrize("last", [4, PAGE + 4])
+def test_a_damaged_manifest_is_written_again(
+    shard: Shard, damage: Callable[[Shard], None], last: int
+) -> None:
+    entries = shard.write(0, last)
+    before = stored(shard.store).entries
+    damage(shard)
+    opened = shard.again()
+    assert opened.log.open() == Tail(last, (10 * (last + 1), 0), entries[-1].last_ms)
+    assert bool(opened.warnings) == (damage is not _lose)
+    assert stored(shard.store).entries == before
+    assert list(shard.again().log.entries()) == entries
+
+
+@pytest.mark.parametrize("damage", [_lose, _truncate, _other_shard, _out_of_order])
+def test_a_reader_without_a_manifest(shard: Shard, damage: Callable[[Shard], None]) -> None:
+    entries = shard.write(0, PAGE + 4)
+    damage(shard)
+    there = dict(shard.store.objects)
+    assert list(shard.again().log.entries(3)) == entries[3:]
+    assert shard.store.objects == there
+
+
+@pytest.mark.parametrize("page", [b"", b"[[1,2", b"[]"])
+def test_a_damaged_page_is_read_from_its_segments(shard: Shard, page: bytes) -> None:
+    entries = shard.write(0, 2 * PAGE + 1)
+    shard.store.replace(page_path(STREAM, SHARD, PAGE), page)
+    reader = shard.again()
+    assert list(reader.log.entries(5)) == entries[5:]
+    assert "damaged" in reader.warnings[0]
+
+
+def test_all_that_is_not_a_segment_is_lost(shard: Shard) -> None:
+    entries = shard.write(0, 2 * PAGE + 1)
+    shard.store.remove([AT, page_path(STREAM, SHARD, 0), page_path(STREAM, SHARD, PAGE)])
+    assert (
+        list(shard.again().log.entries()) == entries[2 * PAGE :]
+        or list(shard.again().log.entries()) == entries
+    )
+    assert shard.again().log.open().number == 2 * PAGE + 1
+    assert list(shard.again().log.entries()) == entries
+
+
+def test_an_altered_page_is_not_believed_when_the_manifest_is_lost(shard: Shard) -> None:
+    entries = shard.write(0, PAGE + 1)
+    path = page_path(STREAM, SHARD, 0)
+    altered = [*entries[: PAGE - 1], msgspec.structs.replace(entries[PAGE - 1], crc=1)]
+    shard.store.replace(path, msgspec.json.encode(altered))
+    _lose(shard)
+    opened = shard.again()
+    assert opened.log.open().number == PAGE + 1
+    assert len(opened.warnings) == 1
+    assert msgspec.json.decode(shard.store.read(path), type=list[Entry]) == entries[:PAGE]
+
+
+def test_a_stale_manifest_does_no_harm(shard: Shard) -> None:
+    shard.write(0, 3)
+    stale = shard.store.read(AT)
+    entries = [*shard.log.entries(), *shard.write(4, 5)]
+    shard.store.replace(AT, stale)  # the paused writer wakes
+    assert list(shard.again().log.entries()) == entries[:4]
+    entries += shard.write(6, 6)
+    assert list(shard.again().log.entries()) == entries
+    shard.store.replace(AT, stale)
+    assert shard.again().log.open().number == 6
+
+
+def test_two_writers_close_a_page(shard: Shard) -> None:
+    shard.write(0, PAGE - 2)
+    other = shard.again()
+    other.log.open()
+    entries = [land(shard.store, shard.info, made(number)) for number in range(PAGE - 1, PAGE + 2)]
+    for entry in entries:
+        shard.log.append(entry, behind_ms=0, at_ms=0)
+    for entry in entries[:2]:
+        other.log.append(entry, behind_ms=0, at_ms=0)
+    assert [each.number for each in shard.again().log.entries()] == list(range(PAGE + 1))
+    assert other.warnings == []
+
+
+def test_a_compacted_page_stays(shard: Shard) -> None:
+    entries = shard.write(0, PAGE - 1)
+    paused = shard.again()
+    paused.log.open()
+    following = shard.write(PAGE, PAGE)
+    whole = land(shard.store, shard.info, made(0, to=PAGE - 1))
+    path = page_path(STREAM, SHARD, 0)
+    shard.store.replace(path, msgspec.json.encode([whole]))
+    shard.store.remove([entry_path(shard.info, STREAM, SHARD, each) for each in entries])
+    paused.log.append(following[0], behind_ms=0, at_ms=0)
+    assert list(shard.again().log.entries()) == [whole, *following]
+    assert list(shard.again().log.entries(17)) == [whole, *following]
+    _lose(shard)
+    assert shard.again().log.open().number == PAGE
+
+
+def test_compacted_over_pages(shard: Shard) -> None:
+    shard.write(0, 3 * PAGE)
+    whole = land(shard.store, shard.info, made(0, to=2 * PAGE + 9))
+    rest = [each for each in shard.log.entries() if each.number > whole.to]
+    shard.store.replace(page_path(STREAM, SHARD, 0), msgspec.json.encode([whole]))
+    shard.store.remove([page_path(STREAM, SHARD, PAGE)])
+    shard.store.replace(page_path(STREAM, SHARD, 2 * PAGE), msgspec.json.encode(rest[:-1]))
+    reader = shard.again()
+    for first in (0, 5, PAGE, PAGE + 5, 2 * PAGE, 2 * PAGE + 9):
+        assert list(reader.log.entries(first)) == [whole, *rest]
+    assert list(reader.log.entries(2 * PAGE + 10)) == rest
+    assert reader.warnings == []
+
+
+def test_what_has_expired(shard: Shard) -> None:
+    entries = shard.write(0, PAGE + 3)
+    shard.store.replace(first_path(STREAM, SHARD), msgspec.json.encode({"first": PAGE}))
+    shard.store.remove([entry_path(shard.info, STREAM, SHARD, each) for each in entries[:PAGE]])
+    shard.store.remove([page_path(STREAM, SHARD, 0)])
+    reader = shard.again()
+    assert list(reader.log.entries()) == entries[PAGE:]
+    _lose(shard)
+    assert reader.log.open().number == PAGE + 3
+    assert reader.warnings == []
+
+
+def test_a_manifest_whose_segments_have_all_expired_keeps_the_end(shard: Shard) -> None:
+    entries = shard.write(0, 3)
+    shard.store.replace(first_path(STREAM, SHARD), msgspec.json.encode({"first": 4}))
+    shard.store.remove([entry_path(shard.info, STREAM, SHARD, each) for each in entries])
+    opened = shard.again()
+    assert opened.log.open().number == 3
+    assert opened.warnings == []
+    assert list(opened.log.entries()) == []
+
+
+def test_a_missing_segment_is_named_and_not_written_again(shard: Shard) -> None:
+    entries = shard.write(0, 5)
+    shard.store.remove([entry_path(shard.info, STREAM, SHARD, entries[2])])
+    _lose(shard)
+    opened = shard.again()
+    assert opened.log.open().number == 5
+    assert opened.warnings == [f"segments 2 to 2 of {STREAM}/{SHARD} are missing"]
+
+
+def test_a_segment_of_another_application(shard: Shard) -> None:
+    foreign = msgspec.structs.replace(made(0), application="other")
+    land(shard.store, shard.info, foreign)
+    with pytest.raises(LogAltered, match=r"segment 0 of other/orders"):
+        shard.log.open()
+
+
+def test_a_damaged_segment_in_the_middle(shard: Shard) -> None:
+    entries = shard.write(0, 5)
+    shard.store.replace(entry_path(shard.info, STREAM, SHARD, entries[2]), b"{")
+    assert shard.again().log.open().number == 5  # what is not read is not known
+    _lose(shard)
+    opened = shard.again()
+    assert opened.log.open().number == 5
+    assert entry_path(shard.info, STREAM, SHARD, entries[2]) in opened.warnings[0]
+
+
+def test_a_damaged_segment_at_the_end_stops_its_writer(shard: Shard) -> None:
+    entries = shard.write(0, 5)
+    path = entry_path(shard.info, STREAM, SHARD, entries[5])
+    shard.store.replace(path, b"{")
+    for _ in range(2):
+        with pytest.raises(Damaged, match=path):
+            shard.again().log.open()
+        _lose(shard)
+
+
+def test_the_segment_at_the_next_name(shard: Shard) -> None:
+    shard.write(0, 1)
+    at_ms = made(2).first_ms
+    assert shard.log.footer(2, at_ms, is_end=False) is None
+    entry = land(shard.store, shard.info, made(2, writer="other"))
+    assert shard.log.footer(2, at_ms, is_end=False) == made(2, writer="other")
+    shard.log.adopt(made(2, writer="other"), behind_ms=5, at_ms=7)
+    assert stored(shard.store).entries[-1] == entry
+
+
+def test_at_the_tip_without_a_segment(shard: Shard) -> None:
+    shard.log.open(is_new=True)
+    shard.log.at_tip(behind_ms=0, at_ms=9)
+    assert stored(shard.store) == Manifest(STREAM, SHARD, (), 0, 9)
+    assert shard.again().log.open() == Tail()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("operation", ["create", "replace"])
+def test_append_can_be_tried_again(shard: Shard, operation: str, after: bool) -> None:
+    entries = shard.write(0, PAGE - 1)
+    entries.append(land(shard.store, shard.info, made(PAGE)))
+    shard.store.faults.append(
+        Fault("create" if operation == "create" else "replace", after=after, within="_manifests")
+    )
+    with pytest.raises(StoreTrouble):
+        shard.log.append(entries[-1], behind_ms=0, at_ms=0)
+    shard.log.append(entries[-1], behind_ms=0, at_ms=0)
+    assert list(shard.again().log.entries()) == entries
+
+
+def test_dated_finds_new_hours_with_few_requests() -> None:
+    shard = Shard(MemoryStore(), LogInfo("app", "dated", "parquet", "id-1"))
+    shard.write(0, 200)
+    for number in range(201, 280):
+        land(shard.store, shard.info, made(number))
+    opened = shard.again()
+    shard.store.calls.clear()
+    assert opened.log.open().number == 279
+    assert [path for operation, path in shard.store.calls if operation == "listing"] == [
+        STREAM,
+        f"{STREAM}/_ends",
+    ]
+
+
+def test_who_comes_first_makes_the_log() -> None:
+    store = MemoryStore()
+    ours = LogInfo("app", "log", "parquet", "id-1")
+    assert open_log(store, ours) == ours
+    assert open_log(store, msgspec.structs.replace(ours, log_id="id-2")) == ours
+    assert known_log(store) == ours
+
+
+def test_another_writer_makes_the_log_meanwhile() -> None:
+    ours = LogInfo("app", "log", "parquet", "id-1")
+    theirs = msgspec.structs.replace(ours, log_id="id-2")
+    store = MemoryStore()
+
+    def first(operation: str, path: str) -> None:
+        if operation == "create":
+            store.before = lambda _operation, _path: None
+            assert open_log(store, theirs) == theirs
+
+    store.before = first
+    assert open_log(store, ours) == theirs
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"application": "other"}, "applicationName = other"),
+        ({"layout": "dated"}, "landingLayout = dated"),
+        ({"format": "arrow"}, "landingFormat = arrow"),
+        ({"version": 2}, "version 2"),
+    ],
+)
+def test_the_log_of_another(change: dict[str, object], words: str) -> None:
+    store = MemoryStore()
+    ours = LogInfo("app", "log", "parquet", "id-1")
+    store.create(INFO, msgspec.json.encode(msgspec.structs.replace(ours, **change)))
+    with pytest.raises(OtherLog, match=words):
+        open_log(store, ours)
+
+
+def test_what_is_no_log() -> None:
+    store = MemoryStore()
+    with pytest.raises(OtherLog, match="there is no landing log"):
+        known_log(store)
+    store.create(INFO, b"{}")
+    with pytest.raises(OtherLog, match="not the description"):
+        known_log(store)
+    store.remove([INFO])
+    store.create(AT, b"{}")
+    with pytest.raises(OtherLog, match="was removed"):
+        open_log(store, LogInfo("app", "log", "parquet", "id-1"))

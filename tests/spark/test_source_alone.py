@@ -1,0 +1,55 @@
+"""The data source `kcl` is one file that older Pythons and Sparks can load."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import kcl_spark_source
+from tests.spark.million import measured, segments
+
+FILE = Path(kcl_spark_source.__file__)
+OUTSIDE = {"pyarrow", "pyspark"}
+
+
+def test_it_is_python_3_9_and_imports_nothing_else() -> None:
+    tree = ast.parse(FILE.read_text("utf-8"), feature_version=(3, 9))
+    names = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [each.name for each in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert names - set(sys.stdlib_module_names) == OUTSIDE
+
+
+def test_it_loads_where_spark_has_no_admission_control() -> None:
+    """Spark 4.0 and 4.1 have no such module."""
+    code = (
+        "import sys; sys.modules['pyspark.sql.streaming.datasource'] = None\n"
+        "import types; import pyspark.sql.streaming\n"
+        "whole = types.ModuleType('pyspark.sql.datasource')\n"
+        "for name in ('DataSource', 'DataSourceReader', 'DataSourceStreamReader', 'InputPartition'):\n"
+        "    setattr(whole, name, type(name, (), {'__init__': lambda self, *given: None}))\n"
+        "sys.modules['pyspark.sql.datasource'] = whole\n"
+        "import kcl_spark_source\n"
+        "print(kcl_spark_source.KclDataSource.name())\n"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=FILE.parent, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "kcl\n", done.stderr
+
+
+def test_a_batch_over_a_million_segments_is_planned_fast(tmp_path: Path) -> None:
+    """At most 0.5 s where nothing else runs; seconds of CPU say it where something does."""
+    for text, count, took_s, cpu_s in measured(tmp_path / "log"):
+        print(f"{text}: {count} of {segments()} segments planned in {took_s:.2f} s, {cpu_s:.2f} s of CPU")  # noqa: T201
+        assert count == 4096
+        assert cpu_s < 2.0

@@ -1,0 +1,326 @@
+"""What the data source `kcl` plans: pure rules over shards and entries."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kcl_spark_source import (
+    Entry,
+    LandingError,
+    Place,
+    Shard,
+    balanced,
+    behind,
+    from_offset,
+    generations,
+    horizon_ms,
+    in_order,
+    kcl_lag,
+    lost,
+    pieces,
+    plan,
+    settings_of,
+    to_offset,
+)
+from tests.examples import examples
+
+Logs = Mapping[str, Sequence[Entry]]
+WAIT_MS = 60_000
+SPAN_MS = 5
+
+
+def entry(
+    number: int,
+    first_ms: int,
+    last_ms: int | None = None,
+    *,
+    size: int = 100,
+    to: int | None = None,
+    children: list[str] | None = None,
+) -> Entry:
+    """Segment N has ten records, after position N * 10 up to (N + 1) * 10."""
+    end = number if to is None else to
+    rows = 0 if children is not None else 10
+    after, last = f"{number * 10}/0", f"{(end + 1) * 10 if rows else number * 10}/0"
+    return Entry(
+        number,
+        end,
+        after,
+        last,
+        rows,
+        size,
+        1,
+        first_ms,
+        first_ms if last_ms is None else last_ms,
+        1,
+        children,
+    )
+
+
+class Logged:
+    """Shards and entries, as a log would give them."""
+
+    def __init__(
+        self, logs: Logs, behind_ms: Mapping[str, int | None] | None = None, silent_ms: float = 0
+    ) -> None:
+        self.logs = logs
+        self.shards = {key: self._shard(key, (behind_ms or {}).get(key, 0), silent_ms) for key in logs}
+        self.starts = {key: Place(0) for key in logs}
+
+    def _shard(self, key: str, behind_ms: int | None, silent_ms: float) -> Shard:
+        place, children = Place(0), list[str]()
+        for each in self.logs[key]:
+            place, children = behind(each, place), each.children or []
+        return Shard(place, tuple(f"s/{child}" for child in children), behind_ms, silent_ms)
+
+    def entries(self, key: str, number: int) -> Iterator[Entry]:
+        return iter([each for each in self.logs[key] if each.to >= number])
+
+    def batches(self, most_bytes: int | None = None) -> Iterator[dict[str, list[int]]]:
+        """The numbers of each batch, until nothing is left."""
+        starts = dict(self.starts)
+        while True:
+            horizon = horizon_ms(self.shards, WAIT_MS)
+            ends = plan(starts, self.shards, self.entries, most_bytes=most_bytes, horizon=horizon)
+            if ends == starts:
+                return
+            yield {
+                key: [
+                    each.number
+                    for each in self.logs[key]
+                    if starts[key].number <= each.number < ends[key].number
+                ]
+                for key in self.logs
+                if ends[key] != starts[key]
+            }
+            starts = ends
+
+
+def test_a_batch_takes_all_shards_up_to_one_arrival_time() -> None:
+    light = [entry(number, number * 100, size=10) for number in range(10)]
+    heavy = [entry(number, number * 10, size=100) for number in range(100)]
+    first, *_ = Logged({"s/a": light, "s/b": heavy}).batches(1000)
+    assert first == {"s/a": [0], "s/b": list(range(9))}
+
+
+def test_a_batch_takes_one_segment_that_is_larger_than_the_limit() -> None:
+    logged = Logged({"s/a": [entry(0, 0, size=5000), entry(1, 1, size=5000)]})
+    assert list(logged.batches(1000)) == [{"s/a": [0]}, {"s/a": [1]}]
+
+
+def test_a_shard_that_is_behind_holds_the_others_back() -> None:
+    logs = {"s/a": [entry(0, 100), entry(1, 200)], "s/b": [entry(0, 50), entry(1, 150), entry(2, 9000)]}
+    assert list(Logged(logs, {"s/a": 5_000}).batches()) == [{"s/a": [0, 1], "s/b": [0, 1]}]
+    assert list(Logged(logs, {"s/a": None}).batches()) == [{"s/a": [0, 1], "s/b": [0, 1]}]
+    whole = [{"s/a": [0, 1], "s/b": [0, 1, 2]}]
+    assert list(Logged(logs).batches()) == whole
+    assert list(Logged(logs, {"s/a": 5_000}, silent_ms=WAIT_MS).batches()) == whole
+
+
+def test_an_empty_shard_that_is_behind_holds_everything_back() -> None:
+    logs = {"s/a": [], "s/b": [entry(0, 50)]}
+    assert list(Logged(logs, {"s/a": None}).batches()) == []
+    assert list(Logged(logs).batches()) == [{"s/b": [0]}]
+
+
+def test_children_come_in_a_batch_after_the_ends_of_both_parents() -> None:
+    logs = {
+        "s/a": [entry(0, 10), entry(1, 10, children=["c"])],
+        "s/b": [entry(0, 10), entry(1, 500), entry(2, 500, children=["c"])],
+        "s/c": [entry(0, 600)],
+        "s/d": [entry(0, 550), entry(1, 700)],
+    }
+    assert list(Logged(logs).batches()) == [
+        {"s/a": [0, 1], "s/b": [0]},
+        {"s/b": [1, 2]},
+        {"s/c": [0], "s/d": [0, 1]},
+    ]
+
+
+def test_missing_children_hold_back_what_arrived_after_their_parent() -> None:
+    logs = {"s/a": [entry(0, 10), entry(1, 10, children=["b", "c"])], "s/d": [entry(0, 10), entry(1, 90)]}
+    assert list(Logged(logs).batches()) == [{"s/a": [0, 1], "s/d": [0]}]
+    assert list(Logged(logs, silent_ms=WAIT_MS).batches()) == [{"s/a": [0, 1], "s/d": [0, 1]}]
+
+
+def test_an_end_of_unknown_time_stops_nothing_for_good() -> None:
+    logs = {"s/a": [entry(0, 0, children=["b"])], "s/b": [entry(0, 90)], "s/d": [entry(0, 10)]}
+    assert list(Logged(logs).batches()) == [{"s/a": [0]}, {"s/b": [0], "s/d": [0]}]
+
+
+@st.composite
+def logs_of_shards(draw: st.DrawFn) -> dict[str, list[Entry]]:
+    """A tree of shards in which each splits or ends or goes on; times go forward, with gaps."""
+    logs: dict[str, list[Entry]] = {}
+    todo = [("a", 0), ("b", 0)]
+    while todo:
+        name, now_ms = todo.pop()
+        its: list[Entry] = []
+        for _ in range(draw(st.integers(0, 5))):
+            to = len(its) if not its else its[-1].to + 1
+            span = draw(st.integers(0, 3))
+            now_ms += draw(st.integers(0, 40))
+            its.append(entry(to, now_ms, now_ms + SPAN_MS, size=draw(st.integers(1, 300)), to=to + span))
+        if len(name) < 4 and draw(st.booleans()):
+            children = [name + "x", name + "y"][: draw(st.integers(1, 2))]
+            its.append(entry(its[-1].to + 1 if its else 0, now_ms, children=children))
+            todo += [(child, now_ms) for child in children]
+        logs[f"s/{name}"] = its
+    return logs
+
+
+@settings(max_examples=examples(200))
+@given(logs_of_shards(), st.integers(1, 1000))
+def test_everything_comes_once_in_order_parents_first_and_within_the_limit(
+    logs: dict[str, list[Entry]], most: int
+) -> None:
+    logged = Logged(logs)
+    came: dict[str, list[int]] = {key: [] for key in logs}
+    done: set[str] = set()
+    newest = 0
+    for batch in logged.batches(most):
+        size = 0
+        for key, numbers in batch.items():
+            parents = [parent for parent, shard in logged.shards.items() if key in shard.children]
+            assert done.issuperset(parents)
+            came[key] += numbers
+        whole = [each for key, numbers in batch.items() for each in logs[key] if each.number in numbers]
+        size = sum(each.size_bytes for each in whole)
+        assert size <= most or len(whole) == 1
+        # No record comes that is more than a segment older than one that was there before.
+        assert all(each.first_ms >= newest - SPAN_MS for each in whole)
+        newest = max([newest, *(each.first_ms for each in whole)])
+        done |= {
+            key
+            for key in batch
+            if logs[key][-1].children is not None and came[key][-1] == logs[key][-1].number
+        }
+    assert came == {key: [each.number for each in its] for key, its in logs.items()}
+
+
+@settings(max_examples=examples(100))
+@given(st.data())
+def test_pieces_of_consecutive_batches_are_all_records_once_even_after_compaction(
+    data: st.DataObject,
+) -> None:
+    plain = [entry(number, number) for number in range(20)]
+    cuts = sorted(data.draw(st.sets(st.integers(1, 19), max_size=4)) | {0, 20})
+    borders = sorted(data.draw(st.sets(st.integers(1, 19), max_size=6)) | {0, 20})
+    merged = [entry(low, low, to=high - 1) for low, high in itertools.pairwise(borders)]
+    places = [Place(cut, f"{cut * 10}/0") for cut in cuts]
+    found = []
+    for start, end in itertools.pairwise(places):
+        log = data.draw(st.sampled_from([plain, merged]))
+        logged = Logged({"s/a": log})
+        found += [(each.after, each.last) for each in pieces("s/a", start, end, logged.entries)]
+    assert found[0][0] == "0/0"
+    assert found[-1][1] == "200/0"
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(found))
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=6), max_size=8), st.integers(1, 5))
+def test_tasks_have_every_piece_once_and_a_shard_in_one_task(sizes: list[list[int]], most: int) -> None:
+    megabyte = 1024 * 1024
+    shards = [
+        [
+            each
+            for number, size in enumerate(its)
+            for each in pieces(
+                f"s/{shard}",
+                Place(number, f"{number * 10}/0"),
+                Place(number + 1, f"{number * 10 + 10}/0"),
+                Logged({f"s/{shard}": [entry(number, 1, size=size * megabyte)]}).entries,
+            )
+        ]
+        for shard, its in enumerate(sizes)
+    ]
+    every = [piece for its in shards for piece in its]
+    whole = balanced(shards, most)
+    assert sorted(piece for task in whole for piece in task) == sorted(every)
+    assert len(whole) <= most
+    homes = {piece.key: {number for number, task in enumerate(whole) if piece in task} for piece in every}
+    assert all(len(home) == 1 for home in homes.values())
+    cut = in_order(every, most)
+    assert [piece for task in cut for piece in task] == every
+    assert len(cut) <= most
+    assert all(cut)
+
+
+def test_generations_have_parents_first_and_name_a_circle() -> None:
+    logs = {"s/a": [entry(0, 1, children=["0"])], "s/0": [entry(0, 1, children=["1"])], "s/1": []}
+    assert generations(Logged(logs).shards) == ["s/a", "s/0", "s/1"]
+    logs["s/1"] = [entry(0, 1, children=["a"])]
+    with pytest.raises(LandingError, match="own descendants"):
+        generations(Logged(logs).shards)
+
+
+def test_an_offset_says_what_it_is() -> None:
+    places = {"s/a": Place(3, "30/0", 17), "s/b": Place(9, "80/1", 18, ended=True)}
+    offset = to_offset("id", places)
+    assert offset == {
+        "v": 1,
+        "log": "id",
+        "shards": {
+            "s/a": {"next": 3, "last": "30/0", "ms": 17},
+            "s/b": {"next": 9, "last": "80/1", "ms": 18, "ended": True},
+        },
+    }
+    assert from_offset(offset, "id") == places
+    with pytest.raises(LandingError, match="of landing log id, but at this path is other"):
+        from_offset(offset, "other")
+    with pytest.raises(LandingError, match="version 2"):
+        from_offset({**offset, "v": 2}, "id")
+
+
+def test_what_has_expired_is_said_with_how_much() -> None:
+    shard = Shard(Place(20), first=Place(10, "1/0", 1_800_000_000_000))
+    starts = {"s/a": Place(4, "0/0", 1_700_000_000_000), "s/gone": Place(7), "s/over": Place(7, ended=True)}
+    gone, behind_it = lost(starts, {"s/a": shard})
+    assert gone == "nothing is left of shard s/gone, which was read up to segment 6"
+    assert behind_it == (
+        "6 segments of shard s/a (4 to 9; records that arrived after 2023-11-14T22:13:20+00:00 up to "
+        "2027-01-15T08:00:00+00:00)"
+    )
+    assert lost({}, {"s/a": shard}) == []
+    assert lost({"s/b": Place(1)}, {"s/a": shard, "s/b": Shard(Place(1))}) != []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "say where"),
+        ({"path": "p", "startingPosition": "x"}, "trim_horizon or latest, not x"),
+        ({"path": "p", "maxBytesPerTrigger": "1g"}, "maxBytesPerTrigger is a whole number, not '1g'"),
+        ({"path": "p", "failOnDataLoss": "no"}, "failOnDataLoss is true or false, not 'no'"),
+        ({"path": "p", "startingTimestamp": "now"}, "epoch milliseconds, not 'now'"),
+        ({"path": "p", "reader": "../x"}, "reader is a name"),
+    ],
+)
+def test_an_option_that_is_wrong_is_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(LandingError, match=message):
+        settings_of(options)
+
+
+def test_times_may_be_text_or_milliseconds() -> None:
+    texts = ("2026-11-22T10:00:00Z", "2026-11-22T11:00:00+01:00", "2026-11-22T10:00:00", "1795341600000")
+    assert {settings_of({"path": "p", "startingTimestamp": text}).start_ms for text in texts} == {
+        1_795_341_600_000
+    }
+
+
+def test_lag_is_read_from_a_progress() -> None:
+    end = to_offset("id", {"s/a": Place(3, "30/0", 1_000)})
+    latest = to_offset("id", {"s/a": Place(7, "70/0", 9_000), "s/b": Place(2, "20/0", 500)})
+    latest["shards"]["s/a"]["behindMs"] = 20
+    lag = kcl_lag({"sources": [{"latestOffset": latest, "endOffset": end}]})
+    assert lag == {
+        "s/a": {"segments": 4, "ms": 8_000, "daemon_ms": 20},
+        "s/b": {"segments": 2, "ms": 0, "daemon_ms": -1},
+    }
+    assert kcl_lag(None) == {}

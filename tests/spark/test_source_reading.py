@@ -1,0 +1,324 @@
+"""The data source `kcl` over a log in a folder, called as Spark calls it; no JVM."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+from pyspark.sql.types import StringType, StructType
+
+import kcl_spark_source
+from kcl_landing.log import PAGE, Format, Layout
+from kcl_spark_source import Damaged, DataLoss, KclDataSource, KclStreamReader, LandingError
+from tests.spark.landed import BEGIN_MS, Landed, key, name
+
+EVERYTHING = ReadAllAvailable()
+
+
+def source(landed: Landed, **options: object) -> KclDataSource:
+    return KclDataSource(
+        {"path": str(landed.folder), **{each: str(value) for each, value in options.items()}}
+    )
+
+
+def fields(ddl: str) -> StructType:
+    """The names; only Spark's JVM knows the types."""
+    names = [each.split()[0] for each in ddl.split(",")]
+    made = StructType()
+    for each in names:
+        made.add(each, StringType())
+    return made
+
+
+def stream(landed: Landed, **options: object) -> KclStreamReader:
+    made = source(landed, **options)
+    return made.streamReader(fields(made.schema()))
+
+
+def texts(reader: Any, parts: list[Any]) -> list[str]:
+    """What the records of these partitions say, as executors would read them."""
+    away = pickle.loads(pickle.dumps(reader))
+    batches = [batch for part in parts for batch in away.read(pickle.loads(pickle.dumps(part)))]
+    return [each.decode() for batch in batches for each in batch.column(0).to_pylist()]
+
+
+def past(landed: Landed, **options: object) -> list[str]:
+    made = source(landed, **options)
+    reader = made.reader(fields(made.schema()))
+    return texts(reader, reader.partitions())
+
+
+def batches(
+    reader: KclStreamReader, start: dict[str, Any] | None = None, most: int = 0
+) -> Iterator[list[str]]:
+    """The batches of a query until nothing is left; offsets go through JSON, as Spark keeps them."""
+    start = start or reader.initialOffset()
+    while True:
+        limit = ReadMaxBytes(most) if most else EVERYTHING
+        end = json.loads(json.dumps(reader.latestOffset(start, limit)))
+        if end == start:
+            return
+        yield texts(reader, reader.partitions(start, end))
+        reader.commit(start)
+        start = end
+
+
+@pytest.fixture
+def landed(tmp_path: Path) -> Landed:
+    """Two shards with four segments each, in a few seconds."""
+    return two_shards(Landed(tmp_path / "log"))
+
+
+def two_shards(landed: Landed) -> Landed:
+    for second in range(4):
+        landed.add(0, 10, second)
+        landed.add(1, 5, second)
+    return landed
+
+
+@pytest.mark.parametrize("layout", ["log", "dated"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_all_layouts_and_formats_are_read(tmp_path: Path, layout: Layout, kind: Format) -> None:
+    log = two_shards(Landed(tmp_path, layout, kind))
+    log.end(0, [2])
+    log.add(2, 3, 5)
+    assert past(log) == log.data(0, 1, 2)
+    assert [sorted(each) for each in batches(stream(log))] == [sorted(log.data(0, 1)), log.data(2)]
+
+
+def test_batches_are_limited_and_aligned(landed: Landed) -> None:
+    size = max(
+        map(sum, zip(*([each.size_bytes for each in landed.entries[shard]] for shard in (0, 1)), strict=True))
+    )
+    whole = list(batches(stream(landed), most=size))
+    assert [sorted(each) for each in whole] == [
+        sorted(
+            [*landed.data(0)[second * 10 : second * 10 + 10], *landed.data(1)[second * 5 : second * 5 + 5]]
+        )
+        for second in range(4)
+    ]
+
+
+def test_a_batch_that_is_done_again_has_the_same_records(landed: Landed) -> None:
+    reader = stream(landed, startingPosition="latest")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, EVERYTHING) == start
+    landed.add(0, 3, 9)
+    end = reader.latestOffset(start, EVERYTHING)
+    expected = landed.data(0)[40:]
+    assert texts(reader, reader.partitions(start, end)) == expected
+    landed.add(0, 3, 10)
+    again = stream(landed, startingPosition="latest")
+    # Spark asks again where a query begins until its first batch is done; more has come meanwhile.
+    assert texts(again, again.partitions(again.initialOffset(), end)) == expected
+    assert list(batches(again, end)) == [landed.data(0)[43:]]
+
+
+def test_records_of_a_time_are_cut_out(landed: Landed) -> None:
+    times = {"startingTimestamp": BEGIN_MS + 1500, "endingTimestamp": BEGIN_MS + 2200}
+    expected = [*landed.data(0)[15:22], *landed.data(1)[8:11]]
+    assert past(landed, **times) == expected
+    assert [sorted(each) for each in batches(stream(landed, **times))] == [sorted(expected)]
+
+
+def test_a_starting_time_is_found_over_many_pages(tmp_path: Path) -> None:
+    landed = Landed(tmp_path)
+    for number in range(2 * PAGE + 20):
+        landed.add(0, 1, number)
+    assert past(landed, startingTimestamp=BEGIN_MS + 1000 * 300) == landed.data(0)[300:]
+    assert past(landed, startingTimestamp=BEGIN_MS + 1000 * 530) == landed.data(0)[530:]
+    assert past(landed, startingTimestamp=BEGIN_MS + 1000 * 900) == []
+    assert past(landed) == landed.data(0)
+
+
+def test_only_what_is_asked_for_is_read(landed: Landed) -> None:
+    assert past(landed, shards=f"{name(1)}") == landed.data(1)
+    assert past(landed, stream="words") == landed.data(0, 1)
+    assert past(landed, stream="other") == []
+    made = source(landed, columns="aws")
+    assert made.schema().startswith("data BINARY, partitionKey STRING, streamName STRING")
+    reader = made.reader(fields("sequenceNumber STRING, shardId STRING"))
+    read = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert {tuple(batch.schema.names) for batch in read} == {("sequenceNumber", "shardId")}
+    assert sum(batch.num_rows for batch in read) == 60
+    with pytest.raises(LandingError, match="no column datum"):
+        made.reader(fields("datum STRING"))
+
+
+def test_available_now_reads_to_the_end_of_then(landed: Landed) -> None:
+    reader = stream(landed)
+    reader.prepareForTriggerAvailableNow()
+    expected = landed.data(0, 1)
+    landed.add(0, 10, 20)
+    came = list(batches(reader, most=landed.entries[0][0].size_bytes))
+    assert sorted(text for each in came for text in each) == sorted(expected)
+    assert len(came) > 3
+
+
+def test_compaction_between_plan_and_read_loses_nothing(landed: Landed) -> None:
+    reader = stream(landed)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxBytes(landed.entries[0][0].size_bytes * 3))
+    parts = reader.partitions(start, end)
+    before = texts(reader, parts)
+    landed.compact(0, 0, 3)
+    assert texts(reader, parts) == before
+    assert texts(reader, stream(landed).partitions(start, end)) == before
+    rest = [text for each in batches(stream(landed), end) for text in each]
+    assert sorted(before + rest) == sorted(landed.data(0, 1))
+    assert past(landed) == landed.data(0, 1)
+
+
+def test_a_merged_segment_over_a_page_is_found(tmp_path: Path) -> None:
+    landed = Landed(tmp_path)
+    for number in range(PAGE + 30):
+        landed.add(0, 2, number)
+    parts = (reader := stream(landed)).partitions(
+        start := reader.initialOffset(), end := reader.latestOffset(start, EVERYTHING)
+    )
+    landed.compact(0, PAGE - 20, PAGE - 1)
+    assert texts(reader, parts) == landed.data(0)
+    assert texts(reader, stream(landed).partitions(start, end)) == landed.data(0)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("how", ["cut", "altered", "another"])
+def test_a_damaged_segment_stops_the_reader_with_its_name(tmp_path: Path, kind: Format, how: str) -> None:
+    landed = Landed(tmp_path, "log", kind)
+    for second in range(4):
+        landed.add(0, 2000, second)
+    path = landed.path(0, landed.entries[0][2])
+    content = bytearray(path.read_bytes())
+    if how == "cut":
+        content = content[:-100]
+    elif how == "altered":
+        content[len(content) // 4] ^= 0xFF
+    else:
+        content = bytearray(landed.path(0, landed.entries[0][1]).read_bytes())
+        content = content[: path.stat().st_size]
+    path.write_bytes(content)
+    with pytest.raises(Damaged, match=rf"segment words/{name(0)}/000000000002.{kind}"):
+        past(landed)
+
+
+def test_a_gap_in_the_pages_is_named(landed: Landed) -> None:
+    del landed.entries[0][1]
+    landed.manifest(0)
+    with pytest.raises(Damaged, match=rf"pages of shard {key(0)} lack the segments 1 to 1"):
+        past(landed)
+
+
+def test_a_reader_behind_retention_stops_and_says_how_much(
+    landed: Landed, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = stream(landed)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxBytes(1))
+    landed.expire(0, 3)
+    with pytest.raises(DataLoss, match=rf"2 segments of shard {key(0)} \(1 to 2; records that arrived after"):
+        list(batches(stream(landed), end))
+    with caplog.at_level(logging.WARNING):
+        came = [text for each in batches(stream(landed, failOnDataLoss="false"), end) for text in each]
+    assert sorted(came) == sorted([*landed.data(0)[30:], *landed.data(1)])
+    assert len([each for each in caplog.records if "2 segments of shard" in each.getMessage()]) == 1
+    assert past(landed) == [*landed.data(0)[30:], *landed.data(1)]
+    (landed.folder / "words" / name(0) / "000000000003.parquet").unlink()
+    with pytest.raises(DataLoss, match=r"segment words/.*/000000000003\.parquet is not there any more"):
+        past(landed)
+
+
+def test_a_registered_reader_says_what_it_has_committed(
+    landed: Landed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kcl_spark_source, "_NOTE_S", 0.0)
+    reader = stream(landed, reader="nightly")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    note = landed.folder / "_readers" / "nightly.json"
+    assert json.loads(note.read_text())["done"] == {key(0): 0, key(1): 0}
+    reader.partitions(start, end)
+    reader.commit(end)
+    said = json.loads(note.read_text())
+    assert (said["name"], said["done"], said["version"]) == ("nightly", {key(0): 4, key(1): 4}, 1)
+    assert list(note.parent.iterdir()) == [note]
+
+
+def test_a_note_of_a_reader_is_not_written_at_every_batch_but_when_it_stops(landed: Landed) -> None:
+    reader = stream(landed, reader="nightly")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    reader.commit(end)
+    note = landed.folder / "_readers" / "nightly.json"
+    assert json.loads(note.read_text())["done"][key(0)] == 0
+    reader.stop()
+    assert json.loads(note.read_text())["done"][key(0)] == 4
+
+
+def test_only_manifests_that_have_changed_are_read_again(
+    landed: Landed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kcl_spark_source, "_SETTLED_S", 0.0)
+    read: list[str] = []
+    whole = kcl_spark_source.Store.read
+
+    def noted(store: Any, path: str) -> Any:
+        read.append(path)
+        return whole(store, path)
+
+    monkeypatch.setattr(kcl_spark_source.Store, "read", noted)
+    reader = stream(landed)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    assert end == reader.latestOffset(end, EVERYTHING)
+    assert sorted(read) == ["_kcl_landing.json", f"_manifests/{key(0)}.json", f"_manifests/{key(1)}.json"]
+    landed.add(1, 1, 9)
+    assert reader.latestOffset(end, EVERYTHING) != end
+    assert read[3:] == [f"_manifests/{key(1)}.json"]
+
+
+def test_a_manifest_that_changes_within_a_tick_of_the_stores_clock_is_seen(landed: Landed) -> None:
+    path = landed.folder / "_manifests" / "words" / f"{name(0)}.json"
+    os.utime(path, ns=(10**18, 10**18))
+    reader = stream(landed)
+    reader.initialOffset()
+    assert reader.reportLatestOffset()["shards"][key(0)].get("behindMs") == 0  # type: ignore[index]
+    landed.manifest(0, behind_ms=7)
+    os.utime(path, ns=(10**18, 10**18))
+    reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    assert reader.reportLatestOffset()["shards"][key(0)]["behindMs"] == 7  # type: ignore[index]
+
+
+def test_spark_without_admission_control_is_limited_from_the_last_batch_on(landed: Landed) -> None:
+    """Spark 4.0 and 4.1 call `latestOffset()`."""
+    reader = stream(landed, maxBytesPerTrigger=landed.entries[0][0].size_bytes)
+    start = reader.initialOffset()
+    came = []
+    while (end := reader.latestOffset()) != start:
+        came.append(texts(reader, reader.partitions(start, end)))
+        start = end
+    assert len(came) > 3
+    assert sorted(text for each in came for text in each) == sorted(landed.data(0, 1))
+    restarted = stream(landed)
+    assert restarted.latestOffset()["shards"] == start["shards"]
+
+
+def test_the_path_of_another_log_and_no_log_are_refused(landed: Landed, tmp_path: Path) -> None:
+    reader = stream(landed)
+    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    other = {**end, "log": "another"}
+    with pytest.raises(LandingError, match="of landing log another, but at this path is log-1"):
+        reader.latestOffset(other, EVERYTHING)
+    with pytest.raises(LandingError, match=r"no landing log at .*_kcl_landing\.json is missing"):
+        stream_of(tmp_path).initialOffset()
+
+
+def stream_of(folder: Path) -> KclStreamReader:
+    made = KclDataSource({"path": str(folder)})
+    return made.streamReader(fields(made.schema()))
