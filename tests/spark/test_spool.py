@@ -229,7 +229,7 @@ def test_a_full_disk_holds_the_shards_back_and_goes_on_by_itself(
     monkeypatch.setattr("kcl_spark.spool._AGAIN_S", 0)
     spool.flush_aged()
     spool.set_horizon(7)
-    assert spool.trouble is None
+    assert not spool.trouble
     assert not spool.must_wait(SHARD)
     assert (numbers(tmp_path, -1, 99), store.horizon_ms()) == (list(range(10)), 7)
     assert read_grant(tmp_path, SHARD).held

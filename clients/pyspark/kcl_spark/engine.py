@@ -140,15 +140,16 @@ def _serve(
 
 def disk_reporter(log_event: EmitEvent) -> Callable[[OSError | None, float], None]:
     """Call the result with the spool's trouble and the time, as often as you like."""
-    since_s = next_s = None
+    since_s: float | None = None
+    next_s = 0.0
 
     def report(trouble: OSError | None, now_s: float) -> None:
         nonlocal since_s, next_s
         if trouble is None:
             if since_s is not None:
                 log_event("info", "spark_disk_works_again", waited_s=round(now_s - since_s))
-            since_s = next_s = None
-        elif next_s is None or now_s >= next_s:
+            since_s, next_s = None, 0.0
+        elif now_s >= next_s:
             since_s, next_s = now_s if since_s is None else since_s, now_s + _DISK_REPORT_S
             log_event("warning", "spark_disk_full", what="spool", error=str(trouble))
 

@@ -13,6 +13,7 @@ from contextlib import closing
 from typing import Any, Final, Protocol
 
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import AnalysisException
 
 from kcl_spark.api import is_connect
 
@@ -31,10 +32,7 @@ class Files(Protocol):
 
     def read(self, path: str) -> str | None: ...
     def exists(self, path: str) -> bool: ...
-    def is_filled(self, path: str) -> bool:
-        """Whether it is a folder with something in it."""
-        ...
-
+    def has_files(self, folder: str) -> bool: ...
     def write(self, path: str, text: str) -> None: ...
 
 
@@ -63,7 +61,7 @@ def claim_path(spark: SparkSession, path: str, *, state_id: str, query: str, is_
 
 
 def _has_batches(files: Files, path: str) -> bool:
-    return files.exists(f"{path}/{_BATCH_0}") or files.is_filled(f"{path}/{_SINK_LOG}")
+    return files.exists(f"{path}/{_BATCH_0}") or files.has_files(f"{path}/{_SINK_LOG}")
 
 
 def state_of(files: Files, checkpoint: str) -> str:
@@ -99,9 +97,9 @@ class _HadoopFiles:
         place, files = self._at(path)
         return bool(files.exists(place))
 
-    def is_filled(self, path: str) -> bool:
-        place, files = self._at(path)
-        return bool(files.exists(place)) and len(files.listStatus(place)) > 0
+    def has_files(self, folder: str) -> bool:
+        place, files = self._at(folder)
+        return bool(files.exists(place) and len(files.listStatus(place)))
 
     def write(self, path: str, text: str) -> None:
         place, files = self._at(path)
@@ -125,8 +123,6 @@ class _RemoteFiles:
         return "\n".join(row.value for row in self._spark.read.text(path).collect())
 
     def exists(self, path: str) -> bool:
-        from pyspark.errors import AnalysisException  # noqa: PLC0415 - Spark 3.3 has neither it nor Connect
-
         try:
             return bool(self._spark.read.text(path).schema)
         except AnalysisException as error:
@@ -135,8 +131,8 @@ class _RemoteFiles:
                 raise
             return False
 
-    def is_filled(self, path: str) -> bool:
-        return bool(self.read(path))
+    def has_files(self, folder: str) -> bool:
+        return bool(self.read(folder))
 
     def write(self, path: str, text: str) -> None:
         frame = self._spark.createDataFrame([(text,)], "value string").coalesce(1)
