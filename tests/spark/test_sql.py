@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import kcl_spark_source
 from pyspark.sql import SparkSession
 
+import kcl_spark_source
 from tests.spark.daemon import ROOT
 from tests.spark.landed import BEGIN_MS, Landed
 
