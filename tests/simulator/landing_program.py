@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, TypeVar
 from zlib import crc32
 
@@ -82,7 +83,7 @@ class Rows:
     def split(self, before: Sequence[int]) -> Sequence[Rows]:
         """Cut before each of these rows."""
         edges = [0, *before, self.rows]
-        return [self._part(low, high) for low, high in zip(edges, edges[1:], strict=False)]
+        return [self._part(low, high) for low, high in pairwise(edges)]
 
     def behind(self, mark: Position) -> Rows | None:
         """What comes after a position."""
@@ -176,7 +177,11 @@ class LandingProgram(Program):
     def _open(self, stored: Position) -> Steps[Tail]:
         while True:
             try:
-                return (yield from self._blocking(lambda: self._log.open(is_new=stored == START, checkpoint=stored)))
+                return (
+                    yield from self._blocking(
+                        lambda: self._log.open(is_new=stored == START, checkpoint=stored)
+                    )
+                )
             except StoreTrouble:
                 yield Wait(_OPEN_PAUSE_S)
 
@@ -349,7 +354,9 @@ class LandingProgram(Program):
         is_old = kind == "read" and landing.is_old(path, self._chance)
 
         def arrive() -> None:
-            answers.append(_carry_out(landing, kind, (lambda store: landing.read_before(path)) if is_old else request))
+            answers.append(
+                _carry_out(landing, kind, (lambda store: landing.read_before(path)) if is_old else request)
+            )
 
         if fate not in {Fate.REFUSED, Fate.LOST}:
             delay_s = self._chance.uniform(*_BELATED_S) if fate is Fate.BELATED else 0.0
