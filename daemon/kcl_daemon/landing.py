@@ -96,7 +96,6 @@ def lander_options(settings: Settings, socket: Path) -> bytes:
         "stream": settings.stream_name,
         "socket": str(socket),
         "region": settings.endpoints.region_name or "",
-        "filtered": settings.delivery.record_filter is not None,
     }
     return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)
 

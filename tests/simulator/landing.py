@@ -45,6 +45,7 @@ class LandingPlan:
         trouble: of calls to the store.
         full_s: from when to when it takes nothing more.
         old: how often a manifest is read as it was before.
+        looked_at: how many objects of a dated layout a writer looks at, at most, when it opens the log.
         replaces: a store that replaces what is there; nobody may use one.
         outlives: how often what writes for a child goes on for a while after the child has ended.
         sleeps_s: for so long, one after the other, a worker and its children are stopped when a child is about to write. The
@@ -60,6 +61,7 @@ class LandingPlan:
     trouble: Trouble = CALM
     full_s: tuple[tuple[float, float], ...] = ()
     old: float = 0.0
+    looked_at: int = 2_000
     replaces: bool = False
     outlives: float = 0.0
     sleeps_s: tuple[float, ...] = ()
@@ -263,15 +265,14 @@ class Landing:
 
     def _check_rows(self, first: int, shard: ShardTruth, segment: Segment, who: str) -> None:
         numbers = [number for number, _ in segment.rows]
-        if numbers == shard.numbers[first : first + len(numbers)] and numbers:
+        wanted = _wanted(shard)
+        if numbers == wanted[first : first + len(numbers)] and numbers:
             if place(segment.footer.last) != segment.rows[-1] or segment.footer.rows != len(numbers):
                 report("wrong_footer", f"{who} has other records than it says")
             return
-        places = [shard.index.get(number) for number in numbers]
-        known = [each for each in places if each is not None]
-        if min(known, default=first) < first:
-            report("repeated_in_log", f"{who} has places {places}, the log has {first}")
-        report("missing_in_log", f"{who} has places {places}, place {first} comes next")
+        if set(numbers) & set(wanted[:first]):
+            report("repeated_in_log", f"{who} begins with {numbers[:1]}, the log ends with {wanted[first - 1]}")
+        report("missing_in_log", f"{who} begins with {numbers[:1]}, {wanted[first:][:1]} comes next")
 
     def _check_parents(self, shard: ShardTruth, who: str) -> None:
         for parent in shard.parents:
@@ -279,7 +280,7 @@ class Landing:
                 report("child_before_marker", f"{who} was created before the end of {parent}")
 
     def _check_end(self, log: ShardInLog, shard: ShardTruth, footer: Footer, who: str) -> None:
-        if not shard.is_closed or log.places != len(shard.numbers):
+        if not shard.is_closed or log.places != len(_wanted(shard)):
             report("end_too_early", f"{who} has the end of a shard with {log.places} records in the log")
         if sorted(footer.children or ()) != self.children_of(footer.shard):
             report("wrong_children", f"{who} names {footer.children}, not {self.children_of(footer.shard)}")
@@ -313,19 +314,21 @@ class Landing:
         found: dict[str, int] = {}
         for name, shard in self._truth.shards.items():
             log = self._log.get(name, ShardInLog())
-            if log.places < len(shard.numbers) or (shard.is_closed and not log.is_ended):
-                found[name] = len(shard.numbers) - log.places
+            missing = len(_wanted(shard)) - log.places
+            if missing or (shard.is_closed and not log.is_ended):
+                found[name] = missing
         return found
 
     def look(self, bound_s: float) -> None:
         """A while after the last fault every shard's log goes on."""
-        for name in self.missing:
+        for name, missing in self.missing.items():
             log, shard = self._log.get(name, ShardInLog()), self._truth.shards[name]
-            if log.places == len(shard.numbers):
+            if not missing:
                 continue
-            waits_since_s = max(shard.written_at_s[log.places], log.written_s, self._calm_s or 0.0)
+            place_now = shard.index[_wanted(shard)[log.places]]
+            waits_since_s = max(shard.written_at_s[place_now], log.written_s, self._calm_s or 0.0)
             if self._are_ended(shard) and now() - waits_since_s > bound_s + self.plan.window_ms / 1000:
-                report("log_stands_still", f"the log of {name} has {log.places} of {len(shard.numbers)} records")
+                report("log_stands_still", f"the log of {name} has {log.places} records, {missing} wait")
 
     def _are_ended(self, shard: ShardTruth) -> bool:
         return all(self._log.get(parent, ShardInLog()).is_ended for parent in shard.parents)
@@ -342,8 +345,15 @@ class Landing:
             if [each.footer.number for each in segments] != list(range(len(segments))):
                 report("numbers_not_consecutive", f"{name}: {[each.footer.number for each in segments]}")
             numbers = [number for each in segments for number, _ in each.rows]
-            if numbers != shard.numbers:
-                report("wrong_log", f"{name}: {len(numbers)} records in the log, {len(shard.numbers)} in the stream")
+            if numbers != (wanted := _wanted(shard)):
+                report("wrong_log", f"{name}: {len(numbers)} records in the log, {len(wanted)} in the stream")
+
+
+def _wanted(shard: ShardTruth) -> list[int]:
+    """The numbers of the records that are for the log: with a filter not all."""
+    if not shard.left_out:
+        return shard.numbers
+    return [number for place, number in enumerate(shard.numbers) if place not in shard.left_out]
 
 
 def _checkpoint(row: Row) -> Position | None:

@@ -6,7 +6,7 @@ nothing of what must be in the log (`landing`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 from zlib import crc32
@@ -93,11 +93,20 @@ class Rows:
         return Rows(self.at[low:high], self.arrivals_ms[low:high], self.sizes[low:high])
 
 
+class ShortSighted(ShardLog):
+    """With `looked_at` as in a stream of so many shards that it sees only some of the newest objects."""
+
+    looked_at: int | None = None
+
+    def _beyond(self, last: Entry | None, most: int | None) -> Iterator[Entry]:
+        return super()._beyond(last, self.looked_at if most else most)
+
+
 class LandingProgram(Program):
     """One child's script."""
 
     _shard: ShardLanding[Rows]
-    _log: ShardLog
+    _log: ShortSighted
     _begun: ExtendedSequenceNumber | None = None
     _is_open = False
     _asked: Position | None = None
@@ -146,9 +155,10 @@ class LandingProgram(Program):
         child, landing = self._identity, self._landing
         assert child.token is not None
         self._store = HandedOver()
-        self._log = ShardLog(self._store, landing.info, STREAM_NAME, child.shard_id, read_footer)
+        self._log = ShortSighted(self._store, landing.info, STREAM_NAME, child.shard_id, read_footer)
+        self._log.looked_at = landing.plan.looked_at
         stored = position(message.sequence_number, message.sub_sequence_number)
-        tail = yield from self._open(is_new=stored == START)
+        tail = yield from self._open(stored)
         landing.began(child.shard_id)
         try:
             writer = ShardWriter(tail, stored, token=child.token, writer=self._chance.token())
@@ -163,10 +173,10 @@ class LandingProgram(Program):
             self._begun = _extended(tail.last)
             self._deliveries.begins_at(child, self._begun)
 
-    def _open(self, *, is_new: bool) -> Steps[Tail]:
+    def _open(self, stored: Position) -> Steps[Tail]:
         while True:
             try:
-                return (yield from self._blocking(lambda: self._log.open(is_new=is_new)))
+                return (yield from self._blocking(lambda: self._log.open(is_new=stored == START, checkpoint=stored)))
             except StoreTrouble:
                 yield Wait(_OPEN_PAUSE_S)
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Final
 
 from kcl_daemon.config.retrieval import RetrievalMode
+from kcl_daemon.records.record_filter import RecordFilter
 from tests.simulator.draws import Draw, mixed_trouble, reshards
+from tests.simulator.filtered import Kept
 from tests.simulator.habits import Habits, Mischief, Nursery
 from tests.simulator.landing import LandingPlan
 from tests.simulator.network import Trouble
@@ -54,6 +56,7 @@ def _drawn(draw: Draw, *, faults_s: float, pauses: tuple[int, int], sleeps: tupl
     worst = chance.pick((0.0, 0.01, 0.05))
     slowest_s = chance.pick((0.01, 0.1, 1.0))
     fan_out = chance.happens(0.3)
+    kept = Kept(digits=chance.pick(("3", "07", "13579"))) if chance.happens(0.25) else None
     return replace(
         plan,
         happenings=tuple(_happenings(draw, faults_s, pauses)),
@@ -65,6 +68,8 @@ def _drawn(draw: Draw, *, faults_s: float, pauses: tuple[int, int], sleeps: tupl
         ),
         dynamodb=mixed_trouble(chance, worst=0.03),
         kinesis=mixed_trouble(chance, worst=0.03),
+        keeps=kept,
+        delivery=replace(plan.delivery, record_filter=None if kept is None else RecordFilter.of(kept.pattern)),
         calls_for_empty=chance.happens(0.5),
         nursery=Nursery(
             habits=Habits(process_s=(slowest_s / 5, slowest_s), takes_frames=chance.happens(0.5)),
@@ -76,6 +81,7 @@ def _drawn(draw: Draw, *, faults_s: float, pauses: tuple[int, int], sleeps: tupl
             max_bytes=_RECORD_BYTES * chance.pick((1, 10, 100, 10_000)),
             memory_bytes=_RECORD_BYTES * chance.pick((20, 200, 100_000)),
             jitter_ms=chance.pick((0, 300, 3_000)),
+            looked_at=chance.pick((2_000, 8)),
             hour_s=chance.pick((30.0, 100.0, 3_600.0)),
             outlives=chance.pick((0.0, 0.5)),
             sleeps_s=tuple(chance.uniform(*chance.pick(_PAUSES_S)) for _ in range(chance.between(*sleeps))),

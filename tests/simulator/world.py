@@ -166,6 +166,7 @@ class World:
             deliveries=self.deliveries,
             living=lambda: [worker.worker_id for worker in self.fleet.living if not worker.life.is_paused],
             bound_s=plan.bound_s,
+            may_age=plan.landing is not None,
         )
 
     def _tables(self, settings: Settings, sabotage: Sabotage) -> Tables:

@@ -152,7 +152,6 @@ class Landing:
     counters: dict[str, Counters]
     stopping: threading.Event
     log_event: EmitEvent
-    is_filtered: bool = False
 
 
 class ShardConversation:
@@ -249,18 +248,12 @@ class ShardConversation:
         )
         self._shard_id = shard_id
         tail = self._open(stored)
-        writer = ShardWriter(
-            tail,
-            stored,
-            token=message.fencing_token or 0,
-            writer=self._writer_id,
-            is_filtered=self._shared.is_filtered,
-        )
+        writer = ShardWriter(tail, stored, token=message.fencing_token or 0, writer=self._writer_id)
         self.state.counters = self._shared.counters.setdefault(name, Counters())
         by_hour = self._shared.info.layout == "dated"
         self.state.landing = ShardLanding(writer, stored, self._shared.limits, by_hour=by_hour)
         status = Status("initialize", FRAMES_VERSION)
-        if tail.number < 0 or tail.last == START or tail.last < stored:
+        if tail.number < 0 or tail.last == START:
             return status
         return Status(
             "initialize", FRAMES_VERSION, sequence_number=str(tail.last[0]), sub_sequence_number=tail.last[1]
@@ -270,7 +263,7 @@ class ShardConversation:
         failures = 0
         while True:
             try:
-                tail = self._log.open(is_new=stored == START)
+                tail = self._log.open(is_new=stored == START, checkpoint=stored)
             except StoreTrouble as trouble:
                 failures += 1
                 self._shared.watch.failed(self, trouble)

@@ -44,7 +44,7 @@ _MALLOC: Final = ((-3, 32 * 2**20), (-1, 64 * 2**20))
 
 
 class LanderOptions(msgspec.Struct, frozen=True):
-    """`filtered`: the daemon gives some records only. `descriptor`: the listening socket that another process made; that one reports the figures of all."""
+    """`descriptor`: the listening socket that another process made; that one reports the figures of all."""
 
     uri: str
     application: str
@@ -58,7 +58,6 @@ class LanderOptions(msgspec.Struct, frozen=True):
     memory_bytes: int = 256 * 1024 * 1024
     endpoint: str = ""
     region: str = ""
-    filtered: bool = False
     descriptor: int | None = None
 
 
@@ -88,7 +87,6 @@ def run(
         counters={},
         stopping=stop,
         log_event=log_event,
-        is_filtered=options.filtered,
     )
     listening = None if options.descriptor is None else socket.socket(fileno=options.descriptor)
     listener: RelayListener[ShardState] = RelayListener(

@@ -51,17 +51,13 @@ class Taken(Enum):
 class ShardWriter:
     """One run of one writer. `mark` is the last record taken, `tail` the end of what is durable.
 
-    `is_filtered`: the daemon stores checkpoints behind records that are for nobody.
-
     Raises:
         LogAltered: the stored checkpoint is behind the end of a log that is not empty: what lies between was
             checkpointed, but is not in the log.
     """
 
-    def __init__(
-        self, tail: Tail, checkpoint: Position, *, token: int, writer: str, is_filtered: bool = False
-    ) -> None:
-        if tail.number >= 0 and checkpoint > tail.last and not is_filtered:
+    def __init__(self, tail: Tail, checkpoint: Position, *, token: int, writer: str) -> None:
+        if tail.number >= 0 and checkpoint > tail.last:
             raise LogAltered(
                 f"the log ends with segment {tail.number} at {tail.last}, before the stored checkpoint {checkpoint}"
             )
@@ -85,6 +81,8 @@ class ShardWriter:
     def taken(self, found: Footer) -> Taken:
         """Segment `next_number` was there already. Afterwards the buffer must drop records up to `tail.last`."""
         if found.number != self.next_number or place(found.after) != self.tail.last:
+            if found.token > self.token:  # who has the shard now may know another checkpoint, and has begun a log there
+                return Taken.NEWER
             raise LogAltered(
                 f"segment {found.number} begins after {found.after}; it must be {self.next_number}, after {self.tail.last}"
             )
