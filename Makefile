@@ -90,7 +90,14 @@ canary: $(VENV)/local.stamp
 	$(BIN)/kcl-daemon prove --yes --most 5 --report build/proof $(CANARY_ARGS)
 endif
 
-prove: $(VENV)/dev.stamp
+# A Spark of before data sources in Python, in an environment of its own: what EMR, Glue and many others have.
+SPARK35 := build/spark35
+$(SPARK35).stamp:
+	test -x $(SPARK35)/bin/python || $(PYTHON) -m venv $(SPARK35)
+	$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark==3.5.*'
+	touch $@
+
+prove: $(VENV)/dev.stamp $(if $(filter 1,$(KCL_TESTS_OFFLINE)),,$(SPARK35).stamp)
 	$(BIN)/basedpyright --warnings
 	$(PYTEST) -m prove --timeout 3600 $(PYTEST_ARGS)
 	$(PYTEST) $(EVERY_DAY) --hypothesis-profile prove $(SIDE_BY_SIDE) \

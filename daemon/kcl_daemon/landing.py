@@ -28,7 +28,7 @@ from kcl_daemon.helper_process import (
     with_relays,
 )
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.telemetry.snapshot import LandingShardView, LandingTrouble, LandingView
+from kcl_daemon.telemetry.helper_views import LandingShardView, LandingTrouble, LandingView
 from kcl_daemon.text import masked, on_one_line
 
 COMMAND: Final = (sys.executable, "-m", "kcl_landing.lander")
@@ -96,6 +96,7 @@ def lander_options(settings: Settings, socket: Path) -> bytes:
         "stream": settings.stream_name,
         "socket": str(socket),
         "region": settings.endpoints.region_name or "",
+        "filtered": settings.delivery.record_filter is not None,
     }
     return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)
 

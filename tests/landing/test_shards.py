@@ -9,6 +9,7 @@ import pytest
 
 from kcl_landing.control import pause
 from kcl_landing.log import manifest_path
+from kcl_landing.positions import START
 from tests.landing.daemon import BASE_MS, SHARD, Given, Refused, ShardOfDaemon, given
 from tests.landing.landers import Landed, LanderThread, options, until
 from tests.landing.memory_store import MemoryStore
@@ -143,6 +144,22 @@ def test_a_shard_whose_log_is_behind_its_checkpoint_is_refused(
             other.give(given(1, 2))
             other.shut_down()
     assert Landed.at(chosen, "shardId-000000000001").numbers() == [1, 2]
+
+
+def test_with_a_filter_the_checkpoint_may_be_behind_the_end_of_the_log(tmp_path: Path) -> None:
+    """What lies between are records that are for nobody; the lease says where to go on."""
+    chosen = options(tmp_path, filtered=True)
+    with LanderThread(chosen) as lander:
+        with ShardOfDaemon(lander.socket) as daemon:
+            daemon.initialize()
+            daemon.give(given(1, 5))
+            daemon.shut_down()
+        with ShardOfDaemon(lander.socket, checkpoint=(70, 0)) as daemon:
+            assert daemon.initialize() == START
+            daemon.give(given(72, 73))
+            daemon.shut_down()
+            assert daemon.checkpoint == (73, 0)
+    assert Landed.at(chosen).numbers() == [1, 2, 3, 4, 5, 72, 73]
 
 
 def test_a_damaged_tail_refuses_its_shard(tmp_path: Path) -> None:

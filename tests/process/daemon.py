@@ -277,7 +277,7 @@ class Application:
     def write_properties(self, worker: str, executable: str, more: Mapping[str, object] | None = None) -> str:
         """Write the properties file of a worker; its name."""
         values: dict[str, object] = {
-            "executableName": executable,
+            **({"executableName": executable} if executable else {}),
             "streamName": self.name,
             "applicationName": self.name,
             "workerId": worker,

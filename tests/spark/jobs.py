@@ -115,6 +115,13 @@ def keyed(records: DataFrame) -> Iterator[DataStreamWriter]:
 
 
 @pipeline
+def twins(records: DataFrame) -> Iterator[DataStreamWriter]:
+    """Two queries that would have one state."""
+    yield records.writeStream.queryName("rows").format("noop")
+    yield records.select("shard_id").writeStream.queryName("rows").format("noop")
+
+
+@pipeline
 def into_postgres(records: DataFrame) -> Iterator[DataStreamWriter]:
     """Rows by shard and number, and of each key only the newest; the address is in the environment."""
     url, user = os.environ["KCL_TEST_JDBC"], "kcl"

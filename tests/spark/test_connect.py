@@ -10,8 +10,8 @@ from pyspark import cloudpickle
 from pyspark.sql.connect.proto import WriteStreamOperationStart
 
 from kcl_spark.api import Batch, BatchHandler, NotAPipeline, QueryContext, is_connect
+from kcl_spark.declared import bind, declared, file_sink_path
 from kcl_spark.positions import QueryLog
-from kcl_spark.queries import bind, declared, file_sink_path
 from tests.spark.parts import SHARD, at, plan, positions
 
 seen: list[Batch] = []

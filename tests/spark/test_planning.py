@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_landing.positions import START, from_text, position, to_text
-from kcl_spark.positions import from_offset, minimum, to_offset
+from kcl_landing.positions import START, Position, from_text, position, to_text
+from kcl_spark.positions import QueryLog, from_offset, minimum, to_offset
 from kcl_spark.segments import MissingRange, Segment, ends, is_covered, parse_name, pieces, tasks
-from tests.spark.parts import OTHER, SHARD, at, positions, segment
+from kcl_spark.stores import Grant, StoredShard
+from tests.spark.parts import OTHER, SHARD, at, plan, positions, segment
 
 NUMBERS = st.integers(0, 10**57)
 
@@ -68,6 +71,35 @@ def test_a_range_is_covered_only_without_a_gap() -> None:
     assert not is_covered(SHARD, [], at(7), at(18))
     with pytest.raises(MissingRange):
         is_covered(SHARD, [segment(5, 10), segment(12, 20)], at(7), at(18))
+
+
+def test_a_range_is_lost_when_it_is_not_here_and_no_lease_brings_it() -> None:
+    half = [segment(5, 10)]
+    assert StoredShard(half).is_lost(SHARD, at(7), at(18))
+    assert StoredShard([*half, segment(15, 18)]).is_lost(SHARD, at(7), at(18))  # a hole that nobody fills
+    assert not StoredShard(half).is_lost(SHARD, at(7), at(10))
+    assert not StoredShard(half, Grant(held=True)).is_lost(SHARD, at(7), at(18))
+    assert not StoredShard(half, Grant(held=False, after=at(18))).is_lost(SHARD, at(7), at(18))
+
+
+def test_a_lost_range_leaves_the_plan_and_is_not_committed(tmp_path: Path) -> None:
+    plan(tmp_path, 4, positions({SHARD: 5, OTHER: 7}), committed=True)
+    plan(tmp_path, 5, positions({SHARD: 9, OTHER: 9, "new": 3}), committed=False)
+    (tmp_path / "offsets" / ".5.crc").write_text("of what was there")
+    log = QueryLog(tmp_path)
+    assert log.read().planned == positions({SHARD: 9, OTHER: 9, "new": 3})
+    asked: list[tuple[str, Position, Position]] = []
+
+    def is_lost(shard_id: str, after: Position, last: Position) -> bool:
+        asked.append((shard_id, after, last))
+        return shard_id != OTHER
+
+    assert log.leave(is_lost) == {SHARD: (at(5), at(9)), "new": (START, at(3))}
+    assert sorted(asked) == sorted([(SHARD, at(5), at(9)), (OTHER, at(7), at(9)), ("new", START, at(3))])
+    assert log.read().planned == {**positions({SHARD: 5, OTHER: 9}), "new": START}
+    assert log.read().committed == positions({SHARD: 5, OTHER: 7})
+    assert not (tmp_path / "offsets" / ".5.crc").exists()
+    assert QueryLog(tmp_path).leave(lambda *_given: False) == {}
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.data())

@@ -22,18 +22,17 @@ from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
-from kcl_landing.control import Refused
 from kcl_landing.positions import START
 from kcl_spark import decode
 from kcl_spark.api import Batch, NotAPipeline, batch, load, pipeline, writers_of
+from kcl_spark.declared import declared, file_sink_path
 from kcl_spark.decode import WRAPPER, framed, with_wrapper
 from kcl_spark.engine import EXIT_PIPELINE, EXIT_REFUSED
-from kcl_spark.queries import declared, file_sink_path
+from kcl_spark.outputs import MARK, OutputTaken, claim_path
 from kcl_spark.sinks import delta, overwrite_batch
 from kcl_spark.spool import Spool
-from kcl_spark.state import MARK, claim_path
 from kcl_spark.stores import FolderStore
-from tests.spark.crashes import hold_at, newest_rows
+from tests.spark.crashes import Account, account, hold_at, newest_rows
 from tests.spark.daemon import BASE, Daemon, Relay, Shard, wait_for
 from tests.spark.packaged import descriptor, protobuf
 from tests.spark.parts import ME, SHARD, fill
@@ -245,7 +244,7 @@ def test_an_output_belongs_to_one_query_of_one_state(spark: SparkSession, tmp_pa
     claim_path(spark, path, state_id="a", query="raw", is_new=True)
     claim_path(spark, path, state_id="a", query="raw", is_new=True)
     assert json.loads((tmp_path / "out" / MARK).read_text()) == {"state": "a", "query": "raw"}
-    with pytest.raises(Refused, match="a path of its own"):
+    with pytest.raises(OutputTaken, match="a path of its own"):
         claim_path(spark, path, state_id="b", query="raw", is_new=True)
 
 
@@ -253,7 +252,7 @@ def test_an_unmarked_output_of_another_job_is_refused_to_new_state(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "_spark_metadata").mkdir()
-    with pytest.raises(Refused, match="dropped without a word"):
+    with pytest.raises(OutputTaken, match="dropped without a word"):
         claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=True)
     claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=False)
 
@@ -353,6 +352,42 @@ def test_a_pipeline_that_fails_holds_the_stream_and_says_where(tmp_path: Path) -
         assert shard.shard_id in failed["ranges"]
         assert f"cannot digest batch {failed['batch']}" in engine.event("pipeline_failed")["error"]
         assert shard.checkpoint == START
+
+
+@pytest.mark.usefixtures("spark_of_engines")
+def test_a_batch_goes_on_without_the_records_of_a_shard_that_another_host_has(tmp_path: Path) -> None:
+    """And when the shard comes back unfinished, they come in a later batch: none is lost, and none comes twice."""
+    stays, moves = Shard("shardId-000000000000", 2_000), Shard("shardId-000000000001", 2_000)
+    with prepared(tmp_path, stays, moves) as daemon:
+        standing = hold_at(daemon, "in_batch")
+        killed = daemon.start_engine(pipeline="jobs:two_sinks", max_bytes_per_trigger=60_000)
+        daemon.start_relays()
+        wait_for(standing, WITHIN_S)
+        killed.kill()
+        for relay in daemon.relays:
+            relay.join(60)
+        shutil.rmtree(tmp_path / "state" / "spool")
+        engine = daemon.start_engine_thread(pipeline="tests.spark.jobs:two_sinks", lost_after_ms=1_000)
+        daemon.relays = [Relay(daemon, stays)]
+        wait_for(lambda: stays.next_number == stays.count, WITHIN_S)
+        left = [each for each in engine.events if each["event"] == "spark_range_left"]
+        assert {each["query"] for each in left} >= {"batches"}
+        assert all(list(each["ranges"]) == [moves.shard_id] for each in left)
+        assert not engine.has("query_failed")
+        daemon.relays.append(Relay(daemon, moves))
+        wait_for(daemon.is_done, WITHIN_S)
+        daemon.drain()
+        assert engine.stop() == 0
+        for output in ("files", "batches"):
+            assert account(daemon, tmp_path / "out" / output) == Account(0, 0)
+
+
+@pytest.mark.usefixtures("spark_of_engines")
+def test_two_queries_of_one_name_are_refused(tmp_path: Path) -> None:
+    with prepared(tmp_path) as daemon:
+        engine = daemon.start_engine_thread(pipeline="tests.spark.jobs:twins")
+        assert engine.wait(WITHIN_S) == EXIT_REFUSED
+        assert "two queries of the pipeline have the name 'rows'" in engine.event("engine_refused")["error"]
 
 
 def test_a_process_that_must_not_start_says_why_and_ends_with_its_code(tmp_path: Path) -> None:

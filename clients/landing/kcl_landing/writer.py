@@ -50,13 +50,17 @@ class Taken(Enum):
 class ShardWriter:
     """One run of one writer. `mark` is the last record taken, `tail` the end of what is durable.
 
+    `is_filtered`: the daemon stores checkpoints behind records that are for nobody.
+
     Raises:
         LogAltered: the stored checkpoint is behind the end of a log that is not empty: what lies between was
             checkpointed, but is not in the log.
     """
 
-    def __init__(self, tail: Tail, checkpoint: Position, *, token: int, writer: str) -> None:
-        if tail.number >= 0 and checkpoint > tail.last:
+    def __init__(
+        self, tail: Tail, checkpoint: Position, *, token: int, writer: str, is_filtered: bool = False
+    ) -> None:
+        if tail.number >= 0 and checkpoint > tail.last and not is_filtered:
             raise LogAltered(
                 f"the log ends with segment {tail.number} at {tail.last}, before the stored checkpoint {checkpoint}"
             )

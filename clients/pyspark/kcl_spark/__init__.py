@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kcl_spark import decode, sinks
     from kcl_spark.api import Batch, batch, pipeline
+    from kcl_spark.application import run
 
-__all__ = ["Batch", "batch", "decode", "pipeline", "sinks"]
+__all__ = ["Batch", "batch", "decode", "pipeline", "run", "sinks"]
 
 
 def __getattr__(name: str) -> object:
     if name in {"decode", "sinks"}:
         return import_module(f"{__name__}.{name}")
     if name in __all__:
-        return getattr(import_module(f"{__name__}.api"), name)
+        return getattr(import_module(f"{__name__}.{'application' if name == 'run' else 'api'}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,7 @@
-"""The decorators `@pipeline` and `@batch`, and the `Batch` that a handler receives."""
+"""The decorators `@pipeline` and `@batch`, and the `Batch` that a handler receives.
+
+Runs on clusters: Python 3.9, Spark 3.3, and nothing of ours but what is shipped with it.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,31 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.streaming import DataStreamWriter
 
-from kcl_landing.positions import START, Position
-from kcl_spark.positions import QueryLog
+if TYPE_CHECKING:
+    from kcl_landing.positions import Position
+    from kcl_spark.positions import QueryLog
 
+_START: Final = (-1, 0)
 _QUERY_ID: Final = "sql.streaming.queryId"
 _CONNECT: Final = "pyspark.sql.connect."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """One micro-batch.
 
     Args:
         id: the same number always has the same records.
         query: name of the query.
-        shards: per shard with records, the range: after the first position, up to and including the second.
+        shards: with an engine, per shard with records, the range: after the first position, up to and including the second.
             Positions are (sequence number, sub-sequence number); (-1, 0) is the shard's beginning.
         is_replay: whether this batch may have been handled before, wholly or in part.
-        state: id of the state folder that numbers the batches; empty outside of an engine.
+        state: id of the state that numbers the batches; empty if it is not known.
     """
 
     id: int
@@ -39,7 +44,15 @@ class Batch:
     state: str = ""
 
 
-@dataclass(slots=True)
+class BatchContext(Protocol):
+    @property
+    def query_id(self) -> str | None: ...
+    def batch(self, batch_id: int) -> Batch:
+        """Call it once per attempt."""
+        ...
+
+
+@dataclass
 class QueryContext:
     """`planned_before`: newest batch planned before the query (re)started."""
 
@@ -66,17 +79,17 @@ class QueryContext:
         )
         self.tried = {batch_id}
         ranges = {
-            shard: (start.get(shard, START), last)
+            shard: (start.get(shard, _START), last)
             for shard, last in end.items()
-            if last > start.get(shard, START)
+            if last > start.get(shard, _START)
         }
         return Batch(batch_id, self.name, ranges, replay, self.state_id)
 
 
-_contexts: dict[str, QueryContext] = {}
+_contexts: dict[str, BatchContext] = {}
 
 
-def register(contexts: Mapping[str, QueryContext]) -> None:
+def register(contexts: Mapping[str, BatchContext]) -> None:
     _contexts.clear()
     _contexts.update(contexts)
 
@@ -85,23 +98,24 @@ def is_connect(each: object) -> bool:
     return type(each).__module__.startswith(_CONNECT)
 
 
-def context_of(frame: DataFrame) -> QueryContext | None:
-    """None outside of an engine, and on a Spark Connect server."""
-    if is_connect(frame):
-        return None
-    query_id = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-    return next((each for each in _contexts.values() if each.query_id == query_id), None)
+def _query_id(frame: DataFrame) -> str | None:
+    """None on a Spark Connect server."""
+    return None if is_connect(frame) else frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
 
 
 @dataclass(frozen=True, eq=False)
 class BatchHandler:
+    """Without a context, in a plain `foreachBatch`, the query's id in its checkpoint says whose batches these are."""
+
     function: Callable[[DataFrame, Batch], Any]
-    context: QueryContext | None = None
+    context: BatchContext | None = None
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        context = self.context or context_of(frame)
-        batch = context.batch(batch_id) if context else Batch(batch_id, "", {}, is_replay=True)
-        self.function(frame, batch)
+        context, query_id = self.context, None
+        if context is None and (query_id := _query_id(frame)) is not None:
+            context = next((each for each in _contexts.values() if each.query_id == query_id), None)
+        unknown = Batch(batch_id, "", {}, is_replay=True, state=query_id or "")
+        self.function(frame, context.batch(batch_id) if context else unknown)
 
 
 __all__ = ["Batch", "NotAPipeline", "batch", "load", "pipeline", "writers_of"]
@@ -164,7 +178,7 @@ def load(reference: str) -> Callable[..., Any]:
         if error.name is None or not module_name.startswith(error.name):
             raise
         raise NotAPipeline(
-            f"sparkPipeline = {reference}: there is no module {error.name!r} in the daemon's directory or among the "
+            f"sparkPipeline = {reference}: there is no module {error.name!r} in the working directory or among the "
             "installed packages"
         ) from None
     function = getattr(module, function_name, None)

@@ -1,24 +1,21 @@
 """Decoders from `data` to columns that drop no row.
 
 Each takes records with the column `data`, keeps the columns `keep` and adds `_corrupt`: the bytes of a
-record that could not be decoded, else null.
+record that could not be decoded, else null. Runs on clusters, as `declared` does.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import signature
 from json import dumps, loads
 from typing import Any, Final
 from uuid import UUID
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
-
-from kcl_landing.records import RecordBatch
 
 WRAPPER: Final = "KclSparkWrapper"
 _TAG_OF_THE_FIELD: Final = b"\x0a"
@@ -72,7 +69,8 @@ _CONFLUENT_HEADER_BYTES: Final = 5
 _ANY_LENGTH: Final = 2**31 - 1
 _WRAPPER: Final = "kcl_wrapper"
 
-Decoder = Callable[[bytes], Mapping[str, Any] | None]
+Decoder = Callable[[bytes], "Mapping[str, Any] | None"]
+RecordBatch = Any
 
 
 def json(records: DataFrame, schema: str | StructType, *, keep: Sequence[str] = KEPT) -> DataFrame:
@@ -136,11 +134,16 @@ def python(
 
     Spark's workers call `decoder` once per record; its results have the `schema`.
     """
+    import pyarrow as pa  # noqa: PLC0415 - many clusters have none
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
     fields = struct_type(records, schema)
     frame = records.select("data", *keep)
     kept = [field for field in frame.schema.fields if field.name != "data"]
     result = StructType([*fields.fields, *kept, StructField(CORRUPT, BinaryType())])
-    arrow = to_arrow_schema(result, timezone="UTC")
+    # Before Spark 4 it takes no time zone, and means UTC.
+    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    arrow = to_arrow_schema(result, **zone)
     names = fields.fieldNames()
 
     def decode(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
@@ -197,7 +200,8 @@ def glue_payload(data: Column) -> Column:
         except (ValueError, zlib.error):
             return None
 
-    return F.udf(cut, BinaryType(), useArrow=True)(data)
+    arrow: dict[str, Any] = {"useArrow": True} if "useArrow" in signature(F.udf).parameters else {}
+    return F.udf(cut, BinaryType(), **arrow)(data)
 
 
 def glue_schema_id(data: bytes) -> str:

@@ -7,11 +7,12 @@ comes later, with the next batch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcl_landing.positions import Position, Positions, from_text, to_text
+from kcl_landing.control import replace_text
+from kcl_landing.positions import START, Position, Positions, from_text, to_text
 
 
 def to_offset(positions: Positions) -> dict[str, object]:
@@ -72,14 +73,43 @@ class QueryLog:
         """The least position if a query reads the stream more than once."""
         return self._end_of(batch_id) or {}
 
+    def leave(
+        self, is_lost: Callable[[str, Position, Position], bool]
+    ) -> dict[str, tuple[Position, Position]]:
+        """Take lost ranges out of the planned batch, which must not run meanwhile. Gives what was taken out.
+
+        They do not count as committed: if the shard comes back, a later batch reads them.
+        """
+        number = self.read().planned_batch or 0
+        path = self._path(number)
+        lines, before = _lines(path), _lines(self._path(number - 1))
+        left: dict[str, tuple[Position, Position]] = {}
+        for place, line in enumerate(lines):
+            last = from_offset(_json(line)) or {}
+            after = from_offset(_json(before[place])) if place < len(before) else None
+            ranges = {shard: ((after or {}).get(shard, START), end) for shard, end in last.items()}
+            lost = {
+                shard: each for shard, each in ranges.items() if each[0] < each[1] and is_lost(shard, *each)
+            }
+            if lost:
+                lines[place] = json.dumps(
+                    to_offset({**last, **{shard: each[0] for shard, each in lost.items()}})
+                )
+                left |= lost
+        if left:
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the old text
+            replace_text(path, "\n".join(lines))
+            self._books = QueryPositions(None, {}, None, {})
+        return left
+
     def _end_of(self, batch_id: int) -> dict[str, Position] | None:
         """None: the query reads only other sources."""
-        try:
-            lines = (self.folder / "offsets" / str(batch_id)).read_text("utf-8").splitlines()
-        except FileNotFoundError:
-            return {}
+        lines = _lines(self._path(batch_id))
         offsets = [each for each in (from_offset(_json(line)) for line in lines[2:]) if each is not None]
-        return minimum(offsets) if offsets else None
+        return minimum(offsets) if offsets or not lines else None
+
+    def _path(self, batch_id: int) -> Path:
+        return self.folder / "offsets" / str(batch_id)
 
     def _newest(self, log: str, known: int | None) -> int | None:
         folder = self.folder / log
@@ -91,6 +121,13 @@ class QueryLog:
         while (folder / str(known + 1)).exists():
             known += 1
         return known
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def _json(line: str) -> object:

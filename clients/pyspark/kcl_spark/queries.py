@@ -11,119 +11,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from kcl_landing.control import EmitEvent, monotonic_s, pause
-from kcl_landing.positions import to_text
-from kcl_spark.api import BatchHandler, NotAPipeline, QueryContext, is_connect, register
+from kcl_landing.control import EmitEvent, Refused, monotonic_s, pause
+from kcl_landing.positions import START, Position, to_text
+from kcl_spark.api import QueryContext, is_connect, register
+from kcl_spark.declared import DeclaredQuery, by_name, file_sink_path
 from kcl_spark.figures import QueryFigures, ReportKey, late_rows, query_figures
+from kcl_spark.outputs import OutputTaken, claim_path
 from kcl_spark.positions import QueryLog
 from kcl_spark.session import EngineOptions
-from kcl_spark.state import StateFolder, claim_path
-
-_ENDING_TRIGGERS = ("AvailableNow", "OneTime")
-FILE_SINKS = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredQuery:
-    """What a writer says before it is started. `ends`: by its trigger."""
-
-    name: str
-    sink: str
-    path: str | None
-    checkpoint_location: str | None
-    has_trigger: bool
-    ends: bool
-
-
-def declared(writer: DataStreamWriter) -> DeclaredQuery:
-    """Inspect a writer that is not started yet.
-
-    Raises:
-        NotAPipeline: no valid name, or a setting that the engine must make.
-    """
-    about = _declared_on_server(writer) if is_connect(writer) else _declared_here(writer)
-    name = about.name
-    if not name:
-        raise NotAPipeline(
-            "a query of the pipeline has no name; add .queryName('...'): its state belongs to the name"
-        )
-    if "/" in name or name.startswith("."):
-        raise NotAPipeline(f"the query name {name!r} cannot name a folder; use letters, digits, - and _")
-    if about.checkpoint_location:
-        raise NotAPipeline(
-            f"query {name!r} sets checkpointLocation; leave it out, the engine keeps the state"
-        )
-    if about.ends:
-        raise NotAPipeline(
-            f"query {name!r} sets a trigger that ends; leave it out and set sparkTrigger=availableNow in the properties file"
-        )
-    return about
-
-
-def file_sink_path(about: DeclaredQuery) -> str | None:
-    return about.path if about.sink in FILE_SINKS else None
-
-
-def _declared_on_server(writer: DataStreamWriter) -> DeclaredQuery:
-    proto = _message(writer)
-    options = {name.lower(): value for name, value in proto.options.items()}
-    trigger = proto.WhichOneof("trigger")
-    return DeclaredQuery(
-        name=proto.query_name or options.get("queryname", ""),
-        sink="" if proto.HasField("foreach_batch") else proto.format.lower(),
-        path=proto.path or options.get("path"),
-        checkpoint_location=options.get("checkpointlocation"),
-        has_trigger=trigger is not None,
-        ends=trigger in {"available_now", "once"},
-    )
-
-
-def _declared_here(writer: DataStreamWriter) -> DeclaredQuery:
-    inner: Any = writer._jwrite  # noqa: SLF001 - there is no public way to ask
-    options = _field(inner, "extraOptions")
-    sink = str(_field(inner, "source") or "").lower()
-    trigger = str(_field(inner, "trigger"))
-    return DeclaredQuery(
-        name=_option(options, "queryName") or "",
-        sink="" if sink == "foreachbatch" else sink,
-        path=_option(options, "path"),
-        checkpoint_location=_option(options, "checkpointLocation"),
-        has_trigger=trigger != "ProcessingTimeTrigger(0)",
-        ends=trigger.startswith(_ENDING_TRIGGERS),
-    )
-
-
-def _field(inner: Any, name: str) -> Any:
-    field = inner.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field.get(inner)
-
-
-def _option(options: Any, name: str) -> str | None:
-    found = options.get(name)
-    return str(found.get()) if found.isDefined() else None
-
-
-def bind(writer: DataStreamWriter, context: QueryContext) -> DataStreamWriter:
-    """With Spark Connect, a batch handler runs on the server: send its context along."""
-    proto = _message(writer)
-    if not proto.HasField("foreach_batch"):
-        return writer
-    handler = cloudpickle.loads(proto.foreach_batch.python_function.command)
-    if type(handler).__name__ != BatchHandler.__name__:
-        return writer
-    return writer.foreachBatch(BatchHandler(handler.function, context))
-
-
-def _message(writer: DataStreamWriter) -> Any:
-    return writer._write_proto  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public way to ask
-
+from kcl_spark.source import LostRange
+from kcl_spark.state import StateFolder
+from kcl_spark.stores import FolderStore, StoredShard
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
@@ -166,8 +69,7 @@ class Queries:
         self._log_event = log_event
         self._next_poll_s = 0.0
         self._queries: dict[str, _Query] = {}
-        for writer in writers:
-            about = declared(writer)
+        for about, writer in by_name(writers).values():
             log = QueryLog(state.query_folder(about.name))
             planned = log.read().planned_batch
             context = QueryContext(about.name, log, state.state_id, planned)
@@ -182,7 +84,10 @@ class Queries:
         for name, query in self._queries.items():
             if (path := file_sink_path(query.declared)) is not None:
                 is_new = query.context.log.read().committed_batch is None
-                claim_path(self._spark, path, state_id=self._state.state_id, query=name, is_new=is_new)
+                try:
+                    claim_path(self._spark, path, state_id=self._state.state_id, query=name, is_new=is_new)
+                except OutputTaken as error:
+                    raise Refused(str(error)) from error
 
     def start(self) -> None:
         for query in self._queries.values():
@@ -238,8 +143,7 @@ class Queries:
                 self._log_event("warning", "spark_rows_late", query=name, rows=query.late_rows)
 
     def _start(self, query: _Query) -> None:
-        writer = bind(query.writer, query.context) if is_connect(query.writer) else query.writer
-        query.running = writer.start()
+        query.running = query.writer.start()
 
     def _prepared(self, writer: DataStreamWriter, about: DeclaredQuery, log: QueryLog) -> DataStreamWriter:
         writer = writer.option("checkpointLocation", str(log.folder))
@@ -249,14 +153,17 @@ class Queries:
         return writer.trigger(processingTime=interval)
 
     def _failed(self, name: str, query: _Query, error: StreamingQueryException | None) -> None:
+        said = "it was stopped" if error is None else str(error)
+        if LostRange.__name__ in said and self._leave(name, query):
+            return
         books = query.context.log.read()
         batch_id = books.planned_batch
         query.failures = query.failures + 1 if query.failed_at_batch == batch_id else 1
         query.failed_at_batch = batch_id
         query.all_failures += 1
-        said = "it was stopped" if error is None else str(error)[:_ERROR_CHARACTERS]
+        said = said[:_ERROR_CHARACTERS]
         ranges = {
-            shard: f"({to_text(books.committed[shard]) if shard in books.committed else 'start'}, {to_text(last)}]"
+            shard: _range(books.committed.get(shard, START), last)
             for shard, last in books.planned.items()
             if last != books.committed.get(shard)
         }
@@ -276,6 +183,25 @@ class Queries:
             restart_in_s=pause_s,
             error=said,
         )
+
+    def _leave(self, name: str, query: _Query) -> bool:
+        """Whether the planned batch was waiting for shards of other hosts. It starts again without them."""
+        stored = FolderStore(self._options.spool).poll()
+        log = query.context.log
+        left = log.leave(
+            lambda shard, after, last: stored.get(shard, StoredShard()).is_lost(shard, after, last)
+        )
+        if left:
+            query.running, query.start_at_s = None, monotonic_s()
+            ranges = {shard: _range(*ends) for shard, ends in left.items()}
+            self._log_event(
+                "warning", "spark_range_left", query=name, batch=log.read().planned_batch, ranges=ranges
+            )
+        return bool(left)
+
+
+def _range(after: Position, last: Position) -> str:
+    return f"({'start' if after == START else to_text(after)}, {to_text(last)}]"
 
 
 def _newest_first(running: StreamingQuery) -> Iterator[Mapping[str, Any]]:

@@ -22,6 +22,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from kcl_landing.control import EmitEvent
+from kcl_spark.application import register_source
 from kcl_spark.source import FORMAT, KclDataSource
 
 AVAILABLE_NOW: Final = "availableNow"
@@ -54,6 +55,7 @@ class EngineOptions:
     columns: str
     spool_dir: str = ""
     query_retries: int = 5  # within one batch
+    lost_after_ms: int = 60_000
 
     @property
     def state(self) -> Path:
@@ -236,26 +238,8 @@ def build_session(options: EngineOptions) -> SparkSession:
     )
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
-    register_source(spark)
+    register_source(spark, KclDataSource)
     return spark
-
-
-def register_source(spark: SparkSession) -> None:
-    """Register the data source with a ConcurrentHashMap as Spark's environment.
-
-    Queries plan concurrently and write to that map. With a corrupted HashMap, every task fails with
-    OptionalDataException.
-    """
-    context: Any = spark.sparkContext
-    plain = context.environment
-    shared = context._jvm.java.util.concurrent.ConcurrentHashMap()  # noqa: SLF001 - the only way to a Java map
-    for name, value in plain.items():
-        shared.put(name, str(value))
-    context.environment = shared
-    try:
-        spark.dataSource.register(KclDataSource)
-    finally:
-        context.environment = plain
 
 
 def stream_of(spark: SparkSession, options: EngineOptions) -> DataFrame:
@@ -266,6 +250,7 @@ def stream_of(spark: SparkSession, options: EngineOptions) -> DataFrame:
         .option("columns", options.columns)
         .option("maxBytesPerTrigger", str(options.max_bytes_per_trigger))
         .option("maxTasks", str(max(1, most)))
+        .option("lostAfterMillis", str(options.lost_after_ms))
         .load()
     )
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from kcl_spark.api import Batch, BatchHandler, is_connect
-from kcl_spark.state import claim_path
+from kcl_spark.outputs import claim_path
 
 _QUOTE: Final = '"'
 _DRIVERS: Final = {"jdbc:postgresql": "org.postgresql.Driver", "jdbc:sqlite": "org.sqlite.JDBC"}

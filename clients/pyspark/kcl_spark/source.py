@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes
 from pyspark.sql.types import StructType
 
 from kcl_landing.control import monotonic_s, pause
-from kcl_landing.positions import START, Position
+from kcl_landing.positions import START, Position, to_text
 from kcl_landing.records import RecordBatch
 from kcl_spark.positions import from_offset, to_offset
 from kcl_spark.segments import (
@@ -24,7 +24,6 @@ from kcl_spark.segments import (
     Segment,
     SegmentRange,
     ends,
-    is_covered,
     pieces,
     read_arrivals,
     read_range,
@@ -40,13 +39,12 @@ COLUMNS: Final = {
     "subSequenceNumber LONG, approximateArrivalTimestamp TIMESTAMP",
 }
 _POLL_S: Final = 0.02
-_LOST_S: Final = 60.0
 _ARRIVALS_KEPT: Final = 256
 _DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 class LostRange(Exception):
-    """Raised when a planned batch needs records that are not here and whose shard is leased elsewhere."""
+    """Raised when a planned batch needs records whose shard is leased elsewhere; the engine changes the plan."""
 
 
 class KclDataSource(DataSource):
@@ -76,7 +74,7 @@ class KclStreamReader(DataSourceStreamReader):
         self._store = FolderStore(Path(options["spool"]))
         self._max_bytes = int(options.get("maxBytesPerTrigger", _DEFAULT_MAX_BYTES))
         self._max_tasks = int(options.get("maxTasks", 8))
-        self._skip_lost = options.get("onLostRange", "fail") == "skip"
+        self._lost_s = int(options.get("lostAfterMillis", 60_000)) / 1000
         self._names = list(names)
         self._arrivals: dict[tuple[str, str], list[Arrivals]] = {}
 
@@ -104,7 +102,7 @@ class KclStreamReader(DataSourceStreamReader):
         """Waits until all records of the batch are here.
 
         Raises:
-            LostRange: they will not come.
+            LostRange: for `lostAfterMillis` no lease could bring them.
             MissingRange: later ones are already here.
         """
         before, after = _positions(start), _positions(end)
@@ -136,19 +134,17 @@ class KclStreamReader(DataSourceStreamReader):
     def _pieces(
         self, shard_id: str, after: Position, last: Position, seen: Mapping[str, StoredShard]
     ) -> list[SegmentRange]:
-        deadline_s = monotonic_s() + _LOST_S
+        deadline_s = monotonic_s() + self._lost_s
         while True:
-            stored_shard = seen.get(shard_id, StoredShard())
-            segments, grant = stored_shard.segments, stored_shard.grant
-            # Everything up to the lease's checkpoint was committed, here or on another host.
-            if grant.after >= last or is_covered(shard_id, segments, max(after, grant.after), last):
-                return pieces(segments, after, last)
-            if grant.held:
-                deadline_s = monotonic_s() + _LOST_S
+            stored = seen.get(shard_id, StoredShard())
+            if stored.has(shard_id, after, last):
+                return pieces(stored.segments, after, last)
+            if stored.grant.held:
+                deadline_s = monotonic_s() + self._lost_s
             elif monotonic_s() >= deadline_s:
-                if self._skip_lost:
-                    return pieces(segments, after, last)
-                raise LostRange(_lost(shard_id, after, last))
+                raise LostRange(
+                    f"{shard_id}: no lease brings the records ({to_text(after)}, {to_text(last)}]"
+                )
             pause(_POLL_S)
             seen = self._store.poll()
 
@@ -157,11 +153,3 @@ def _positions(offset: dict[str, Any]) -> dict[str, Position]:
     positions = from_offset(offset)
     assert positions is not None, "Spark gives a source its own offsets"
     return positions
-
-
-def _lost(shard_id: str, after: Position, last: Position) -> str:
-    return (
-        f"a planned batch needs the records ({after[0]}/{after[1]}, {last[0]}/{last[1]}] of {shard_id}, which are not in "
-        "the spool, and the shard is leased elsewhere now; its new owner starts at or before them. Set "
-        "sparkOnLostRange=skip to go on without them here"
-    )

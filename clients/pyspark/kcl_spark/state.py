@@ -1,9 +1,4 @@
-"""The state folder, for one engine at a time, and the marks on outputs.
-
-With new state the batch numbers restart, and a file sink would silently drop new batches. Two engines with
-one output would remove each other's files. So each output is marked with its state, and a mismatch is
-refused.
-"""
+"""The state folder, for one engine at a time."""
 
 from __future__ import annotations
 
@@ -11,18 +6,14 @@ import fcntl
 import json
 import os
 import signal
-from collections.abc import Generator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
-
 from kcl_landing.control import Refused, make_folder, monotonic_s, pause, replace_text
 from kcl_landing.positions import Position, to_text
-from kcl_spark.api import is_connect
 
 _PROC: Final = Path("/proc")
 _GONE_TRIES: Final = 200
@@ -135,84 +126,9 @@ def _started(pid: int) -> str | None:
     return None if fields[0] == "Z" else fields[19]
 
 
-MARK: Final = "_kcl_spark.json"
-_SINK_LOG: Final = "_spark_metadata"
-_UNKNOWN: Final = {"query": "unknown"}
-
-
 def refuse_old_checkpoints(shard_id: str, stored: Position, *, state: str) -> Refused:
     return Refused(
         f"the state folder {state} is new, but {shard_id} has the checkpoint {to_text(stored)}: the state that belongs to "
         "it is elsewhere or lost. Bring it back (sparkStateDir), or set sparkStateReset=true to begin with new state from "
         "the stored checkpoints, with new output paths; also for a host that joins others"
     )
-
-
-def claim_path(spark: SparkSession, path: str, *, state_id: str, query: str, is_new: bool) -> None:
-    """Mark an output as ours; Refused if it belongs to another query or state.
-
-    `is_new`: the query has committed no batch yet.
-    """
-    output = _RemoteOutput(spark, path) if is_connect(spark) else _Output(spark, path)
-    wanted = {"state": state_id, "query": query}
-    reported = output.mark()
-    if reported is None and is_new and output.has_sink_log():
-        reported = _UNKNOWN
-    if reported is None:
-        output.write_mark(wanted)
-    elif reported != wanted:
-        raise Refused(
-            f"query {query!r} would write to {path}, which is the output of query {reported.get('query')!r} under other state "
-            f"({reported.get('state', 'no mark')}): batches would be dropped without a word. Give the query a path of its own; "
-            f"where several hosts run, one for each host"
-        )
-
-
-class _Output:
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        context: Any = spark.sparkContext
-        hadoop_path = context._jvm.org.apache.hadoop.fs.Path  # noqa: SLF001 - the only way to Hadoop's file systems
-        self._mark, self._sink_log = hadoop_path(path, MARK), hadoop_path(path, _SINK_LOG)
-        self._files = self._mark.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
-
-    def mark(self) -> dict[str, str] | None:
-        if not self._files.exists(self._mark):
-            return None
-        with closing(self._files.open(self._mark)) as stream:
-            return dict(json.loads(bytes(stream.readAllBytes())))
-
-    def has_sink_log(self) -> bool:
-        return bool(self._files.exists(self._sink_log))
-
-    def write_mark(self, mark: Mapping[str, str]) -> None:
-        with closing(self._files.create(self._mark, True)) as stream:
-            stream.write(bytearray(json.dumps(mark).encode()))
-
-
-class _RemoteOutput:
-    """The mark is a small text table."""
-
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        self._spark = spark
-        self._path = path
-
-    def mark(self) -> dict[str, str] | None:
-        rows = self._rows(MARK)
-        if rows is None:
-            return None
-        return dict(json.loads(rows[0])) if rows else dict(_UNKNOWN)
-
-    def has_sink_log(self) -> bool:
-        return self._rows(_SINK_LOG) is not None
-
-    def write_mark(self, mark: Mapping[str, str]) -> None:
-        frame = self._spark.createDataFrame([(json.dumps(mark),)], "value string").coalesce(1)
-        frame.write.mode("overwrite").text(f"{self._path}/{MARK}")
-
-    def _rows(self, name: str) -> list[str] | None:
-        try:
-            return [row.value for row in self._spark.read.text(f"{self._path}/{name}").collect()]
-        except AnalysisException as error:
-            if error.getCondition() != "PATH_NOT_FOUND":
-                raise
-            return None

@@ -17,7 +17,17 @@ import pyarrow as pa
 from kcl_landing.control import make_folder, write_text
 from kcl_landing.positions import START, Position, from_text, to_text
 from kcl_landing.records import SCHEMA
-from kcl_spark.segments import OPEN_MS, SUFFIX, Segment, is_whole, list_segments, parse_name, span_ms
+from kcl_spark.segments import (
+    OPEN_MS,
+    SUFFIX,
+    MissingRange,
+    Segment,
+    is_covered,
+    is_whole,
+    list_segments,
+    parse_name,
+    span_ms,
+)
 
 _NAME: Final = "lease.json"
 
@@ -55,6 +65,19 @@ Table: TypeAlias = Any
 class StoredShard:
     segments: list[Segment] = field(default_factory=list[Segment])
     grant: Grant = NOT_HELD
+
+    def has(self, shard_id: str, after: Position, last: Position) -> bool:
+        """Whether nothing of (after, last] is still to come. `MissingRange`: later records are here already."""
+        try:
+            # Everything up to the lease's checkpoint was committed, here or on another host.
+            return is_covered(shard_id, self.segments, max(after, self.grant.after), last)
+        except MissingRange:
+            if self.grant.held:
+                raise
+            return False
+
+    def is_lost(self, shard_id: str, after: Position, last: Position) -> bool:
+        return not self.grant.held and not self.has(shard_id, after, last)
 
 
 class FolderStore:

@@ -14,18 +14,20 @@ from typing import Final, NamedTuple
 
 from kcl_daemon.progress.progress import HELD
 from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, state_of
-from kcl_daemon.telemetry.snapshot import (
+from kcl_daemon.telemetry.helper_views import (
     LandingShardView,
     LandingView,
+    SparkQueryView,
+    SparkShardView,
+    SparkView,
+)
+from kcl_daemon.telemetry.snapshot import (
     LanesView,
     LaneView,
     LeaseView,
     MoveView,
     ShardView,
     Snapshot,
-    SparkQueryView,
-    SparkShardView,
-    SparkView,
     WorkerView,
 )
 from kcl_daemon.text import NONE, about, counted, duration, rate, short_number, short_shard, size
@@ -251,8 +253,9 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
         yield "it is stopping"
     elif not snapshot.started:
         yield "it has not started yet: tables or streams do not exist"
-    if snapshot.landing is not None and snapshot.landing.trouble is not None:
-        yield f"the landing store takes nothing: {snapshot.landing.trouble}"
+    trouble = None if snapshot.landing is None else snapshot.landing.trouble
+    if trouble is not None and trouble.since_s >= LATE_S:
+        yield f"the landing store takes nothing: {trouble}"
     failing = [shard for shard in snapshot.shards if is_failing(shard)]
     stalled = [shard for shard in snapshot.shards if shard.stalled and not is_failing(shard)]
     yield from (f"{shard.key} is failing: {failure_of(shard)}" for shard in failing[:_NAMED_MOST])

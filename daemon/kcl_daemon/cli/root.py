@@ -378,6 +378,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"kcl-daemon run-child --records records.jsonl {_CHILD}",
         f"kcl-daemon run-child --records lines.txt --transcript session.jsonl {_CHILD}",
     ),
+    "spark-submit": (
+        f"kcl-daemon spark-submit {_FILE} --master yarn --deploy-mode cluster",
+        f"kcl-daemon spark-submit {_FILE} --master local[2] -- --conf spark.ui.enabled=false",
+    ),
     "status": (f"kcl-daemon status {_FILE}", "kcl-daemon status --url http://127.0.0.1:8080 --quiet"),
     "top": (f"kcl-daemon top {_FILE} --every 5",),
 }
@@ -556,6 +560,10 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
     "resume": LaterCommand("kcl_daemon.cli.leases.holds:resume", "End a pause."),
     "run-child": LaterCommand(
         "kcl_daemon.cli.run_child:run_child", "Test a processor with a file of records, without a stream."
+    ),
+    "spark-submit": LaterCommand(
+        "kcl_daemon.cli.spark_submit:spark_submit",
+        "Run the pipeline on your own Spark, over the landing log.",
     ),
     "status": LaterCommand(
         "kcl_daemon.cli.status:status",

@@ -1,0 +1,126 @@
+"""Marks on outputs, and which state a query's checkpoint is.
+
+With a new checkpoint the batch numbers restart, and a file sink would silently drop new batches. Two queries
+with one output would remove each other's files. So each output is marked with its state, and a mismatch is
+refused. Runs on clusters, as `declared` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import closing
+from typing import Any, Final, Protocol
+
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import AnalysisException
+
+from kcl_spark.api import is_connect
+
+MARK: Final = "_kcl_spark.json"
+_SINK_LOG: Final = "_spark_metadata"
+_UNKNOWN: Final = {"query": "unknown"}
+
+
+class OutputTaken(Exception):
+    """Raised when an output belongs to another query or state; says what to do."""
+
+
+class Files(Protocol):
+    """Small texts in any file system of Spark, by URI."""
+
+    def read(self, path: str) -> str | None: ...
+    def exists(self, path: str) -> bool: ...
+    def write(self, path: str, text: str) -> None: ...
+
+
+def files_of(spark: SparkSession) -> Files:
+    return _RemoteFiles(spark) if is_connect(spark) else _HadoopFiles(spark)
+
+
+def claim_path(spark: SparkSession, path: str, *, state_id: str, query: str, is_new: bool) -> None:
+    """Mark an output as ours; OutputTaken if it belongs to another query or state.
+
+    `is_new`: the query has committed no batch yet.
+    """
+    files, mark = files_of(spark), f"{path}/{MARK}"
+    wanted = {"state": state_id, "query": query}
+    reported = _note(files.read(mark))
+    if reported is None and is_new and files.exists(f"{path}/{_SINK_LOG}"):
+        reported = _UNKNOWN
+    if reported is None:
+        files.write(mark, json.dumps(wanted))
+    elif reported != wanted:
+        raise OutputTaken(
+            f"query {query!r} would write to {path}, which is the output of query {reported.get('query')!r} under other state "
+            f"({reported.get('state', 'no mark')}): batches would be dropped without a word. Give the query a path of its own; "
+            f"where several hosts run, one for each host"
+        )
+
+
+def state_of(files: Files, checkpoint: str) -> str:
+    """The id of the state in a query's checkpoint folder. It is lost with the folder, as the batch numbers are."""
+    note = f"{checkpoint}/{MARK}"
+    reported = _note(files.read(note))
+    if reported is None or "state" not in reported:
+        reported = {"state": os.urandom(12).hex()}
+        files.write(note, json.dumps(reported))
+    return reported["state"]
+
+
+def _note(text: str | None) -> dict[str, str] | None:
+    return None if text is None else dict(json.loads(text)) if text.strip() else dict(_UNKNOWN)
+
+
+class _HadoopFiles:
+    def __init__(self, spark: SparkSession) -> None:
+        context: Any = spark.sparkContext
+        self._java = context._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
+        self._conf = context._jsc.hadoopConfiguration()  # noqa: SLF001
+
+    def read(self, path: str) -> str | None:
+        if not self.exists(path):
+            return None
+        place, files = self._at(path)
+        with closing(files.open(place)) as stream:
+            return str(
+                self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            )  # Java 8 has no other
+
+    def exists(self, path: str) -> bool:
+        place, files = self._at(path)
+        return bool(files.exists(place))
+
+    def write(self, path: str, text: str) -> None:
+        place, files = self._at(path)
+        with closing(files.create(place, True)) as stream:
+            stream.write(bytearray(text.encode()))
+
+    def _at(self, path: str) -> Any:
+        place = self._java.org.apache.hadoop.fs.Path(path)
+        return place, place.getFileSystem(self._conf)
+
+
+class _RemoteFiles:
+    """On a Spark Connect server: each text is a small text table."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def read(self, path: str) -> str | None:
+        if not self.exists(path):
+            return None
+        return "\n".join(row.value for row in self._spark.read.text(path).collect())
+
+    def exists(self, path: str) -> bool:
+        try:
+            return bool(self._spark.read.text(path).schema)
+        except AnalysisException as error:
+            condition = getattr(error, "getCondition", error.getErrorClass)()
+            if condition != "PATH_NOT_FOUND":
+                raise
+            return False
+
+    def write(self, path: str, text: str) -> None:
+        frame = self._spark.createDataFrame([(text,)], "value string").coalesce(1)
+        frame.write.mode("overwrite").text(path)
