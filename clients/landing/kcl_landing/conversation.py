@@ -162,6 +162,7 @@ class ShardConversation:
         self._writer_id = secrets.token_hex(8)
         self._stream = shared.stream
         self._asked: Position | None = None
+        self._is_stopped = False
         self._shard_id = ""
         self._log: ShardLog
         self.state = ShardState()
@@ -207,6 +208,7 @@ class ShardConversation:
                 del message  # frees the batch while its shard waits
                 self._hold_back()
             case "shutdownRequested":
+                self._is_stopped = True
                 self._flush(_DRAIN_S)
                 self._checkpoint()
             case "shardEnded":
@@ -225,7 +227,8 @@ class ShardConversation:
                 return self._relay.receive(None if due_s is None else min(due_s, monotonic_s() + _LOOK_S))
             except NothingYet:
                 self._work()
-            if self._asked is None and (durable := self._landing.checkpoint()) is not None:
+            may_ask = self._asked is None and not self._is_stopped
+            if may_ask and (durable := self._landing.checkpoint()) is not None:
                 self._asked = durable
                 self._relay.send(CheckpointRequest(str(durable[0]), durable[1]))
 
@@ -401,6 +404,7 @@ class ShardConversation:
             self._log_event("warning", "checkpoint_not_stored", shard_id=self.state.shard_id, error=error)
         if error == "ShutdownException":
             self._landing.forget()
+            self._count()
 
     def _end(self, message: Message) -> None:
         """Child shards start after this, so all records and the end must be durable first."""
