@@ -111,6 +111,7 @@ class LandingProgram(Program):
     _begun: ExtendedSequenceNumber | None = None
     _is_open = False
     _asked: Position | None = None
+    _is_stopped = False
 
     @property
     def _landing(self) -> Landing:
@@ -144,6 +145,7 @@ class LandingProgram(Program):
             case ShardEnded(children):
                 yield from self._end(children)
             case ShutdownRequested():
+                self._is_stopped = True
                 yield from self._flush(until_s=now() + _FLUSH_S)
                 yield from self._checkpoint_durable()
             case LeaseLost():
@@ -231,7 +233,8 @@ class LandingProgram(Program):
 
     def _ask_while_idle(self) -> Script:
         """What has become durable meanwhile; the answer comes as a message."""
-        durable = self._shard.checkpoint() if self._is_open and self._asked is None else None
+        may_ask = self._is_open and self._asked is None and not self._is_stopped
+        durable = self._shard.checkpoint() if may_ask else None
         if durable is not None:
             request = CheckpointRequest(str(durable[0]), durable[1])
             self._asked = durable
