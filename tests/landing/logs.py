@@ -18,7 +18,7 @@ from kcl_landing.store import LogStore
 STREAM, SHARD = "orders", "shardId-000000000000"
 KEY = STREAM, SHARD
 INFO = LogInfo("app", "log", "parquet", "id-1")
-BEGIN_MS = 1_800_000_000_000
+BEGIN_MS = 1_700_000_000_000
 _STEP_MS = 1000
 
 
