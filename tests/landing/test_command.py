@@ -49,7 +49,8 @@ def test_status(folder: Path, tmp_path: Path) -> None:
         assert row.endswith("ended: no children")
         assert reader.startswith("reader etl: 2 segments, 3 records, ")
     found = json.loads(invoke("status", folder, "--json").output)
-    assert found["shards"][0]["segments"] == 6
+    assert (found["shards"][0]["segments"], found["shards"][0]["size_bytes"] > 0) == (6, True)
+    assert (found["log"]["log_id"], found["shards"][0]["expired"]["last_ms"]) == ("id-1", 0)
     assert found["shards"][0]["readers"]["etl"] == found["readers"][0]["unread"]
     assert found["readers"][0]["unread"]["segments"] == 2
     assert json.loads(invoke("status", folder, "--shard", "none", "--json").output)["shards"] == []
@@ -81,7 +82,7 @@ def test_verify(folder: Path) -> None:
     assert result.output.endswith(": 1 problem\n")
     result = invoke("verify", folder, "--quick", "--json")
     found = json.loads(result.output)
-    assert (result.exit_code, found["isClean"], found["problemCount"]) == (1, False, 1)
+    assert (result.exit_code, found["is_clean"], found["problem_count"]) == (1, False, 1)
 
 
 def test_compact_and_expire(tmp_path: Path) -> None:

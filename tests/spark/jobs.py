@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,54 @@ def keyed(records: DataFrame) -> Iterator[DataStreamWriter]:
         .outputMode("update")
         .foreachBatch(sinks.overwrite_batch(out("windows")))
     )
+
+
+def named(records: DataFrame, *names: str) -> Iterator[DataStreamWriter]:
+    """A query of each name, with an output of its own."""
+    for name in names:
+        yield (
+            records.select(records.data.cast("string").alias("text"))
+            .writeStream.queryName(name)
+            .foreachBatch(sinks.overwrite_batch(out(name)))
+        )
+
+
+@pipeline
+def one(records: DataFrame) -> Iterator[DataStreamWriter]:
+    return named(records, "one")
+
+
+@pipeline
+def one_and_two(records: DataFrame) -> Iterator[DataStreamWriter]:
+    return named(records, "one", "two")
+
+
+@pipeline
+def one_and_three(records: DataFrame) -> Iterator[DataStreamWriter]:
+    return named(records, "one", "three")
+
+
+@batch
+def crowded(frame: DataFrame, _batch: Batch) -> None:
+    """Writes to a disk that is full while there is a file of this name."""
+    if not frame.isEmpty() and Path("full").exists():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pipeline
+def slow(records: DataFrame) -> DataStreamWriter:
+    """As the rows of `keyed`; stops in a batch where the test asks for it."""
+    write = sinks.overwrite_batch(out("rows"))
+    rows = records.select(
+        "partition_key", "shard_id", "sequence_number", records.data.cast("string").alias("text")
+    )
+
+    def checked(frame: DataFrame, batch_id: int) -> None:
+        held("in_batch")
+        write(frame, batch_id)
+        held("after_sink")
+
+    return rows.writeStream.queryName("rows").foreachBatch(checked)
 
 
 @pipeline

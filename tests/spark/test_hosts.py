@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +65,57 @@ async def test_leases_move_between_hosts_with_an_engine_each_and_nothing_is_lost
     for name in ("one", "other"):  # within a host nothing comes twice
         mine = [(row.shard_id, row.sequence_number) for row in rows(tmp_path / name / "out" / "rows")]
         assert len(mine) == len(set(mine))
+
+
+def cut_the_power(folder: Path) -> None:
+    """After its daemon, end a host's engine and Java; its spool is gone, its state is not."""
+    state = folder / "demo-word-count-spark"
+    jvm = json.loads((state / "engine.json").read_text())["pid"]
+    os.killpg(os.getpgid(jvm), signal.SIGKILL)
+    shutil.rmtree(state / "spool")
+
+
+@pytest.mark.parametrize("point", ["in_batch", "after_sink"])
+async def test_a_host_that_died_in_a_batch_comes_back_when_others_have_its_shards(
+    point: str, tmp_path: Path
+) -> None:
+    async with stage(tmp_path, Processes(), shards=4) as set_up:
+        job = {"sparkPipeline": "jobs:slow"}
+        one_file = host(set_up, "one", job)
+        other_file = host(set_up, "other", {**job, "sparkStateReset": "true"})
+        logs = [one_file.with_suffix(".log"), other_file.with_suffix(".log")]
+        written = Written(set_up)
+        await written.write(1_000)
+
+        def found(*names: str) -> dict[tuple[str, str], str]:
+            both = [row for name in names for row in rows(tmp_path / name / "out" / "rows")]
+            return {(row.shard_id, row.sequence_number): row.text for row in both}
+
+        async with set_up.daemon(one_file, "one") as one:
+            await until(lambda: len(found("one")) >= written.count, WITHIN_S, *logs)
+            (tmp_path / "one" / "hold").write_text(point)
+            await written.write(1_000)
+            await until((tmp_path / "one" / "held").exists, WITHIN_S, *logs)
+            one.signal(signal.SIGKILL)
+            await one.wait()
+            cut_the_power(tmp_path / "one")
+        async with set_up.daemon(other_file, "the other") as other:
+            await all_at_work(set_up, ["other"], WITHIN_S, *logs)
+            await until(lambda: len(found("one", "other")) >= written.count, WITHIN_S, *logs)
+            async with set_up.daemon(one_file, "one again") as one:
+                await until(lambda: "spark_range_left" in logs[0].read_text(), WITHIN_S, *logs)
+                await all_at_work(set_up, ["one", "other"], WITHIN_S, *logs)
+                await written.write(1_000)
+                await until(lambda: len(found("one", "other")) >= written.count, WITHIN_S, *logs)
+                assert await one.stop() == 0, logs[0].read_text()[-5_000:]
+            assert await other.stop() == 0, logs[1].read_text()[-5_000:]
+    everything = [text for texts in written.by_key.values() for text in texts]
+    assert sorted(found("one", "other").values()) == sorted(everything)
+    counts = [len(rows(tmp_path / name / "out" / "rows")) for name in ("one", "other")]
+    for name, count in zip(("one", "other"), counts, strict=True):  # within a host nothing comes twice
+        assert count == len(found(name))
+    sys.stdout.write(f"{point}: lost 0, in both outputs {sum(counts) - written.count}\n")
+    assert "query_failed" not in logs[0].read_text()
 
 
 async def test_a_reshard_while_the_job_runs_and_while_it_is_down_changes_nothing(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from kcl_spark.outputs import MARK, OutputTaken, claim_path
 from kcl_spark.sinks import delta, overwrite_batch
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore
-from tests.spark.crashes import Account, account, hold_at, newest_rows
+from tests.spark.crashes import Account, account, hold_at, newest_rows, texts
 from tests.spark.daemon import BASE, Daemon, Relay, Shard, wait_for
 from tests.spark.packaged import descriptor, protobuf
 from tests.spark.parts import ME, SHARD, fill
@@ -252,6 +252,7 @@ def test_an_unmarked_output_of_another_job_is_refused_to_new_state(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "_spark_metadata").mkdir()
+    (tmp_path / "_spark_metadata" / "0").touch()
     with pytest.raises(OutputTaken, match="dropped without a word"):
         claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=True)
     claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=False)
@@ -380,6 +381,58 @@ def test_a_batch_goes_on_without_the_records_of_a_shard_that_another_host_has(tm
         assert engine.stop() == 0
         for output in ("files", "batches"):
             assert account(daemon, tmp_path / "out" / output) == Account(0, 0)
+
+
+@pytest.mark.usefixtures("spark_of_engines")
+def test_a_query_whose_disk_is_full_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    shard = Shard("shardId-000000000000", 500)
+    with prepared(tmp_path, shard) as daemon:
+        (tmp_path / "full").touch()
+        engine = daemon.start_engine_thread(pipeline="tests.spark.jobs:crowded", query_retries=2)
+        daemon.start_relays()
+        wait_for(lambda: [each["event"] for each in engine.events].count("spark_disk_full") > 3, WITHIN_S)
+        assert shard.checkpoint == START
+        (tmp_path / "full").unlink()
+        wait_for(daemon.is_done, WITHIN_S)
+        daemon.drain()
+        assert engine.stop() == 0
+
+
+@pytest.mark.parametrize("batches", ["_spark_metadata/9.compact", "batch_id=0/part"])
+def test_a_query_whose_state_is_gone_writes_into_no_output_of_its_own(
+    batches: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its batches have the numbers of old ones again."""
+    claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=True)
+    (tmp_path / batches).parent.mkdir()
+    claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=batches.startswith("_"))  # none yet
+    (tmp_path / batches).touch()
+    claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=False)
+    with pytest.raises(OutputTaken, match="a path of its own"):
+        claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=True)
+
+
+@pytest.mark.usefixtures("spark_of_engines")
+def test_a_query_that_was_away_goes_on_at_the_checkpoints_and_says_so(tmp_path: Path) -> None:
+    """And one with a new name begins there."""
+    shard = Shard("shardId-000000000000", 300)
+    with prepared(tmp_path, shard) as daemon:
+
+        def run(pipeline: str) -> list[tuple[str, str]]:
+            engine = daemon.start_engine_thread(pipeline=f"tests.spark.jobs:{pipeline}")
+            daemon.start_relays()
+            wait_for(daemon.is_done, WITHIN_S)
+            daemon.drain()
+            assert engine.stop() == 0
+            shard.count += 300
+            return [(each["event"], each["query"]) for each in engine.events if "query_" in each["event"]]
+
+        assert run("one_and_two") == []
+        assert run("one") == [("spark_query_removed", "two")]
+        assert run("one_and_two") == [("spark_query_put_back", "two")]
+        assert run("one_and_three") == [("spark_query_added", "three"), ("spark_query_removed", "two")]
+        counts = {name: len(texts(tmp_path / "out" / name)) for name in ("one", "two", "three")}
+        assert counts == {"one": 1_200, "two": 600, "three": 300}
 
 
 @pytest.mark.usefixtures("spark_of_engines")

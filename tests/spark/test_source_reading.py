@@ -79,6 +79,11 @@ def s3_client(url: str) -> Any:
     return boto3.session.Session().client("s3", endpoint_url=url, region_name=REGION, config=path_style)
 
 
+@pytest.fixture(autouse=True)
+def listed_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kcl_spark_source, "_LISTED_S", 0.0)
+
+
 @pytest.fixture
 def landed(tmp_path: Path) -> Landed:
     """Two shards with four segments each, in a few seconds."""
@@ -183,6 +188,26 @@ def test_compaction_between_plan_and_read_loses_nothing(landed: Landed) -> None:
     rest = [text for each in batches(stream(landed), end) for text in each]
     assert sorted(before + rest) == sorted(landed.data(0, 1))
     assert past(landed) == landed.data(0, 1)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_merged_segments_do_not_run_ahead_of_other_shards(tmp_path: Path, kind: Format) -> None:
+    landed = Landed(tmp_path, "log", kind)
+    for second in range(0, 60, 2):
+        landed.add(0, 20, second, 2)
+        landed.add(1, 4, second, 2)
+    merged = landed.compact(0, 0, 29)
+    reader = stream(landed)
+    came, newest = [], 0
+    for batch in batches(reader, most=merged.size_bytes // 4):
+        places = [each.split(":") for each in batch]
+        seconds = [int(number) // (10 if shard == "0" else 2) for shard, number in places]
+        assert min(seconds) >= newest - 6
+        newest = max(seconds)
+        came.append(batch)
+    assert len(came) > 3
+    assert sorted(text for each in came for text in each) == sorted(landed.data(0, 1))
+    assert [text for each in came for text in each if text.startswith("0:")] == landed.data(0)
 
 
 def test_a_merged_segment_over_a_page_is_found(tmp_path: Path) -> None:
@@ -290,6 +315,22 @@ def test_only_manifests_that_have_changed_are_read_again(
     landed.add(1, 1, 9)
     assert reader.latestOffset(end, EVERYTHING) != end
     assert read[3:] == [f"_manifests/{key(1)}.json"]
+
+
+def test_a_log_is_not_listed_at_each_question(landed: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = stream(landed)
+    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    monkeypatch.setattr(kcl_spark_source, "_LISTED_S", 3600.0)
+    landed.add(0, 1, 9)
+    assert reader.latestOffset(end, EVERYTHING) == end
+    monkeypatch.setattr(kcl_spark_source, "_LISTED_S", 0.0)
+    assert reader.latestOffset(end, EVERYTHING) != end
+
+
+def test_shards_that_the_options_leave_out_since_are_no_loss(landed: Landed) -> None:
+    reader = stream(landed)
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxBytes(1))
+    assert [sorted(each) for each in batches(stream(landed, shards=name(1)), end)] == [sorted(landed.data(1))]
 
 
 def test_a_manifest_that_changes_within_a_tick_of_the_stores_clock_is_seen(landed: Landed) -> None:

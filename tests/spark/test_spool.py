@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kcl_landing.positions import START
 from kcl_landing.records import behind, rows_up_to, to_arrow
-from kcl_spark.segments import list_segments, read_range
+from kcl_spark.segments import Segment, list_segments, read_range
 from kcl_spark.spool import SEGMENT_BYTES, Spool
 from kcl_spark.stores import FolderStore, Grant, read_grant
 from tests.spark.parts import ME, OTHER, SHARD, at, files, fill, positions, record, rows, taken
@@ -179,6 +181,74 @@ def test_a_shard_that_a_planned_batch_waits_for_is_never_held_back(tmp_path: Pat
     assert spool.is_full_for(SHARD)
     spool.reported(positions({SHARD: 100}), {})
     assert not spool.is_full_for(SHARD)
+
+
+class Full(FolderStore):
+    """A folder whose disk is full, while it is said to be."""
+
+    full = True
+
+    def put(self, *given: Any, **named: Any) -> Segment:
+        self._refuse()
+        return super().put(*given, **named)
+
+    def note(self, shard_id: str, grant: Grant) -> None:
+        self._refuse()
+        super().note(shard_id, grant)
+
+    def set_horizon(self, arrived_ms: int) -> None:
+        self._refuse()
+        super().set_horizon(arrived_ms)
+
+    def _refuse(self) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_holds_the_shards_back_and_goes_on_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kcl_spark.spool.LINGER_S", 0)
+    monkeypatch.setattr("kcl_spark.spool._HORIZON_S", 0)
+    spool = Spool(store := Full(tmp_path), max_bytes=ROOMY)
+    store.full = False
+    spool.set_horizon(5)
+    store.full = True
+    spool.grant(SHARD, START, ME)
+    assert spool.trouble
+    assert not spool.must_wait(SHARD)
+    fill(spool, 0, 9)
+    assert spool.must_wait(SHARD)  # nothing more is taken into memory
+    spool.set_horizon(6)
+    assert store.horizon_ms() == 5
+    with pytest.raises(OSError, match="No space"):
+        spool.set_horizon(4)
+    store.full = False
+    spool.flush_aged()
+    assert spool.must_wait(SHARD)  # it tries once a second
+    monkeypatch.setattr("kcl_spark.spool._AGAIN_S", 0)
+    spool.flush_aged()
+    spool.set_horizon(7)
+    assert not spool.trouble
+    assert not spool.must_wait(SHARD)
+    assert (numbers(tmp_path, -1, 99), store.horizon_ms()) == (list(range(10)), 7)
+    assert read_grant(tmp_path, SHARD).held
+
+
+def test_the_end_of_a_lease_is_noted_when_there_is_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kcl_spark.spool._AGAIN_S", 0)
+    store = Full(tmp_path)
+    store.full = False
+    spool = Spool(store, max_bytes=ROOMY)
+    spool.grant(SHARD, START, ME)
+    store.full = True
+    spool.revoke(SHARD, ME)
+    assert read_grant(tmp_path, SHARD).held
+    store.full = False
+    spool.flush_aged()
+    assert not read_grant(tmp_path, SHARD).held
 
 
 @pytest.mark.parametrize("name", ["lease.json", ".next", "x~y.arrow"])

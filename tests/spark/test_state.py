@@ -107,6 +107,26 @@ def test_state_that_nobody_can_name_is_refused_with_what_to_do(left: str, tmp_pa
         pass
 
 
+def test_it_says_which_queries_are_new_gone_or_back(tmp_path: Path) -> None:
+    def run(*names: str) -> list[tuple[str, str]]:
+        """A run of these queries; Spark makes their folders."""
+        with open_state(tmp_path, "app") as state:
+            found = state.compare(names)
+            for name in names:
+                state.query_folder(name).mkdir(parents=True, exist_ok=True)
+        return found
+
+    assert run("a", "b") == []
+    assert run("a", "b") == []
+    assert run("a", "c") == [("spark_query_added", "c"), ("spark_query_removed", "b")]
+    assert run("a", "c") == []
+    assert run("a", "b", "c") == [("spark_query_put_back", "b")]
+    (tmp_path / "queries.json").unlink()  # state of an older version
+    assert run("b", "c") == [("spark_query_removed", "a")]
+    (tmp_path / "queries" / "c").rmdir()
+    assert run("b", "c") == [("spark_query_added", "c")]
+
+
 def test_options_that_the_engine_does_not_know_are_an_error() -> None:
     with pytest.raises(ValueError, match="unknown options of the engine: colour"):
         parse(b'{"pipeline":"a:b","application":"a","stream":"s","socket":"/s","state_dir":".","colour":1}\n')

@@ -223,10 +223,10 @@ class RelayConversation:
         self.state.trimmed += delivered - batch.num_rows
 
     def _hold_back(self) -> None:
-        """While the spool is full, send no status, so that the daemon sends no further batch."""
+        """While the spool takes nothing, send no status, so that the daemon sends no further batch."""
         shard_id = self.state.shard_id
-        while self._spool.is_full_for(shard_id):
-            self._wait(lambda: not self._spool.is_full_for(shard_id))
+        while self._spool.must_wait(shard_id):
+            self._wait(lambda: not self._spool.must_wait(shard_id))
             self._checkpoint_when_due()
         self._checkpoint_when_due()
 

@@ -6,6 +6,7 @@ the pipeline failed, 78 a person must fix something first, 1 an internal error.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -38,8 +39,11 @@ from kcl_spark.stores import FolderStore
 
 EXIT_PIPELINE: Final = 65
 EXIT_REFUSED: Final = 78
+EXIT_ERROR: Final = 1
 _TICK_S: Final = 0.03
 _STOP_PATIENCE_S: Final = 10.0
+_DISK_REPORT_S: Final = 30.0
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def run(options: EngineOptions, log_event: EmitEvent, stop: threading.Event) -> None:
@@ -117,10 +121,12 @@ def _serve(
     log_event("info", "engine_ready", queries=sorted(queries.logs()), state=str(options.state))
     caught_up = CaughtUp(listener.states, progress.committed, spool.mark)
     alignment = Alignment(SkewLimits(options.max_skew_ms, options.max_skew_wait_ms / 1000), log_event)
+    report_disk = disk_reporter(log_event)
     report_when_due = figure_reporter(listener.states, spool.figures, progress, queries.figures, log_event)
     try:
         while not stop.wait(_TICK_S):
             spool.flush_aged()
+            report_disk(spool.trouble, monotonic_s())
             alignment.set_horizon(listener.states(), spool, monotonic_s())
             progress.poll()
             queries.check()
@@ -130,6 +136,24 @@ def _serve(
     finally:
         stop.set()
         listener.close()
+
+
+def disk_reporter(log_event: EmitEvent) -> Callable[[OSError | None, float], None]:
+    """Call the result with the spool's trouble and the time, as often as you like."""
+    since_s: float | None = None
+    next_s = 0.0
+
+    def report(trouble: OSError | None, now_s: float) -> None:
+        nonlocal since_s, next_s
+        if trouble is None:
+            if since_s is not None:
+                log_event("info", "spark_disk_works_again", waited_s=round(now_s - since_s))
+            since_s, next_s = None, 0.0
+        elif now_s >= next_s:
+            since_s, next_s = now_s if since_s is None else since_s, now_s + _DISK_REPORT_S
+            log_event("warning", "spark_disk_full", what="spool", error=str(trouble))
+
+    return report
 
 
 def main() -> int:
@@ -153,6 +177,11 @@ def exit_code(options: EngineOptions, log_event: EmitEvent, stop: threading.Even
     except (Refused, NotAPipeline, NoJava, StateInUse) as error:
         log_event("error", "engine_refused", error=str(error))
         return EXIT_REFUSED
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        log_event("warning", "spark_disk_full", what="engine", error=str(error))
+        return EXIT_ERROR
     log_event("info", "engine_stopped")
     return 0
 

@@ -13,12 +13,12 @@ from contextlib import closing
 from typing import Any, Final, Protocol
 
 from pyspark.sql import SparkSession
-from pyspark.sql.utils import AnalysisException
 
 from kcl_spark.api import is_connect
 
 MARK: Final = "_kcl_spark.json"
 _SINK_LOG: Final = "_spark_metadata"
+_BATCH_0: Final = "batch_id=0"
 _UNKNOWN: Final = {"query": "unknown"}
 
 
@@ -31,6 +31,7 @@ class Files(Protocol):
 
     def read(self, path: str) -> str | None: ...
     def exists(self, path: str) -> bool: ...
+    def has_files(self, folder: str) -> bool: ...
     def write(self, path: str, text: str) -> None: ...
 
 
@@ -41,13 +42,13 @@ def files_of(spark: SparkSession) -> Files:
 def claim_path(spark: SparkSession, path: str, *, state_id: str, query: str, is_new: bool) -> None:
     """Mark an output as ours; OutputTaken if it belongs to another query or state.
 
-    `is_new`: the query has committed no batch yet.
+    `is_new`: the query has planned no batch yet, so the output must have none.
     """
     files, mark = files_of(spark), f"{path}/{MARK}"
     wanted = {"state": state_id, "query": query}
     reported = _note(files.read(mark))
-    if reported is None and is_new and files.exists(f"{path}/{_SINK_LOG}"):
-        reported = _UNKNOWN
+    if is_new and reported in (None, wanted) and _has_batches(files, path):
+        reported = {**(reported or _UNKNOWN), "state": "gone"}
     if reported is None:
         files.write(mark, json.dumps(wanted))
     elif reported != wanted:
@@ -56,6 +57,10 @@ def claim_path(spark: SparkSession, path: str, *, state_id: str, query: str, is_
             f"({reported.get('state', 'no mark')}): batches would be dropped without a word. Give the query a path of its own; "
             f"where several hosts run, one for each host"
         )
+
+
+def _has_batches(files: Files, path: str) -> bool:
+    return files.exists(f"{path}/{_BATCH_0}") or files.has_files(f"{path}/{_SINK_LOG}")
 
 
 def state_of(files: Files, checkpoint: str) -> str:
@@ -91,6 +96,10 @@ class _HadoopFiles:
         place, files = self._at(path)
         return bool(files.exists(place))
 
+    def has_files(self, folder: str) -> bool:
+        place, files = self._at(folder)
+        return bool(files.exists(place) and len(files.listStatus(place)))
+
     def write(self, path: str, text: str) -> None:
         place, files = self._at(path)
         with closing(files.create(place, True)) as stream:
@@ -113,6 +122,8 @@ class _RemoteFiles:
         return "\n".join(row.value for row in self._spark.read.text(path).collect())
 
     def exists(self, path: str) -> bool:
+        from pyspark.errors import AnalysisException  # noqa: PLC0415 - Spark 3.3 has neither it nor Connect
+
         try:
             return bool(self._spark.read.text(path).schema)
         except AnalysisException as error:
@@ -120,6 +131,9 @@ class _RemoteFiles:
             if condition != "PATH_NOT_FOUND":
                 raise
             return False
+
+    def has_files(self, folder: str) -> bool:
+        return bool(self.read(folder))
 
     def write(self, path: str, text: str) -> None:
         frame = self._spark.createDataFrame([(text,)], "value string").coalesce(1)

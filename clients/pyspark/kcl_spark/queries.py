@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from kcl_landing.control import EmitEvent, Refused, monotonic_s, pause
 from kcl_landing.positions import START, Position, to_text
@@ -31,8 +31,10 @@ from kcl_spark.stores import FolderStore, StoredShard
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _ERROR_CHARACTERS: Final = 4_000
+_LAST_CHARACTERS: Final = 300
 _REMOTE_POLL_S: Final = 0.5
 _NO_WAIT: Final = "0 seconds"
+_FULL: Final = ("No space left on device", "Disk quota exceeded")
 
 
 class PipelineFailed(Exception):
@@ -83,13 +85,16 @@ class Queries:
         """Raises Refused if a file sink's path belongs to others."""
         for name, query in self._queries.items():
             if (path := file_sink_path(query.declared)) is not None:
-                is_new = query.context.log.read().committed_batch is None
+                is_new = query.context.log.read().planned_batch is None
                 try:
                     claim_path(self._spark, path, state_id=self._state.state_id, query=name, is_new=is_new)
                 except OutputTaken as error:
                     raise Refused(str(error)) from error
 
     def start(self) -> None:
+        for event, name in self._state.compare(self._queries):
+            level = "warning" if event == "spark_query_put_back" else "info"
+            self._log_event(level, event, query=name)
         for query in self._queries.values():
             self._start(query)
 
@@ -159,6 +164,11 @@ class Queries:
         books = query.context.log.read()
         batch_id = books.planned_batch
         query.failures = query.failures + 1 if query.failed_at_batch == batch_id else 1
+        if any(each in said for each in _FULL):
+            query.failures = min(query.failures, self._options.query_retries)  # it goes on when there is room
+            self._log_event(
+                "warning", "spark_disk_full", what=f"query {name}", error=said[-_LAST_CHARACTERS:]
+            )
         query.failed_at_batch = batch_id
         query.all_failures += 1
         said = said[:_ERROR_CHARACTERS]

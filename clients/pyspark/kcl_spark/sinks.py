@@ -98,7 +98,8 @@ def overwrite_batch(path: str, file_format: str = "parquet", **options: str) -> 
 
     def write(frame: DataFrame, batch: Batch) -> None:
         if batch.state and batch.state not in claimed:
-            claim_path(frame.sparkSession, path, state_id=batch.state, query=batch.query, is_new=False)
+            is_new = batch.id == 0 and not batch.is_replay
+            claim_path(frame.sparkSession, path, state_id=batch.state, query=batch.query, is_new=is_new)
             claimed.add(batch.state)
         frame.write.mode("overwrite").format(file_format).options(**options).save(
             f"{path}/batch_id={batch.id}"

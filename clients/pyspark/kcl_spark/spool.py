@@ -91,6 +91,7 @@ class SpoolCounters:
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 LINGER_S: Final = 0.05
 _HORIZON_S: Final = 0.1
+_AGAIN_S: Final = 1.0
 _REVOKED_KEPT_S: Final = 30.0
 
 
@@ -135,7 +136,11 @@ class ArrivalStatus:
 
 
 class Spool:
-    """Thread-safe. Above `max_bytes`, shards that use more than their share must wait."""
+    """Thread-safe. Above `max_bytes`, shards that use more than their share must wait.
+
+    Attributes:
+        trouble: what the disk refused last. Shards wait, and `flush_aged` tries again.
+    """
 
     def __init__(self, store: FolderStore, *, max_bytes: int) -> None:
         self.store = store
@@ -145,6 +150,9 @@ class Spool:
         self._shards: dict[str, ShardSpool] = {}
         self._committed: Positions = {}
         self._planned: Positions = {}
+        self._unwritten: dict[str, Grant] = {}
+        self.trouble: OSError | None = None
+        self._failed_s = 0.0
         self._horizon_ms: int | None = None
         self._horizon_set_s = 0.0
         self._recover()
@@ -177,7 +185,7 @@ class Spool:
             shard.reached_ms = kept[-1].last_ms if kept else None
             done = max(checkpoint, self._committed.get(shard_id, START))
             shard.tally.kept([each for each in kept if each.last > done], monotonic_s())
-            self.store.note(shard_id, Grant(held=True, after=checkpoint))
+            self._note(shard_id, Grant(held=True, after=checkpoint))
             return reached
 
     def holds(self, shard_id: str, holder: object) -> bool:
@@ -210,8 +218,13 @@ class Spool:
                 self._flush(self._shards[shard_id])
 
     def flush_aged(self) -> None:
+        """Call it again and again."""
         with self._lock:
             now_s = monotonic_s()
+            if self.trouble is not None and now_s - self._failed_s < _AGAIN_S:
+                return
+            self.trouble = None
+            self._write_notes()
             for shard in self._shards.values():
                 if shard.buffer and now_s - shard.since_s >= LINGER_S:
                     self._flush(shard)
@@ -229,15 +242,20 @@ class Spool:
             shard.buffer, shard.buffered_bytes = [], 0
             shard.tally.forgotten()
             shard.revoked_s = monotonic_s()
-            self.store.note(shard_id, Grant(held=False))
+            self._note(shard_id, Grant(held=False))
             self.changed.notify_all()
 
     def mark(self, shard_id: str) -> Position:
         with self._lock:
             return self._shards[shard_id].mark
 
+    def must_wait(self, shard_id: str) -> bool:
+        """Memory is bounded while the disk takes nothing."""
+        with self._lock:
+            return self.is_full_for(shard_id) or bool(self.trouble and self._shards[shard_id].buffer)
+
     def is_full_for(self, shard_id: str) -> bool:
-        """Whether a shard must wait; never while a planned batch needs more of it."""
+        """Whether a shard has had its share; never while a planned batch needs more of it."""
         with self._lock:
             shard = self._shards[shard_id]
             if sum(each.size_bytes for each in self._shards.values()) < self._max_bytes:
@@ -282,8 +300,14 @@ class Spool:
             rises = self._horizon_ms is not None and arrived_ms > self._horizon_ms
             if arrived_ms == self._horizon_ms or (rises and now_s - self._horizon_set_s < _HORIZON_S):
                 return
+            try:
+                self.store.set_horizon(arrived_ms)
+            except OSError as error:
+                if not rises:
+                    raise  # batches would run ahead of a shard
+                self._fails(error)
+                return
             self._horizon_ms, self._horizon_set_s = arrived_ms, now_s
-            self.store.set_horizon(arrived_ms)
 
     def within_horizon(self, shard_id: str) -> Position:
         with self._lock:
@@ -315,13 +339,32 @@ class Spool:
             shard.reached_ms = shard.segments[-1].first_ms - 1
             self.store.drop(shard.segments.pop())
 
+    def _note(self, shard_id: str, grant: Grant) -> None:
+        self._unwritten[shard_id] = grant
+        self._write_notes()
+
+    def _write_notes(self) -> None:
+        try:
+            for shard_id, grant in list(self._unwritten.items()):
+                self.store.note(shard_id, grant)
+                del self._unwritten[shard_id]
+        except OSError as error:
+            self._fails(error)
+
+    def _fails(self, error: OSError) -> None:
+        self.trouble, self._failed_s = error, monotonic_s()
+
     def _flush(self, shard: ShardSpool) -> None:
         if not shard.buffer:
             return
         table = pa.Table.from_batches(shard.buffer, SCHEMA).combine_chunks()
-        segment = self.store.put(
-            shard.shard_id, shard.flushed, shard.mark, table, not_before_ms=shard.reached_ms or 0
-        )
+        try:
+            segment = self.store.put(
+                shard.shard_id, shard.flushed, shard.mark, table, not_before_ms=shard.reached_ms or 0
+            )
+        except OSError as error:
+            self._fails(error)
+            return
         shard.reached_ms = segment.last_ms
         shard.segments.append(segment)
         shard.tally.written(segment)

@@ -115,8 +115,12 @@ class FolderStore:
         folder = self.folder / shard_id
         make_folder(folder)
         temporary = folder / ".next"
-        with pa.OSFile(str(temporary), "wb") as file:
-            _write(file, table)
+        try:
+            with pa.OSFile(str(temporary), "wb") as file:
+                _write(file, table)
+        except OSError:
+            temporary.unlink(missing_ok=True)  # on a full disk half a file is in the way
+            raise
         size_bytes, times = temporary.stat().st_size, span_ms(table, not_before_ms)
         segment = Segment(shard_id, after, last, table.num_rows, size_bytes, *times)
         temporary.replace(segment.path(self.folder))
