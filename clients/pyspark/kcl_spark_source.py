@@ -21,7 +21,7 @@ Options:
     reader: a name. `_readers/NAME.json` says what the query has committed; `kcl-daemon landing expire` follows it. One
         query for each name.
     failOnDataLoss: `true` (default): stop if segments that were not read yet have expired. `false`: go on.
-    maxTasks: at most so many tasks in a batch. Default: one for each 32 MiB.
+    maxTasks: at most so many tasks in a batch. Default: one for each 64 MiB.
     splitShards: `true`: records of one shard may go to several tasks of a batch. Default: `false` for streams, so that
         a task has all of a shard's records of the batch, in order; `true` for batch reads.
     endpoint, region: of S3.
@@ -80,7 +80,7 @@ _VERSION = 1
 _PAGE = 256
 _START = "-1/0"
 _OPEN_MS = 2**63 - 1
-_TASK_BYTES = 32 * 1024 * 1024
+_TASK_BYTES = 64 * 1024 * 1024
 _ARROW_BYTES = 2 * 1024 * 1024
 """Of one Arrow batch, about: what fits the caches of a CPU is handed over fastest."""
 _AHEAD_BYTES = 32 * 1024 * 1024
