@@ -88,6 +88,8 @@ _THREADS = 16
 _SETTLED_S = 1.5
 """An object read so long after its time of change was first seen is not read again: some stores' clocks tick in seconds."""
 _NOTE_S = 5.0
+_LISTED_S = 0.2
+"""Spark asks for more every few milliseconds; a listing costs money in S3."""
 _NAMES = {
     "data": "data",
     "partition_key": "partitionKey",
@@ -347,7 +349,7 @@ def plan(
         for key in sorted(shards)
         if not starts[key].ended and all(starts[parent].ended for parent in parents.get(key, ()))
     ]
-    heap = []
+    heap: list[tuple[int, str, Entry, Iterator[tuple[int, str, Entry]]]] = []
     for key in ready:
         steps = _steps(key, starts[key], shards[key], entries, end_ms)
         heap.extend((*step, steps) for step in [next(steps, None)] if step is not None)
@@ -511,6 +513,8 @@ class Store:
             more: dict[str, Any] = {"region": settings.region} if settings.region else {}
             if settings.endpoint:
                 more["endpoint_override"] = settings.endpoint
+                # Not every S3 knows checksums behind the content: some keep an empty object.
+                os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
             self.files: Any = fs.S3FileSystem(**more)
             self.root = uri[len("s3://") :].rstrip("/")
         elif "://" in uri or uri.startswith("file:"):
@@ -532,7 +536,6 @@ class Store:
 
     def replace(self, path: str, content: bytes) -> None:
         if self.files.type_name != "local":
-            self.files.create_dir(f"{self.root}/{path}".rpartition("/")[0], recursive=True)
             with self.files.open_output_stream(f"{self.root}/{path}") as file:
                 file.write(content)
             return
@@ -603,20 +606,24 @@ class Log:
         self._newest: dict[str, list[Any]] = {}
         self._written: dict[str, tuple[int, float]] = {}
         self._pages: dict[str, Future[list[Any]]] = {}
+        self._listed_s = -_LISTED_S
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
 
     def refresh(self) -> None:
         """Reads manifests that have changed."""
+        now_s = _now_s()
+        if now_s - self._listed_s < _LISTED_S:
+            return
+        self._listed_s = now_s
         listed: dict[str, tuple[int, int]] = {}
         for stream in self._settings.streams or self._streams():
             for each in self.store.listing(f"_manifests/{stream}"):
                 shard = each.base_name[: -len(".json")]
                 shard = shard.removesuffix(".first")
-                if each.is_file and each.base_name.endswith(".json") and self._wants(shard):
+                if each.is_file and each.base_name.endswith(".json") and self.wants(f"{stream}/{shard}"):
                     listed[f"_manifests/{stream}/{each.base_name}"] = (each.size, each.mtime_ns or 0)
-        now_s = _now_s()
         due = [path for path, stamp in listed.items() if not self._is_settled(path, stamp)]
         for path, content in zip(due, self._pool.map(lambda path: read_json(self.store, path), due)):
             self._keep(path, listed[path], content, now_s)
@@ -627,8 +634,11 @@ class Log:
     def _streams(self) -> list[str]:
         return [each.base_name for each in self.store.listing("_manifests") if not each.is_file]
 
-    def _wants(self, shard: str) -> bool:
-        return not shard.startswith(".") and (not self._settings.shards or shard in self._settings.shards)
+    def wants(self, key: str) -> bool:
+        """By the options."""
+        stream, _, shard = key.partition("/")
+        streams, shards = self._settings.streams, self._settings.shards
+        return not shard.startswith(".") and stream in (streams or [stream]) and shard in (shards or [shard])
 
     def _is_settled(self, path: str, stamp: tuple[int, int]) -> bool:
         known = self._known.get(path)
@@ -660,13 +670,15 @@ class Log:
             self._written[key] = (at_ms, _now_s())
         # By the writer's clock, and by ours if the two differ.
         silent_ms = max(_now_ms() - at_ms, (_now_s() - self._written[key][1]) * 1000)
-        end, children = first, ()
+        end = first
+        children: tuple[str, ...] = ()
         rows = manifest["entries"]
         if rows:
             last = Entry(*rows[-1][:11])
             before_ms = Entry(*rows[-2][:11]).last_ms if len(rows) > 1 else 0
             end = behind(last, Place(0, ms=max(last.first_ms, before_ms)))
-            children = tuple(f"{stream}/{each}" for each in last.children or () if self._wants(each))
+            names = [f"{stream}/{each}" for each in last.children or ()]
+            children = tuple(each for each in names if self.wants(each))
         return Shard(end, children, manifest.get("behindMs"), silent_ms, first)
 
     def entries(self, key: str, number: int) -> Iterator[Entry]:
@@ -935,7 +947,8 @@ def register(spark: Any) -> None:
     """So that `format("kcl")` works, also where executors or a Connect server do not have this file."""
     from pyspark import cloudpickle  # noqa: PLC0415
 
-    cloudpickle.register_pickle_by_value(sys.modules[KclDataSource.__module__])
+    by_value: Any = cloudpickle.register_pickle_by_value
+    by_value(sys.modules[KclDataSource.__module__])
     spark.dataSource.register(KclDataSource)
 
 
@@ -1057,7 +1070,7 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
         return self._end
 
     def _planned(self, log: Log, begun: dict[str, Any], most_bytes: int | None) -> dict[str, Any]:
-        before = from_offset(begun, log.id)
+        before = self._places(begun, log)
         starts = self._starts(log, before)
         self._note({key: place.number for key, place in before.items()}, first=True)
         log.prefetch(starts)
@@ -1069,6 +1082,11 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
         # Spark does not keep where a query began. Its first batch, if done again, must begin there all the same.
         more = {"from": begun["shards"]} if begun.get("initial") else {}
         return to_offset(log.id, reached, **more)
+
+    @staticmethod
+    def _places(offset: Mapping[str, Any], log: Log) -> dict[str, Place]:
+        """Without shards that the options leave out since."""
+        return {key: place for key, place in from_offset(offset, log.id).items() if log.wants(key)}
 
     def _starts(self, log: Log, before: Places) -> dict[str, Place]:
         """A place for each shard in the log. Raises DataLoss."""
@@ -1115,7 +1133,7 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
         log = self._seen(again=False)
         self._end = end
         first = {**start, "shards": end["from"]} if "from" in end else start
-        starts, ends = self._starts(log, from_offset(first, log.id)), from_offset(end, log.id)
+        starts, ends = self._starts(log, self._places(first, log)), self._places(end, log)
         shards = [
             list(pieces(key, starts[key], ends[key], log.entries)) for key in sorted(ends) if key in starts
         ]

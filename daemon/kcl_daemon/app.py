@@ -79,7 +79,8 @@ from kcl_daemon.progress.progress import ActiveLeases
 from kcl_daemon.progress.watchdog import StallLimits, Watchdog
 from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.shards.lineage import parents_first
-from kcl_daemon.telemetry.snapshot import HelperSource, LandingView, Snapshots, no_helper
+from kcl_daemon.telemetry.helper_views import HelperSource, LandingView, no_helper
+from kcl_daemon.telemetry.snapshot import Snapshots
 from kcl_daemon.worker import Worker
 
 

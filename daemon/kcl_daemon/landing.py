@@ -28,7 +28,7 @@ from kcl_daemon.helper_process import (
     with_relays,
 )
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.telemetry.snapshot import LandingShardView, LandingTrouble, LandingView
+from kcl_daemon.telemetry.helper_views import LandingShardView, LandingTrouble, LandingView
 from kcl_daemon.text import masked, on_one_line
 
 COMMAND: Final = (sys.executable, "-m", "kcl_landing.lander")

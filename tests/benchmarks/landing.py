@@ -10,7 +10,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections import Counter
+from base64 import b64encode
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -21,7 +21,7 @@ import psutil
 from pyarrow import compute
 
 from kcl_landing import segments
-from kcl_landing.log import entry_path
+from kcl_landing.log import Entry, entry_path
 from kcl_landing.manifests import ShardLog, known_log
 from kcl_landing.stores import FolderStore
 from kcl_local.demo.check import monotonic_s
@@ -39,7 +39,6 @@ _FIRST_S: Final = 1_795_190_000
 _SECONDS: Final = 5
 """Of arrivals, in one answer: as many records as a shard can take."""
 _SEED: Final = "@answer@"
-_TABLE_BYTES: Final = 16 * 1024 * 1024
 
 
 class Growing(Canned):
@@ -98,26 +97,13 @@ def template() -> bytes:
     number = str(_FIRST_NUMBER)[: -len(_SEED) - 5]
     per_second = BATCH // _SECONDS
     records = [
-        '{"SequenceNumber":"%s%s%05d","ApproximateArrivalTimestamp":@sec%06d.%03d,"Data":"%s","PartitionKey":"user-%d"}'
-        % (
-            number,
-            _SEED,
-            each,
-            each // per_second,
-            each % per_second,
-            _base64(each),
-            each * 7919 % 10**9,
-        )
+        f'{{"SequenceNumber":"{number}{_SEED}{each:05d}",'
+        f'"ApproximateArrivalTimestamp":@sec{each // per_second:06d}.{each % per_second:03d},'
+        f'"Data":"{b64encode(plain(each, SIZE)).decode()}","PartitionKey":"user-{each * 7919 % 10**9}"}}'
         for each in range(BATCH)
     ]
     joined = ",".join(records)
     return f'{{"MillisBehindLatest":60000,"NextShardIterator":"@next","Records":[{joined}]}}'.encode()
-
-
-def _base64(number: int) -> str:
-    from base64 import b64encode
-
-    return b64encode(plain(number, SIZE)).decode()
 
 
 def serve_stream(shards: int, answers: int) -> None:
@@ -125,9 +111,12 @@ def serve_stream(shards: int, answers: int) -> None:
     anyio.run(serve, "empty", "", [], Growing)
 
 
-def spent_s(daemon: psutil.Process) -> Counter[str]:
+Spent = dict[str, float]
+
+
+def spent_s(daemon: psutil.Process) -> Spent:
     """CPU seconds by kind of process."""
-    found: Counter[str] = Counter()
+    found: Spent = {"daemon": 0.0, "lander": 0.0, "relay": 0.0}
     for each in [daemon, *daemon.children(recursive=True)]:
         try:
             words, times = " ".join(each.cmdline()), each.cpu_times()
@@ -147,7 +136,7 @@ def landed_rows(log: Path) -> int:
     return sum(entry.rows for shard in shards for entry in _entries(store, shard.removesuffix(".json")))
 
 
-def _entries(store: FolderStore, shard: str) -> list[segments.Any]:
+def _entries(store: FolderStore, shard: str) -> list[Entry]:
     return list(ShardLog(store, known_log(store), STREAM, shard).entries())
 
 
@@ -174,10 +163,12 @@ async def measure(folder: Path, url: str, records: int, shards: int, more: dict[
         command = [sys.executable, "-m", "kcl_daemon", "--log-format", "console", "--properties"]
         began_s = monotonic_s()
         with (folder / "daemon.log").open("wb") as said:
-            running = subprocess.Popen([*command, str(properties)], env=environment(), stderr=said, stdout=said)
+            running = subprocess.Popen(  # noqa: ASYNC220 - nothing else is waiting
+                [*command, str(properties)], env=environment(), stderr=said, stdout=said
+            )
         try:
             daemon = psutil.Process(running.pid)
-            started, started_s, rows = Counter[str](), 0.0, 0
+            started, started_s, rows = Spent(), 0.0, 0
             while rows < records:
                 assert running.poll() is None, (folder / "daemon.log").read_text()[-5000:]
                 await anyio.sleep(0.1 if not started else 0.5)
@@ -191,14 +182,14 @@ async def measure(folder: Path, url: str, records: int, shards: int, more: dict[
             running.wait(60)
     check(log, shards, records // shards // BATCH)
     report(spent, records, f"with the start of all processes, {monotonic_s() - began_s:.0f} s")
-    steady = spent - started
+    steady = {kind: seconds - started[kind] for kind, seconds in spent.items()}
     report(steady, records - first_rows, f"after the first {first_rows} records, {took_s:.0f} s")
     print(f"memory of the lander at the end: {peak:.0f} MiB; load {os.getloadavg()[0]:.1f}")  # noqa: T201
     total = sum(spent.values()) / records / SIZE * GIB
     print(f"{total:.2f} CPU-s/GiB (<= {BOUND:g})")  # noqa: T201
 
 
-def report(spent: Counter[str], records: int, what: str) -> None:
+def report(spent: Spent, records: int, what: str) -> None:
     each = {kind: seconds / records / SIZE * GIB for kind, seconds in sorted(spent.items())}
     parts = ", ".join(f"{kind} {seconds:.2f}" for kind, seconds in each.items())
     print(f"{sum(each.values()):.2f} CPU-s/GiB ({parts}) {what}")  # noqa: T201

@@ -18,7 +18,7 @@ from kcl_landing.store import LogStore
 STREAM, SHARD = "orders", "shardId-000000000000"
 KEY = STREAM, SHARD
 INFO = LogInfo("app", "log", "parquet", "id-1")
-BEGIN_MS = 1_800_000_000_000
+BEGIN_MS = 1_700_000_000_000
 _STEP_MS = 1000
 
 
@@ -120,12 +120,10 @@ def planned(store: LogStore, *, info: LogInfo = INFO, shard: str = SHARD, first:
     return list(ShardLog(store, info, STREAM, shard).entries(first))
 
 
-def read(
-    store: LogStore, entries: Sequence[Entry], *, info: LogInfo = INFO, shard: str = SHARD, first: int = 0
-) -> Iterator[int]:
-    """The sequence numbers that a reader gets who has everything before number `first`."""
+def read(store: LogStore, entries: Sequence[Entry], *, first: int = 0) -> Iterator[int]:
+    """The sequence numbers that a reader gets who has everything before number `first`, and knows no position."""
     for each in entries:
-        content = store.read(entry_path(info, STREAM, shard, each))
-        footer, table = read_footer(content, info.format), decode(content, info.format)
-        skipped = dict(footer.starts).get(first, 0) if each.number < first else 0
-        yield from map(int, table.column("sequence_number")[skipped:].to_pylist())
+        content = store.read(entry_path(INFO, STREAM, SHARD, each))
+        starts = dict(read_footer(content, INFO.format).starts)
+        table = decode(content, INFO.format).slice(starts.get(first, 0))
+        yield from map(int, table.column("sequence_number").to_pylist())

@@ -80,13 +80,13 @@ def entry(number: int, to: int, size: int, *, is_end: bool = False) -> Entry:
 
 @st.composite
 def pages(draw: st.DrawFn) -> list[Entry]:
-    sizes = draw(st.lists(st.integers(1, 100), max_size=30))
+    sizes, has_end = draw(st.lists(st.integers(1, 100), max_size=30)), draw(st.sampled_from([False, True]))
     widths = draw(st.lists(st.integers(1, 4), min_size=len(sizes), max_size=len(sizes)))
-    found, number = [], 0
+    found, number = list[Entry](), 0
     for size, width in zip(sizes, widths, strict=True):
         found.append(entry(number, number + width - 1, size))
         number += width
-    if found and draw(st.booleans()):
+    if found and has_end:
         found.append(entry(number, number, 1, is_end=True))
     return found
 

@@ -12,7 +12,7 @@ from kcl_landing.keeping.expire import Cut, Expirer, Rules, cut_of, rules_of
 from kcl_landing.keeping.names import sorted_out
 from kcl_landing.keeping.readers import forget, register, report
 from kcl_landing.keeping.status import status
-from kcl_landing.log import PAGE, Entry, First, ReaderNote, first_path, page_path
+from kcl_landing.log import PAGE, Entry, First, LogInfo, ReaderNote, first_path, page_path
 from tests.landing.logs import BEGIN_MS, INFO, KEY, SHARD, STREAM, planned, read, verify, write
 from tests.landing.memory_store import MemoryStore, Operation
 from tests.landing.test_compact import ALL, Crash, Stage
@@ -177,6 +177,27 @@ def test_without_a_manifest_nothing_expires(store: MemoryStore) -> None:
     store.replace(f"_manifests/{AT}.json", b"nothing")
     assert expire(store, before(100))[0].segments == 0
     assert first_path(*KEY) not in store.objects
+
+
+def test_a_lost_page_stops_it(store: MemoryStore) -> None:
+    """Its objects would be forgotten."""
+    page = store.read(page_path(*KEY, 0))
+    store.remove([page_path(*KEY, 0)])
+    cut, lines = expire(store, before(PAGE + 2))
+    assert cut.segments == 0
+    assert lines == [f"{AT}: nothing expires from segment 0 on, as a page is lost: `verify --mend`"]
+    verify(store, mend=True)
+    assert store.read(page_path(*KEY, 0)) == page
+    assert expire(store, before(PAGE + 2))[0].segments == PAGE + 2
+
+
+def test_dated() -> None:
+    store, info = MemoryStore(), LogInfo("app", "dated", "parquet", "id-1")
+    write(store, 6, info=info, children=())
+    expirer = Expirer(store, info, print, at_ms=5, dry_run=False)
+    assert expirer.run(sorted_out(info, store.listing("")), before(4), 1).segments == 4
+    verdict, problems = verify(store, info=info)
+    assert (problems, verdict.segments, verdict.expired) == ([], 2, 0)
 
 
 @given(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from kcl_landing import manifests
 from kcl_landing.log import (
     INFO,
     PAGE,
@@ -353,6 +354,20 @@ def test_dated_finds_new_hours_with_few_requests() -> None:
         STREAM,
         f"{STREAM}/_ends",
     ]
+
+
+def test_dated_is_looked_through_to_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other shards have many segments in the same hours, and no manifest was written after the first segment."""
+    monkeypatch.setattr(manifests, "_LOOKED_AT_MOST", 2)
+    shard = Shard(MemoryStore(), LogInfo("app", "dated", "parquet", "id-1"))
+    shard.write(0, 0)
+    for number in range(1, 5):
+        land(shard.store, shard.info, made(number))
+    for other in range(5):
+        name = entry_path(shard.info, STREAM, f"another-{other}", made(0).entry(1, 1))
+        assert shard.store.create(name, b"")
+    assert shard.again().log.open().number == 0
+    assert shard.again().log.open(checkpoint=(50, 0)).number == 4
 
 
 def test_who_comes_first_makes_the_log() -> None:

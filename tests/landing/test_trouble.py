@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kcl_landing import conversation
 from kcl_landing.control import pause
 from kcl_landing.store import Cause
 from tests.landing.daemon import ShardOfDaemon, given
@@ -133,6 +134,24 @@ def test_the_end_of_a_shard_waits_for_the_store(tmp_path: Path) -> None:
         daemon.end(["child"])
         assert daemon.is_finished
     assert [each.children for each in Landed(store).entries] == [None, ("child",)]
+
+
+def test_a_shard_is_handed_over_while_the_store_has_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written later is the log's all the same, but no checkpoint may follow the status."""
+    monkeypatch.setattr(conversation, "_DRAIN_S", 0.2)
+    store = MemoryStore()
+    with LanderThread(options(tmp_path), store) as lander, ShardOfDaemon(lander.socket) as daemon:
+        daemon.initialize()
+        daemon.give(given(1, 3))
+        store.faults.append(Fault("create", times=10**6, within="/shardId"))
+        daemon.shut_down()
+        store.faults.clear()
+        lander.wait_for("landing_store_works_again")
+        assert daemon.listen(1) == []
+        daemon.act({"action": "leaseLost"})
+        assert daemon.checkpoints == []
 
 
 def test_a_connection_that_goes_while_the_store_has_trouble_is_noticed(tmp_path: Path) -> None:

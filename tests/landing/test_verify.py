@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import pytest
 
@@ -23,6 +25,7 @@ from kcl_landing.log import (
     manifest_path,
     page_path,
 )
+from kcl_landing.store import StoredObject
 from tests.landing.logs import INFO, KEY, SHARD, STREAM, put, segment, verify, write
 from tests.landing.memory_store import MemoryStore
 
@@ -295,7 +298,7 @@ def test_what_goes_or_comes_while_it_is_verified(store: MemoryStore) -> None:
     listed = list(store.listing(""))
 
     class Older(MemoryStore):
-        def listing(self, folder: str, *, after: str = "") -> object:  # type: ignore[override]
+        def listing(self, folder: str, *, after: str = "") -> Iterator[StoredObject]:
             return iter(listed)
 
     write(store, 5)

@@ -6,18 +6,21 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
 
+import boto3
 import psutil
 import pytest
 
 from kcl_landing import segments
 from kcl_landing.log import Footer, place
 from kcl_landing.positions import Position
+from tests.process.commands import run_command
 from tests.process.daemon import (
     Application,
     Daemon,
@@ -277,6 +280,32 @@ def test_streams_of_one_daemon_have_folders_of_their_own(local: Local, tmp_path:
                 wait_until(lambda name=name: len(landed(name)) == 7, f"{name} is there")  # type: ignore[misc]
                 assert landed(name) == [f"{name} {number}" for number in range(7)]
             daemon.stop()
+
+
+def test_records_land_in_a_bucket_and_a_check_says_whose_log_is_there(local: Local, tmp_path: Path) -> None:
+    access = {"region_name": "us-east-1", "aws_access_key_id": "local", "aws_secret_access_key": "local"}
+    bucket = {**SETTINGS, "landing": "s3://landing-bucket/a/b", "landingEndpoint": local.s3_url}
+    with (
+        application(local, tmp_path, "landing-s3", shards=1) as app,
+        closing(boto3.client("s3", endpoint_url=local.s3_url, **access)) as s3,  # type: ignore[call-overload]
+    ):
+        s3.create_bucket(Bucket="landing-bucket")
+        stream = Stream(app)
+        stream.write(30)
+
+        def checked() -> str:
+            words = ("check", app.write_properties("worker", "", bucket), "--with-aws")
+            return run_command(*words, directory=tmp_path, environment=local.environment).stdout
+
+        assert "landing s3://landing-bucket/a/b: no log yet; the daemon creates it" in checked()
+        with app.daemon("", {**bucket, "runUntil": "tip"}) as daemon:
+            assert daemon.end() == 0, daemon.tail()
+        assert "landing s3://landing-bucket/a/b: the log is there (landing-s3, log, parquet)" in checked()
+        found = list[int]()
+        for each in s3.list_objects_v2(Bucket="landing-bucket", Prefix="a/b/landing-s3/")["Contents"]:
+            content = s3.get_object(Bucket="landing-bucket", Key=each["Key"])["Body"].read()
+            found += map(int, segments.decode(content, "parquet").column("sequence_number").to_pylist())
+        assert found == [number for _, number in stream.put]
 
 
 def test_a_landing_of_another_application_is_refused_with_words(local: Local, tmp_path: Path) -> None:

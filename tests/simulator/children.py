@@ -22,9 +22,21 @@ from tests.simulator.bank_program import BankProgram
 from tests.simulator.chance import Chance
 from tests.simulator.deliveries import Deliveries, Incarnation
 from tests.simulator.habits import Nursery
+from tests.simulator.landing_program import LandingProgram
 from tests.simulator.life import Life
 from tests.simulator.loop import Promise, Timer, Wake, current_loop, now
-from tests.simulator.program import CloseStdout, Exit, ExitLater, Hang, Print, Program, Read, Script, Wait
+from tests.simulator.program import (
+    READ,
+    CloseStdout,
+    Exit,
+    ExitLater,
+    Hang,
+    Print,
+    Program,
+    Read,
+    Script,
+    Wait,
+)
 from tests.simulator.violation import report
 
 _PIPE_BYTES: Final = 65_536
@@ -39,18 +51,28 @@ _CRASHED: Final = 1
 class SimChild:
     """Port Child: one scripted process."""
 
-    def __init__(self, identity: Incarnation, script: Script, life: Life, *, ignores_term: bool) -> None:
+    def __init__(
+        self,
+        identity: Incarnation,
+        script: Script,
+        life: Life,
+        *,
+        ignores_term: bool,
+        lives_on_s: float | None = None,
+    ) -> None:
+        self._lives_on_s = lives_on_s
         self.identity = identity
         self.status: int | None = None
         self._script = script
         self._life = life
         self._ignores_term = ignores_term
         self._framer = LineFramer(_LINE_MOST_BYTES)
-        self._unread: deque[tuple[DaemonMessage, int]] = deque()
+        self._unread: deque[tuple[DaemonMessage, int, float]] = deque()
         self._unread_bytes = 0
         self._stdin_closed = False
         self._input_is_over = False
         self._is_reading = False
+        self._read = READ
         self._timers: list[Timer] = []
         self._resumes: Timer | None = None
         self._stdout: list[bytes] = []
@@ -160,21 +182,32 @@ class SimChild:
         for timer in (*self._timers, self._resumes):
             if timer is not None:
                 timer.cancel()
-        self._script.close()
+        if self._lives_on_s is None:
+            self._script.close()
+        else:
+            current_loop().after(self._lives_on_s, self._live_on)
         self._close_stdout()
         self._drained.resolve(None)
         self.identity.is_gone = True
         self._exited.resolve(status)
 
+    def _live_on(self) -> None:
+        """Up to where it would read: what it did was the work of another process, which has not noticed yet."""
+        try:
+            step = self._script.send(None)
+        except (StopIteration, Exit):
+            return
+        current_loop().after(step.seconds if isinstance(step, Wait) else 0.0, self._live_on)
+
     def _arrived(self, line: bytes) -> None:
         try:
             if line.startswith(FRAME_START):
                 frame, behind_ms = decode_frame(line)
-                self._unread.append((ProcessRecords(list(frame), behind_ms), len(line)))
+                self._unread.append((ProcessRecords(list(frame), behind_ms), len(line), now()))
                 line = b""
             for piece in self._framer.feed(line):
                 assert isinstance(piece, bytes)
-                self._unread.append((decode_daemon_line(piece), len(line)))
+                self._unread.append((decode_daemon_line(piece), len(line), now()))
         except ProtocolError as malformed:
             report("daemon_broke_protocol", f"{self.identity}: {malformed}")
         self._poll()
@@ -191,7 +224,7 @@ class SimChild:
     def _next_message(self) -> DaemonMessage | None:
         if not self._unread:
             return None
-        message, size_bytes = self._unread.popleft()
+        message, size_bytes, self.identity.handed_s = self._unread.popleft()
         self._unread_bytes -= size_bytes
         self._drained.resolve(None)
         return message
@@ -213,9 +246,10 @@ class SimChild:
         while self.status is None:
             if wants_message:
                 self._first_read.resolve(None)
-                if not self._unread and not self._input_is_over:
+                if not self._unread and not self._input_is_over and not self._read.is_late:
                     self._is_reading = True
                     return
+                self._read.is_late &= not self._unread and not self._input_is_over
                 message = self._next_message()
             try:
                 step = self._script.send(message)
@@ -226,12 +260,20 @@ class SimChild:
                 self.end(exit_.status)
                 return
             message, wants_message = None, isinstance(step, Read)
+            if isinstance(step, Read):
+                self._read = step
+                if step.within_s is not None:
+                    current_loop().after(step.within_s, self._grows_late, step)
             if isinstance(step, Hang):
                 return
             if isinstance(step, Wait):
                 self._resumes = current_loop().after(step.seconds, self._resume)
                 return
             self._do(step)
+
+    def _grows_late(self, read: Read) -> None:
+        read.is_late = True
+        self._poll()
 
     def _do(self, step: Read | Print | CloseStdout | ExitLater) -> None:
         match step:
@@ -306,10 +348,19 @@ class SimChildren:
         chance = self._chance.fork(f"child-{identity.number}")
         habits = self._nursery.draw(chance)
         kind = Program if self._nursery.bank is None else BankProgram
+        kind = kind if self._nursery.landing is None else LandingProgram
         program = kind(
             identity, habits=habits, nursery=self._nursery, chance=chance, deliveries=self._deliveries
         )
-        child = SimChild(identity, program.run(), self._life, ignores_term=habits.ignores_term)
+        landing = self._nursery.landing
+        identity.works_between = landing is not None
+        child = SimChild(
+            identity,
+            program.run(),
+            self._life,
+            ignores_term=habits.ignores_term,
+            lives_on_s=None if landing is None else landing.outlives_s(chance),
+        )
         self._running.append(child)
         self.started += 1
         child.begin()

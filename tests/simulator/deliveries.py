@@ -61,6 +61,8 @@ class Incarnation:
         token: the fencing token that it was given; None: none, as by Java.
         began: it has said by itself where it is.
         process_s: when the process of its worker began.
+        handed_s: when it was handed the message that it read last.
+        works_between: it also works when it has answered, and reads what it is handed when it is done.
     """
 
     number: int
@@ -77,6 +79,8 @@ class Incarnation:
     token: int | None = None
     began: bool = False
     process_s: float = 0.0
+    handed_s: float = 0.0
+    works_between: bool = False
     asked: list[ExtendedSequenceNumber] = field(default_factory=list[ExtendedSequenceNumber])
 
     def __str__(self) -> str:
@@ -344,7 +348,8 @@ class Deliveries:
         reached = self.reached.setdefault((child.worker_id, child.shard_id), Reached())
         reached.batches[child.lane] += 1
         if child.next_place is not None and child.next_place > reached.places.get(child.lane, -1):
-            reached.places[child.lane], reached.at_s[child.lane] = child.next_place, now()
+            reached.places[child.lane] = child.next_place
+            reached.at_s[child.lane] = child.handed_s if child.works_between else now()
 
     def _check_parents(self, child: Incarnation) -> None:
         for parent in self._truth.shards[child.shard_id].parents:

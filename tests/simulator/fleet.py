@@ -19,6 +19,7 @@ from kcl_daemon.cli.common import leaves
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, LaneCounts
 from kcl_daemon.config.kinds import RunUntil
+from kcl_daemon.config.landing import LandingSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.streams import ListedStream, StreamsSettings
 from kcl_daemon.errors import Throttled, Unavailable, WorkerIdTaken
@@ -360,6 +361,7 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
         shards=plan.shard_settings,
         failures=plan.failures,
         concurrency=_concurrency(worker_id, plan),
+        landing=LandingSettings(uri=None if plan.landing is None else "simulated"),
         worker_id=worker_id,
         initial_position=InitialPosition(plan.start_at),
     )

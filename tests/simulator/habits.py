@@ -14,6 +14,7 @@ from typing import Final
 from kcl_protocol.messages import Record
 from tests.simulator.bank import Bank
 from tests.simulator.chance import Chance
+from tests.simulator.landing import Landing
 
 
 class When(Enum):
@@ -81,6 +82,7 @@ class Nursery:
         reject_every: every child rejects each so-many-th record, as `poison_every`, and now and then another; 0: none.
         poison_every: every child dies at each so-many-th record that was written, whenever that is; 0: at none.
         bank: the children carry out transfers; None: they do nothing with their records.
+        landing: the children write their records into a landing log; None: they do not.
         misdeeds: how often one did something wrong.
     """
 
@@ -92,6 +94,7 @@ class Nursery:
     reject_every: int = 0
     import_s: tuple[float, float] | None = None
     bank: Bank | None = None
+    landing: Landing | None = None
     misdeeds: int = 0
 
     def is_poison(self, record: Record) -> bool:

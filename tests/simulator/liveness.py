@@ -24,6 +24,7 @@ class Liveness:
     Args:
         living: names of the workers that live.
         bound_s: how long anything may be out of order.
+        may_age: a checkpoint stays where nothing is for the children, as with a landing log.
     """
 
     def __init__(
@@ -34,7 +35,9 @@ class Liveness:
         deliveries: Deliveries,
         living: Callable[[], list[str]],
         bound_s: float,
+        may_age: bool = False,
     ) -> None:
+        self._may_age = may_age
         self._truth = truth
         self._rules = rules
         self._deliveries = deliveries
@@ -76,7 +79,7 @@ class Liveness:
                 shard.written_at_s[shard.first_missing], self._deliveries.last_delivery_s.get(name, 0.0)
             )
             self._wrong("shard_stalled", name, f"{name} does not get on, {number} comes next", waiting_since)
-        if view is not None and not view.checkpoint.is_shard_end and shard.left_out:
+        if view is not None and not (view.checkpoint.is_shard_end or self._may_age) and shard.left_out:
             self._look_at_age(shard, view)
         if shard.all_delivered and shard.is_closed and view is not None and not view.checkpoint.is_shard_end:
             self._wrong("shard_end_missing", name, f"{name} was delivered to its end but is not finished")

@@ -20,6 +20,7 @@ from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
 from tests.simulator.bank import BankPlan
 from tests.simulator.habits import Nursery
+from tests.simulator.landing import LandingPlan
 from tests.simulator.life import Service
 from tests.simulator.network import CALM, Trouble
 
@@ -424,6 +425,7 @@ class Plan:
             until it is stopped.
         job_workers: how many workers each job starts with.
         bank: children carry out transfers; None: they do nothing with their records.
+        landing: children write their records into a landing log; None: they do not.
         names_stand_alone: from a while after `calm_at_s` on, of processes with the same worker id only one works.
     """
 
@@ -482,3 +484,4 @@ class Plan:
     jobs: tuple[float | None, ...] = ()
     job_workers: int = 1
     bank: BankPlan | None = None
+    landing: LandingPlan | None = None

@@ -36,13 +36,17 @@ from tests.simulator.habits import Habits, Mischief, Nursery, When
 from tests.simulator.violation import report
 
 _RETRYABLE: Final = frozenset({"ThrottlingException", "KinesisClientLibDependencyException"})
-_LEASE_GONE: Final = "ShutdownException"
+LEASE_GONE: Final = "ShutdownException"
 _TRIES: Final = 8
 _EXIT_IN_TROUBLE: Final = 3
 
 
 class Read:
-    """Wait for the next message; None: stdin was closed."""
+    """Wait for the next message, perhaps not for ever; None: stdin was closed, or `is_late`: none came in time."""
+
+    def __init__(self, within_s: float | None = None) -> None:
+        self.within_s = within_s
+        self.is_late = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ class Program:
         if self._nursery.import_s is not None:
             yield Wait(self._chance.uniform(*self._nursery.import_s))
         while True:
-            message = yield READ
+            message = yield from self._next_message()
             if message is None:
                 if self._habits.ignores_eof:
                     yield Hang()
@@ -131,6 +135,9 @@ class Program:
                 yield from self._misbehave_before(mischief)
             yield from self._act(message, mischief)
             yield from self._report_done(message, mischief)
+
+    def _next_message(self) -> Generator[Step, DaemonMessage | None, DaemonMessage | None]:
+        return (yield READ)
 
     def _hear(self, message: DaemonMessage) -> None:
         try:
@@ -241,7 +248,7 @@ class Program:
             if answer.error != "IllegalArgumentException":
                 report("foreign_reject_accepted", f"{self._identity} may reject {request}: {answer}")
             return
-        if answer.error not in {None, _LEASE_GONE}:
+        if answer.error not in {None, LEASE_GONE}:
             report("legal_reject_refused", f"{self._identity} may not reject {request}: {answer}")
         self._deliveries.rejected(self._identity, number, answer.error)
 
@@ -274,7 +281,7 @@ class Program:
         while True:
             tries += 1
             error = yield from self._ask(request, position)
-            if error is None or error == _LEASE_GONE:
+            if error is None or error == LEASE_GONE:
                 return
             if error not in _RETRYABLE:
                 report("legal_checkpoint_refused", f"{self._identity} at {position}: {error}")

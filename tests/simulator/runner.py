@@ -140,8 +140,10 @@ def _first_violation(error: BaseException) -> Violation | None:
     return found
 
 
-def _is_paid(world: World) -> bool:
-    return world.bank is None or world.bank.applied >= world.truth.records
+def _is_stored(world: World) -> bool:
+    """By the children, where they have a store of their own."""
+    bank, landing = world.bank, world.landing
+    return (bank is None or bank.applied >= world.truth.records) and (landing is None or not landing.missing)
 
 
 class _Course:
@@ -243,6 +245,8 @@ class _Course:
         while now() < self._plan.ends_at_s and not (self._ends_early and well_s >= _WELL_FOR_S):
             await anyio.sleep(LOOK_S)
             world.liveness.poll()
+            if world.landing is not None:
+                world.landing.look(bound_s=self._plan.bound_s)
             well_s = well_s + LOOK_S if world.liveness.worst_s <= _USUAL_S else 0.0
             if self._plan.names_stand_alone and now() > self._plan.calm_at_s + self._plan.bound_s:
                 world.succession.look_at_names()
@@ -272,11 +276,13 @@ class _Course:
         """The producers stop; everything must be delivered and every closed shard finished."""
         world.stream.produce(0)
         deadline = now() + self._plan.bound_s
-        while not (world.truth.all_delivered and world.all_finished and _is_paid(world)):
+        while not (world.truth.all_delivered and world.all_finished and _is_stored(world)):
             if now() > deadline:
                 what = f"{world.truth.undelivered} records were never given to a child"
                 if world.bank is not None:
                     what += f", {world.truth.records - world.bank.applied} transfers never carried out"
+                if world.landing is not None:
+                    what += f", not in the log: {world.landing.missing}"
                 raise Violation("not_finished", f"{what}; unfinished shards: {world.unfinished}")
             await anyio.sleep(LOOK_S / 4)
             world.liveness.poll()
@@ -305,6 +311,8 @@ class _Course:
         plan = self._plan
         if world.bank is not None:
             world.bank.judge()
+        if world.landing is not None:
+            world.landing.judge()
         gone = {
             worker.worker_id
             for worker in world.fleet.workers

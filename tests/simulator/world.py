@@ -26,6 +26,7 @@ from tests.simulator.fleet import Fleet, SimWorker, worker_settings
 from tests.simulator.handoffs import HandoffDeaths
 from tests.simulator.handovers import HandoverGaps
 from tests.simulator.holds import HOLDS_KEY, HoldRules, hold_back
+from tests.simulator.landing import Landing
 from tests.simulator.leader import LeaderRules
 from tests.simulator.life import Service
 from tests.simulator.liveness import Liveness
@@ -135,6 +136,10 @@ class World:
         self.nursery.bank = self.bank
         if self.bank is not None:
             self.bank.on_sleep, self.bank.on_begin = self._sleep, self._wake
+        self.landing = None if plan.landing is None else Landing(plan.landing, self.truth, trace)
+        self.nursery.landing = self.landing
+        if self.landing is not None:
+            self.landing.on_sleep, self.landing.on_begin = self._sleep, self._wake
         self.fleet = Fleet(
             tables=self.tables,
             kinesis=sabotage.kinesis(MemoryKinesis(model)),
@@ -161,6 +166,7 @@ class World:
             deliveries=self.deliveries,
             living=lambda: [worker.worker_id for worker in self.fleet.living if not worker.life.is_paused],
             bound_s=plan.bound_s,
+            may_age=plan.landing is not None,
         )
 
     def _tables(self, settings: Settings, sabotage: Sabotage) -> Tables:
@@ -219,6 +225,8 @@ class World:
         self.points.clear()
         if self.bank is not None:
             self.bank.calm_down()
+        if self.landing is not None:
+            self.landing.calm_down()
         for worker in self.fleet.workers:
             worker.life.reconnect()
             worker.life.resume()
@@ -230,6 +238,8 @@ class World:
     def faults_by_kind(self) -> dict[str, int]:
         """How often what was wrong, by kind; those at points apart."""
         found = self.faults + self.network.faults
+        if self.landing is not None:
+            found += self.landing.faults
         del found[""]
         found["child did something wrong"] = self.nursery.misdeeds
         return {kind: count for kind, count in sorted(found.items()) if count}
@@ -238,6 +248,8 @@ class World:
         """A write took effect."""
         self._trace.note(write.worker_id, "row_written", f"{write.table} {write.key} {_shown(write)}")
         self.rules.row_written(write)
+        if self.landing is not None and write.table == self.tables.leases.name:
+            self.landing.row_written(write)
         self.leader.row_written(write)
         self.moves.row_written(write)
         self.foreign.row_written(write)

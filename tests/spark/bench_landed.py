@@ -127,6 +127,7 @@ def main() -> None:
         for _ in range(asked.rounds + 1):
             for what, run in cases(spark, landed).items():
                 took.setdefault(what, []).append(timed(run))
+                sys.stderr.write(f"{what}: {took[what][-1][0]:.2f} s, {took[what][-1][1]:.2f} s of CPU\n")
         report(size, {what: its[1:] for what, its in took.items()})
         spark.stop()
 

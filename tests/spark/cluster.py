@@ -16,7 +16,7 @@ from pathlib import Path
 import pyspark
 
 from kcl_landing.control import monotonic_s, pause
-from kcl_spark.session import find_java
+from kcl_spark.session import find_java, lean_home
 from tests.ports import free_port
 
 HOME = Path(pyspark.__file__).parent
@@ -34,7 +34,8 @@ def environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
     return {
         **kept,
         "JAVA_HOME": str(find_java(os.environ, folder / "java").home),
-        "SPARK_HOME": str(HOME),
+        # Without Spark's archive of Python: on a busy machine its workers would start too slowly.
+        "SPARK_HOME": str(lean_home(folder / "home")),
         "PYTHONPATH": str(folder / "elsewhere"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,

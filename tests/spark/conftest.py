@@ -26,7 +26,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession, N
         state_dir=str(folder),
         conf={**QUICK, "spark.sql.warehouse.dir": str(folder / "warehouse")},
     )
-    with mock.patch.dict(os.environ):
+    workers = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+    with mock.patch.dict(os.environ, workers):
         prepare_environment(options, no_tell)
         session = build_session(options)
     session.sparkContext.setLogLevel("ERROR")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
-from pyspark.sql.streaming import DataStreamWriter
 
 from kcl_spark import Batch, batch, pipeline, sinks
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 ARRIVED = "approximate_arrival_timestamp"
 

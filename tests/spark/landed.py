@@ -99,12 +99,12 @@ class Landed:
         before = known[-1].last if known else "-1/0"
         arrived = table.column("approximate_arrival_timestamp").cast(pa.int64()).to_pylist()
         last_ms = known[-1].last_ms if known else 0
-        span_ms = (arrived[0] // 1000, max(arrived) // 1000) if arrived else (last_ms, last_ms)
+        first_ms, last_ms = (arrived[0] // 1000, max(arrived) // 1000) if arrived else (last_ms, last_ms)
         number = known[-1].to + 1 if known else 0
         last = f"{table.column('sequence_number')[-1].as_py()}/0" if arrived else before
         footer = Footer(
-            "app", STREAM, name(shard), number, number, before, last, len(arrived), *span_ms, 1, "w", children
-        )
+            "app", STREAM, name(shard), number, number, before, last, len(arrived), first_ms, last_ms, 1, "w", children
+        )  # fmt: skip
         entry = self.write(footer, table)
         known.append(entry)
         self.manifest(shard, behind_ms=behind_ms)

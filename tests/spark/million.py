@@ -62,28 +62,24 @@ def planned(reader: KclStreamReader, start: dict[str, Any]) -> tuple[dict[str, A
     return end, sum(len(part.pieces) for part in parts), took_s, cpu_s
 
 
-def measured(folder: Path) -> list[tuple[str, int, float, float]]:
+def measured(folder: Path) -> dict[str, list[Any]]:
     """The first batch from the beginning, the next, and one at the end of the log."""
     write(folder)
     columns = StructType().add("data", StringType())
     reader = KclDataSource({"path": str(folder)}).streamReader(columns)
-    end, count, *took = planned(reader, reader.initialOffset())
-    found = [("first batch", count, *took)]
-    end, count, *took = planned(reader, end)
-    found.append(("next batch", count, *took))
-    late = KclDataSource({"path": str(folder), "startingTimestamp": str(BEGIN_MS + 3_950_000)}).streamReader(
-        columns
-    )
-    _, count, *took = planned(late, late.initialOffset())
-    found.append(("a batch by time", count, *took))
+    end, *first = planned(reader, reader.initialOffset())
+    _, *second = planned(reader, end)
+    by_time = {"path": str(folder), "startingTimestamp": str(BEGIN_MS + 3_950_000)}
+    late = KclDataSource(by_time).streamReader(columns)
+    _, *third = planned(late, late.initialOffset())
     late.stop()
     reader.stop()
-    return [(text, count, took_s, cpu_s) for text, count, took_s, cpu_s in found]
+    return {"first batch": first, "next batch": second, "a batch by time": third}
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for text, count, took_s, cpu_s in measured(Path(folder, "log")):
+        for text, (count, took_s, cpu_s) in measured(Path(folder, "log")).items():
             sys.stdout.write(
                 f"{text}: {count} of {segments()} segments planned in {took_s:.2f} s ({cpu_s:.2f} s of CPU; at most 0.5 s)\n"
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Generator
@@ -16,6 +18,7 @@ from kcl_spark import run, sinks
 from kcl_spark.api import Batch, NotAPipeline
 from kcl_spark.application import Application, CannotRead, QueryFailed, StartedQuery
 from kcl_spark.outputs import OutputTaken
+from tests.documents.blocks import ROOT, blocks_of
 from tests.spark import elsewhere
 from tests.spark.logs import MINUTE_0_MS, STEP_MS, STREAM, Landing, counted, texts
 
@@ -110,8 +113,8 @@ def test_a_function_is_enough_and_a_batch_handler_is_told_of_replays(own: SparkS
 
 def test_a_query_that_fails_ends_the_others_and_is_named(own: SparkSession, here: Path) -> None:
     landed(here)
-    given = {"landing": str(here / "landed"), "checkpoint": str(here / "state"), "stream": STREAM}
-    application = run("elsewhere:one_fails", spark=own, source="files", **given)
+    places: dict[str, Any] = {"landing": str(here / "landed"), "checkpoint": str(here / "state")}
+    application = run("elsewhere:one_fails", spark=own, source="files", stream=STREAM, **places)
     with pytest.raises(QueryFailed, match=r"(?s)query 'poisoned' failed: .*cannot digest batch 0 of 650"):
         application.await_termination(100)
     assert not any(query.isActive for query in application.queries.values())
@@ -163,6 +166,21 @@ def test_a_plain_foreach_batch_is_exactly_once_by_the_id_of_its_query(own: Spark
     assert len(texts(here / "once")) == 660
     with pytest.raises(Exception, match="batches would be dropped without a word"):
         plain("fourth", sinks.overwrite_batch(str(here / "once")))
+
+
+@pytest.mark.parametrize("document", ["docs/spark.md", "docs/landing.md"])
+def test_calls_in_the_documents_could_be_made(document: str) -> None:
+    blocks = [
+        each for each in blocks_of((ROOT / document).read_text("utf-8"), document) if each.language == "py"
+    ]
+    calls = [
+        each for block in blocks for each in ast.walk(ast.parse(block.body)) if isinstance(each, ast.Call)
+    ]
+    runs = [each for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "run"]
+    known = set(inspect.signature(run).parameters)
+    assert runs
+    for each in runs:
+        assert {keyword.arg for keyword in each.keywords} <= known, f"{document}: {ast.unparse(each)}"
 
 
 def test_the_first_batch_after_a_start_may_be_a_replay() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kcl_daemon.helper_process import FORGOTTEN_S
 from kcl_daemon.spark.supervisor import EngineMetrics
-from kcl_daemon.telemetry.snapshot import SparkQueryView, SparkShardView, SparkView
+from kcl_daemon.telemetry.helper_views import SparkQueryView, SparkShardView, SparkView
 from kcl_landing.positions import START
 from kcl_spark.conversation import CommitProgress, ShardState
 from kcl_spark.figures import (

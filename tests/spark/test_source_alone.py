@@ -49,7 +49,7 @@ def test_it_loads_where_spark_has_no_admission_control() -> None:
 
 def test_a_batch_over_a_million_segments_is_planned_fast(tmp_path: Path) -> None:
     """At most 0.5 s where nothing else runs; seconds of CPU say it where something does."""
-    for text, count, took_s, cpu_s in measured(tmp_path / "log"):
+    for text, (count, took_s, cpu_s) in measured(tmp_path / "log").items():
         print(f"{text}: {count} of {segments()} segments planned in {took_s:.2f} s, {cpu_s:.2f} s of CPU")  # noqa: T201
         assert count == 4096
         assert cpu_s < 2.0

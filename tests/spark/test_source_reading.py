@@ -10,13 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
+from botocore.config import Config
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import StringType, StructType
 
 import kcl_spark_source
 from kcl_landing.log import PAGE, Format, Layout
+from kcl_local.dynamodb import DynamoDbServer
 from kcl_spark_source import Damaged, DataLoss, KclDataSource, KclStreamReader, LandingError
+from tests.contract.aws_access import REGION, credentials_that_nobody_checks
 from tests.spark.landed import BEGIN_MS, Landed, key, name
 
 EVERYTHING = ReadAllAvailable()
@@ -68,6 +72,16 @@ def batches(
         yield texts(reader, reader.partitions(start, end))
         reader.commit(start)
         start = end
+
+
+def s3_client(url: str) -> Any:
+    path_style = Config(s3={"addressing_style": "path"})
+    return boto3.session.Session().client("s3", endpoint_url=url, region_name=REGION, config=path_style)
+
+
+@pytest.fixture(autouse=True)
+def listed_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kcl_spark_source, "_LISTED_S", 0.0)
 
 
 @pytest.fixture
@@ -283,6 +297,22 @@ def test_only_manifests_that_have_changed_are_read_again(
     assert read[3:] == [f"_manifests/{key(1)}.json"]
 
 
+def test_a_log_is_not_listed_at_each_question(landed: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = stream(landed)
+    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    monkeypatch.setattr(kcl_spark_source, "_LISTED_S", 3600.0)
+    landed.add(0, 1, 9)
+    assert reader.latestOffset(end, EVERYTHING) == end
+    monkeypatch.setattr(kcl_spark_source, "_LISTED_S", 0.0)
+    assert reader.latestOffset(end, EVERYTHING) != end
+
+
+def test_shards_that_the_options_leave_out_since_are_no_loss(landed: Landed) -> None:
+    reader = stream(landed)
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxBytes(1))
+    assert [sorted(each) for each in batches(stream(landed, shards=name(1)), end)] == [sorted(landed.data(1))]
+
+
 def test_a_manifest_that_changes_within_a_tick_of_the_stores_clock_is_seen(landed: Landed) -> None:
     path = landed.folder / "_manifests" / "words" / f"{name(0)}.json"
     os.utime(path, ns=(10**18, 10**18))
@@ -307,6 +337,27 @@ def test_spark_without_admission_control_is_limited_from_the_last_batch_on(lande
     assert sorted(text for each in came for text in each) == sorted(landed.data(0, 1))
     restarted = stream(landed)
     assert restarted.latestOffset()["shards"] == start["shards"]
+
+
+def test_a_log_in_s3_is_read_and_its_reader_noted(landed: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_REQUEST_CHECKSUM_CALCULATION", raising=False)
+    with DynamoDbServer() as server, credentials_that_nobody_checks():
+        s3 = s3_client(server.s3_url)
+        s3.create_bucket(Bucket="bucket")
+        landed.put(f"_manifests/words/{name(0)}/ignored.json", b"[]")
+        for path in sorted(landed.folder.rglob("*.*")):
+            place = path.relative_to(landed.folder).as_posix()
+            s3.upload_file(str(path), "bucket", f"some/prefix/{place}")
+        options = {"path": "s3a://bucket/some/prefix/", "endpoint": server.s3_url, "region": REGION}
+        assert past(landed, **options) == landed.data(0, 1)
+        reader = stream(landed, **options, reader="nightly")
+        assert [sorted(each) for each in batches(reader)] == [sorted(landed.data(0, 1))]
+        reader.stop()
+        note = s3.get_object(Bucket="bucket", Key="some/prefix/_readers/nightly.json")["Body"].read()
+        assert json.loads(note)["name"] == "nightly"
+        s3.delete_object(Bucket="bucket", Key=f"some/prefix/words/{name(0)}/000000000001.parquet")
+        with pytest.raises(DataLoss, match=r"000000000001\.parquet is not there any more"):
+            past(landed, **options)
 
 
 def test_the_path_of_another_log_and_no_log_are_refused(landed: Landed, tmp_path: Path) -> None:

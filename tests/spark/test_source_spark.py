@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +43,13 @@ def live(session: SparkSession, landed: Landed, **options: object) -> DataFrame:
     return reader.load(str(landed.folder))
 
 
-def drain(frame: DataFrame, folder: Path) -> list[dict[str, Any]]:
+def drain(frame: DataFrame, folder: Path) -> list[Any]:
     """Everything that is there, to files; the progress of each batch that had records."""
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "state"))
     query = writer.trigger(availableNow=True).start(str(folder / "out"))
     query.awaitTermination(120)
     assert not query.isActive
-    return [json.loads(each.json) for each in query.recentProgress if each.numInputRows]
+    return [each for each in query.recentProgress if each.numInputRows]
 
 
 def came(session: SparkSession, folder: Path) -> list[str]:

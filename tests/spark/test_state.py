@@ -14,7 +14,7 @@ import pytest
 from kcl_landing.control import Refused
 from kcl_spark.api import Batch
 from kcl_spark.session import parse
-from kcl_spark.sinks import jdbc_upsert, staging_table, statement
+from kcl_spark.sinks import iceberg_merge, jdbc_upsert, merge_statement, staging_table, statement
 from kcl_spark.state import StateInUse, open_state
 
 
@@ -179,3 +179,13 @@ def test_an_upsert_needs_keys_that_are_columns() -> None:
         jdbc_upsert("jdbc:postgresql://host/db", "totals", [])
     with pytest.raises(ValueError, match="shop is no column"):
         statement("totals", "staging", ["day"], ["shop"])
+
+
+def test_a_merge_replaces_rows_of_the_same_keys_that_are_not_newer() -> None:
+    """Tried with iceberg-spark-runtime-4.0_2.13:1.10.0 on Spark 4.0.1; there is none for the Spark that is installed here."""
+    assert merge_statement("ice.db.t", "batch", ["day", "shop"], ["at"]) == (
+        "MERGE INTO ice.db.t AS old USING batch AS new ON old.`day` <=> new.`day` AND old.`shop` <=> new.`shop` "
+        "WHEN MATCHED AND (new.`at`) >= (old.`at`) THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    with pytest.raises(ValueError, match="at least one key"):
+        iceberg_merge("ice.db.t", [])

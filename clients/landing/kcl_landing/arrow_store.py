@@ -59,7 +59,9 @@ class ArrowStore:
             for _attempt in range(_ATTEMPTS):
                 try:
                     self._fs.move(young, target)
-                except FileExistsError:
+                except (OSError, pa.ArrowException):  # HDFS does not say why
+                    if not self._is_file(young):
+                        raise
                     with suppress(FileNotFoundError):  # another writer replaces it, too
                         self._fs.delete_file(target)
                 else:

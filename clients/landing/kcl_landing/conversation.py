@@ -23,11 +23,11 @@ from kcl_landing.records import (
     FrameMessage,
     Message,
     RecordBatch,
-    behind,
-    frame_to_arrow,
+    compact,
     last_position,
+    plain_batch,
+    plain_frame,
     rows_up_to,
-    to_arrow,
 )
 from kcl_landing.relays import NothingYet, RelayConnection, RelayGone
 from kcl_landing.shard import Adopt, Call, Create, Find, Note, NoteTip, ShardLanding, retry_pause_s
@@ -41,15 +41,6 @@ _LOOK_S: Final = 0.5
 _DRAIN_S: Final = 10.0
 _LAST_ATTEMPTS: Final = 5
 _RETRYABLE: Final = frozenset({"ThrottlingException", "KinesisClientLibDependencyException"})
-_MS: Final = pa.timestamp("ms", tz="UTC")
-# Stream and shard are the same in each row: they come with the segment.
-_COLUMNS: Final = [
-    "data",
-    "partition_key",
-    "sequence_number",
-    "sub_sequence_number",
-    "approximate_arrival_timestamp",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,38 +48,40 @@ class Piece:
     """Records as they were delivered, or some of them."""
 
     batch: RecordBatch
+    arrivals_ms: Sequence[int | None]
     last: Position
-    rows: int
     size_bytes: int
 
+    @property
+    def rows(self) -> int:
+        return len(self.arrivals_ms)
+
     @classmethod
-    def of(cls, batch: RecordBatch) -> Self:
+    def of(cls, batch: RecordBatch, arrivals_ms: Sequence[int | None]) -> Self:
         """A small rest does not keep all of a large message in memory."""
         if batch.get_total_buffer_size() > 2 * batch.nbytes + 4096:
             batch = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
-        return cls(batch, last_position(batch), batch.num_rows, batch.nbytes)
+        return cls(batch, arrivals_ms, last_position(batch), batch.nbytes)
 
-    @property
-    def arrivals_ms(self) -> Sequence[int | None]:
-        arrivals = self.batch.column("approximate_arrival_timestamp").cast(_MS, safe=False)
-        if arrivals.null_count:
-            known: list[int | None] = arrivals.cast(pa.int64()).to_pylist()
-            return known
-        numbers = memoryview(arrivals.buffers()[1]).cast("B").cast("q")
-        return numbers[arrivals.offset : arrivals.offset + self.rows]
+    @classmethod
+    def new(cls, batch: RecordBatch, arrivals_ms: Sequence[int | None], mark: Position) -> Self | None:
+        """What comes after a position; None: nothing."""
+        known = rows_up_to(batch, mark)
+        if known == len(arrivals_ms):
+            return None
+        return cls.of(batch.slice(known), arrivals_ms[known:])
 
     def split(self, before: Sequence[int]) -> Sequence[Self]:
         if not before:
             return [self]
-        ends = [*before, self.rows]
+        borders = zip([0, *before], [*before, self.rows], strict=True)
         return [
-            self.of(self.batch.slice(begin, end - begin))
-            for begin, end in zip([0, *before], ends, strict=True)
+            self.of(self.batch.slice(begin, end - begin), self.arrivals_ms[begin:end])
+            for begin, end in borders
         ]
 
     def behind(self, mark: Position) -> Self | None:
-        rows = rows_up_to(self.batch, mark)
-        return (self.of(self.batch.slice(rows)) if rows else self) if rows < self.rows else None
+        return self.new(self.batch, self.arrivals_ms, mark)
 
 
 class Memory:
@@ -169,6 +162,7 @@ class ShardConversation:
         self._writer_id = secrets.token_hex(8)
         self._stream = shared.stream
         self._asked: Position | None = None
+        self._is_stopped = False
         self._shard_id = ""
         self._log: ShardLog
         self.state = ShardState()
@@ -214,6 +208,7 @@ class ShardConversation:
                 del message  # frees the batch while its shard waits
                 self._hold_back()
             case "shutdownRequested":
+                self._is_stopped = True
                 self._flush(_DRAIN_S)
                 self._checkpoint()
             case "shardEnded":
@@ -232,7 +227,8 @@ class ShardConversation:
                 return self._relay.receive(None if due_s is None else min(due_s, monotonic_s() + _LOOK_S))
             except NothingYet:
                 self._work()
-            if self._asked is None and (durable := self._landing.checkpoint()) is not None:
+            may_ask = self._asked is None and not self._is_stopped
+            if may_ask and (durable := self._landing.checkpoint()) is not None:
                 self._asked = durable
                 self._relay.send(CheckpointRequest(str(durable[0]), durable[1]))
 
@@ -267,7 +263,7 @@ class ShardConversation:
         failures = 0
         while True:
             try:
-                tail = self._log.open(is_new=stored == START)
+                tail = self._log.open(is_new=stored == START, checkpoint=stored)
             except StoreTrouble as trouble:
                 failures += 1
                 self._shared.watch.failed(self, trouble)
@@ -277,19 +273,16 @@ class ShardConversation:
                 return tail
 
     def _process(self, message: Message) -> None:
-        landing, now_s = self._landing, monotonic_s()
+        landing = self._landing
         before = landing.redelivered
-        names = {"stream": "", "shard_id": ""}
         if isinstance(message, FrameMessage):
-            whole = frame_to_arrow(message.frame, **names).select(_COLUMNS)
-            known = rows_up_to(whole, landing.writer.mark)
-            part = Piece.of(whole.slice(known)) if known < whole.num_rows else None
-            if whole.num_rows:
-                landing.take(part, last_position(whole), whole.num_rows, now_s)
-        elif message.records:
-            new = behind(message.records, landing.writer.mark)
-            part = Piece.of(to_arrow(new, **names).select(_COLUMNS)) if new else None
-            landing.take(part, message.records[-1].where, len(message.records), now_s)
+            batch, arrivals = plain_frame(message.frame), compact(message.frame.arrivals_ms)
+        else:
+            batch = plain_batch(message.records)
+            arrivals = compact([each.approximate_arrival_timestamp for each in message.records])
+        if arrivals:
+            part = Piece.new(batch, arrivals, landing.writer.mark)
+            landing.take(part, last_position(batch), len(arrivals), monotonic_s())
         landing.at(message.millis_behind_latest)
         self.state.counters.redelivered += landing.redelivered - before
 
@@ -411,6 +404,7 @@ class ShardConversation:
             self._log_event("warning", "checkpoint_not_stored", shard_id=self.state.shard_id, error=error)
         if error == "ShutdownException":
             self._landing.forget()
+            self._count()
 
     def _end(self, message: Message) -> None:
         """Child shards start after this, so all records and the end must be durable first."""

@@ -7,6 +7,7 @@ accept on it, too, and starts again what died.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import signal
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import msgspec
+import pyarrow as pa
 
 from kcl_landing.control import EmitEvent, Refused, epoch_ms, monotonic_s, take_over_stdout
 from kcl_landing.conversation import Landing, Memory, ShardConversation, ShardState, figures
@@ -37,6 +39,8 @@ _TICK_S: Final = 0.1
 _RESTART_S: Final = 1.0
 _END_S: Final = 10.0
 _FIGURES: Final = "landing_figures"
+_MALLOC: Final = ((-3, 32 * 2**20), (-1, 64 * 2**20))
+"""M_MMAP_THRESHOLD, M_TRIM_THRESHOLD."""
 
 
 class LanderOptions(msgspec.Struct, frozen=True):
@@ -209,8 +213,17 @@ class _Others:
                 self._log_event(level, name, **event)
 
 
+def _keep_freed_memory() -> None:
+    """Let glibc's malloc keep the memory of a segment for the next one: to get it anew costs a sixth of the CPU."""
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        for parameter, size_bytes in _MALLOC:
+            mallopt(parameter, size_bytes)
+        pa.set_memory_pool(pa.system_memory_pool())
+
+
 def main() -> int:
     log_event = take_over_stdout()
+    _keep_freed_memory()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())

@@ -10,6 +10,7 @@ Below the prefix, with layout `log` or `dated`:
     _manifests/STREAM/SHARD/000000000000.json         a page: the entries of PAGE numbers; in order
     _manifests/STREAM/SHARD.first.json                First: what was before has expired
     _readers/NAME.json                                ReaderNote: how far a registered reader is
+    _compaction/STREAM/SHARD/000000000000-256.json    Compaction: what is being done with a page (keeping/compact.py)
 
 A segment is never changed. Who creates the object of a number owns that number; so all who would write number N
 must come to the same name for it: the name depends only on the shard, the number and N's first record. Only a

@@ -31,6 +31,7 @@ from kcl_landing.log import (
     place,
     segment_path,
 )
+from kcl_landing.positions import START, Position
 from kcl_landing.store import LogStore, NoObject
 from kcl_landing.writer import LogAltered, Tail
 
@@ -127,11 +128,11 @@ class ShardLog:
         before = "" if info.layout == "log" else rf"{re.escape(shard)}-"
         self._name = re.compile(rf"{before}(\d{{12,}})(?:-(\d{{12,}}))?\.{info.format}")
 
-    def open(self, *, is_new: bool = False) -> Tail:
+    def open(self, *, is_new: bool = False, checkpoint: Position = START) -> Tail:
         """Find the true end, and write the manifest if it did not say so.
 
         With `is_new` the shard's checkpoint says that nothing was ever landed. Without it, layout `dated` lists the whole
-        stream where a shard has no manifest.
+        stream where a shard has no manifest. The end is looked for until the checkpoint is reached.
         """
         manifest = self.manifest()
         known = manifest.entries if manifest else ()
@@ -145,6 +146,9 @@ class ShardLog:
         most = _LOOKED_AT_MOST if self._entries or is_new else None
         for entry in self._beyond(self._entries[-1] if self._entries else None, most):
             self._add(entry)
+        if self._entries and self.tail.last < checkpoint:
+            for entry in self._beyond(self._entries[-1], None):
+                self._add(entry)
         if tuple(self._entries) != known:
             self._write(manifest.behind_ms if manifest else None, manifest.at_ms if manifest else 0)
         return self.tail

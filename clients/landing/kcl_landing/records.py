@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from kcl_protocol.messages import FrameHeader
 RecordBatch: TypeAlias = Any
 _MICROSECONDS: Final = 1000
 _TEXT: Final = pa.string()
+_ARRIVAL: Final = pa.timestamp("us", tz="UTC")
 SCHEMA: Final = pa.schema(
     [
         ("data", pa.binary()),
@@ -26,9 +28,11 @@ SCHEMA: Final = pa.schema(
         ("shard_id", _TEXT),
         ("sequence_number", _TEXT),
         ("sub_sequence_number", pa.int64()),
-        ("approximate_arrival_timestamp", pa.timestamp("us", tz="UTC")),
+        ("approximate_arrival_timestamp", _ARRIVAL),
     ]
 )
+_NAMES: Final = ("stream", "shard_id")
+_PLAIN: Final = pa.schema([each for each in SCHEMA if each.name not in _NAMES])
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -74,31 +78,55 @@ def behind(records: Sequence[Record], mark: Position) -> Sequence[Record]:
 
 
 def to_arrow(records: Sequence[Record], *, stream: str, shard_id: str) -> RecordBatch:
-    count = len(records)
-    arrivals = [record.approximate_arrival_timestamp for record in records]
-    return pa.record_batch(
-        [
-            pa.array([record.data for record in records], pa.binary()),
-            pa.array([record.partition_key for record in records], pa.string()),
-            pa.repeat(pa.scalar(stream), count),
-            pa.repeat(pa.scalar(shard_id), count),
-            pa.array([record.sequence_number for record in records], pa.string()),
-            pa.array([record.sub_sequence_number or 0 for record in records], pa.int64()),
-            pa.array(
-                [None if each is None else each * _MICROSECONDS for each in arrivals],
-                pa.timestamp("us", tz="UTC"),
-            ),
-        ],
-        schema=SCHEMA,
-    )
+    return _named(plain_batch(records), stream, shard_id)
 
 
 def frame_to_arrow(frame: Frame, *, stream: str, shard_id: str) -> RecordBatch:
     """Texts and data stay where they are in the frame."""
-    data, keys, numbers, arrivals, sub_numbers = arrays_of(frame)
-    names = (pa.repeat(pa.scalar(name), len(frame)) for name in (stream, shard_id))
-    arrived = arrivals.cast(pa.timestamp("us", tz="UTC"))
-    return pa.record_batch([data, keys, *names, numbers, sub_numbers, arrived], schema=SCHEMA)
+    return _named(plain_frame(frame), stream, shard_id)
+
+
+def plain_batch(records: Sequence[Record]) -> RecordBatch:
+    """Without stream and shard."""
+    columns = [
+        pa.array([record.data for record in records], pa.binary()),
+        pa.array([record.partition_key for record in records], _TEXT),
+        pa.array([record.sequence_number for record in records], _TEXT),
+        pa.array([record.sub_sequence_number or 0 for record in records], pa.int64()),
+        _in_microseconds([record.approximate_arrival_timestamp for record in records]),
+    ]
+    return pa.record_batch(columns, _PLAIN)
+
+
+def plain_frame(frame: Frame) -> RecordBatch:
+    data, keys, numbers, _, sub_numbers = arrays_of(frame)
+    return pa.record_batch([data, keys, numbers, sub_numbers, _in_microseconds(frame.arrivals_ms)], _PLAIN)
+
+
+def repeated(text: str, count: int) -> Any:
+    """Not by pyarrow.repeat, which loads all of pyarrow.compute: a second of CPU."""
+    each = text.encode()
+    ends = array("i", range(0, len(each) * count + 1, len(each)) if each else bytes(4 * (count + 1)))
+    return pa.Array.from_buffers(_TEXT, count, [None, pa.py_buffer(ends), pa.py_buffer(each * count)])
+
+
+def _named(batch: RecordBatch, stream: str, shard_id: str) -> RecordBatch:
+    names = (repeated(each, batch.num_rows) for each in (stream, shard_id))
+    data, keys, *rest = batch.columns
+    return pa.record_batch([data, keys, *names, *rest], schema=SCHEMA)
+
+
+def compact(arrivals_ms: Sequence[int | None]) -> Sequence[int | None]:
+    known = [each for each in arrivals_ms if each is not None]
+    return array("q", known) if len(known) == len(arrivals_ms) else arrivals_ms
+
+
+def _in_microseconds(arrivals_ms: Sequence[int | None]) -> Any:
+    """Not by Arrow's cast, for the same reason."""
+    if None in arrivals_ms:
+        return pa.array([None if each is None else each * _MICROSECONDS for each in arrivals_ms], _ARRIVAL)
+    known = array("q", [(each or 0) * _MICROSECONDS for each in arrivals_ms])
+    return pa.Array.from_buffers(_ARRIVAL, len(known), [None, pa.py_buffer(known)])
 
 
 def rows_up_to(batch: RecordBatch, where: Position) -> int:

@@ -17,40 +17,41 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from kcl_landing.log import FOOTER, Damaged, Footer, Format, LogInfo
-from kcl_landing.records import SCHEMA, RecordBatch
+from kcl_landing.records import SCHEMA, RecordBatch, repeated
 
 __all__ = ["Damaged", "decode", "encode", "read_footer"]
 
 _CHECKSUM: Final = b"kcl.crc32"
 _UNCHECKED: Final = b"crc32=00000000"
 _CHECKED: Final = re.compile(rb"crc32=[0-9a-f]{8}")
-_CONSTANT: Final = ("stream", "shard_id")
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
+_ROOM_BYTES: Final = 256 * 1024
 _PARQUET: Final[Any] = parquet
 
 
 def encode(info: LogInfo, batches: Sequence[RecordBatch], footer: Footer) -> memoryview:
     """Stream and shard are taken from `footer`."""
-    table = pa.Table.from_batches(
-        [_with_names(each, footer) for each in batches], None if batches else SCHEMA
-    )
-    sink = pa.BufferOutputStream()
+    named = [_with_names(each, footer) for each in batches]
+    table = pa.Table.from_batches(named, None if named else SCHEMA)
     if info.format == "arrow":
-        return _arrow(sink, table, footer)
+        return _arrow(table, footer)
+    said = msgspec.json.encode(footer)
+    # Written into a buffer that is large enough even if nothing can be compressed: one that grows is copied each time.
+    room = pa.allocate_buffer(table.nbytes + table.nbytes // 50 + len(said) + _ROOM_BYTES)
+    sink = pa.FixedSizeBufferWriter(room)
     rows = max(1, table.num_rows * _ROW_GROUP_BYTES // max(table.nbytes, _ROW_GROUP_BYTES))
     options = {
         "compression": "zstd",
         "compression_level": 1,
-        "use_dictionary": list(_CONSTANT),
+        "use_dictionary": ["stream", "shard_id"],
         "write_statistics": ["sequence_number", "approximate_arrival_timestamp"],
         "write_page_checksum": True,
         "store_schema": False,
     }
     with _PARQUET.ParquetWriter(sink, table.schema, **options) as writer:
         writer.write_table(table, row_group_size=rows)
-        said = msgspec.json.encode(footer)
         writer.add_key_value_metadata({FOOTER: said, _CHECKSUM: _checksum(said)})
-    return memoryview(sink.getvalue())
+    return memoryview(room)[: sink.tell()]
 
 
 def read_footer(content: bytes | memoryview, format: Format) -> Footer:  # noqa: A002 - it is the name of the field
@@ -75,32 +76,26 @@ def decode(content: bytes | memoryview, format: Format) -> pa.Table:  # noqa: A0
             with pa.ipc.open_file(pa.BufferReader(content)) as reader:
                 table = reader.read_all()
             _footer(reader.schema.metadata, table.num_rows)
-        return table.replace_schema_metadata(None).cast(SCHEMA)
+        plain = table.replace_schema_metadata(None)
+        return plain if plain.schema.equals(SCHEMA) else plain.cast(SCHEMA)
 
 
 def _with_names(batch: RecordBatch, footer: Footer) -> RecordBatch:
-    columns = [
-        _repeated(getattr(footer, "shard" if name == "shard_id" else name), batch.num_rows)
-        if name in _CONSTANT
-        else batch.column(name)
-        for name in SCHEMA.names
-    ]
-    return pa.record_batch(columns, SCHEMA.names)
+    names = {
+        "stream": repeated(footer.stream, batch.num_rows),
+        "shard_id": repeated(footer.shard, batch.num_rows),
+    }
+    columns = [names[each] if each in names else batch.column(each) for each in SCHEMA.names]
+    return pa.record_batch(columns, SCHEMA)
 
 
-def _repeated(text: str, count: int) -> Any:
-    """As a dictionary, which Parquet takes as it is."""
-    zeros = pa.py_buffer(bytes(count))
-    indexes = pa.Array.from_buffers(pa.int8(), count, [None, zeros], null_count=0)
-    return pa.DictionaryArray.from_arrays(indexes, pa.array([text], pa.string()))
-
-
-def _arrow(sink: Any, table: pa.Table, footer: Footer) -> memoryview:
+def _arrow(table: pa.Table, footer: Footer) -> memoryview:
+    sink = pa.BufferOutputStream()
     said = {FOOTER: msgspec.json.encode(footer), _CHECKSUM: _UNCHECKED}
-    plain = table.cast(SCHEMA).replace_schema_metadata(said)
+    whole = table.replace_schema_metadata(said)
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
-    with pa.ipc.new_file(sink, plain.schema, options=options) as writer:
-        writer.write_table(plain)
+    with pa.ipc.new_file(sink, whole.schema, options=options) as writer:
+        writer.write_table(whole)
     content = bytearray(memoryview(sink.getvalue()))
     checked = _checksum(content)
     # The schema is there twice: before the records, and after them.

@@ -80,6 +80,8 @@ class ShardWriter:
     def taken(self, found: Footer) -> Taken:
         """Segment `next_number` was there already. Afterwards the buffer must drop records up to `tail.last`."""
         if found.number != self.next_number or place(found.after) != self.tail.last:
+            if found.token > self.token:  # who has the shard now may know another checkpoint, and has begun a log there
+                return Taken.NEWER
             raise LogAltered(
                 f"segment {found.number} begins after {found.after}; it must be {self.next_number}, after {self.tail.last}"
             )

@@ -13,11 +13,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
     from kcl_landing.positions import Position
     from kcl_spark.positions import QueryLog
+else:
+    from pyspark.sql.streaming import DataStreamWriter  # every Spark from 3.3 has it here
 
 _START: Final = (-1, 0)
 _QUERY_ID: Final = "sql.streaming.queryId"

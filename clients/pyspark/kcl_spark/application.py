@@ -12,16 +12,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from kcl_spark.api import Batch, NotAPipeline, is_connect, load, register, writers_of
 from kcl_spark.declared import DeclaredQuery, bind, by_name, file_sink_path
 from kcl_spark.outputs import claim_path, files_of, state_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 AVAILABLE_NOW: Final = "availableNow"
 _MODULE: Final = "kcl_spark_source"
@@ -193,7 +196,7 @@ def _prepared(
     ready: dict[str, DataStreamWriter] = {}
     for name, (about, writer) in given.items():
         folder = f"{checkpoint.rstrip('/')}/{name}"
-        is_new = not files.exists(f"{folder}/commits")
+        is_new = not files.exists(f"{folder}/offsets")
         contexts[name] = context = StartedQuery(name, state_of(files, folder), None if remote else spark)
         if (path := file_sink_path(about)) is not None:
             claim_path(spark, path, state_id=context.state_id, query=name, is_new=is_new)

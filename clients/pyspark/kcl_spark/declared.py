@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import cloudpickle
-from pyspark.sql.streaming import DataStreamWriter
 
 from kcl_spark.api import BatchContext, BatchHandler, NotAPipeline, is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _ENDING_TRIGGERS: Final = ("AvailableNow", "OneTime")
 FILE_SINKS: Final = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})

@@ -142,7 +142,7 @@ def python(
     kept = [field for field in frame.schema.fields if field.name != "data"]
     result = StructType([*fields.fields, *kept, StructField(CORRUPT, BinaryType())])
     # Before Spark 4 it takes no time zone, and means UTC.
-    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     arrow = to_arrow_schema(result, **zone)
     names = fields.fieldNames()
 

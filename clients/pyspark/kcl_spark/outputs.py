@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import Any, Final, Protocol
 
 from pyspark.sql import SparkSession
-from pyspark.sql.utils import AnalysisException
+from pyspark.sql.utils import AnalysisException  # type: ignore[attr-defined]  # where Spark 3.3 has it, too
 
 from kcl_spark.api import is_connect
 

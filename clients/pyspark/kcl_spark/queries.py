@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from kcl_landing.control import EmitEvent, Refused, monotonic_s, pause
 from kcl_landing.positions import START, Position, to_text

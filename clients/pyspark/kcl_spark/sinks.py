@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window, functions
 
 from kcl_spark.api import Batch, BatchHandler, is_connect
 from kcl_spark.outputs import claim_path
@@ -74,7 +74,7 @@ def _quoted(name: str) -> str:
     return _QUOTE + name.replace(_QUOTE, _QUOTE * 2) + _QUOTE
 
 
-__all__ = ["delta", "foreach_batch", "jdbc_upsert", "overwrite_batch"]
+__all__ = ["delta", "foreach_batch", "iceberg_merge", "jdbc_upsert", "overwrite_batch"]
 
 _NOT_TOLD = (
     "{} cannot tell which query this is, and so not which batches are done: give it to foreachBatch itself, in a pipeline "
@@ -127,6 +127,52 @@ def delta(path: str, **options: str) -> ForeachBatch:
         )
 
     return BatchHandler(write)
+
+
+def iceberg_merge(table: str, keys: list[str], *, newest_by: list[str] | None = None) -> ForeachBatch:
+    """Merge the rows of each batch into a table of Iceberg, or of any catalog that knows MERGE, replacing those with the same keys.
+
+    Of rows with the same keys in a batch the newest by `newest_by` wins; without `newest_by` keys must be unique in a batch. A
+    row of the table is replaced only by one that is not older. Needs Iceberg's package in `sparkPackages` and its catalog in
+    `sparkConf.*`.
+
+    Args:
+        table: `catalog.database.table`; must exist.
+        keys: columns that identify a row.
+        newest_by: columns that order rows with the same keys.
+    """
+    if not keys:
+        raise ValueError("iceberg_merge needs at least one key column: without one, a replay inserts twice")
+
+    def write(frame: DataFrame, batch: Batch) -> None:
+        view = f"kcl_batch_{re.sub(r'[^A-Za-z0-9]', '_', batch.query)}"
+        _newest(frame, keys, newest_by or ()).createOrReplaceTempView(view)
+        frame.sparkSession.sql(merge_statement(table, view, keys, newest_by or ()))
+
+    return BatchHandler(write)
+
+
+def merge_statement(table: str, view: str, keys: Sequence[str], newest_by: Sequence[str] = ()) -> str:
+    same = " AND ".join(f"old.`{each}` <=> new.`{each}`" for each in keys)
+    newer = ""
+    if newest_by:
+        newer = f" AND ({_of('new', newest_by)}) >= ({_of('old', newest_by)})"
+    return (
+        f"MERGE INTO {table} AS old USING {view} AS new ON {same} "
+        f"WHEN MATCHED{newer} THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+
+
+def _of(side: str, names: Sequence[str]) -> str:
+    return ", ".join(f"{side}.`{each}`" for each in names)
+
+
+def _newest(frame: DataFrame, keys: Sequence[str], newest_by: Sequence[str]) -> DataFrame:
+    if not newest_by:
+        return frame
+    order = [functions.col(each).desc() for each in newest_by]
+    place = functions.row_number().over(Window.partitionBy(*keys).orderBy(*order))
+    return frame.withColumn("kcl_place", place).where("kcl_place = 1").drop("kcl_place")
 
 
 def jdbc_upsert(

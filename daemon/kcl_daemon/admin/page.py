@@ -50,7 +50,8 @@ from kcl_daemon.admin.view import (
     with_distinct_names,
     worker_table,
 )
-from kcl_daemon.telemetry.snapshot import LandingView, Snapshot, SparkView
+from kcl_daemon.telemetry.helper_views import LandingView, SparkView
+from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_daemon.text import about, duration, on_one_line, rate, short_shard
 
 

@@ -14,18 +14,20 @@ from typing import Final, NamedTuple
 
 from kcl_daemon.progress.progress import HELD
 from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, state_of
-from kcl_daemon.telemetry.snapshot import (
+from kcl_daemon.telemetry.helper_views import (
     LandingShardView,
     LandingView,
+    SparkQueryView,
+    SparkShardView,
+    SparkView,
+)
+from kcl_daemon.telemetry.snapshot import (
     LanesView,
     LaneView,
     LeaseView,
     MoveView,
     ShardView,
     Snapshot,
-    SparkQueryView,
-    SparkShardView,
-    SparkView,
     WorkerView,
 )
 from kcl_daemon.text import NONE, about, counted, duration, rate, short_number, short_shard, size

@@ -32,6 +32,7 @@ from kcl_daemon.cli.common import (
     run,
     with_file,
 )
+from kcl_daemon.cli.landing_check import landing_finding
 from kcl_daemon.cli.run import check_program
 from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore
 from kcl_daemon.config.load import EffectiveProperty, Loaded, as_properties, effective, value_text
@@ -233,7 +234,7 @@ async def check_services(settings: Settings) -> list[Finding]:
         schemas = build_schemas(clients)
         if schemas is not None:
             findings += await _registry(schemas)
-        return [*findings, *_figures(settings), *(await _dead_letters(settings))]
+        return [*findings, *_figures(settings), *(await _dead_letters(settings)), *(await _landing(settings))]
 
 
 async def _identity(settings: Settings, clients: Clients) -> list[Finding]:
@@ -316,6 +317,13 @@ async def _place_of_letters(settings: Settings, place: DeadLetterDestination) ->
         limit = "letters of any size" if most is None else f"letters of up to {most} bytes"
         findings.append((True, f"{what}: is there; takes {limit}"))
     return [*findings, not_tried(f"{what}: storing a letter", why)]
+
+
+async def _landing(settings: Settings) -> list[Finding]:
+    if settings.landing.uri is None:
+        return []
+    finding = await to_thread.run_sync(landing_finding, settings, abandon_on_cancel=True)
+    return [finding, not_tried(f"landing {settings.landing.uri}: creating an object", "it would write one")]
 
 
 def _figures(settings: Settings) -> list[Finding]:

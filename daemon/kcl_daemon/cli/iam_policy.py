@@ -41,6 +41,7 @@ def build_policy(
     if "kinesis" in services:
         statements += _kinesis(settings, account)
         statements += _dead_letters(settings, account)
+        statements += _landing(settings)
     if "dynamodb" in services:
         statements += _dynamodb(settings, account)
     if "glue" in services and settings.schemas.are_resolved:
@@ -162,6 +163,19 @@ def _letters_right(
             partition = _arn(settings, "s3", "", region=region, account=None).split(":")[1]
             folder = place.folder
             return "s3", "PutObject", f"arn:{partition}:s3:::{folder.bucket}/{folder.prefix}*"
+
+
+def _landing(settings: Settings) -> Iterator[dict[str, Any]]:
+    """Without ListBucket, an object that is not there looks like one that may not be read."""
+    place = settings.landing.bucket_and_prefix
+    if place is None:
+        return
+    partition = _arn(
+        settings, "s3", "", region=settings.endpoints.of_kinesis.region_name, account=None
+    ).split(":")[1]
+    bucket = f"arn:{partition}:s3:::{place[0]}"
+    yield _statement("Landing", "s3", ("GetObject", "PutObject", "DeleteObject"), [f"{bucket}/{place[1]}*"])
+    yield _statement("LandingList", "s3", ("ListBucket",), [bucket])
 
 
 def _stream_arn(settings: Settings, account: str | None, name: str) -> str:

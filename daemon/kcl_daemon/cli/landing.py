@@ -231,12 +231,15 @@ def _age(at_ms: int, now_ms: int) -> str:
 
 
 def _status_json(found: LogStatus, now_ms: int) -> dict[str, object]:
+    shards = [
+        {**msgspec.to_builtins(each), "expired": msgspec.structs.asdict(each.expired)}
+        for each in found.shards
+    ]
     readers = [
-        {**msgspec.to_builtins(each), "unread": msgspec.to_builtins(found.unread(each.name))}
+        {**msgspec.structs.asdict(each), "unread": msgspec.to_builtins(found.unread(each.name))}
         for each in found.readers
     ]
-    log, shards = msgspec.to_builtins(found.info), msgspec.to_builtins(found.shards)
-    return {"log": log, "atMs": now_ms, "shards": shards, "readers": readers}
+    return {"log": msgspec.structs.asdict(found.info), "at_ms": now_ms, "shards": shards, "readers": readers}
 
 
 @landing.command("verify", short_help="Prove that the log is whole.", epilog=EPILOG)
@@ -266,11 +269,11 @@ def verify(log: ChosenLog, *, quick: bool, mend: bool, jobs: int) -> None:
     )
     notes = [*map(str, verdict.notes), *(f"{counted(n, 'segment')} left over: {why}" for n, why in left if n)]
     document = {
-        "isClean": not verdict.problems,
+        "is_clean": not verdict.problems,
         "segments": verdict.segments,
         "records": verdict.records,
-        "sizeBytes": verdict.size_bytes,
-        "problemCount": verdict.problems,
+        "size_bytes": verdict.size_bytes,
+        "problem_count": verdict.problems,
         "problems": problems,
         "notes": notes,
     }
@@ -321,7 +324,7 @@ def compact(log: ChosenLog, *, target_bytes: int, grace_ms: int, jobs: int, dry_
     done = compactor.run(found, jobs)
     would = "would merge" if dry_run else "merged"
     log.end(
-        msgspec.to_builtins(done) | {"isDryRun": dry_run},
+        msgspec.to_builtins(done) | {"is_dry_run": dry_run},
         f"{would} {counted(done.merged, 'segment')} into {done.into} ({size(done.size_bytes)}), removed {done.removed}; "
         f"{done.waiting} wait for the grace period",
     )
@@ -375,7 +378,7 @@ def expire(
                 f"reader {name} is forgotten" if forget(log.store, name) else f"there is no reader {name}"
             )
     now_ms = _CLOCK.wall_ms()
-    document: dict[str, object] = {"segments": 0, "rows": 0, "sizeBytes": 0, "isDryRun": dry_run}
+    document: dict[str, object] = {"segments": 0, "rows": 0, "size_bytes": 0, "is_dry_run": dry_run}
     if forgotten and older_ms is None and not read_by and not all_readers:
         log.end(document, "nothing else was asked for")
         return
@@ -385,7 +388,7 @@ def expire(
     rules = rules_of(readers, before_ms=before_ms, read_by=read_by, all_readers=all_readers, force=force)
     noted = sorted_out(log.info, _known_objects(log.store), log.stream, log.shard)
     gone = Expirer(log.store, log.info, log.tell, at_ms=now_ms, dry_run=dry_run).run(noted, rules, jobs)
-    document |= {"segments": gone.segments, "rows": gone.rows, "sizeBytes": gone.size_bytes}
+    document |= {"segments": gone.segments, "rows": gone.rows, "size_bytes": gone.size_bytes}
     would = "would expire" if dry_run else "expired"
     log.end(
         document,

@@ -29,6 +29,7 @@ from kcl_daemon.config.load import Loaded
 from kcl_daemon.config.properties import Notice
 from kcl_daemon.config.settings import DEFAULTS, Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError
+from kcl_daemon.helper_process import relay_file
 from kcl_daemon.interrupt import exit_now
 from kcl_daemon.landing import lander
 from kcl_daemon.ports import Clock, Log
@@ -264,6 +265,8 @@ def run_daemon(request: RunRequest) -> NoReturn:
 
 def check_program(loaded: Loaded) -> Loaded:
     """With one more warning, perhaps; ConfigurationError if the child's program, user or limits are unusable."""
+    if loaded.settings.landing.uri is not None:
+        relay_file("landing", "landing", "kcl_landing", "pyarrow")
     try:
         find_program(loaded.settings.child.command[0])
     except ChildStartFailed as error:

@@ -9,13 +9,15 @@ from typing import Final
 
 from kcl_daemon.config.kinds import InvalidValue, ValueKind, choice, endpoint, not_blank, ours, whole_number
 
-_BUCKET: Final = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[!-~]*))?")
+_BUCKET: Final = re.compile(r"s3[an]?://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[!-~]*))?")
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+://?\S+")
 
 
 def _uri(text: str) -> str:
     place = not_blank(text)
-    if place.startswith("s3:") and (not _BUCKET.fullmatch(place) or "?" in place or "#" in place):
+    if place.startswith(("s3:", "s3a:", "s3n:")) and (
+        not _BUCKET.fullmatch(place) or "?" in place or "#" in place
+    ):
         raise InvalidValue("not a bucket and a prefix")
     if "\0" in place or ("://" in place and not _SCHEME.fullmatch(place)):
         raise InvalidValue("neither a folder nor a URI")

@@ -253,7 +253,13 @@ class ChildRun:
         self._stream = parts.streams.of(held.lease)
         self._set_aside = set_aside
         self._rejects = Rejects(set_aside, log)
-        self._checkpointer = Checkpointer(held=held, renewer=parts.renewer, log=log, rejects=self._rejects)
+        self._checkpointer = Checkpointer(
+            held=held,
+            renewer=parts.renewer,
+            log=log,
+            rejects=self._rejects,
+            lands=parts.settings.landing.uri is not None,
+        )
         self._expired = ExpiredRecords(
             parts=parts, held=held, checkpointer=self._checkpointer, aside=set_aside, log=log
         )

@@ -398,11 +398,15 @@ class Checkpointer:
     """Stores only what the child requests.
 
     `refused`: a checkpoint of the current batch failed through no fault of the child. `largest`: the last record
-    that it was given, or that was passed over.
+    that it was given, or that was passed over. With `lands` the checkpoint does not pass anything: beyond the end of a
+    landing log it would say that the log has lost its end.
     """
 
-    def __init__(self, *, held: HeldLease, renewer: ConsumerLeases, log: Log, rejects: Rejects) -> None:
+    def __init__(
+        self, *, held: HeldLease, renewer: ConsumerLeases, log: Log, rejects: Rejects, lands: bool = False
+    ) -> None:
         self._held = held
+        self._lands = lands
         self._renewer = renewer
         self._log = log
         self._rejects = rejects
@@ -434,7 +438,7 @@ class Checkpointer:
 
     def passed(self, position: ExtendedSequenceNumber) -> None:
         """No record up to there is for the child, except those that it was given."""
-        self.largest = max(self.largest, position)
+        self.largest = self.largest if self._lands else max(self.largest, position)
         self._held.progress.invariants.passed(position)
 
     def shard_ended(self) -> None:

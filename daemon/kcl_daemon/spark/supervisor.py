@@ -29,7 +29,7 @@ from kcl_daemon.helper_process import (
     with_relays,
 )
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.telemetry.snapshot import SparkQueryView, SparkShardView, SparkView
+from kcl_daemon.telemetry.helper_views import SparkQueryView, SparkShardView, SparkView
 from kcl_daemon.text import masked, on_one_line
 
 

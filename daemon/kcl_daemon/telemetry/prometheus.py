@@ -21,17 +21,14 @@ from kcl_daemon.metrics.metric import Family, Labels, MetricKind
 from kcl_daemon.progress.latency import LatencyHistogram, below
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.telemetry import protobuf
-from kcl_daemon.telemetry.snapshot import (
+from kcl_daemon.telemetry.helper_views import (
     LandingShardView,
     LandingView,
-    LanesView,
-    LatencyView,
-    ShardView,
-    Snapshot,
     SparkQueryView,
     SparkShardView,
     SparkView,
 )
+from kcl_daemon.telemetry.snapshot import LanesView, LatencyView, ShardView, Snapshot
 
 # Sweeps without a value before a series is forgotten.
 _GAUGE_SWEEPS: Final = 3

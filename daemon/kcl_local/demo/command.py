@@ -17,6 +17,7 @@ import click
 from anyio.abc import TaskStatus
 
 from kcl_local.demo.check import monotonic_s
+from kcl_local.demo.landing import LandingOutcome, run_landing
 from kcl_local.demo.processes import Processes, RunningProcess
 from kcl_local.demo.screen import (
     DemoOutcome,
@@ -35,7 +36,8 @@ SETTLED_WITHIN_S: Final = 60.0
 SPLIT_AT: Final = 0.25
 MERGE_AT: Final = 0.5
 
-Scenario: TypeAlias = Callable[[Processes, Screen], Awaitable[DemoOutcome]]
+Outcome: TypeAlias = DemoOutcome | LandingOutcome
+Scenario: TypeAlias = Callable[[Processes, Screen], Awaitable[Outcome]]
 
 
 async def run_scenario(
@@ -194,6 +196,12 @@ _EXIT_SIGNAL = 128
     help="Keep properties file, logs and ledgers in this new or empty directory.",
 )
 @click.option("--spark", is_flag=True, help="Add a second application on the same stream, on Spark.")
+@click.option(
+    "--landing",
+    is_flag=True,
+    help="Instead: two daemons write a landing log, Spark reads it in a process of its own; a daemon, a lander and the Spark "
+    "driver are killed meanwhile.",
+)
 @click.option("--plain", is_flag=True, help="Plain lines, as when the output is no terminal.")
 def demo(
     *,
@@ -204,6 +212,7 @@ def demo(
     seconds: float,
     keep: Path | None,
     spark: bool,
+    landing: bool,
     plain: bool,
 ) -> None:
     """Count the words of a real text with a real daemon, on this machine alone.
@@ -217,12 +226,18 @@ def demo(
     Exit code: 0 all is right; 1 a record was lost, out of order or before its shard's parents were done, the counts
     differ, a checkpoint is missing or the daemon failed; 130 stopped by Ctrl-C.
     """
+    if landing and spark:
+        raise click.UsageError("--landing and --spark are two demos; give one of them")
     pace = WriteRate(rate=rate, seconds=seconds, records=records)
     directory = _directory(keep)
     is_wanted = True
     try:
         feed = library_feed() if input_name is None else input_feed(input_name)
-        play = partial(run_scenario, feed, pace, directory=directory, shards=shards, with_spark=spark)
+        play: Scenario = partial(
+            run_scenario, feed, pace, directory=directory, shards=shards, with_spark=spark
+        )
+        if landing:
+            play = partial(run_landing, feed, pace, directory=directory, shards=shards)
         code = _run_demo(play, plain=plain)
         is_wanted = code == EXIT_WRONG
     except DemoError as error:
@@ -266,7 +281,7 @@ def _run_demo(play: Scenario, *, plain: bool) -> int:
         click.echo(f"stopped by {stopped_by[0].name}")
         return _EXIT_SIGNAL + stopped_by[0]
     assert outcome is not None, "a run that was not stopped has an outcome or an error"
-    for line in report(outcome):
+    for line in outcome.lines() if isinstance(outcome, LandingOutcome) else report(outcome):
         click.echo(line)
     return 0 if outcome.is_right else EXIT_WRONG
 
@@ -278,10 +293,10 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
-async def _main(play: Scenario, screen: Screen, stopped_by: list[signal.Signals]) -> DemoOutcome | None:
+async def _main(play: Scenario, screen: Screen, stopped_by: list[signal.Signals]) -> Outcome | None:
     """The outcome; None if signals, which are added to `stopped_by`, ended the run."""
     processes = Processes()
-    outcome: DemoOutcome | None = None
+    outcome: Outcome | None = None
     async with anyio.create_task_group() as tasks:
         with anyio.CancelScope() as playing:
             await tasks.start(_watch_signals, processes, screen, playing, stopped_by)

@@ -53,6 +53,22 @@ class RunningProcess:
                 # Process.send_signal could reap the process and lose its exit code.
                 os.kill(self._process.pid, number)
 
+    def kill_group(self) -> None:
+        """SIGKILL to it and all that it started in its session, as a Spark driver's JVM."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def descendants(self) -> list[int]:
+        """Its children and theirs, now."""
+        found, looked = [self._process.pid], 0
+        while looked < len(found):
+            with suppress(OSError):
+                found += map(
+                    int, Path(f"/proc/{found[looked]}/task/{found[looked]}/children").read_text().split()
+                )
+            looked += 1
+        return found[1:]
+
     async def stop(self, within_s: float = DAEMON_ENDS_WITHIN_S) -> int:
         """SIGTERM, then SIGKILL after that time; returns the exit code."""
         self.signal(signal.SIGTERM)

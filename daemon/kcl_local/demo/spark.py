@@ -70,13 +70,13 @@ class SparkOutput:
 
     def _take_in(self) -> None:
         while (done := self.folder / "out" / "counts" / f"batch_id={self.batches}" / "_SUCCESS").exists():
-            for row in _rows(sorted(done.parent.glob("*.parquet"))):
+            for row in rows_of(sorted(done.parent.glob("*.parquet"))):
                 self.counts[int(row["start"].timestamp()), row["word"]] = row["count"]
             self.batches += 1
-        for path in _logged(self.folder / "out" / "seen" / "_spark_metadata"):
+        for path in logged_files(self.folder / "out" / "seen" / "_spark_metadata"):
             if str(path) not in self._read:
                 self._read.add(str(path))
-                self.seen.update(row["sequence_number"] for row in _rows([path]))
+                self.seen.update(row["sequence_number"] for row in rows_of([path]))
 
     @property
     def windows(self) -> int:
@@ -169,13 +169,13 @@ def _records_of(stream: DemoStream, shard_id: str) -> list[tuple[int, bytes]]:
     return found
 
 
-def _rows(files: list[Path]) -> list[dict[str, Any]]:
+def rows_of(files: list[Path]) -> list[dict[str, Any]]:
     from pyarrow import parquet  # noqa: PLC0415 - only with Spark
 
     return [row for path in files for row in parquet.ParquetFile(path).read().to_pylist()]
 
 
-def _logged(log: Path) -> list[Path]:
+def logged_files(log: Path) -> list[Path]:
     try:
         entries = [path for path in log.iterdir() if path.name.partition(".")[0].isdigit()]
     except FileNotFoundError:

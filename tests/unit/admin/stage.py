@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import ShardState
+from kcl_daemon.telemetry.helper_views import SparkQueryView, SparkShardView, SparkView
 from kcl_daemon.telemetry.snapshot import (
     ChildView,
     LanesView,
@@ -18,9 +19,6 @@ from kcl_daemon.telemetry.snapshot import (
     MoveView,
     ShardView,
     Snapshot,
-    SparkQueryView,
-    SparkShardView,
-    SparkView,
     WorkerView,
 )
 

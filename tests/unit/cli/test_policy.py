@@ -201,6 +201,17 @@ def test_dead_letters_in_a_file_need_no_right() -> None:
     assert "DeadLetters" not in statements(f"{DEAD}file:/var/lib/dead.jsonl\n")
 
 
+def test_a_landing_in_a_bucket_is_read_written_and_listed_and_a_folder_needs_no_right() -> None:
+    landing = GOOD.replace("executableName = consumer.py", "landing = s3://records/orders")
+    document = build_policy(read(base=landing).settings, ("kinesis",))
+    found = {each["Sid"]: (each["Action"], each["Resource"]) for each in document["Statement"]}
+    rights = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
+    assert found["Landing"] == (rights, ["arn:aws:s3:::records/orders/*"])
+    assert found["LandingList"] == (["s3:ListBucket"], ["arn:aws:s3:::records"])
+    folder = read(base=landing.replace("s3://records/orders", "/var/lib/landing")).settings
+    assert "Landing" not in {each["Sid"] for each in build_policy(folder, ("kinesis",))["Statement"]}
+
+
 def test_a_polling_daemon_needs_no_consumer() -> None:
     polling = actions("retrievalMode = POLLING\n")
     assert "GetRecords" in polling

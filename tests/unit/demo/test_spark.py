@@ -100,7 +100,7 @@ def test_the_screen_shows_where_spark_is() -> None:
 
 def test_two_looks_at_once_count_a_batch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The screen looks while the wait for the end does; a batch that both took in had the next one skipped."""
-    output, read = SparkOutput(tmp_path), spark._rows
+    output, read = SparkOutput(tmp_path), spark.rows_of
     both = Barrier(2)
 
     def slowly(files: list[Path]) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ def test_two_looks_at_once_count_a_batch_once(tmp_path: Path, monkeypatch: pytes
             both.wait(0.3)
         return read(files)
 
-    monkeypatch.setattr(spark, "_rows", slowly)
+    monkeypatch.setattr(spark, "rows_of", slowly)
     write_counts(tmp_path, 0, {"a": 1})
     with ThreadPoolExecutor(2) as threads:
         polls = [threads.submit(output.poll) for _ in range(2)]

@@ -8,20 +8,15 @@ from kcl_daemon.capacity.figures import Bound, Capacity, StreamCapacity
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.progress.latency import LatencyHistogram
 from kcl_daemon.progress.progress import WaitReason
-from kcl_daemon.telemetry.snapshot import (
-    ChildView,
+from kcl_daemon.telemetry.helper_views import (
     LandingShardView,
     LandingTrouble,
     LandingView,
-    LanesView,
-    LaneView,
-    LatencyView,
-    ShardView,
-    Snapshot,
     SparkQueryView,
     SparkShardView,
     SparkView,
 )
+from kcl_daemon.telemetry.snapshot import ChildView, LanesView, LaneView, LatencyView, ShardView, Snapshot
 
 ENGINE = SparkView(
     ui=None,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from aws_kinesis_agg import messages_pb2
+from aws_kinesis_agg.aggregator import messages_pb2
 from hypothesis import given
 from hypothesis import strategies as some
 

@@ -18,8 +18,9 @@ from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
 from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, FAMILIES, OWN
 from kcl_daemon.metrics.metric import OPERATIONS, MetricKind
+from kcl_daemon.telemetry.helper_views import LandingView
 from kcl_daemon.telemetry.prometheus import PrometheusExposition
-from kcl_daemon.telemetry.snapshot import LandingView, Snapshot
+from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.unit.metrics.snapshots import ENGINE, LANDER, shard, snapshot, with_lanes
 from tests.unit.metrics.stage import Gathered

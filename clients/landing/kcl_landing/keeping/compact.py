@@ -22,7 +22,7 @@ from kcl_landing.control import Refused
 from kcl_landing.keeping.names import LogObjects, ShardKey, compaction_path
 from kcl_landing.keeping.read import Head, Unreadable, heads, optional, page_of, side_by_side
 from kcl_landing.keeping.rows import position_problems
-from kcl_landing.log import PAGE, Entry, Footer, LogInfo, entry_path, page_path, segment_path
+from kcl_landing.log import Entry, Footer, LogInfo, entry_path, page_path, segment_path
 from kcl_landing.segments import Damaged, decode, encode, read_footer
 from kcl_landing.store import LogStore, NoObject
 
@@ -41,7 +41,7 @@ class Compaction(msgspec.Struct, frozen=True, rename="camel"):
     swapped_ms: int = 0
 
 
-class Compacted(msgspec.Struct, rename="camel"):
+class Compacted(msgspec.Struct):
     """`waiting`: segments that the next run removes, once the grace period is over."""
 
     merged: int = 0

@@ -65,13 +65,19 @@ def rules_of(
 
 @dataclass(slots=True)
 class Cut:
-    """What expires of a shard. `first`: the note that says so; `kept_for`: the reader that needs the next segment."""
+    """What expires of a shard. `first`: the note that says so.
+
+    Args:
+        kept_for: the reader that needs the next segment.
+        has_gap: no page knows the next segment; what lies behind must not go before that is mended.
+    """
 
     first: First
     segments: int = 0
     rows: int = 0
     size_bytes: int = 0
     kept_for: str = ""
+    has_gap: bool = False
 
 
 def cut_of(key: ShardKey, first: First, entries: Iterator[Entry], rules: Rules, at_ms: int) -> Cut:
@@ -80,7 +86,8 @@ def cut_of(key: ShardKey, first: First, entries: Iterator[Entry], rules: Rules, 
     gone = next(entries, None)
     for following in entries:
         assert gone is not None, "there is one before"
-        if not rules.holds(gone, key):
+        cut.has_gap = gone.number > cut.first.first or following.number > gone.to + 1
+        if cut.has_gap or not rules.holds(gone, key):
             break
         cut.kept_for = rules.who_needs(gone, key)
         if cut.kept_for:
@@ -134,6 +141,10 @@ class Expirer:
             if cut.kept_for:
                 self._tell(
                     f"{shard}: reader {cut.kept_for} still needs segment {cut.first.first}, so it stays"
+                )
+            if cut.has_gap:
+                self._tell(
+                    f"{shard}: nothing expires from segment {cut.first.first} on, as a page is lost: `verify --mend`"
                 )
             if not self._dry_run:
                 self._raise(head.key, cut.first)

@@ -13,7 +13,7 @@ from kcl_landing.log import Entry, First, LogInfo, ReaderNote
 from kcl_landing.store import LogStore
 
 
-class Unread(msgspec.Struct, rename="camel"):
+class Unread(msgspec.Struct):
     """What a reader still needs. `oldest_ms`: when the first record of it arrived; 0: nothing is left, or unknown.
 
     Args:
@@ -34,7 +34,7 @@ class Unread(msgspec.Struct, rename="camel"):
         self.gone += other.gone
 
 
-class ShardStatus(msgspec.Struct, rename="camel"):
+class ShardStatus(msgspec.Struct):
     """`number` is the newest segment's; -1: there is none. `children`: None until the shard has ended.
 
     Args:

@@ -1,0 +1,33 @@
+"""The bytes that each key has sent, with state that Spark keeps: `sparkPipeline = sizes:sizes`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from kcl_spark import pipeline
+
+
+class BytesOfKey(StatefulProcessor):
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._total = handle.getValueState("total", "bytes long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002
+        before = self._total.get()[0] if self._total.exists() else 0
+        after = before + sum(len(row.data) for row in rows)
+        self._total.update((after,))
+        yield Row(partition_key=key[0], bytes=after)
+
+    def close(self) -> None: ...
+
+
+@pipeline
+def sizes(records: DataFrame) -> DataStreamWriter:
+    of_keys = records.groupBy("partition_key").transformWithState(
+        BytesOfKey(), "partition_key string, bytes long", outputMode="update", timeMode="none"
+    )
+    return of_keys.writeStream.queryName("sizes").outputMode("update").format("console")

@@ -1,0 +1,107 @@
+"""What keeps a landing log exact, seen to fail: each rule is taken away, and what it prevents is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from kcl_landing.log import Footer
+from kcl_landing.positions import Position
+from kcl_landing.shard import ShardLanding
+from kcl_landing.writer import ShardWriter, Taken
+from tests.simulator.landing import Landing, Segment
+from tests.simulator.landing_program import Rows
+from tests.simulator.plan import Plan
+from tests.simulator.runner import run_plan
+from tests.simulator.scenarios import draw_plan
+from tests.simulator.violation import Violation
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+SEEDS = range(1, 9)
+
+
+def violation(scenario: str, change: Callable[[Plan], Plan] = lambda plan: plan) -> Violation | None:
+    for seed in SEEDS:
+        found = run_plan(change(draw_plan(scenario, seed)), scenario=scenario, seed=seed).violation
+        if found is not None:
+            return found
+    return None
+
+
+def noticed(scenario: str, change: Callable[[Plan], Plan] = lambda plan: plan) -> str | None:
+    found = violation(scenario, change)
+    return None if found is None else found.name
+
+
+def unconditional(plan: Plan) -> Plan:
+    assert plan.landing is not None
+    return replace(plan, landing=replace(plan.landing, replaces=True))
+
+
+def test_an_unconditional_put_is_noticed_when_it_happens() -> None:
+    assert noticed("landing_zombie", unconditional) == "number_twice"
+
+
+def test_an_unconditional_put_is_noticed_in_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Landing, "_written", lambda self, path, segment: None)
+    monkeypatch.setattr(Landing, "row_written", lambda self, write: None)
+    monkeypatch.setattr(Landing, "missing", {})
+    monkeypatch.setattr(Landing, "look", lambda self, bound_s: None)
+    assert noticed("landing_zombie") is None
+    assert noticed("landing_zombie", unconditional) in {"wrong_log", "log_altered"}
+
+
+def ignored(patch: pytest.MonkeyPatch) -> None:
+    def as_if_it_were_ours(writer: ShardWriter, found: Footer) -> Taken:
+        writer.created(writer.mark, found.last_ms)
+        return Taken.OURS
+
+    patch.setattr(ShardWriter, "taken", as_if_it_were_ours)
+
+
+def adopted_without_dropping(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShardLanding, "_drop_written", lambda landing: None)
+
+
+def before_durable(patch: pytest.MonkeyPatch) -> None:
+    def delivered(landing: ShardLanding[Rows]) -> Position | None:
+        return landing.delivered if landing.delivered > landing.stored else None
+
+    patch.setattr(ShardLanding, "checkpoint", delivered)
+
+
+def never_lets_go(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShardLanding, "forget", lambda landing: None)
+
+
+def no_marker(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShardLanding, "end", lambda landing, children: None)
+
+
+def altered_rows(patch: pytest.MonkeyPatch) -> None:
+    written = Landing._written
+
+    def without_the_first(landing: Landing, path: str, segment: Segment) -> None:
+        written(landing, path, Segment(segment.footer, segment.rows[1:], segment.sent_s))
+
+    patch.setattr(Landing, "_written", without_the_first)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "broken", "names"),
+    [
+        ("landing_zombie", ignored, {"log_not_continued", "missing_in_log", "checkpoint_ahead"}),
+        ("landing_zombie", adopted_without_dropping, {"repeated_in_log"}),
+        ("landing", before_durable, {"checkpoint_ahead"}),
+        ("landing_zombie", never_lets_go, {"wrote_after_letting_go"}),
+        ("landing", no_marker, {"end_before_marker"}),
+        ("landing", altered_rows, {"missing_in_log"}),
+    ],
+)
+def test_each_rule_can_be_broken(
+    scenario: str, broken: Patch, names: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    assert noticed(scenario) in names
