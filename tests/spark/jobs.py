@@ -15,7 +15,7 @@ from kcl_landing.control import pause
 from kcl_spark import Batch, batch, pipeline, sinks
 
 HOLD = Path("hold")
-"""While this file is there, `checked` stops at the place that the file names and says so in `held`."""
+"""While this file is there, `checked` stops at the place that the file names and says so in `held`, until `go`."""
 
 
 def out(name: str) -> str:
@@ -26,7 +26,8 @@ def out(name: str) -> str:
 def held(point: str) -> None:
     if HOLD.exists() and HOLD.read_text() == point:
         HOLD.rename("held")
-        pause(600)
+        while not Path("go").exists():
+            pause(0.1)
 
 
 @pipeline

@@ -9,15 +9,18 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kcl_local.demo.processes import Processes
 from kcl_local.demo.stage import stage
+from kcl_local.demo.text import Line
 from tests.spark.hosts import (
     Written,
     all_at_work,
     computed,
     host,
+    owners,
     rows,
     shards_of_a_key_in_a_batch,
     texts_by_key,
@@ -116,6 +119,42 @@ async def test_a_host_that_died_in_a_batch_comes_back_when_others_have_its_shard
         assert count == len(found(name))
     sys.stdout.write(f"{point}: lost 0, in both outputs {sum(counts) - written.count}\n")
     assert "query_failed" not in logs[0].read_text()
+
+
+async def test_a_long_batch_keeps_its_leases_and_its_memory(tmp_path: Path) -> None:
+    """Ten times as long as a lease without renewal, with timeouts of children that do not apply; 40 MB arrive meanwhile."""
+    async with stage(tmp_path, Processes(), shards=2) as set_up:
+        small = {"sparkSpoolMaxBytes": "1048576", "maxRecords": "50"}
+        child = {"timeoutInSeconds": "1", "childStuckTimeoutMillis": "1000"}
+        properties = host(set_up, "host", {"sparkPipeline": "jobs:slow", **small, **child})
+        folder, log = properties.parent, properties.with_suffix(".log")
+        written = Written(set_up)
+        (folder / "hold").write_text("in_batch")
+        await written.write(200)
+        async with set_up.daemon(properties, "host") as running:
+            await until((folder / "held").exists, WITHIN_S, log)
+            owned = await owners(set_up)
+            state = folder / "demo-word-count-spark"
+            engine, daemon, *_ = psutil.Process(
+                json.loads((state / "engine.json").read_text())["pid"]
+            ).parents()
+            before = [each.memory_info().rss for each in (engine, daemon)]
+            producer, large = set_up.producer(), b"x" * 20_000
+            for _ in range(40):
+                await producer.put([Line(f"key-{number}", large) for number in range(50)])
+            await anyio.sleep(10 * 3)
+            after = [each.memory_info().rss for each in (engine, daemon)]
+            spooled = sum(path.stat().st_size for path in (state / "spool").rglob("*.arrow"))
+            assert await owners(set_up) == owned
+            (folder / "go").touch()
+            await until(lambda: len(rows(folder / "out" / "rows")) == 200 + 2_000, WITHIN_S, log)
+            assert await running.stop() == 0, log.read_text()[-5_000:]
+    grown = [(new - old) >> 20 for new, old in zip(after, before, strict=True)]
+    sys.stdout.write(f"spool {spooled >> 20} MiB, engine +{grown[0]} MiB, daemon +{grown[1]} MiB\n")
+    assert spooled < 8 * 2**20
+    assert max(grown) < 80  # of the daemon, 48 MiB are records in hand
+    for event in ("shard_started",):
+        assert log.read_text().count(event) == len(owned)
 
 
 async def test_a_reshard_while_the_job_runs_and_while_it_is_down_changes_nothing(tmp_path: Path) -> None:
