@@ -94,7 +94,9 @@ def test_the_version_is_where_the_build_looks_for_it() -> None:
 
 def test_no_module_is_too_long() -> None:
     lengths = {
-        shown(path): len(path.read_bytes().splitlines()) for path in modules() if shown(path) not in SINGLE_FILES
+        shown(path): len(path.read_bytes().splitlines())
+        for path in modules()
+        if shown(path) not in SINGLE_FILES
     }
     assert {name: lines for name, lines in lengths.items() if lines > MODULE_LINES_MOST} == {}
 
