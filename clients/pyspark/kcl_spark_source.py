@@ -21,14 +21,14 @@ Options:
     reader: a name. `_readers/NAME.json` says what the query has committed; `kcl-daemon landing expire` follows it. One
         query for each name.
     failOnDataLoss: `true` (default): stop if segments that were not read yet have expired. `false`: go on.
-    maxTasks: at most so many tasks in a batch. Default: one for each 32 MiB.
+    maxTasks: at most so many tasks in a batch. Default: one for each 64 MiB.
     splitShards: `true`: records of one shard may go to several tasks of a batch. Default: `false` for streams, so that
         a task has all of a shard's records of the batch, in order; `true` for batch reads.
     endpoint, region: of S3.
 
 A batch ends in all shards at one arrival time, as Spark's watermark follows the newest record: so a backlog is not
-dropped as late. Segments are read whole. So a watermark's delay must be longer than `landingWindowMillis`, and longer
-than the time that one segment spans after `kcl-daemon landing compact`. Child shards are read in batches after their
+dropped as late. Segments are read whole, and those of `kcl-daemon landing compact` in parts of five seconds: a
+watermark's delay must be longer than `landingWindowMillis` and five seconds. Child shards are read in batches after their
 parents'. Batch reads have parents in partitions before those of their children.
 
 Spark 4.0 and 4.1 do not tell a source where a batch begins. There the first batch after a restart takes everything
@@ -80,14 +80,15 @@ _VERSION = 1
 _PAGE = 256
 _START = "-1/0"
 _OPEN_MS = 2**63 - 1
-_TASK_BYTES = 32 * 1024 * 1024
-_ARROW_BYTES = 2 * 1024 * 1024
+_TASK_BYTES = 64 * 1024 * 1024
+_ARROW_BYTES = 1024 * 1024
 """Of one Arrow batch, about: what fits the caches of a CPU is handed over fastest."""
 _AHEAD_BYTES = 32 * 1024 * 1024
 _THREADS = 16
 _SETTLED_S = 1.5
 """An object read so long after its time of change was first seen is not read again: some stores' clocks tick in seconds."""
 _NOTE_S = 5.0
+_PART_MS = 5_000
 _LISTED_S = 0.2
 """Spark asks for more every few milliseconds; a listing costs money in S3."""
 _NAMES = {
@@ -150,6 +151,9 @@ Places = Mapping[str, Place]
 """By `STREAM/SHARD`."""
 Entries = Callable[[str, int], Iterator[Entry]]
 """Of a shard, from the segment on that has this number."""
+Part = tuple[int, str, int, int]
+"""Of a segment, what arrived within a short time: first arrival, last position, latest arrival, bytes."""
+Parts = Callable[[str, Entry], Sequence[Part]]
 
 
 class Shard(NamedTuple):
@@ -334,6 +338,7 @@ def plan(
     shards: Shards,
     entries: Entries,
     *,
+    parts: Parts | None = None,
     most_bytes: int | None = None,
     horizon: int = _OPEN_MS,
     end_ms: int | None = None,
@@ -349,9 +354,9 @@ def plan(
         for key in sorted(shards)
         if not starts[key].ended and all(starts[parent].ended for parent in parents.get(key, ()))
     ]
-    heap: list[tuple[int, str, Entry, Iterator[tuple[int, str, Entry]]]] = []
+    heap: list[tuple[int, str, Place, int, Iterator[tuple[int, str, Place, int]]]] = []
     for key in ready:
-        steps = _steps(key, starts[key], shards[key], entries, end_ms)
+        steps = _steps(key, starts[key], shards[key], entries, end_ms=end_ms, parts=parts or _whole)
         heap.extend((*step, steps) for step in [next(steps, None)] if step is not None)
     if not heap:
         return dict(starts)
@@ -360,11 +365,11 @@ def plan(
     limit = min(horizon, max(min((end.ms for end in ends), default=_OPEN_MS), heap[0][0]))
     reached, taken = dict(starts), 0
     while heap and heap[0][0] <= limit:
-        _, key, entry, steps = heap[0]
-        if taken and most_bytes is not None and taken + entry.size_bytes > most_bytes:
+        _, key, place, size_bytes, steps = heap[0]
+        if taken and most_bytes is not None and taken + size_bytes > most_bytes:
             break
-        taken += entry.size_bytes
-        reached[key] = behind(entry, reached[key])
+        taken += size_bytes
+        reached[key] = place
         step = next(steps, None)
         if step is None:
             heapq.heappop(heap)
@@ -374,33 +379,41 @@ def plan(
 
 
 def _steps(
-    key: str, start: Place, shard: Shard, entries: Entries, end_ms: int | None
-) -> Iterator[tuple[int, str, Entry]]:
-    """The segments of a shard with the time at which their turn is, which never goes back."""
-    turn_ms = 0
+    key: str, start: Place, shard: Shard, entries: Entries, *, end_ms: int | None, parts: Parts
+) -> Iterator[tuple[int, str, Place, int]]:
+    """When the turn of the next records is, which never goes back; where they end; their bytes."""
+    turn_ms, place = 0, start
     if start.number >= shard.end.number:
         return
     for entry in entries(key, start.number):
         if entry.number >= shard.end.number or (end_ms is not None and entry.first_ms >= end_ms):
             return
-        turn_ms = max(turn_ms, entry.first_ms or start.ms)
-        yield turn_ms, key, entry
+        for first_ms, last, last_ms, size_bytes in parts(key, entry):
+            is_last = last == entry.last
+            if not is_last and position(last) <= position(start.last):
+                continue
+            turn_ms = max(turn_ms, first_ms or start.ms)
+            further = Place(entry.number, last, max(last_ms, place.ms))
+            place = behind(entry, place) if is_last else further
+            yield turn_ms, key, place, size_bytes
+
+
+def _whole(_key: str, entry: Entry) -> list[Part]:
+    return [(entry.first_ms, entry.last, entry.last_ms, entry.size_bytes)]
 
 
 def pieces(key: str, start: Place, end: Place, entries: Entries) -> Iterator[Piece]:
-    """What lies between two places, with segments that compaction has merged over these borders cut."""
-    if start.number >= end.number:
+    """What lies between two places. Of a segment that a border is in, what is on this side of it."""
+    begin, until = position(start.last), position(end.last)
+    if (start.number, begin) >= (end.number, until):
         return
     for entry in entries(key, start.number):
-        if entry.number >= end.number:
+        after, last = position(entry.after), position(entry.last)
+        if entry.number > end.number or (entry.number == end.number and until <= after):
             return
-        after, last = entry.after, entry.last
-        if entry.number < start.number:
-            after = max(after, start.last, key=position)
-        if entry.to >= end.number:
-            last = min(last, end.last, key=position)
-        if entry.rows and position(after) < position(last):
-            yield Piece(key, entry, after, last, (after, last) != (entry.after, entry.last))
+        if entry.rows and max(after, begin) < min(last, until):
+            first, upto = max(entry.after, start.last, key=position), min(entry.last, end.last, key=position)
+            yield Piece(key, entry, first, upto, after < begin or last > until)
 
 
 def balanced(shards: Sequence[Sequence[Piece]], most: int) -> list[list[Piece]]:
@@ -528,6 +541,13 @@ class Store:
         with self.files.open_input_file(f"{self.root}/{path}") as file:
             return file.read_buffer()
 
+    def content(self, path: str) -> Any:
+        """As `read`, but of a local file without a copy: segments never change."""
+        place = Path(self.root, path)
+        if self.files.type_name != "local" or not place.stat().st_size:
+            return self.read(path)
+        return pa.memory_map(str(place)).read_buffer()
+
     def listing(self, folder: str) -> list[Any]:
         """`pyarrow.fs.FileInfo` of what is right in a folder."""
         selector = fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
@@ -583,6 +603,41 @@ def segment_path(info: Mapping[str, Any], key: str, entry: Entry) -> str:
     return f"{stream}/dt={hour:%Y-%m-%d}/hour={hour:%H}/{shard}-{name}.{info['format']}"
 
 
+def read_places(store: Store, info: Mapping[str, Any], key: str, entry: Entry) -> Any:
+    """Positions and arrivals of a segment's records."""
+    names = [*_PLACES, *_ARRIVED]
+    path = segment_path(info, key, entry)
+    try:
+        with store.files.open_input_file(f"{store.root}/{path}") as file:
+            if info["format"] == "parquet":
+                return _PARQUET.ParquetFile(file).read(columns=names)
+            return pa.ipc.open_file(file).read_all().select(names)
+    except (pa.ArrowException, ValueError, KeyError) as error:
+        raise Damaged(f"segment {path} is damaged ({error}): run kcl-daemon landing verify") from error
+
+
+def _parts_of(table: Any, entry: Entry) -> list[Part]:
+    arrived = table.column(_ARRIVED[0]).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+    begun = newest = entry.first_ms
+    ends: list[tuple[int, int, int]] = []
+    for row, at_us in enumerate(arrived):
+        now_ms = max(newest, (at_us or 0) // 1000)
+        if now_ms - begun > _PART_MS and row:
+            ends.append((row, begun, newest))
+            begun = now_ms
+        newest = now_ms
+    ends.append((len(arrived), begun, newest))
+    sequences, subs = (table.column(name) for name in _PLACES)
+    found, before = [], 0
+    for row, first_ms, last_ms in ends:
+        last = (
+            f"{sequences[row - 1].as_py()}/{subs[row - 1].as_py() or 0}" if row < len(arrived) else entry.last
+        )
+        found.append((first_ms, last, last_ms, entry.size_bytes * (row - before) // max(1, len(arrived))))
+        before = row
+    return found
+
+
 class _Known(NamedTuple):
     """An object as it was read: its stamp in the listing, since when that is known, and whether that may be old."""
 
@@ -606,6 +661,7 @@ class Log:
         self._newest: dict[str, list[Any]] = {}
         self._written: dict[str, tuple[int, float]] = {}
         self._pages: dict[str, Future[list[Any]]] = {}
+        self._parts: dict[tuple[str, int, int], list[Part]] = {}
         self._listed_s = -_LISTED_S
 
     def close(self) -> None:
@@ -715,6 +771,20 @@ class Log:
         raise Damaged(
             f"the pages of shard {key} lack the segments {number} to {found - 1}: run kcl-daemon landing verify"
         )
+
+    def parts(self, key: str, entry: Entry) -> list[Part]:
+        """Compaction merges what arrived within minutes or hours; a batch must be able to end within that."""
+        if entry.to == entry.number or entry.last_ms - entry.first_ms <= 2 * _PART_MS:
+            return _whole(key, entry)
+        place = (key, entry.number, entry.to)
+        if place not in self._parts:
+            while len(self._parts) > 4 * len(self.shards) + _PAGE:
+                del self._parts[next(iter(self._parts))]
+            try:
+                self._parts[place] = _parts_of(read_places(self.store, self.info, key, entry), entry)
+            except FileNotFoundError:  # merged once more; executors find it
+                return _whole(key, entry)
+        return self._parts[place]
 
     def prefetch(self, places: Places) -> None:
         """Reads, side by side, the pages in which these shards begin."""
@@ -854,7 +924,7 @@ def _now_in_log(store: Store, piece: Piece) -> list[Entry]:
 
 def _content(store: Store, info: Mapping[str, Any], key: str, entry: Entry) -> Any:
     path = segment_path(info, key, entry)
-    content = store.read(path)
+    content = store.content(path)
     if content.size != entry.size_bytes:
         raise Damaged(
             f"segment {path} has {content.size} bytes instead of {entry.size_bytes}: run kcl-daemon landing verify"
@@ -1075,8 +1145,12 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
         self._note({key: place.number for key, place in before.items()}, first=True)
         log.prefetch(starts)
         horizon = horizon_ms(log.shards, self.settings.wait_ms) if self._until is None else self._until
-        end_ms = self.settings.end_ms
-        reached = plan(starts, log.shards, log.entries, most_bytes=most_bytes, horizon=horizon, end_ms=end_ms)
+        limits: dict[str, Any] = {
+            "most_bytes": most_bytes,
+            "horizon": horizon,
+            "end_ms": self.settings.end_ms,
+        }
+        reached = plan(starts, log.shards, log.entries, parts=log.parts, **limits)
         if reached == starts:
             return begun
         # Spark does not keep where a query began. Its first batch, if done again, must begin there all the same.

@@ -418,6 +418,11 @@ class ChildSide(Conversation, Generic[M]):
         self._pieces: list[memoryview] = []
         self._missing_bytes = 0
 
+    @property
+    def missing_bytes(self) -> int:
+        """Of a frame that has begun to arrive; 0 without one."""
+        return self._missing_bytes
+
     def receive_data(self, data: bytes) -> None:
         if self._decode_frame is None:
             self._take_lines(data)

@@ -385,7 +385,7 @@ def test_another_writer_makes_the_log_meanwhile() -> None:
 
     def first(operation: str, path: str) -> None:
         if operation == "create":
-            store.before = lambda _operation, _path: None
+            store.before = MemoryStore().before
             assert open_log(store, theirs) == theirs
 
     store.before = first

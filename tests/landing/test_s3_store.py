@@ -25,7 +25,7 @@ def server() -> Generator[DynamoDbServer]:
 def store(server: DynamoDbServer, monkeypatch: pytest.MonkeyPatch) -> Generator[S3Store]:
     made = new_s3(server.s3_url)
     assert isinstance(made, S3Store)
-    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("botocore.endpoint.time.sleep", float)
     yield made
     server.letters.clear_faults()
 

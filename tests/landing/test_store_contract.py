@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeAlias
 
 import pytest
@@ -98,7 +99,7 @@ def test_listing_after(log_store: LogStore) -> None:
 def test_listing_of_many(log_store: LogStore) -> None:
     names = [f"many/{number:012d}" for number in range(1010)]
     with ThreadPoolExecutor(8) as workers:
-        assert all(workers.map(lambda name: log_store.create(name, b""), names))
+        assert all(workers.map(partial(log_store.create, content=b""), names))
     assert paths(log_store, "many") == names
     log_store.remove(names[:-1])
     assert paths(log_store, "many") == names[-1:]
@@ -114,7 +115,7 @@ def test_removing_what_is_not_there(log_store: LogStore) -> None:
 def test_of_many_writers_one_creates(log_store: LogStore) -> None:
     contents = [b"%d " % number * 20000 for number in range(32)]
     with ThreadPoolExecutor(32) as writers:
-        won = list(writers.map(lambda content: log_store.create("raced/by/32", content), contents))
+        won = list(writers.map(partial(log_store.create, "raced/by/32"), contents))
     assert won.count(True) == 1
     assert log_store.read("raced/by/32") == contents[won.index(True)]
 

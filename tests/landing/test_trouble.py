@@ -142,7 +142,10 @@ def test_a_shard_is_handed_over_while_the_store_has_trouble(
     """What is written later is the log's all the same, but no checkpoint may follow the status."""
     monkeypatch.setattr(conversation, "_DRAIN_S", 0.2)
     store = MemoryStore()
-    with LanderThread(options(tmp_path), store) as lander, ShardOfDaemon(lander.socket) as daemon:
+    with (
+        LanderThread(options(tmp_path, window_ms=300), store) as lander,
+        ShardOfDaemon(lander.socket) as daemon,
+    ):
         daemon.initialize()
         daemon.give(given(1, 3))
         store.faults.append(Fault("create", times=10**6, within="/shardId"))

@@ -14,7 +14,12 @@ def footer(number: int, after: str, last: str, *, token: int, writer: str = "oth
 
 @pytest.mark.parametrize(
     ("token", "writer", "meaning"),
-    [(1, "me", Taken.OURS), (1, "other", Taken.EARLIER), (2, "other", Taken.EARLIER), (3, "other", Taken.NEWER)],
+    [
+        (1, "me", Taken.OURS),
+        (1, "other", Taken.EARLIER),
+        (2, "other", Taken.EARLIER),
+        (3, "other", Taken.NEWER),
+    ],
 )
 def test_a_taken_number_is_adopted(token: int, writer: str, meaning: Taken) -> None:
     mine = ShardWriter(Tail(4, (9, 0), 0), (9, 0), token=2, writer="me")

@@ -261,6 +261,21 @@ def test_a_job_lands_all_up_to_the_tip_and_ends(local: Local, tmp_path: Path) ->
         stream.assert_once()
 
 
+def test_with_a_filter_only_its_records_land_also_after_a_restart(local: Local, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "runUntil": "tip", "recordFilter": '{"partitionKey": ["k"]}'}
+    with application(local, tmp_path, "landing-filter", shards=1) as app:
+        stream = Stream(app)
+        for _ in range(2):
+            stream.write(5)
+            for _ in range(5):
+                app.kinesis.put_record(StreamName=app.name, Data=b"not wanted", PartitionKey="other")
+            with app.daemon("", settings) as daemon:
+                assert daemon.end() == 0, daemon.tail()
+            assert daemon.named("landing_shard_refused") == []
+            stream.assert_once()
+            stream.assert_no_checkpoint_is_ahead()
+
+
 def test_streams_of_one_daemon_have_folders_of_their_own(local: Local, tmp_path: Path) -> None:
     names = ("landing-left", "landing-right")
     many = {**SETTINGS, "streamName": "", "streamNames": ", ".join(names)}

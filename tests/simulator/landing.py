@@ -271,7 +271,9 @@ class Landing:
                 report("wrong_footer", f"{who} has other records than it says")
             return
         if set(numbers) & set(wanted[:first]):
-            report("repeated_in_log", f"{who} begins with {numbers[:1]}, the log ends with {wanted[first - 1]}")
+            report(
+                "repeated_in_log", f"{who} begins with {numbers[:1]}, the log ends with {wanted[first - 1]}"
+            )
         report("missing_in_log", f"{who} begins with {numbers[:1]}, {wanted[first:][:1]} comes next")
 
     def _check_parents(self, shard: ShardTruth, who: str) -> None:
@@ -300,7 +302,8 @@ class Landing:
             )
         if stored is not None and stored > log.last:
             report(
-                "checkpoint_ahead", f"{write.worker_id} stored {stored}; the log of {write.key} ends at {log.last}"
+                "checkpoint_ahead",
+                f"{write.worker_id} stored {stored}; the log of {write.key} ends at {log.last}",
             )
 
     def holds(self, shard_id: str, size_bytes: int, batch_bytes: int) -> None:

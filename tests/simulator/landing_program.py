@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, TypeVar
 from zlib import crc32
 
@@ -82,7 +83,7 @@ class Rows:
     def split(self, before: Sequence[int]) -> Sequence[Rows]:
         """Cut before each of these rows."""
         edges = [0, *before, self.rows]
-        return [self._part(low, high) for low, high in zip(edges, edges[1:], strict=False)]
+        return [self._part(low, high) for low, high in pairwise(edges)]
 
     def behind(self, mark: Position) -> Rows | None:
         """What comes after a position."""
@@ -110,6 +111,7 @@ class LandingProgram(Program):
     _begun: ExtendedSequenceNumber | None = None
     _is_open = False
     _asked: Position | None = None
+    _is_stopped = False
 
     @property
     def _landing(self) -> Landing:
@@ -143,6 +145,7 @@ class LandingProgram(Program):
             case ShardEnded(children):
                 yield from self._end(children)
             case ShutdownRequested():
+                self._is_stopped = True
                 yield from self._flush(until_s=now() + _FLUSH_S)
                 yield from self._checkpoint_durable()
             case LeaseLost():
@@ -176,7 +179,11 @@ class LandingProgram(Program):
     def _open(self, stored: Position) -> Steps[Tail]:
         while True:
             try:
-                return (yield from self._blocking(lambda: self._log.open(is_new=stored == START, checkpoint=stored)))
+                return (
+                    yield from self._blocking(
+                        lambda: self._log.open(is_new=stored == START, checkpoint=stored)
+                    )
+                )
             except StoreTrouble:
                 yield Wait(_OPEN_PAUSE_S)
 
@@ -226,7 +233,8 @@ class LandingProgram(Program):
 
     def _ask_while_idle(self) -> Script:
         """What has become durable meanwhile; the answer comes as a message."""
-        durable = self._shard.checkpoint() if self._is_open and self._asked is None else None
+        may_ask = self._is_open and self._asked is None and not self._is_stopped
+        durable = self._shard.checkpoint() if may_ask else None
         if durable is not None:
             request = CheckpointRequest(str(durable[0]), durable[1])
             self._asked = durable
@@ -349,7 +357,9 @@ class LandingProgram(Program):
         is_old = kind == "read" and landing.is_old(path, self._chance)
 
         def arrive() -> None:
-            answers.append(_carry_out(landing, kind, (lambda store: landing.read_before(path)) if is_old else request))
+            answers.append(
+                _carry_out(landing, kind, (lambda store: landing.read_before(path)) if is_old else request)
+            )
 
         if fate not in {Fate.REFUSED, Fate.LOST}:
             delay_s = self._chance.uniform(*_BELATED_S) if fate is Fate.BELATED else 0.0

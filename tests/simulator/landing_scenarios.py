@@ -69,7 +69,9 @@ def _drawn(draw: Draw, *, faults_s: float, pauses: tuple[int, int], sleeps: tupl
         dynamodb=mixed_trouble(chance, worst=0.03),
         kinesis=mixed_trouble(chance, worst=0.03),
         keeps=kept,
-        delivery=replace(plan.delivery, record_filter=None if kept is None else RecordFilter.of(kept.pattern)),
+        delivery=replace(
+            plan.delivery, record_filter=None if kept is None else RecordFilter.of(kept.pattern)
+        ),
         calls_for_empty=chance.happens(0.5),
         nursery=Nursery(
             habits=Habits(process_s=(slowest_s / 5, slowest_s), takes_frames=chance.happens(0.5)),

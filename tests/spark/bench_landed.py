@@ -1,4 +1,4 @@
-"""Spark reading a landing log: `python -m tests.spark.bench_landed [--megabytes 2000]`.
+"""Spark reading a landing log: `python -m tests.spark.bench_landed [--megabytes 3000]`.
 
 The data source `kcl` beside Spark's own reading of the same Parquet files, into noop, in one run that takes turns: wall
 time and seconds of CPU of all processes.
@@ -115,7 +115,7 @@ def cases(spark: SparkSession, landed: Landed) -> dict[str, Callable[[], object]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=2000)
+    parser.add_argument("--megabytes", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kcl-bench-") as folder:

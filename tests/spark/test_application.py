@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pickle
 import sys
 from collections import Counter
 from collections.abc import Generator
@@ -54,8 +55,9 @@ def drained(
         "landing": str(folder / "landed"),
         "checkpoint": str(folder / "state"),
         "trigger": "availableNow",
+        "stream": STREAM,
     }
-    application = run(pipeline, spark=spark, stream=STREAM, **{**given, **more})
+    application = run(pipeline, spark=spark, **{**given, **more})
     assert application.await_termination(200), "not all is read"
     return application
 
@@ -107,7 +109,7 @@ def test_a_function_is_enough_and_a_batch_handler_is_told_of_replays(own: SparkS
     (here / "out").mkdir()
     drained(own, here, elsewhere.noted, source="files", columns="aws", options={"maxFilesPerTrigger": "4"})
     told = [line.split() for line in (here / "out" / "noted").read_text().splitlines()]
-    assert [each[:4] for each in told] == [["0", "noted", "True", "True"], ["1", "noted", "False", "True"]]
+    assert [each[:4] for each in told] == [["0", "noted", "False", "True"], ["1", "noted", "False", "True"]]
     assert sum(int(each[4]) for each in told) == 650
 
 
@@ -183,8 +185,12 @@ def test_calls_in_the_documents_could_be_made(document: str) -> None:
         assert {keyword.arg for keyword in each.keywords} <= known, f"{document}: {ast.unparse(each)}"
 
 
-def test_the_first_batch_after_a_start_may_be_a_replay() -> None:
+def test_the_first_batch_after_a_restart_may_be_a_replay() -> None:
+    assert not StartedQuery("raw", "state", None, newest=-1).batch(0).is_replay
     query = StartedQuery("raw", "state", None)
     told = [(each.id, each.is_replay) for each in map(query.batch, (4, 4, 5, 6))]
     assert told == [(4, True), (4, True), (5, False), (6, False)]
     assert query.query_id is None
+    there: Any = object()
+    shipped = pickle.loads(pickle.dumps(StartedQuery("raw", "state", there)))
+    assert (shipped.name, shipped.spark) == ("raw", None), "a session cannot be sent"

@@ -190,6 +190,26 @@ def test_compaction_between_plan_and_read_loses_nothing(landed: Landed) -> None:
     assert past(landed) == landed.data(0, 1)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_merged_segments_do_not_run_ahead_of_other_shards(tmp_path: Path, kind: Format) -> None:
+    landed = Landed(tmp_path, "log", kind)
+    for second in range(0, 60, 2):
+        landed.add(0, 20, second, 2)
+        landed.add(1, 4, second, 2)
+    merged = landed.compact(0, 0, 29)
+    reader = stream(landed)
+    came, newest = [], 0
+    for batch in batches(reader, most=merged.size_bytes // 4):
+        places = [each.split(":") for each in batch]
+        seconds = [int(number) // (10 if shard == "0" else 2) for shard, number in places]
+        assert min(seconds) >= newest - 6
+        newest = max(seconds)
+        came.append(batch)
+    assert len(came) > 3
+    assert sorted(text for each in came for text in each) == sorted(landed.data(0, 1))
+    assert [text for each in came for text in each if text.startswith("0:")] == landed.data(0)
+
+
 def test_a_merged_segment_over_a_page_is_found(tmp_path: Path) -> None:
     landed = Landed(tmp_path)
     for number in range(PAGE + 30):

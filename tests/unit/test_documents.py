@@ -190,7 +190,12 @@ def test_the_designs_times_are_those_of_the_defaults() -> None:
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("docs/design*.md")), ids=lambda path: path.name)
 def test_the_files_that_the_design_names_exist(path: Path) -> None:
-    folders = [ROOT, ROOT / "daemon" / "kcl_daemon", ROOT / "clients" / "pyspark" / "kcl_spark"]
+    folders = [
+        ROOT,
+        ROOT / "daemon" / "kcl_daemon",
+        ROOT / "clients" / "pyspark" / "kcl_spark",
+        ROOT / "clients" / "landing" / "kcl_landing",
+    ]
     named = re.findall(r"`([a-z0-9_/]+\.(?:py|toml|md))`", path.read_text("utf-8"))
     assert named
     assert [name for name in named if not any((folder / name).is_file() for folder in folders)] == []

@@ -52,7 +52,6 @@ async def seen(log: MemoryLog, event: str) -> None:
 async def test_the_lander_understands_what_the_daemon_writes() -> None:
     given = settings(
         "regionName = eu-west-1\nlandingProcesses = 3\nlandingEndpoint = http://127.0.0.1:9000\n"
-        'recordFilter = {"partitionKey": ["a"]}\n'
     )
     options = msgspec.json.decode(lander_options(given, Path("/tmp/s")), type=LanderOptions)
     assert options == LanderOptions(
@@ -63,7 +62,6 @@ async def test_the_lander_understands_what_the_daemon_writes() -> None:
         processes=3,
         endpoint="http://127.0.0.1:9000",
         region="eu-west-1",
-        filtered=True,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -108,7 +108,7 @@ class ArrowStore:
         return bool(self._fs.get_file_info(path).type == fs.FileType.File)
 
     @contextmanager
-    def _written(self, content: bytes | memoryview) -> Iterator[str]:
+    def _written(self, content: bytes | memoryview) -> Generator[str]:
         young = self._prepared(f"{_YOUNG}/{secrets.token_hex(16)}")
         try:
             with self._fs.open_output_stream(young) as file:
@@ -119,7 +119,7 @@ class ArrowStore:
                 self._fs.delete_file(young)
 
     @contextmanager
-    def _trouble(self, path: str) -> Iterator[None]:
+    def _trouble(self, path: str) -> Generator[None]:
         try:
             yield
         except PermissionError as error:

@@ -117,8 +117,9 @@ def _named(batch: RecordBatch, stream: str, shard_id: str) -> RecordBatch:
 
 
 def compact(arrivals_ms: Sequence[int | None]) -> Sequence[int | None]:
-    known = [each for each in arrivals_ms if each is not None]
-    return array("q", known) if len(known) == len(arrivals_ms) else arrivals_ms
+    return (
+        arrivals_ms if None in arrivals_ms else array("q", [each for each in arrivals_ms if each is not None])
+    )
 
 
 def _in_microseconds(arrivals_ms: Sequence[int | None]) -> Any:

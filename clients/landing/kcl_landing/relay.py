@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
         down(engine)
     if ended.is_set():
         return 0
-    sys.stderr.write("the Spark engine is gone; its records will be delivered again\n")
+    sys.stderr.write("the Spark engine or the lander is gone; its records will be delivered again\n")
     return EXIT_ENGINE_GONE
 
 

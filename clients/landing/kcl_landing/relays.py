@@ -91,12 +91,16 @@ class RelayConnection:
         self._poll.register(connection, select.POLLIN)
 
     def receive(self, until_s: float | None = None) -> Message | None:
-        """None when the relay is gone, also in the middle of a line. NothingYet when `until_s` has passed."""
+        """None when the relay is gone, also in the middle of a line. NothingYet if none has begun when `until_s` passes."""
         while (message := self._side.next_message()) is None:
             if until_s is not None and not self._poll.poll(max(0.0, until_s - monotonic_s()) * 1000):
                 raise NothingYet
+            until_s = None
+            # A large frame at once: its thread would wake up for each piece.
+            missing = self._side.missing_bytes
+            size, flags = (missing, socket.MSG_WAITALL) if missing > _READ_BYTES else (_READ_BYTES, 0)
             try:
-                data = self._connection.recv(_READ_BYTES)
+                data = self._connection.recv(size, flags)
             except (OSError, ValueError):
                 return None
             if not data:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -133,7 +133,7 @@ class S3Store:
         return f"s3://{self._bucket}/{self._prefix}{path}"
 
     @contextmanager
-    def _asked(self, path: str) -> Iterator[None]:
+    def _asked(self, path: str) -> Generator[None]:
         try:
             yield
         except ClientError as error:

@@ -16,7 +16,7 @@ from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from kcl_landing.log import Entry, Footer, said
 from kcl_landing.positions import START, Position
-from kcl_landing.writer import Limits, LogAltered, ShardWriter, Taken, cuts
+from kcl_landing.writer import Limits, LogAltered, ShardWriter, Taken, cuts, known_arrivals
 
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 30.0
@@ -66,10 +66,9 @@ class Draft(Generic[P]):
         arrivals = part.arrivals_ms
         if not self.parts:
             self.first_ms = arrivals[0] or 0
-        known = [each for each in arrivals if each is not None]
-        if known:
+        if known := known_arrivals(arrivals):
             self.opened_ms = known[0] if self.opened_ms is None else self.opened_ms
-            self.last_ms = max(self.last_ms, *known)
+            self.last_ms = max(self.last_ms, max(known))  # noqa: PLW3301 - thousands of arguments
         self.parts.append(part)
         self.size_bytes += part.size_bytes
         self.rows += part.rows
@@ -231,19 +230,20 @@ class ShardLanding(Generic[P]):
             return Adopt(self._found_footer, self._behind_ms)
         create = self._create(now_s, flush=flush or self._children is not None)
         if create is None:
-            at_tip = self._behind_ms == 0 and self._noted_behind_ms != 0 and not self.drafts
-            return NoteTip(0) if at_tip and not self.writer.tail.is_ended else None
+            return NoteTip(0) if self._must_note_tip else None
         if self._is_taken:
             return Find(create.number, create.first_ms, create.children is not None)
         return create
 
     def due_s(self) -> float | None:
-        """When `next_call` may have something, unless more comes."""
+        """When `next_call` has something, unless more comes; None: never."""
         if self.has_let_go:
             return None
-        if self.failures:
-            return self._retry_s
-        return self._draft_due_s(self.drafts[0]) if self.drafts else None
+        is_pending = self._unnoted or self._found_footer or self._must_note_tip
+        if not is_pending and not self.drafts:
+            return None
+        begins_s = 0.0 if is_pending or self._children is not None else self._draft_due_s(self.drafts[0])
+        return max(begins_s, self._retry_s) if self.failures else begins_s
 
     def done(self, call: Call[P], answer: Entry | Footer | None) -> None:
         """LogAltered if the log does not continue where it must."""
@@ -271,6 +271,11 @@ class ShardLanding(Generic[P]):
         """What may be stored now; None: nothing new."""
         durable = min(self.delivered, self.writer.tail.last)
         return durable if durable > self.stored and not self.has_let_go else None
+
+    @property
+    def _must_note_tip(self) -> bool:
+        is_new = self._behind_ms == 0 and self._noted_behind_ms != 0
+        return is_new and not self.drafts and not self.writer.tail.is_ended
 
     @property
     def _is_open(self) -> bool:

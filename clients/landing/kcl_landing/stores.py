@@ -6,9 +6,10 @@ import errno
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -96,7 +97,7 @@ def _probe_in_turn(store: LogStore, path: str) -> None:
 def _probe_at_once(store: LogStore, path: str) -> None:
     contents = [f"writer {index}".encode() for index in range(_PROBE_WRITERS)]
     with ThreadPoolExecutor(_PROBE_WRITERS) as writers:
-        won = list(writers.map(lambda content: store.create(path, content), contents))
+        won = list(writers.map(partial(store.create, path), contents))
     winners = [content for content, is_winner in zip(contents, won, strict=True) if is_winner]
     if len(winners) > 1:
         raise NotConditional(
@@ -187,7 +188,7 @@ class FolderStore:
                     yield StoredObject(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
     @contextmanager
-    def _written(self, content: bytes | memoryview) -> Iterator[Path]:
+    def _written(self, content: bytes | memoryview) -> Generator[Path]:
         """A synced file with this content, which is gone afterwards."""
         mode = self._open()
         young = self._young / secrets.token_hex(16)
@@ -257,7 +258,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _trouble(place: Path) -> Iterator[None]:
+def _trouble(place: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:

@@ -6,6 +6,7 @@ neither lose nor repeat a record; the rules here only decide who lets go.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -80,7 +81,7 @@ class ShardWriter:
     def taken(self, found: Footer) -> Taken:
         """Segment `next_number` was there already. Afterwards the buffer must drop records up to `tail.last`."""
         if found.number != self.next_number or place(found.after) != self.tail.last:
-            if found.token > self.token:  # who has the shard now may know another checkpoint, and has begun a log there
+            if found.token > self.token:  # it may have begun the log at a later checkpoint
                 return Taken.NEWER
             raise LogAltered(
                 f"segment {found.number} begins after {found.after}; it must be {self.next_number}, after {self.tail.last}"
@@ -93,6 +94,12 @@ class ShardWriter:
         return Taken.NEWER if found.token > self.token else Taken.EARLIER
 
 
+def known_arrivals(arrivals_ms: Sequence[int | None]) -> Sequence[int]:
+    if isinstance(arrivals_ms, array):
+        return arrivals_ms
+    return [each for each in arrivals_ms if each is not None]
+
+
 def cuts(
     arrivals_ms: Sequence[int | None], opened_ms: int | None, limits: Limits, *, by_hour: bool
 ) -> list[int]:
@@ -101,7 +108,7 @@ def cuts(
     `opened_ms` is the arrival of the first record in the open segment, None if there is none. `by_hour`, for the layout
     `dated`: a segment has records of one hour.
     """
-    known = [each for each in arrivals_ms if each is not None]
+    known = known_arrivals(arrivals_ms)
     first = opened_ms
     if known and max(known) - (known[0] if first is None else first) <= limits.window_ms:
         span = {min(known), max(known), known[0] if first is None else first}

@@ -55,12 +55,15 @@ class QueryFailed(Exception):
 
 @dataclass
 class StartedQuery:
-    """What a batch handler is told: the first batch after a start may be a replay, and a batch that comes again is."""
+    """What a batch handler is told. `newest` None: the next batch may be a replay, as it is the first after a restart."""
 
     name: str
     state_id: str
     spark: SparkSession | None
     newest: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "spark": None}
 
     @property
     def query_id(self) -> str | None:
@@ -197,7 +200,10 @@ def _prepared(
     for name, (about, writer) in given.items():
         folder = f"{checkpoint.rstrip('/')}/{name}"
         is_new = not files.exists(f"{folder}/offsets")
-        contexts[name] = context = StartedQuery(name, state_of(files, folder), None if remote else spark)
+        newest = -1 if is_new else None
+        contexts[name] = context = StartedQuery(
+            name, state_of(files, folder), None if remote else spark, newest
+        )
         if (path := file_sink_path(about)) is not None:
             claim_path(spark, path, state_id=context.state_id, query=name, is_new=is_new)
         bound = (bind(writer, context) if remote else writer).option("checkpointLocation", folder)

@@ -272,6 +272,8 @@ def _spark(view: SparkView) -> Iterator[str]:
 
 
 def _landing(view: LandingView) -> Iterator[str]:
+    if view.trouble is not None:
+        yield f"<p>The store takes nothing: {text(str(view.trouble))}</p>"
     shown = landing_table(view)
     caption = "Shards, since the lander began"
     if len(shown.rows) > MAX_SHARDS:

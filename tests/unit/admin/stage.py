@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import ShardState
-from kcl_daemon.telemetry.helper_views import SparkQueryView, SparkShardView, SparkView
+from kcl_daemon.telemetry.helper_views import (
+    LandingShardView,
+    LandingTrouble,
+    LandingView,
+    SparkQueryView,
+    SparkShardView,
+    SparkView,
+)
 from kcl_daemon.telemetry.snapshot import (
     ChildView,
     LanesView,
@@ -289,6 +296,26 @@ _leases = st.builds(
 )
 
 
+_landers = st.builds(
+    LandingView,
+    shards=st.lists(
+        st.builds(
+            LandingShardView,
+            name=_words,
+            rows=st.integers(0, 10**9),
+            size_bytes=st.integers(0, 10**12),
+            segments=st.integers(0, 10**6),
+            number=st.none() | st.integers(0, 10**6),
+            waiting_rows=st.integers(0, 10**6),
+            waiting_bytes=st.integers(0, 10**9),
+            lag_s=_seconds,
+            landed_ms=st.none() | st.integers(0, 2**42),
+            redelivered=st.integers(0, 10**6),
+        ),
+        max_size=2,
+    ).map(tuple),
+    trouble=st.none() | st.builds(LandingTrouble, cause=_words, message=_words, since_s=_seconds),
+)
 _engines = st.builds(
     SparkView,
     ui=st.none() | _words,
@@ -357,6 +384,7 @@ snapshots = st.builds(
     moves=st.lists(st.builds(MoveView, ago_s=_seconds, key=_words, reason=_words), max_size=2).map(tuple),
     fleet_age_s=st.none() | _seconds,
     spark=st.none() | _engines,
+    landing=st.none() | _landers,
 )
 """Whatever the types allow, with text that is out for trouble."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from kcl_daemon.admin.view import ThroughputHistory
 from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.examples import examples
 from tests.unit.admin.stage import SNAPSHOT, SPARKING, calmly, many, snapshots
+from tests.unit.metrics.snapshots import LANDER
 
 
 def written(snapshot: Snapshot) -> bytes:
@@ -20,7 +22,11 @@ def written(snapshot: Snapshot) -> bytes:
     return b"".join(status_document(snapshot, history, now_s=4.0))
 
 
-@pytest.mark.parametrize("snapshot", [SNAPSHOT, SPARKING, many(50)], ids=["all kinds", "an engine", "many"])
+@pytest.mark.parametrize(
+    "snapshot",
+    [SNAPSHOT, SPARKING, replace(SNAPSHOT, landing=LANDER), many(50)],
+    ids=["all kinds", "an engine", "a lander", "many"],
+)
 def test_what_is_written_can_be_read(snapshot: Snapshot) -> None:
     status = status_from(written(snapshot))
     assert status.snapshot == snapshot

@@ -27,6 +27,7 @@ from tests.unit.admin.stage import (
     many,
     snapshots,
 )
+from tests.unit.metrics.snapshots import LANDER
 
 ELEMENTS: Final = frozenset(
     [
@@ -211,6 +212,15 @@ def test_it_shows_the_spark_engine_where_there_is_one() -> None:
     assert "http://127.0.0.1:4040" in "".join(tree.itertext())
     assert [each.text for each in tree.iter("a") if each.get("href") == "#spark"] == ["Spark"]
     assert 'id="spark"' not in rendered(SNAPSHOT)
+
+
+def test_it_shows_the_landing_log_and_the_trouble_of_its_store() -> None:
+    page = rendered(replace(SNAPSHOT, landing=LANDER))
+    assert table_of(parsed(page), "landing") == [
+        ["shardId-000000000001", "900", "62 KiB", "6", "100", "6.2 KiB", "2 s"]
+    ]
+    assert "The store takes nothing: full since 90 s: no space left" in page
+    assert 'id="landing"' not in rendered(SNAPSHOT)
 
 
 def test_of_very_many_shards_those_are_shown_that_wait_longest_for_spark() -> None:

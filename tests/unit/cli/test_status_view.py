@@ -16,6 +16,7 @@ from kcl_daemon.cli.status_view import build_view, plain_lines, renderable, spar
 from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.examples import examples
 from tests.unit.admin.stage import FOLLOWER, LANED, READING, SNAPSHOT, SPARKING, calmly, many, snapshots
+from tests.unit.metrics.snapshots import LANDER
 
 SHOWN = """\
 not ready, worst lag 90.0 s (shard 1), 40 KiB/s, 0 failing, 1 stalled
@@ -108,6 +109,12 @@ def test_shards_with_several_children_have_a_table_and_a_row_for_each_child() ->
 def test_the_spark_engine_stands_below() -> None:
     assert "\n".join(plain_lines(build_view(status(SPARKING)))) == f"{SHOWN}\n{SHOWN_OF_SPARK}\n{MOVED}"
     assert "failed, starts again" in drawn(SPARKING)
+
+
+def test_the_landing_log_stands_below_with_the_trouble_of_its_store() -> None:
+    text = "\n".join(plain_lines(build_view(status(replace(SNAPSHOT, landing=LANDER)))))
+    assert "not ready: the landing store takes nothing: full since 90 s: no space left" in text
+    assert "Landing log, store: full since 90 s: no space left:" in text
 
 
 def test_a_worker_that_knows_nothing_yet_says_so() -> None:
