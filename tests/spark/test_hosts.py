@@ -9,6 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
+import anyio
 import psutil
 import pytest
 

@@ -15,7 +15,7 @@ from kcl_landing.control import Refused
 from kcl_spark.api import Batch
 from kcl_spark.session import parse
 from kcl_spark.sinks import iceberg_merge, jdbc_upsert, merge_statement, staging_table, statement
-from kcl_spark.state import StateInUse, open_state
+from kcl_spark.state import QueryChanges, StateInUse, open_state
 
 
 def test_the_state_keeps_its_name(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_state_that_nobody_can_name_is_refused_with_what_to_do(left: str, tmp_pa
 
 
 def test_it_says_which_queries_are_new_gone_or_back(tmp_path: Path) -> None:
-    def run(*names: str) -> list[tuple[str, str]]:
+    def run(*names: str) -> QueryChanges:
         """A run of these queries; Spark makes their folders."""
         with open_state(tmp_path, "app") as state:
             found = state.compare(names)
@@ -116,15 +116,15 @@ def test_it_says_which_queries_are_new_gone_or_back(tmp_path: Path) -> None:
                 state.query_folder(name).mkdir(parents=True, exist_ok=True)
         return found
 
-    assert run("a", "b") == []
-    assert run("a", "b") == []
-    assert run("a", "c") == [("spark_query_added", "c"), ("spark_query_removed", "b")]
-    assert run("a", "c") == []
-    assert run("a", "b", "c") == [("spark_query_put_back", "b")]
+    nothing = QueryChanges([], [], [])
+    assert run("a", "b") == run("a", "b") == nothing
+    assert run("a", "c") == QueryChanges(added=["c"], put_back=[], removed=["b"])
+    assert run("a", "c") == nothing
+    assert run("a", "b", "c") == QueryChanges([], put_back=["b"], removed=[])
     (tmp_path / "queries.json").unlink()  # state of an older version
-    assert run("b", "c") == [("spark_query_removed", "a")]
+    assert run("b", "c") == QueryChanges([], [], removed=["a"])
     (tmp_path / "queries" / "c").rmdir()
-    assert run("b", "c") == [("spark_query_added", "c")]
+    assert run("b", "c") == QueryChanges(added=["c"], put_back=[], removed=[])
 
 
 def test_options_that_the_engine_does_not_know_are_an_error() -> None:

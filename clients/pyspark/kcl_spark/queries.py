@@ -31,7 +31,7 @@ from kcl_spark.stores import FolderStore, StoredShard
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _ERROR_CHARACTERS: Final = 4_000
-_LAST_CHARACTERS: Final = 300
+_LINE_CHARACTERS: Final = 300
 _REMOTE_POLL_S: Final = 0.5
 _NO_WAIT: Final = "0 seconds"
 _FULL: Final = ("No space left on device", "Disk quota exceeded")
@@ -92,9 +92,13 @@ class Queries:
                     raise Refused(str(error)) from error
 
     def start(self) -> None:
-        for event, name in self._state.compare(self._queries):
-            level = "warning" if event == "spark_query_put_back" else "info"
-            self._log_event(level, event, query=name)
+        changes = self._state.compare(self._queries)
+        for name in changes.added:
+            self._log_event("info", "spark_query_added", query=name)
+        for name in changes.put_back:
+            self._log_event("warning", "spark_query_put_back", query=name)
+        for name in changes.removed:
+            self._log_event("info", "spark_query_removed", query=name)
         for query in self._queries.values():
             self._start(query)
 
@@ -164,11 +168,10 @@ class Queries:
         books = query.context.log.read()
         batch_id = books.planned_batch
         query.failures = query.failures + 1 if query.failed_at_batch == batch_id else 1
-        if any(each in said for each in _FULL):
+        full = next((line for line in said.splitlines() if any(each in line for each in _FULL)), None)
+        if full is not None:
             query.failures = min(query.failures, self._options.query_retries)  # it goes on when there is room
-            self._log_event(
-                "warning", "spark_disk_full", what=f"query {name}", error=said[-_LAST_CHARACTERS:]
-            )
+            self._log_event("warning", "spark_disk_full", what=f"query {name}", error=full[:_LINE_CHARACTERS])
         query.failed_at_batch = batch_id
         query.all_failures += 1
         said = said[:_ERROR_CHARACTERS]

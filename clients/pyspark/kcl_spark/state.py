@@ -24,6 +24,15 @@ class StateInUse(Exception): ...
 
 
 @dataclass(frozen=True, slots=True)
+class QueryChanges:
+    """What is different from the last run."""
+
+    added: list[str]
+    put_back: list[str]
+    removed: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class StateFolder:
     path: Path
     state_id: str
@@ -31,18 +40,14 @@ class StateFolder:
     def query_folder(self, name: str) -> Path:
         return self.path / "queries" / name
 
-    def compare(self, names: Collection[str]) -> list[tuple[str, str]]:
-        """Events and queries: what is different from the last run. Call it before the queries start."""
+    def compare(self, names: Collection[str]) -> QueryChanges:
+        """Call it before the queries start."""
         note, folder, now = self.path / "queries.json", self.path / "queries", set(names)
         kept = {each.name for each in folder.iterdir()} if folder.exists() else set[str]()
         before = set((_read(note) or {"names": kept})["names"])
         replace_text(note, json.dumps({"names": sorted(now)}))
-        found = {
-            "spark_query_added": now - kept if kept else set[str](),
-            "spark_query_put_back": (now & kept) - before,
-            "spark_query_removed": before - now,
-        }
-        return [(event, name) for event, found_names in found.items() for name in sorted(found_names)]
+        added = now - kept if kept else set[str]()
+        return QueryChanges(sorted(added), sorted((now & kept) - before), sorted(before - now))
 
     def remember_jvm(self, pid: int) -> None:
         """The next engine ends this JVM if it still runs."""
