@@ -91,6 +91,8 @@ NAMED: Final = {
     # Of bytes.
     "kcl_daemon.records.kpl:_KEY_HEAD": "measured by its function",
     "kcl_daemon.records.kpl:_RECORD_HEAD": "measured by its function",
+    # Of bytes, of a fixed length.
+    "kcl_landing.segments:_CHECKED": "fullmatch of 14 bytes",
     "kcl_daemon.text:_ACCESS_KEY_ID": "findall",
     "kcl_daemon.text:_ASSIGNED": "findall",
     "kcl_daemon.text:_ASSIGNED_HINT": "search",
@@ -101,7 +103,6 @@ NAMED: Final = {
     "kcl_daemon.text:_SIGNATURE": "findall",
     "kcl_daemon.text:_URL_USER": "findall",
     "kcl_landing.keeping.readers:_NAME": "fullmatch",
-    "kcl_landing.segments:_CHECKED": "fullmatch",
     "kcl_local.demo.text:_WORD": "findall",
     "kcl_local.kinesis.account:_STREAM_ARN": "fullmatch",
     "kcl_local.kinesis.arguments:_NAME": "fullmatch",
@@ -122,6 +123,15 @@ IN_PLACE: Final = {
     ("kcl_prove.report", r"(?<!shardId-)(?<![\d.])\d{12}(?![\d.])"): "findall",
     ("kcl_prove.report", r"(?<=://)(?!127\.0\.0\.1|localhost)[^\s/\"']+"): "findall",
     ("kcl_prove.report", r"[\x00-\x08\x0b-\x1f\x7f]"): "findall",
+    ("kcl_daemon.cli.spark_submit", r"[^A-Za-z0-9_-]"): "findall",
+    (
+        "kcl_landing.keeping.names",
+        (
+            r"(?P<stream>[^/_][^/]*)/(?:_ends|dt=(?P<day>\d{4}-\d\d-\d\d)/hour=(?P<hour>\d\d))/"
+            r"(?P<shard>[^/]+)-(?P<number>\d{12,})(?P<to>)\.(?P<format>parquet|arrow)"
+        ),
+    ): "fullmatch",
+    ("kcl_spark.sinks", r"[^A-Za-z0-9]"): "findall",
     ("kcl_spark.sinks", r"\W"): "findall",
     ("kcl_spark.session", r"([0-9]+)([kmgt])b?"): "fullmatch",
 }
