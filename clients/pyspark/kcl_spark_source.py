@@ -50,8 +50,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import (
+    TYPE_CHECKING,
     Any,
     Callable,
     NamedTuple,
@@ -63,12 +65,19 @@ from pyarrow import fs, parquet
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-try:
+if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAvailableNow
-except ImportError:  # Spark 4.0 and 4.1
+else:
+    try:
+        from pyspark.sql.streaming.datasource import (
+            ReadAllAvailable,
+            ReadMaxBytes,
+            SupportsTriggerAvailableNow,
+        )
+    except ImportError:  # Spark 4.0 and 4.1
 
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """As of 4.2."""
+        class SupportsTriggerAvailableNow:
+            """As of 4.2."""
 
 
 __all__ = ["KclDataSource", "kcl_lag", "register"]
@@ -495,7 +504,7 @@ def kcl_lag(progress: Any) -> dict[str, dict[str, int]]:
         `daemon_ms`, how far the log itself was behind the tip of the shard, -1 if unknown. Empty before the first batch.
     """
     text = progress if isinstance(progress, str) else getattr(progress, "json", None)
-    said = json.loads(text) if isinstance(text, str) else dict(progress or {})
+    said: Mapping[str, Any] = json.loads(text) if isinstance(text, str) else progress or {}
     found: dict[str, dict[str, int]] = {}
     for source in said.get("sources", []):
         latest, end = _shards_in(source.get("latestOffset")), _shards_in(source.get("endOffset"))
@@ -681,7 +690,7 @@ class Log:
                 if each.is_file and each.base_name.endswith(".json") and self.wants(f"{stream}/{shard}"):
                     listed[f"_manifests/{stream}/{each.base_name}"] = (each.size, each.mtime_ns or 0)
         due = [path for path, stamp in listed.items() if not self._is_settled(path, stamp)]
-        for path, content in zip(due, self._pool.map(lambda path: read_json(self.store, path), due)):
+        for path, content in zip(due, self._pool.map(partial(read_json, self.store), due)):
             self._keep(path, listed[path], content, now_s)
         for path in self._known.keys() - listed.keys():
             del self._known[path]
@@ -814,7 +823,7 @@ class Log:
 
     def seek_all(self, keys: Sequence[str], at_ms: int) -> dict[str, Place]:
         with ThreadPoolExecutor(_THREADS) as seekers:
-            return dict(zip(keys, seekers.map(lambda key: self.seek(key, at_ms), keys)))
+            return dict(zip(keys, seekers.map(partial(self.seek, at_ms=at_ms), keys)))
 
     def _want(self, key: str, number: int) -> Future[list[Any]]:
         path = page_path(key, number)
@@ -1079,7 +1088,7 @@ class KclReader(_Columns, DataSourceReader):
         log.refresh()
         keys = generations(log.shards)
         with ThreadPoolExecutor(_THREADS) as readers:
-            found = [each for part in readers.map(lambda key: self._pieces(log, key), keys) for each in part]
+            found = [each for part in readers.map(partial(self._pieces, log), keys) for each in part]
         log.close()
         return [Task(log.info, each) for each in in_order(found, settings.max_tasks)]
 
@@ -1111,7 +1120,7 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
         return {"settings": self.settings, "_names": self._names, "_asked": self._asked}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state)
+        vars(self).update(state)
         self._forget()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802

@@ -21,10 +21,10 @@ import pytest
 from tests.house.figures import figures, package_cycles, source_files
 
 BOUNDS: Final = {
-    "source files": 295,
-    "source lines": 65_500,
+    "source files": 330,
+    "source lines": 71_350,
     "longest file, lines": 700,
-    "docstring and comment words": 56_300,
+    "docstring and comment words": 61_850,
     "packages in import cycles": 0,
     "classes with one public method, %": 9.0,
     "constructors with more than 8 parameters": 0,

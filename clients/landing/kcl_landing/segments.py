@@ -7,9 +7,9 @@ Its pages have checksums, and what it says of itself has one; an Arrow file has 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -23,6 +23,7 @@ __all__ = ["Damaged", "decode", "encode", "read_footer"]
 
 _CHECKSUM: Final = b"kcl.crc32"
 _UNCHECKED: Final = b"crc32=00000000"
+Table: TypeAlias = Any
 _CHECKED: Final = re.compile(rb"crc32=[0-9a-f]{8}")
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 _ROOM_BYTES: Final = 256 * 1024
@@ -64,7 +65,7 @@ def read_footer(content: bytes | memoryview, format: Format) -> Footer:  # noqa:
             return _footer(file.schema.metadata, None)
 
 
-def decode(content: bytes | memoryview, format: Format) -> pa.Table:  # noqa: A002
+def decode(content: bytes | memoryview, format: Format) -> Table:  # noqa: A002
     """The records. Raises Damaged, also if a checksum does not fit."""
     with _reading(format):
         if format == "parquet":
@@ -89,7 +90,7 @@ def _with_names(batch: RecordBatch, footer: Footer) -> RecordBatch:
     return pa.record_batch(columns, SCHEMA)
 
 
-def _arrow(table: pa.Table, footer: Footer) -> memoryview:
+def _arrow(table: Table, footer: Footer) -> memoryview:
     sink = pa.BufferOutputStream()
     said = {FOOTER: msgspec.json.encode(footer), _CHECKSUM: _UNCHECKED}
     whole = table.replace_schema_metadata(said)
@@ -132,7 +133,7 @@ def _footer(metadata: Any, rows: int | None) -> Footer:
 
 
 @contextmanager
-def _reading(format: Format) -> Iterator[None]:  # noqa: A002
+def _reading(format: Format) -> Generator[None]:  # noqa: A002
     """What pyarrow raises for damage is of many kinds."""
     try:
         yield

@@ -16,7 +16,7 @@ class StoreTrouble(Exception):
 
     def __init__(self, cause: Cause, message: str) -> None:
         super().__init__(message)
-        self.cause = cause
+        self.cause: Cause = cause
 
 
 class NoObject(Exception):

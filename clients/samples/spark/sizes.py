@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from kcl_spark import pipeline
 
@@ -16,9 +16,9 @@ class BytesOfKey(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._total = handle.getValueState("total", "bytes long")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002
-        before = self._total.get()[0] if self._total.exists() else 0
-        after = before + sum(len(row.data) for row in rows)
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002
+        before = self._total.get()
+        after = (before[0] if before else 0) + sum(len(row.data) for row in rows)
         self._total.update((after,))
         yield Row(partition_key=key[0], bytes=after)
 

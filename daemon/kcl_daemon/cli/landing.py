@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -125,7 +125,7 @@ def _open(source: str, endpoint: str | None) -> LogStore:
 
 
 @contextmanager
-def _said() -> Iterator[None]:
+def _said() -> Generator[None]:
     try:
         yield
     except (Refused, Unreadable) as error:

@@ -256,6 +256,7 @@ class Verifier:
 
     def _shard(self, pages: Iterator[Facts]) -> None:
         chain: Chain | None = None
+        head: Head | None = None
         for facts in pages:
             head = facts.head
             if chain is None:
@@ -271,7 +272,7 @@ class Verifier:
                 self._verdict.size_bytes += entry.size_bytes
             self._verdict.segments += len(facts.main)
             self._verdict.replaced += facts.replaced
-        if chain is not None:
+        if chain is not None and head is not None:
             self._end_of_shard(head, chain)
 
     def _end_of_shard(self, head: Head, chain: Chain) -> None:
