@@ -504,7 +504,7 @@ def kcl_lag(progress: Any) -> dict[str, dict[str, int]]:
         `daemon_ms`, how far the log itself was behind the tip of the shard, -1 if unknown. Empty before the first batch.
     """
     text = progress if isinstance(progress, str) else getattr(progress, "json", None)
-    said: Mapping[str, Any] = json.loads(text) if isinstance(text, str) else progress or {}
+    said: Any = json.loads(text) if isinstance(text, str) else progress or {}
     found: dict[str, dict[str, int]] = {}
     for source in said.get("sources", []):
         latest, end = _shards_in(source.get("latestOffset")), _shards_in(source.get("endOffset"))
