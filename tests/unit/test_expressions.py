@@ -137,6 +137,14 @@ IN_PLACE: Final = {
 }
 # The parts that are not constants: what they come to.
 PUT_TOGETHER: Final = {
+    "kcl_landing.keeping.names": (
+        r"_manifests/(?P<stream>[^/]+)/(?P<shard>[^/]+)\.first\.json",
+        r"_manifests/(?P<stream>[^/]+)/(?P<shard>[^/]+)/(?P<number>\d{12,})\.json",
+        r"_compaction/(?P<stream>[^/]+)/(?P<shard>[^/]+)/(?P<number>\d{12,})-(?P<to>\d+)\.json",
+        r"_readers/(?P<shard>[^/]+)\.json",
+        r"(?P<stream>[^/_][^/]*)/(?P<shard>[^/_][^/]*)/(?P<number>\d{12,})(?:-(?P<to>\d{12,}))?\.(?P<format>parquet|arrow)",
+    ),
+    "kcl_landing.manifests": (r"shardId\-000000000000\-(\d{12,})(?:-(\d{12,}))?\.parquet",),
     "kcl_daemon.config.checks": (r"(?!AWS/)[A-Za-z0-9_.-]{3,255}",),
     "kcl_prove.report": (r"/home/me(?=/)", r"(?<![\w.-])host\-1(?![\w-])"),
 }

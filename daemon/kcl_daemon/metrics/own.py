@@ -99,7 +99,7 @@ FROM_SNAPSHOT: Final = families(
     counter landing_redelivered_rows{shard_id,stream}: Records of a shard that arrived again and were dropped, as the log has them.
     gauge landing_waiting_bytes{shard_id,stream}: Records of a shard that the lander has and that are not durable yet, in bytes of memory.
     gauge landing_lag_seconds{shard_id,stream}: Age of the oldest record that the lander has and that is not durable yet; 0: there is none.
-    gauge landing_store_trouble{cause}: 1 while the landing store takes nothing for this cause; 0 without a cause: it works.
+    gauge landing_store_trouble{cause}: Trouble of the landing store: 1 while it takes nothing for this cause; 0 without a cause: it works.
     """,
     from_snapshot=True,
 )
