@@ -17,6 +17,12 @@ from tests.spark.daemon import QUICK, SETTINGS
 from tests.spark.parts import no_tell
 
 
+@pytest.fixture(autouse=True)
+def shipped_by_no_test_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that one test sends by value, with all that they refer to, are not sent so by the next."""
+    monkeypatch.setattr("pyspark.cloudpickle.cloudpickle._PICKLE_BY_VALUE_MODULES", set[str]())
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession, None, None]:
     """A small local session as an engine builds it, with the data source."""

@@ -32,7 +32,7 @@ class Batch:
     """One micro-batch.
 
     Args:
-        id: the same number always has the same records.
+        id: the same number has the same records, except those of a shard that another host has now.
         query: name of the query.
         shards: with an engine, per shard with records, the range: after the first position, up to and including the second.
             Positions are (sequence number, sub-sequence number); (-1, 0) is the shard's beginning.

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from kcl_landing.control import EmitEvent, Refused, monotonic_s, pause
 from kcl_landing.positions import START, Position, to_text
-from kcl_spark.api import QueryContext, is_connect, register
+from kcl_spark.api import QueryContext, register
 from kcl_spark.declared import DeclaredQuery, by_name, file_sink_path
 from kcl_spark.figures import QueryFigures, ReportKey, late_rows, query_figures
 from kcl_spark.outputs import OutputTaken, claim_path
@@ -32,7 +32,6 @@ _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _ERROR_CHARACTERS: Final = 4_000
 _LINE_CHARACTERS: Final = 300
-_REMOTE_POLL_S: Final = 0.5
 _NO_WAIT: Final = "0 seconds"
 _FULL: Final = ("No space left on device", "Disk quota exceeded")
 
@@ -69,7 +68,6 @@ class Queries:
         self._options = options
         self._state = state
         self._log_event = log_event
-        self._next_poll_s = 0.0
         self._queries: dict[str, _Query] = {}
         for about, writer in by_name(writers).values():
             log = QueryLog(state.query_folder(about.name))
@@ -104,10 +102,6 @@ class Queries:
 
     def check(self) -> None:
         """Restart failed queries; PipelineFailed if one failed too often in one batch."""
-        if monotonic_s() < self._next_poll_s:
-            return
-        # With Spark Connect each check is a remote call.
-        self._next_poll_s = monotonic_s() + (_REMOTE_POLL_S if is_connect(self._spark) else 0)
         for name, query in self._queries.items():
             if query.running is None:
                 if monotonic_s() >= query.start_at_s:
@@ -219,9 +213,6 @@ def _range(after: Position, last: Position) -> str:
 
 def _newest_first(running: StreamingQuery) -> Iterator[Mapping[str, Any]]:
     """One at a time: converting all hundred reports is slow."""
-    if is_connect(running):
-        yield from reversed(running.recentProgress)
-        return
     inner: Any = running
     reports = inner._jsq.recentProgress()  # noqa: SLF001 - only it gives JSON
     for number in range(len(reports) - 1, -1, -1):
