@@ -212,7 +212,7 @@ def break_executable(kind: str, directory: Path) -> str:
     path = directory / "program"
     match kind:
         case "empty":
-            return ""
+            return " "
         case "absent":
             return "./absent"
         case "not executable":
