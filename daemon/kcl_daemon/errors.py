@@ -62,6 +62,10 @@ class IteratorExpired(AwsError):
     """The shard iterator is too old; get a new one."""
 
 
+class Trimmed(AwsError):
+    """The position is older than what the stream keeps; records were lost."""
+
+
 class ConsumerLimitReached(AwsError):
     pass
 

@@ -71,11 +71,20 @@ class Randomness(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """By ARN if known, else by name. `identity` None: there is only one stream."""
+    """By ARN if known, else by name. `identity` None: there is only one stream.
+
+    `table`: the DynamoDB table whose streams are read, one after the other; None: just this stream. The `name` of a
+    DynamoDB stream is that of its lease keys, `REGION$ACCOUNT$TABLE$LABEL`.
+    """
 
     name: str
     arn: str | None = None
     identity: StreamIdentity | None = None
+    table: str | None = None
+
+    @property
+    def is_of_dynamodb(self) -> bool:
+        return self.table is not None or (self.arn or "").split(":")[2:3] == ["dynamodb"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,8 @@ class StreamSummary:
     status: str
     creation_time_s: float
     retention_s: float | None = None
+    view_type: str | None = None
+    """What a DynamoDB stream has of an item, such as `NEW_AND_OLD_IMAGES`; None: it is of Kinesis."""
 
 
 class IteratorKind(Enum):
@@ -107,13 +118,15 @@ class FetchedRecords:
     """One answer of GetRecords.
 
     At the end of a closed shard, and only there, `next_iterator` is None and `child_shards` are set.
-    `millis_behind_latest` None: not known.
+    `millis_behind_latest` None: not known. `is_last`: the shard has ended and nothing follows it, as at the end of
+    a DynamoDB stream that was switched off.
     """
 
     payload: Payload
     next_iterator: str | None
     millis_behind_latest: int | None
     child_shards: tuple[ChildShard, ...]
+    is_last: bool = False
 
     @property
     def records(self) -> Sequence[Record]:
@@ -140,6 +153,17 @@ class Kinesis(Protocol):
         self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
     ) -> FetchedRecords:
         """Also raises IteratorExpired."""
+        ...
+
+
+class Changes(Kinesis, Protocol):
+    """The streams of DynamoDB tables.
+
+    `get_shard_iterator` and `get_records` also raise Trimmed; reading AT_TIMESTAMP leaves out older changes.
+    """
+
+    async def streams_of(self, table: str) -> tuple[StreamSummary, ...]:
+        """All streams of a table that can be read, the oldest first; empty: there is none."""
         ...
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kcl_daemon.config.balance import BalanceSettings, CapacitySettings, LeaseSettings, ShardSettings
+from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, FailureSettings
 from kcl_daemon.config.kinds import (
     Key,
@@ -84,6 +85,7 @@ class Settings:
     is not set. If the ARN has another region than `regionName`, or account 000000000000, only the stream name
     is used."""
     streams: StreamsSettings = field(default_factory=StreamsSettings)
+    changes: ChangesSettings = field(default_factory=ChangesSettings)
     initial_position: InitialPosition = field(
         default_factory=InitialPosition,
         metadata=keys(Key("initialPositionInStream", start_word()), _START_AT),  # the later one wins
@@ -159,6 +161,7 @@ _ORDER: Final = (
     "stream_name",
     "stream_arn",
     "streams",
+    "changes",
     "worker_id",
     "state_folder",
     "endpoints",
