@@ -24,7 +24,6 @@ from kcl_daemon.leases.lease import (
 )
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 
-
 NO_HASH_KEYS: Final = HashRange(0, 1)
 """The range of every shard of a DynamoDB stream (adapter 2.x: KinesisMapperUtil)."""
 
