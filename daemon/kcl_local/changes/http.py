@@ -62,8 +62,12 @@ class StreamsAnswers:
 
     def _obeyed(self, order: Order) -> list[str]:
         match order.action:
-            case "roll" | "split" | "end":
-                return getattr(self.model, order.action)(order.table, order.shard)
+            case "roll":
+                return self.model.roll(order.table, order.shard)
+            case "split":
+                return self.model.split(order.table, order.shard)
+            case "end":
+                return self.model.end(order.table, order.shard)
             case "trim":
                 self.model.trim(order.table, order.before)
             case "enable":
