@@ -48,6 +48,11 @@ class ShardTruth:
         """Whether each of its records that is for the children was given to one."""
         return self.first_missing == len(self.numbers)
 
+    @property
+    def missing(self) -> tuple[object, float]:
+        """What comes first of all that was never given to a child, and when it was written."""
+        return self.numbers[self.first_missing], self.written_at_s[self.first_missing]
+
     def place_after(self, number: int) -> int:
         """Place of the first record after a sequence number (-1: the first of all)."""
         place = self.index.get(number)
