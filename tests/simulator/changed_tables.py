@@ -5,29 +5,32 @@ Owns writing to the model and keeps the truth up to date with it. Knows nothing 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from kcl_daemon.config.streams import ListedStream
 from kcl_daemon.transport.changes_answers import stream_name
+from kcl_local import REGION
 from kcl_local.changes.model import StreamsModel
-from kcl_local.changes.stream import Item, Shard, Stream
+from kcl_local.changes.stream import Item, Shard, Stream, StreamsOptions, label_of
+from kcl_local.kinesis.stream import ACCOUNT_ID
 from kcl_protocol.messages import Record
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
-from tests.simulator.deliveries import Incarnation
+from tests.simulator.deliveries import Deliveries, Incarnation
 from tests.simulator.faults import RowWrite
-from tests.simulator.items import ID, VERSION, Change, ItemRules, change_of
+from tests.simulator.items import ID, VERSION, Change, ItemRules, change_of, key_of
 from tests.simulator.loop import current_loop, now
 from tests.simulator.plan import ChangesPlan, Roll, Split, SwitchStream
 from tests.simulator.segments import Segments, SegmentTruth, rank_of, segment_of
+from tests.simulator.streams import SimStreams
 from tests.simulator.truth import ShardTruth, Truth
 from tests.simulator.violation import report
 
 _TICK_S: Final = 0.5
 _DELETED: Final = 0.15
-_SCANNED_AT_ONCE: Final = 25
 _TRIES: Final = 10_000
+_LEASES_MOST: Final = 3
 
 
 class ChangedTable:
@@ -45,6 +48,7 @@ class ChangedTable:
         plan: ChangesPlan,
         truth: Truth,
         rules: ItemRules,
+        segments: Segments,
         chance: Chance,
         one_of_many: bool,
     ) -> None:
@@ -53,6 +57,7 @@ class ChangedTable:
         self._plan = plan
         self._truth = truth
         self._rules = rules
+        self._segments = segments
         self._chance = chance
         self._one_of_many = one_of_many
         self._streams: list[Stream] = []
@@ -60,7 +65,7 @@ class ChangedTable:
         self._versions: dict[str, int] = {}
         self.items: dict[str, int] = {}
         self.prefix = ""
-        self.is_read_from_s: float | None = None
+        self.is_read = False
 
     @property
     def arn(self) -> str:
@@ -107,8 +112,12 @@ class ChangedTable:
         key = self._key(self._streams[-1].holder({"S": item}).shard_id)
         if key not in self._truth.shards:
             self.poll()
-        self._truth.record_written(key, int(number), now(), str(Change(item, old, new)), item)
+        self._truth.record_written(
+            key, int(number), now(), _text(Change(item, old, new), key_of(item)), key_of(item)
+        )
         self._rules.written(item, self._truth.shards[key])
+        if new is None:
+            self._segments.item_deleted(self.prefix, item)
 
     def succeed(self) -> None:
         """Write until no shard has ended without a child."""
@@ -169,10 +178,16 @@ class ChangedTable:
         known = [stream.shards for stream in self._streams]
         return len(self._seen), sum(map(len, known))
 
+    def lose(self, shard: ShardTruth) -> bool:
+        """Forget what the stream does not keep any more; whether something is lost that nobody was given."""
+        return shard.lose_before(now() - self._plan.kept_s)
+
     def scan(self, segment: int, segments: int, after: str | None, limit: int) -> list[str]:
         """The next items of a segment, in the order of their hashes."""
         least = -1 if after is None else rank_of(after)
-        found = [each for each in self.items if segment_of(each, segments) == segment and rank_of(each) > least]
+        found = [
+            each for each in self.items if segment_of(each, segments) == segment and rank_of(each) > least
+        ]
         return sorted(found, key=rank_of)[:limit]
 
 
@@ -183,3 +198,198 @@ def _leaves(stream: Stream) -> list[Shard]:
 
 def _image(item: str, version: int | None) -> Item | None:
     return None if version is None else {ID: {"S": item}, VERSION: {"N": str(version)}}
+
+
+def _text(change: Change, key: str) -> str:
+    return f"{change} {key}"
+
+
+class ChangedTables:
+    """All tables of a run, beside streams of Kinesis if there are any."""
+
+    def __init__(
+        self, plan: ChangesPlan, *, truth: Truth, chance: Chance, kinesis: SimStreams | None, latest: bool
+    ) -> None:
+        self._plan = plan
+        self._truth = truth
+        self._chance = chance
+        self._kinesis = kinesis
+        self._latest = latest
+        self._records_per_s = self._owed = 0.0
+        self._rules = ItemRules()
+        self._segments = Segments(lambda segment: truth.shards.setdefault(segment.shard_id, segment))
+        self._lost: dict[str, float] = {}
+        self.reported: Callable[[str, float], bool] = lambda _shard_id, _since_s: True
+        """Whether somebody was told since then that a shard has lost something."""
+        self.ratio_most = 0.0
+        late_s = plan.late_s
+        options = StreamsOptions(
+            shard_life_s=plan.life_s,
+            retention_s=plan.kept_s,
+            closing_lag_s=late_s * chance.random(),
+            children_lag_s=late_s * chance.random(),
+            empty_every=chance.pick((0, 0, 5)),
+            iterator_ttl_s=chance.pick((900.0, 900.0, 20.0)),
+        )
+        self.model = StreamsModel(lambda: EPOCH_S + now(), options)
+        self.tables = [
+            ChangedTable(
+                self.model,
+                f"table-{number}",
+                plan=plan,
+                truth=truth,
+                rules=self._rules,
+                segments=self._segments,
+                chance=chance.fork(f"table-{number}"),
+                one_of_many=kinesis is not None or plan.tables > 1,
+            )
+            for number in range(plan.tables)
+        ]
+
+    def create(self, shards: int) -> None:
+        """Create them, and the streams of Kinesis."""
+        for table in self.tables:
+            table.switch_on(shards)
+            assert table.arn == arn_of(table.name), "the settings have this ARN"
+        if self._kinesis is not None:
+            self._kinesis.create(shards)
+
+    def put(self, count: int) -> None:
+        """Write some changes now, and as many records."""
+        for table in self.tables:
+            table.write(count // len(self.tables))
+        if self._kinesis is not None:
+            self._kinesis.put(count)
+
+    def produce(self, records_per_s: float) -> None:
+        """Write at this rate from now on; 0: stop, with no shard that waits for a change."""
+        is_running = self._records_per_s > 0
+        self._records_per_s = records_per_s
+        if records_per_s == 0:
+            for table in self.tables:
+                table.succeed()
+        elif not is_running:
+            current_loop().after(_TICK_S, self._tick)
+        if self._kinesis is not None:
+            self._kinesis.produce(records_per_s)
+
+    def _tick(self) -> None:
+        self._owed += self._records_per_s * _TICK_S
+        for _ in range(int(self._owed)):
+            self._chance.pick(self.tables).write(1)
+        self._owed %= 1
+        for table in self.tables:
+            table.poll()
+        current_loop().after(_TICK_S, self._tick)
+
+    def split(self, rank: int) -> None:
+        """Split a shard of some table, or of Kinesis."""
+        if self._kinesis is not None and rank % 4 == 0:
+            self._kinesis.split(rank)
+        else:
+            self.change(Split(rank))
+
+    def merge(self, rank: int) -> None:
+        """Only Kinesis does that."""
+        if self._kinesis is not None:
+            self._kinesis.merge(rank)
+
+    def change(self, what: Split | Roll | SwitchStream) -> None:
+        """Something happens to a table's stream."""
+        if isinstance(what, SwitchStream):
+            table = self.tables[what.table % len(self.tables)]
+            table.switch_on(self._chance.between(1, 3)) if what.on else table.switch_off()
+        else:
+            self._chance.pick(self.tables).reshape(what)
+
+    def _of(self, key: str) -> ChangedTable | None:
+        return next((table for table in self.tables if key.startswith(table.prefix)), None)
+
+    def watch(self, deliveries: Deliveries) -> None:
+        """Have all that is delivered looked at."""
+        deliveries.text_of, deliveries.on_record = self._text_of, self._given
+        deliveries.take_segment = self._take_segment
+
+    def _text_of(self, shard_id: str, record: Record) -> str:
+        return record.data if self._of(shard_id) is None else _text(change_of(record), record.partition_key)
+
+    def _given(self, child: Incarnation, shard: ShardTruth, place: int, record: Record) -> None:
+        if self._of(shard.shard_id) is not None:
+            self._rules.delivered(child, shard, place, change_of(record))
+
+    def _take_segment(self, child: Incarnation, shard: ShardTruth, records: Sequence[Record]) -> bool:
+        if isinstance(shard, SegmentTruth):
+            for change in shard.take(child, records):
+                self._rules.scanned(change)
+            return True
+        table = self._of(shard.shard_id)
+        if table is not None and not self._plan.is_whole:
+            self._look_at_lost(child, table, shard, records)
+        return False
+
+    def _look_at_lost(
+        self, child: Incarnation, table: ChangedTable, shard: ShardTruth, records: Sequence[Record]
+    ) -> None:
+        """What is lost is never passed over in silence, nor at all where the shard is to stop."""
+        if table.lose(shard):
+            self._lost.setdefault(shard.shard_id, now())
+        passed = [
+            each for each in shard.lost if records and shard.numbers[each] < int(records[0].sequence_number)
+        ]
+        if not passed or child.next_place is None or child.next_place > max(passed):
+            return
+        if not self._plan.continues_trimmed:
+            report("trimmed_passed_over", f"{child} reads on after {len(passed)} changes that were lost")
+        if not self.reported(shard.shard_id, self._lost.get(shard.shard_id, 0.0)):
+            report(
+                "trimmed_in_silence", f"{child} reads on after {len(passed)} lost changes, nothing was logged"
+            )
+
+    def lease_written(self, write: RowWrite, leases: int) -> None:
+        """A lease row was written; there are so many now."""
+        table = self._of(write.key)
+        if table is None or write.before is not None or write.after is None:
+            return
+        if self._segments.lease_created(write.key, table.items, now()):
+            table.reading_begins(_all_segments(write.key))
+        elif self._latest and not table.is_read:
+            table.reading_begins(())
+        table.is_read = True
+        for name, value in (("startingHashKey", "0"), ("endingHashKey", "1")):
+            if write.after.get(name) != value:
+                report("other_hash_range", f"{write.key} was made with {name} = {write.after.get(name)}")
+        is_open, listed = (sum(each) for each in zip(*(table.live for table in self.tables), strict=True))
+        segments = sum(len(self._segments.of(table.prefix)) for table in self.tables)
+        live = (is_open if self._plan.open_most else listed) + segments
+        self.ratio_most = max(self.ratio_most, leases / live)
+        if leases > _LEASES_MOST * live:
+            report("lease_table_large", f"{leases} leases for {live} live shards")
+
+    def judge(self) -> None:
+        """The copy that was made of what was delivered is the table."""
+        if not self._plan.is_copied:
+            return
+        copy = {item: version for item, version in self._rules.copy.items() if version is not None}
+        for table in self.tables:
+            for item in sorted(
+                table.items.keys() | {each for each in copy if each.startswith(f"{table.name}/")}
+            ):
+                if copy.get(item) != table.items.get(item):
+                    report("other_copy", f"{item} is {table.items.get(item)}, the copy has {copy.get(item)}")
+
+
+def _all_segments(key: str) -> list[str]:
+    begin, _, count = key.rpartition("-")
+    begin = begin.rpartition("-")[0]
+    return [f"{begin}-{index:04}-{count}" for index in range(int(count))]
+
+
+def arn_of(table: str) -> str:
+    """Of the stream that a table has at the start of a run."""
+    return f"arn:aws:dynamodb:{REGION}:{ACCOUNT_ID}:table/{table}/stream/{label_of(EPOCH_S)}"
+
+
+def listed_tables(plan: ChangesPlan) -> tuple[ListedStream, ...]:
+    """As one of many."""
+    arns = (arn_of(f"table-{number}") for number in range(plan.tables))
+    return tuple(ListedStream(stream_name(arn), arn) for arn in arns)

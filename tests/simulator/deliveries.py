@@ -142,7 +142,7 @@ class Deliveries:
         self.on_delivered: Callable[[Incarnation, int], None] = lambda _child, _records: None
         self.on_records: Callable[[Sequence[Record]], None] = lambda _records: None
         self.on_record: Callable[[Incarnation, ShardTruth, int, Record], None] = lambda *_: None
-        self.text_of: Callable[[Record], str] = lambda record: record.data
+        self.text_of: Callable[[str, Record], str] = lambda _shard_id, record: record.data
         """What is compared with the data that was written."""
         self.take_segment: Callable[[Incarnation, ShardTruth, Sequence[Record]], bool] = lambda *_: False
         """Whether the records are of a part of a scan, which has rules of its own."""
@@ -224,7 +224,7 @@ class Deliveries:
             elif place < expected and self._lanes.keeps_order(child):
                 last = _position(records[index - 1]) if index else child.largest
                 report("out_of_order", f"{child} was given {number} again, after {last}")
-            if self.text_of(record) != shard.data[place]:
+            if self.text_of(shard.shard_id, record) != shard.data[place]:
                 report("altered_record", f"{child}: {number} has other data than was written")
             child.next_place = place + 1
             if not shard.deliveries[place]:
@@ -266,7 +266,7 @@ class Deliveries:
         shard = self._truth.shards[shard_id]
         number = int(record.sequence_number)
         place = shard.index.get(number)
-        if place is None or self.text_of(record) != shard.data[place]:
+        if place is None or self.text_of(shard.shard_id, record) != shard.data[place]:
             report("unknown_record", f"{worker_id} set {number} aside, which was never written so")
             return
         is_reject = cause is LetterCause.REJECTED
@@ -287,6 +287,7 @@ class Deliveries:
         if not self._lanes.keeps_order(child):
             return limit
         aside = self._set_aside.get(child.shard_id, set()) | self._truth.shards[child.shard_id].left_out
+        aside = aside | self._truth.shards[child.shard_id].lost
         while place < limit and (place in aside or not self._lanes.is_for(child, place)):
             place += 1
         return place

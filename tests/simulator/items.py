@@ -39,8 +39,9 @@ def change_of(record: Record) -> Change:
     """
     data = cast("dict[str, Any]", json.loads(b64decode(record.data)))
     found = cast("dict[str, Any]", data.get("dynamodb", data))
-    images = [_of(found, names) for names in (("Keys", "keys"), ("OldImage", "oldImage", "old"), ("NewImage", "newImage", "new"))]
-    keys, old, new = images
+    keys, old, new = (
+        _of(found, names) for names in (("Keys", "keys"), ("OldImage", "old"), ("NewImage", "new"))
+    )
     if not keys:
         raise ValueError(f"a change without keys: {data}")
     return Change(str(_value(keys[ID])), _version(old), _version(new))
@@ -54,8 +55,13 @@ def _version(image: dict[str, Any] | None) -> int | None:
     return None if image is None else int(_value(image[VERSION]))
 
 
+def key_of(item: str) -> str:
+    """The partition key of its records."""
+    return json.dumps({ID: {"S": item}}, separators=(",", ":"))
+
+
 def _value(value: Any) -> Any:
-    """Plain, or with its type, in capitals or not."""
+    """Plain, or with its type."""
     return next(iter(value.values())) if isinstance(value, dict) else value
 
 
@@ -86,14 +92,19 @@ class ItemRules:
         self._numbers.setdefault(shard.shard_id, []).append(len(story.places))
         story.places.append((shard, len(shard.numbers) - 1))
 
-    def delivered(self, child: Incarnation, shard: ShardTruth, place: int, record: Record) -> None:
+    def scanned(self, change: Change) -> None:
+        """A child is given an item of a scan."""
+        self.copy[change.item] = change.new
+
+    def delivered(self, child: Incarnation, shard: ShardTruth, place: int, change: Change) -> None:
         """A child is given a change: none of the same item that came before is missing, in whichever shard it is."""
-        change = change_of(record)
         self.copy[change.item] = change.new
         story = self._stories[change.item]
         number = self._numbers[shard.shard_id][place]
         for before, at in story.places[story.given : number]:
-            if not (before.deliveries[at] or at < before.first_missing or at in before.left_out):
+            if not (
+                before.is_past or before.deliveries[at] or at < before.first_missing or at in before.lost
+            ):
                 missing = before.numbers[at]
                 report(
                     "item_out_of_order",

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from kcl_daemon.records.changes import ChangeForm
 from kcl_daemon.config.balance import BalanceSettings, ClientVersionConfig, LeaseSettings, ShardSettings
 from kcl_daemon.config.children import ConcurrencySettings, FailureSettings
 from kcl_daemon.config.retrieval import DeliverySettings, RetrievalSettings
 from kcl_daemon.config.streams import StreamsSettings
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
+from kcl_daemon.records.changes import ChangeForm
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
 from tests.simulator.bank import BankPlan
@@ -399,6 +399,7 @@ class ChangesPlan:
         read_units: of all of them together, each second.
         continues_trimmed: whether reading goes on behind what is lost; None: as the daemon does by itself.
         is_whole: the daemon may not lose anything; else it was away for too long.
+        is_copied: what was delivered, change by change, makes a copy of the tables in the end.
         open_most: the lease table may have three times the open shards; else three times the listed ones.
     """
 
@@ -415,6 +416,7 @@ class ChangesPlan:
     read_units: int = 500
     continues_trimmed: bool | None = None
     is_whole: bool = True
+    is_copied: bool = False
     open_most: bool = False
 
 

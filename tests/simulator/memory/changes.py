@@ -30,7 +30,13 @@ class MemoryClient:
     """
 
     def __init__(
-        self, handle: Handle, *, api: JsonApi, life: Life, network: Network, service: Service = Service.KINESIS
+        self,
+        handle: Handle,
+        *,
+        api: JsonApi,
+        life: Life,
+        network: Network,
+        service: Service = Service.KINESIS,
     ) -> None:
         self._handle = handle
         self._api = api
@@ -44,7 +50,7 @@ class MemoryClient:
         parameters: Parameters,
         read: Callable[[bytearray], T],
         *,
-        once: bool = False,  # noqa: ARG002 - nothing is sent twice
+        once: bool = False,
     ) -> T:
         """As that of the transport."""
         asked = dict(parameters)
