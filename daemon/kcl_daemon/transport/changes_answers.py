@@ -83,10 +83,16 @@ def summary(answer: DescribedShape) -> StreamSummary:
         )
 
 
-def listed(answer: StreamsShape) -> tuple[str, ...]:
-    """The ARNs of streams."""
+def listed(answer: StreamsShape) -> tuple[list[str], str | None]:
+    """The ARNs of streams, and the one after which the next page begins."""
     with parsing_answer("ListStreams"):
-        return tuple(each["StreamArn"] for each in answer["Streams"])
+        return [each["StreamArn"] for each in answer["Streams"]], answer.get("LastEvaluatedStreamArn")
+
+
+def page(answer: DescribedShape) -> DescriptionShape:
+    with parsing_answer("DescribeStream"):
+        shape = answer["StreamDescription"]
+        return {**shape, "StreamStatus": shape["StreamStatus"], "Shards": shape.get("Shards") or ()}
 
 
 def shards(shapes: Iterable[ShardShape]) -> tuple[Shard, ...]:
@@ -128,8 +134,8 @@ def open_at(found: Sequence[Shard], start: InitialPosition) -> tuple[Shard, ...]
         for each in found
         if each.parent_shard_ids.isdisjoint(ids) or (created_ms(each.shard_id) or until_ms + 1) <= until_ms
     }
-    ended = {parent for each in found if each.shard_id in begun for parent in each.parent_shard_ids}
-    return tuple(each for each in found if each.shard_id in begun - ended)
+    waiting = {parent for each in found if each.shard_id not in begun for parent in each.parent_shard_ids}
+    return tuple(each for each in found if each.shard_id in begun and each.shard_id not in parents - waiting)
 
 
 def children_of(parent: ShardId, shapes: Iterable[ShardShape]) -> tuple[ChildShard, ...]:
