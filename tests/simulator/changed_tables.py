@@ -10,6 +10,7 @@ from typing import Final
 
 from kcl_daemon.config.streams import ListedStream
 from kcl_daemon.transport.changes_answers import stream_name
+from kcl_daemon.transport.pool import Parameters
 from kcl_local import REGION
 from kcl_local.changes.model import StreamsModel
 from kcl_local.changes.stream import Item, Shard, Stream, StreamsOptions, label_of
@@ -71,6 +72,11 @@ class ChangedTable:
     def arn(self) -> str:
         """Of its first stream."""
         return self._streams[0].arn
+
+    @property
+    def arn_of_table(self) -> str:
+        """Without what tells its streams apart."""
+        return self.arn.partition("/stream/")[0] + "/"
 
     @property
     def is_on(self) -> bool:
@@ -301,6 +307,17 @@ class ChangedTables:
             table.switch_on(self._chance.between(1, 3)) if what.on else table.switch_off()
         else:
             self._chance.pick(self.tables).reshape(what)
+
+    def answer(self, operation: str, parameters: Parameters) -> bytes:
+        """As the model. Who begins at the latest change need not get what was there before."""
+        answer = self.model.answer(operation, parameters)
+        if parameters.get("ShardIteratorType") == "LATEST":
+            table = next(
+                each for each in self.tables if str(parameters["StreamArn"]).startswith(each.arn_of_table)
+            )
+            shard = self._truth.shards[f"{table.prefix}{parameters['ShardId']}"]
+            shard.excuse_before(len(shard.numbers))
+        return answer
 
     def _of(self, key: str) -> ChangedTable | None:
         return next((table for table in self.tables if key.startswith(table.prefix)), None)
