@@ -125,7 +125,7 @@ async def lease_findings(settings: Settings, kinesis: Kinesis, table: Table) -> 
             log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
             await streams_of(settings, kinesis, clock, log, table=table).prepare()
             return [(True, f"leases: {len(leases)}")] if leases else []
-        stream = StreamRef(settings.stream_name, settings.stream_arn)
+        stream = settings.single_stream
         shards = await kinesis.list_shards(stream)
     except ConfigurationError as error:
         return [(False, masked(on_one_line(f"leases: {error}")))]
@@ -248,8 +248,8 @@ async def _identity(settings: Settings, clients: Clients) -> list[Finding]:
 
 
 def _streams(settings: Settings) -> tuple[StreamRef, ...]:
-    many = tuple(StreamRef(each.name, each.arn) for each in settings.streams.listed)
-    return many if settings.reads_many else (StreamRef(settings.stream_name, settings.stream_arn),)
+    many = tuple(StreamRef(each.name, each.arn, table=each.table) for each in settings.streams.listed)
+    return many if settings.reads_many else (settings.single_stream,)
 
 
 async def table_findings(table: Table, *, indexed: bool) -> list[Finding]:
@@ -344,6 +344,7 @@ _SENTENCES: Final = {
     "property_contradicts_stream_arn": "= {given} is not the name in streamArn, {arn}; {used} is used",
     "stream_arn_counts_by_name": "= {arn}: {why}",
     "property_honoured_unlike_java": "= {value} is honoured; the Java daemon uses {java_uses}",
+    "changes_left_out_before": "is not a position of the service: {why}",
     "pipeline_reads_the_landing": "is not started here: {advice}",
     "dead_letters_may_not_fit": "takes letters of up to {limit}, records of {largest_record}; {advice}",
     "credentials_provider_doubtful": "{provider}: {advice}",
