@@ -5,8 +5,11 @@ Owns writing to the model and keeps the truth up to date with it. Knows nothing 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Final
+
+import msgspec
 
 from kcl_daemon.config.streams import ListedStream
 from kcl_daemon.transport.changes_answers import stream_name
@@ -32,6 +35,8 @@ _TICK_S: Final = 0.5
 _DELETED: Final = 0.15
 _TRIES: Final = 10_000
 _LEASES_MOST: Final = 3
+# How old the items of a scan may be.
+_STALE_S: Final = 2.0
 
 
 class ChangedTable:
@@ -65,6 +70,8 @@ class ChangedTable:
         self._seen: frozenset[str] = frozenset()
         self._versions: dict[str, int] = {}
         self.items: dict[str, int] = {}
+        self._born_s: dict[str, float] = {}
+        self._history: dict[str, list[tuple[float, int | None]]] = {}
         self.prefix = ""
         self.is_read = False
 
@@ -113,6 +120,9 @@ class ChangedTable:
         else:
             assert new is not None
             self.items[item] = self._versions[item] = new
+        self._history.setdefault(item, []).append((now(), new))
+        if old is None:
+            self._born_s[item] = now()
         number = self._model.write(self.name, _image(item, old), _image(item, new))
         assert number is not None, "each change has another version"
         key = self._key(self._streams[-1].holder({"S": item}).shard_id)
@@ -188,13 +198,42 @@ class ChangedTable:
         """Forget what the stream does not keep any more; whether something is lost that nobody was given."""
         return shard.lose_before(now() - self._plan.kept_s)
 
-    def scan(self, segment: int, segments: int, after: str | None, limit: int) -> list[str]:
-        """The next items of a segment, in the order of their hashes."""
+    @property
+    def settled(self) -> list[str]:
+        """Items that every scan from now on finds."""
+        return [item for item in self.items if self._born_s[item] < now() - _STALE_S]
+
+    def described(self) -> dict[str, object]:
+        """As DescribeTable says it."""
+        schema = [{"AttributeName": ID, "KeyType": "HASH"}]
+        return {
+            "TableName": self.name,
+            "KeySchema": schema,
+            "ItemCount": len(self.items),
+            "TableSizeBytes": 0,
+        }
+
+    def scanned(self, part: tuple[int, int], after: str | None, limit: int) -> dict[str, object]:
+        """The next items of a segment, in the order of their hashes, as they were a moment ago."""
+        at_s = now() - self._chance.uniform(0.0, _STALE_S)
         least = -1 if after is None else rank_of(after)
-        found = [
-            each for each in self.items if segment_of(each, segments) == segment and rank_of(each) > least
+        found = sorted(
+            (
+                each
+                for each in self._history
+                if segment_of(each, part[1]) == part[0] and rank_of(each) > least
+            ),
+            key=rank_of,
+        )
+        images = [
+            image for each in found if (image := _image(each, self._version_at(each, at_s))) is not None
         ]
-        return sorted(found, key=rank_of)[:limit]
+        page = images[:limit]
+        last = {"LastEvaluatedKey": {ID: page[-1][ID]}} if len(images) >= limit else {}
+        return {"Items": page, "ConsumedCapacity": {"CapacityUnits": float(len(page))}, **last}
+
+    def _version_at(self, item: str, at_s: float) -> int | None:
+        return next((version for since_s, version in reversed(self._history[item]) if since_s <= at_s), None)
 
 
 def _leaves(stream: Stream) -> list[Shard]:
@@ -208,6 +247,13 @@ def _image(item: str, version: int | None) -> Item | None:
 
 def _text(change: Change, key: str) -> str:
     return f"{change} {key}"
+
+
+class _Scan(msgspec.Struct):
+    Segment: int
+    TotalSegments: int
+    Limit: int
+    ExclusiveStartKey: dict[str, dict[str, str]] | None = None
 
 
 class ChangedTables:
@@ -319,6 +365,19 @@ class ChangedTables:
             shard.excuse_before(len(shard.numbers))
         return answer
 
+    def answer_of_table(self, operation: str, parameters: Parameters) -> bytes:
+        """As DynamoDB, of the tables themselves."""
+        table = next(
+            each for each in self.tables if parameters["TableName"] in {each.name, each.arn_of_table[:-1]}
+        )
+        if operation == "DescribeTable":
+            return json.dumps({"Table": table.described()}).encode()
+        assert operation == "Scan", f"nobody needs {operation}"
+        asked = msgspec.convert(msgspec.json.decode(msgspec.json.encode(parameters)), _Scan)
+        after = None if asked.ExclusiveStartKey is None else asked.ExclusiveStartKey[ID]["S"]
+        part = asked.Segment, asked.TotalSegments
+        return json.dumps(table.scanned(part, after, asked.Limit)).encode()
+
     def _of(self, key: str) -> ChangedTable | None:
         return next((table for table in self.tables if key.startswith(table.prefix)), None)
 
@@ -367,7 +426,7 @@ class ChangedTables:
         table = self._of(write.key)
         if table is None or write.before is not None or write.after is None:
             return
-        if self._segments.lease_created(write.key, table.items, now()):
+        if self._segments.lease_created(write.key, table.settled, now()):
             table.reading_begins(_all_segments(write.key))
         elif self._latest and not table.is_read:
             table.reading_begins(())
