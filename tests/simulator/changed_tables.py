@@ -144,6 +144,7 @@ class ChangedTable:
 
     def reshape(self, what: Split | Roll) -> None:
         """An open shard ends; two follow, or one, perhaps only with its next change."""
+        self.poll()
         is_open = self._streams[-1].open_shards
         if not is_open:
             return
@@ -357,6 +358,8 @@ class ChangedTables:
     def answer(self, operation: str, parameters: Parameters) -> bytes:
         """As the model. Who begins at the latest change need not get what was there before."""
         answer = self.model.answer(operation, parameters)
+        for table in self.tables:
+            table.poll()  # what has rolled just now
         if parameters.get("ShardIteratorType") == "LATEST":
             table = next(
                 each for each in self.tables if str(parameters["StreamArn"]).startswith(each.arn_of_table)

@@ -31,6 +31,8 @@ from kcl_daemon.progress.watchdog import StallLimits, Watchdog
 from kcl_daemon.shards.lineage import InitialPosition
 from kcl_daemon.transport.caller import AwsJsonClient
 from kcl_daemon.transport.dynamodb_streams import CHANGES_API, HttpDynamoStreams
+from kcl_daemon.transport.sources import StreamSources
+from kcl_daemon.transport.table_streams import FollowedTables
 from kcl_daemon.worker import Worker
 from tests.simulator.chance import Chance
 from tests.simulator.changed_tables import ChangedTables, listed_tables
@@ -233,7 +235,8 @@ class Fleet:
         if changed is None or plan is None:
             return kinesis
         client = MemoryClient(changed.answer, api=CHANGES_API, life=life, network=self._network)
-        return HttpDynamoStreams(cast("AwsJsonClient", client), plan.form, clock)
+        changes = FollowedTables(HttpDynamoStreams(cast("AwsJsonClient", client), plan.form, clock))
+        return StreamSources(kinesis, changes)
 
     def _letters(self, life: Life, chance: Chance) -> SimDeadLetters:
         return SimDeadLetters(
