@@ -11,7 +11,7 @@ from typing import Final, NotRequired, TypedDict
 
 from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.ports import StreamSummary
-from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard, StartAt
+from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard, StartAt, created_ms
 from kcl_daemon.transport.service_answers import parsing_answer
 
 HASH_RANGE: Final = HashRange(0, 1)
@@ -20,7 +20,6 @@ RETENTION_S: Final = 24 * 3600.0
 # A child may be older than the last changes of its parent by the clocks of the service.
 _MARGIN_MS: Final = 300_000
 _ARN: Final = re.compile(r"arn:[^:]+:dynamodb:([^:]+):([0-9]+):table/([^/]+)/stream/(.+)", re.ASCII)
-_CREATED: Final = re.compile(r"shardId-0*([0-9]{1,18})-.+", re.ASCII)
 
 
 class NumberRangeShape(TypedDict):
@@ -62,12 +61,6 @@ def stream_name(arn: str) -> str:
     if match is None:
         raise ValueError(f"not the ARN of a DynamoDB stream: {arn!r:.200}")
     return "$".join(match.groups()).replace(":", "_")
-
-
-def created_ms(shard_id: ShardId) -> int | None:
-    """When a shard was created, by its id, in epoch milliseconds; None: the id does not say it."""
-    match = _CREATED.fullmatch(shard_id)
-    return None if match is None else int(match[1])
 
 
 def summary(answer: DescribedShape) -> StreamSummary:
