@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import fields
 
-from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, DecodedRecords, Payload, UserRecord
+from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, Payload, UserRecord
 
 _MS_PER_S: Final = 1000
 _NULL: Final = b"null"
@@ -104,7 +104,7 @@ def changes_of(
 
 def payload_of(records: Sequence[UserRecord]) -> Payload:
     texts = sum(len(each.body) + len(each.partition_key) for each in records)
-    return DecodedRecords(records, texts + RECORD_OVERHEAD_BYTES * len(records))
+    return Payload.joined([Payload(records, texts + RECORD_OVERHEAD_BYTES * len(records))])
 
 
 def snapshot_record(
