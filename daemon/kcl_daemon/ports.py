@@ -156,6 +156,7 @@ class Kinesis(Protocol):
         ...
 
 
+@runtime_checkable
 class Changes(Kinesis, Protocol):
     """The streams of DynamoDB tables.
 
