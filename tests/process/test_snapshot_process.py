@@ -70,7 +70,7 @@ def test_a_table_is_copied_under_writes_though_the_daemon_is_killed(local: Local
         "childRecordFormat": "lambda",
         "snapshot": "true",
         "snapshotSegments": 2,
-        "snapshotReadUnits": 60,
+        "snapshotReadUnits": 4,
         "initialPositionInStream": "LATEST",
         "idleTimeBetweenReadsInMillis": 200,
     }
@@ -80,7 +80,7 @@ def test_a_table_is_copied_under_writes_though_the_daemon_is_killed(local: Local
         with again_and_again(lambda: write(app, numbers), 0.02):
             with app.daemon(COPYING, settings) as daemon:
                 daemon.wait_for("snapshot_begun", segments=2, table=TABLE)
-                wait_until(lambda: len(noted(tmp_path)) > ITEMS // 4, "a quarter is read")
+                wait_until(lambda: len(noted(tmp_path)) > 20, "some items are read")
                 daemon.signal(signal.SIGKILL)
                 daemon.end()
                 assert not daemon.named("snapshot_over")

@@ -40,9 +40,7 @@ class Stage:
         self.coordinator = TroubledTable("coordinator", "key")
         self.workers = TroubledTable("workers", "wid")
         self.scan = Table([f"item-{number}" for number in range(9)])
-        self.stream = Stream(
-            tuple(replace(each, ending_sequence_number=1) for each in (OLD, CLOSED)) + (OPEN,)
-        )
+        self.stream = Stream((*(replace(each, ending_sequence_number=1) for each in (OLD, CLOSED)), OPEN))
         self.leader = self.new_leader()
 
     def new_leader(self) -> ShardSync:
@@ -111,7 +109,7 @@ def test_only_segments_have_leases_at_first() -> None:
 
 def test_two_leaders_make_the_same_leases() -> None:
     async def scene(stage: Stage) -> None:
-        stage.leases_table.writes.extend([Trouble.NONE, Trouble.LATE, Trouble.LATE])
+        stage.leases_table.writes.extend([Trouble.NONE, Trouble.LATE])
         first, second = stage.leader, stage.new_leader()
         with pytest.raises(Unavailable):
             await first.ensure([])
