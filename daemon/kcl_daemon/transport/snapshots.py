@@ -86,7 +86,7 @@ class TableScan:
             "ReturnConsumedCapacity": "TOTAL",
         }
         if after is not None:
-            request["ExclusiveStartKey"] = Raw(after.encode())
+            request["ExclusiveStartKey"] = json.loads(after)
         return await self._client.call("Scan", request, scanned_page)
 
 
