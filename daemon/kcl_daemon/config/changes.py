@@ -10,7 +10,10 @@ from kcl_daemon.config.kinds import StreamArn, choice, is_of_dynamodb, member, n
 from kcl_daemon.config.properties import Notice
 from kcl_daemon.config.retrieval import RetrievalMode, SchemaRegistry
 from kcl_daemon.config.streams import many_of
+from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.ports import Log, StreamSummary
 from kcl_daemon.records.changes import ChangeForm
+from kcl_daemon.records.record_filter import RecordFilter
 
 _TABLE: Final = name(r"[A-Za-z0-9_.-]{3,255}", "3 to 255 letters, digits, dots, dashes and underscores")
 
@@ -41,6 +44,22 @@ class ChangesSettings:
     """In how many parts the table is scanned at the same time."""
     read_units: int = ours("snapshotReadUnits", whole_number(1, 10**9, "read units"), 500)
     """How many read units a second all segments may use together."""
+
+    def check_images(self, summary: StreamSummary, log: Log) -> None:
+        """Whether the stream has the images that are asked for; ConfigurationError if a snapshot cannot do without."""
+        has, lacks_new = summary.view_type, summary.view_type in {"KEYS_ONLY", "OLD_IMAGE"}
+        how = "switch the stream off and on again with StreamViewType=NEW_AND_OLD_IMAGES"
+        if self.snapshot and lacks_new:
+            raise ConfigurationError(
+                f"snapshot = true needs the new images of items, and the stream {summary.arn} has {has}: {how}"
+            )
+        if self.form is ChangeForm.PLAIN and lacks_new:
+            log.warning(
+                "stream_without_new_images",
+                stream=summary.arn,
+                view_type=has,
+                advice=f"if you need them, {how}",
+            )
 
 
 SOURCE: Final = "tableName.source"
@@ -75,6 +94,7 @@ def not_of_changes(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         for key in ("streamName", "streamArn"):
             if key in values and SOURCE in values:
                 yield key, f"names a stream, {SOURCE} a table; keep one"
+    yield from _filter(values)
     if not reads_changes(values):
         if values.get("snapshot"):
             yield "snapshot", f"only a DynamoDB table has one; name it with {SOURCE} or by streamArn"
@@ -87,6 +107,20 @@ def not_of_changes(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         )
     if values.get("schemaRegistry") is SchemaRegistry.DECODE and not _reads_kinesis(values):
         yield "schemaRegistry", "changes of a DynamoDB table have no schema of a registry; remove this line"
+
+
+def _filter(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    record_filter = values.get("recordFilter")
+    if not isinstance(record_filter, RecordFilter) or not record_filter.of_changes:
+        return
+    if not reads_changes(values):
+        yield (
+            "recordFilter",
+            "only records of a DynamoDB stream have these fields; those of your JSON stand inside data",
+        )
+    elif values.get("childRecordFormat") is ChangeForm.PLAIN:
+        reason = 'a plain record has no such fields; name those that it has, as {"data": {"kind": ["insert"]}}'
+        yield "recordFilter", reason
 
 
 def _other_regions(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
