@@ -480,6 +480,18 @@ class _Expanded(Payload):
         )
 
 
+class DecodedRecords(_Expanded):
+    """No aggregates: their base64 is not made to look for them."""
+
+    __slots__ = ()
+
+    def __init__(self, records: Sequence[UserRecord], size_bytes: int) -> None:
+        super().__init__([records], size_bytes)
+
+    def _looks_aggregated(self) -> bool:
+        return False
+
+
 def data_bytes_of(record: AnyRecord) -> int:
     return len(record.body) if isinstance(record, UserRecord) else int((len(record.data) - 2) * _BASE64_BYTES)
 
