@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 ORDER: Final = "sequence_number"
 REMOVED: Final = "kcl_is_removed"
-IMAGES: Final = ("keys", "new", "old")
+IMAGES: Final = {"keys": "Keys", "new": "NewImage", "old": "OldImage"}
 _STRING: Final = r'"(?:[^"\\]++|\\.)*+"'
 _SPACES: Final = rf"({_STRING})|\s++"
 _REWRITES: Final = (
@@ -27,13 +27,20 @@ _REWRITES: Final = (
     (rf"({_STRING})|([\]}}])\}}", "$1$2"),
 )
 """In this order: each relies on those before. The last removes the ends of what the one before has opened."""
+_NUMBER: Final = r"-?\d[\d.eE+-]*+"
+_NUMBERS_OF_PLAIN: Final = (rf'\G((?:{_STRING}|[^"\d-])*+)({_NUMBER})', '$1{"\\$number":"$2"}')
+"""Spark would read what is a number as a double, although it shall be text."""
+_OF_PLAIN: Final = (
+    (rf'(?<!"\$map":)\{{"\$number":"({_NUMBER})"\}}', "$1"),
+    (rf'(?<!"\$map":)\{{"\$binary":({_STRING})\}}', "$1"),
+    (rf'(?<!"\$map":)\{{"\$set":(\[(?:{_STRING}|[^"\]])*+\])\}}', "$1"),
+)
 _TYPED: Final = (
     "eventName string, eventSourceARN string, dynamodb struct<ApproximateCreationDateTime: string, Keys: string, "
     "NewImage: string, OldImage: string, SequenceNumber: string>"
 )
-_PLAIN: Final = "kind string, `table` string, keys string, new string, old string, sequence_number string, created_at string"
-_DIGITS: Final = 38
-"""Numbers of a stream have 21. That of an item of a snapshot has the item's key in it, and more digits than these."""
+_PLAIN: Final = "kind string, `table` string, keys string, new string, old string, sequenceNumber string, createdAt string"
+_SEGMENT: Final = r"(^|:)snapshot-\d{13}-\d{4}-\d{4}$"
 _MILLISECONDS_FROM: Final = 10**11
 _TABLE_OF_ARN: Final = ":table/([^/]+)/"
 _TABLE_OF_STREAM: Final = r"^[a-z0-9-]+\$\d+\$([^$]+)\$"
@@ -41,38 +48,40 @@ _TABLE_OF_STREAM: Final = r"^[a-z0-9-]+\$\d+\$([^$]+)\$"
 
 def parts(records: DataFrame) -> dict[str, Column]:
     """`kind`, `table`, the images as plain JSON, number and time; `kind` is null if `data` is no change."""
-    text = F.from_json(F.col("data").cast("string"), f"{_TYPED}, {_PLAIN}")
+    data = F.col("data").cast("string")
+    exact = F.when(data.startswith('{"kind":'), F.regexp_replace(data, *_NUMBERS_OF_PLAIN)).otherwise(data)
+    text = F.from_json(exact, f"{_TYPED}, {_PLAIN}")
     typed = text["dynamodb"]
-    kind = F.lower(F.coalesce(text["eventName"], text["kind"]))
-    tables = [text["table"], _found(text["eventSourceARN"], _TABLE_OF_ARN)]
+    kind, tables = F.lower(F.coalesce(text["eventName"], text["kind"])), [text["table"]]
+    tables.append(_found(text["eventSourceARN"], _TABLE_OF_ARN))
     if "stream" in records.columns:
         tables.append(_found(F.col("stream"), _TABLE_OF_STREAM))
-    number = F.coalesce(typed["SequenceNumber"], text["sequence_number"])
+    if "shard_id" in records.columns:
+        kind = F.when(kind.isNotNull() & F.col("shard_id").rlike(_SEGMENT), "snapshot").otherwise(kind)
+    number = F.coalesce(typed["SequenceNumber"], text["sequenceNumber"])
     images = {
-        name: F.coalesce(plain(typed[field]), _compact(text[name]))
-        for name, field in zip(IMAGES, ("Keys", "NewImage", "OldImage"), strict=True)
+        name: F.coalesce(plain(typed[field], _REWRITES), plain(text[name], _OF_PLAIN))
+        for name, field in IMAGES.items()
     }
     return {
         "kind": F.when(number.isNotNull() & images["keys"].isNotNull(), kind),
         "table": F.coalesce(*tables),
         **images,
         ORDER: number,
-        "created_at": _time(F.coalesce(typed["ApproximateCreationDateTime"], text["created_at"])),
+        "created_at": _time(
+            F.coalesce(typed["ApproximateCreationDateTime"], _found(text["createdAt"], r"(\d+)"))
+        ),
     }
 
 
-def plain(image: Column) -> Column:
+def plain(image: Column, rewrites: Sequence[tuple[str, str]]) -> Column:
     """Sets become arrays; binary values stay Base64."""
     # Without its braces: an attribute named M would look like a map.
-    text = _compact(image)
+    text = F.regexp_replace(image, _SPACES, "$1")
     text = text.substr(F.lit(2), F.length(text) - 2)
-    for found, instead in _REWRITES:
+    for found, instead in rewrites:
         text = F.regexp_replace(text, found, instead)
     return F.concat(F.lit("{"), text, F.lit("}"))
-
-
-def _compact(text: Column) -> Column:
-    return F.regexp_replace(text, _SPACES, "$1")
 
 
 def _found(text: Column, pattern: str) -> Column:
@@ -81,10 +90,9 @@ def _found(text: Column, pattern: str) -> Column:
 
 
 def _time(text: Column) -> Column:
-    """From seconds, milliseconds, or ISO 8601."""
+    """From seconds, or milliseconds."""
     number = text.cast("decimal(24,6)")
-    seconds = F.when(number >= _MILLISECONDS_FROM, number / 1000).otherwise(number)
-    return F.when(text.rlike(r"^[\d.]+(E\d+)?$"), seconds.cast("timestamp")).otherwise(text.cast("timestamp"))
+    return F.when(number >= _MILLISECONDS_FROM, number / 1000).otherwise(number).cast("timestamp")
 
 
 def last_states(changes: DataFrame) -> DataFrame:
@@ -103,10 +111,8 @@ def last_states(changes: DataFrame) -> DataFrame:
             F.lit("a change has no new image: the table's stream needs NEW_IMAGE or NEW_AND_OLD_IMAGES")
         ),
     )
-    number = F.col(ORDER)
-    order = F.when(F.length(number) <= _DIGITS, number.cast("decimal(38,0)")).otherwise(
-        F.lit(0).cast("decimal(38,0)")
-    )
+    is_old = F.col("kind") == "snapshot"
+    order = F.when(is_old, "0").otherwise(F.col(ORDER)).cast("decimal(38,0)")
     flat = changes.select(
         *_attributes(changes),
         order.alias(ORDER),

@@ -175,9 +175,8 @@ def dynamodb(
     `created_at`, those of `keep`, and `_corrupt`. Without a schema, `keys`, `new` and `old` are JSON with plain values: numbers with
     all their digits, sets as arrays, binary values in Base64.
 
-    Args:
-        schema: attributes of the items, a StructType or its text; `keys`, `new` and `old` are then structs.
-        keys: with a schema, the names of the key attributes.
+    `schema` has the attributes of the items, as a StructType or its text: `keys`, `new` and `old` are then structs. With it, `keys`
+    names the key attributes.
     """
     found = changes.parts(records)
     kept = [name for name in keep if name not in found]

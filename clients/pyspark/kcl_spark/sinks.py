@@ -159,7 +159,8 @@ def iceberg_merge(table: str, keys: list[str], *, newest_by: list[str] | None = 
         raise ValueError("iceberg_merge needs at least one key column: without one, a replay inserts twice")
 
     def write(frame: DataFrame, batch: Batch) -> None:
-        _merge(changes.newest(frame, keys, newest_by or ()), batch, table, keys, newest_by or ())
+        rows = changes.newest(frame, keys, newest_by or ())
+        _merge(rows, batch, merge_statement(table, _view(batch), keys, newest_by or ()))
 
     return BatchHandler(write)
 
@@ -173,7 +174,8 @@ def merge_items(table: str) -> ForeachBatch:
 
     def write(frame: DataFrame, batch: Batch) -> None:
         keys = changes.key_columns(frame)
-        _merge(changes.last_states(frame), batch, table, keys, [changes.ORDER], changes.REMOVED)
+        sql = merge_statement(table, _view(batch), keys, [changes.ORDER], changes.REMOVED)
+        _merge(changes.last_states(frame), batch, sql)
 
     return BatchHandler(write)
 
@@ -214,17 +216,13 @@ def items(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.parquet(_turn(path, int(newest))).drop(changes.REMOVED)
 
 
-def _merge(
-    frame: DataFrame,
-    batch: Batch,
-    table: str,
-    keys: Sequence[str],
-    newest_by: Sequence[str],
-    removed: str | None = None,
-) -> None:
-    view = f"kcl_batch_{re.sub(r'[^A-Za-z0-9]', '_', batch.query)}"
-    frame.createOrReplaceTempView(view)
-    frame.sparkSession.sql(merge_statement(table, view, keys, newest_by, removed))
+def _view(batch: Batch) -> str:
+    return f"kcl_batch_{re.sub(r'[^A-Za-z0-9]', '_', batch.query)}"
+
+
+def _merge(frame: DataFrame, batch: Batch, sql: str) -> None:
+    frame.createOrReplaceTempView(_view(batch))
+    frame.sparkSession.sql(sql)
 
 
 def merge_statement(

@@ -310,9 +310,9 @@ def _raw_value(value: Mapping[str, object]) -> dict[str, Raw]:
 
 
 def _plain_item(item: Raw) -> bytes:
-    return b"{%b}" % b",".join([
-        b"%b:%b" % (_name(name), _plain(value)) for name, value in _attributes(item).items()
-    ])
+    return b"{%b}" % b",".join(
+        [b"%b:%b" % (_name(name), _plain(value)) for name, value in _attributes(item).items()]
+    )
 
 
 def _plain(value: Mapping[str, Raw]) -> Raw | bytes:
