@@ -1,0 +1,1 @@
+"""DynamoDB Streams: the changes of tables, in shards that roll, split, end and are trimmed."""
