@@ -70,7 +70,6 @@ from kcl_daemon.ports import (
     Randomness,
     Schemas,
     StateFolder,
-    StreamRef,
     Table,
     Tables,
     Transactions,
@@ -125,7 +124,7 @@ def streams_of(
             clock=clock,
             log=log,
         )
-    ref = StreamRef(settings.stream_name, settings.stream_arn)
+    ref = settings.single_stream
     watch = StreamMonitor(kinesis=kinesis, stream=ref, clock=clock, log=log)
     return SingleStreamTracker(TrackedStream(ref, settings.initial_position, watch), kinesis=kinesis, log=log)
 

@@ -17,7 +17,7 @@ import click
 from anyio import to_thread
 
 from kcl_daemon.app import streams_of
-from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_client
+from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_client, open_sources
 from kcl_daemon.aws.dead_letters import largest_letter
 from kcl_daemon.aws.session import Clients, caller_identity, open_clients, unknown_regions
 from kcl_daemon.cli.common import (
@@ -60,7 +60,6 @@ from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.text import masked, numbered, on_one_line, shown
 from kcl_daemon.transport.event_stream import HttpFanOut
-from kcl_daemon.transport.kinesis import HttpKinesis
 
 _Result = TypeVar("_Result")
 
@@ -125,7 +124,7 @@ async def lease_findings(settings: Settings, kinesis: Kinesis, table: Table) -> 
             log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
             await streams_of(settings, kinesis, clock, log, table=table).prepare()
             return [(True, f"leases: {len(leases)}")] if leases else []
-        stream = StreamRef(settings.stream_name, settings.stream_arn)
+        stream = settings.single_stream
         shards = await kinesis.list_shards(stream)
     except ConfigurationError as error:
         return [(False, masked(on_one_line(f"leases: {error}")))]
@@ -216,10 +215,13 @@ async def check_services(settings: Settings) -> list[Finding]:
     no region, AccessDenied without credentials.
     """
     async with (
-        open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
+        open_clients(
+            settings.endpoints, glue=settings.schemas.are_resolved, changes=settings.reads_changes
+        ) as clients,
         open_kinesis_client(clients, SystemClock()) as client,
+        open_sources(settings, clients, client, SystemClock()) as kinesis,
     ):
-        kinesis, consumers = HttpKinesis(client), HttpFanOut(client)
+        consumers = HttpFanOut(client)
         findings = await _identity(settings, clients)
         if settings.streams.name_filter is not None:
             listed = await try_check(findings, "ListStreams", kinesis.list_streams)
@@ -248,8 +250,8 @@ async def _identity(settings: Settings, clients: Clients) -> list[Finding]:
 
 
 def _streams(settings: Settings) -> tuple[StreamRef, ...]:
-    many = tuple(StreamRef(each.name, each.arn) for each in settings.streams.listed)
-    return many if settings.reads_many else (StreamRef(settings.stream_name, settings.stream_arn),)
+    many = tuple(StreamRef(each.name, each.arn, table=each.table) for each in settings.streams.listed)
+    return many if settings.reads_many else (settings.single_stream,)
 
 
 async def table_findings(table: Table, *, indexed: bool) -> list[Finding]:
@@ -344,6 +346,7 @@ _SENTENCES: Final = {
     "property_contradicts_stream_arn": "= {given} is not the name in streamArn, {arn}; {used} is used",
     "stream_arn_counts_by_name": "= {arn}: {why}",
     "property_honoured_unlike_java": "= {value} is honoured; the Java daemon uses {java_uses}",
+    "changes_left_out_before": "is not a position of the service: {why}",
     "pipeline_reads_the_landing": "is not started here: {advice}",
     "dead_letters_may_not_fit": "takes letters of up to {limit}, records of {largest_record}; {advice}",
     "credentials_provider_doubtful": "{provider}: {advice}",

@@ -68,7 +68,10 @@ _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
         AccessDenied,
         "check the credentials of this host and the permissions of its role on the stream and the tables",
     ),
-    (StreamNotFound, "check streamName or streamArn, regionName and the account of the credentials"),
+    (
+        StreamNotFound,
+        "check streamName, streamArn or tableName.source, regionName and the account of the credentials",
+    ),
     (TableNotFound, "check applicationName, tableName and regionName; was the table deleted while in use?"),
     (Throttled, "the service throttles; start again later or raise its limits"),
     (Unavailable, "check the network, regionName and the endpoint properties"),

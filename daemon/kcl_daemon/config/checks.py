@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
+from kcl_daemon.config.changes import LOCAL_REGION, SOURCE, change_notices, not_of_changes
 from kcl_daemon.config.children import (
     ChildFailurePolicy,
     DeadLetterDestination,
@@ -24,8 +25,9 @@ from kcl_daemon.config.metrics_and_page import LOOPBACK, MetricsLevel, is_loopba
 from kcl_daemon.config.properties import Notice, Problem, PropertyEntry
 from kcl_daemon.config.retrieval import FASTEST_READS_MS, RetrievalMode, SchemaRegistry
 from kcl_daemon.config.settings import BY_NAME, DEFAULTS
-from kcl_daemon.config.streams import FormerStreams, ListedStream
+from kcl_daemon.config.streams import FormerStreams, ListedStream, many_of
 from kcl_daemon.config.tables import BillingMode, complete_bake_s
+from kcl_daemon.leases.lease import TableStream
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 
 Values = Mapping[str, object]
@@ -64,6 +66,7 @@ def check_together(
         *_failures(own),
         *_letters(own),
         *(refused(own) if "landing" in own else ()),
+        *not_of_changes(own),
         *_spark(own),
         *_lanes(own),
         *_run_until(own),
@@ -88,6 +91,7 @@ def check_together(
         *_letter_notices(values, lines),
         *_java_differences(values, lines),
         *_landing(values, lines),
+        *change_notices(values, lines),
     ]
     return problems, notices
 
@@ -281,7 +285,7 @@ def _arn(values: dict[str, object], lines: Lines, environment: Mapping[str, str]
     if given is not None and given != arn.stream_name:
         facts: dict[str, object] = {"given": given, "arn": arn.arn, "used": arn.stream_name}
         yield Notice("property_contradicts_stream_arn", "streamName", lines["streamName"], facts)
-    why = _why_name_alone(values, arn)
+    why = None if arn.is_of_dynamodb else _why_name_alone(values, arn)
     if why is None:
         return
     if "regionName" not in values and not any(environment.get(name) for name in _REGION_VARIABLES):
@@ -443,7 +447,7 @@ def _too_few(values: Values) -> _Found:
 
 
 def _streams(values: Values) -> _Found:
-    many = next((name for name in ("streamArns", "streamNames", "streamFilter") if name in values), None)
+    many = many_of(values)
     if many is None:
         return
     one = f"names one stream, {many} names many; keep one"
@@ -483,8 +487,10 @@ def _former(values: Values) -> _Found:
 
 
 def regions_of(values: Values) -> tuple[str, ...]:
-    arns = (each.arn for each in _listed(values, "streamArns"))
-    return tuple(dict.fromkeys(arn.split(":")[3] for arn in arns if arn is not None))
+    """Without DynamoDB Local's, which is none."""
+    one, arns = values.get("streamArn"), [each.arn for each in _listed(values, "streamArns")]
+    given = [*([one.arn] if isinstance(one, StreamArn) else []), *(arn for arn in arns if arn is not None)]
+    return tuple(dict.fromkeys(where for arn in given if (where := arn.split(":")[3]) != LOCAL_REGION))
 
 
 def _listed(values: Values, name: str) -> tuple[ListedStream, ...]:
@@ -513,7 +519,9 @@ def _lanes(values: Values) -> _Found:
             f"this daemon reads one stream; give its number alone, without {of_streams[0]}=...",
         )
     elif "streamFilter" not in values:
-        known = {each.name for each in (*_listed(values, "streamNames"), *_listed(values, "streamArns"))}
+        names = [each.name for each in (*_listed(values, "streamNames"), *_listed(values, "streamArns"))]
+        known = {stream.table if (stream := TableStream.of(name)) else name for name in names}
+        known.add(str(values.get(SOURCE)))
         for name in of_streams:
             if name not in known:
                 yield (

@@ -372,5 +372,7 @@ class ConcurrencySettings:
     shard is stored with each checkpoint and renewal (`daemonLanes`), so that little comes twice after the end of a worker."""
 
     def lanes_of(self, stream: StreamIdentity | None) -> int:
-        name = None if stream is None else stream.name
-        return dict(self.lanes.of_streams).get(name or "", self.lanes.default)
+        """A stream of a DynamoDB table goes by the table's name."""
+        of_table = None if stream is None else stream.of_table
+        name = of_table.table if of_table is not None else "" if stream is None else stream.name
+        return dict(self.lanes.of_streams).get(name, self.lanes.default)

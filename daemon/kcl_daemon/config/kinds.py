@@ -14,6 +14,7 @@ from math import isinf
 from typing import Final, Generic, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
+from kcl_daemon.leases.lease import TableStream
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 
 T = TypeVar("T")
@@ -68,6 +69,14 @@ class StreamArn:
     region_name: str
     stream_name: str
     account_id: str
+
+    @property
+    def is_of_dynamodb(self) -> bool:
+        return is_of_dynamodb(self.arn)
+
+
+def is_of_dynamodb(arn: str | None) -> bool:
+    return arn is not None and arn.split(":")[2:3] == ["dynamodb"]
 
 
 def trimmed(text: str) -> str:
@@ -307,12 +316,18 @@ def stream_arn() -> ValueKind[StreamArn]:
 
     def read(text: str) -> StreamArn:
         word = not_blank(text)
+        if (of_table := TableStream.of(word)) is not None and is_of_dynamodb(word):
+            return StreamArn(word, of_table.region, of_table.name, of_table.account)
         match = _ARN.fullmatch(word)
         if match is None:
             raise InvalidValue("not the ARN of a stream")
         return StreamArn(word, match["region"], match["name"], match["account"])
 
-    return ValueKind(read, "arn:aws:kinesis:REGION:ACCOUNT:stream/NAME, with an account of 12 digits")
+    allowed = (
+        "arn:aws:kinesis:REGION:ACCOUNT:stream/NAME or arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL, with an "
+        "account of 12 digits"
+    )
+    return ValueKind(read, allowed)
 
 
 def file() -> ValueKind[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import javaproperties
 
 from kcl_daemon.config import properties
+from kcl_daemon.config.changes import SOURCE, reads_changes
 from kcl_daemon.config.checks import check_together, regions_of
 from kcl_daemon.config.kinds import Key, StreamArn
 from kcl_daemon.config.properties import Notice, Problem, PropertyEntry, overrides
@@ -24,6 +25,7 @@ from kcl_daemon.config.reading import NAMES, Reading
 from kcl_daemon.config.retrieval import resolve_mode
 from kcl_daemon.config.settings import BY_NAME, DEFAULTS, KEYS, Settings
 from kcl_daemon.config.spark import CONF_PREFIX
+from kcl_daemon.config.streams import ListedStream, many_of
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.ports import Randomness
 from kcl_daemon.shards.lineage import InitialPosition
@@ -105,7 +107,8 @@ def interpret(
     for entry in overrides(environment or {}, NAMES):
         reading.take(entry)
     values = reading.values()
-    resolve_mode(values, (*reading.entries.values(), *reading.others.values()))
+    written = (*reading.entries.values(), *reading.others.values())
+    resolve_mode(values, written, polls_only=reads_changes(values))
     problems, notices = check_together(values, reading.entries, environment or {})
     reading.problems += problems
     reading.notices += notices
@@ -127,9 +130,13 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
     arn = values.get("streamArn")
     if isinstance(arn, StreamArn):
         fields |= {"stream_arn": arn.arn, "stream_name": arn.stream_name}
-        fields.setdefault(region, arn.region_name)
     for region_name in regions_of(values):
         fields.setdefault(region, region_name)
+    if (table := values.get(SOURCE)) is not None:
+        if many_of(values) is None:
+            fields["stream_name"] = table
+        else:
+            fields["streams.tables"] = (ListedStream(str(table), table=str(table)),)
     if "sparkPipeline" in values or "landing" in values:
         fields["child.command"] = RELAY
     return _with(DEFAULTS, {**fields, "spark.conf": tuple(spark_conf.items())})
@@ -217,8 +224,10 @@ def _derived(loaded: Loaded) -> dict[str, str]:
     if "regionName" not in entries:
         if has_arn and settings.endpoints.region_name is not None:
             found["regionName"] = "streamArn"
-        elif settings.streams.arns:
+        elif settings.streams.arns and settings.endpoints.region_name is not None:
             found["regionName"] = "streamArns"
+    if settings.changes.table is not None and not settings.reads_many:
+        found["streamName"] = "tableName.source"
     mode = entries.get("retrievalMode")
     if mode is None or mode.value.strip().upper() == "DEFAULT":
         found["retrievalMode"] = "default"

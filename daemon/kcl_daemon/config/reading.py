@@ -29,13 +29,14 @@ _NESTED: Final = "the daemon has its own timeouts, retries and connections for A
 _SAME_THING: Final = {"adminToken": "adminTokenFile", "adminTokenFile": "adminToken"}
 # Instead of a required property.
 _INSTEAD: Final = {
-    "streamName": ("streamArn", "streamArns", "streamNames", "streamFilter"),
+    "streamName": ("streamArn", "streamArns", "streamNames", "streamFilter", "tableName.source"),
     "executableName": ("landing", "sparkPipeline"),
 }
 _EXAMPLES: Final = {
     "executableName": "executableName = PROGRAM ARGUMENTS",
     "applicationName": "applicationName = NAME_OF_THE_APPLICATION",
-    "streamName": "streamName = NAME_OF_THE_STREAM (or streamArn = ITS_ARN; many: streamNames, streamArns, streamFilter)",
+    "streamName": "streamName = NAME_OF_THE_STREAM (or streamArn = ITS_ARN; many: streamNames, streamArns, streamFilter; "
+    "a DynamoDB table: tableName.source)",
 }
 
 

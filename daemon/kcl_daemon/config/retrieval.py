@@ -168,10 +168,12 @@ class FanOutSettings:
     or permissions are missing."""
 
 
-def resolve_mode(values: dict[str, object], written: Iterable[PropertyEntry]) -> None:
+def resolve_mode(
+    values: dict[str, object], written: Iterable[PropertyEntry], *, polls_only: bool = False
+) -> None:
     """Resolve `DEFAULT`, or no mode, in `values` (KCL: RetrievalMode)."""
     if values.get("retrievalMode") is None:
-        polled = any(_is_about_polling(entry) for entry in written)
+        polled = polls_only or any(_is_about_polling(entry) for entry in written)
         values["retrievalMode"] = RetrievalMode.POLLING if polled else RetrievalMode.FANOUT
 
 

@@ -16,6 +16,7 @@ from kcl_daemon.config.kinds import (
     Key,
     RunUntil,
     file,
+    is_of_dynamodb,
     keys,
     keys_of,
     name,
@@ -33,6 +34,7 @@ from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.spark import SparkSettings
 from kcl_daemon.config.streams import NAME_OF_STREAM, StreamsSettings
 from kcl_daemon.config.tables import TablesSettings
+from kcl_daemon.ports import StreamRef
 from kcl_daemon.shards.lineage import InitialPosition
 
 # Names derived from it: see `checks`.
@@ -49,7 +51,7 @@ _WORKER_ID: Final = name(
 _STREAM_NAME: Final = Key(
     "streamName",
     NAME_OF_STREAM,
-    default="required unless `streamArn`, `streamArns`, `streamNames` or `streamFilter` is set",
+    default="required unless `streamArn`, `streamArns`, `streamNames`, `streamFilter` or `tableName.source` is set",
     required=True,
     blank_is_absent=True,
 )
@@ -81,9 +83,9 @@ class Settings:
     stream_arn: str | None = field(
         default=None, metadata=keys(Key("streamArn", stream_arn(), blank_is_absent=True))
     )
-    """ARN of the stream. Replaces `streamName`; API calls use the ARN, and its region applies if `regionName`
-    is not set. If the ARN has another region than `regionName`, or account 000000000000, only the stream name
-    is used."""
+    """ARN of the stream, of Kinesis or of a DynamoDB table. Replaces `streamName`; API calls use the ARN, and its region
+    applies if `regionName` is not set. If the ARN of a Kinesis stream has another region than `regionName`, or account
+    000000000000, only the stream name is used."""
     streams: StreamsSettings = field(default_factory=StreamsSettings)
     changes: ChangesSettings = field(default_factory=ChangesSettings)
     initial_position: InitialPosition = field(
@@ -129,6 +131,17 @@ class Settings:
     @property
     def reads_many(self) -> bool:
         return self.streams.are_many
+
+    @property
+    def reads_changes(self) -> bool:
+        """Whether a stream of DynamoDB is among those that are read."""
+        arns = (self.stream_arn, *(each.arn for each in self.streams.arns))
+        return self.changes.table is not None or any(map(is_of_dynamodb, arns))
+
+    @property
+    def single_stream(self) -> StreamRef:
+        """If it does not read many. The name of a table's stream is the table's."""
+        return StreamRef(self.stream_name, self.stream_arn, table=self.changes.table)
 
     @property
     def bundled(self) -> str | None:

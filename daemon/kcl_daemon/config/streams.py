@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -42,6 +42,13 @@ class ListedStream:
     name: str
     arn: str | None = None
     position: InitialPosition | None = None
+    table: str | None = None
+    """A DynamoDB table whose streams are read one after the other; `name` is the table's."""
+
+
+def many_of(values: Mapping[str, object]) -> str | None:
+    """The first property that names many streams; None: there is only one."""
+    return next((name for name in ("streamArns", "streamNames", "streamFilter") if name in values), None)
 
 
 NAME_OF_STREAM: Final = name(
@@ -105,8 +112,8 @@ _IDENTITIES: Final = ValueKind(
 @dataclass(frozen=True, slots=True)
 class StreamsSettings:
     arns: tuple[ListedStream, ...] = ours("streamArns", _ARNS, (), blank_is_absent=True)
-    """ARNs of the streams to read in one daemon, also of other accounts. Can be combined with `streamNames`,
-    not with `streamName` or `streamArn`. A lease table is either single-stream or multi-stream and cannot be
+    """ARNs of the streams to read in one daemon, also of other accounts. Can be combined with `streamNames` and
+    `tableName.source`, not with `streamName` or `streamArn`. A lease table is either single-stream or multi-stream and cannot be
     changed later."""
     names: tuple[ListedStream, ...] = ours("streamNames", _NAMES, (), blank_is_absent=True)
     """Names of the streams to read; streams of the own account only."""
@@ -127,10 +134,12 @@ class StreamsSettings:
         "streamIdentifiersForLeaseCleanup", _IDENTITIES, (), blank_is_absent=True
     )
     """Former streams whose leases are deleted with PROVIDED_STREAMS_DEFERRED_DELETION."""
+    tables: tuple[ListedStream, ...] = ()
+    """The table of `tableName.source`, if it is one of many; no property of its own."""
 
     @property
     def listed(self) -> tuple[ListedStream, ...]:
-        return (*self.arns, *self.names)
+        return (*self.arns, *self.names, *self.tables)
 
     @property
     def are_many(self) -> bool:

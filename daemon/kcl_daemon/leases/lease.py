@@ -16,11 +16,47 @@ from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 _IDENTITY: Final = re.compile(r"([0-9]+):([^:]+):([0-9]+)", re.ASCII)
 _ARN: Final = re.compile(r"arn:[^:]+:kinesis:[^:]*:([0-9]+):stream/([^:/]+)", re.ASCII)
+_TABLE_ARN: Final = re.compile(
+    r"arn:aws[a-z0-9-]*:dynamodb:([a-z0-9-]+):([0-9]{12}):table/([A-Za-z0-9_.-]+)/stream/([A-Za-z0-9_.:-]+)",
+    re.ASCII,
+)
+_TABLE_NAME: Final = re.compile(r"([a-z0-9-]+)\$([0-9]{12})\$([^$:]+)\$([^$:]+)", re.ASCII)
+_PARTITIONS: Final = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
+
+
+@dataclass(frozen=True, slots=True)
+class TableStream:
+    """A stream of a DynamoDB table; `label` is the time at which it was switched on."""
+
+    region: str
+    account: str
+    table: str
+    label: str
+
+    @property
+    def name(self) -> str:
+        """As in lease keys (adapter 2.x: KinesisMapperUtil)."""
+        return "$".join((self.region, self.account, self.table, self.label.replace(":", "_")))
+
+    @property
+    def arn(self) -> str:
+        partition = next((name for prefix, name in _PARTITIONS if self.region.startswith(prefix)), "aws")
+        return f"arn:{partition}:dynamodb:{self.region}:{self.account}:table/{self.table}/stream/{self.label}"
+
+    @staticmethod
+    def of(text: str) -> TableStream | None:
+        """By ARN, or by the name in lease keys; None: it is another stream."""
+        if (match := _TABLE_ARN.fullmatch(text)) is not None:
+            return TableStream(*match.groups())
+        if (match := _TABLE_NAME.fullmatch(text)) is None:
+            return None
+        region, account, table, label = match.groups()
+        return TableStream(region, account, table, label.replace("_", ":"))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamIdentity:
-    """The creation epoch (seconds, above 0) distinguishes streams that had the same name."""
+    """The creation epoch (seconds, above 0) distinguishes streams that had the same name; of DynamoDB it is 1."""
 
     account: str
     name: str
@@ -28,6 +64,11 @@ class StreamIdentity:
 
     def __str__(self) -> str:
         return f"{self.account}:{self.name}:{self.creation_epoch}"
+
+    @property
+    def of_table(self) -> TableStream | None:
+        """None: it is a stream of Kinesis."""
+        return TableStream.of(self.name)
 
     @staticmethod
     def parse(text: str) -> StreamIdentity:
@@ -39,6 +80,8 @@ class StreamIdentity:
     @staticmethod
     def of_arn(arn: str, created_s: float) -> StreamIdentity:
         """ValueError unless `arn` is a stream ARN; `created_s` is in epoch seconds."""
+        if (of_table := TableStream.of(arn)) is not None:
+            return StreamIdentity(of_table.account, of_table.name, 1)
         match = _ARN.fullmatch(arn)
         if match is None:
             raise ValueError(f"not the ARN of a stream: {arn!r:.200}")

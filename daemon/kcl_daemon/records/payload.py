@@ -280,6 +280,11 @@ class Payload:
         return self._record(0).approximate_arrival_timestamp
 
     @property
+    def last_arrival_ms(self) -> int | None:
+        """IndexError if there is none."""
+        return self._record(-1).approximate_arrival_timestamp
+
+    @property
     def last(self) -> ExtendedSequenceNumber:
         """IndexError if there is none."""
         return self._record(-1).position
@@ -289,7 +294,7 @@ class Payload:
         """Between the arrivals of the first and the last record; 0 where that is not known."""
         if not self:
             return 0
-        first_ms, last_ms = self.first_arrival_ms, self._record(-1).approximate_arrival_timestamp
+        first_ms, last_ms = self.first_arrival_ms, self.last_arrival_ms
         return 0 if first_ms is None or last_ms is None else max(0, last_ms - first_ms)
 
     def _record(self, index: Literal[0, -1]) -> AnyRecord:

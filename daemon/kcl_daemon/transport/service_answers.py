@@ -10,7 +10,15 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final, NotRequired, TypedDict
 
-from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, IteratorExpired, Throttled, Unavailable
+from kcl_daemon.errors import (
+    AccessDenied,
+    AwsError,
+    InvalidRequest,
+    IteratorExpired,
+    Throttled,
+    Trimmed,
+    Unavailable,
+)
 from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.ports import FetchedRecords, StreamSummary
 from kcl_daemon.records.payload import Payload
@@ -231,7 +239,10 @@ _TRANSIENT: Final = frozenset({
     "RequestTimeout", "RequestTimeoutException", "ResourceInUseException", "ServiceUnavailable",
     "ServiceUnavailableException", "TransactionConflictException", "TransactionInProgressException",
 })  # fmt: skip
-_EXPIRED_ITERATOR: Final = "ExpiredIteratorException"
+_OF_ITERATORS: Final[dict[str, type[AwsError]]] = {
+    "ExpiredIteratorException": IteratorExpired,
+    "TrimmedDataAccessException": Trimmed,
+}
 _MESSAGE_CHARACTERS: Final = 500
 
 
@@ -253,8 +264,8 @@ def cancelled_part(code: str, message: str, *, operation: str, not_found: type[A
 def _kind(code: str, status: int | None, not_found: type[AwsError]) -> type[AwsError]:
     if code in _NOT_FOUND:
         return not_found
-    if code == _EXPIRED_ITERATOR:
-        return IteratorExpired
+    if code in _OF_ITERATORS:
+        return _OF_ITERATORS[code]
     for codes, kind in ((_THROTTLED, Throttled), (_DENIED, AccessDenied), (_TRANSIENT, Unavailable)):
         if code in codes:
             return kind

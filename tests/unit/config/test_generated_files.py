@@ -39,6 +39,8 @@ TOGETHER: Final = frozenset(
         "streamArns",
         "streamNames",
         "streamFilter",
+        "snapshot",
+        "tableName.source",
         "batchWindowMillis",
         "batchMaxRecords",
         "batchMaxBytes",

@@ -17,6 +17,11 @@ from tests.unit.config.helpers import GOOD, read
 from tools.properties_reference import reference
 
 MANY = GOOD.replace("streamName =", "streamNames =")
+CHANGES = re.sub(
+    "streamName = .*",
+    "streamArns = arn:aws:dynamodb:eu-west-1:111122223333:table/users/stream/2026-11-20T20:51:10.252",
+    GOOD,
+)
 LANDING = re.sub("executableName = .*", "landing = /var/lib/landing", GOOD)
 ROOT = Path(__file__).parents[3]
 
@@ -136,12 +141,16 @@ SAMPLES = {
     "shardOrder": "none",
     "shardConcurrencyWindowBytes": "2000000",
     "shardConcurrencyRemembers": "true",
+    "tableName.source": "orders",
+    "childRecordFormat": "plain",
+    "onTrimmed": "stop",
+    "snapshot": "true",
 }
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
 def test_every_key_reaches_the_field_that_the_table_names(key: Key) -> None:
-    base = {"streams": MANY, "landing": LANDING}.get(key.target.partition(".")[0], GOOD)
+    base = {"streams": MANY, "landing": LANDING, "changes": CHANGES}.get(key.target.partition(".")[0], GOOD)
     before = field_of(read(base=base).settings, key.target)
     written = f"{key.name} = {SAMPLES.get(key.name, '600')}\n"
     after = field_of(read(written, base=base).settings, key.target)
@@ -162,7 +171,7 @@ def test_every_property_that_a_rule_names_exists() -> None:
         text for text in texts if isinstance(text, str) and re.fullmatch(r"[a-z]+[A-Z.][A-Za-z.]+", text)
     }
     assert len(named) > 50
-    others = {"child.command", "glueClient.", "httpClientBuilder", "spark.conf"}
+    others = {"child.command", "glueClient.", "httpClientBuilder", "spark.conf", "streams.tables"}
     assert named - set(BY_NAME) == others
 
 
