@@ -167,6 +167,35 @@ class Changes(Kinesis, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ScannedTable:
+    """`keys`: the attributes of its primary key; items and bytes as counted by the service hours ago."""
+
+    name: str
+    keys: tuple[str, ...]
+    items: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedPage:
+    """Items as the JSON of the answer; `next_key` is JSON too, None at the end of the segment."""
+
+    items: Sequence[bytes]
+    next_key: str | None
+    read_units: float
+
+
+class ScanPort(Protocol):
+    """Reads a whole DynamoDB table, in segments. Calls raise the errors of `Kinesis`."""
+
+    async def describe_table(self, table: str) -> ScannedTable: ...
+
+    async def scan(self, table: str, part: tuple[int, int], after: str | None, limit: int) -> ScannedPage:
+        """A page of segment (index, count), eventually consistent; `after`: a `next_key`."""
+        ...
+
+
 class IndexState(Enum):
     ABSENT = "absent"
     BUILDING = "building"

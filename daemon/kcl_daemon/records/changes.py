@@ -10,7 +10,7 @@ from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
 from json.encoder import encode_basestring_ascii
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import msgspec
 import orjson
@@ -23,6 +23,7 @@ from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, DecodedRecords, Pa
 _MS_PER_S: Final = 1000
 _NULL: Final = b"null"
 _EMPTY: Final = Raw(b"")
+_NO_TEXT: Final = Raw(_NULL)
 _NO_KEYS: Final = Raw(b"{}")
 
 
@@ -41,26 +42,21 @@ class _Change(Struct, gc=False, rename="pascal"):
     """`dynamodb` of a record. What is left out or null is empty, or the text null."""
 
     sequence_number: str
-    approximate_creation_date_time: Raw = _EMPTY
+    approximate_creation_date_time: float | None = None
     keys: Raw = _NO_KEYS
     new_image: Raw = _EMPTY
     old_image: Raw = _EMPTY
-    size_bytes: Raw = _EMPTY
-    stream_view_type: Raw = _EMPTY
-
-    @property
-    def at_ms(self) -> int | None:
-        text = self.approximate_creation_date_time
-        return round(float(text) * _MS_PER_S) if _is_given(text) else None
+    size_bytes: Raw = _NO_TEXT
+    stream_view_type: Raw = _NO_TEXT
 
 
 class _Event(Struct, gc=False):
     dynamodb: _Change
-    event_id: Raw = msgspec.field(default=_EMPTY, name="eventID")
-    event_name: Raw = msgspec.field(default=_EMPTY, name="eventName")
-    event_version: Raw = msgspec.field(default=_EMPTY, name="eventVersion")
-    event_source: Raw = msgspec.field(default=_EMPTY, name="eventSource")
-    aws_region: Raw = msgspec.field(default=_EMPTY, name="awsRegion")
+    event_id: Raw = msgspec.field(default=_NO_TEXT, name="eventID")
+    event_name: Raw = msgspec.field(default=_NO_TEXT, name="eventName")
+    event_version: Raw = msgspec.field(default=_NO_TEXT, name="eventVersion")
+    event_source: Raw = msgspec.field(default=_NO_TEXT, name="eventSource")
+    aws_region: Raw = msgspec.field(default=_NO_TEXT, name="awsRegion")
     user_identity: Raw = msgspec.field(default=_EMPTY, name="userIdentity")
 
 
@@ -71,7 +67,8 @@ class _Answer(Struct, gc=False, rename="pascal"):
 
 _answers: Final = Decoder(_Answer)
 _Part = TypeVar("_Part", _Change, _Event)
-Write = Callable[[_Event, int | None], bytes]
+_Write = Callable[[_Event, bytes], bytes]
+"""Makes the data of a record; the second is its time as JSON text, in milliseconds or as the form wants it."""
 
 
 def changes_of(
@@ -85,8 +82,7 @@ def changes_of(
         ValueError: the answer cannot be understood.
     """
     opened = _opened(answer)
-    write = _writer(form, stream_arn)
-    records = [_record(event, write) for event in opened.records]
+    records = _records(opened.records, form, stream_arn)
     if records and records[-1].position < records[0].position:  # also finds invalid numbers
         raise ValueError("the records are out of order")
     if since_ms is not None:
@@ -109,7 +105,7 @@ def snapshot_record(
     )
     change = _Change(
         number,
-        Raw(b"%d" % (at_ms // _MS_PER_S) if at_ms % _MS_PER_S == 0 else b"%.3f" % (at_ms / _MS_PER_S)),
+        at_ms / _MS_PER_S,
         Raw(b"{%b}" % key),
         Raw(item),
         size_bytes=Raw(b"%d" % len(item)),
@@ -118,21 +114,31 @@ def snapshot_record(
     event = _Event(
         change,
         Raw(b'"%b"' % blake2b(number.encode(), digest_size=16).hexdigest().encode()),
-        _SNAPSHOT if form is ChangeForm.PLAIN else Raw(b'"INSERT"'),
+        Raw(b'"SNAPSHOT"' if form is ChangeForm.PLAIN else b'"INSERT"'),
         Raw(b'"1.1"'),
         Raw(b'"aws:dynamodb"'),
         Raw(_name(_parts(stream_arn)[0])),
     )
-    return _record(event, _writer(form, stream_arn))
+    return _records([event], form, stream_arn)[0]
 
 
-_SNAPSHOT: Final = Raw(b'"SNAPSHOT"')
+def _records(events: Sequence[_Event], form: ChangeForm, stream_arn: str) -> list[UserRecord]:
+    write, in_seconds = _writer(form, stream_arn), form is ChangeForm.LAMBDA
+    records: list[UserRecord] = []
+    keys = _keys([event.dynamodb.keys for event in events])
+    last_s, at_ms, time = None, None, _NULL
+    for event, key in zip(events, keys, strict=True):
+        change = event.dynamodb
+        at_s = change.approximate_creation_date_time
+        if at_s != last_s:  # most are of the same second
+            last_s, at_ms = at_s, None if at_s is None else round(at_s * _MS_PER_S)
+            time = _NULL if at_s is None else _seconds(at_s) if in_seconds else b"%d" % at_ms
+        records.append(UserRecord(write(event, time), key, change.sequence_number, at_ms))
+    return records
 
 
-def _record(event: _Event, write: Write) -> UserRecord:
-    change = event.dynamodb
-    at_ms = change.at_ms
-    return UserRecord(write(event, at_ms), _key(change.keys), change.sequence_number, at_ms)
+def _seconds(at_s: float) -> bytes:
+    return b"%d" % at_s if at_s.is_integer() else repr(at_s).encode()
 
 
 def _is_since(record: UserRecord, since_ms: int) -> bool:
@@ -163,48 +169,49 @@ def _opened_leniently(answer: bytes | bytearray) -> _Answer:
 
 
 def _built(kind: type[_Part], shape: Mapping[str, object], parts: Mapping[str, object]) -> _Part:
-    given: dict[str, Any] = {}
-    for each in fields(kind):
-        name = each.encode_name
-        if name in parts:
-            given[each.name] = parts[name]
-        elif each.type is str:
-            if not isinstance(shape[name], str):
-                raise TypeError(f"{name} is no text")
-            given[each.name] = shape[name]
-        elif name in shape:
-            given[each.name] = Raw(_dumped(shape[name]))
-    return kind(**given)
+    """ValueError if a part that is not kept as text is of another type."""
+    texts = {each.encode_name for each in fields(kind) if each.type is Raw}
+    given = {name: Raw(_dumped(value)) if name in texts else value for name, value in shape.items()}
+    return msgspec.convert({**given, **parts}, kind)
 
 
 def _dumped(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
-def _is_given(text: Raw) -> bool:
-    return len(text) > 0 and bytes(text) != _NULL
-
-
-def _key(keys: Raw) -> Raw:
-    """The same for an item, however the service writes it."""
-    try:
-        text = orjson.dumps(orjson.loads(memoryview(keys)), option=orjson.OPT_SORT_KEYS).decode()
-        return Raw(orjson.dumps(text))
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        text = json.dumps(json.loads(bytes(keys)), separators=(",", ":"), sort_keys=True)
-        return Raw(encode_basestring_ascii(text).encode("ascii"))
+def _keys(keys: Sequence[Raw]) -> Iterable[Raw]:
+    """Each as quoted JSON; the same for an item, however the service writes it."""
+    texts = b"\n".join(keys)
+    if not keys or _in_order(tuple(_attributes(keys[0]))).fullmatch(texts) is None:
+        texts = b"\n".join(map(_sorted_key, keys))
+    quoted = texts.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b'"\n"')
+    return map(Raw, (b'"%b"' % quoted).split(b"\n")) if keys else ()
 
 
 @lru_cache(64)
-def _writer(form: ChangeForm, stream_arn: str) -> Write:
+def _in_order(names: tuple[str, ...]) -> re.Pattern[bytes]:
+    """Keys, by line, that are written as `_sorted_key` writes them; of one table all have the same names."""
+    parts = [re.escape(_name(name)) + rb':\{"[SNB]":"[^"\\\n]*+"\}' for name in sorted(names)]
+    one = rb"\{%b\}" % b",".join(parts)
+    return re.compile(rb"%b(?:\n%b)*+" % (one, one))
+
+
+def _sorted_key(key: Raw) -> bytes:
+    try:
+        return orjson.dumps(orjson.loads(memoryview(key)), option=orjson.OPT_SORT_KEYS)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return _dumped(dict(sorted(json.loads(bytes(key)).items())))
+
+
+@lru_cache(64)
+def _writer(form: ChangeForm, stream_arn: str) -> _Write:
     if form is ChangeForm.KCL1:
         return _as_kcl1
-    region, table = _parts(stream_arn)
     if form is ChangeForm.LAMBDA:
-        end = b',"eventSourceARN":%b}' % _name(stream_arn)
-        return lambda event, _: _of_lambda(event, end)
-    name = _name(table)
-    return lambda event, at_ms: _as_plain(event, at_ms, name)
+        arn = b',"eventSourceARN":%b}' % _name(stream_arn)
+        return lambda event, time: _as_event(event, time, end=_identity(event, b',"userIdentity":%b') + arn)
+    table = _name(_parts(stream_arn)[1])
+    return lambda event, time: _as_plain(event, time, table)
 
 
 def _parts(stream_arn: str) -> tuple[str, str]:
@@ -213,81 +220,99 @@ def _parts(stream_arn: str) -> tuple[str, str]:
     return (parts[3], parts[5].split("/")[1]) if len(parts) > 5 and "/" in parts[5] else ("", stream_arn)
 
 
-def _as_kcl1(event: _Event, at_ms: int | None) -> bytes:
+def _as_kcl1(event: _Event, time: bytes) -> bytes:
     """In the order of Jackson: names that its mix-ins do not give come first."""
-    identity = _identity(event.user_identity)
-    time = b"" if at_ms is None else b"%d" % at_ms
-    parts = [b'{"userIdentity":%b,' % identity if identity else b"{"]
-    _put_event(parts, event, time)
-    parts.append(b"}")
-    return b"".join(parts)
+    return _as_event(event, time, b"{" + _identity(event, b'"userIdentity":%b,'))
 
 
-def _of_lambda(event: _Event, end: bytes) -> bytes:
-    parts: list[bytes | Raw] = [b"{"]
-    _put_event(parts, event, event.dynamodb.approximate_creation_date_time)
-    identity = _identity(event.user_identity)
-    if identity:
-        parts.append(b',"userIdentity":%b' % identity)
-    parts.append(end)
-    return b"".join(parts)
-
-
-def _put_event(parts: list[bytes | Raw], event: _Event, time: bytes | Raw) -> None:
-    """Without the last brace of the event; each part is undecoded."""
+def _as_event(event: _Event, time: bytes, begin: bytes = b"{", end: bytes = b"}") -> bytes:
+    """Its parts as they are, in the order of both forms."""
     change = event.dynamodb
-    for name, text in (
-        (b'"eventID":', event.event_id),
-        (b'"eventName":', event.event_name),
-        (b'"eventVersion":', event.event_version),
-        (b'"eventSource":', event.event_source),
-        (b'"awsRegion":', event.aws_region),
-    ):
-        if _is_given(text):
-            parts += (name, text, b",")
-    parts.append(b'"dynamodb":{')
-    if time:
-        parts += (b'"ApproximateCreationDateTime":', time, b",")
-    parts += (b'"Keys":', change.keys, b",")
-    if _is_given(change.new_image):
-        parts += (b'"NewImage":', change.new_image, b",")
-    if _is_given(change.old_image):
-        parts += (b'"OldImage":', change.old_image, b",")
-    parts.append(b'"SequenceNumber":"%b"' % change.sequence_number.encode())
-    if _is_given(change.size_bytes):
-        parts += (b',"SizeBytes":', change.size_bytes)
-    if _is_given(change.stream_view_type):
-        parts += (b',"StreamViewType":', change.stream_view_type)
-    parts.append(b"}")
+    new, old = change.new_image, change.old_image
+    body = b"".join((
+        begin,
+        b'"eventID":', event.event_id,
+        b',"eventName":', event.event_name,
+        b',"eventVersion":', event.event_version,
+        b',"eventSource":', event.event_source,
+        b',"awsRegion":', event.aws_region,
+        b',"dynamodb":{"ApproximateCreationDateTime":', time,
+        b',"Keys":', change.keys,
+        b',"NewImage":' if new else b"", new,
+        b',"OldImage":' if old else b"", old,
+        b',"SequenceNumber":"', change.sequence_number.encode(),
+        b'","SizeBytes":', change.size_bytes,
+        b',"StreamViewType":', change.stream_view_type,
+        b"}", end,
+    ))  # fmt: skip
+    return _without_nulls(event, time, begin, end) if _NULL in body else body
 
 
-def _identity(text: Raw) -> bytes | None:
-    """As AWS's documentation has it; the service's own model writes the names large."""
-    if not _is_given(text):
-        return None
-    shape: dict[str, object] = json.loads(bytes(text))
-    known = {"principalId": ("principalId", "PrincipalId"), "type": ("type", "Type")}
+def _without_nulls(event: _Event, time: bytes, begin: bytes, end: bytes) -> bytes:
+    change = event.dynamodb
+    inner = _given(
+        {
+            b"ApproximateCreationDateTime": time,
+            b"Keys": change.keys,
+            b"NewImage": change.new_image,
+            b"OldImage": change.old_image,
+            b"SequenceNumber": b'"%b"' % change.sequence_number.encode(),
+            b"SizeBytes": change.size_bytes,
+            b"StreamViewType": change.stream_view_type,
+        }
+    )
+    outer = _given(
+        {
+            b"eventID": event.event_id,
+            b"eventName": event.event_name,
+            b"eventVersion": event.event_version,
+            b"eventSource": event.event_source,
+            b"awsRegion": event.aws_region,
+            b"dynamodb": b"{%b}" % inner,
+        }
+    )
+    return begin + outer + end
+
+
+def _given(parts: Mapping[bytes, bytes | Raw]) -> bytes:
+    return b",".join(b'"%b":%b' % (name, text) for name, text in parts.items() if _is_given(text))
+
+
+def _is_given(text: Raw | bytes) -> bool:
+    return len(text) > 0 and bytes(text) != _NULL
+
+
+def _identity(event: _Event, place: bytes) -> bytes:
+    """With the names of AWS's documentation; the service's own model writes them large. Empty if there is none."""
+    if not _is_given(event.user_identity):
+        return b""
+    shape: dict[str, object] = json.loads(bytes(event.user_identity))
+    spelt = {"principalId": ("principalId", "PrincipalId"), "type": ("type", "Type")}
     found = {
-        name: shape[each] for name, spelt in known.items() for each in spelt if shape.get(each) is not None
+        name: shape[each] for name, names in spelt.items() for each in names if shape.get(each) is not None
     }
-    return _dumped(found)
+    return place % _dumped(found)
 
 
 _EXPIRED: Final = _dumped({"principalId": "dynamodb.amazonaws.com", "type": "Service"})
 
 
-def _as_plain(event: _Event, at_ms: int | None, table: bytes) -> bytes:
+def _as_plain(event: _Event, time: bytes, table: bytes) -> bytes:
     change = event.dynamodb
-    kind = b"null" if not _is_given(event.event_name) else bytes(event.event_name).lower()
-    parts = [b'{"kind":%b,"table":%b,"keys":%b' % (kind, table, _plain_item(change.keys))]
-    if _is_given(change.new_image):
-        parts.append(b',"new":%b' % _plain_item(change.new_image))
-    if _is_given(change.old_image):
-        parts.append(b',"old":%b' % _plain_item(change.old_image))
-    parts.append(b',"sequenceNumber":"%b"' % change.sequence_number.encode())
-    if at_ms is not None:
-        parts.append(b',"createdAt":%d' % at_ms)
-    parts.append(b',"expired":true}' if _identity(event.user_identity) == _EXPIRED else b"}")
+    kind = event.event_name
+    parts: list[bytes | Raw] = [
+        b'{"kind":',
+        bytes(kind).lower(),
+        b',"table":',
+        table,
+        b',"keys":',
+        _plain_item(change.keys),
+    ]
+    for name, image in ((b',"new":', change.new_image), (b',"old":', change.old_image)):
+        if _is_given(image):
+            parts += (name, _plain_item(image))
+    parts += (b',"sequenceNumber":"', change.sequence_number.encode(), b'","createdAt":', time)
+    parts.append(b',"expired":true}' if _identity(event, b"%b") == _EXPIRED else b"}")
     return b"".join(parts)
 
 
