@@ -86,6 +86,11 @@ class StreamRef:
     def is_of_dynamodb(self) -> bool:
         return self.table is not None or (self.arn or "").split(":")[2:3] == ["dynamodb"]
 
+    @property
+    def table_name(self) -> str:
+        """Of a DynamoDB stream."""
+        return self.table or (self.arn or "").split("/")[1]
+
 
 @dataclass(frozen=True, slots=True)
 class StreamSummary:

@@ -11,18 +11,17 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, inf
 from typing import Final
 
-from kcl_daemon.leases.lease import HashRange, Lease, ShardId, StreamIdentity
-from kcl_daemon.shards.lineage import Shard, children_by_parent
+from kcl_daemon.leases.lease import Lease, ShardId, StreamIdentity
+from kcl_daemon.shards.lineage import NO_HASH_KEYS, Shard, children_by_parent, created_ms
 from kcl_daemon.shards.sync import new_lease
 from kcl_protocol.sequence import TRIM_HORIZON
 
 _SEGMENT: Final = re.compile(r"snapshot-([0-9]{13})-([0-9]{4})-([0-9]{4})", re.ASCII)
-_CREATED: Final = re.compile(r"shardId-([0-9]{20})-.+", re.ASCII)
 # Clocks differ, and a scan may read an item as it was a moment ago.
 _MARGIN_MS: Final = 10 * 60_000
-_RANGE: Final = HashRange(0, 1)
 _ORDINAL_DIGITS: Final = 18
 _RUN: Final = 10**9
 _RUN_MS: Final = 10
@@ -59,7 +58,7 @@ def segment_shards(begun_ms: int, count: int) -> tuple[Shard, ...]:
 
 
 def _shards(segments: Iterable[Segment]) -> tuple[Shard, ...]:
-    return tuple(Shard(each.shard_id, _RANGE, frozenset(), 0, 0) for each in segments)
+    return tuple(Shard(each.shard_id, NO_HASH_KEYS, frozenset(), 0, 0) for each in segments)
 
 
 def segment_leases(begun_ms: int, count: int, stream: StreamIdentity | None = None) -> list[Lease]:
@@ -92,7 +91,8 @@ def shards_since(shards: Sequence[Shard], segment: Segment) -> tuple[Shard, ...]
     count = {
         shard.shard_id
         for shard in shards
-        if not (after := children.get(shard.shard_id)) or any(_created_ms(each) >= since_ms for each in after)
+        if not (after := children.get(shard.shard_id))
+        or any((created_ms(each) or inf) >= since_ms for each in after)
     }
     parents = frozenset(each.shard_id for each in segment.all)
     return tuple(
@@ -107,10 +107,25 @@ def first_shards(shards: Sequence[Shard], segment: Segment) -> tuple[Shard, ...]
     return tuple(each for each in shards_since(shards, segment) if segment.shard_id in each.parent_shard_ids)
 
 
-def _created_ms(shard_id: ShardId) -> float:
-    """Infinite if its name does not say it, so that nothing is left out."""
-    found = _CREATED.fullmatch(shard_id)
-    return float("inf") if found is None else int(found[1])
+_UNIT_BYTES: Final = 8_192  # of an eventually consistent read
+_SEGMENT_BYTES: Final = 2**30
+_SEGMENT_UNITS: Final = 16
+_SEGMENTS_MOST: Final = 32  # each row of a shard that follows names them all
+_WISHED_HOURS: Final = 6
+
+
+def segments_for(size_bytes: int, read_units: int) -> int:
+    return max(1, min(_SEGMENTS_MOST, -(-size_bytes // _SEGMENT_BYTES), read_units // _SEGMENT_UNITS))
+
+
+def hours_of(size_bytes: int, read_units: int) -> float:
+    """How long a scan takes with so many read units a second."""
+    return size_bytes / _UNIT_BYTES / read_units / 3_600
+
+
+def units_for(size_bytes: int) -> int:
+    """Read units a second with which a scan takes a quarter of what the stream keeps."""
+    return ceil(hours_of(size_bytes, 1) / _WISHED_HOURS)
 
 
 def ordinal_of(begun_ms: int, now_ms: int, before: int, items: int) -> int:

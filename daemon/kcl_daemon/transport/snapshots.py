@@ -331,21 +331,19 @@ class SnapshotSegments:
         key = stream.name, segment.shard_id
         known = self._readings.get(key)
         if known is None:
-            name, arn = await self._table(stream)
-            table = await self._scan.describe_table(name)
+            arn = await self._arn(stream)
+            table = await self._scan.describe_table(stream.table_name)
             pace = _Pace(self._read_units / segment.count, due_s=self._clock.monotonic())
             known = self._readings.setdefault(key, _Reading(pace, table, arn, began_ms=self._clock.wall_ms()))
         return known
 
-    async def _table(self, stream: StreamRef) -> tuple[str, str]:
-        """The name of the stream's table, and the ARN of its stream."""
-        arn = stream.arn
-        if arn is None:
-            found = await self._changes.streams_of(stream.table or stream.name)
-            if not found:
-                raise StreamNotFound(f"the table {stream.table} has no stream", operation="ListStreams")
-            arn = str(found[-1].arn)
-        return stream.table or arn.split("/")[1], arn
+    async def _arn(self, stream: StreamRef) -> str:
+        if stream.arn is not None:
+            return stream.arn
+        found = await self._changes.streams_of(stream.table_name)
+        if not found:
+            raise StreamNotFound(f"the table {stream.table} has no stream", operation="ListStreams")
+        return found[-1].arn
 
 
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
