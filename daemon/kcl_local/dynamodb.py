@@ -1,4 +1,4 @@
-"""DynamoDB, STS, Glue, CloudWatch, S3, SNS and SQS on loopback: moto behind our own HTTP server, in a thread.
+"""DynamoDB and its streams, STS, Glue, CloudWatch, S3, SNS and SQS on loopback: moto behind our own HTTP server, in a thread.
 
 moto checks a condition and writes in two steps, so two threads could both win a conditional write. Here it
 handles one request at a time.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Literal, Self, cast
 from urllib.parse import parse_qs
 
@@ -24,6 +26,10 @@ from moto.backends import get_backend
 from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
+from kcl_local.changes.http import CHANGES, ERROR_PREFIX, StreamsAnswers
+from kcl_local.changes.http import TARGET as STREAMS_TARGET
+from kcl_local.changes.model import StreamsModel
+from kcl_local.changes.tables import following_tables
 from kcl_local.faults import DROP, Fault, FaultyService, http_status
 from kcl_local.serving import BODY_BYTES_MAX, add_control, drop, send_troubled, serve
 
@@ -49,7 +55,7 @@ class Service:
 
 Other = Literal["sts", "glue", "s3", "sns", "sqs"]
 
-DYNAMODB: Final = Service("dynamodb", "DynamoDB_20120810.", "com.amazonaws.dynamodb.v20120810#")
+DYNAMODB: Final = Service("dynamodb", "DynamoDB_20120810.", ERROR_PREFIX)
 CLOUDWATCH: Final = Service("cloudwatch", "GraniteServiceVersion20100801.")
 # Loaded on first use.
 _FOR_LETTERS: Final[tuple[Other, ...]] = ("s3", "sns", "sqs")
@@ -142,24 +148,30 @@ class MotoEndpoint(FaultyService):
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         target = request.headers.get("X-Amz-Target", "")
-        if self._others and not target.startswith(self._service.target):
+        if self._others and not self._is_ours(target):
             other = next(name for prefix, name in self._others.items() if target.startswith(prefix))
             return _perform(_application(other), request, body)
         operation = self._operation(request, body)
         self.calls[operation] += 1
         fault = self.faults.take(operation)
         if fault is None:
-            response = _perform(self._application, request, body)
+            response = self._performed(request, operation, body)
             trouble = self.troubles.take(operation)
             return response if trouble is None else await send_troubled(request, response, trouble)
         if fault.after:
-            _perform(self._application, request, body)
+            self._performed(request, operation, body)
         return drop(request) if fault.code == DROP else self._failure(operation, fault.code)
+
+    def _performed(self, request: web.Request, _operation: str, body: bytes) -> web.Response:
+        return _perform(self._application, request, body)
+
+    def _is_ours(self, target: str) -> bool:
+        return target.startswith(self._service.target)
 
     def _operation(self, request: web.Request, body: bytes) -> str:
         target = request.headers.get("X-Amz-Target", "")
-        if target.startswith(self._service.target):
-            return target.removeprefix(self._service.target)
+        if self._is_ours(target):
+            return target.rpartition(".")[2]
         named = request.match_info.get("operation")
         return named or parse_qs(body.decode(errors="replace")).get("Action", ["?"])[0]
 
@@ -168,6 +180,37 @@ class MotoEndpoint(FaultyService):
         return web.Response(
             status=http_status(code), body=orjson.dumps(explained), content_type="application/x-amz-json-1.0"
         )
+
+
+class TablesEndpoint(MotoEndpoint):
+    """DynamoDB and DynamoDB Streams. The tables are moto's, the streams are ours."""
+
+    def __init__(self, streams: StreamsModel) -> None:
+        super().__init__(DYNAMODB, BESIDE_DYNAMODB)
+        self.streams = StreamsAnswers(streams)
+
+    def application(self) -> web.Application:
+        served = super().application()
+        served.router.add_post(CHANGES, self.streams.obey)
+        return served
+
+    @property
+    def operations(self) -> frozenset[str]:
+        return super().operations | self.streams.model.operations
+
+    def _is_ours(self, target: str) -> bool:
+        return super()._is_ours(target) or target.startswith(STREAMS_TARGET)
+
+    def _performed(self, request: web.Request, operation: str, body: bytes) -> web.Response:
+        if request.headers.get("X-Amz-Target", "").startswith(STREAMS_TARGET):
+            return self.streams.answer(request, operation, body)
+        happened = False
+        try:
+            response = super()._performed(request, operation, body)
+            happened = response.status < HTTPStatus.BAD_REQUEST
+        finally:
+            self.streams.tables.settle(happened=happened)
+        return response
 
 
 @cache
@@ -199,12 +242,15 @@ class DynamoDbServer:
 
     _running: DynamoDbServer | None = None
 
-    def __init__(self, port: int = 0, cloudwatch_port: int = 0, s3_port: int = 0) -> None:
+    def __init__(
+        self, port: int = 0, cloudwatch_port: int = 0, s3_port: int = 0, streams: StreamsModel | None = None
+    ) -> None:
         self._port = port
         self._cloudwatch_port = cloudwatch_port
         self._s3_port = s3_port
         self._stack = ExitStack()
-        self.dynamodb = MotoEndpoint(DYNAMODB, BESIDE_DYNAMODB)
+        self.streams = streams or StreamsModel(time.time)  # noqa: TID251 - the endpoints live in real time
+        self.dynamodb = TablesEndpoint(self.streams)
         self.cloudwatch = MotoEndpoint(CLOUDWATCH)
         self.letters = LettersEndpoint()
         self.url = ""
@@ -231,6 +277,7 @@ class DynamoDbServer:
             if f"moto.{name}" in sys.modules:
                 get_backend(name).reset()
         with ExitStack() as stack:
+            stack.enter_context(following_tables(self.dynamodb.streams.tables))
             portal = stack.enter_context(start_blocking_portal())
             served = serve(self.dynamodb.application(), self._port)
             self.url = stack.enter_context(portal.wrap_async_context_manager(served))

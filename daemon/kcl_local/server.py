@@ -6,11 +6,12 @@ Kinesis runs on the current event loop, the others in a thread.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,10 @@ import orjson
 from anyio import CancelScope, to_thread
 
 from kcl_local import ACCESS
+from kcl_local.changes.model import StreamsModel
+from kcl_local.changes.stream import DEFAULTS as STREAMS
+from kcl_local.changes.stream import StreamsOptions
+from kcl_local.changes.tables import NewTable
 from kcl_local.dynamodb import DynamoDbServer
 from kcl_local.kinesis.arguments import DEFAULTS, FanOutRules, KinesisOptions, ReadLimits, ServiceError
 from kcl_local.kinesis.http import application
@@ -47,6 +52,8 @@ class Endpoints:
 async def local_endpoints(
     kinesis: KinesisOptions = DEFAULTS,
     *,
+    streams: StreamsOptions = STREAMS,
+    tables: Sequence[NewTable] = (),
     kinesis_port: int = 0,
     dynamodb_port: int = 0,
     cloudwatch_port: int = 0,
@@ -56,16 +63,18 @@ async def local_endpoints(
 ) -> AsyncGenerator[Endpoints, None]:
     """Serve all on loopback; needs anyio's asyncio backend.
 
-    Port 0 means any free one. `now` is the Kinesis clock in epoch seconds. `prepare` creates streams before
-    the endpoint answers. OSError if a port is not available, RuntimeError if this process already has a
+    Port 0 means any free one. `now` is the clock of Kinesis and of the `streams` of `tables`, in epoch seconds.
+    `prepare` creates Kinesis streams before the endpoint answers. ValueError if two tables have one name, OSError if a port is not available, RuntimeError if this process already has a
     DynamoDB server.
     """
     model = KinesisModel(now, kinesis)
-    dynamodb = DynamoDbServer(dynamodb_port, cloudwatch_port, s3_port)
+    dynamodb = DynamoDbServer(dynamodb_port, cloudwatch_port, s3_port, StreamsModel(now, streams))
     if prepare is not None:
         prepare(model)
     try:
         await to_thread.run_sync(dynamodb.start)
+        for table in tables:
+            dynamodb.dynamodb.streams.tables.create(table)
         async with serve(application(model), kinesis_port) as kinesis_url:
             urls = (kinesis_url, dynamodb.url, dynamodb.cloudwatch_url, dynamodb.s3_url)
             yield Endpoints(*urls, model, dynamodb)
@@ -76,6 +85,7 @@ async def local_endpoints(
 
 _FAN_OUT: Final = FanOutRules()
 _SHARDS_MAX: Final = 10_000
+_TABLE: Final = re.compile(r"([a-zA-Z0-9_.-]{3,255})(?::([1-9][0-9]{0,3})(?::([^:,]+)(?:,([^:,]+))?)?)?")
 Form = Literal["shell", "env", "json"]
 NewStream = tuple[str, int]
 """Name, or the ARN of a stream in another account, and number of shards."""
@@ -91,6 +101,17 @@ def _parse_stream(text: str) -> NewStream:
     return prefix + slash + name, int(count or 1)
 
 
+def _parse_table(text: str) -> NewTable:
+    match = _TABLE.fullmatch(text)
+    if match is None:
+        raise click.BadParameter(
+            f"{text!r} is not a table name, or a name and a shard count such as orders:4, or these and the names of "
+            "its keys such as orders:4:customer,at"
+        )
+    name, shards, *keys = match.groups()
+    return NewTable(name, int(shards or 1), tuple(key for key in keys if key) or ("id",))
+
+
 def _port(option: str, service: str) -> click.Option:
     return click.Option(
         [option],
@@ -102,10 +123,10 @@ def _port(option: str, service: str) -> click.Option:
     )
 
 
-def _seconds(option: str, default: float, text: str) -> click.Option:
+def _seconds(option: str, default: float, text: str, least: float = 0) -> click.Option:
     return click.Option(
         [option],
-        type=click.FloatRange(min=0),
+        type=click.FloatRange(min=least),
         default=default,
         show_default=True,
         metavar="SECONDS",
@@ -121,8 +142,16 @@ _PARAMETERS: Final[list[click.Parameter]] = [
         metavar="NAME[:SHARDS]",
         help="Create this stream; repeatable.",
     ),
+    click.Option(
+        ["--table", "tables"],
+        multiple=True,
+        type=_parse_table,
+        metavar="NAME[:SHARDS[:KEYS]]",
+        help="Create this DynamoDB table with a stream; repeatable. Its key is the string `id`, or the one or two "
+        "strings of KEYS.",
+    ),
     _port("--kinesis-port", "Kinesis"),
-    _port("--dynamodb-port", "DynamoDB, STS and Glue"),
+    _port("--dynamodb-port", "DynamoDB and its streams, STS and Glue"),
     _port("--cloudwatch-port", "CloudWatch"),
     _port("--s3-port", "S3, SNS and SQS"),
     click.Option(
@@ -142,6 +171,9 @@ _PARAMETERS: Final[list[click.Parameter]] = [
         ["--throttle"], is_flag=True, help="Throttle reads above 5 per second and 2 MiB per second and shard."
     ),
     _seconds("--iterator-ttl-s", DEFAULTS.iterator_ttl_s, "Lifetime of iterators."),
+    _seconds(
+        "--shard-life-s", STREAMS.shard_life_s, "How long a shard of a DynamoDB stream is open, about.", 1
+    ),
     _seconds("--creating-s", 0.0, "How long a new stream is CREATING."),
     _seconds("--consumer-creating-s", 0.0, "How long a new fan-out consumer is CREATING."),
     _seconds("--subscription-s", _FAN_OUT.lasts_s, "Lifetime of subscriptions."),
@@ -153,6 +185,7 @@ _PARAMETERS: Final[list[click.Parameter]] = [
 def _run(
     *,
     streams: tuple[NewStream, ...],
+    tables: tuple[NewTable, ...],
     kinesis_port: int,
     dynamodb_port: int,
     cloudwatch_port: int,
@@ -161,6 +194,7 @@ def _run(
     file: Path | None,
     throttle: bool,
     iterator_ttl_s: float,
+    shard_life_s: float,
     creating_s: float,
     consumer_creating_s: float,
     subscription_s: float,
@@ -175,6 +209,8 @@ def _run(
     )
     serving = local_endpoints(
         kinesis,
+        streams=StreamsOptions(shard_life_s=shard_life_s),
+        tables=tables,
         kinesis_port=kinesis_port,
         dynamodb_port=dynamodb_port,
         cloudwatch_port=cloudwatch_port,
@@ -186,7 +222,7 @@ def _run(
     _report("starting Kinesis, DynamoDB, STS, Glue, CloudWatch, S3, SNS and SQS on 127.0.0.1")
     try:
         anyio.run(_serve, serving, partial(_announce, form, file), until_eof)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise click.ClickException(f"cannot serve: {error}") from error
 
 
@@ -195,7 +231,7 @@ local: Final = click.Command(
     callback=_run,
     params=_PARAMETERS,
     short_help="Run local endpoints of Kinesis, DynamoDB, S3 and more.",
-    help="Run Kinesis, DynamoDB, STS, Glue, CloudWatch, S3, SNS and SQS endpoints on loopback, in memory, until "
+    help="Run Kinesis, DynamoDB and its streams, STS, Glue, CloudWatch, S3, SNS and SQS endpoints on loopback, in memory, until "
     "SIGINT or SIGTERM.\n\nWhen all endpoints answer, prints environment variables that point any AWS SDK at them; "
     "the credentials are not checked.",
 )
@@ -241,6 +277,7 @@ def endpoints_text(endpoints: Endpoints, form: Form) -> str:
     environment = {
         "AWS_ENDPOINT_URL_KINESIS": endpoints.kinesis_url,
         "AWS_ENDPOINT_URL_DYNAMODB": endpoints.dynamodb_url,
+        "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": endpoints.dynamodb_url,
         "AWS_ENDPOINT_URL_CLOUDWATCH": endpoints.cloudwatch_url,
         "AWS_ENDPOINT_URL_STS": endpoints.dynamodb_url,
         "AWS_ENDPOINT_URL_GLUE": endpoints.dynamodb_url,

@@ -18,7 +18,7 @@ _PAGE_MAX: Final = 100
 _RECORDS_MAX: Final = 1000
 _WITH_NEW: Final = frozenset({"NEW_IMAGE", "NEW_AND_OLD_IMAGES"})
 _WITH_OLD: Final = frozenset({"OLD_IMAGE", "NEW_AND_OLD_IMAGES"})
-_BY_TTL: Final = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
+_BY_TTL: Final = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
 
 
 class StreamsModel(FaultyService):
@@ -35,6 +35,8 @@ class StreamsModel(FaultyService):
         self._streams: dict[str, Stream] = {}
         self._of_table: dict[str, Stream] = {}
         self._reads = 0
+        self.partitions: dict[str, int] = {}
+        """How many shards a stream of a table begins with, by the table's ARN."""
         self.options = options
         self._operations: Final[Mapping[str, Callable[[Arguments], bytes]]] = {
             "DescribeStream": self._describe_stream,
@@ -69,14 +71,14 @@ class StreamsModel(FaultyService):
         view_type: str = "NEW_AND_OLD_IMAGES",
         *,
         keys: Sequence[str] = ("id",),
-        shards: int = 1,
+        shards: int | None = None,
     ) -> Stream:
         """A new stream; `keys`: the table's partition key, and its sort key.
 
-        ValueError if the table has one that is enabled.
+        Without `shards` as many as `partitions` says, else one. ValueError if the table has one that is enabled.
         """
         self._advance()
-        table_arn = _table_arn(table)
+        table_arn = table_arn_of(table)
         if table_arn in self._of_table and self._of_table[table_arn].disabled_s is None:
             raise ValueError(f"{table_arn} has an enabled stream: {self._of_table[table_arn].arn}")
         created_s = self._now_s
@@ -87,7 +89,7 @@ class StreamsModel(FaultyService):
             label_of(created_s),
             view_type=view_type,
             keys=keys,
-            shards=shards,
+            shards=shards or self.partitions.get(table_arn, 1),
             created_s=self._now_s,
             options=self.options,
         )
@@ -99,13 +101,13 @@ class StreamsModel(FaultyService):
         self.stream(table).disable(self._now_s)
 
     def is_enabled(self, table: str) -> bool:
-        found = self._of_table.get(_table_arn(table))
+        found = self._of_table.get(table_arn_of(table))
         return found is not None and found.disabled_s is None
 
     def stream(self, table: str) -> Stream:
         """The enabled stream of a table. ValueError if there is none."""
         self._advance()
-        found = self._of_table.get(_table_arn(table))
+        found = self._of_table.get(table_arn_of(table))
         if found is None or found.disabled_s is not None:
             raise ValueError(f"table {table} has no enabled stream")
         return found
@@ -167,7 +169,7 @@ class StreamsModel(FaultyService):
         """Drop what is older, in all streams of a table."""
         self._advance()
         for stream in self._streams.values():
-            if stream.table_arn == _table_arn(table):
+            if stream.table_arn == table_arn_of(table):
                 stream.trimmed_before_s = max(stream.trimmed_before_s, before_s)
         self._advance()
 
@@ -273,7 +275,8 @@ class StreamsModel(FaultyService):
         return stream, stream.shard(shard_id), int(since)
 
 
-def _table_arn(table: str) -> str:
+def table_arn_of(table: str) -> str:
+    """Of a name, or an ARN."""
     return table if table.startswith("arn:") else f"arn:aws:dynamodb:{REGION}:{ACCOUNT_ID}:table/{table}"
 
 
