@@ -18,6 +18,7 @@ from kcl_daemon.aws.build import (
     build_tables,
     build_transactions,
     open_kinesis_client,
+    open_sources,
     open_update_item,
 )
 from kcl_daemon.aws.cloudwatch import open_cloudwatch
@@ -42,7 +43,6 @@ from kcl_daemon.telemetry.prometheus import PrometheusExposition, Totals
 from kcl_daemon.telemetry.recorder import CountedLog, MetricsRecorder
 from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_daemon.transport.event_stream import HttpFanOut
-from kcl_daemon.transport.kinesis import HttpKinesis
 
 
 @asynccontextmanager
@@ -57,8 +57,11 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
     for name, nearest in await to_thread.run_sync(unknown_regions, settings.endpoints):
         log.warning("region_unknown", region=name, nearest=nearest)
     async with (
-        open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
+        open_clients(
+            settings.endpoints, glue=settings.schemas.are_resolved, changes=settings.reads_changes
+        ) as clients,
         open_kinesis_client(clients, clock, on_date=service_clock.learn) as client,
+        open_sources(settings, clients, client, service_clock, on_date=service_clock.learn) as kinesis,
         open_update_item(clients, clock) as update_item,
         _dead_letters(settings) as dead_letters,
         open_cloudwatch(settings, clients, clock, log) as cloudwatch,
@@ -83,7 +86,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
         yield Adapters(
             clock=clock,
             randomness=SystemRandomness(),
-            kinesis=HttpKinesis(client),
+            kinesis=kinesis,
             tables=build_tables(settings, clients, clock, update_item),
             transactions=build_transactions(clients),
             children=children,

@@ -74,9 +74,8 @@ class AwsAccess:
         self._frozen: ReadOnlyCredentials | None = None
         self._renewing = False
         self._context: ssl.SSLContext | None = None
-        self._client.meta.events.register(
-            f"before-sign.{service_client.service}", _found, unique_id=_HANDLER_ID
-        )
+        service = self._client.meta.service_model.service_id.hyphenize()
+        self._client.meta.events.register(f"before-sign.{service}", _found, unique_id=_HANDLER_ID)
 
     async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
         """Asks the SDK once per operation and ARN."""

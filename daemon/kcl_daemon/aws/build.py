@@ -21,9 +21,11 @@ from kcl_daemon.aws.tables import TableSpec
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import TableNotFound
 from kcl_daemon.leases.row import KEY
-from kcl_daemon.ports import Clock, Schemas, Tables, Transactions
+from kcl_daemon.ports import Clock, Kinesis, Schemas, Tables, Transactions
 from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
-from kcl_daemon.transport.kinesis import KINESIS_API
+from kcl_daemon.transport.dynamodb_streams import CHANGES_API, HttpDynamoStreams
+from kcl_daemon.transport.kinesis import KINESIS_API, HttpKinesis
+from kcl_daemon.transport.sources import StreamSources
 
 _WORKER_KEY: Final = "wid"
 _COORDINATOR_KEY: Final = "key"
@@ -73,6 +75,30 @@ async def open_kinesis_client(
         access, KINESIS_API, clock, ca_bundle=clients.ca_bundle, on_date=on_date
     ) as client:
         yield client
+
+
+@asynccontextmanager
+async def open_sources(
+    settings: Settings,
+    clients: Clients,
+    kinesis: AwsJsonClient,
+    clock: Clock,
+    *,
+    on_date: Callable[[float], None] | None = None,
+) -> AsyncGenerator[Kinesis, None]:
+    """The streams of Kinesis, and those of DynamoDB if `clients` were opened for them.
+
+    `clock` has the services' time of day. `on_date` as in `open_kinesis_client`.
+    """
+    if (service := clients.of_changes) is None:
+        yield HttpKinesis(kinesis)
+        return
+    access = AwsAccess(service, clients.limiters.kinesis)
+    async with open_client(
+        access, CHANGES_API, clock, ca_bundle=clients.ca_bundle, on_date=on_date
+    ) as client:
+        changes = HttpDynamoStreams(client, settings.changes.form, clock)
+        yield StreamSources(HttpKinesis(kinesis), changes)
 
 
 @asynccontextmanager

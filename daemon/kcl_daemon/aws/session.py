@@ -122,7 +122,7 @@ class _RoleProvider(CredentialProvider):
         return DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method=_ROLE_METHOD)
 
 
-Service = Literal["kinesis", "dynamodb", "cloudwatch", "glue"]
+Service = Literal["kinesis", "dynamodb", "dynamodbstreams", "cloudwatch", "glue"]
 
 _CONNECT_TIMEOUT_S: Final = 5
 # A slower lease call is useless, and shutdown waits for the last thread.
@@ -157,6 +157,7 @@ class Clients:
     dynamodb_credentials: Credentials
     ca_bundle: str | None
     glue: GlueClient | None = None
+    streams: BaseClient | None = None
     discovers_dynamodb: bool = False
     limiters: CallLimiters = field(default_factory=CallLimiters)
 
@@ -165,19 +166,29 @@ class Clients:
         return ServiceClient("kinesis", self.kinesis, self.credentials, self.ca_bundle)
 
     @property
+    def of_changes(self) -> ServiceClient | None:
+        """The streams of DynamoDB, if one is read."""
+        return self.streams and ServiceClient(
+            "dynamodbstreams", self.streams, self.credentials, self.ca_bundle
+        )
+
+    @property
     def of_dynamodb(self) -> ServiceClient:
         return ServiceClient("dynamodb", self.dynamodb, self.dynamodb_credentials, self.ca_bundle)
 
     def close(self) -> None:
         self.kinesis.close()
         self.dynamodb.close()
-        if self.glue is not None:
-            self.glue.close()
+        for other in (self.glue, self.streams):
+            if other is not None:
+                other.close()
 
 
 @asynccontextmanager
-async def open_clients(endpoints: Endpoints, *, glue: bool = False) -> AsyncGenerator[Clients, None]:
-    """Open the clients. One of Glue takes 10 MB.
+async def open_clients(
+    endpoints: Endpoints, *, glue: bool = False, changes: bool = False
+) -> AsyncGenerator[Clients, None]:
+    """Open the clients. One of Glue takes 10 MB. `changes`: also that of DynamoDB Streams.
 
     Raises:
         ConfigurationError: region, profile or endpoint is missing or invalid.
@@ -185,14 +196,15 @@ async def open_clients(endpoints: Endpoints, *, glue: bool = False) -> AsyncGene
         AccessDenied: there are no credentials.
     """
     # Takes 0.1 s, and finding credentials may use the network.
-    clients = await to_thread.run_sync(partial(make_clients, endpoints, glue=glue), abandon_on_cancel=True)
+    make = partial(make_clients, endpoints, glue=glue, changes=changes)
+    clients = await to_thread.run_sync(make, abandon_on_cancel=True)
     try:
         yield clients
     finally:
         clients.close()
 
 
-def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
+def make_clients(endpoints: Endpoints, *, glue: bool = False, changes: bool = False) -> Clients:
     """As `open_clients`, but blocks; the caller closes."""
     try:
         services = Services(endpoints)
@@ -201,6 +213,7 @@ def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
         dynamodb = services.client("dynamodb", DYNAMODB_CONNECTIONS)
         discovers = services.discovers("dynamodb")
         registry = services.client("glue", GLUE_CONNECTIONS) if glue else None
+        streams = services.client("dynamodbstreams", _NO_CALLS) if changes else None
         kinesis = services.client("kinesis", _NO_CALLS)
     except (*SDK_ERRORS, ValueError) as error:
         raise refused(error) from error
@@ -211,6 +224,7 @@ def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
         dynamodb_credentials=dynamodb_credentials,
         ca_bundle=_ca_bundle(services.session("kinesis")),
         glue=cast("GlueClient | None", registry),
+        streams=cast("BaseClient | None", streams),
         discovers_dynamodb=discovers,
     )
 
@@ -227,6 +241,7 @@ class Services:
                 endpoints.of_dynamodb,
                 credentials.dynamodb or credentials.kinesis,
             ),
+            "dynamodbstreams": (endpoints.dynamodb_streams, endpoints.of_kinesis, credentials.kinesis),
             "cloudwatch": (
                 endpoints.cloudwatch,
                 endpoints.of_cloudwatch,
@@ -414,5 +429,5 @@ def refused(error: Exception) -> AwsError | ConfigurationError:
             return AccessDenied(f"the AWS credentials cannot be loaded: {error}")
     return ConfigurationError(
         f"the AWS SDK cannot work with region, endpoints or profile: {error}; look at regionName, kinesisEndpoint, "
-        "dynamoDBEndpoint, AWS_PROFILE and ~/.aws/config"
+        "dynamoDBEndpoint, dynamoDBStreamsEndpoint, AWS_PROFILE and ~/.aws/config"
     )

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import click
 
 from kcl_daemon.app import streams_of
-from kcl_daemon.aws.build import build_tables, open_kinesis_client
+from kcl_daemon.aws.build import build_tables, open_kinesis_client, open_sources
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.cli.common import NotChanged, run, stream_text
 from kcl_daemon.config.settings import Settings
@@ -20,7 +20,6 @@ from kcl_daemon.migrations.tables import OpenedTables, open_existing
 from kcl_daemon.ports import Clock, Kinesis, StreamRef, Table
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
-from kcl_daemon.transport.kinesis import HttpKinesis
 
 _Result = TypeVar("_Result")
 Streams = SingleStreamTracker | MultiStreamTracker
@@ -43,9 +42,13 @@ def on_application(settings: Settings, act: Callable[[Application], Awaitable[_R
     async def opened() -> _Result:
         clock = SystemClock()
         log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
-        async with open_clients(settings.endpoints) as clients, open_kinesis_client(clients, clock) as client:
+        async with (
+            open_clients(settings.endpoints, changes=settings.reads_changes) as clients,
+            open_kinesis_client(clients, clock) as client,
+            open_sources(settings, clients, client, clock) as kinesis,
+        ):
             found = await open_existing(build_tables(settings, clients, clock), settings)
-            table, kinesis = found.tables.leases, HttpKinesis(client)
+            table = found.tables.leases
             streams = streams_of(settings, kinesis, clock, log, table=table)
             return await act(Application(found, table, kinesis, streams, clock))
 

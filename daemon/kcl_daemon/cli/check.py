@@ -17,7 +17,7 @@ import click
 from anyio import to_thread
 
 from kcl_daemon.app import streams_of
-from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_client
+from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_client, open_sources
 from kcl_daemon.aws.dead_letters import largest_letter
 from kcl_daemon.aws.session import Clients, caller_identity, open_clients, unknown_regions
 from kcl_daemon.cli.common import (
@@ -60,7 +60,6 @@ from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.text import masked, numbered, on_one_line, shown
 from kcl_daemon.transport.event_stream import HttpFanOut
-from kcl_daemon.transport.kinesis import HttpKinesis
 
 _Result = TypeVar("_Result")
 
@@ -216,10 +215,13 @@ async def check_services(settings: Settings) -> list[Finding]:
     no region, AccessDenied without credentials.
     """
     async with (
-        open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
+        open_clients(
+            settings.endpoints, glue=settings.schemas.are_resolved, changes=settings.reads_changes
+        ) as clients,
         open_kinesis_client(clients, SystemClock()) as client,
+        open_sources(settings, clients, client, SystemClock()) as kinesis,
     ):
-        kinesis, consumers = HttpKinesis(client), HttpFanOut(client)
+        consumers = HttpFanOut(client)
         findings = await _identity(settings, clients)
         if settings.streams.name_filter is not None:
             listed = await try_check(findings, "ListStreams", kinesis.list_streams)

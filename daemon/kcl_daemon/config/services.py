@@ -293,6 +293,8 @@ class Endpoints:
         "dynamoDBEndpoint", endpoint(), None, aliases=("dynamoDbClient.endpointOverride",), shown=_FROM_SDK
     )
     """Endpoint of DynamoDB."""
+    dynamodb_streams: str | None = ours("dynamoDBStreamsEndpoint", endpoint(), None, shown=_FROM_SDK)
+    """Endpoint of DynamoDB Streams; used only for streams of DynamoDB, with the credentials for Kinesis."""
     cloudwatch: str | None = java("cloudWatchClient.endpointOverride", endpoint(), None, shown=_FROM_SDK)
     """Endpoint of CloudWatch."""
     glue: str | None = ours("glueClient.endpointOverride", endpoint(), None, shown=_FROM_SDK)

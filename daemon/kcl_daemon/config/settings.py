@@ -16,6 +16,7 @@ from kcl_daemon.config.kinds import (
     Key,
     RunUntil,
     file,
+    is_of_dynamodb,
     keys,
     keys_of,
     name,
@@ -130,6 +131,12 @@ class Settings:
     @property
     def reads_many(self) -> bool:
         return self.streams.are_many
+
+    @property
+    def reads_changes(self) -> bool:
+        """Whether a stream of DynamoDB is among those that are read."""
+        arns = (self.stream_arn, *(each.arn for each in self.streams.arns))
+        return self.changes.table is not None or any(map(is_of_dynamodb, arns))
 
     @property
     def single_stream(self) -> StreamRef:

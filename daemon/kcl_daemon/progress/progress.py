@@ -25,6 +25,7 @@ class WaitReason(Enum):
     CHILD = "child"
     RESTART = "restart"
     KINESIS = "kinesis"
+    TRIMMED = "trimmed data"
     DYNAMODB = "dynamodb"
     PARENT = "parent"
     STREAM = "stream"
@@ -52,14 +53,15 @@ class LastFetch:
     """The last answers of Kinesis for one lease, over all its readers.
 
     `empty_s` is the time of the last answer without records that was at the tip or nearer to it than before.
-    `behind_ms` is None if not reported, `trouble` None if reads succeed. Times are monotonic seconds. `ahead_s`: how far
-    the arrival of the last records was in the future, by this host's clock.
+    `behind_ms` is None if not reported, `trouble` None if reads succeed. `lost`: the trouble is that records were lost.
+    Times are monotonic seconds. `ahead_s`: how far the arrival of the last records was in the future, by this host's clock.
     """
 
     answered_s: float = NEVER_S
     empty_s: float = NEVER_S
     behind_ms: int | None = None
     trouble: str | None = None
+    lost: bool = False
     ahead_s: float = 0.0
     _nearest_ms: int | None = None
 
@@ -70,7 +72,7 @@ class LastFetch:
     def answer(self, *, behind_ms: int | None, empty: bool, now_s: float) -> None:
         self.answered_s = now_s
         self.behind_ms = behind_ms
-        self.trouble = None
+        self.trouble, self.lost = None, False
         if not empty:
             self._nearest_ms = None
         elif behind_ms is None or self.at_tip or self._nearest_ms is None or behind_ms < self._nearest_ms:

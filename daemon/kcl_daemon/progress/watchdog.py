@@ -27,6 +27,7 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
     "childStuckTimeoutMillis replaces such a child",
     WaitReason.RESTART: "the child keeps failing at the same place: read `child_failed` and its stderr",
     WaitReason.KINESIS: "Kinesis does not answer the reads of this shard: check permissions, network and `read_failed`",
+    WaitReason.TRIMMED: "records were lost before they were read, and onTrimmed is `stop`: see `position_trimmed`",
     WaitReason.DYNAMODB: "the lease table does not accept the writes of this shard: check its capacity, permissions and the "
     "network",
     WaitReason.PARENT: "records are read in order: check the parent shards, which other workers may read",
@@ -115,6 +116,7 @@ def stall_limit_s(limits: StallLimits, cause: WaitReason) -> float | None:
         WaitReason.CHILD: limits.child_s,
         WaitReason.RESTART: limits.restart_s,
         WaitReason.KINESIS: limits.kinesis_s,
+        WaitReason.TRIMMED: limits.kinesis_s,
         WaitReason.DYNAMODB: limits.dynamodb_s,
         WaitReason.PARENT: limits.parent_s,
         WaitReason.STREAM: limits.stream_s,
@@ -199,7 +201,7 @@ def _waits_for_records(
 ) -> tuple[WaitReason, str, float]:
     last_fetch, since_s = progress.last_fetch, max(progress.without_records_since_s, progress.progressed_s)
     if last_fetch.trouble is not None:
-        return WaitReason.KINESIS, last_fetch.trouble, since_s
+        return WaitReason.TRIMMED if last_fetch.lost else WaitReason.KINESIS, last_fetch.trouble, since_s
     if now_s - last_fetch.answered_s > limits.answer_s + timeout_s:
         return WaitReason.KINESIS, "no answer", since_s
     if progress.window_until_s is not None:

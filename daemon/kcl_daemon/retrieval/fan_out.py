@@ -23,6 +23,7 @@ from kcl_daemon.errors import (
     StreamNotFound,
     SubscriptionTaken,
     Throttled,
+    Trimmed,
     Unavailable,
 )
 from kcl_daemon.fleet.context import WorkerContext
@@ -285,6 +286,8 @@ class FanOutReader(BufferedReader):
                 if await self._shard_is_gone(gone, arn):
                     await self._put(EndOfShard(()))
                     return
+            except Trimmed:
+                await self._stand_still()
             except AwsError as error:
                 self._log_failure(error)
                 had_begun, failed_s = self._source.memory.subscribed_at_s != before_s, self._clock.monotonic()
@@ -406,8 +409,7 @@ class FanOutReader(BufferedReader):
             self._log_failure(error)
             await self._pause()
             return False
-        self._log_shard_not_found(gone)
-        return True
+        return await self._ends_gone(gone)
 
     def _note(self, error: AwsError) -> None:
         self._failures += 1

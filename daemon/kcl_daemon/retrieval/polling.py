@@ -22,6 +22,7 @@ from kcl_daemon.errors import (
     IteratorExpired,
     StreamNotFound,
     Throttled,
+    Trimmed,
     Unavailable,
 )
 from kcl_daemon.fleet.context import WorkerContext
@@ -113,6 +114,7 @@ _CALL_TIMEOUT_S: Final = 60.0
 # After this many refusals in a row the iterator has not simply expired.
 _SUSPICIOUS_FAILURES: Final = 3
 _GONE_PAUSE_S: Final = 60.0
+_OLDEST: Final = ReadFrom(IteratorKind.TRIM_HORIZON)
 # Iterators live for five minutes.
 _ITERATOR_TTL_S: Final = 285.0
 # Assumed size of the next answer; later the size of the last one.
@@ -152,6 +154,7 @@ class PollingReader(BufferedReader):
             limited=limited,
         )
         self._iterator_at_s = 0.0
+        self._at_oldest = False  # what was next is lost
         self._expected_bytes = _FIRST_EXPECTED_BYTES
         self._reservation: Reservation | None = None
 
@@ -201,6 +204,11 @@ class PollingReader(BufferedReader):
                 iterator = iterator or await self._new_iterator()
                 asked_ms = 0 if self._source.until_ms is None else self._clock.wall_ms()
                 fetched = await self._fetch(iterator)
+                self._remember(fetched)
+            except Trimmed as error:
+                await self._after_loss(error, began_s)
+                iterator = None
+                continue
             except StreamNotFound as gone:
                 if await self._shard_is_gone(gone):
                     self._put(EndOfShard(()))
@@ -231,11 +239,30 @@ class PollingReader(BufferedReader):
         except AwsError:
             gone = False
         if gone:
-            self._log_shard_not_found(error)
+            return await self._ends_gone(error)
+        self._last_fetch.trouble = str(error)
+        await self._source.wait_out(self._clock, _GONE_PAUSE_S)
+        return False
+
+    async def _after_loss(self, error: Trimmed, began_s: float) -> None:
+        self._release_reservation()
+        if self._where().sequence_number is None:  # records aged between two calls; none of them was the next
+            await self._pause(self._pace.failed(), None, began_s)
+            return
+        if self._loss is None:
+            self._tell_loss(await self._oldest(), str(error))
+        if self._source.stops_at_loss:
+            await self._stand_still()
         else:
-            self._last_fetch.trouble = str(error)
-            await self._source.wait_out(self._clock, _GONE_PAUSE_S)
-        return gone
+            self._last_sequence_number, self._at_oldest = None, True
+
+    async def _oldest(self) -> Payload | None:
+        """The oldest record that is left; empty or None: not known."""
+        try:
+            iterator = await self._iterator_at(_OLDEST)
+            return (await self._fetch(iterator, 1)).payload
+        except AwsError:
+            return None
 
     async def _wait_for_room(self) -> None:
         while not self._has_room():
@@ -261,24 +288,33 @@ class PollingReader(BufferedReader):
         if reservation is not None:
             reservation.release()
 
-    async def _fetch(self, iterator: str) -> FetchedRecords:
-        source, most = self._source, self._settings.max_records
+    async def _fetch(self, iterator: str, most: int | None = None) -> FetchedRecords:
+        source, most = self._source, most or self._settings.max_records
         answer = self._kinesis.get_records(source.stream, source.shard_id, iterator, most)
         fetched = await self._context.call(answer, "GetRecords", timeout_s=_CALL_TIMEOUT_S)
-        if (fetched.next_iterator is None) is not bool(fetched.child_shards):
+        if (fetched.next_iterator is None) is not (bool(fetched.child_shards) or fetched.is_last):
             raise Unavailable(INCONSISTENT_END, operation="GetRecords")
         return fetched
 
+    def _where(self) -> ReadFrom:
+        if self._last_sequence_number is not None:
+            return ReadFrom(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number=self._last_sequence_number)
+        source = self._source
+        return _OLDEST if self._at_oldest else read_from(source.checkpoint, source.memory, source.timestamp_s)
+
+    async def _iterator_at(self, where: ReadFrom) -> str:
+        answer = self._kinesis.get_shard_iterator(self._source.stream, self._source.shard_id, where)
+        try:
+            return await self._context.call(answer, "GetShardIterator", timeout_s=_CALL_TIMEOUT_S)
+        except Trimmed as error:
+            if where.kind is not IteratorKind.TRIM_HORIZON:
+                raise
+            raise StreamNotFound(f"nothing is left of this shard: {error}") from error
+
     async def _new_iterator(self) -> str:
-        source, memory = self._source, self._source.memory
-        where = (
-            read_from(source.checkpoint, memory, source.timestamp_s)
-            if self._last_sequence_number is None
-            else ReadFrom(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number=self._last_sequence_number)
-        )
+        memory, where = self._source.memory, self._where()
         asked_s = self._clock.monotonic()
-        answer = self._kinesis.get_shard_iterator(source.stream, source.shard_id, where)
-        iterator = await self._context.call(answer, "GetShardIterator", timeout_s=_CALL_TIMEOUT_S)
+        iterator = await self._iterator_at(where)
         self._iterator_at_s = self._clock.monotonic()
         if where.kind is IteratorKind.LATEST:
             # If nothing is answered while it lives, LATEST would skip records. The answer may have corrected
@@ -289,7 +325,6 @@ class PollingReader(BufferedReader):
 
     async def _accept(self, fetched: FetchedRecords, asked_ms: int) -> PollResult | None:
         """None: nothing follows."""
-        self._remember(fetched)
         is_empty = fetched.next_iterator is not None
         behind_ms = fetched.millis_behind_latest
         whole, at_bound = self._source.bounded(
@@ -317,7 +352,10 @@ class PollingReader(BufferedReader):
         if at_bound or fetched.next_iterator is None:
             self._put(ReachedBound(()) if at_bound else self._source.end(fetched.child_shards))
             return None
-        return PollResult(len(whole), whole.data_bytes, behind_ms)
+        # DynamoDB limits reads, not bytes.
+        return PollResult(
+            len(whole), 0 if self._source.stream.is_of_dynamodb else whole.data_bytes, behind_ms
+        )
 
     async def _room_for(self, part: Payload, whole_bytes: int) -> None:
         """Deaggregation can multiply the size: go no faster than the child takes the parts.
@@ -378,11 +416,9 @@ class PollingReader(BufferedReader):
                 self._source.memory.idle_iterator = None  # `idle_until_s` stays valid
                 return None
             case AccessDenied():
-                self._log.error(
-                    "read_failed",
-                    error=str(error),
-                    advice="grant kinesis:GetRecords and GetShardIterator on the stream",
-                )
+                service = "dynamodb" if self._source.stream.is_of_dynamodb else "kinesis"
+                advice = f"grant {service}:GetRecords and GetShardIterator on the stream"
+                self._log.error("read_failed", error=str(error), advice=advice)
             case Throttled():
                 self._log.debug("read_throttled", error=str(error))
             case _:
@@ -402,7 +438,7 @@ class PollingReader(BufferedReader):
                 "position_refused",
                 error=str(error),
                 checkpoint=str(self._source.checkpoint),
-                advice="Kinesis does not know this position. Does the file name another stream than before, or "
+                advice="the stream does not know this position. Does the file name another stream than before, or "
                 "does applicationName belong to an application that reads another stream? Then stop it "
                 "and use a new applicationName. Was the stream deleted and created again? Then stop the "
                 "application and start over with `kcl-daemon leases reset`. The daemon tries again from "

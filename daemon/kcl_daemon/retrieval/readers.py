@@ -5,10 +5,10 @@ Also times and counts each call (KCL: KinesisDataFetcher, PrefetchRecordsPublish
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 
@@ -45,7 +45,9 @@ from kcl_daemon.retrieval.source import ReadItem, ShardReader, ShardSource, Skip
 from kcl_daemon.shards.lineage import InitialPosition, Shard
 
 _SERVICE: Final = "kinesis"
+_OF_DYNAMODB: Final = "dynamodbstreams"
 _SUBSCRIBE: Final = "SubscribeToShard"
+T = TypeVar("T")
 
 
 def shard_labels(shard_id: ShardId, stream: StreamRef) -> dict[str, str]:
@@ -60,21 +62,27 @@ class MeteredKinesis:
         self._kinesis = kinesis
         self._meters = meters
         self._calls = CallMetrics(meters, _SERVICE)
+        self._changes = CallMetrics(meters, _OF_DYNAMODB)
+
+    async def _counted(self, operation: str, stream: StreamRef, call: Awaitable[T]) -> T:
+        calls = self._changes if stream.is_of_dynamodb else self._calls
+        return await calls.counted(operation, call)
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary:
-        return await self._calls.counted("DescribeStreamSummary", self._kinesis.describe_stream(stream))
+        operation = "DescribeStream" if stream.is_of_dynamodb else "DescribeStreamSummary"
+        return await self._counted(operation, stream, self._kinesis.describe_stream(stream))
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
         return await self._calls.counted("ListStreams", self._kinesis.list_streams())
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
-        return await self._calls.counted("ListShards", self._kinesis.list_shards(stream, start))
+        operation = "DescribeStream" if stream.is_of_dynamodb else "ListShards"
+        return await self._counted(operation, stream, self._kinesis.list_shards(stream, start))
 
     async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
         with self._meters.operation(shard_metrics.PROCESS_ITERATOR, **shard_labels(shard_id, stream)):
-            return await self._calls.counted(
-                "GetShardIterator", self._kinesis.get_shard_iterator(stream, shard_id, read_from)
-            )
+            call = self._kinesis.get_shard_iterator(stream, shard_id, read_from)
+            return await self._counted("GetShardIterator", stream, call)
 
     async def get_records(
         self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
@@ -82,9 +90,8 @@ class MeteredKinesis:
         labels = shard_labels(shard_id, stream)
         try:
             with self._meters.operation(shard_metrics.PROCESS_READ, **labels):
-                return await self._calls.counted(
-                    "GetRecords", self._kinesis.get_records(stream, shard_id, iterator, limit)
-                )
+                call = self._kinesis.get_records(stream, shard_id, iterator, limit)
+                return await self._counted("GetRecords", stream, call)
         except IteratorExpired:
             self._meters.add(shard_metrics.PROCESS_EXPIRED)
             raise
@@ -153,8 +160,10 @@ class ReaderFactory:
         context, cache = replace(self._context, log=log), self._schemas
         on_failure = self._settings.schemas.on_failure
         skipped = SkippedRecords(context.meters, shard_labels(source.shard_id, source.stream), log)
+        continues = self._settings.changes.continues_trimmed
         source = replace(
             source,
+            stops_at_loss=source.stream.is_of_dynamodb if continues is None else not continues,
             split=Deaggregator(hash_range, skipped.malformed, skipped.other_shard, skipped.bad_keys),
             skipped=skipped,
             schemas=None
@@ -164,7 +173,7 @@ class ReaderFactory:
         record_filter, fan_out_reader = self._settings.delivery.record_filter, FanOutReader
         if record_filter is not None:
             source, fan_out_reader = FilteredSource(source, record_filter), FilteringFanOutReader
-        if self._fan_out is None:
+        if self._fan_out is None or source.stream.is_of_dynamodb:
             return self._polling(source, context)
         consumer = self._consumer_of(source.stream, self._fan_out)
         pushed = fan_out_reader(
@@ -195,13 +204,15 @@ class ReaderFactory:
 
     def _polling(self, source: ShardSource, context: WorkerContext) -> PollingReader:
         polling_reader = FilteringPollingReader if isinstance(source, FilteredSource) else PollingReader
+        endpoints = self._settings.endpoints
+        endpoint = endpoints.dynamodb_streams if source.stream.is_of_dynamodb else endpoints.kinesis
         return polling_reader(
             source,
             context,
             self._budget,
             kinesis=self._kinesis,
             settings=self._settings.retrieval,
-            limited=has_service_limits(self._settings.endpoints.kinesis),
+            limited=has_service_limits(endpoint),
             reports_empty=self._settings.child.call_for_empty,
         )
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import anyio
 
-from kcl_daemon.errors import AwsError, StreamNotFound
+from kcl_daemon.errors import AwsError, StreamNotFound, Trimmed
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.metrics.own import NOT_DELIVERED
@@ -21,6 +21,7 @@ from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records.payload import AnyRecord, Payload, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder
+from kcl_daemon.retrieval.trimmed import lost_words
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
 
@@ -92,6 +93,17 @@ def has_been_trimmed(checkpoint: ExtendedSequenceNumber, first_sequence_number: 
     """
     return not checkpoint.is_sentinel and int(first_sequence_number) > int(checkpoint.sequence_number)
 
+
+_LOSS_PAUSE_S: Final = 60.0
+_GOES_ON: Final = (
+    "the checkpoint is older than the retention of the stream; reading continues at the oldest record, or with the child "
+    "shards if there is none. Raise the retention, or find out why this shard was not read for so long"
+)
+_STOPS: Final = (
+    "the checkpoint is older than the retention of the stream, and onTrimmed is `stop`: this shard is not read, nor are its "
+    "child shards. Repair what its records should have changed, set onTrimmed = continue and start again; and find out why "
+    "this shard was not read for so long"
+)
 
 _ADVICE: Final = (
     "their hash keys are outside the range of this shard. After a reshard the KPL writes such records again by itself; any "
@@ -190,7 +202,8 @@ class ShardSource:
     All readers of one consumer share `memory`, `last_fetch` and `flow`. Without `split` aggregates are delivered
     unchanged. Without `stream_is_there` a shard not found counts as gone. `takes_frames`: whether the child
     has announced it; asked for each batch. Of a bounded run, `until_ms` is its end in epoch milliseconds. `only`: child
-    shards with other names are left out; empty: none is.
+    shards with other names are left out; empty: none is. `stops_at_loss`: nothing is delivered after records were lost
+    because they were too old.
     """
 
     stream: StreamRef
@@ -208,6 +221,7 @@ class ShardSource:
     until_ms: int | None = None
     only: frozenset[str] = frozenset()
     invariants: Invariants = field(default_factory=Invariants)
+    stops_at_loss: bool = False
 
     def bounded(
         self, payload: Payload, behind_ms: int | None, asked_ms: int, *, at_end: bool
@@ -455,7 +469,9 @@ class BufferedReader:
         self._last_sequence_number: str | None = None
         self._flow = source.flow
         self._last_fetch = source.last_fetch
-        self._last_fetch.trouble = None
+        self._last_fetch.trouble, self._last_fetch.lost = None, False
+        self._loss: str | None = None
+        """What was lost, once it is said."""
 
     @property
     def trouble(self) -> str | None:
@@ -495,24 +511,57 @@ class BufferedReader:
             self._flow.read_bytes += item.data_bytes
 
     def _remember_records(self, payload: Payload) -> None:
+        """Raises Trimmed if the shard stops here."""
         memory, first = self._source.memory, payload.first.sequence_number
         if self._last_sequence_number is None and has_been_trimmed(self._source.checkpoint, first):
-            self._log.warning(
-                "position_trimmed",
-                checkpoint=str(self._source.checkpoint),
-                first_sequence_number=first,
-                advice="the checkpoint is older than the retention of the stream; reading continues at the "
-                "oldest record, the records before it are lost. Raise the retention, or find out why "
-                "this shard was not read for so long",
-            )
-        self._last_sequence_number = payload.last.sequence_number
+            self._tell_loss(payload)
+            if self._source.stops_at_loss:
+                raise Trimmed(f"the record at {self._source.checkpoint} is no longer there")
+        self._last_sequence_number, self._loss = payload.last.sequence_number, None
         memory.idle_after = memory.idle_iterator = None
         if memory.first_sequence_number is None:
             memory.first_sequence_number = first
 
-    def _log_shard_not_found(self, error: StreamNotFound) -> None:
-        self._log.warning(
-            "shard_not_found",
-            error=str(error),
-            advice="the stream no longer has this shard; the lease ends here",
+    def _tell_loss(
+        self, oldest: Payload | None, error: str | None = None, *, nothing_left: bool = False
+    ) -> None:
+        """Once for each loss. `oldest` begins with the oldest record that is left; empty or None: not known."""
+        if self._loss is not None:
+            return
+        source = self._source
+        self._loss = lost_words(
+            source.shard_id,
+            self._last_sequence_number or str(source.checkpoint),
+            oldest.first_arrival_ms if oldest else None,
+            self._clock.wall_ms(),
+            nothing_left=nothing_left,
         )
+        log_event = self._log.error if source.stops_at_loss else self._log.warning
+        log_event(
+            "position_trimmed",
+            checkpoint=str(source.checkpoint),
+            first_sequence_number=oldest.first.sequence_number if oldest else None,
+            lost=self._loss,
+            error=error,
+            advice=_STOPS if source.stops_at_loss else _GOES_ON,
+        )
+
+    async def _stand_still(self) -> None:
+        """After a loss that stops this shard; then it is tried again."""
+        self._last_fetch.trouble, self._last_fetch.lost = self._loss, True
+        await self._source.wait_out(self._clock, _LOSS_PAUSE_S)
+
+    async def _ends_gone(self, error: StreamNotFound) -> bool:
+        """Whether the lease of a shard that its stream no longer has ends here."""
+        source = self._source
+        if not source.stops_at_loss and not source.stream.is_of_dynamodb:
+            self._log.warning(
+                "shard_not_found",
+                error=str(error),
+                advice="the stream no longer has this shard; the lease ends here",
+            )
+            return True
+        self._tell_loss(None, str(error), nothing_left=True)
+        if source.stops_at_loss:
+            await self._stand_still()
+        return not source.stops_at_loss

@@ -6,6 +6,7 @@ numbers grow from one stream of a name to the next.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -69,6 +70,15 @@ class InitialPosition:
             StartAt.LATEST: LATEST,
             StartAt.TIMESTAMP: AT_TIMESTAMP,
         }[self.at]
+
+
+_CREATED = re.compile(r"shardId-([0-9]{20})-.+", re.ASCII)
+
+
+def created_ms(shard_id: ShardId) -> int | None:
+    """When a shard of DynamoDB was created, by its id, in epoch milliseconds; None: the id does not say it."""
+    match = _CREATED.fullmatch(shard_id)
+    return None if match is None else int(match[1])
 
 
 def in_order(shards: Iterable[Shard]) -> list[Shard]:

@@ -5,13 +5,12 @@ The service has no hash keys: every shard gets the range that the Java adapter 2
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NotRequired, TypedDict
 
-from kcl_daemon.leases.lease import HashRange, ShardId
+from kcl_daemon.leases.lease import HashRange, ShardId, TableStream
 from kcl_daemon.ports import StreamSummary
-from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard, StartAt
+from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard, StartAt, created_ms
 from kcl_daemon.transport.service_answers import parsing_answer
 
 HASH_RANGE: Final = HashRange(0, 1)
@@ -19,8 +18,6 @@ DISABLED: Final = "DISABLED"
 RETENTION_S: Final = 24 * 3600.0
 # A child may be older than the last changes of its parent by the clocks of the service.
 _MARGIN_MS: Final = 300_000
-_ARN: Final = re.compile(r"arn:[^:]+:dynamodb:([^:]+):([0-9]+):table/([^/]+)/stream/(.+)", re.ASCII)
-_CREATED: Final = re.compile(r"shardId-0*([0-9]{1,18})-.+", re.ASCII)
 
 
 class NumberRangeShape(TypedDict):
@@ -56,25 +53,14 @@ class StreamsShape(TypedDict):
     LastEvaluatedStreamArn: NotRequired[str]
 
 
-def stream_name(arn: str) -> str:
-    """`REGION$ACCOUNT$TABLE$LABEL`, as in lease keys. ValueError: it is not the ARN of a DynamoDB stream."""
-    match = _ARN.fullmatch(arn)
-    if match is None:
-        raise ValueError(f"not the ARN of a DynamoDB stream: {arn!r:.200}")
-    return "$".join(match.groups()).replace(":", "_")
-
-
-def created_ms(shard_id: ShardId) -> int | None:
-    """When a shard was created, by its id, in epoch milliseconds; None: the id does not say it."""
-    match = _CREATED.fullmatch(shard_id)
-    return None if match is None else int(match[1])
-
-
 def summary(answer: DescribedShape) -> StreamSummary:
     with parsing_answer("DescribeStream"):
         shape = answer["StreamDescription"]
+        stream = TableStream.of(shape["StreamArn"])
+        if stream is None:
+            raise ValueError(f"not the ARN of a table's stream: {shape['StreamArn']!r:.200}")
         return StreamSummary(
-            name=stream_name(shape["StreamArn"]),
+            name=stream.name,
             arn=shape["StreamArn"],
             status=shape["StreamStatus"],
             creation_time_s=float(shape.get("CreationRequestDateTime", 0)),
