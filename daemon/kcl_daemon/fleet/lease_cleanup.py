@@ -17,14 +17,17 @@ from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.streams import MultiStreamTracker, StreamState
 from kcl_daemon.leases import row as lease_row
-from kcl_daemon.leases.lease import Lease, StreamIdentity, WorkerId
+from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId
 from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Table
 from kcl_daemon.shards.lineage import Shard
 from kcl_daemon.shards.sync import CleanupVerdict, JudgedLease, judge_finished
+from kcl_daemon.shards.table_streams import only_memory
 
 _MAX_PARALLEL_DELETES: Final = 10
 _MAX_DELETES_PER_RUN: Final = 200
+# Shards of DynamoDB live four hours and come by the hundred.
+_MAX_DELETES_OF_DYNAMODB: Final = 2_000
 
 
 async def delete_finished(
@@ -35,10 +38,12 @@ async def delete_finished(
     *,
     on_deleted: Callable[[], None] | None = None,
     owner: WorkerId | None = None,
+    but: LeaseKey | None = None,
+    most: int = _MAX_DELETES_PER_RUN,
 ) -> None:
     """A lease may go when those of its parents are gone.
 
-    With `shards` None Kinesis was not asked. With an `owner` only its leases go.
+    With `shards` None Kinesis was not asked. With an `owner` only its leases go; `but` stays.
 
     Raises:
         AwsError: a delete failed, after all were tried; the next look continues.
@@ -61,7 +66,8 @@ async def delete_finished(
         judged = judge_finished(left.values(), shards)
         ready = [each for each in judged if each.verdict is not CleanupVerdict.WAITS]
         own = [each for each in ready if owner is None or each.lease.lease_owner == owner]
-        before, going = deleted, own[: _MAX_DELETES_PER_RUN - deleted]
+        own = [each for each in own if each.lease.lease_key != but]
+        before, going = deleted, own[: most - deleted]
         if not going:
             break
         raise_first(await for_each(going, delete, at_once=_MAX_PARALLEL_DELETES))
@@ -75,7 +81,10 @@ async def delete_finished(
 
 
 class LeaseCleanup:
-    """`shards` returns None if its list cannot be relied on."""
+    """`shards` returns None if its list cannot be relied on.
+
+    `of_dynamodb`: finished leases go at once when they outnumber the others, and the last lease of all stays.
+    """
 
     def __init__(
         self,
@@ -84,11 +93,13 @@ class LeaseCleanup:
         table: Table,
         shards: Callable[[Sequence[Lease]], Awaitable[Sequence[Shard] | None]],
         settings: ShardSettings,
+        of_dynamodb: bool = False,
     ) -> None:
         self._context = context
         self._table = table
         self._shards = shards
         self._settings = settings
+        self._of_dynamodb = of_dynamodb
         self._clock = context.clock
         self._polled_s = self._completed_s = self._garbage_s = context.clock.monotonic()
 
@@ -97,12 +108,13 @@ class LeaseCleanup:
 
         As in KCL, the next period begins only after a deletion.
         """
-        if not self._settings.cleanup_finished or not self._is_over(
-            self._polled_s, self._settings.cleanup_ms
-        ):
+        finished = sum(lease.is_finished for lease in leases)
+        is_crowded = self._of_dynamodb and 2 * finished > len(leases)
+        is_due = is_crowded or self._is_over(self._polled_s, self._settings.cleanup_ms)
+        if not self._settings.cleanup_finished or not is_due:
             return
         self._polled_s = self._clock.monotonic()
-        if not any(lease.is_finished for lease in leases):
+        if not finished:
             return
         try:
             if self._is_over(self._garbage_s, self._settings.cleanup_garbage_ms):
@@ -110,13 +122,21 @@ class LeaseCleanup:
                 shards = await self._shards(leases)
                 if shards is not None:
                     await self._delete(leases, shards)
-            elif self._is_over(self._completed_s, self._settings.cleanup_completed_ms):
+            elif is_crowded or self._is_over(self._completed_s, self._settings.cleanup_completed_ms):
                 await self._delete(leases)
         except AwsError as error:
             self._context.log.info("lease_cleanup_failed", error=str(error))
 
     async def _delete(self, leases: Sequence[Lease], shards: Sequence[Shard] | None = None) -> None:
-        await delete_finished(self._context, self._table, leases, shards, on_deleted=self._deleted)
+        await delete_finished(
+            self._context,
+            self._table,
+            leases,
+            shards,
+            on_deleted=self._deleted,
+            but=only_memory(leases) if self._of_dynamodb else None,
+            most=_MAX_DELETES_OF_DYNAMODB if self._of_dynamodb else _MAX_DELETES_PER_RUN,
+        )
 
     def _deleted(self) -> None:
         self._completed_s = self._clock.monotonic()

@@ -23,7 +23,7 @@ from kcl_daemon.fleet.streams import (
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
 from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow, worker_from_row
 from kcl_daemon.ports import Clock, Table
-from kcl_daemon.shards.lineage import lease_hole
+from kcl_daemon.shards.lineage import NO_HASH_KEYS, lease_hole
 
 _PAUSE_MOST_S: Final = 10.0
 
@@ -46,7 +46,7 @@ def not_there(leases: Sequence[Lease], until_ms: int, *, only: frozenset[str]) -
             return lease.lease_key
     if not leases:
         return "leases that are not created yet"
-    if only:
+    if only or any(lease.hash_range == NO_HASH_KEYS for lease in leases):
         seen = {lease.shard_id for lease in leases}
         return min((child for lease in leases for child in lease.child_shard_ids - seen), default=None)
     return None if lease_hole(leases) is None else "leases that are not created yet"

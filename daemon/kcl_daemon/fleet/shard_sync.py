@@ -46,17 +46,21 @@ from kcl_daemon.shards.lineage import (
     without_range,
 )
 from kcl_daemon.shards.sync import Generations, leases_for_empty_table, missing_leases
+from kcl_daemon.shards.table_streams import position_of_others, unread
 
 
 class SyncSchedule:
     """Decides when to sync a stream.
 
     A new leader syncs on its first look: the previous leader may have died between two writes. An unneeded
-    sync creates nothing.
+    sync creates nothing. `compares`: there are no hash keys, so only the shards show what is missing.
     """
 
-    def __init__(self, context: WorkerContext, *, table: Table, settings: ShardSettings) -> None:
+    def __init__(
+        self, context: WorkerContext, *, table: Table, settings: ShardSettings, compares: bool = False
+    ) -> None:
         self._context = context
+        self._compares = compares
         self._table = table
         self._settings = settings
         self._audited_s: float | None = None
@@ -78,6 +82,8 @@ class SyncSchedule:
         return self._audited_s is None or self._context.clock.monotonic() - self._audited_s >= period_s
 
     def needs_sync(self, leases: Sequence[Lease]) -> bool:
+        if self._compares:
+            return True
         hole = lease_hole(leases)
         self.found_hole = hole is not None
         self._watch = self._watch.seen(hole)
@@ -137,8 +143,11 @@ class ShardSync:
         self._clock = context.clock
         self._log = context.log
         self._watch = watch
-        self._schedule = SyncSchedule(context, table=table, settings=settings)
-        self._cleanup = LeaseCleanup(context, table=table, shards=self._own_shards, settings=settings)
+        self._of_dynamodb = stream.is_of_dynamodb
+        self._schedule = SyncSchedule(context, table=table, settings=settings, compares=self._of_dynamodb)
+        self._cleanup = LeaseCleanup(
+            context, table=table, shards=self._own_shards, settings=settings, of_dynamodb=self._of_dynamodb
+        )
         self._compared = False
         self._logged_finished = set[LeaseKey]()
         self._not_before_s = context.clock.monotonic()
@@ -222,9 +231,11 @@ class ShardSync:
         if shards is None:
             return False
         periodic = self._settings.sync_strategy is ShardSyncStrategy.PERIODIC
-        generations = Generations.ALL if periodic else Generations.ONE
+        generations, position = Generations.ALL if periodic else Generations.ONE, self._position
+        if self._of_dynamodb:
+            shards, position = unread(shards, leases), position_of_others(shards, leases, position)
         wanted = missing_leases(
-            shards, leases, self._position, generations=generations, stream=self._stream.identity
+            shards, leases, position, generations=generations, stream=self._stream.identity
         )
         return await self._create(wanted)
 
@@ -267,7 +278,8 @@ class ShardSync:
     async def _own_shards(self, leases: Sequence[Lease]) -> Sequence[Shard] | None:
         """None if they belong to another stream than the leases."""
         shards = await self._listed()
-        former = leases_of_former_stream(leases, shards)
+        # An ARN of DynamoDB never means another stream.
+        former = [] if self._of_dynamodb else leases_of_former_stream(leases, shards)
         if former:
             self._watch.is_replacement(
                 f"the checkpoint {former[0].checkpoint} of {former[0].shard_id} cannot belong to this stream"
@@ -308,14 +320,14 @@ class ShardSync:
         )
 
     async def _complete_list(self) -> Sequence[Shard]:
-        """Shards must cover all hash keys; overlaps are harmless."""
+        """Shards must cover all hash keys, if they have any; overlaps are harmless."""
         hole: HashRange | None = None
         for attempt in range(_LIST_ATTEMPTS):
             if attempt:
                 await self._clock.sleep(_LIST_PAUSE_S)
             shards = await self._kinesis.list_shards(self._stream, self._position)
             hole = first_hole(shard.hash_range for shard in shards)
-            if hole is None:
+            if hole is None or self._of_dynamodb:
                 return shards
         raise AwsError(
             f"the shards of {self._stream.name} leave hashes {hole.start if hole else 0} to {hole.end if hole else 0} "

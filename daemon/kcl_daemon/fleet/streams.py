@@ -37,7 +37,7 @@ class StreamMonitor:
     """Knows whether one stream exists, and is still the one created at `created_s`.
 
     With None the first answer of Kinesis counts. The epoch in lease keys is ignored: Java programs write any
-    number.
+    number. A stream of DynamoDB is never another one: its ARN has the time of its creation.
     """
 
     def __init__(
@@ -105,6 +105,8 @@ class StreamMonitor:
         self.retention_s = summary.retention_s or self.retention_s
         if summary.status == "DELETING":
             return StreamState.GONE
+        if self._stream.is_of_dynamodb:
+            return StreamState.THERE
         created_s = int(summary.creation_time_s)
         if self._created_s is None:
             self._created_s = created_s

@@ -10,7 +10,7 @@ from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
 from json.encoder import encode_basestring_ascii
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar
 
 import msgspec
 import orjson
@@ -18,11 +18,12 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import fields
 
-from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, DecodedRecords, Payload, UserRecord
+from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, Payload, UserRecord
 
 _MS_PER_S: Final = 1000
 _NULL: Final = b"null"
 _EMPTY: Final = Raw(b"")
+_NO_TEXT: Final = Raw(_NULL)
 _NO_KEYS: Final = Raw(b"{}")
 
 
@@ -41,26 +42,21 @@ class _Change(Struct, gc=False, rename="pascal"):
     """`dynamodb` of a record. What is left out or null is empty, or the text null."""
 
     sequence_number: str
-    approximate_creation_date_time: Raw = _EMPTY
+    approximate_creation_date_time: float | None = None
     keys: Raw = _NO_KEYS
     new_image: Raw = _EMPTY
     old_image: Raw = _EMPTY
-    size_bytes: Raw = _EMPTY
-    stream_view_type: Raw = _EMPTY
-
-    @property
-    def at_ms(self) -> int | None:
-        text = self.approximate_creation_date_time
-        return round(float(text) * _MS_PER_S) if _is_given(text) else None
+    size_bytes: Raw = _NO_TEXT
+    stream_view_type: Raw = _NO_TEXT
 
 
 class _Event(Struct, gc=False):
     dynamodb: _Change
-    event_id: Raw = msgspec.field(default=_EMPTY, name="eventID")
-    event_name: Raw = msgspec.field(default=_EMPTY, name="eventName")
-    event_version: Raw = msgspec.field(default=_EMPTY, name="eventVersion")
-    event_source: Raw = msgspec.field(default=_EMPTY, name="eventSource")
-    aws_region: Raw = msgspec.field(default=_EMPTY, name="awsRegion")
+    event_id: Raw = msgspec.field(default=_NO_TEXT, name="eventID")
+    event_name: Raw = msgspec.field(default=_NO_TEXT, name="eventName")
+    event_version: Raw = msgspec.field(default=_NO_TEXT, name="eventVersion")
+    event_source: Raw = msgspec.field(default=_NO_TEXT, name="eventSource")
+    aws_region: Raw = msgspec.field(default=_NO_TEXT, name="awsRegion")
     user_identity: Raw = msgspec.field(default=_EMPTY, name="userIdentity")
 
 
@@ -70,8 +66,18 @@ class _Answer(Struct, gc=False, rename="pascal"):
 
 
 _answers: Final = Decoder(_Answer)
+_WRONG: Final = (
+    ValueError,
+    msgspec.DecodeError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 _Part = TypeVar("_Part", _Change, _Event)
-Write = Callable[[_Event, int | None], bytes]
+_Write = Callable[[_Event, bytes], bytes]
+"""Makes the data of a record; the second is its time as JSON text, in milliseconds or as the form wants it."""
 
 
 def changes_of(
@@ -84,9 +90,11 @@ def changes_of(
     Raises:
         ValueError: the answer cannot be understood.
     """
-    opened = _opened(answer)
-    write = _writer(form, stream_arn)
-    records = [_record(event, write) for event in opened.records]
+    try:
+        opened = _opened(answer)
+        records = _records(opened.records, form, stream_arn)
+    except _WRONG as error:
+        raise ValueError(f"the answer cannot be understood: {error!r:.200}") from error
     if records and records[-1].position < records[0].position:  # also finds invalid numbers
         raise ValueError("the records are out of order")
     if since_ms is not None:
@@ -96,7 +104,7 @@ def changes_of(
 
 def payload_of(records: Sequence[UserRecord]) -> Payload:
     texts = sum(len(each.body) + len(each.partition_key) for each in records)
-    return DecodedRecords(records, texts + RECORD_OVERHEAD_BYTES * len(records))
+    return Payload.joined([Payload(records, texts + RECORD_OVERHEAD_BYTES * len(records))])
 
 
 def snapshot_record(
@@ -109,7 +117,7 @@ def snapshot_record(
     )
     change = _Change(
         number,
-        Raw(b"%d" % (at_ms // _MS_PER_S) if at_ms % _MS_PER_S == 0 else b"%.3f" % (at_ms / _MS_PER_S)),
+        at_ms / _MS_PER_S,
         Raw(b"{%b}" % key),
         Raw(item),
         size_bytes=Raw(b"%d" % len(item)),
@@ -118,21 +126,31 @@ def snapshot_record(
     event = _Event(
         change,
         Raw(b'"%b"' % blake2b(number.encode(), digest_size=16).hexdigest().encode()),
-        _SNAPSHOT if form is ChangeForm.PLAIN else Raw(b'"INSERT"'),
+        Raw(b'"SNAPSHOT"' if form is ChangeForm.PLAIN else b'"INSERT"'),
         Raw(b'"1.1"'),
         Raw(b'"aws:dynamodb"'),
         Raw(_name(_parts(stream_arn)[0])),
     )
-    return _record(event, _writer(form, stream_arn))
+    return _records([event], form, stream_arn)[0]
 
 
-_SNAPSHOT: Final = Raw(b'"SNAPSHOT"')
+def _records(events: Sequence[_Event], form: ChangeForm, stream_arn: str) -> list[UserRecord]:
+    write, in_seconds = _writer(form, stream_arn), form is ChangeForm.LAMBDA
+    records: list[UserRecord] = []
+    keys = _keys([event.dynamodb.keys for event in events])
+    last_s, at_ms, time = None, None, _NULL
+    for event, key in zip(events, keys, strict=True):
+        change = event.dynamodb
+        at_s = change.approximate_creation_date_time
+        if at_s != last_s:  # most are of the same second
+            last_s, at_ms = at_s, None if at_s is None else round(at_s * _MS_PER_S)
+            time = _NULL if at_s is None else _seconds(at_s) if in_seconds else b"%d" % at_ms
+        records.append(UserRecord(write(event, time), key, change.sequence_number, at_ms))
+    return records
 
 
-def _record(event: _Event, write: Write) -> UserRecord:
-    change = event.dynamodb
-    at_ms = change.at_ms
-    return UserRecord(write(event, at_ms), _key(change.keys), change.sequence_number, at_ms)
+def _seconds(at_s: float) -> bytes:
+    return b"%d" % at_s if at_s.is_integer() else repr(at_s).encode()
 
 
 def _is_since(record: UserRecord, since_ms: int) -> bool:
@@ -151,60 +169,57 @@ def _opened(answer: bytes | bytearray) -> _Answer:
 
 def _opened_leniently(answer: bytes | bytearray) -> _Answer:
     """Half of a surrogate pair is refused by msgspec; it must not stop a shard."""
-    try:
-        shape = json.loads(answer.decode("utf-8", "replace"))
-        events = [
-            _built(_Event, each, {"dynamodb": _built(_Change, each["dynamodb"], {})})
-            for each in shape["Records"]
-        ]
-        return _Answer(events, shape.get("NextShardIterator"))
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        raise ValueError(f"the answer cannot be understood: {error!r:.200}") from error
+    shape = json.loads(answer.decode("utf-8", "replace"))
+    events = [
+        _built(_Event, each, {"dynamodb": _built(_Change, each["dynamodb"], {})}) for each in shape["Records"]
+    ]
+    return _Answer(events, shape.get("NextShardIterator"))
 
 
 def _built(kind: type[_Part], shape: Mapping[str, object], parts: Mapping[str, object]) -> _Part:
-    given: dict[str, Any] = {}
-    for each in fields(kind):
-        name = each.encode_name
-        if name in parts:
-            given[each.name] = parts[name]
-        elif each.type is str:
-            if not isinstance(shape[name], str):
-                raise TypeError(f"{name} is no text")
-            given[each.name] = shape[name]
-        elif name in shape:
-            given[each.name] = Raw(_dumped(shape[name]))
-    return kind(**given)
+    """ValueError if a part that is not kept as text is of another type."""
+    texts = {each.encode_name for each in fields(kind) if each.type is Raw}
+    given = {name: Raw(_dumped(value)) if name in texts else value for name, value in shape.items()}
+    return msgspec.convert({**given, **parts}, kind)
 
 
 def _dumped(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
-def _is_given(text: Raw) -> bool:
-    return len(text) > 0 and bytes(text) != _NULL
-
-
-def _key(keys: Raw) -> Raw:
-    """The same for an item, however the service writes it."""
-    try:
-        text = orjson.dumps(orjson.loads(memoryview(keys)), option=orjson.OPT_SORT_KEYS).decode()
-        return Raw(orjson.dumps(text))
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        text = json.dumps(json.loads(bytes(keys)), separators=(",", ":"), sort_keys=True)
-        return Raw(encode_basestring_ascii(text).encode("ascii"))
+def _keys(keys: Sequence[Raw]) -> Iterable[Raw]:
+    """Each as quoted JSON; the same for an item, however the service writes it."""
+    texts = b"\n".join(keys)
+    if not keys or _in_order(tuple(_attributes(keys[0]))).fullmatch(texts) is None:
+        texts = b"\n".join(map(_sorted_key, keys))
+    quoted = texts.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b'"\n"')
+    return map(Raw, (b'"%b"' % quoted).split(b"\n")) if keys else ()
 
 
 @lru_cache(64)
-def _writer(form: ChangeForm, stream_arn: str) -> Write:
+def _in_order(names: tuple[str, ...]) -> re.Pattern[bytes]:
+    """Keys, by line, that are written as `_sorted_key` writes them; of one table all have the same names."""
+    parts = [rb'"%b":\{"[SNB]":"[^"\\\n]*+"\}' % re.escape(name.encode()) for name in sorted(names)]
+    one = rb"\{%b\}" % b",".join(parts)
+    return re.compile(rb"%b(?:\n%b)*+" % (one, one))
+
+
+def _sorted_key(key: Raw) -> bytes:
+    try:
+        return orjson.dumps(orjson.loads(memoryview(key)), option=orjson.OPT_SORT_KEYS)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return _dumped(dict(sorted(json.loads(bytes(key)).items())))
+
+
+@lru_cache(64)
+def _writer(form: ChangeForm, stream_arn: str) -> _Write:
     if form is ChangeForm.KCL1:
         return _as_kcl1
-    region, table = _parts(stream_arn)
     if form is ChangeForm.LAMBDA:
-        end = b',"eventSourceARN":%b}' % _name(stream_arn)
-        return lambda event, _: _of_lambda(event, end)
-    name = _name(table)
-    return lambda event, at_ms: _as_plain(event, at_ms, name)
+        arn = b',"eventSourceARN":%b}' % _name(stream_arn)
+        return lambda event, time: _as_event(event, time, end=_identity(event, b',"userIdentity":%b') + arn)
+    table = _name(_parts(stream_arn)[1])
+    return lambda event, time: _as_plain(event, time, table)
 
 
 def _parts(stream_arn: str) -> tuple[str, str]:
@@ -213,95 +228,113 @@ def _parts(stream_arn: str) -> tuple[str, str]:
     return (parts[3], parts[5].split("/")[1]) if len(parts) > 5 and "/" in parts[5] else ("", stream_arn)
 
 
-def _as_kcl1(event: _Event, at_ms: int | None) -> bytes:
+def _as_kcl1(event: _Event, time: bytes) -> bytes:
     """In the order of Jackson: names that its mix-ins do not give come first."""
-    identity = _identity(event.user_identity)
-    time = b"" if at_ms is None else b"%d" % at_ms
-    parts = [b'{"userIdentity":%b,' % identity if identity else b"{"]
-    _put_event(parts, event, time)
-    parts.append(b"}")
-    return b"".join(parts)
+    return _as_event(event, time, b"{" + _identity(event, b'"userIdentity":%b,'))
 
 
-def _of_lambda(event: _Event, end: bytes) -> bytes:
-    parts: list[bytes | Raw] = [b"{"]
-    _put_event(parts, event, event.dynamodb.approximate_creation_date_time)
-    identity = _identity(event.user_identity)
-    if identity:
-        parts.append(b',"userIdentity":%b' % identity)
-    parts.append(end)
-    return b"".join(parts)
-
-
-def _put_event(parts: list[bytes | Raw], event: _Event, time: bytes | Raw) -> None:
-    """Without the last brace of the event; each part is undecoded."""
+def _as_event(event: _Event, time: bytes, begin: bytes = b"{", end: bytes = b"}") -> bytes:
+    """Its parts as they are, in the order of both forms."""
     change = event.dynamodb
-    for name, text in (
-        (b'"eventID":', event.event_id),
-        (b'"eventName":', event.event_name),
-        (b'"eventVersion":', event.event_version),
-        (b'"eventSource":', event.event_source),
-        (b'"awsRegion":', event.aws_region),
-    ):
-        if _is_given(text):
-            parts += (name, text, b",")
-    parts.append(b'"dynamodb":{')
-    if time:
-        parts += (b'"ApproximateCreationDateTime":', time, b",")
-    parts += (b'"Keys":', change.keys, b",")
-    if _is_given(change.new_image):
-        parts += (b'"NewImage":', change.new_image, b",")
-    if _is_given(change.old_image):
-        parts += (b'"OldImage":', change.old_image, b",")
-    parts.append(b'"SequenceNumber":"%b"' % change.sequence_number.encode())
-    if _is_given(change.size_bytes):
-        parts += (b',"SizeBytes":', change.size_bytes)
-    if _is_given(change.stream_view_type):
-        parts += (b',"StreamViewType":', change.stream_view_type)
-    parts.append(b"}")
+    new, old = change.new_image, change.old_image
+    body = b"".join((
+        begin,
+        b'"eventID":', event.event_id,
+        b',"eventName":', event.event_name,
+        b',"eventVersion":', event.event_version,
+        b',"eventSource":', event.event_source,
+        b',"awsRegion":', event.aws_region,
+        b',"dynamodb":{"ApproximateCreationDateTime":', time,
+        b',"Keys":', change.keys,
+        b',"NewImage":' if new else b"", new,
+        b',"OldImage":' if old else b"", old,
+        b',"SequenceNumber":"', change.sequence_number.encode(),
+        b'","SizeBytes":', change.size_bytes,
+        b',"StreamViewType":', change.stream_view_type,
+        b"}", end,
+    ))  # fmt: skip
+    return _without_nulls(event, time, begin, end) if _NULL in body else body
 
 
-def _identity(text: Raw) -> bytes | None:
-    """As AWS's documentation has it; the service's own model writes the names large."""
-    if not _is_given(text):
-        return None
-    shape: dict[str, object] = json.loads(bytes(text))
-    known = {"principalId": ("principalId", "PrincipalId"), "type": ("type", "Type")}
+def _without_nulls(event: _Event, time: bytes, begin: bytes, end: bytes) -> bytes:
+    change = event.dynamodb
+    inner = _given(
+        {
+            b"ApproximateCreationDateTime": time,
+            b"Keys": change.keys,
+            b"NewImage": change.new_image,
+            b"OldImage": change.old_image,
+            b"SequenceNumber": b'"%b"' % change.sequence_number.encode(),
+            b"SizeBytes": change.size_bytes,
+            b"StreamViewType": change.stream_view_type,
+        }
+    )
+    outer = _given(
+        {
+            b"eventID": event.event_id,
+            b"eventName": event.event_name,
+            b"eventVersion": event.event_version,
+            b"eventSource": event.event_source,
+            b"awsRegion": event.aws_region,
+            b"dynamodb": b"{%b}" % inner,
+        }
+    )
+    return begin + outer + end
+
+
+def _given(parts: Mapping[bytes, bytes | Raw]) -> bytes:
+    return b",".join(b'"%b":%b' % (name, text) for name, text in parts.items() if _is_given(text))
+
+
+def _is_given(text: Raw | bytes) -> bool:
+    return len(text) > 0 and bytes(text) != _NULL
+
+
+def _identity(event: _Event, place: bytes) -> bytes:
+    """With the names of AWS's documentation; the service's own model writes them large. Empty if there is none."""
+    if not _is_given(event.user_identity):
+        return b""
+    shape: dict[str, object] = json.loads(bytes(event.user_identity))
+    spelt = {"principalId": ("principalId", "PrincipalId"), "type": ("type", "Type")}
     found = {
-        name: shape[each] for name, spelt in known.items() for each in spelt if shape.get(each) is not None
+        name: shape[each] for name, names in spelt.items() for each in names if shape.get(each) is not None
     }
-    return _dumped(found)
+    return place % _dumped(found)
 
 
 _EXPIRED: Final = _dumped({"principalId": "dynamodb.amazonaws.com", "type": "Service"})
 
 
-def _as_plain(event: _Event, at_ms: int | None, table: bytes) -> bytes:
+def _as_plain(event: _Event, time: bytes, table: bytes) -> bytes:
     change = event.dynamodb
-    kind = b"null" if not _is_given(event.event_name) else bytes(event.event_name).lower()
-    parts = [b'{"kind":%b,"table":%b,"keys":%b' % (kind, table, _plain_item(change.keys))]
-    if _is_given(change.new_image):
-        parts.append(b',"new":%b' % _plain_item(change.new_image))
-    if _is_given(change.old_image):
-        parts.append(b',"old":%b' % _plain_item(change.old_image))
-    parts.append(b',"sequenceNumber":"%b"' % change.sequence_number.encode())
-    if at_ms is not None:
-        parts.append(b',"createdAt":%d' % at_ms)
-    parts.append(b',"expired":true}' if _identity(event.user_identity) == _EXPIRED else b"}")
+    kind = event.event_name
+    parts: list[bytes | Raw] = [
+        b'{"kind":',
+        bytes(kind).lower(),
+        b',"table":',
+        table,
+        b',"keys":',
+        _plain_item(change.keys),
+    ]
+    for name, image in ((b',"new":', change.new_image), (b',"old":', change.old_image)):
+        if _is_given(image):
+            parts += (name, _plain_item(image))
+    parts += (b',"sequenceNumber":"', change.sequence_number.encode(), b'","createdAt":', time)
+    parts.append(b',"expired":true}' if _identity(event, b"%b") == _EXPIRED else b"}")
     return b"".join(parts)
 
 
 _attributes_of: Final = Decoder(dict[str, dict[str, Raw]])
-_lists_of: Final = Decoder(list[dict[str, Raw]])
+_values_of: Final = Decoder(list[dict[str, Raw]])
 _texts_of: Final = Decoder(list[Raw])
-_is_number: Final = re.compile(rb'"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"').fullmatch
+_number_of: Final = re.compile(rb'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"').fullmatch
 
 
 def _attributes(item: Raw | bytes) -> Mapping[str, Mapping[str, Raw]]:
     try:
         return _attributes_of.decode(item)
     except msgspec.DecodeError:  # half of a surrogate pair
-        shape = cast("dict[str, dict[str, object]]", json.loads(bytes(item)))
+        shape: dict[str, dict[str, object]] = json.loads(bytes(item))
         return {name: _raw_value(value) for name, value in shape.items()}
 
 
@@ -310,46 +343,43 @@ def _raw_value(value: Mapping[str, object]) -> dict[str, Raw]:
 
 
 def _plain_item(item: Raw) -> bytes:
-    return b"{%b}" % b",".join([
-        b"%b:%b" % (_name(name), _plain(value)) for name, value in _attributes(item).items()
-    ])
+    parts = [b"%b:%b" % (_name(name), _plain(value)) for name, value in _attributes(item).items()]
+    return b"{%b}" % b",".join(parts)
 
 
 def _plain(value: Mapping[str, Raw]) -> Raw | bytes:
-    """The values in it may be of any kind, also of one that is not known yet."""
-    kind, text = next(iter(value.items()), ("", _EMPTY))
+    """Of a kind that is not known yet, the value stays as it is."""
     if len(value) == 1:
-        if kind in {"S", "BOOL"}:
-            return text
-        write = _PLAIN.get(kind)
-        if write is not None:
-            return write(text)
+        for kind, text in value.items():
+            if kind in _AS_IT_IS:
+                return text
+            if kind in _PLAIN:
+                return _PLAIN[kind](text)
     return b'{"$other":{%b}}' % _joined(value.items())
 
 
 def _number(text: Raw) -> bytes:
     """JSON has no number such as .5 or 007, but the service gives none either."""
-    given = bytes(text)
-    if _is_number(given):
-        return given[1:-1]
+    if (number := _number_of(text)) is not None:
+        return number[1]
     try:
-        number = Decimal(json.loads(given))
+        parsed = Decimal(json.loads(bytes(text)))
     except (InvalidOperation, TypeError):
-        number = Decimal("NaN")
-    return str(number).encode() if number.is_finite() else b'{"$number":%b}' % given
+        parsed = Decimal("NaN")
+    return str(parsed).encode() if parsed.is_finite() else b'{"$number":%b}' % text
 
 
 def _map(text: Raw) -> bytes:
     """An object whose only name begins with $ is one of ours."""
     plain = _plain_item(text)
-    names = _attributes(text)
-    is_like_ours = len(names) == 1 and next(iter(names)).startswith("$")
-    return b'{"$map":%b}' % plain if is_like_ours else plain
+    if plain.startswith(b'{"$') and len(_attributes(text)) == 1:
+        return b'{"$map":%b}' % plain
+    return plain
 
 
 def _list(text: Raw) -> bytes:
     try:
-        values = _lists_of.decode(text)
+        values = _values_of.decode(text)
     except msgspec.DecodeError:
         values = list(map(_raw_value, json.loads(bytes(text))))
     return b"[%b]" % b",".join(map(_plain, values))
@@ -367,6 +397,7 @@ def _set(text: Raw, write: Callable[[Raw], Raw | bytes]) -> bytes:
     return b'{"$set":[%b]}' % b",".join(map(write, values))
 
 
+_AS_IT_IS: Final = frozenset({"S", "BOOL"})
 _PLAIN: Final[Mapping[str, Callable[[Raw], bytes]]] = {
     "N": _number,
     "B": _binary,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from kcl_daemon.leases.lease import (
     MAX_HASH,
@@ -22,6 +23,9 @@ from kcl_daemon.leases.lease import (
     lease_key_of,
 )
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, TRIM_HORIZON, ExtendedSequenceNumber
+
+NO_HASH_KEYS: Final = HashRange(0, 1)
+"""The range of every shard of a DynamoDB stream (adapter 2.x: KinesisMapperUtil)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +86,21 @@ def created_ms(shard_id: ShardId) -> int | None:
 
 
 def in_order(shards: Iterable[Shard]) -> list[Shard]:
-    """Parents first: a child's sequence numbers are above its parents'."""
-    return sorted(shards, key=lambda shard: (shard.starting_sequence_number, shard.shard_id))
+    """Parents first, else by number; the numbers of each stream of a DynamoDB table may begin anew."""
+    by_id = {shard.shard_id: shard for shard in shards}
+    ordered, entered = dict[ShardId, Shard](), set[ShardId]()
+    for shard in sorted(by_id.values(), key=lambda each: (each.starting_sequence_number, each.shard_id)):
+        stack = [shard]
+        while stack:
+            top = stack[-1]
+            before = [each for each in top.parent_shard_ids if each in by_id and each not in ordered]
+            if before and top.shard_id not in entered:
+                entered.add(top.shard_id)
+                stack.extend(by_id[each] for each in sorted(before, reverse=True))
+            else:
+                stack.pop()
+                ordered.setdefault(top.shard_id, top)
+    return list(ordered.values())
 
 
 def children_by_parent(shards: Iterable[Shard]) -> dict[ShardId, frozenset[ShardId]]:
@@ -209,9 +226,11 @@ def awaited_parents(
 
 
 def first_hole(ranges: Iterable[HashRange]) -> HashRange | None:
-    """Overlaps are fine."""
+    """Overlaps are fine. None if the shards have no hash keys."""
     covered_to = -1
     for hash_range in sorted(ranges, key=lambda each: (each.start, each.end)):
+        if hash_range == NO_HASH_KEYS:
+            return None
         if hash_range.start > covered_to + 1:
             return HashRange(covered_to + 1, hash_range.start - 1)
         covered_to = max(covered_to, hash_range.end)
