@@ -32,6 +32,7 @@ from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
+from kcl_daemon.fleet.snapshot_start import SnapshotStart
 from kcl_daemon.fleet.streams import (
     MultiStreamTracker,
     SingleStreamTracker,
@@ -68,6 +69,7 @@ from kcl_daemon.ports import (
     Log,
     Meters,
     Randomness,
+    ScanPort,
     Schemas,
     StateFolder,
     Table,
@@ -104,6 +106,7 @@ class Adapters:
     kinesis_clock: Clock | None = None
     fan_out: FanOut | None = None
     schemas: Schemas | None = None
+    scan: ScanPort | None = None
     dead_letters: DeadLetters | None = None
     meters: Meters = NO_METERS
     cloudwatch: CloudWatch | None = None
@@ -123,10 +126,16 @@ def streams_of(
             kinesis=kinesis,
             clock=clock,
             log=log,
+            check_images=settings.changes.check_images,
         )
     ref = settings.single_stream
     watch = StreamMonitor(kinesis=kinesis, stream=ref, clock=clock, log=log)
-    return SingleStreamTracker(TrackedStream(ref, settings.initial_position, watch), kinesis=kinesis, log=log)
+    return SingleStreamTracker(
+        TrackedStream(ref, settings.initial_position, watch),
+        kinesis=kinesis,
+        log=log,
+        check_images=settings.changes.check_images,
+    )
 
 
 def shard_sync_of(
@@ -136,6 +145,7 @@ def shard_sync_of(
     *,
     table: Table,
     kinesis: Kinesis,
+    snapshot: SnapshotStart | None = None,
 ) -> ShardSync | MultiStreamShardSync:
     def shard_sync(stream: TrackedStream) -> ShardSync:
         return ShardSync(
@@ -146,6 +156,7 @@ def shard_sync_of(
             position=stream.position,
             settings=settings.shards,
             watch=stream.watch,
+            snapshot=snapshot if stream.ref.is_of_dynamodb else None,
         )
 
     if isinstance(streams, SingleStreamTracker):
@@ -428,7 +439,16 @@ class Application:
             self._context,
             table=self._tables.leases,
             kinesis=self._adapters.kinesis,
+            snapshot=self._snapshot_start,
         )
+
+    @cached_property
+    def _snapshot_start(self) -> SnapshotStart | None:
+        changes, scan = self._settings.changes, self._adapters.scan
+        if scan is None or not changes.snapshot:
+            return None
+        coordinator, workers = self._tables.coordinator, self._tables.worker_metrics
+        return SnapshotStart(self._context, table=coordinator, workers=workers, scan=scan, settings=changes)
 
     @cached_property
     def _assigner(self) -> Assigner:

@@ -86,6 +86,11 @@ class StreamRef:
     def is_of_dynamodb(self) -> bool:
         return self.table is not None or (self.arn or "").split(":")[2:3] == ["dynamodb"]
 
+    @property
+    def table_name(self) -> str:
+        """Of a DynamoDB stream."""
+        return self.table or (self.arn or "").split("/")[1]
+
 
 @dataclass(frozen=True, slots=True)
 class StreamSummary:
@@ -156,6 +161,7 @@ class Kinesis(Protocol):
         ...
 
 
+@runtime_checkable
 class Changes(Kinesis, Protocol):
     """The streams of DynamoDB tables.
 
@@ -164,6 +170,35 @@ class Changes(Kinesis, Protocol):
 
     async def streams_of(self, table: str) -> tuple[StreamSummary, ...]:
         """All streams of a table that can be read, the oldest first; empty: there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedTable:
+    """`keys`: the attributes of its primary key; items and bytes as counted by the service hours ago."""
+
+    name: str
+    keys: tuple[str, ...]
+    items: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedPage:
+    """Items as the JSON of the answer; `next_key` is JSON too, None at the end of the segment."""
+
+    items: Sequence[bytes]
+    next_key: str | None
+    read_units: float
+
+
+class ScanPort(Protocol):
+    """Reads a whole DynamoDB table, in segments. Calls raise the errors of `Kinesis`."""
+
+    async def describe_table(self, table: str) -> ScannedTable: ...
+
+    async def scan(self, table: str, part: tuple[int, int], after: str | None, limit: int) -> ScannedPage:
+        """A page of segment (index, count), eventually consistent; `after`: a `next_key`."""
         ...
 
 

@@ -19,6 +19,7 @@ from kcl_daemon.aws.build import (
     build_transactions,
     open_kinesis_client,
     open_sources,
+    open_table_scan,
     open_update_item,
 )
 from kcl_daemon.aws.cloudwatch import open_cloudwatch
@@ -61,7 +62,10 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             settings.endpoints, glue=settings.schemas.are_resolved, changes=settings.reads_changes
         ) as clients,
         open_kinesis_client(clients, clock, on_date=service_clock.learn) as client,
-        open_sources(settings, clients, client, service_clock, on_date=service_clock.learn) as kinesis,
+        open_table_scan(clients, clock) as scan,
+        open_sources(
+            settings, clients, client, service_clock, scan=scan, log=log, on_date=service_clock.learn
+        ) as kinesis,
         open_update_item(clients, clock) as update_item,
         _dead_letters(settings) as dead_letters,
         open_cloudwatch(settings, clients, clock, log) as cloudwatch,
@@ -87,6 +91,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             clock=clock,
             randomness=SystemRandomness(),
             kinesis=kinesis,
+            scan=scan,
             tables=build_tables(settings, clients, clock, update_item),
             transactions=build_transactions(clients),
             children=children,

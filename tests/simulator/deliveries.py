@@ -141,6 +141,11 @@ class Deliveries:
         self.on_stop: Callable[[Incarnation], None] = lambda _child: None
         self.on_delivered: Callable[[Incarnation, int], None] = lambda _child, _records: None
         self.on_records: Callable[[Sequence[Record]], None] = lambda _records: None
+        self.on_record: Callable[[Incarnation, ShardTruth, int, Record], None] = lambda *_: None
+        self.text_of: Callable[[str, Record], str] = lambda _shard_id, record: record.data
+        """What is compared with the data that was written."""
+        self.take_segment: Callable[[Incarnation, ShardTruth, Sequence[Record]], bool] = lambda *_: False
+        """Whether the records are of a part of a scan, which has rules of its own."""
 
     def started(self, shard_id: str, worker_id: str, lane: ChildLane | None = None) -> Incarnation:
         """A child was started."""
@@ -188,8 +193,18 @@ class Deliveries:
         shard = self._truth.shards[child.shard_id]
         if child.largest is None:
             self._check_parents(child)
-        now_s = now()
-        self.last_delivery_s[child.shard_id] = now_s
+        self.last_delivery_s[child.shard_id] = now()
+        if not self.take_segment(child, shard, records):
+            self._check_records(child, shard, records)
+        if records:
+            self.on_records(records)
+            child.largest = _position(records[-1])
+            self._reach(child)
+            self.on_work(child)
+        self.on_delivered(child, len(records))
+        self._trace.note(child.worker_id, "delivered", f"{child.shard_id} {len(records)} to {child.largest}")
+
+    def _check_records(self, child: Incarnation, shard: ShardTruth, records: Sequence[Record]) -> None:
         for index, record in enumerate(records):
             number = int(record.sequence_number)
             place = shard.index.get(number)
@@ -209,19 +224,13 @@ class Deliveries:
             elif place < expected and self._lanes.keeps_order(child):
                 last = _position(records[index - 1]) if index else child.largest
                 report("out_of_order", f"{child} was given {number} again, after {last}")
-            if record.data != shard.data[place]:
+            if self.text_of(shard.shard_id, record) != shard.data[place]:
                 report("altered_record", f"{child}: {number} has other data than was written")
             child.next_place = place + 1
             if not shard.deliveries[place]:
-                self.latency_most_s = max(self.latency_most_s, now_s - shard.written_at_s[place])
+                self.latency_most_s = max(self.latency_most_s, now() - shard.written_at_s[place])
+            self.on_record(child, shard, place, record)
             shard.delivered(place)
-        if records:
-            self.on_records(records)
-            child.largest = _position(records[-1])
-            self._reach(child)
-            self.on_work(child)
-        self.on_delivered(child, len(records))
-        self._trace.note(child.worker_id, "delivered", f"{child.shard_id} {len(records)} to {child.largest}")
 
     def _check_is_for(self, child: Incarnation, shard: ShardTruth, place: int) -> None:
         number = shard.numbers[place]
@@ -238,9 +247,9 @@ class Deliveries:
         if not shard.is_closed:
             report("ended_too_early", f"{child} was told that its shard has ended, which is open")
         elif child.lane is None and not shard.all_delivered:
-            missing = shard.numbers[shard.first_missing]
             report(
-                "ended_too_early", f"{child} was told that its shard has ended before {missing} was delivered"
+                "ended_too_early",
+                f"{child} was told that its shard has ended before {shard.missing[0]} was delivered",
             )
         elif (
             child.next_place is not None
@@ -257,7 +266,7 @@ class Deliveries:
         shard = self._truth.shards[shard_id]
         number = int(record.sequence_number)
         place = shard.index.get(number)
-        if place is None or record.data != shard.data[place]:
+        if place is None or self.text_of(shard.shard_id, record) != shard.data[place]:
             report("unknown_record", f"{worker_id} set {number} aside, which was never written so")
             return
         is_reject = cause is LetterCause.REJECTED
@@ -278,6 +287,7 @@ class Deliveries:
         if not self._lanes.keeps_order(child):
             return limit
         aside = self._set_aside.get(child.shard_id, set()) | self._truth.shards[child.shard_id].left_out
+        aside = aside | self._truth.shards[child.shard_id].lost
         while place < limit and (place in aside or not self._lanes.is_for(child, place)):
             place += 1
         return place

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 from zlib import crc32
 
 import anyio
@@ -17,6 +17,7 @@ import anyio
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.cli.common import leaves
 from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, LaneCounts
 from kcl_daemon.config.kinds import RunUntil
 from kcl_daemon.config.landing import LandingSettings
@@ -28,8 +29,13 @@ from kcl_daemon.ports import CloudWatch, Cpu, Kinesis, StreamRef, Table, Tables
 from kcl_daemon.production import MeteredWorker, telemetry_of
 from kcl_daemon.progress.watchdog import StallLimits, Watchdog
 from kcl_daemon.shards.lineage import InitialPosition
+from kcl_daemon.transport.caller import AwsJsonClient
+from kcl_daemon.transport.dynamodb_streams import CHANGES_API, HttpDynamoStreams
+from kcl_daemon.transport.sources import StreamSources
+from kcl_daemon.transport.table_streams import FollowedTables
 from kcl_daemon.worker import Worker
 from tests.simulator.chance import Chance
+from tests.simulator.changed_tables import ChangedTables, listed_tables
 from tests.simulator.children import SimChildren
 from tests.simulator.clock import EPOCH_S, SimClock, drawn_clock
 from tests.simulator.dead_letters import SimDeadLetters
@@ -43,6 +49,7 @@ from tests.simulator.java_worker import JavaWorker
 from tests.simulator.life import Life
 from tests.simulator.loop import Promise, current_loop, now
 from tests.simulator.machine import Machine, SimEvidence, SimStateFolder
+from tests.simulator.memory.changes import MemoryClient
 from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.network import Network
 from tests.simulator.plan import Kind, Plan, StartApart
@@ -188,7 +195,9 @@ class Fleet:
         trace: Trace,
         chance: Chance,
         plan: Plan,
+        changed: ChangedTables | None = None,
     ) -> None:
+        self.changed = changed
         self._tables = tables
         self._kinesis = kinesis
         self._fan_out = fan_out
@@ -220,6 +229,15 @@ class Fleet:
         """Whether Java workers have this name."""
         return any(worker.worker_id == name and worker.kind is Kind.JAVA for worker in self.workers)
 
+    def _streams_for(self, life: Life, clock: SimClock) -> Kinesis:
+        kinesis = FaultyKinesis(self._kinesis, life=life, network=self._network)
+        changed, plan = self.changed, self._plan.changes
+        if changed is None or plan is None:
+            return kinesis
+        client = MemoryClient(changed.answer, api=CHANGES_API, life=life, network=self._network)
+        changes = FollowedTables(HttpDynamoStreams(cast("AwsJsonClient", client), plan.form, clock))
+        return StreamSources(kinesis, changes)
+
     def _letters(self, life: Life, chance: Chance) -> SimDeadLetters:
         return SimDeadLetters(
             life, chance=chance, deliveries=self._deliveries, away_s=self._plan.letters_away_s
@@ -249,7 +267,7 @@ class Fleet:
         adapters = Adapters(
             clock=clock,
             randomness=chance.fork("randomness"),
-            kinesis=FaultyKinesis(self._kinesis, life=life, network=self._network),
+            kinesis=self._streams_for(life, clock),
             fan_out=FaultyFanOut(self._fan_out, life=life, network=self._network),
             tables=Tables(
                 leases=self._table(self._tables.leases, life),
@@ -344,10 +362,13 @@ def _no_figures(_worker_id: str) -> Cpu | None:
 
 def worker_settings(worker_id: str, plan: Plan) -> Settings:
     """Production defaults but for what the plan sets."""
+    name, arn, changes = _source(plan)
     return Settings(
         application_name="application",
-        stream_name="" if plan.streams else STREAM_NAME,
+        stream_name=name,
+        stream_arn=arn,
         streams=_streams(plan),
+        changes=changes,
         child=ChildSettings(
             command=("child",),
             timeout_s=plan.child_timeout_s,
@@ -374,8 +395,30 @@ def _concurrency(worker_id: str, plan: Plan) -> ConcurrencySettings:
     return replace(plan.concurrency, lanes=LaneCounts(count))
 
 
+def _source(plan: Plan) -> tuple[str, str | None, ChangesSettings]:
+    """Name and ARN of the only stream, and what is set for tables."""
+    changed = plan.changes
+    if changed is None:
+        return "" if plan.streams else STREAM_NAME, None, ChangesSettings()
+    listed, follows = listed_tables(changed)[0], changed.follows and changed.tables == 1 and not plan.streams
+    settings = ChangesSettings(
+        table="table-0" if follows else None,
+        form=changed.form,
+        continues_trimmed=changed.continues_trimmed,
+        snapshot=changed.snapshot,
+        segments=changed.segments,
+        read_units=changed.read_units,
+    )
+    if plan.streams or changed.tables > 1:
+        return "", None, settings
+    return ("table-0", None, settings) if follows else (listed.name, listed.arn, settings)
+
+
 def _streams(plan: Plan) -> StreamsSettings:
     settings = plan.streams_settings
+    if plan.changes is not None and (plan.streams or plan.changes.tables > 1):
+        settings = replace(settings, arns=listed_tables(plan.changes))
+        return replace(settings, names=tuple(map(ListedStream, plan.streams)))
     return settings if settings.are_many else replace(settings, names=tuple(map(ListedStream, plan.streams)))
 
 

@@ -74,10 +74,8 @@ class Liveness:
         if view is None and name not in self._rules.deleted:
             self._wrong("lease_missing", name, f"{name} has no lease although its parents are finished")
         if not shard.all_delivered:
-            number = shard.numbers[shard.first_missing]
-            waiting_since = max(
-                shard.written_at_s[shard.first_missing], self._deliveries.last_delivery_s.get(name, 0.0)
-            )
+            number, written_s = shard.missing
+            waiting_since = max(written_s, self._deliveries.last_delivery_s.get(name, 0.0))
             self._wrong("shard_stalled", name, f"{name} does not get on, {number} comes next", waiting_since)
         if view is not None and not (view.checkpoint.is_shard_end or self._may_age) and shard.left_out:
             self._look_at_age(shard, view)

@@ -16,6 +16,7 @@ from kcl_daemon.config.retrieval import DeliverySettings, RetrievalSettings
 from kcl_daemon.config.streams import StreamsSettings
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
+from kcl_daemon.records.changes import ChangeForm
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
 from tests.simulator.bank import BankPlan
@@ -227,6 +228,21 @@ class StreamDisappears:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class SwitchStream:
+    """The stream of a table is switched off; later on again, as a new one."""
+
+    table: int
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """An open shard of a table's stream ends, and one follows it."""
+
+    rank: int
+
+
 class Epoch(Enum):
     """What a Java program of many streams has put into its lease keys as the time at which a stream was created."""
 
@@ -325,6 +341,8 @@ Happening = (
     | AddRows
     | StreamAppears
     | StreamDisappears
+    | SwitchStream
+    | Roll
     | Steering
     | Configure
     | MigrateTables
@@ -361,6 +379,45 @@ class Planned:
 
     at_s: float
     what: Happening
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesPlan:
+    """DynamoDB tables whose changes the children get.
+
+    Args:
+        tables: how many there are.
+        items: how many keys each has.
+        follows: the workers are given the tables, and read one stream of each after the other; else the ARNs of the first.
+        form: of the records.
+        life_s: how long a shard takes changes until the next one follows it.
+        kept_s: how long changes, and lists of shards, last.
+        late_s: for how long at most the lists miss a new shard or the end of one.
+        page: how many shards a list has at most.
+        snapshot: all items are read first.
+        segments: in so many parts.
+        read_units: of all of them together, each second.
+        continues_trimmed: whether reading goes on behind what is lost; None: as the daemon does by itself.
+        is_whole: the daemon may not lose anything; else it was away for too long.
+        is_copied: what was delivered, change by change, makes a copy of the tables in the end.
+        open_most: the lease table may have three times the open shards; else three times the listed ones.
+    """
+
+    tables: int = 1
+    items: int = 40
+    follows: bool = True
+    form: ChangeForm = ChangeForm.PLAIN
+    life_s: float = 14_400.0
+    kept_s: float = 86_400.0
+    late_s: float = 0.0
+    page: int = 100
+    snapshot: bool = False
+    segments: int | None = None
+    read_units: int = 500
+    continues_trimmed: bool | None = None
+    is_whole: bool = True
+    is_copied: bool = False
+    open_most: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,6 +483,7 @@ class Plan:
         job_workers: how many workers each job starts with.
         bank: children carry out transfers; None: they do nothing with their records.
         landing: children write their records into a landing log; None: they do not.
+        changes: DynamoDB tables are read, beside `streams` if there are any.
         names_stand_alone: from a while after `calm_at_s` on, of processes with the same worker id only one works.
     """
 
@@ -485,3 +543,4 @@ class Plan:
     job_workers: int = 1
     bank: BankPlan | None = None
     landing: LandingPlan | None = None
+    changes: ChangesPlan | None = None

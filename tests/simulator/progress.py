@@ -221,8 +221,7 @@ class ProgressRules:
         what = f"{worker.worker_id} says of {shard.shard_id} that it waits for {cause.value}"
         if cause is WaitReason.NOTHING_NEW:
             if says_s > watchdog.limits.answer_s + _SLACK_S and not shard.all_delivered:
-                number = shard.numbers[shard.first_missing]
-                written_s = shard.written_at_s[shard.first_missing]
+                number, written_s = shard.missing
                 if now() - written_s > watchdog.limits.answer_s + _SLACK_S:
                     report("false_nothing_new", f"{what}, but {number} comes next")
         elif cause is WaitReason.PARENT:

@@ -66,6 +66,7 @@ class Outcome:
         violation: what was wrong, None: nothing.
         gaps_s: how long shards stood still at planned hand-overs.
         faults: how often what was wrong, by kind.
+        leases_per_shard: how many leases there were for each live shard of a DynamoDB stream, at most.
         points: of each point between two writes that was come to: how often, and how many were killed and paused there.
     """
 
@@ -82,6 +83,7 @@ class Outcome:
     violation: Violation | None
     gaps_s: tuple[float, ...] = ()
     faults: Mapping[str, int] = field(default_factory=dict[str, int])
+    leases_per_shard: float = 0.0
     points: Mapping[str, Visits] = field(default_factory=dict[str, Visits])
 
 
@@ -125,6 +127,7 @@ def run_plan(
         violation=violation,
         gaps_s=tuple(world.gaps.measured_s) if world else (),
         faults=world.faults_by_kind if world else {},
+        leases_per_shard=world.changed.ratio_most if world and world.changed else 0.0,
         points=world.points.visits if world else {},
     )
 
@@ -313,6 +316,8 @@ class _Course:
             world.bank.judge()
         if world.landing is not None:
             world.landing.judge()
+        if world.changed is not None:
+            world.changed.judge()
         gone = {
             worker.worker_id
             for worker in world.fleet.workers

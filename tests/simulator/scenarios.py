@@ -15,6 +15,7 @@ from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import FanOutRules, KinesisOptions
 from tests.simulator.bank_scenario import bank
 from tests.simulator.chance import Chance
+from tests.simulator.changes_scenarios import dynamodb, dynamodb_day, dynamodb_snapshot, dynamodb_trimmed
 from tests.simulator.coordination import (
     farewell_killed,
     handoff_killed,
@@ -378,6 +379,10 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         many_streams,
         streams_by_hundreds,
         foreign_epochs,
+        dynamodb,
+        dynamodb_day,
+        dynamodb_snapshot,
+        dynamodb_trimmed,
         mixed_fleet,
         mixed_fleet_troubled,
         mixed_fleet_later,

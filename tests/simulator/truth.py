@@ -26,6 +26,9 @@ class ShardTruth:
         first_missing: place of the first record that was never given to a child.
         left_out: places of records that are not for the children.
         done_before: place of the first record that a fleet of the past had not processed; those before never come again.
+        lost: places of records that the stream did not keep for long enough.
+        is_past: it was closed before reading began, so that nobody need read it.
+        is_stopped: nobody reads on after what was lost in it, or in one before it.
         gone_s: virtual time at which its stream was deleted; nothing is asked of anybody any more.
     """
 
@@ -42,11 +45,19 @@ class ShardTruth:
     left_out: set[int] = field(default_factory=set[int])
     gone_s: float | None = None
     done_before: int = 0
+    lost: set[int] = field(default_factory=set[int])
+    is_past: bool = False
+    is_stopped: bool = False
 
     @property
     def all_delivered(self) -> bool:
         """Whether each of its records that is for the children was given to one."""
         return self.first_missing == len(self.numbers)
+
+    @property
+    def missing(self) -> tuple[object, float]:
+        """What comes first of all that was never given to a child, and when it was written."""
+        return self.numbers[self.first_missing], self.written_at_s[self.first_missing]
 
     def place_after(self, number: int) -> int:
         """Place of the first record after a sequence number (-1: the first of all)."""
@@ -71,6 +82,16 @@ class ShardTruth:
         self.deliveries[place] += 1
         self._go_on()
 
+    def lose_before(self, at_s: float) -> bool:
+        """What was written before that time is not kept any more; whether anything of it is lost now."""
+        place, before = self.first_missing, len(self.lost)
+        while place < len(self.numbers) and self.written_at_s[place] < at_s:
+            if not self.deliveries[place]:
+                self.lost.add(place)
+            place += 1
+        self._go_on()
+        return len(self.lost) > before
+
     def leave_out(self, place: int) -> None:
         """A record that was just written is not for the children."""
         self.left_out.add(place)
@@ -78,7 +99,9 @@ class ShardTruth:
 
     def _go_on(self) -> None:
         while self.first_missing < len(self.numbers) and (
-            self.deliveries[self.first_missing] or self.first_missing in self.left_out
+            self.deliveries[self.first_missing]
+            or self.first_missing in self.left_out
+            or self.first_missing in self.lost
         ):
             self.first_missing += 1
 
@@ -93,7 +116,8 @@ class Truth:
 
     def shard_created(self, shard_id: str, parents: tuple[str, ...]) -> None:
         """A shard is there now."""
-        self.shards.setdefault(shard_id, ShardTruth(shard_id, parents))
+        shard = self.shards.setdefault(shard_id, ShardTruth(shard_id, parents))
+        shard.is_stopped = any(parent in self.shards and self.shards[parent].is_stopped for parent in parents)
 
     def shard_closed(self, shard_id: str) -> None:
         """Nothing more can be written to it."""
@@ -105,6 +129,13 @@ class Truth:
             if shard.shard_id.startswith(prefix):
                 shard.gone_s = at_s
 
+    def stop(self, shard: ShardTruth) -> None:
+        """Nobody reads on in it, so that nobody reads what follows."""
+        shard.is_stopped = True
+        for other in self.shards.values():
+            if shard.shard_id in other.parents and not other.is_stopped:
+                self.stop(other)
+
     def gone_for_s(self, shard_id: str, at_s: float) -> float | None:
         """How long the stream of a shard has been gone; None: it is there."""
         shard = self.shards.get(shard_id)
@@ -112,8 +143,12 @@ class Truth:
 
     @property
     def wanted(self) -> list[ShardTruth]:
-        """The shards of streams that are there."""
-        return [shard for shard in self.shards.values() if shard.gone_s is None]
+        """The shards that somebody must read."""
+        return [
+            shard
+            for shard in self.shards.values()
+            if shard.gone_s is None and not (shard.is_past or shard.is_stopped)
+        ]
 
     def record_written(self, shard_id: str, number: int, at_s: float, data: str, key: str = "") -> None:
         """A record was accepted by the stream."""
@@ -138,7 +173,7 @@ class Truth:
             not count and place not in shard.left_out
             for shard in self.wanted
             for place, count in enumerate(shard.deliveries)
-            if place >= shard.first_missing
+            if place >= shard.first_missing and place not in shard.lost
         )
 
     @property

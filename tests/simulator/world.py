@@ -15,10 +15,12 @@ from kcl_daemon.leases.layout import TableLayout, UnusableState
 from kcl_daemon.leases.row import Row, RowUpdate, Value
 from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC, ClientVersion, rollback, rollforward
 from kcl_daemon.ports import Kinesis, Table, Tables
+from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.bank import Bank
 from tests.simulator.capacity_rules import CapacityRules
 from tests.simulator.chance import Chance
+from tests.simulator.changed_tables import ChangedTables
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.deliveries import Deliveries
 from tests.simulator.faults import RowWrite
@@ -55,6 +57,7 @@ from tests.simulator.plan import (
     MigrateTables,
     Pause,
     Plan,
+    Roll,
     Split,
     Start,
     StartApart,
@@ -65,6 +68,7 @@ from tests.simulator.plan import (
     Stop,
     StreamAppears,
     StreamDisappears,
+    SwitchStream,
     Target,
     Where,
     Who,
@@ -111,6 +115,7 @@ class World:
         model = KinesisModel(lambda: EPOCH_S + now(), plan.stream)
         producer = chance.fork("producer")
         self.stream = _stream_of(plan, model, self.truth, producer)
+        self.changed = self.stream if isinstance(self.stream, ChangedTables) else None
         settings = worker_settings("nobody", plan)
         self.tables = self._tables(settings, sabotage)
         lease_s = settings.leases.failover_time_ms / 1000 * (1 - 2 * plan.drift)
@@ -124,6 +129,8 @@ class World:
         )
         self.deliveries = Deliveries(self.truth, self.rules, trace, plan.concurrency)
         self.rules.asked = self.deliveries
+        if self.changed is not None:
+            self.changed.watch(self.deliveries)
         self.gaps = HandoverGaps(settings.lease_table, self.truth, most_s=plan.handoff_gap_most_s)
         self.deliveries.on_work, self.deliveries.on_stop = self.gaps.works, self.gaps.stop_requested
         self.deliveries.poison_every = plan.nursery.poison_every
@@ -151,6 +158,7 @@ class World:
             trace=trace,
             chance=chance.fork("fleet"),
             plan=plan,
+            changed=self.changed,
         )
         self.faults = Counter[str]()
         self.points = Points(plan.points, self._worker_here, self._befall)
@@ -247,6 +255,8 @@ class World:
     def row_written(self, write: RowWrite) -> None:
         """A write took effect."""
         self._trace.note(write.worker_id, "row_written", f"{write.table} {write.key} {_shown(write)}")
+        if self.changed is not None and write.table == self.tables.leases.name:
+            self.changed.lease_written(write, len(self.rules.rows) + (write.before is None))
         self.rules.row_written(write)
         if self.landing is not None and write.table == self.tables.leases.name:
             self.landing.row_written(write)
@@ -288,7 +298,7 @@ class World:
                 self._deaths = [WriteLimit(n, b) for n, b in zip(at, before, strict=True)]
             case DeleteLease(rank):
                 self._delete_lease(rank)
-            case Split() | Merge() | StreamAppears() | StreamDisappears():
+            case Split() | Merge() | StreamAppears() | StreamDisappears() | SwitchStream() | Roll():
                 self._reshape(what)
             case AddAttribute() | AddRows():
                 (self._add_rows if isinstance(what, AddRows) else self._add_attribute)()
@@ -320,7 +330,7 @@ class World:
         is_open = [key for key, shard in self.truth.shards.items() if not shard.is_closed]
         self.holds.wrote(hold_back(table, what, self.rules.rows.values(), is_open))
 
-    def _reshape(self, what: Split | Merge | StreamAppears | StreamDisappears) -> None:
+    def _reshape(self, what: Split | Merge | StreamAppears | StreamDisappears | SwitchStream | Roll) -> None:
         match what:
             case Split(rank):
                 self.stream.split(rank)
@@ -329,6 +339,9 @@ class World:
             case StreamAppears() | StreamDisappears():
                 assert isinstance(self.stream, SimStreams), "streams come and go where there are many"
                 self.stream.change(what)
+            case SwitchStream() | Roll():
+                assert self.changed is not None, "only tables have such streams"
+                self.changed.change(what)
             case _:
                 assert_never(what)
         self._trace.note("world", "reshaped", repr(what))
@@ -599,9 +612,17 @@ def _text(value: Value) -> str:
     return "{" + ",".join(sorted(value)) + "}" if isinstance(value, frozenset) else str(value)
 
 
-def _stream_of(plan: Plan, model: KinesisModel, truth: Truth, chance: Chance) -> SimStream | SimStreams:
+def _stream_of(
+    plan: Plan, model: KinesisModel, truth: Truth, chance: Chance
+) -> SimStream | SimStreams | ChangedTables:
+    streams = None
     if plan.streams:
-        return SimStreams(model, truth=truth, chance=chance, names=plan.streams, epochs=plan.java_epochs)
+        streams = SimStreams(model, truth=truth, chance=chance, names=plan.streams, epochs=plan.java_epochs)
+    if plan.changes is not None:
+        latest = plan.start_at is StartAt.LATEST
+        return ChangedTables(plan.changes, truth=truth, chance=chance, kinesis=streams, latest=latest)
+    if streams is not None:
+        return streams
     return SimStream(
         model, truth=truth, chance=chance, record_bytes=plan.record_bytes, skew=plan.skew, keys=plan.keys
     )

@@ -21,11 +21,13 @@ from kcl_daemon.aws.tables import TableSpec
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import TableNotFound
 from kcl_daemon.leases.row import KEY
-from kcl_daemon.ports import Clock, Kinesis, Schemas, Tables, Transactions
+from kcl_daemon.ports import Changes, Clock, Kinesis, Log, ScanPort, Schemas, Tables, Transactions
 from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
 from kcl_daemon.transport.dynamodb_streams import CHANGES_API, HttpDynamoStreams
 from kcl_daemon.transport.kinesis import KINESIS_API, HttpKinesis
+from kcl_daemon.transport.snapshots import TABLE_API, SnapshotSegments, TableScan
 from kcl_daemon.transport.sources import StreamSources
+from kcl_daemon.transport.table_streams import FollowedTables
 
 _WORKER_KEY: Final = "wid"
 _COORDINATOR_KEY: Final = "key"
@@ -84,11 +86,14 @@ async def open_sources(
     kinesis: AwsJsonClient,
     clock: Clock,
     *,
+    scan: ScanPort | None = None,
+    log: Log | None = None,
     on_date: Callable[[float], None] | None = None,
 ) -> AsyncGenerator[Kinesis, None]:
     """The streams of Kinesis, and those of DynamoDB if `clients` were opened for them.
 
-    `clock` has the services' time of day. `on_date` as in `open_kinesis_client`.
+    `clock` has the services' time of day. `on_date` as in `open_kinesis_client`. Without `scan` and `log` segments of a
+    snapshot cannot be read.
     """
     if (service := clients.of_changes) is None:
         yield HttpKinesis(kinesis)
@@ -97,8 +102,22 @@ async def open_sources(
     async with open_client(
         access, CHANGES_API, clock, ca_bundle=clients.ca_bundle, on_date=on_date
     ) as client:
-        changes = HttpDynamoStreams(client, settings.changes.form, clock)
+        form, units = settings.changes.form, settings.changes.read_units
+        changes: Changes = FollowedTables(HttpDynamoStreams(client, form, clock))
+        if scan is not None and log is not None:
+            changes = SnapshotSegments(changes, scan, form=form, read_units=units, clock=clock, log=log)
         yield StreamSources(HttpKinesis(kinesis), changes)
+
+
+@asynccontextmanager
+async def open_table_scan(clients: Clients, clock: Clock) -> AsyncGenerator[ScanPort | None, None]:
+    """Reads DynamoDB tables, if `clients` were opened for their streams."""
+    if clients.of_changes is None:
+        yield None
+        return
+    access = AwsAccess(clients.of_dynamodb, clients.limiters.kinesis)
+    async with open_client(access, TABLE_API, clock, ca_bundle=clients.ca_bundle) as client:
+        yield TableScan(client)
 
 
 @asynccontextmanager

@@ -61,6 +61,7 @@ from kcl_daemon.retrieval.source import (
     StartMemory,
 )
 from kcl_daemon.shards.lineage import ChildShard, awaited_parents, child_leases
+from kcl_daemon.shards.snapshot import segment_of
 from kcl_protocol.messages import Initialize, Scalar, ShutdownRequested
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
@@ -182,6 +183,9 @@ async def _missing_parents(parts: ConsumerContext, held: HeldLease, child: Lease
             return frozenset({parent})  # the leader reports it; its checkpoint is unknown
     if None not in parents.values():
         return frozenset()
+    segments = frozenset(each for each, lease in parents.items() if lease is None and segment_of(each))
+    if segments:  # the leader has not made all their leases yet
+        return segments
     shards = await parts.kinesis.list_shards(parts.streams.of(child).ref)
     if not parents.keys() <= {shard.shard_id for shard in shards}:
         parts.context.meters.add(shard_metrics.SHUTDOWN_NO_PARENT)

@@ -18,6 +18,7 @@ from kcl_daemon.config.balance import ShardSettings, ShardSyncStrategy
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound
 from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, LeaseCleanup
+from kcl_daemon.fleet.snapshot_start import SnapshotStart
 from kcl_daemon.fleet.streams import (
     RECHECK_S,
     LeasesByStream,
@@ -45,6 +46,7 @@ from kcl_daemon.shards.lineage import (
     unexpected_children,
     without_range,
 )
+from kcl_daemon.shards.snapshot import with_segments
 from kcl_daemon.shards.sync import Generations, leases_for_empty_table, missing_leases
 from kcl_daemon.shards.table_streams import position_of_others, unread
 
@@ -133,8 +135,10 @@ class ShardSync:
         position: InitialPosition,
         settings: ShardSettings,
         watch: StreamMonitor,
+        snapshot: SnapshotStart | None = None,
     ) -> None:
         self._meters = context.meters
+        self._snapshot = snapshot
         self._settings = settings
         self._table = table
         self._kinesis = kinesis
@@ -222,11 +226,15 @@ class ShardSync:
         return [replace(lease, hash_range=ranges.get(lease.lease_key, lease.hash_range)) for lease in leases]
 
     async def _fill(self, leases: Sequence[Lease]) -> bool:
+        snapshot = self._snapshot
         if not leases:
-            wanted = leases_for_empty_table(
-                await self._complete_list(), self._position, self._stream.identity
-            )
-            return await self._create(wanted)
+            shards = await self._complete_list()
+            if snapshot is not None and shards:
+                return await self._create(await snapshot.leases(self._stream))
+            return await self._create(leases_for_empty_table(shards, self._position, self._stream.identity))
+        if snapshot is not None:
+            snapshot.is_not_taken(self._stream, leases)
+            await snapshot.over(self._stream, leases)
         shards = await self._own_shards(leases)
         if shards is None:
             return False
@@ -277,7 +285,7 @@ class ShardSync:
 
     async def _own_shards(self, leases: Sequence[Lease]) -> Sequence[Shard] | None:
         """None if they belong to another stream than the leases."""
-        shards = await self._listed()
+        shards = with_segments(await self._listed(), leases)
         # An ARN of DynamoDB never means another stream.
         former = [] if self._of_dynamodb else leases_of_former_stream(leases, shards)
         if former:

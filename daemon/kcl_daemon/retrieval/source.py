@@ -23,6 +23,7 @@ from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder
 from kcl_daemon.retrieval.trimmed import lost_words
 from kcl_daemon.shards.lineage import ChildShard
+from kcl_daemon.shards.snapshot import segment_of
 from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
 
 _CLOCK_MARGIN_S: Final = 30.0
@@ -512,11 +513,12 @@ class BufferedReader:
 
     def _remember_records(self, payload: Payload) -> None:
         """Raises Trimmed if the shard stops here."""
-        memory, first = self._source.memory, payload.first.sequence_number
-        if self._last_sequence_number is None and has_been_trimmed(self._source.checkpoint, first):
+        memory, first, source = self._source.memory, payload.first.sequence_number, self._source
+        in_stream = segment_of(source.shard_id) is None
+        if in_stream and self._last_sequence_number is None and has_been_trimmed(source.checkpoint, first):
             self._tell_loss(payload)
-            if self._source.stops_at_loss:
-                raise Trimmed(f"the record at {self._source.checkpoint} is no longer there")
+            if source.stops_at_loss:
+                raise Trimmed(f"the record at {source.checkpoint} is no longer there")
         self._last_sequence_number, self._loss = payload.last.sequence_number, None
         memory.idle_after = memory.idle_iterator = None
         if memory.first_sequence_number is None:

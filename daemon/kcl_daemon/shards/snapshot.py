@@ -7,11 +7,27 @@ clean-up know nothing of snapshots.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import Final
 
-from kcl_daemon.leases.lease import Lease, ShardId
-from kcl_daemon.shards.lineage import Shard
+from kcl_daemon.leases.lease import Lease, ShardId, StreamIdentity
+from kcl_daemon.shards.lineage import NO_HASH_KEYS, Shard, children_by_parent, created_ms
+from kcl_daemon.shards.sync import new_lease
+from kcl_protocol.sequence import TRIM_HORIZON
+
+_SEGMENT: Final = re.compile(r"snapshot-([0-9]{13})-([0-9]{4})-([0-9]{4})", re.ASCII)
+# Clocks differ, and a scan may read an item as it was a moment ago.
+_MARGIN_MS: Final = 10 * 60_000
+_ORDINAL_DIGITS: Final = 18
+_RUN: Final = 10**9
+_RUN_MS: Final = 10
+# Python's int() takes 4,300 digits.
+MOST_DIGITS: Final = 4_300 - 1 - _ORDINAL_DIGITS
+_MARK: Final = b"\x01"  # so that a key may begin with a zero byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +42,160 @@ class Segment:
     def shard_id(self) -> ShardId:
         return ShardId(f"snapshot-{self.begun_ms:013}-{self.index:04}-{self.count:04}")
 
+    @property
+    def all(self) -> tuple[Segment, ...]:
+        return tuple(Segment(self.begun_ms, index, self.count) for index in range(self.count))
 
-def segment_of(shard_id: ShardId) -> Segment | None:
+
+def segment_of(shard_id: str) -> Segment | None:
     """None: it is a shard of a stream."""
-    raise NotImplementedError
+    found = _SEGMENT.fullmatch(shard_id)
+    return None if found is None else Segment(*map(int, found.groups()))
 
 
 def segment_shards(begun_ms: int, count: int) -> tuple[Shard, ...]:
-    raise NotImplementedError
+    return _shards(Segment(begun_ms, 0, count).all)
+
+
+def _shards(segments: Iterable[Segment]) -> tuple[Shard, ...]:
+    return tuple(Shard(each.shard_id, NO_HASH_KEYS, frozenset(), 0, 0) for each in segments)
+
+
+def segment_leases(begun_ms: int, count: int, stream: StreamIdentity | None = None) -> list[Lease]:
+    return [new_lease(shard, TRIM_HORIZON, stream) for shard in segment_shards(begun_ms, count)]
+
+
+def snapshot_in(leases: Iterable[Lease]) -> Segment | None:
+    """The first segment of the latest snapshot that has leases."""
+    begun = [found for lease in leases if (found := segment_of(lease.shard_id)) is not None]
+    return None if not begun else replace(max(begun, key=lambda each: each.begun_ms), index=0)
 
 
 def with_segments(shards: Sequence[Shard], leases: Iterable[Lease]) -> tuple[Shard, ...]:
-    """The shards of the stream that count, after the segments that `leases` have; without such leases: as they are."""
-    raise NotImplementedError
+    """The shards of the stream that count, after the segments that `leases` have; without such leases: as they are.
+
+    Until a shard of the stream has a lease, all segments are there: their leases are being created.
+    """
+    known = {lease.shard_id for lease in leases}
+    first = snapshot_in(leases)
+    if first is None:
+        return tuple(shards)
+    begins = all(segment_of(each) is not None for each in known)
+    segments = [each for each in first.all if begins or each.shard_id in known]
+    return (*_shards(segments), *shards_since(shards, first))
+
+
+def shards_since(shards: Sequence[Shard], segment: Segment) -> tuple[Shard, ...]:
+    """Those that can hold changes since the snapshot began; the first of them follow all its segments."""
+    since_ms, children = segment.begun_ms - _MARGIN_MS, children_by_parent(shards)
+    count = {
+        shard.shard_id
+        for shard in shards
+        if not (after := children.get(shard.shard_id))
+        or any((created_ms(each) or inf) >= since_ms for each in after)
+    }
+    parents = frozenset(each.shard_id for each in segment.all)
+    return tuple(
+        shard if shard.parent_shard_ids & count else replace(shard, parent_shard_ids=parents)
+        for shard in shards
+        if shard.shard_id in count
+    )
+
+
+def first_shards(shards: Sequence[Shard], segment: Segment) -> tuple[Shard, ...]:
+    """What follows the segments."""
+    return tuple(each for each in shards_since(shards, segment) if segment.shard_id in each.parent_shard_ids)
+
+
+_UNIT_BYTES: Final = 8_192  # of an eventually consistent read
+_SEGMENT_BYTES: Final = 2**30
+_SEGMENT_UNITS: Final = 16
+_SEGMENTS_MOST: Final = 32  # each row of a shard that follows names them all
+_WISHED_HOURS: Final = 6
+
+
+def segments_for(size_bytes: int, read_units: int) -> int:
+    return max(1, min(_SEGMENTS_MOST, -(-size_bytes // _SEGMENT_BYTES), read_units // _SEGMENT_UNITS))
+
+
+def hours_of(size_bytes: int, read_units: int) -> float:
+    """How long a scan takes with so many read units a second."""
+    return size_bytes / _UNIT_BYTES / read_units / 3_600
+
+
+def units_for(size_bytes: int) -> int:
+    """Read units a second with which a scan takes a quarter of what the stream keeps."""
+    return ceil(hours_of(size_bytes, 1) / _WISHED_HOURS)
+
+
+def ordinal_of(begun_ms: int, now_ms: int, before: int, items: int) -> int:
+    """The ordinal after which a reader that begins now goes on; `items` were read before, in this order.
+
+    A resumed scan may find fewer items, or more. So its numbers are above all those that any reader before it gave:
+    `before` is the last ordinal that it knows. The last nine digits count the items.
+    """
+    return max((now_ms - begun_ms) // _RUN_MS + 1, before // _RUN + 1) * _RUN + items
+
+
+def items_of(ordinal: int) -> int:
+    """How many items the segment had given with it."""
+    return ordinal % _RUN
 
 
 def position_number(ordinal: int, key: bytes, digits: int) -> str:
-    """The sequence number of an item: grows with `ordinal`, and has the item's key, so a scan can go on after it."""
-    raise NotImplementedError
+    """The sequence number of an item: grows with `ordinal`, and has the item's key, so a scan can go on after it.
+
+    `digits` must not shrink within a segment, and be enough for the key (`digits_of`); at most `MOST_DIGITS`.
+    """
+    return f"1{ordinal:0{_ORDINAL_DIGITS}}{int.from_bytes(_MARK + key):0{digits}}"
+
+
+def digits_of(key: bytes) -> int:
+    """How many digits a key needs at most."""
+    return -(-(len(key) + 1) * 2409 // 1000)  # log10(256) is 2.4082
+
+
+def digits_in(number: str) -> int:
+    return len(number) - 1 - _ORDINAL_DIGITS
 
 
 def position_of(number: str) -> tuple[int, bytes]:
-    """The ordinal and the key in a sequence number."""
-    raise NotImplementedError
+    """The ordinal and the key in a sequence number.
+
+    Raises:
+        ValueError: it is not one of a segment.
+    """
+    if not (number.startswith("1") and number.isascii() and number.isdecimal() and digits_in(number) > 0):
+        raise ValueError(f"not a position in a segment: {number:.80}")
+    key = int(number[1 + _ORDINAL_DIGITS :])
+    marked = key.to_bytes((key.bit_length() + 7) // 8)
+    if not marked.startswith(_MARK):
+        raise ValueError(f"not a position in a segment: {number:.80}")
+    return int(number[1 : 1 + _ORDINAL_DIGITS]), marked[1:]
+
+
+ItemKey = Mapping[str, Mapping[str, str]]
+
+
+def key_bytes(key: ItemKey, names: Sequence[str]) -> bytes:
+    """The values of the primary key, without its names; `key` as DynamoDB's JSON has it."""
+    parts = list[bytes]()
+    for name in names:
+        ((kind, value),) = key[name].items()
+        data = b64decode(value) if kind == "B" else value.encode("utf-8", "surrogatepass")
+        parts.append(kind.encode() + len(data).to_bytes(2) + data)
+    return b"".join(parts)
+
+
+def key_of(data: bytes, names: Sequence[str]) -> ItemKey:
+    """ValueError: it has other keys than the table."""
+    key, at = dict[str, Mapping[str, str]](), 0
+    for name in names:
+        kind, size = data[at : at + 1].decode("ascii"), int.from_bytes(data[at + 1 : at + 3])
+        value, at = data[at + 3 : at + 3 + size], at + 3 + size
+        key[name] = {
+            kind: b64encode(value).decode() if kind == "B" else value.decode("utf-8", "surrogatepass")
+        }
+    if at != len(data) or not all("".join(each) in {"S", "N", "B"} for each in key.values()):
+        raise ValueError("the position has another key than the table")
+    return key

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
 from kcl_daemon.shards.lineage import InitialPosition, Shard, StartAt, children_by_parent
+from kcl_daemon.shards.snapshot import segment_of
 
 
 def leaves(shards: Sequence[Shard]) -> tuple[Shard, ...]:
@@ -76,9 +77,17 @@ def only_memory(leases: Iterable[Lease]) -> LeaseKey | None:
     leases = list(leases)
     if any(not lease.is_finished for lease in leases):
         return None
-    return max((lease.lease_key for lease in leases), default=None)
+    last = [lease for lease in leases if segment_of(lease.shard_id) is None] or leases
+    return max((lease.lease_key for lease in last), default=None)
 
 
 def following(last: ShardId, streams: Sequence[Sequence[Shard]]) -> tuple[Shard, ...]:
     """What comes after the end of a stream's last shard, as `joined` has it."""
     return tuple(shard for shard in joined(streams) if last in shard.parent_shard_ids)
+
+
+def no_stream_of(table: str) -> str:
+    return (
+        f"the table {table} has no stream, or is not there. Switch the stream on: aws dynamodb update-table "
+        f"--table-name {table} --stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES"
+    )

@@ -10,12 +10,12 @@ import binascii
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Self, cast
+from typing import Any, Final, Self, cast
 
 import orjson
 from moto.dynamodb.models import DynamoDBBackend, dynamodb_backends
-from moto.dynamodb.models import Item as MotoItem
 from moto.dynamodb.models.dynamo_type import DynamoType
+from moto.dynamodb.models.dynamo_type import Item as MotoItem
 from moto.dynamodb.models.table import Table
 
 from kcl_local import REGION
@@ -59,10 +59,8 @@ class TableChanges:
         if new.name in backend.tables:
             raise ValueError(f"there is a table {new.name} already")
         self.model.partitions[table_arn_of(new.name)] = new.shards
-        backend.tables[new.name] = Table(
+        backend.create_table(
             new.name,
-            ACCOUNT_ID,
-            REGION,
             schema=[
                 {"AttributeName": name, "KeyType": kind}
                 for name, kind in zip(new.keys, ("HASH", "RANGE"), strict=False)
@@ -70,6 +68,7 @@ class TableChanges:
             attr=[{"AttributeName": name, "AttributeType": "S"} for name in new.keys],
             billing_mode="PAY_PER_REQUEST",
             streams={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+            **_NOT_SAID,
         )
 
     def switch(self, table: str, view_type: str | None) -> None:
@@ -87,10 +86,23 @@ class TableChanges:
     def expire(self, table: str, key: Mapping[str, Mapping[str, str]]) -> None:
         """Delete an item as its time to live does. KeyError: there is none."""
         found, _ = _found(table)
-        hash_key, range_key, *_ = *(DynamoType(key[name]) for name in found.table_key_attrs), None
-        if found.delete_item(cast("DynamoType", hash_key), range_key) is None:
+        hash_key, *rest = (DynamoType(dict(key[name])) for name in found.table_key_attrs)
+        if found.delete_item(hash_key, rest[0] if rest else None) is None:
             raise KeyError(f"table {table} has no such item")
         self.settle(happened=True, by_ttl=True)
+
+
+_NOT_SAID: Final[dict[str, Any]] = dict.fromkeys(
+    (
+        "throughput",
+        "global_indexes",
+        "indexes",
+        "sse_specification",
+        "tags",
+        "deletion_protection_enabled",
+        "warm_throughput",
+    )
+)
 
 
 def _found(table: str) -> tuple[Table, DynamoDBBackend]:

@@ -1,0 +1,171 @@
+"""Begins the snapshot of a table: one for each application and stream, whoever is the leader.
+
+When it began, and in how many segments, is one row among the coordinator rows (`leases/text_row.py`), written before the
+first lease. So two leaders make the same leases.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from kcl_daemon import faults
+from kcl_daemon.config.changes import ChangesSettings
+from kcl_daemon.errors import Unavailable
+from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.leases.lease import Lease
+from kcl_daemon.leases.row import Row, RowPut
+from kcl_daemon.leases.text_row import text_of, text_write
+from kcl_daemon.leases.worker_row import incarnation_of, worker_from_row
+from kcl_daemon.ports import ScannedTable, ScanPort, StreamRef, Table
+from kcl_daemon.shards.snapshot import Segment, hours_of, segment_leases, segments_for, snapshot_in, units_for
+
+_KEY: Final = "daemon/snapshot/"
+# An older one was over, or given up, before the leases were deleted.
+_STALE_MS: Final = 3_600_000
+_LATEST_HOURS: Final = 20.0
+
+
+class SnapshotStart:
+    """`table` has the coordinator rows, `workers` those of workers."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        *,
+        table: Table,
+        workers: Table,
+        scan: ScanPort,
+        settings: ChangesSettings,
+    ) -> None:
+        self._context = context
+        self._table = table
+        self._workers = workers
+        self._scan = scan
+        self._settings = settings
+        self._log = context.log
+        self._said = set[str]()
+
+    async def leases(self, stream: StreamRef) -> list[Lease]:
+        """Of the segments, for a stream without leases. Empty: other programs' workers stand in the way.
+
+        Raises:
+            AwsError: a call failed; the next look continues.
+        """
+        java = await self._java_workers()
+        if java:
+            self._log.error(
+                "snapshot_refused",
+                worker_ids=java,
+                advice="Java workers of this application live, and would take a segment of the table for a shard. Stop "
+                "them, or take the snapshot with another applicationName",
+            )
+            return []
+        first = await self._begun(stream)
+        return segment_leases(first.begun_ms, first.count, stream.identity)
+
+    def is_not_taken(self, stream: StreamRef, leases: Sequence[Lease]) -> None:
+        """Say once that the stream had leases before."""
+        if _key(stream) not in self._said and snapshot_in(leases) is None:
+            self._log.info(
+                "snapshot_not_taken",
+                stream=stream.name,
+                leases=len(leases),
+                advice="there are leases of this stream already: its snapshot is over, or was never asked for. To take "
+                "one, use a new applicationName",
+            )
+        self._said.add(_key(stream))
+
+    async def over(self, stream: StreamRef, leases: Sequence[Lease]) -> None:
+        """Say when all segments are finished; of all leaders one says it."""
+        first = snapshot_in(leases)
+        segments = {each.shard_id for each in first.all} if first is not None else set()
+        done = {lease.shard_id for lease in leases if lease.is_finished}
+        if first is None or not segments <= done:
+            return
+        row = await self._table.get(_key(stream))
+        if row is None or _segment(row) != first or _fields(row).get("overMs") is not None:
+            return
+        over_ms = self._context.service_ms
+        if (await self._write(stream, row, first, over_ms))[0]:
+            seconds = (over_ms - first.begun_ms) // 1000
+            self._log.info("snapshot_over", stream=stream.name, seconds=seconds, segments=first.count)
+
+    async def _java_workers(self) -> list[str]:
+        now_s, period_s = self._context.clock.wall_ms() / 1000, self._context.timings.active_s
+        rows = [row for row in await self._workers.scan() if incarnation_of(row) is None]
+        found = [worker_from_row(row, key_attribute=self._workers.key_attribute) for row in rows]
+        return sorted(
+            each.worker_id for each in found if each is not None and now_s - each.last_update_s < period_s
+        )
+
+    async def _begun(self, stream: StreamRef) -> Segment:
+        row = await self._table.get(_key(stream))
+        known = None if row is None else _segment(row)
+        now_ms = self._context.service_ms
+        if known is not None and now_ms - known.begun_ms < _STALE_MS:
+            return known
+        table = await self._scan.describe_table(stream.table_name)
+        units = self._settings.read_units
+        first = Segment(now_ms, 0, self._settings.segments or segments_for(table.size_bytes, units))
+        applied, after = await self._write(stream, row, first)
+        if applied:
+            faults.maybe("after-snapshot-begun")
+            self._tell(stream, table, first)
+            return first
+        other = None if after is None else _segment(after)
+        if other is None:
+            raise Unavailable("the row of the snapshot was written by another leader", operation="PutItem")
+        return other
+
+    async def _write(
+        self, stream: StreamRef, row: Row | None, first: Segment, over_ms: int | None = None
+    ) -> tuple[bool, Row | None]:
+        text = json.dumps({"begunMs": first.begun_ms, "segments": first.count, "overMs": over_ms})
+        write = text_write(_key(stream), row, text, key_attribute=self._table.key_attribute)
+        if isinstance(write, RowPut):
+            written = await self._table.put(write.row, write.require)
+        else:
+            written = await self._table.update(write)
+        return written.applied, written.row
+
+    def _tell(self, stream: StreamRef, table: ScannedTable, first: Segment) -> None:
+        units, hours = self._settings.read_units, hours_of(table.size_bytes, self._settings.read_units)
+        self._log.info(
+            "snapshot_begun",
+            stream=stream.name,
+            table=table.name,
+            segments=first.count,
+            items=table.items,
+            size_bytes=table.size_bytes,
+            read_units=units,
+            hours=round(hours, 1),
+        )
+        if hours > _LATEST_HOURS:
+            self._log.warning(
+                "snapshot_budget_small",
+                hours=round(hours, 1),
+                read_units=units,
+                advice="the stream keeps changes for 24 hours; those that come while the table is scanned would be lost. "
+                f"Stop, delete this application's tables, and set snapshotReadUnits = {units_for(table.size_bytes)} "
+                "or more; the table must have that read capacity beside what others use",
+            )
+
+
+def _key(stream: StreamRef) -> str:
+    return f"{_KEY}{stream.name if stream.identity is None else stream.identity}"
+
+
+def _fields(row: Row) -> dict[str, object]:
+    try:
+        found = json.loads(text_of(row))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _segment(row: Row) -> Segment | None:
+    found = _fields(row)
+    begun_ms, count = found.get("begunMs"), found.get("segments")
+    return Segment(begun_ms, 0, count) if isinstance(begun_ms, int) and isinstance(count, int) else None

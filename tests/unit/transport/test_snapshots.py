@@ -1,0 +1,335 @@
+"""Segments of a scan as closed shards: pages, positions, budget, and what follows them."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcl_daemon.errors import InvalidRequest, IteratorExpired, Throttled
+from kcl_daemon.leases.lease import HashRange, ShardId
+from kcl_daemon.ports import (
+    FetchedRecords,
+    IteratorKind,
+    ReadFrom,
+    ScannedPage,
+    ScannedTable,
+    StreamRef,
+    StreamSummary,
+)
+from kcl_daemon.records.changes import ChangeForm
+from kcl_daemon.records.payload import EMPTY
+from kcl_daemon.shards.lineage import InitialPosition, Shard
+from kcl_daemon.shards.snapshot import Segment, items_of, position_of
+from kcl_daemon.transport.snapshots import SnapshotSegments, scanned_page, scanned_table
+from kcl_protocol.messages import Record
+from tests.simulator.loop import run_virtual
+from tests.unit.fakes import LoopClock, MemoryLog
+
+ARN: Final = "arn:aws:dynamodb:eu-west-1:123456789012:table/orders/stream/2026-01-01T00:00:00.000"
+STREAM: Final = StreamRef("orders", ARN)
+BEGUN_MS: Final = 1_770_000_000_000
+FIRST: Final = ReadFrom(IteratorKind.TRIM_HORIZON)
+
+
+def shard(minutes: int, *parents: ShardId) -> Shard:
+    name = ShardId(f"shardId-{BEGUN_MS + minutes * 60_000:020}-{abs(minutes):08x}")
+    return Shard(name, HashRange(0, 1), frozenset(parents), 10**20 + minutes)
+
+
+@dataclass
+class Stream:
+    """`Changes` of one stream, with what it was asked."""
+
+    shards: tuple[Shard, ...] = ()
+    asked: list[str] = field(default_factory=list[str])
+
+    async def describe_stream(self, stream: StreamRef) -> StreamSummary:
+        return StreamSummary(stream.name, ARN, "ENABLED", 0.0)
+
+    async def list_streams(self) -> tuple[StreamSummary, ...]:
+        return ()
+
+    async def streams_of(self, table: str) -> tuple[StreamSummary, ...]:
+        return (StreamSummary(table, ARN, "ENABLED", 0.0),)
+
+    async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
+        return self.shards
+
+    async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
+        self.asked.append(shard_id)
+        return "of the stream"
+
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
+        return FetchedRecords(EMPTY, iterator, 0, ())
+
+
+@dataclass
+class Table:
+    """A table in the order of its scan; every item costs `units`."""
+
+    items: list[str]
+    units: float = 0.5
+    throttles: int = 0
+    sizes: list[int] = field(default_factory=list[int])
+    spent: float = 0.0
+
+    async def describe_table(self, table: str) -> ScannedTable:
+        return ScannedTable(table, ("id",), len(self.items), 100 * len(self.items))
+
+    async def scan(self, table: str, part: tuple[int, int], after: str | None, limit: int) -> ScannedPage:
+        if self.throttles:
+            self.throttles -= 1
+            raise Throttled("too fast", operation="Scan")
+        mine = self.items[part[0] :: part[1]]
+        begin = 0 if after is None else bisect_right(mine, json.loads(after)["id"]["S"])
+        page = mine[begin : begin + limit]
+        self.sizes.append(len(page))
+        self.spent += self.units * len(page)
+        found = [json.dumps({"id": {"S": each}, "n": {"N": "1"}}).encode() for each in page]
+        key = json.dumps({"id": {"S": page[-1]}}) if len(mine) > begin + limit else None
+        return ScannedPage(found, key, self.units * len(page))
+
+
+def layer(
+    table: Table, stream: Stream | None = None, log: MemoryLog | None = None, units: int = 10**6
+) -> SnapshotSegments:
+    return SnapshotSegments(
+        stream or Stream(),
+        table,
+        form=ChangeForm.LAMBDA,
+        read_units=units,
+        clock=LoopClock(),
+        log=log or MemoryLog(),
+    )
+
+
+def name_of(record: Record) -> str:
+    return str(json.loads(b64decode(record.data))["dynamodb"]["NewImage"]["id"]["S"])
+
+
+async def read(
+    segments: SnapshotSegments, segment: Segment, start: ReadFrom, *, limit: int = 7, most: int = 10**9
+) -> tuple[list[Record], FetchedRecords]:
+    iterator: str | None = await segments.get_shard_iterator(STREAM, segment.shard_id, start)
+    records = list[Record]()
+    while True:
+        assert iterator is not None
+        answer = await segments.get_records(STREAM, segment.shard_id, iterator, limit)
+        records += answer.payload.decoded()
+        iterator = answer.next_iterator
+        if iterator is None or len(records) >= most:
+            return records, answer
+
+
+def names(count: int) -> list[str]:
+    return [f"item-{number:06}" for number in range(count)]
+
+
+def test_segments_give_each_item_once_then_the_shards_of_the_stream() -> None:
+    old, open_now, later = shard(-60), shard(-30), shard(5)
+    stream = Stream((old, shard(-20, old.shard_id), open_now, shard(5, open_now.shard_id)))
+    log = MemoryLog()
+    segments = layer(Table(names(50)), stream, log)
+
+    async def run() -> tuple[list[Record], FetchedRecords]:
+        first, _ = await read(segments, Segment(BEGUN_MS, 0, 2), FIRST)
+        second, end = await read(segments, Segment(BEGUN_MS, 1, 2), FIRST)
+        return first + second, end
+
+    records, end = run_virtual(run)
+    assert sorted(map(name_of, records)) == names(50)
+    parents = {Segment(BEGUN_MS, index, 2).shard_id for index in range(2)}
+    assert {each.shard_id for each in end.child_shards} == {stream.shards[1].shard_id, open_now.shard_id}
+    assert all(each.parent_shard_ids == parents for each in end.child_shards)
+    assert end.child_shards
+    assert not end.is_last
+    assert later.shard_id not in stream.asked
+    over = [fields for _, event, fields in log.lines if event == "snapshot_segment_over"]
+    assert [each["items"] for each in over] == [25, 25]
+
+
+def test_without_shards_nothing_follows() -> None:
+    _, end = run_virtual(lambda: read(layer(Table([])), Segment(BEGUN_MS, 0, 1), FIRST))
+    assert end.is_last
+    assert end.child_shards == ()
+
+
+def test_other_shards_pass_through() -> None:
+    stream = Stream()
+    segments = layer(Table([]), stream)
+
+    async def run() -> FetchedRecords:
+        shard_id = shard(0).shard_id
+        return await segments.get_records(
+            STREAM, shard_id, await segments.get_shard_iterator(STREAM, shard_id, FIRST), 10
+        )
+
+    assert run_virtual(run).next_iterator == "of the stream"
+    assert stream.asked == [shard(0).shard_id]
+
+
+@given(
+    st.integers(1, 60),
+    st.integers(1, 9),
+    st.lists(st.tuples(st.integers(1, 30), st.integers(0, 10), st.integers(0, 10**6)), max_size=6),
+)
+def test_a_scan_goes_on_after_any_checkpoint(
+    count: int, limit: int, stops: Sequence[tuple[int, int, int]]
+) -> None:
+    """Each stop loses what was given after the last checkpoint; items come and go meanwhile."""
+    table, segment = Table(names(count)), Segment(BEGUN_MS, 0, 1)
+    given, largest, checkpoint = list[str](), 0, ""
+
+    async def run() -> None:
+        nonlocal largest, checkpoint
+        for most, lost, chosen in [*stops, (10**9, 0, 0)]:
+            start = (
+                ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=checkpoint) if checkpoint else FIRST
+            )
+            records, _ = await read(layer(table), segment, start, limit=limit, most=most)
+            numbers = [int(each.sequence_number) for each in records]
+            assert numbers == sorted(set(numbers))
+            assert not numbers or numbers[0] > largest, "a number above all that were given"
+            largest = max([largest, *numbers])
+            given.extend(map(name_of, records))
+            kept = records[: max(0, len(records) - lost)]
+            checkpoint = kept[-1].sequence_number if kept else checkpoint
+            if len(table.items) > 1:
+                del table.items[chosen % len(table.items)]
+            table.items = sorted({*table.items, f"item-{chosen:06}"})
+            await anyio.sleep(0.02)
+
+    before = set(table.items)
+    run_virtual(run)
+    assert before - set(given) <= before - set(table.items), "all that were there all the while"
+
+
+def test_the_first_item_is_given_again_at_its_number() -> None:
+    table, segment = Table(names(3)), Segment(BEGUN_MS, 0, 1)
+
+    async def run() -> list[list[str]]:
+        records, _ = await read(layer(table), segment, FIRST)
+        number = records[0].sequence_number
+        found = list[list[str]]()
+        for kind in (IteratorKind.AT_SEQUENCE_NUMBER, IteratorKind.AFTER_SEQUENCE_NUMBER):
+            again, _ = await read(layer(table), segment, ReadFrom(kind, sequence_number=number))
+            found.append([name_of(each) for each in again])
+        return found
+
+    assert run_virtual(run) == [names(3), names(3)[1:]]
+
+
+def test_numbers_count_the_items() -> None:
+    records, _ = run_virtual(lambda: read(layer(Table(names(20))), Segment(BEGUN_MS, 0, 1), FIRST))
+    counts = [items_of(position_of(each.sequence_number)[0]) for each in records]
+    assert counts == list(range(1, 21))
+
+
+def test_a_key_too_long_for_a_number_is_said_and_repeated_not_lost() -> None:
+    log, segment = MemoryLog(), Segment(BEGUN_MS, 0, 1)
+    table = Table(sorted([*names(3), "item-000001" + "x" * 2_000]))
+
+    async def run() -> list[str]:
+        records, _ = await read(layer(table, log=log), segment, FIRST)
+        assert [name_of(each) for each in records] == table.items
+        start = ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=records[2].sequence_number)
+        again, _ = await read(layer(table), segment, start)
+        return [name_of(each) for each in again]
+
+    assert run_virtual(run) == table.items[2:], "what came after the last shorter key"
+    assert [(level, event) for level, event, _ in log.lines if "key" in event] == [
+        ("error", "snapshot_key_long")
+    ]
+
+
+def test_positions_of_other_shards_are_refused() -> None:
+    async def run() -> None:
+        segments, segment = layer(Table([])), Segment(BEGUN_MS, 0, 1)
+        with pytest.raises(InvalidRequest, match="not a position in a segment"):
+            await segments.get_shard_iterator(
+                STREAM,
+                segment.shard_id,
+                ReadFrom(
+                    IteratorKind.AT_SEQUENCE_NUMBER, sequence_number="49590338271490256608559692538361571095"
+                ),
+            )
+        with pytest.raises(IteratorExpired):
+            await segments.get_records(STREAM, segment.shard_id, "no iterator", 10)
+
+    run_virtual(run)
+
+
+@pytest.mark.parametrize(("units", "item_units"), [(100, 0.5), (40, 4.0), (4, 50.0)])
+def test_a_segment_keeps_its_share_of_the_read_units(units: int, item_units: float) -> None:
+    table = Table(names(400), units=item_units)
+    segments = layer(table, units=2 * units)
+
+    async def run() -> float:
+        began_s = anyio.current_time()
+        await read(segments, Segment(BEGUN_MS, 0, 2), FIRST, limit=1_000)
+        return anyio.current_time() - began_s
+
+    took_s = run_virtual(run)
+    allowed = units * (took_s + 2)
+    assert table.spent <= allowed + item_units * max(table.sizes), "within the share, give or take a page"
+    assert table.spent >= 0.6 * units * took_s, "and not far below it"
+
+
+def test_throttling_slows_down_and_ends() -> None:
+    table = Table(names(200), throttles=3)
+    segments, segment = layer(table, units=100), Segment(BEGUN_MS, 0, 1)
+
+    async def run() -> list[Record]:
+        iterator = await segments.get_shard_iterator(STREAM, segment.shard_id, FIRST)
+        for _ in range(3):
+            with pytest.raises(Throttled):
+                await segments.get_records(STREAM, segment.shard_id, iterator, 1_000)
+        records, _ = await read(segments, segment, FIRST, limit=1_000)
+        return records
+
+    assert len(run_virtual(run)) == 200
+    assert table.sizes[0] == 12, "an eighth"
+    assert max(table.sizes) > 3 * table.sizes[0]
+
+
+def test_a_scan_that_will_take_too_long_warns_early_and_once() -> None:
+    log = MemoryLog()
+    table = Table(names(100_000), units=1.0)
+    segments, segment = layer(table, log=log, units=1), Segment(BEGUN_MS, 0, 1)
+    run_virtual(lambda: read(segments, segment, FIRST, limit=100, most=2_000))
+    found = [
+        fields for level, event, fields in log.lines if (level, event) == ("warning", "snapshot_too_slow")
+    ]
+    assert len(found) == 1
+    assert "snapshotReadUnits" in str(found[0]["advice"])
+    assert 20 < float(str(found[0]["hours_left"])) < 30
+
+
+def test_answers_of_the_service() -> None:
+    described = {
+        "Table": {
+            "TableName": "orders",
+            "KeySchema": [
+                {"AttributeName": "at", "KeyType": "RANGE"},
+                {"AttributeName": "id", "KeyType": "HASH"},
+            ],
+            "ItemCount": 7,
+            "TableSizeBytes": 900,
+        }
+    }
+    assert scanned_table(json.dumps(described).encode()) == ScannedTable("orders", ("id", "at"), 7, 900)
+    body = b'{"Items":[{"id":{"S":"a"},"n":{"N":"1.50"}}],"LastEvaluatedKey":{"id":{"S":"a"}},"ConsumedCapacity":'
+    page = scanned_page(body + b'{"TableName":"orders","CapacityUnits":2.5}}')
+    assert page == ScannedPage([b'{"id":{"S":"a"},"n":{"N":"1.50"}}'], '{"id":{"S":"a"}}', 2.5)
+    assert scanned_page(b'{"Items":[]}').next_key is None
