@@ -10,6 +10,8 @@ from kcl_daemon.config.kinds import StreamArn, choice, is_of_dynamodb, member, n
 from kcl_daemon.config.properties import Notice
 from kcl_daemon.config.retrieval import RetrievalMode, SchemaRegistry
 from kcl_daemon.config.streams import many_of
+from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.ports import Log, StreamSummary
 from kcl_daemon.records.changes import ChangeForm
 from kcl_daemon.records.record_filter import RecordFilter
 
@@ -42,6 +44,24 @@ class ChangesSettings:
     """In how many parts the table is scanned at the same time."""
     read_units: int = ours("snapshotReadUnits", whole_number(1, 10**9, "read units"), 500)
     """How many read units a second all segments may use together."""
+
+    def lacking(self, summary: StreamSummary) -> str | None:
+        """Which images are asked for that the stream does not have."""
+        is_asked = self.snapshot or self.form is ChangeForm.PLAIN
+        if not is_asked or summary.view_type not in {"KEYS_ONLY", "OLD_IMAGE"}:
+            return None
+        return (
+            f"the stream {summary.arn} has {summary.view_type}, so records have no new image of the item; switch it off "
+            "and on again with StreamViewType=NEW_AND_OLD_IMAGES"
+        )
+
+    def check_images(self, summary: StreamSummary, log: Log) -> None:
+        """ConfigurationError if a snapshot cannot do with what the stream has."""
+        why = self.lacking(summary)
+        if why is not None and self.snapshot:
+            raise ConfigurationError(f"snapshot = true needs the new images of items: {why}")
+        if why is not None:
+            log.warning("stream_without_new_images", stream=summary.arn, why=why)
 
 
 SOURCE: Final = "tableName.source"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NewType
 
 from kcl_protocol.errors import CheckpointIllegalArgument
@@ -37,6 +37,10 @@ class TableStream:
     def name(self) -> str:
         """As in lease keys (adapter 2.x: KinesisMapperUtil)."""
         return "$".join((self.region, self.account, self.table, self.label.replace(":", "_")))
+
+    def is_beside(self, other: TableStream) -> bool:
+        """Whether both are of the same table."""
+        return replace(self, label=other.label) == other
 
     @property
     def arn(self) -> str:
@@ -69,6 +73,12 @@ class StreamIdentity:
     def of_table(self) -> TableStream | None:
         """None: it is a stream of Kinesis."""
         return TableStream.of(self.name)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What a person may call it."""
+        found, of_table = {self.name, str(self)}, self.of_table
+        return frozenset(found if of_table is None else {*found, of_table.arn, of_table.table})
 
     @staticmethod
     def parse(text: str) -> StreamIdentity:
