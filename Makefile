@@ -37,7 +37,7 @@ help:
 	@echo "make bench-latency  from the put of a record to its child, polling and fan-out (LATENCY_ARGS=...)"
 	@echo "make bench-landing  what it costs to land a million records on local disk (LANDING_ARGS=...)"
 	@echo "make docs    the documents as a site, in build/site"
-	@echo "make peers   reshards with a Kinesis of other people, landing on S3 servers of other people (needs Node and Go)"
+	@echo "make peers   reshards with a Kinesis of other people, landing on S3 servers of other people, DynamoDB Local (needs Node, Go and Maven)"
 	@echo "make soak    the simulator for HOURS=1 hours, from other seeds each time; figures in build/soak.json"
 	@echo "make canary  kcl-daemon prove in the AWS account of the environment, for 5 dollars at most; without credentials it says so"
 	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites, the tests' types a second time"
@@ -110,10 +110,10 @@ soak: $(VENV)/dev.stamp
 
 PEERS := build/peers
 GO_INSTALL = env GOBIN=$(CURDIR)/$(PEERS)/bin GOPATH=$(CURDIR)/$(PEERS)/go GOFLAGS=-modcacherw go install
-peers: $(VENV)/dev.stamp $(PEERS)/bin/minio $(PEERS)/bin/versitygw
+peers: $(VENV)/dev.stamp $(PEERS)/bin/minio $(PEERS)/bin/versitygw $(PEERS)/dynamodb-local.stamp
 	npm install --silent --no-fund --no-audit --prefix $(PEERS) kinesis-local
 	PEER_KINESIS_LOCAL=$(CURDIR)/$(PEERS)/node_modules/kinesis-local/main.js PEER_S3_SERVERS=$(CURDIR)/$(PEERS)/bin \
-		$(PYTEST) -m peer -s tests/peers $(PYTEST_ARGS)
+		PEER_DYNAMODB_LOCAL=$(CURDIR)/$(PEERS)/dynamodb-local $(PYTEST) -m peer -s tests/peers $(PYTEST_ARGS)
 
 # Three minutes and 3 GB, once.
 $(PEERS)/bin/minio:
@@ -121,6 +121,10 @@ $(PEERS)/bin/minio:
 
 $(PEERS)/bin/versitygw:
 	$(GO_INSTALL) github.com/versity/versitygw/cmd/versitygw@latest
+
+$(PEERS)/dynamodb-local.stamp: tests/peers/dynamodb-local.xml
+	mvn --quiet --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(PEERS)/dynamodb-local
+	touch $@
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.benchmarks.record_path $(BENCH_ARGS)

@@ -1,1 +1,1 @@
-"""The peer tier: the same tests against programs of other people. Needs Node and npm; `make peers`."""
+"""The peer tier: the same tests against programs of other people. Needs Node, npm, Go and Maven; `make peers`."""

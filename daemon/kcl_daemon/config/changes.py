@@ -11,6 +11,7 @@ from kcl_daemon.config.properties import Notice
 from kcl_daemon.config.retrieval import RetrievalMode, SchemaRegistry
 from kcl_daemon.config.streams import many_of
 from kcl_daemon.records.changes import ChangeForm
+from kcl_daemon.records.record_filter import RecordFilter
 
 _TABLE: Final = name(r"[A-Za-z0-9_.-]{3,255}", "3 to 255 letters, digits, dots, dashes and underscores")
 
@@ -75,6 +76,7 @@ def not_of_changes(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         for key in ("streamName", "streamArn"):
             if key in values and SOURCE in values:
                 yield key, f"names a stream, {SOURCE} a table; keep one"
+    yield from _filter(values)
     if not reads_changes(values):
         if values.get("snapshot"):
             yield "snapshot", f"only a DynamoDB table has one; name it with {SOURCE} or by streamArn"
@@ -87,6 +89,22 @@ def not_of_changes(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         )
     if values.get("schemaRegistry") is SchemaRegistry.DECODE and not _reads_kinesis(values):
         yield "schemaRegistry", "changes of a DynamoDB table have no schema of a registry; remove this line"
+
+
+def _filter(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    record_filter = values.get("recordFilter")
+    if not isinstance(record_filter, RecordFilter) or not record_filter.of_changes:
+        return
+    if not reads_changes(values):
+        yield (
+            "recordFilter",
+            "only records of a DynamoDB stream have these fields; those of your JSON stand inside data",
+        )
+    elif values.get("childRecordFormat") is ChangeForm.PLAIN:
+        reason = (
+            'a plain record has no such fields; name those that it has, as {"data": {"kind": ["insert"]}}'
+        )
+        yield "recordFilter", reason
 
 
 def _other_regions(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
 from json.encoder import encode_basestring_ascii
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 
 import msgspec
 import orjson
@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import fields
 
-from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, DecodedRecords, Payload, UserRecord
+from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, Payload, UserRecord
 
 _MS_PER_S: Final = 1000
 _NULL: Final = b"null"
@@ -66,6 +66,15 @@ class _Answer(Struct, gc=False, rename="pascal"):
 
 
 _answers: Final = Decoder(_Answer)
+_WRONG: Final = (
+    ValueError,
+    msgspec.DecodeError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 _Part = TypeVar("_Part", _Change, _Event)
 _Write = Callable[[_Event, bytes], bytes]
 """Makes the data of a record; the second is its time as JSON text, in milliseconds or as the form wants it."""
@@ -81,8 +90,11 @@ def changes_of(
     Raises:
         ValueError: the answer cannot be understood.
     """
-    opened = _opened(answer)
-    records = _records(opened.records, form, stream_arn)
+    try:
+        opened = _opened(answer)
+        records = _records(opened.records, form, stream_arn)
+    except _WRONG as error:
+        raise ValueError(f"the answer cannot be understood: {error!r:.200}") from error
     if records and records[-1].position < records[0].position:  # also finds invalid numbers
         raise ValueError("the records are out of order")
     if since_ms is not None:
@@ -92,7 +104,7 @@ def changes_of(
 
 def payload_of(records: Sequence[UserRecord]) -> Payload:
     texts = sum(len(each.body) + len(each.partition_key) for each in records)
-    return DecodedRecords(records, texts + RECORD_OVERHEAD_BYTES * len(records))
+    return Payload.joined([Payload(records, texts + RECORD_OVERHEAD_BYTES * len(records))])
 
 
 def snapshot_record(
@@ -157,15 +169,11 @@ def _opened(answer: bytes | bytearray) -> _Answer:
 
 def _opened_leniently(answer: bytes | bytearray) -> _Answer:
     """Half of a surrogate pair is refused by msgspec; it must not stop a shard."""
-    try:
-        shape = json.loads(answer.decode("utf-8", "replace"))
-        events = [
-            _built(_Event, each, {"dynamodb": _built(_Change, each["dynamodb"], {})})
-            for each in shape["Records"]
-        ]
-        return _Answer(events, shape.get("NextShardIterator"))
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        raise ValueError(f"the answer cannot be understood: {error!r:.200}") from error
+    shape = json.loads(answer.decode("utf-8", "replace"))
+    events = [
+        _built(_Event, each, {"dynamodb": _built(_Change, each["dynamodb"], {})}) for each in shape["Records"]
+    ]
+    return _Answer(events, shape.get("NextShardIterator"))
 
 
 def _built(kind: type[_Part], shape: Mapping[str, object], parts: Mapping[str, object]) -> _Part:
@@ -191,7 +199,7 @@ def _keys(keys: Sequence[Raw]) -> Iterable[Raw]:
 @lru_cache(64)
 def _in_order(names: tuple[str, ...]) -> re.Pattern[bytes]:
     """Keys, by line, that are written as `_sorted_key` writes them; of one table all have the same names."""
-    parts = [re.escape(_name(name)) + rb':\{"[SNB]":"[^"\\\n]*+"\}' for name in sorted(names)]
+    parts = [rb'"%b":\{"[SNB]":"[^"\\\n]*+"\}' % re.escape(name.encode()) for name in sorted(names)]
     one = rb"\{%b\}" % b",".join(parts)
     return re.compile(rb"%b(?:\n%b)*+" % (one, one))
 
@@ -317,16 +325,16 @@ def _as_plain(event: _Event, time: bytes, table: bytes) -> bytes:
 
 
 _attributes_of: Final = Decoder(dict[str, dict[str, Raw]])
-_lists_of: Final = Decoder(list[dict[str, Raw]])
+_values_of: Final = Decoder(list[dict[str, Raw]])
 _texts_of: Final = Decoder(list[Raw])
-_is_number: Final = re.compile(rb'"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"').fullmatch
+_number_of: Final = re.compile(rb'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"').fullmatch
 
 
 def _attributes(item: Raw | bytes) -> Mapping[str, Mapping[str, Raw]]:
     try:
         return _attributes_of.decode(item)
     except msgspec.DecodeError:  # half of a surrogate pair
-        shape = cast("dict[str, dict[str, object]]", json.loads(bytes(item)))
+        shape: dict[str, dict[str, object]] = json.loads(bytes(item))
         return {name: _raw_value(value) for name, value in shape.items()}
 
 
@@ -335,46 +343,43 @@ def _raw_value(value: Mapping[str, object]) -> dict[str, Raw]:
 
 
 def _plain_item(item: Raw) -> bytes:
-    return b"{%b}" % b",".join(
-        [b"%b:%b" % (_name(name), _plain(value)) for name, value in _attributes(item).items()]
-    )
+    parts = [b"%b:%b" % (_name(name), _plain(value)) for name, value in _attributes(item).items()]
+    return b"{%b}" % b",".join(parts)
 
 
 def _plain(value: Mapping[str, Raw]) -> Raw | bytes:
-    """The values in it may be of any kind, also of one that is not known yet."""
-    kind, text = next(iter(value.items()), ("", _EMPTY))
+    """Of a kind that is not known yet, the value stays as it is."""
     if len(value) == 1:
-        if kind in {"S", "BOOL"}:
-            return text
-        write = _PLAIN.get(kind)
-        if write is not None:
-            return write(text)
+        for kind, text in value.items():
+            if kind in _AS_IT_IS:
+                return text
+            if kind in _PLAIN:
+                return _PLAIN[kind](text)
     return b'{"$other":{%b}}' % _joined(value.items())
 
 
 def _number(text: Raw) -> bytes:
     """JSON has no number such as .5 or 007, but the service gives none either."""
-    given = bytes(text)
-    if _is_number(given):
-        return given[1:-1]
+    if (number := _number_of(text)) is not None:
+        return number[1]
     try:
-        number = Decimal(json.loads(given))
+        parsed = Decimal(json.loads(bytes(text)))
     except (InvalidOperation, TypeError):
-        number = Decimal("NaN")
-    return str(number).encode() if number.is_finite() else b'{"$number":%b}' % given
+        parsed = Decimal("NaN")
+    return str(parsed).encode() if parsed.is_finite() else b'{"$number":%b}' % text
 
 
 def _map(text: Raw) -> bytes:
     """An object whose only name begins with $ is one of ours."""
     plain = _plain_item(text)
-    names = _attributes(text)
-    is_like_ours = len(names) == 1 and next(iter(names)).startswith("$")
-    return b'{"$map":%b}' % plain if is_like_ours else plain
+    if plain.startswith(b'{"$') and len(_attributes(text)) == 1:
+        return b'{"$map":%b}' % plain
+    return plain
 
 
 def _list(text: Raw) -> bytes:
     try:
-        values = _lists_of.decode(text)
+        values = _values_of.decode(text)
     except msgspec.DecodeError:
         values = list(map(_raw_value, json.loads(bytes(text))))
     return b"[%b]" % b",".join(map(_plain, values))
@@ -392,6 +397,7 @@ def _set(text: Raw, write: Callable[[Raw], Raw | bytes]) -> bytes:
     return b'{"$set":[%b]}' % b",".join(map(write, values))
 
 
+_AS_IT_IS: Final = frozenset({"S", "BOOL"})
 _PLAIN: Final[Mapping[str, Callable[[Raw], bytes]]] = {
     "N": _number,
     "B": _binary,

@@ -61,7 +61,7 @@ class RawRecord(Struct, gc=False, rename="camel"):
 
 
 class UserRecord(Struct, gc=False, rename="camel"):
-    """Of a KPL aggregate, as a `RawRecord`, but base64 is left to the encoder of the line."""
+    """Of a KPL aggregate or a change of a table, as a `RawRecord`, but base64 is left to the encoder of the line."""
 
     body: bytes = field(name="data")
     partition_key: Raw
@@ -436,7 +436,9 @@ class Payload:
         ]
 
     def _looks_aggregated(self) -> bool:
-        """Runs in C: most streams hold no aggregates."""
+        """Runs in C: most streams hold no aggregates. User records are none, and have no base64 to look at."""
+        if self and isinstance(self._record(0), UserRecord):
+            return False
         try:
             return (_AGGREGATE_PREFIX,) in map(_prefix_of, map(_data_of, self.records))
         except struct.error:
@@ -483,18 +485,6 @@ class _Expanded(Payload):
             sum(map(len, run.bodies)) if isinstance(run, UserRecords) else sum(map(data_bytes_of, run))
             for run in self._runs
         )
-
-
-class DecodedRecords(_Expanded):
-    """No aggregates: their base64 is not made to look for them."""
-
-    __slots__ = ()
-
-    def __init__(self, records: Sequence[UserRecord], size_bytes: int) -> None:
-        super().__init__([records], size_bytes)
-
-    def _looks_aggregated(self) -> bool:
-        return False
 
 
 def data_bytes_of(record: AnyRecord) -> int:

@@ -1,9 +1,12 @@
-"""`recordFilter`: which records are for the child (AWS Lambda: FilterCriteria of a Kinesis event source mapping)."""
+"""`recordFilter`: which records are for the child.
+
+AWS Lambda: FilterCriteria of an event source mapping of Kinesis or of DynamoDB.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress, repeat
 from operator import contains, or_
 from typing import Final, cast
@@ -25,6 +28,10 @@ from kcl_daemon.records.event_pattern import (
 from kcl_daemon.records.payload import BASE64, AnyRecord, Payload, UserRecord, UserRecords, key_text
 
 _DATA: Final = "data"
+# Of a record of DynamoDB; they stand in its data.
+_OF_CHANGES: Final = frozenset({
+    "awsRegion", "dynamodb", "eventID", "eventName", "eventSource", "eventSourceARN", "eventVersion", "userIdentity",
+})  # fmt: skip
 _BACKSLASH: Final = b"\\"
 # They stay in the cache of the processor meanwhile.
 _DECODED_AT_ONCE: Final = 64
@@ -77,24 +84,30 @@ def _parsed(body: bytes) -> object:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """`needles`: as in `Condition`, in the data of a record."""
+    """`needles`: as in `Condition`, in the data of a record. `of_changes`: only a change of a table has such fields."""
 
     matches: Callable[[_Event], bool]
     needs_data: bool
     needles: frozenset[bytes] | None = None
+    of_changes: bool = False
 
 
 def _pattern(value: object, place: str) -> _Pattern:
     """All its fields must match; those in the data are looked at last."""
     if not isinstance(value, dict) or not value:
         refuse(place, 'a pattern is an object with fields, as {"data": {"order": {"type": ["new"]}}}')
-    parts = [_field(key, each, inner(place, key)) for key, each in cast("dict[str, object]", value).items()]
+    fields = cast("dict[str, object]", value)
+    parts = [_field(key, each, inner(place, key)) for key, each in fields.items() if key not in _OF_CHANGES]
+    change = {key: each for key, each in fields.items() if key in _OF_CHANGES}
+    if change:
+        parts.append(replace(_of_data(change, place), of_changes=True))
     tests = tuple(part.matches for part in sorted(parts, key=lambda part: part.needs_data))
     needles = [part.needles for part in parts if part.needles is not None]
     return _Pattern(
         tests[0] if len(tests) == 1 else lambda event: all(test(event) for test in tests),
         any(part.needs_data for part in parts),
         min(needles, key=len, default=None),
+        any(part.of_changes for part in parts),
     )
 
 
@@ -128,7 +141,10 @@ def _either(value: object, place: str) -> _Pattern:
 
     either = alternatives(value, place, compile_one)
     return _Pattern(
-        lambda event: either.matches(None, event), any(part.needs_data for part in parts), either.needles
+        lambda event: either.matches(None, event),
+        any(part.needs_data for part in parts),
+        either.needles,
+        any(part.of_changes for part in parts),
     )
 
 
@@ -156,6 +172,11 @@ class RecordFilter:
     def of(cls, text: str) -> RecordFilter:
         """One pattern, an array of them, or Lambda's FilterCriteria; PatternError if it is none of these."""
         return cls(text, tuple(_pattern(value, place) for value, place in _patterns_in(parsed_json(text))))
+
+    @property
+    def of_changes(self) -> bool:
+        """Whether it names fields that only the records of a DynamoDB table have."""
+        return any(pattern.of_changes for pattern in self._patterns)
 
     def kept(self, payload: Payload) -> Payload:
         """The records that match one of the patterns, in order."""

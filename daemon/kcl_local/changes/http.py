@@ -19,6 +19,11 @@ from kcl_local.serving import drop, refused_as
 TARGET: Final = "DynamoDBStreams_20120810."
 CHANGES: Final = "/_local/changes"
 ERROR_PREFIX: Final = "com.amazonaws.dynamodb.v20120810#"
+_OTHER_PREFIXES: Final = {
+    "ValidationException": "com.amazon.coral.validate#",
+    "SerializationException": "com.amazon.coral.service#",
+    "UnknownOperationException": "com.amazon.coral.service#",
+}
 _JSON: Final = "application/x-amz-json-1.0"
 
 
@@ -50,7 +55,8 @@ class StreamsAnswers:
         except ServiceError as error:
             if error.code == DROP:
                 return drop(request)
-            explained = orjson.dumps({"__type": ERROR_PREFIX + error.code, "message": error.message})
+            prefix = _OTHER_PREFIXES.get(error.code, ERROR_PREFIX)
+            explained = orjson.dumps({"__type": prefix + error.code, "message": error.message})
             return self._response(http_status(error.code), explained)
         return self._response(200, text)
 

@@ -191,8 +191,8 @@ class StreamsModel(FaultyService):
         limit = arguments.optional_integer("Limit", 1, _PAGE_MAX) or _PAGE_MAX
         found = [
             stream
-            for arn, stream in sorted(self._streams.items())
-            if table in {None, stream.table, stream.table_arn} and arn > (after or "")
+            for arn, stream in sorted(self._streams.items(), reverse=True)  # the newest of a table first
+            if table in {None, stream.table, stream.table_arn} and (after is None or arn < after)
         ]
         answer: dict[str, object] = {
             "Streams": [
