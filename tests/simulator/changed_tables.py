@@ -301,7 +301,7 @@ class ChangedTables:
             retention_s=plan.kept_s,
             closing_lag_s=late_s * chance.random(),
             children_lag_s=late_s * chance.random(),
-            empty_every=chance.pick((0, 0, 5)),
+            empty_every=plan.empty_every,
             iterator_ttl_s=chance.pick((900.0, 900.0, 20.0)),
         )
         self.model = StreamsModel(lambda: EPOCH_S + now(), options)
