@@ -101,7 +101,9 @@ def _filter(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             "only records of a DynamoDB stream have these fields; those of your JSON stand inside data",
         )
     elif values.get("childRecordFormat") is ChangeForm.PLAIN:
-        reason = 'a plain record has no such fields; name those that it has, as {"data": {"kind": ["insert"]}}'
+        reason = (
+            'a plain record has no such fields; name those that it has, as {"data": {"kind": ["insert"]}}'
+        )
         yield "recordFilter", reason
 
 

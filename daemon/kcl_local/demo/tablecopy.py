@@ -23,7 +23,9 @@ _SCHEMA: Final = """
     CREATE TABLE IF NOT EXISTS items (id TEXT PRIMARY KEY, item TEXT NOT NULL);
     CREATE TABLE IF NOT EXISTS kinds (kind TEXT PRIMARY KEY, changes INTEGER NOT NULL);
 """
-_COUNT: Final = "INSERT INTO kinds VALUES (?, ?) ON CONFLICT DO UPDATE SET changes = changes + excluded.changes"
+_COUNT: Final = (
+    "INSERT INTO kinds VALUES (?, ?) ON CONFLICT DO UPDATE SET changes = changes + excluded.changes"
+)
 _BUSY_FOR_S: Final = 60
 
 
