@@ -126,10 +126,16 @@ def streams_of(
             kinesis=kinesis,
             clock=clock,
             log=log,
+            check_images=settings.changes.check_images,
         )
     ref = settings.single_stream
     watch = StreamMonitor(kinesis=kinesis, stream=ref, clock=clock, log=log)
-    return SingleStreamTracker(TrackedStream(ref, settings.initial_position, watch), kinesis=kinesis, log=log)
+    return SingleStreamTracker(
+        TrackedStream(ref, settings.initial_position, watch),
+        kinesis=kinesis,
+        log=log,
+        check_images=settings.changes.check_images,
+    )
 
 
 def shard_sync_of(

@@ -161,6 +161,7 @@ class Kinesis(Protocol):
         ...
 
 
+@runtime_checkable
 class Changes(Kinesis, Protocol):
     """The streams of DynamoDB tables.
 

@@ -10,6 +10,8 @@ from kcl_daemon.config.kinds import StreamArn, choice, is_of_dynamodb, member, n
 from kcl_daemon.config.properties import Notice
 from kcl_daemon.config.retrieval import RetrievalMode, SchemaRegistry
 from kcl_daemon.config.streams import many_of
+from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.ports import Log, StreamSummary
 from kcl_daemon.records.changes import ChangeForm
 from kcl_daemon.records.record_filter import RecordFilter
 
@@ -42,6 +44,22 @@ class ChangesSettings:
     """In how many parts the table is scanned at the same time."""
     read_units: int = ours("snapshotReadUnits", whole_number(1, 10**9, "read units"), 500)
     """How many read units a second all segments may use together."""
+
+    def check_images(self, summary: StreamSummary, log: Log) -> None:
+        """Whether the stream has the images that are asked for; ConfigurationError if a snapshot cannot do without."""
+        has, lacks_new = summary.view_type, summary.view_type in {"KEYS_ONLY", "OLD_IMAGE"}
+        how = "switch the stream off and on again with StreamViewType=NEW_AND_OLD_IMAGES"
+        if self.snapshot and lacks_new:
+            raise ConfigurationError(
+                f"snapshot = true needs the new images of items, and the stream {summary.arn} has {has}: {how}"
+            )
+        if self.form is ChangeForm.PLAIN and lacks_new:
+            log.warning(
+                "stream_without_new_images",
+                stream=summary.arn,
+                view_type=has,
+                advice=f"if you need them, {how}",
+            )
 
 
 SOURCE: Final = "tableName.source"

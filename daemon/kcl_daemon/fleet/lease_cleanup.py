@@ -206,7 +206,8 @@ class FormerStreamCleanup:
         self._meters.add(kcl.STREAMS_PENDING, len(former))
         for identity in leases:
             try:
-                reason = await self._reason(identity)
+                is_read = self._streams.is_read_out(identity, leases)
+                reason = "the table's next stream is read" if is_read else await self._reason(identity)
                 if reason is not None:
                     await self._delete(identity, leases[identity], reason)
             except AwsError as error:

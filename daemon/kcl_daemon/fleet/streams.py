@@ -17,9 +17,10 @@ import anyio
 from kcl_daemon.config.streams import ListedStream, StreamsSettings
 from kcl_daemon.errors import AwsError, ConfigurationError, StreamNotFound
 from kcl_daemon.leases import row as lease_row
-from kcl_daemon.leases.lease import Lease, StreamIdentity
-from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, StreamSummary, Table
-from kcl_daemon.shards.lineage import InitialPosition, leases_match_shards
+from kcl_daemon.leases.lease import Lease, StreamIdentity, TableStream
+from kcl_daemon.ports import Changes, Clock, Kinesis, Log, StreamRef, StreamSummary, Table
+from kcl_daemon.shards.lineage import InitialPosition, StartAt, leases_match_shards
+from kcl_daemon.shards.table_streams import no_stream_of
 
 RECHECK_S: Final = 60.0
 # All shards of a stream report "not found" at about the same time.
@@ -203,8 +204,18 @@ class StreamTracker(Protocol):
 
 
 class SingleStreamTracker:
-    def __init__(self, stream: TrackedStream, *, kinesis: Kinesis, log: Log) -> None:
+    """`check_images` raises ConfigurationError if the records would lack what is asked for."""
+
+    def __init__(
+        self,
+        stream: TrackedStream,
+        *,
+        kinesis: Kinesis,
+        log: Log,
+        check_images: Callable[[StreamSummary, Log], None],
+    ) -> None:
         self.stream = stream
+        self._check_images = check_images
         self.arn = stream.ref.arn
         self._kinesis = kinesis
         self._log = log
@@ -213,10 +224,11 @@ class SingleStreamTracker:
         return self.stream
 
     async def discover(self) -> None:
-        await self._kinesis.describe_stream(self.stream.ref)
+        self._check_images(await self._kinesis.describe_stream(self.stream.ref), self._log)
 
     async def prepare(self) -> None:
         summary = await self._kinesis.describe_stream(self.stream.ref)
+        self._check_images(summary, self._log)
         self.arn, self.stream.watch.retention_s = summary.arn, summary.retention_s
         self._log.info("stream_found", stream=summary.name, arn=summary.arn, status=summary.status)
 
@@ -239,7 +251,7 @@ async def require_same_stream_mode(table: Table, *, many: bool) -> None:
 
 # DescribeStreamSummary is limited to 20 calls a second for the whole account.
 _MAX_PARALLEL_CALLS: Final = 4
-_READABLE: Final = frozenset({"ACTIVE", "UPDATING"})
+_READABLE: Final = frozenset({"ACTIVE", "UPDATING", "ENABLING", "ENABLED", "DISABLING", "DISABLED"})
 # For an unknown creation time; no real stream has it.
 _LONG_GONE_S: Final = 0
 _MANY_STREAMS_ADVICE: Final = (
@@ -249,6 +261,42 @@ _MANY_STREAMS_ADVICE: Final = (
 )
 
 LeasesByStream = Mapping[StreamIdentity, Sequence[Lease]]
+
+
+def streams_to_read(
+    summaries: Sequence[StreamSummary], leases: LeasesByStream, position: InitialPosition
+) -> list[tuple[StreamSummary, InitialPosition]]:
+    """Of the streams of a DynamoDB table, which come oldest first: up to the first that is not finished.
+
+    `position` is for the one that reading began with; what came later is read from its start.
+    """
+    labels = [_table_stream(each).label for each in summaries]
+    mine = _table_stream(summaries[-1])
+    of_leases = [each.of_table for each in leases]
+    begun = [each.label for each in of_leases if each is not None and each.is_beside(mine)]
+    first = min(begun, default=labels[_first_of(summaries, position)])
+    found: list[tuple[StreamSummary, InitialPosition]] = []
+    for label, summary in zip(labels, summaries, strict=True):
+        if label < first:
+            continue
+        found.append((summary, position if label == first else InitialPosition(StartAt.TRIM_HORIZON)))
+        own = leases.get(StreamIdentity.of_arn(summary.arn, summary.creation_time_s), ())
+        if not own or not all(lease.is_finished for lease in own):
+            break
+    return found
+
+
+def _table_stream(summary: StreamSummary) -> TableStream:
+    found = TableStream.of(summary.arn)
+    assert found is not None, "a table's stream has such an ARN"
+    return found
+
+
+def _first_of(summaries: Sequence[StreamSummary], position: InitialPosition) -> int:
+    """The index of the stream that has the position."""
+    if position.at is not StartAt.TIMESTAMP or position.timestamp_s is None:
+        return len(summaries) - 1 if position.at is StartAt.LATEST else 0
+    return max(sum(each.creation_time_s <= position.timestamp_s for each in summaries) - 1, 0)
 
 
 def by_stream(leases: Iterable[Lease]) -> dict[StreamIdentity, list[Lease]]:
@@ -271,9 +319,12 @@ class MultiStreamTracker:
         kinesis: Kinesis,
         clock: Clock,
         log: Log,
+        check_images: Callable[[StreamSummary, Log], None],
     ) -> None:
         self._leases = leases
-        self._named = settings.listed
+        self._check_images = check_images
+        self._named = (*settings.arns, *settings.names)
+        self._followed: dict[ListedStream, tuple[ListedStream, ...]] = dict.fromkeys(settings.tables, ())
         self._filter = settings.name_filter
         self._filtered: tuple[ListedStream, ...] = ()
         self._was_filtered = False
@@ -288,12 +339,12 @@ class MultiStreamTracker:
         self._missing: set[ListedStream] = set()
         self._created_s: dict[StreamIdentity, int] = {}
         self._doubles: dict[ListedStream, tuple[StreamIdentity, ...]] = {}
-        self._arns = [each.arn for each in self._named if each.arn is not None]
+        self._arns = [each.arn for each in settings.arns if each.arn and TableStream.of(each.name) is None]
         self._polled_s: float | None = None
 
     @property
     def _listed(self) -> tuple[ListedStream, ...]:
-        return (*self._named, *self._filtered)
+        return (*self._named, *self._filtered, *(each for found in self._followed.values() for each in found))
 
     @property
     def is_list_known(self) -> bool:
@@ -416,6 +467,8 @@ class MultiStreamTracker:
         async with anyio.create_task_group() as polls:
             if self._filter is not None:
                 polls.start_soon(self._list_by_filter, self._filter, failures, leases)
+            for followed in self._followed:
+                polls.start_soon(self._follow, followed, failures, leases)
             for listed in self._named:
                 polls.start_soon(poll, listed)
         self._polled_s = self._clock.monotonic()
@@ -455,29 +508,73 @@ class MultiStreamTracker:
                 failures.append(error)
                 self._failed(listed, error)
 
+    async def _follow(self, listed: ListedStream, failures: list[AwsError], leases: LeasesByStream) -> None:
+        """A later stream of a table is read when the one before is finished."""
+        assert isinstance(self._kinesis, Changes), "a table is named, so its streams can be listed"
+        table = listed.table or listed.name
+        try:
+            summaries = await self._kinesis.streams_of(table)
+            if not summaries:
+                raise StreamNotFound(no_stream_of(table), operation="ListStreams")
+            found = streams_to_read(summaries, leases, listed.position or self._position)
+            streams = {ListedStream(each.name, each.arn, listed.position): each for each, _ in found}
+            self._followed[listed] = tuple(streams)
+            for (one, summary), (_, position) in zip(streams.items(), found, strict=True):
+                await self._found(one, summary, leases, position)
+            self._missing.discard(listed)
+        except AwsError as error:
+            failures.append(error)
+            self._failed(listed, error)
+
+    def is_read_out(self, identity: StreamIdentity, leases: LeasesByStream) -> bool:
+        """Whether it is a former stream of a table, read to its end, and a later one has leases."""
+        mine = identity.of_table
+        if mine is None or self.listing(identity) is not None:
+            return False
+        is_followed = mine.table in {each.table for each in self._followed}
+        is_finished = all(lease.is_finished for lease in leases[identity])
+        return (
+            is_followed
+            and is_finished
+            and any(
+                (other := each.of_table) is not None and other.is_beside(mine) and other.label > mine.label
+                for each in leases
+            )
+        )
+
     def _ref(self, listed: ListedStream) -> StreamRef:
         # As configured, to find a stream that was created anew.
         return StreamRef(listed.name, listed.arn)
 
-    async def _found(self, listed: ListedStream, summary: StreamSummary, leases: LeasesByStream) -> None:
+    async def _found(
+        self,
+        listed: ListedStream,
+        summary: StreamSummary,
+        leases: LeasesByStream,
+        position: InitialPosition | None = None,
+    ) -> None:
         if summary.status not in _READABLE:
             if summary.status == "DELETING":
                 self._failed(listed, StreamNotFound(f"stream {summary.name} is being deleted"))
             return
         identity = await self._identity(listed, summary, leases)
         self._missing.discard(listed)
-        if not self._arns:
+        if not self._arns and identity.of_table is None:
             self._arns.append(summary.arn)
         before = self._current.get(listed)
         stream = self._known.get(identity)
         if stream is None or stream.ref.arn != summary.arn:
-            stream = self._stream(identity, summary.arn, listed.position or self._position)
-            self._known[identity] = stream
+            position = position or listed.position or self._position
+            stream = self._known[identity] = self._stream(identity, summary.arn, position)
         self._current[listed] = stream
         stream.watch.seen(summary)
         if before is stream:
             return
         self._log.info("stream_found", stream=str(identity), arn=summary.arn, status=summary.status)
+        try:
+            self._check_images(summary, self._log)
+        except ConfigurationError as error:
+            self._log.error("stream_without_images", stream=str(identity), error=str(error))
         if before is not None and before.ref.identity != identity:
             before.watch.seen(summary)
 
@@ -490,6 +587,8 @@ class MultiStreamTracker:
             AwsError: the shards were not listed; only they show whose some leases are.
         """
         real = StreamIdentity.of_arn(summary.arn, summary.creation_time_s)
+        if real.of_table is not None:
+            return real
         created_s = real.creation_epoch
         candidates = await self._candidates(real, summary, leases)
         before = self._current.get(listed)
@@ -541,6 +640,8 @@ class MultiStreamTracker:
     def _arn_of(self, identity: StreamIdentity, listed: ListedStream | None) -> str | None:
         if listed is not None and listed.arn is not None:
             return listed.arn
+        if identity.of_table is not None:
+            return identity.of_table.arn
         if not self._arns:
             return None
         _, partition, _, region = self._arns[0].split(":")[:4]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NewType
 
 from kcl_protocol.errors import CheckpointIllegalArgument
@@ -37,6 +37,10 @@ class TableStream:
     def name(self) -> str:
         """As in lease keys (adapter 2.x: KinesisMapperUtil)."""
         return "$".join((self.region, self.account, self.table, self.label.replace(":", "_")))
+
+    def is_beside(self, other: TableStream) -> bool:
+        """Whether both are of the same table."""
+        return replace(self, label=other.label) == other
 
     @property
     def arn(self) -> str:

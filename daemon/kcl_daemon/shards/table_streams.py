@@ -84,3 +84,10 @@ def only_memory(leases: Iterable[Lease]) -> LeaseKey | None:
 def following(last: ShardId, streams: Sequence[Sequence[Shard]]) -> tuple[Shard, ...]:
     """What comes after the end of a stream's last shard, as `joined` has it."""
     return tuple(shard for shard in joined(streams) if last in shard.parent_shard_ids)
+
+
+def no_stream_of(table: str) -> str:
+    return (
+        f"the table {table} has no stream, or is not there. Switch the stream on: aws dynamodb update-table "
+        f"--table-name {table} --stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES"
+    )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import FetchedRecords, Kinesis, ReadFrom, StreamRef, StreamSummary
+from kcl_daemon.ports import Changes, FetchedRecords, Kinesis, ReadFrom, StreamRef, StreamSummary
 from kcl_daemon.shards.lineage import InitialPosition, Shard
 
 
 class StreamSources:
     """Only streams of Kinesis are listed: those of DynamoDB are read because they are named."""
 
-    def __init__(self, kinesis: Kinesis, changes: Kinesis) -> None:
+    def __init__(self, kinesis: Kinesis, changes: Changes) -> None:
         self._kinesis = kinesis
         self._changes = changes
 
@@ -22,6 +22,9 @@ class StreamSources:
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
         return await self._kinesis.list_streams()
+
+    async def streams_of(self, table: str) -> tuple[StreamSummary, ...]:
+        return await self._changes.streams_of(table)
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
         return await self._of(stream).list_shards(stream, start)

@@ -8,7 +8,7 @@ from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Changes, FetchedRecords, ReadFrom, StreamRef, StreamSummary
 from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
-from kcl_daemon.shards.table_streams import following, joined
+from kcl_daemon.shards.table_streams import following, joined, no_stream_of
 from kcl_daemon.transport import changes_answers
 
 
@@ -80,10 +80,3 @@ class FollowedTables:
         if one is None:
             raise StreamNotFound(f"no stream of the table {stream.table} has the shard {shard_id}")
         return one
-
-
-def no_stream_of(table: str) -> str:
-    return (
-        f"the table {table} has no stream, or is not there. Switch the stream on: aws dynamodb update-table "
-        f"--table-name {table} --stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES"
-    )

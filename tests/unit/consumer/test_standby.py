@@ -12,6 +12,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.consumer import ShardConsumer
@@ -94,7 +95,9 @@ class Stage:
         self.standby = StandbyChildren(
             context,
             children=self.children,
-            streams=SingleStreamTracker(tracked, kinesis=kinesis, log=self.log),
+            streams=SingleStreamTracker(
+                tracked, kinesis=kinesis, log=self.log, check_images=ChangesSettings().check_images
+            ),
             table=self.table,
             exit_grace_s=5.0,
             lanes_of=lambda stream: lanes,

@@ -8,6 +8,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
+from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.fleet.run_end import RunEnd, agreed_bound_ms, not_there
 from kcl_daemon.fleet.streams import SingleStreamTracker, StreamMonitor, TrackedStream
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId, WorkerId
@@ -103,7 +104,10 @@ class Stage:
             leases=self.leases,
             workers=self.workers,
             streams=SingleStreamTracker(
-                TrackedStream(ref, InitialPosition(), watch), kinesis=kinesis, log=context.log
+                TrackedStream(ref, InitialPosition(), watch),
+                kinesis=kinesis,
+                log=context.log,
+                check_images=ChangesSettings().check_images,
             ),
             held=dict,
         )
