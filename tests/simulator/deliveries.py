@@ -287,7 +287,7 @@ class Deliveries:
         if not self._lanes.keeps_order(child):
             return limit
         aside = self._set_aside.get(child.shard_id, set()) | self._truth.shards[child.shard_id].left_out
-        aside = aside | self._truth.shards[child.shard_id].lost
+        place = max(place, min(limit, self._truth.shards[child.shard_id].trimmed))
         while place < limit and (place in aside or not self._lanes.is_for(child, place)):
             place += 1
         return place

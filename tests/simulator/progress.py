@@ -135,7 +135,7 @@ class ProgressRules:
     ) -> None:
         shard = self._truth.shards.get(watched.key)
         stored = self._rules.checkpoint_of(watched.key)
-        if shard is None or shard.gone_s is not None or not self._has_work(shard, stored):
+        if shard is None or shard.gone_s is not None or shard.is_stopped or not self._has_work(shard, stored):
             return
         if self._rules.was_forgotten(watched.key):
             return  # somebody deleted the row; the worker is about to find out
