@@ -38,7 +38,7 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items() if each is not None}
     if isinstance(value, Decimal | int) and not isinstance(value, bool):
-        return f"{Decimal(value).normalize():f}"
+        return {"number": f"{Decimal(value).normalize():f}"}
     if isinstance(value, list | set | frozenset):
         return sorted(json.dumps(_plain(each)) for each in value)
     return value
