@@ -185,11 +185,10 @@ class ChangedTable:
         return self.prefix + shard_id
 
     def reading_begins(self, after: Sequence[str]) -> None:
-        """What is closed now need not be read; what is open now comes after these."""
+        """What is closed now need not be read; all that is there comes after these."""
         for key, shard in self._truth.shards.items():
             if key.startswith(self.prefix) and not isinstance(shard, SegmentTruth):
-                shard.is_past = shard.is_closed
-                shard.parents = () if shard.is_closed else tuple(after)
+                shard.is_past, shard.after = shard.is_closed, tuple(after)
 
     @property
     def live(self) -> tuple[int, int]:

@@ -362,9 +362,9 @@ class Deliveries:
             reached.at_s[child.lane] = child.handed_s if child.works_between else now()
 
     def _check_parents(self, child: Incarnation) -> None:
-        for parent in self._truth.shards[child.shard_id].parents:
+        for parent in self._truth.shards[child.shard_id].before:
             shard = self._truth.shards.get(parent)
-            if shard is None:
+            if shard is None or (shard.is_past and self._rows.checkpoint_of(parent) is None):
                 continue
             if not (shard.is_closed and shard.all_delivered):
                 report("child_before_parent", f"{child} got records before all of {parent} were delivered")

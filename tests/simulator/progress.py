@@ -243,7 +243,7 @@ class ProgressRules:
 
     def _waits_for_parent(self, shard: ShardTruth) -> bool:
         """Whether it waits rightly: for its own parents, or at its end for the other parent of a merged shard."""
-        names = {*shard.parents}
+        names = {*shard.before}
         for child in self._truth.shards.values():
             if shard.shard_id in child.parents:
                 names.update(child.parents)

@@ -29,6 +29,7 @@ class ShardTruth:
         trimmed: how many records the stream does not keep any more.
         lost: places of those that were not given to a child before.
         closed_s: virtual time of that; 0: not noted.
+        after: shards that must be finished before it, besides; their leases may go before it has begun.
         is_past: it was closed before reading began, so that nobody need read it.
         is_stopped: nobody reads on after what was lost in it, or in one before it.
         gone_s: virtual time at which its stream was deleted; nothing is asked of anybody any more.
@@ -50,8 +51,14 @@ class ShardTruth:
     trimmed: int = 0
     lost: set[int] = field(default_factory=set[int])
     closed_s: float = 0.0
+    after: tuple[str, ...] = ()
     is_past: bool = False
     is_stopped: bool = False
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """All shards that must be finished before it."""
+        return self.parents + self.after
 
     @property
     def all_delivered(self) -> bool:
