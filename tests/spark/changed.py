@@ -105,8 +105,9 @@ class AnyImage:
         many = [self.scalar(kind[0]) for _ in range(self._random.randint(1, 3))]
         if kind.endswith("S") and len(kind) == 2:
             return {kind: [each for each, _ in many]}, f"[{','.join(plain for _, plain in many)}]"
-        typed, plain = (True, "null") if kind == "NULL" else (True, "true") if kind == "BOOL" else many[0]
-        return {kind: typed}, plain
+        if kind in {"NULL", "BOOL"}:
+            return {kind: True}, "null" if kind == "NULL" else "true"
+        return {kind: many[0][0]}, many[0][1]
 
     def scalar(self, kind: str) -> tuple[str, str]:
         if kind == "N":

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from kcl_daemon.records.changes import ChangeForm, changes_of
 from kcl_daemon.records.payload import UserRecord
 from kcl_spark import decode, sinks
-from kcl_spark.api import Batch
+from kcl_spark.api import Batch, BatchHandler
 from kcl_spark.sinks import merge_statement
 from tests.spark.changed import (
     ARN,
@@ -118,7 +118,9 @@ def test_the_schema_must_have_the_keys(spark: SparkSession) -> None:
 def test_a_copy_in_files_has_the_last_image_of_each_item_after_each_batch_and_its_repeats(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    path, write = str(tmp_path / "copy"), sinks.overwrite_items(str(tmp_path / "copy"))
+    path = str(tmp_path / "copy")
+    write = sinks.overwrite_items(path)
+    assert isinstance(write, BatchHandler)
     with pytest.raises(FileNotFoundError, match="no batch"):
         sinks.items(spark, path)
     for number_of, (batch, state) in enumerate(zip(BATCHES, STATES, strict=True)):

@@ -1,5 +1,4 @@
-"""`kcl-daemon demo --dynamodb`: a table is written while its stream's shards roll and split and processes are killed; a
-processor and Spark each build a copy of it, which are compared with the table item by item."""
+"""`kcl-daemon demo --dynamodb`: two copies of a table, by a processor and by Spark, while shards roll and processes are killed."""
 
 from __future__ import annotations
 
@@ -227,9 +226,10 @@ async def _play(run: CopyRun, pace: WriteRate) -> None:
 
 async def _first_delivery(run: CopyRun) -> None:
     with anyio.move_on_after(_FIRST_WITHIN_S):
-        while not counted(run.ledgers):
+        while True:
+            if counted(run.ledgers):
+                return
             await anyio.sleep(_POLL_S / 4)
-        return
     logs = "\n".join(log_tail(daemon.log) for daemon in run.daemons.values())
     raise DemoError(f"no item was delivered within {_FIRST_WITHIN_S:g} s\n{logs}")
 
@@ -265,7 +265,9 @@ async def _settled(run: CopyRun) -> None:
     """Until the copies are the table, or that has not come true for long."""
     run.screen.say("waiting until the copies are as the table ...")
     with anyio.move_on_after(SETTLED_WITHIN_S):
-        while any((await run.unequal()).values()):
+        while True:
+            if not any((await run.unequal()).values()):
+                return
             await anyio.sleep(_POLL_S)
 
 

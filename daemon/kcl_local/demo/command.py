@@ -239,7 +239,9 @@ def demo(
     differ, a checkpoint is missing or the daemon failed; 130 stopped by Ctrl-C.
     """
     if landing and (spark or dynamodb):
-        raise click.UsageError(f"--landing and --{'spark' if spark else 'dynamodb'} are two demos; give one of them")
+        raise click.UsageError(
+            f"--landing and --{'spark' if spark else 'dynamodb'} are two demos; give one of them"
+        )
     pace = WriteRate(rate=rate, seconds=seconds, records=records)
     directory = _directory(keep)
     is_wanted = True

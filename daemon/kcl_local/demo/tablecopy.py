@@ -23,7 +23,9 @@ _SCHEMA: Final = """
     CREATE TABLE IF NOT EXISTS items (id TEXT PRIMARY KEY, item TEXT NOT NULL);
     CREATE TABLE IF NOT EXISTS kinds (kind TEXT PRIMARY KEY, changes INTEGER NOT NULL);
 """
-_COUNT: Final = "INSERT INTO kinds VALUES (?, ?) ON CONFLICT DO UPDATE SET changes = changes + excluded.changes"
+_COUNT: Final = (
+    "INSERT INTO kinds VALUES (?, ?) ON CONFLICT DO UPDATE SET changes = changes + excluded.changes"
+)
 _BUSY_FOR_S: Final = 60
 
 
@@ -36,7 +38,7 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items() if each is not None}
     if isinstance(value, Decimal | int) and not isinstance(value, bool):
-        return f"{Decimal(value).normalize():f}"
+        return {"number": f"{Decimal(value).normalize():f}"}
     if isinstance(value, list | set | frozenset):
         return sorted(json.dumps(_plain(each)) for each in value)
     return value
