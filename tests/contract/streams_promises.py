@@ -40,20 +40,24 @@ class Streams:
 
     def table(self, view: str = _BOTH, keys: Sequence[str] = ("id",)) -> Table:
         name = f"orders-{next(_names)}"
-        kinds = zip(keys, ("HASH", "RANGE"), strict=False)
+        schema: Any = [
+            {"AttributeName": key, "KeyType": kind}
+            for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
+        ]
+        view_type: Any = {"StreamEnabled": True, "StreamViewType": view}
         self.dynamodb.create_table(
             TableName=name,
-            KeySchema=[{"AttributeName": key, "KeyType": kind} for key, kind in kinds],
+            KeySchema=schema,
             AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
             BillingMode="PAY_PER_REQUEST",
-            StreamSpecification={"StreamEnabled": True, "StreamViewType": view},  # type: ignore[typeddict-item]
+            StreamSpecification=view_type,
         )
         return Table(self, name)
 
     def refused(self, operation: str, /, **arguments: object) -> str:
         with pytest.raises(ClientError) as raised:
             getattr(self.streams, operation)(**arguments)
-        return str(raised.value.response["Error"]["Code"])  # type: ignore[typeddict-item]
+        return str(raised.value.response["Error"]["Code"])
 
 
 @dataclass(frozen=True)
