@@ -71,7 +71,9 @@ class Table:
     def checkpointed(self) -> bool:
         """Whether every open shard has a position of its own."""
         rows = self.app.rows()
-        checkpoints = [rows.get(each.shard_id, {}).get("checkpoint", {}) for each in self.model.stream(TABLE).open_shards]
+        checkpoints = [
+            rows.get(each.shard_id, {}).get("checkpoint", {}) for each in self.model.stream(TABLE).open_shards
+        ]
         return all(each.get("S", "TRIM_HORIZON") != "TRIM_HORIZON" for each in checkpoints)
 
 

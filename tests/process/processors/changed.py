@@ -24,7 +24,11 @@ class Changed(RecordProcessor):
     def process_records(self, batch: Batch, checkpointer: Checkpointer) -> Mapping[str, object] | None:
         for record in batch:
             image = json.loads(record.data)["dynamodb"]["NewImage"]
-            noted = {"id": image["id"]["S"], "version": int(image["version"]["N"]), "key": record.partition_key}
+            noted = {
+                "id": image["id"]["S"],
+                "version": int(image["version"]["N"]),
+                "key": record.partition_key,
+            }
             self._ledger.write(json.dumps(noted) + "\n")
         if not _HELD.exists():
             checkpointer.checkpoint()
