@@ -57,7 +57,8 @@ class Streams:
     def refused(self, operation: str, /, **arguments: object) -> str:
         with pytest.raises(ClientError) as raised:
             getattr(self.streams, operation)(**arguments)
-        return str(raised.value.response["Error"]["Code"])
+        answer: Any = raised.value.response
+        return str(answer["Error"]["Code"])
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Table:
     @property
     def arn(self) -> str:
         """Of its latest stream."""
-        return self.server.dynamodb.describe_table(TableName=self.name)["Table"]["LatestStreamArn"]
+        described: Any = self.server.dynamodb.describe_table(TableName=self.name)["Table"]
+        return str(described["LatestStreamArn"])
 
     def put(self, key: str, **attributes: object) -> None:
         self.server.dynamodb.put_item(TableName=self.name, Item={"id": {"S": key}, **attributes})  # type: ignore[dict-item]
@@ -108,7 +110,7 @@ class Table:
 
 def a_stream_has_the_table_in_its_arn_and_a_time_as_its_label(server: Streams) -> None:
     table = server.table()
-    described = server.dynamodb.describe_table(TableName=table.name)["Table"]
+    described: Any = server.dynamodb.describe_table(TableName=table.name)["Table"]
     label = described["LatestStreamLabel"]
     assert _LABEL.fullmatch(label)
     assert described["LatestStreamArn"] == f"{described['TableArn']}/stream/{label}"
