@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, Literal, cast
 
-from boto3.dynamodb.types import DYNAMODB_CONTEXT, TypeDeserializer
+from boto3.dynamodb.types import DYNAMODB_CONTEXT, Binary, TypeDeserializer
 
 from kcl_client._processor import Record
 
@@ -30,8 +30,8 @@ _EXPIRY: Final = {"principalId": "dynamodb.amazonaws.com", "type": "Service"}
 class _Deserializer(TypeDeserializer):
     """In JSON binary values are base64."""
 
-    def _deserialize_b(self, value: str) -> Any:
-        return super()._deserialize_b(b64decode(value))
+    def _deserialize_b(self, value: str) -> Binary:
+        return Binary(b64decode(value))
 
 
 _deserialize: Final = _Deserializer().deserialize

@@ -176,7 +176,7 @@ def test_plain_numbers_are_exact(given_text: str, plain: bytes) -> None:
 
 
 def test_an_object_that_looks_like_ours_is_wrapped_but_an_item_is_not() -> None:
-    ours = {"M": {"$set": {"L": []}}}
+    ours: Json = {"M": {"$set": {"L": []}}}
     assert _plain(**{"$set": ours}) == {"$set": {"$map": {"$set": []}}}
     assert _plain(a={"M": {"$map": ours}}) == {"a": {"$map": {"$map": {"$map": {"$set": []}}}}}
     assert _plain(a={"M": {"$a": {"S": "x"}, "$b": {"S": "y"}}}) == {"a": {"$a": "x", "$b": "y"}}
