@@ -10,12 +10,13 @@ from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
 from json.encoder import encode_basestring_ascii
+from operator import attrgetter
 from typing import Final, TypeVar
 
 import msgspec
 import orjson
 from msgspec import Raw, Struct
-from msgspec.json import Decoder
+from msgspec.json import Decoder, Encoder
 from msgspec.structs import fields
 
 from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, Payload, UserRecord
@@ -23,7 +24,7 @@ from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, Payload, UserRecor
 _MS_PER_S: Final = 1000
 _NULL: Final = b"null"
 _EMPTY: Final = Raw(b"")
-_NO_TEXT: Final = Raw(_NULL)
+_NULL_TEXT: Final = Raw(_NULL)
 _NO_KEYS: Final = Raw(b"{}")
 
 
@@ -38,26 +39,29 @@ class ChangeForm(Enum):
     """Plain values: see docs/dynamodb-streams.md."""
 
 
-class _Change(Struct, gc=False, rename="pascal"):
-    """`dynamodb` of a record. What is left out or null is empty, or the text null."""
+class _Change(Struct, gc=False, kw_only=True, omit_defaults=True, rename="pascal"):
+    """`dynamodb` of a record, in the order of both forms. What is null is the text null, what is left out empty."""
 
-    sequence_number: str
     approximate_creation_date_time: float | None = None
     keys: Raw = _NO_KEYS
     new_image: Raw = _EMPTY
     old_image: Raw = _EMPTY
-    size_bytes: Raw = _NO_TEXT
-    stream_view_type: Raw = _NO_TEXT
+    sequence_number: str
+    size_bytes: Raw = _EMPTY
+    stream_view_type: Raw = _EMPTY
 
 
-class _Event(Struct, gc=False):
-    dynamodb: _Change
-    event_id: Raw = msgspec.field(default=_NO_TEXT, name="eventID")
-    event_name: Raw = msgspec.field(default=_NO_TEXT, name="eventName")
-    event_version: Raw = msgspec.field(default=_NO_TEXT, name="eventVersion")
-    event_source: Raw = msgspec.field(default=_NO_TEXT, name="eventSource")
-    aws_region: Raw = msgspec.field(default=_NO_TEXT, name="awsRegion")
+class _Event(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """In the order of Jackson: names that its mix-ins do not give come first."""
+
     user_identity: Raw = msgspec.field(default=_EMPTY, name="userIdentity")
+    event_id: Raw = msgspec.field(default=_EMPTY, name="eventID")
+    event_name: Raw = msgspec.field(default=_EMPTY, name="eventName")
+    event_version: Raw = msgspec.field(default=_EMPTY, name="eventVersion")
+    event_source: Raw = msgspec.field(default=_EMPTY, name="eventSource")
+    aws_region: Raw = msgspec.field(default=_EMPTY, name="awsRegion")
+    dynamodb: _Change
+    event_source_arn: Raw = msgspec.field(default=_EMPTY, name="eventSourceARN")
 
 
 class _Answer(Struct, gc=False, rename="pascal"):
@@ -76,8 +80,11 @@ _WRONG: Final = (
     RecursionError,
 )
 _Part = TypeVar("_Part", _Change, _Event)
-_Write = Callable[[_Event, bytes], bytes]
-"""Makes the data of a record; the second is its time as JSON text, in milliseconds or as the form wants it."""
+_Write = Callable[[_Event], bytes]
+"""Makes the data of a record whose time is already as the form wants it."""
+_encode: Final = Encoder().encode
+_body_of: Final = attrgetter("body")
+_key_of: Final = attrgetter("partition_key")
 
 
 def changes_of(
@@ -103,7 +110,7 @@ def changes_of(
 
 
 def payload_of(records: Sequence[UserRecord]) -> Payload:
-    texts = sum(len(each.body) + len(each.partition_key) for each in records)
+    texts = sum(map(len, map(_body_of, records))) + sum(map(len, map(_key_of, records)))
     return Payload.joined([Payload(records, texts + RECORD_OVERHEAD_BYTES * len(records))])
 
 
@@ -116,20 +123,20 @@ def snapshot_record(
         b"%b:{%b}" % (_name(name), _joined(attributes[name].items())) for name in keys if name in attributes
     )
     change = _Change(
-        number,
-        at_ms / _MS_PER_S,
-        Raw(b"{%b}" % key),
-        Raw(item),
+        sequence_number=number,
+        approximate_creation_date_time=at_ms / _MS_PER_S,
+        keys=Raw(b"{%b}" % key),
+        new_image=Raw(item),
         size_bytes=Raw(b"%d" % len(item)),
         stream_view_type=Raw(b'"NEW_IMAGE"'),
     )
     event = _Event(
-        change,
-        Raw(b'"%b"' % blake2b(number.encode(), digest_size=16).hexdigest().encode()),
-        Raw(b'"SNAPSHOT"' if form is ChangeForm.PLAIN else b'"INSERT"'),
-        Raw(b'"1.1"'),
-        Raw(b'"aws:dynamodb"'),
-        Raw(_name(_parts(stream_arn)[0])),
+        dynamodb=change,
+        event_id=Raw(b'"%b"' % blake2b(number.encode(), digest_size=16).hexdigest().encode()),
+        event_name=Raw(b'"SNAPSHOT"' if form is ChangeForm.PLAIN else b'"INSERT"'),
+        event_version=Raw(b'"1.1"'),
+        event_source=Raw(b'"aws:dynamodb"'),
+        aws_region=Raw(_name(_parts(stream_arn)[0])),
     )
     return _records([event], form, stream_arn)[0]
 
@@ -145,18 +152,19 @@ def _records(events: Sequence[_Event], form: ChangeForm, stream_arn: str) -> lis
         at_s = change.approximate_creation_date_time
         if at_s != last_s:  # most are of the same second
             last_s, at_ms, time = at_s, *_time(at_s, in_seconds=in_seconds)
-        records.append(UserRecord(write(event, time), key, change.sequence_number, at_ms))
+        change.approximate_creation_date_time = time
+        records.append(UserRecord(write(event), key, change.sequence_number, at_ms))
     return records
 
 
-def _time(at_s: float | None, *, in_seconds: bool) -> tuple[int | None, bytes]:
-    """In milliseconds, and as the text for the form."""
+def _time(at_s: float | None, *, in_seconds: bool) -> tuple[int | None, float | None]:
+    """In milliseconds, and for the form."""
     if at_s is None:
-        return None, _NULL
+        return None, None
     at_ms = round(at_s * _MS_PER_S)
     if not in_seconds:
-        return at_ms, b"%d" % at_ms
-    return at_ms, b"%d" % at_s if at_s.is_integer() else repr(at_s).encode()
+        return at_ms, at_ms
+    return at_ms, int(at_s) if at_s.is_integer() else at_s
 
 
 def _is_since(record: UserRecord, since_ms: int) -> bool:
@@ -222,12 +230,12 @@ def _sorted_key(key: Raw) -> bytes:
 @lru_cache(64)
 def _writer(form: ChangeForm, stream_arn: str) -> _Write:
     if form is ChangeForm.KCL1:
-        return _as_kcl1
+        return _as_event
     if form is ChangeForm.LAMBDA:
-        arn = b',"eventSourceARN":%b}' % _name(stream_arn)
-        return lambda event, time: _as_event(event, time, end=_identity(event, b',"userIdentity":%b') + arn)
+        arn = Raw(_name(stream_arn))
+        return lambda event: _as_event(event, arn)
     table = _name(_parts(stream_arn)[1])
-    return lambda event, time: _as_plain(event, time, table)
+    return lambda event: _as_plain(event, table)
 
 
 def _parts(stream_arn: str) -> tuple[str, str]:
@@ -236,89 +244,46 @@ def _parts(stream_arn: str) -> tuple[str, str]:
     return (parts[3], parts[5].split("/")[1]) if len(parts) > 5 and "/" in parts[5] else ("", stream_arn)
 
 
-def _as_kcl1(event: _Event, time: bytes) -> bytes:
-    """In the order of Jackson: names that its mix-ins do not give come first."""
-    return _as_event(event, time, b"{" + _identity(event, b'"userIdentity":%b,'))
-
-
-def _as_event(event: _Event, time: bytes, begin: bytes = b"{", end: bytes = b"}") -> bytes:
-    """Its parts as they are, in the order of both forms."""
-    change = event.dynamodb
-    new, old = change.new_image, change.old_image
-    body = b"".join((
-        begin,
-        b'"eventID":', event.event_id,
-        b',"eventName":', event.event_name,
-        b',"eventVersion":', event.event_version,
-        b',"eventSource":', event.event_source,
-        b',"awsRegion":', event.aws_region,
-        b',"dynamodb":{"ApproximateCreationDateTime":', time,
-        b',"Keys":', change.keys,
-        b',"NewImage":' if new else b"", new,
-        b',"OldImage":' if old else b"", old,
-        b',"SequenceNumber":"', change.sequence_number.encode(),
-        b'","SizeBytes":', change.size_bytes,
-        b',"StreamViewType":', change.stream_view_type,
-        b"}", end,
-    ))  # fmt: skip
-    return _without_nulls(event, time, begin, end) if _NULL in body else body
-
-
-def _without_nulls(event: _Event, time: bytes, begin: bytes, end: bytes) -> bytes:
-    change = event.dynamodb
-    inner = _given(
-        {
-            b"ApproximateCreationDateTime": time,
-            b"Keys": change.keys,
-            b"NewImage": change.new_image,
-            b"OldImage": change.old_image,
-            b"SequenceNumber": b'"%b"' % change.sequence_number.encode(),
-            b"SizeBytes": change.size_bytes,
-            b"StreamViewType": change.stream_view_type,
-        }
-    )
-    outer = _given(
-        {
-            b"eventID": event.event_id,
-            b"eventName": event.event_name,
-            b"eventVersion": event.event_version,
-            b"eventSource": event.event_source,
-            b"awsRegion": event.aws_region,
-            b"dynamodb": b"{%b}" % inner,
-        }
-    )
-    return begin + outer + end
-
-
-def _given(parts: Mapping[bytes, bytes | Raw]) -> bytes:
-    return b",".join(b'"%b":%b' % (name, text) for name, text in parts.items() if _is_given(text))
+def _as_event(event: _Event, arn: Raw = _EMPTY) -> bytes:
+    """Its parts as they are. In C, except for what is rare."""
+    event.event_source_arn = arn
+    if event.user_identity:
+        event.user_identity = Raw(_identity(event))
+    body = _encode(event)
+    if b":null" not in body:
+        return body
+    for part in (event, event.dynamodb):
+        for each in fields(part):
+            if getattr(part, each.name) == _NULL_TEXT:
+                setattr(part, each.name, each.default)
+    return _encode(event)
 
 
 def _is_given(text: Raw | bytes) -> bool:
     return len(text) > 0 and bytes(text) != _NULL
 
 
-def _identity(event: _Event, place: bytes) -> bytes:
-    """With the names of AWS's documentation; the service's own model writes them large. Empty if there is none."""
+def _identity(event: _Event) -> bytes:
+    """With the names of AWS's documentation; the service's own model writes them large. Null if there is none."""
     if not _is_given(event.user_identity):
-        return b""
+        return _NULL
     shape: dict[str, object] = json.loads(bytes(event.user_identity))
     spelt = {"principalId": ("principalId", "PrincipalId"), "type": ("type", "Type")}
     found = {
         name: shape[each] for name, names in spelt.items() for each in names if shape.get(each) is not None
     }
-    return place % _dumped(found)
+    return _dumped(found)
 
 
 _EXPIRED: Final = _dumped({"principalId": "dynamodb.amazonaws.com", "type": "Service"})
 
 
-def _as_plain(event: _Event, time: bytes, table: bytes) -> bytes:
+def _as_plain(event: _Event, table: bytes) -> bytes:
     change = event.dynamodb
     kind = event.event_name
     parts: list[bytes | Raw] = [
         b'{"kind":',
-        bytes(kind).lower(),
+        bytes(kind).lower() or _NULL,
         b',"table":',
         table,
         b',"keys":',
@@ -327,8 +292,13 @@ def _as_plain(event: _Event, time: bytes, table: bytes) -> bytes:
     for name, image in ((b',"new":', change.new_image), (b',"old":', change.old_image)):
         if _is_given(image):
             parts += (name, _plain_item(image))
-    parts += (b',"sequenceNumber":"', change.sequence_number.encode(), b'","createdAt":', time)
-    parts.append(b',"expired":true}' if _identity(event, b"%b") == _EXPIRED else b"}")
+    parts += (
+        b',"sequenceNumber":"',
+        change.sequence_number.encode(),
+        b'","createdAt":',
+        _encode(change.approximate_creation_date_time),
+    )
+    parts.append(b',"expired":true}' if _identity(event) == _EXPIRED else b"}")
     return b"".join(parts)
 
 

@@ -211,6 +211,7 @@ _schema_line_decoder: Final = Decoder(_SchemaLine)
 # Cannot occur in a partition key or definition: their quotes are escaped.
 _SCHEMA_KEY: Final = b'"schemaName":'
 _data_of: Final = attrgetter("data")
+_body_of: Final = attrgetter("body")
 _key_of: Final = attrgetter("partition_key")
 _number_of: Final = attrgetter("sequence_number")
 _arrival_of: Final = attrgetter("approximate_arrival_timestamp")
@@ -482,13 +483,19 @@ class _Expanded(Payload):
     @property
     def data_bytes(self) -> int:
         return sum(
-            sum(map(len, run.bodies)) if isinstance(run, UserRecords) else sum(map(data_bytes_of, run))
+            sum(map(len, run.bodies)) if isinstance(run, UserRecords) else _data_bytes(run)
             for run in self._runs
         )
 
 
 def data_bytes_of(record: AnyRecord) -> int:
     return len(record.body) if isinstance(record, UserRecord) else int((len(record.data) - 2) * _BASE64_BYTES)
+
+
+def _data_bytes(records: Sequence[AnyRecord]) -> int:
+    if all(map(isinstance, records, repeat(UserRecord))):
+        return sum(map(len, map(_body_of, records)))
+    return sum(map(data_bytes_of, records))
 
 
 def _columns(records: Sequence[AnyRecord]) -> Columns:
@@ -564,8 +571,21 @@ def _looks_aggregated(record: AnyRecord) -> bool:
 
 
 def _encoded(records: Sequence[AnyRecord], millis_behind_latest: int | None) -> bytes:
+    first = records[0] if records else None
+    if HAS_FAST and isinstance(first, UserRecord) and len(first.body) >= _FAST_FROM_BYTES:
+        records = [_in_base64(each) if isinstance(each, UserRecord) else each for each in records]
     # A list, because msgspec 0.22 leaks other iterators. Adds the LF without a copy.
     return _encoder.encode_lines([_Line("processRecords", records, millis_behind_latest)])
+
+
+def _in_base64(record: UserRecord) -> RawRecord:
+    return RawRecord(
+        record.data,
+        record.partition_key,
+        record.sequence_number,
+        record.approximate_arrival_timestamp,
+        record.sub_sequence_number,
+    )
 
 
 def _in_ascii(record: AnyRecord) -> AnyRecord:
