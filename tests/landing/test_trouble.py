@@ -168,3 +168,17 @@ def test_a_connection_that_goes_while_the_store_has_trouble_is_noticed(tmp_path:
             lander.wait_for("landing_store_waits")
         lander.wait_for("relay_gone")
         until(lambda: lander.named("landing_figures")[-1]["shards"] == {})
+
+
+@pytest.mark.parametrize("line", [b"{no message}\n", b'{"action":7}\n'])
+def test_what_is_no_message_ends_one_connection_and_no_other(tmp_path: Path, line: bytes) -> None:
+    with (
+        LanderThread(options(tmp_path), MemoryStore()) as lander,
+        ShardOfDaemon(lander.socket) as broken,
+        ShardOfDaemon(lander.socket, "shardId-000000000001") as other,
+    ):
+        broken.initialize()
+        other.initialize()
+        broken.send(line)
+        assert lander.wait_for("relay_malformed")["shard_id"] == broken.shard
+        other.give(given(1, 3))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -43,6 +44,22 @@ def take_over_stdout() -> ControlPipe:
     sys.stdout.flush()
     os.dup2(2, 1)
     return ControlPipe(private)
+
+
+def begin() -> tuple[bytes, threading.Event]:
+    """The options of the daemon, and the event that its end, SIGTERM or SIGINT set. Call it in the main thread, once."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    options = sys.stdin.buffer.readline()
+    threading.Thread(target=_until_daemon_goes, args=(stop,), daemon=True).start()
+    return options, stop
+
+
+def _until_daemon_goes(stop: threading.Event) -> None:
+    while os.read(0, 4096):  # sys.stdin would hold its lock at exit
+        pass
+    stop.set()
 
 
 def monotonic_s() -> float:

@@ -8,9 +8,7 @@ accept on it, too, and starts again what died.
 from __future__ import annotations
 
 import ctypes
-import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +20,7 @@ from typing import IO, Any, Final
 import msgspec
 import pyarrow as pa
 
-from kcl_landing.control import EmitEvent, Refused, epoch_ms, monotonic_s, take_over_stdout
+from kcl_landing.control import EmitEvent, Refused, begin, epoch_ms, monotonic_s, take_over_stdout
 from kcl_landing.conversation import Landing, Memory, ShardConversation, ShardState, figures
 from kcl_landing.log import Format, Layout, LogInfo
 from kcl_landing.manifests import known_log, open_log
@@ -224,11 +222,8 @@ def _keep_freed_memory() -> None:
 def main() -> int:
     log_event = take_over_stdout()
     _keep_freed_memory()
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
-    options = msgspec.json.decode(sys.stdin.buffer.readline(), type=LanderOptions)
-    threading.Thread(target=_until_daemon_goes, args=(stop,), daemon=True).start()
+    line, stop = begin()
+    options = msgspec.json.decode(line, type=LanderOptions)
     try:
         run(options, log_event, stop)
     except Refused as error:
@@ -236,12 +231,6 @@ def main() -> int:
         return EXIT_REFUSED
     log_event("info", "lander_stopped")
     return 0
-
-
-def _until_daemon_goes(stop: threading.Event) -> None:
-    while os.read(0, 4096):  # sys.stdin would hold its lock at exit
-        pass
-    stop.set()
 
 
 if __name__ == "__main__":

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from msgspec import MsgspecError
+
 from kcl_landing.control import EmitEvent, monotonic_s, pause
 from kcl_landing.records import Message, read_frame, read_line
 from kcl_protocol.conversation import ChildSide
+from kcl_protocol.errors import ProtocolError
 from kcl_protocol.messages import ChildMessage
 
 _READ_BYTES: Final = 256 * 1024
@@ -21,6 +24,10 @@ _READ_BYTES: Final = 256 * 1024
 
 class RelayGone(Exception):
     """Raised when the daemon is gone, the engine stops, or another relay has the shard."""
+
+
+class RelayMalformed(Exception):
+    """Raised when what came is no message; only this connection must end."""
 
 
 class NothingYet(Exception):
@@ -91,8 +98,11 @@ class RelayConnection:
         self._poll.register(connection, select.POLLIN)
 
     def receive(self, until_s: float | None = None) -> Message | None:
-        """None when the relay is gone, also in the middle of a line. NothingYet if none has begun when `until_s` passes."""
-        while (message := self._side.next_message()) is None:
+        """None when the relay is gone, also in the middle of a line. NothingYet if none has begun when `until_s` passes.
+
+        Also raises RelayMalformed.
+        """
+        while (message := self._next()) is None:
             if until_s is not None and not self._poll.poll(max(0.0, until_s - monotonic_s()) * 1000):
                 raise NothingYet
             until_s = None
@@ -107,6 +117,12 @@ class RelayConnection:
                 return None
             self._side.receive_data(data)
         return message
+
+    def _next(self) -> Message | None:
+        try:
+            return self._side.next_message()
+        except (ProtocolError, MsgspecError, ValueError) as error:
+            raise RelayMalformed(str(error)) from error
 
     def is_gone(self) -> bool:
         """Ask only while the daemon waits for us: then nothing but its end can come."""
@@ -203,6 +219,9 @@ class RelayListener(Generic[State]):
                 conversation.run()
             except RelayGone:
                 self._log_event("info", "relay_gone", shard_id=conversation.state.shard_id)
+            except RelayMalformed as error:
+                shard_id = conversation.state.shard_id
+                self._log_event("error", "relay_malformed", shard_id=shard_id, error=str(error))
             except Exception as error:  # noqa: BLE001 - a thread has no caller
                 self._failed(error)
             finally:

@@ -7,15 +7,13 @@ the pipeline failed, 78 a person must fix something first, 1 an internal error.
 from __future__ import annotations
 
 import errno
-import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from kcl_landing.control import EmitEvent, Refused, monotonic_s, take_over_stdout
+from kcl_landing.control import EmitEvent, Refused, begin, monotonic_s, take_over_stdout
 from kcl_landing.positions import START, Position
 from kcl_landing.relays import RelayConnection, RelayListener
 from kcl_spark.alignment import Alignment, SkewLimits
@@ -158,12 +156,8 @@ def disk_reporter(log_event: EmitEvent) -> Callable[[OSError | None, float], Non
 
 def main() -> int:
     log_event = take_over_stdout()
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
-    options = parse(sys.stdin.buffer.readline())
-    threading.Thread(target=_until_daemon_goes, args=(stop,), daemon=True).start()
-    return exit_code(options, log_event, stop)
+    line, stop = begin()
+    return exit_code(parse(line), log_event, stop)
 
 
 def exit_code(options: EngineOptions, log_event: EmitEvent, stop: threading.Event) -> int:
@@ -184,12 +178,6 @@ def exit_code(options: EngineOptions, log_event: EmitEvent, stop: threading.Even
         return EXIT_ERROR
     log_event("info", "engine_stopped")
     return 0
-
-
-def _until_daemon_goes(stop: threading.Event) -> None:
-    while os.read(0, 4096):  # sys.stdin would hold its lock at exit
-        pass
-    stop.set()
 
 
 if __name__ == "__main__":
