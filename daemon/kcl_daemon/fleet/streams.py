@@ -18,7 +18,7 @@ from kcl_daemon.config.streams import ListedStream, StreamsSettings
 from kcl_daemon.errors import AwsError, ConfigurationError, StreamNotFound
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, StreamIdentity, TableStream
-from kcl_daemon.ports import Changes, Clock, Kinesis, Log, StreamRef, StreamSummary, Table
+from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, StreamSummary, Table, streams_of
 from kcl_daemon.shards.lineage import InitialPosition, StartAt, leases_match_shards
 from kcl_daemon.shards.table_streams import no_stream_of
 
@@ -510,10 +510,9 @@ class MultiStreamTracker:
 
     async def _follow(self, listed: ListedStream, failures: list[AwsError], leases: LeasesByStream) -> None:
         """A later stream of a table is read when the one before is finished."""
-        assert isinstance(self._kinesis, Changes), "a table is named, so its streams can be listed"
         table = listed.table or listed.name
         try:
-            summaries = await self._kinesis.streams_of(table)
+            summaries = await streams_of(self._kinesis, table)
             if not summaries:
                 raise StreamNotFound(no_stream_of(table), operation="ListStreams")
             found = streams_to_read(summaries, leases, listed.position or self._position)
