@@ -150,11 +150,15 @@ def log_stream_deleted(log: Log, stream: StreamRef) -> None:
         advice = "its leases wait; when it is no longer listed, formerStreamsLeasesDeletionStrategy applies"
         log.warning("stream_gone", stream=str(stream.identity), advice=advice)
         return
+    created = "the stream was deleted; stop this application, or create the stream again and reset its leases"
+    if stream.is_of_dynamodb:
+        created = "it was switched off a day ago; switch it on again" + (
+            "" if stream.table else ", and name the new one, or the table in tableName.source"
+        )
     log.error(
         "stream_gone",
         stream=stream.name,
-        advice="the stream was deleted; stop this application, or create the stream again and reset its "
-        "leases. The daemon checks again from time to time and writes nothing until then",
+        advice=f"{created}. The daemon checks again from time to time and writes nothing until then",
     )
 
 
