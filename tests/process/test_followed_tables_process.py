@@ -14,7 +14,7 @@ from tests.process.daemon import wait_until
 from tests.process.test_changes_process import ITEMS, TABLE, Table, reading, table
 
 if TYPE_CHECKING:
-    from types_boto3_dynamodb.type_defs import StreamSpecificationTypeDef
+    from mypy_boto3_dynamodb.type_defs import StreamSpecificationTypeDef
 
 pytestmark = pytest.mark.timeout(300)
 
