@@ -198,6 +198,8 @@ def _keys(keys: Sequence[Raw]) -> Iterable[Raw]:
     texts = b"\n".join(keys)
     if not keys or _in_order(tuple(_attributes(keys[0]))).fullmatch(texts) is None:
         texts = b"\n".join(map(_sorted_key, keys))
+    if not texts.isascii():
+        return [Raw(encode_basestring_ascii(each).encode()) for each in texts.decode().split("\n")]
     quoted = texts.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b'"\n"')
     return map(Raw, (b'"%b"' % quoted).split(b"\n")) if keys else ()
 
