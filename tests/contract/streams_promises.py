@@ -40,20 +40,25 @@ class Streams:
 
     def table(self, view: str = _BOTH, keys: Sequence[str] = ("id",)) -> Table:
         name = f"orders-{next(_names)}"
-        kinds = zip(keys, ("HASH", "RANGE"), strict=False)
+        schema: Any = [
+            {"AttributeName": key, "KeyType": kind}
+            for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
+        ]
+        view_type: Any = {"StreamEnabled": True, "StreamViewType": view}
         self.dynamodb.create_table(
             TableName=name,
-            KeySchema=[{"AttributeName": key, "KeyType": kind} for key, kind in kinds],
+            KeySchema=schema,
             AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
             BillingMode="PAY_PER_REQUEST",
-            StreamSpecification={"StreamEnabled": True, "StreamViewType": view},  # type: ignore[typeddict-item]
+            StreamSpecification=view_type,
         )
         return Table(self, name)
 
     def refused(self, operation: str, /, **arguments: object) -> str:
         with pytest.raises(ClientError) as raised:
             getattr(self.streams, operation)(**arguments)
-        return str(raised.value.response["Error"]["Code"])  # type: ignore[typeddict-item]
+        answer: Any = raised.value.response
+        return str(answer["Error"]["Code"])
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,8 @@ class Table:
     @property
     def arn(self) -> str:
         """Of its latest stream."""
-        return self.server.dynamodb.describe_table(TableName=self.name)["Table"]["LatestStreamArn"]
+        described: Any = self.server.dynamodb.describe_table(TableName=self.name)["Table"]
+        return str(described["LatestStreamArn"])
 
     def put(self, key: str, **attributes: object) -> None:
         self.server.dynamodb.put_item(TableName=self.name, Item={"id": {"S": key}, **attributes})  # type: ignore[dict-item]
@@ -104,7 +110,7 @@ class Table:
 
 def a_stream_has_the_table_in_its_arn_and_a_time_as_its_label(server: Streams) -> None:
     table = server.table()
-    described = server.dynamodb.describe_table(TableName=table.name)["Table"]
+    described: Any = server.dynamodb.describe_table(TableName=table.name)["Table"]
     label = described["LatestStreamLabel"]
     assert _LABEL.fullmatch(label)
     assert described["LatestStreamArn"] == f"{described['TableArn']}/stream/{label}"

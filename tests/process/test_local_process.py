@@ -15,6 +15,7 @@ import boto3
 import pytest
 
 from tests.process.commands import run_command
+from tests.process.daemon import wait_until
 from tests.process.local import Local, kinesis_client, local_process
 
 FIRST = "shardId-000000000000"
@@ -77,8 +78,38 @@ def test_streams_of_the_command_line_are_there_at_once() -> None:
             kinesis.get_records(ShardIterator=iterator)
 
 
+def test_a_table_has_a_stream_whose_shards_roll(monkeypatch: pytest.MonkeyPatch) -> None:
+    with local_process(
+        "--table", "orders:2", "--table", "visits:1:customer,at", "--shard-life-s", "1"
+    ) as local:
+        for name, value in local.environment.items():
+            monkeypatch.setenv(name, value)
+        made: Any = boto3.Session().client
+        with closing(made("dynamodbstreams")) as streams:
+            assert streams.meta.endpoint_url == local.dynamodb_url
+            described = _described(streams, "visits")
+            assert [each["AttributeName"] for each in described["KeySchema"]] == ["customer", "at"]
+            wait_until(
+                lambda: len(_described(streams, "orders")["Shards"]) >= 6, "two shards have rolled twice"
+            )
+
+
+def _described(streams: Any, table: str) -> Any:
+    (listed,) = streams.list_streams(TableName=table)["Streams"]
+    return streams.describe_stream(StreamArn=listed["StreamArn"])["StreamDescription"]
+
+
+@pytest.mark.parametrize("tables", [["or:4"], ["orders:0"], ["orders:4:a,b,c"], ["orders", "orders"]])
+def test_a_table_that_cannot_be_is_refused(tables: list[str]) -> None:
+    options = [word for table in tables for word in ("--table", table)]
+    ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0
+    assert tables[-1] in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_a_shell_can_evaluate_what_it_prints_and_sigterm_ends_it_well() -> None:
-    script = 'eval "$(head -n 13)"; [ -n "$AWS_ENDPOINT_URL_CLOUDWATCH" ] && env'
+    script = 'eval "$(head -n 14)"; [ -n "$AWS_ENDPOINT_URL_CLOUDWATCH" ] && env'
     with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as endpoints:
         assert endpoints.stderr is not None
         try:

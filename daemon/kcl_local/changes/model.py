@@ -132,7 +132,7 @@ class StreamsModel(FaultyService):
         record = _record(stream, kind, number, {"Keys": keys, "SizeBytes": size_bytes, **images})
         if by_ttl:
             record["userIdentity"] = _BY_TTL
-        shard.changes.append(number, self._now_s, size_bytes, (orjson.dumps(record), b""))
+        shard.changes.append(number, self._now_s, size_bytes, orjson.dumps(record))
         return str(number)
 
     def fill(self, table: str, count: int, size_bytes: int = 1024, prefix: str = "item-") -> None:
@@ -144,7 +144,7 @@ class StreamsModel(FaultyService):
             key = f"{prefix}{index}"
             shard, number = stream.holder({"S": key}), stream.next_number()
             record = head % (number, number, *[key.encode()] * keys)
-            shard.changes.append(number, self._now_s, size_bytes, (record, tail))
+            shard.changes.append(number, self._now_s, size_bytes, record, tail)
 
     def roll(self, table: str, shard_id: str | None = None) -> list[str]:
         """Close a shard, or all that are open; the children."""

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import add
 from random import Random  # noqa: TID251 - from a seed, so that a run can be repeated
 from typing import Final, cast
 
@@ -57,28 +58,30 @@ DEFAULTS: Final = StreamsOptions()
 class ChangeLog:
     """Changes in order, each as the two halves of its JSON. Indices are valid until the next trim."""
 
-    __slots__ = ("_ends", "_halves", "_seconds", "_trimmed_bytes", "numbers", "trimmed_to")
+    __slots__ = ("_ends", "_heads", "_seconds", "_tails", "_trimmed_bytes", "numbers", "trimmed_to")
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.trimmed_to = 0
         """No change below this number is kept."""
         self._seconds = array("d")
-        self._halves: list[tuple[bytes, bytes]] = []
+        self._heads: list[bytes] = []
+        self._tails: list[bytes] = []
         self._ends = array("Q")  # total bytes up to and including each change
         self._trimmed_bytes = 0
 
-    def append(self, number: int, at_s: float, size_bytes: int, halves: tuple[bytes, bytes]) -> None:
+    def append(self, number: int, at_s: float, size_bytes: int, head: bytes, tail: bytes = b"") -> None:
         self.numbers.append(number)
         self._seconds.append(at_s)
-        self._halves.append(halves)
+        self._heads.append(head)
+        self._tails.append(tail)
         self._ends.append(self._bytes_before(len(self._ends)) + size_bytes)
 
     def trim(self, before_s: float) -> None:
         count = bisect_left(self._seconds, before_s)
         if count:
             self._trimmed_bytes, self.trimmed_to = self._ends[count - 1], self.numbers[count - 1] + 1
-            for column in (self.numbers, self._seconds, self._halves, self._ends):
+            for column in (self.numbers, self._seconds, self._heads, self._tails, self._ends):
                 del column[:count]
 
     def first_at(self, timestamp_s: float) -> int | None:
@@ -93,7 +96,7 @@ class ChangeLog:
         return start, min(max(by_bytes, start + 1), start + limit, len(self.numbers))
 
     def json(self, start: int, end: int) -> bytes:
-        return b",".join([head + tail for head, tail in self._halves[start:end]])
+        return b",".join(map(add, self._heads[start:end], self._tails[start:end]))
 
     def _bytes_before(self, index: int) -> int:
         return self._ends[index - 1] if index else self._trimmed_bytes
