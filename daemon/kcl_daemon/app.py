@@ -42,7 +42,7 @@ from kcl_daemon.fleet.streams import (
     require_same_stream_mode,
 )
 from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
-from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.lease import Lease, LeaseKey, TableStream, WorkerId
 from kcl_daemon.leases.worker_row import Incarnation
 from kcl_daemon.migrations.kcl2_loops import (
     ClientVersionMonitor,
@@ -641,6 +641,8 @@ def location_of(settings: Settings, worker: Worker) -> str:
     arn = streams.arn if isinstance(streams, SingleStreamTracker) else None
     if arn is not None and arn.count(":") >= _ARN_COLONS:
         _, _, _, of_arn, account, name = arn.split(":", _ARN_COLONS)
+        if (of_table := TableStream.of(arn)) is not None:
+            return f"stream of the table {of_table.table} in {of_arn}, account {account}"
         return f"stream {name.removeprefix('stream/')} in {of_arn}, account {account}"
     names = ", ".join(settings.streams.texts) or settings.stream_arn or settings.stream_name
     region = settings.endpoints.region_name

@@ -15,7 +15,7 @@ from kcl_daemon.aws.session import open_clients
 from kcl_daemon.cli.common import NotChanged, run, stream_text
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.fleet.streams import MultiStreamTracker, SingleStreamTracker
-from kcl_daemon.leases.lease import Lease
+from kcl_daemon.leases.lease import Lease, TableStream
 from kcl_daemon.migrations.tables import OpenedTables, open_existing
 from kcl_daemon.ports import Clock, Kinesis, StreamRef, Table
 from kcl_daemon.system import SystemClock
@@ -59,16 +59,21 @@ stream_option: Final = click.option(
     "--stream",
     "stream",
     metavar="NAME",
-    help="With many streams: only this one, by name or ACCOUNT:NAME:CREATION_EPOCH.",
+    help="With many streams: only this one, by name, ACCOUNT:NAME:CREATION_EPOCH, or DynamoDB table.",
 )
+
+
+def single_names(settings: Settings) -> frozenset[str]:
+    """What a person may call the only stream."""
+    of_table = TableStream.of(settings.stream_arn or "")
+    named = (settings.stream_name, settings.stream_arn, None if of_table is None else of_table.table)
+    return frozenset(each for each in named if each)
 
 
 def is_of(lease: Lease, stream: str | None, settings: Settings) -> bool:
     if stream is None:
         return True
-    if lease.stream is None:
-        return stream in (settings.stream_name, settings.stream_arn)
-    return stream in (lease.stream.name, str(lease.stream))
+    return stream in (single_names(settings) if lease.stream is None else lease.stream.names)
 
 
 def leases_of(leases: Iterable[Lease], stream: str | None, settings: Settings) -> tuple[Lease, ...]:
@@ -78,7 +83,7 @@ def leases_of(leases: Iterable[Lease], stream: str | None, settings: Settings) -
 async def chosen_stream(settings: Settings, stream: str | None, streams: Streams) -> StreamRef:
     """`identity` is None in single-stream mode. NotChanged if the choice is missing or wrong."""
     if not isinstance(streams, MultiStreamTracker):
-        if stream is not None and stream not in (settings.stream_name, settings.stream_arn):
+        if stream is not None and stream not in single_names(settings):
             raise NotChanged(f"this application reads {stream_text(settings)}, not {stream}")
         return streams.stream.ref
     if stream is None:
@@ -87,7 +92,7 @@ async def chosen_stream(settings: Settings, stream: str | None, streams: Streams
         )
     await streams.prepare()
     refs = [each.ref for each in streams.current]
-    found = [ref for ref in refs if stream in (ref.name, ref.arn, str(ref.identity))]
+    found = [ref for ref in refs if stream == ref.arn or (ref.identity and stream in ref.identity.names)]
     if len(found) != 1:
         how_many, have = ("several", "have") if found else ("none", "has")
         raise NotChanged(f"--stream {stream}: {how_many} of {stream_text(settings)} {have} this name")

@@ -19,6 +19,7 @@ from anyio import to_thread
 from kcl_daemon.app import streams_of
 from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_client, open_sources
 from kcl_daemon.aws.dead_letters import largest_letter
+from kcl_daemon.aws.readers import functions_that_read
 from kcl_daemon.aws.session import Clients, caller_identity, open_clients, unknown_regions
 from kcl_daemon.cli.common import (
     EXIT_CONFIGURATION,
@@ -53,6 +54,7 @@ from kcl_daemon.ports import (
     Schemas,
     StreamConsumer,
     StreamRef,
+    StreamSummary,
     Table,
 )
 from kcl_daemon.shards.lineage import Shard, finished_but_open, leases_of_former_stream
@@ -100,16 +102,49 @@ async def stream_findings(
     summary = await try_check(findings, f"stream {stream.name}", lambda: kinesis.describe_stream(stream))
     if summary is None:
         return findings
-    findings.append((summary.status in {"ACTIVE", "UPDATING"}, f"stream {summary.name}: {summary.status}"))
-    shards = await try_check(findings, "ListShards", lambda: kinesis.list_shards(stream))
+    listing = "DescribeStream" if stream.is_of_dynamodb else "ListShards"
+    if stream.is_of_dynamodb:
+        findings += await _changes(settings, summary)
+    else:
+        findings.append(
+            (summary.status in {"ACTIVE", "UPDATING"}, f"stream {summary.name}: {summary.status}")
+        )
+    shards = await try_check(findings, listing, lambda: kinesis.list_shards(stream))
     if shards:
-        findings.append((True, f"ListShards: {len(shards)} shards"))
+        findings.append((True, f"{listing}: {len(shards)} shards"))
     fan_out = settings.retrieval.mode is RetrievalMode.FANOUT
     if fan_out:
         findings += await _fan_out(settings, summary.arn, consumers)
     if shards and (not fan_out or settings.fan_out.fallback_to_polling):
         findings += await _polling(stream, shards[-1], kinesis)
     return findings
+
+
+async def _changes(settings: Settings, summary: StreamSummary) -> list[Finding]:
+    off = ", it was switched off: it is read to its end" if summary.status == "DISABLED" else ""
+    findings = [(True, f"stream {summary.arn}: {summary.status}, {summary.view_type}{off}")]
+    if (why := settings.changes.lacking(summary)) is not None:
+        findings.append((not settings.changes.snapshot, on_one_line(f"images: warning: {why}")))
+    what, hidden = "other readers", "other applications, such as KCL workers, cannot be seen"
+    if settings.endpoints.dynamodb_streams is not None:
+        return [*findings, not_tried(f"{what}: functions of Lambda", f"the endpoint is our own; {hidden}")]
+    ask = partial(functions_that_read, summary.arn, settings.endpoints)
+    try:
+        names = await to_thread.run_sync(ask, abandon_on_cancel=True)
+    except (AwsError, ConfigurationError) as error:
+        why = f"lambda:ListEventSourceMappings did not answer: {describe(error)}; {hidden}"
+        return [*findings, not_tried(f"{what}: functions of Lambda", why)]
+    return [*findings, (True, on_one_line(f"{what}: {_readers(names)}; {hidden}"))]
+
+
+def _readers(functions: Sequence[str]) -> str:
+    """The service recommends two readers of a shard at most."""
+    if not functions:
+        return "no function of Lambda"
+    said = f"warning: {', '.join(functions)} of Lambda; with this daemon {len(functions) + 1} readers of each shard"
+    return f"{said}, two at most are recommended" + (
+        ", and reads are throttled" if len(functions) > 1 else ""
+    )
 
 
 async def lease_findings(settings: Settings, kinesis: Kinesis, table: Table) -> list[Finding]:
@@ -139,7 +174,8 @@ async def _compared(
     unfinished = [lease for lease in leases if not lease.is_finished]
     listed = {shard.shard_id for shard in shards}
     here = [lease for lease in unfinished if lease.shard_id in listed]
-    if leases_of_former_stream(leases, shards) or (unfinished and not here):
+    is_other = bool(leases_of_former_stream(leases, shards)) or (bool(unfinished) and not here)
+    if is_other and not stream.is_of_dynamodb:
         return [(False, f"leases: they belong to another stream than {stream.name}; {_ANOTHER}")]
     tried = [lease for lease in here if not lease.checkpoint.is_sentinel][:_POSITIONS_MOST]
     refused = [each for lease in tried if (each := await _refused(lease, stream, kinesis)) is not None]
@@ -226,7 +262,7 @@ async def check_services(settings: Settings) -> list[Finding]:
         if settings.streams.name_filter is not None:
             listed = await try_check(findings, "ListStreams", kinesis.list_streams)
             findings += [] if listed is None else [(True, f"ListStreams: {len(listed)} streams")]
-        for stream in _streams(settings):
+        for stream in settings.stream_refs:
             findings += await stream_findings(settings, stream, kinesis, consumers)
         tables = build_tables(settings, clients, SystemClock())
         findings += await table_findings(tables.leases, indexed=True)
@@ -247,11 +283,6 @@ async def _identity(settings: Settings, clients: Clients) -> list[Finding]:
     except AwsError as error:
         return [(True, f"checked {where}"), not_tried("identity", f"STS did not answer: {describe(error)}")]
     return [(True, f"checked as {arn} {where}")]
-
-
-def _streams(settings: Settings) -> tuple[StreamRef, ...]:
-    many = tuple(StreamRef(each.name, each.arn, table=each.table) for each in settings.streams.listed)
-    return many if settings.reads_many else (settings.single_stream,)
 
 
 async def table_findings(table: Table, *, indexed: bool) -> list[Finding]:

@@ -24,10 +24,11 @@ from kcl_daemon.config.settings import Settings
 Service = Literal["kinesis", "dynamodb", "glue", "cloudwatch"]
 _SERVICES: Final[tuple[Service, ...]] = ("kinesis", "dynamodb", "glue", "cloudwatch")
 
-_ARN: Final = re.compile(r"arn:(?P<partition>[^:]+):kinesis:")
+_ARN: Final = re.compile(r"arn:(?P<partition>[^:]+):(?:kinesis|dynamodb):")
 _PARTITIONS: Final = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
 _STREAM: Final = ("DescribeStreamSummary", "ListShards")
 _POLLING: Final = ("GetShardIterator", "GetRecords")
+_CHANGES: Final = ("DescribeStream", *_POLLING)
 _ROWS: Final = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Scan")
 _READING_QUEUE: Final = ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage")
 _MAKING: Final = ("CreateTable", "DescribeTable")
@@ -40,6 +41,7 @@ def build_policy(
     statements: list[dict[str, Any]] = []
     if "kinesis" in services:
         statements += _kinesis(settings, account)
+        statements += _changes(settings, account)
         statements += _dead_letters(settings, account)
         statements += _landing(settings)
     if "dynamodb" in services:
@@ -87,7 +89,9 @@ def capacity_policy(settings: Settings, *, account: str | None = None) -> dict[s
         _statement("Tables", "dynamodb", ("DescribeTable", "GetItem", "Scan"), _tables(settings, account))
     ]
     if settings.capacity.scale_to_zero:
-        statements.append(_statement("Peek", "kinesis", _POLLING, _streams(settings, account)))
+        if streams := _streams(settings, account):
+            statements.append(_statement("Peek", "kinesis", _POLLING, streams))
+        statements += _changes(settings, account)
     return {"Version": "2012-10-17", "Statement": statements}
 
 
@@ -110,6 +114,8 @@ def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
     if settings.streams.name_filter is not None:
         yield _statement("ListStreams", "kinesis", ("ListStreams",), ["*"])
     streams = _streams(settings, account)
+    if not streams:
+        return
     fan_out = settings.retrieval.mode is RetrievalMode.FANOUT
     polls = not fan_out or settings.fan_out.fallback_to_polling
     registers = fan_out and settings.fan_out.consumer_arn is None
@@ -127,12 +133,30 @@ def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
         yield _statement("Subscribe", "kinesis", ("SubscribeToShard",), consumers)
 
 
+def _changes(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
+    """A table has streams that do not exist yet."""
+    arns = _table_streams(settings, account)
+    if arns:
+        yield _statement("ReadChanges", "dynamodb", _CHANGES, arns)
+    if followed := [each for each in arns if each.endswith("/stream/*")]:
+        yield _statement("FindStreams", "dynamodb", ("ListStreams",), followed)
+
+
+def _table_streams(settings: Settings, account: str | None) -> list[str]:
+    arn = partial(
+        _arn, settings, "dynamodb", region=settings.endpoints.of_kinesis.region_name, account=account
+    )
+    of_dynamodb = (each for each in settings.stream_refs if each.is_of_dynamodb)
+    return [each.arn or arn(f"table/{each.table}/stream/*") for each in of_dynamodb]
+
+
 def _streams(settings: Settings, account: str | None) -> list[str]:
+    """Those of Kinesis."""
     arn = partial(_stream_arn, settings, account)
-    many = [each.arn or arn(each.name) for each in settings.streams.listed]
+    found = [each.arn or arn(each.name) for each in settings.stream_refs if not each.is_of_dynamodb]
     if settings.streams.name_filter is not None:
-        many.append(arn(settings.streams.name_filter))
-    return many or [settings.stream_arn or arn(settings.stream_name)]
+        found.append(arn(settings.streams.name_filter))
+    return found
 
 
 def _dead_letters(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
@@ -197,6 +221,9 @@ def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any
         yield _statement("Recovery", "dynamodb", ("UpdateContinuousBackups",), recovered)
     if tagged:
         yield _statement("Tags", "dynamodb", ("TagResource",), tagged)
+    if settings.changes.snapshot:
+        scanned = [each.partition("/stream/")[0] for each in _table_streams(settings, account)]
+        yield _statement("Snapshot", "dynamodb", ("DescribeTable", "Scan"), scanned)
     if tables.migrate_all:
         yield _statement("Migration", "dynamodb", ("ConditionCheckItem",), arns)
 

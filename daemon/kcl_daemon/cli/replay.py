@@ -21,7 +21,7 @@ import anyio
 import click
 
 from kcl_daemon.app import Application, streams_of
-from kcl_daemon.aws.build import build_tables, delete_lease_table, open_kinesis_client
+from kcl_daemon.aws.build import build_tables, delete_lease_table, open_kinesis_client, open_sources
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.children.start import find_program
 from kcl_daemon.cli.common import EXIT_FAILURE, leaves, load_file, refuse, report_failure
@@ -35,6 +35,7 @@ from kcl_daemon.leases.row import KEY, Absent
 from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.metric import Metric
 from kcl_daemon.ports import (
+    Changes,
     Clock,
     FetchedRecords,
     Kinesis,
@@ -51,7 +52,6 @@ from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.telemetry.recorder import CountedLog
 from kcl_daemon.text import counted, duration, on_one_line, size
-from kcl_daemon.transport.kinesis import HttpKinesis
 from kcl_daemon.worker import Worker
 
 _PLAIN_EVERY_S: Final = 10.0
@@ -99,6 +99,10 @@ class LimitedKinesis:
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
         return await self._kinesis.list_streams()
+
+    async def streams_of(self, table: str) -> tuple[StreamSummary, ...]:
+        assert isinstance(self._kinesis, Changes), "it reads the streams of a table"
+        return await self._kinesis.streams_of(table)
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
         return await self._kinesis.list_shards(stream, start)
@@ -238,10 +242,10 @@ class Replay:
     async def _look_at_streams(self) -> None:
         settings, only = self.settings, self._request.asked.shards
         async with (
-            open_clients(settings.endpoints) as clients,
+            open_clients(settings.endpoints, changes=settings.reads_changes) as clients,
             open_kinesis_client(clients, self._clock) as client,
+            open_sources(settings, clients, client, self._clock) as kinesis,
         ):
-            kinesis = HttpKinesis(client)
             table = build_tables(settings, clients, self._clock).leases
             tracker = streams_of(settings, kinesis, self._clock, self._log, table=table)
             if not isinstance(tracker, SingleStreamTracker):

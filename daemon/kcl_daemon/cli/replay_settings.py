@@ -93,6 +93,7 @@ def replay_settings(
             arns=tuple(replace(each, position=None) for each in streams.arns),
             names=tuple(replace(each, position=None) for each in streams.names),
         ),
+        changes=replace(settings.changes, snapshot=False),
         run_until=RunUntil(round(span.to_s * 1000)),
         tables=TablesSettings(
             leases=TableOptions(tags=settings.tables.leases.tags), layout=TableLayout.SINGLE

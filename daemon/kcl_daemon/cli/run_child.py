@@ -30,6 +30,7 @@ from kcl_daemon.consumer.rejects import RejectsByHand
 from kcl_daemon.errors import ChildError, ChildExited, ChildStartFailed
 from kcl_daemon.leases.lease import CheckpointWindow, ShardId
 from kcl_daemon.ports import NO_METERS, Child, ChildPipes, Clock, Log, LogLevel
+from kcl_daemon.records.changes import ChangeForm, changes_of
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_daemon.records.letters import (
     RECORD_RULES,
@@ -223,6 +224,7 @@ class RecordedPipes:
 
 FIRST_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000
 _FIRST_ARRIVAL_MS: Final = 1_735_689_600_000
+_ARN: Final = "arn:aws:dynamodb:us-east-1:000000000000:table/table/stream/2025-01-01T00:00:00.000"
 _FIELDS: Final = frozenset({*RECORD_RULES, "data", "action"})
 
 
@@ -253,6 +255,31 @@ def records_of_json(data: bytes) -> list[Record]:
     if has_letters:
         records.sort(key=lambda each: (int(each.sequence_number), each.sub_sequence_number))
     return records
+
+
+def records_of_changes(data: bytes, form: ChangeForm) -> list[Record]:
+    """Of an event of AWS Lambda, an answer of GetRecords, or one record of either in each line.
+
+    Raises:
+        BadLetter: it is none of these.
+    """
+    try:
+        shapes = list(map(orjson.loads, (data,) if data.count(b"\n") == 0 else _texts(data)))
+        events = [event for shape in shapes for event in shape.get("Records", (shape,))]
+        arn = next((event["eventSourceARN"] for event in events if "eventSourceARN" in event), _ARN)
+        return changes_of(orjson.dumps({"Records": events}), form, arn)[0].decoded()
+    except (ValueError, AttributeError, TypeError) as error:
+        raise BadLetter(f"no records of a DynamoDB stream: {error}") from None
+
+
+def _texts(data: bytes) -> list[bytes]:
+    """By line, if each is JSON."""
+    lines = [line for line in data.splitlines() if line.strip()]
+    try:
+        orjson.loads(lines[0])
+    except (orjson.JSONDecodeError, IndexError):
+        return [data]
+    return lines
 
 
 def in_batches(records: Sequence[Record], most: int, bytes_most: int | None = None) -> list[list[Record]]:
@@ -300,6 +327,8 @@ def _record(number: int, data: str, fields: dict[str, Any]) -> Record:
     )
 
 
+_CHANGES: Final = tuple(form.value.lower() for form in ChangeForm)
+
 EPILOG: Final = """\b
 Exit codes:
   0  the processor followed the protocol
@@ -324,9 +353,11 @@ Exit codes:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["jsonl", "lines"]),
+    type=click.Choice(["jsonl", "lines", *_CHANGES]),
     help="jsonl: one object per line with data (base64) or text, and optional other fields of a record, or a "
-    "dead letter. lines: each line is the data of a record. Default: jsonl for *.jsonl files, otherwise lines.",
+    "dead letter. lines: each line is the data of a record. kcl1, lambda, plain: changes of a DynamoDB table, from "
+    "an event of AWS Lambda, an answer of GetRecords, or a record of them per line; as childRecordFormat. Default: "
+    "jsonl for *.jsonl files, otherwise lines.",
 )
 @click.option(
     "--batch",
@@ -376,7 +407,7 @@ Exit codes:
 def run_child(
     *,
     records: BinaryIO | None,
-    form: Literal["jsonl", "lines"] | None,
+    form: str | None,
     batch: int,
     batch_bytes: int | None,
     end: End,
@@ -412,12 +443,14 @@ def run_child(
         sys.exit(EXIT_FAILURE)
 
 
-def _records(file: BinaryIO | None, form: Literal["jsonl", "lines"] | None) -> list[Record]:
+def _records(file: BinaryIO | None, form: str | None) -> list[Record]:
     if file is None:
         return []
     read: Callable[[bytes], Iterable[Record]] = records_of_lines
     if form == "jsonl" or (form is None and Path(str(getattr(file, "name", ""))).suffix == ".jsonl"):
         read = records_of_json
+    elif form in _CHANGES:
+        read = partial(records_of_changes, form=ChangeForm(form.upper()))
     try:
         return list(read(file.read()))
     except BadLetter as error:

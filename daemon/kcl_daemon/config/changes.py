@@ -45,21 +45,23 @@ class ChangesSettings:
     read_units: int = ours("snapshotReadUnits", whole_number(1, 10**9, "read units"), 500)
     """How many read units a second all segments may use together."""
 
+    def lacking(self, summary: StreamSummary) -> str | None:
+        """Which images are asked for that the stream does not have."""
+        is_asked = self.snapshot or self.form is ChangeForm.PLAIN
+        if not is_asked or summary.view_type not in {"KEYS_ONLY", "OLD_IMAGE"}:
+            return None
+        return (
+            f"the stream {summary.arn} has {summary.view_type}, so records have no new image of the item; switch it off "
+            "and on again with StreamViewType=NEW_AND_OLD_IMAGES"
+        )
+
     def check_images(self, summary: StreamSummary, log: Log) -> None:
-        """Whether the stream has the images that are asked for; ConfigurationError if a snapshot cannot do without."""
-        has, lacks_new = summary.view_type, summary.view_type in {"KEYS_ONLY", "OLD_IMAGE"}
-        how = "switch the stream off and on again with StreamViewType=NEW_AND_OLD_IMAGES"
-        if self.snapshot and lacks_new:
-            raise ConfigurationError(
-                f"snapshot = true needs the new images of items, and the stream {summary.arn} has {has}: {how}"
-            )
-        if self.form is ChangeForm.PLAIN and lacks_new:
-            log.warning(
-                "stream_without_new_images",
-                stream=summary.arn,
-                view_type=has,
-                advice=f"if you need them, {how}",
-            )
+        """ConfigurationError if a snapshot cannot do with what the stream has."""
+        why = self.lacking(summary)
+        if why is not None and self.snapshot:
+            raise ConfigurationError(f"snapshot = true needs the new images of items: {why}")
+        if why is not None:
+            log.warning("stream_without_new_images", stream=summary.arn, why=why)
 
 
 SOURCE: Final = "tableName.source"
@@ -119,7 +121,9 @@ def _filter(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             "only records of a DynamoDB stream have these fields; those of your JSON stand inside data",
         )
     elif values.get("childRecordFormat") is ChangeForm.PLAIN:
-        reason = 'a plain record has no such fields; name those that it has, as {"data": {"kind": ["insert"]}}'
+        reason = (
+            'a plain record has no such fields; name those that it has, as {"data": {"kind": ["insert"]}}'
+        )
         yield "recordFilter", reason
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kcl_daemon.config import services
-from kcl_daemon.config.kinds import InvalidValue, Key, trimmed, truth
+from kcl_daemon.config.kinds import InvalidValue, Key, is_of_dynamodb, trimmed, truth
 from kcl_daemon.config.properties import Notice, Problem, PropertyEntry, expanded
 from kcl_daemon.config.services import CLIENT_PREFIXES
 from kcl_daemon.config.settings import BY_NAME, GONE, INERT, KEYS
@@ -67,6 +67,8 @@ class Reading:
         """The last of several entries for a property counts."""
         key = BY_NAME.get(services.canonical_name(entry.key) or entry.key)
         if key is not None:
+            if key.name == "streamName" and is_of_dynamodb(trimmed(entry.value)):
+                key = BY_NAME["streamArn"]  # the adapter 1.x knows a stream by its ARN only
             self._instead_of_another(key, entry)
             self._last_wins(self.entries, key.name, entry)
         elif entry.key.startswith(CONF_PREFIX):

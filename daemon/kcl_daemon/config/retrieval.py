@@ -123,9 +123,9 @@ class DeliverySettings:
     """Which records a child gets."""
 
     record_filter: RecordFilter | None = ours("recordFilter", _record_filter(), None)
-    """Which records are for the child, in EventBridge's pattern language as AWS Lambda has it for Kinesis, such as
-    `{"data": {"order": {"type": ["new"]}}}` ([filter](flow.md#filter)). The others are passed over: checkpoints go
-    on without them."""
+    """Which records are for the child, in EventBridge's pattern language as AWS Lambda has it for Kinesis and DynamoDB,
+    such as `{"data": {"order": {"type": ["new"]}}}` ([filter](flow.md#filter)). The others are passed over:
+    checkpoints go on without them."""
     batch_window_ms: int | None = ours("batchWindowMillis", MILLISECONDS, None)
     """How long records are gathered for one batch ([batches of a size](flow.md#batches-of-a-size)). The batch is
     delivered earlier when it has `batchMaxRecords` or `batchMaxBytes`."""

@@ -16,7 +16,6 @@ from kcl_daemon.config.kinds import (
     Key,
     RunUntil,
     file,
-    is_of_dynamodb,
     keys,
     keys_of,
     name,
@@ -135,8 +134,14 @@ class Settings:
     @property
     def reads_changes(self) -> bool:
         """Whether a stream of DynamoDB is among those that are read."""
-        arns = (self.stream_arn, *(each.arn for each in self.streams.arns))
-        return self.changes.table is not None or any(map(is_of_dynamodb, arns))
+        return any(each.is_of_dynamodb for each in self.stream_refs)
+
+    @property
+    def stream_refs(self) -> tuple[StreamRef, ...]:
+        """All that are named; with a filter there are others."""
+        if not self.reads_many:
+            return (self.single_stream,)
+        return tuple(StreamRef(each.name, each.arn, table=each.table) for each in self.streams.listed)
 
     @property
     def single_stream(self) -> StreamRef:

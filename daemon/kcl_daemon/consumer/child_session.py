@@ -133,12 +133,13 @@ async def _try_to_create(
     parts: ConsumerContext, held: HeldLease, children: tuple[ChildShard, ...], log: Log
 ) -> frozenset[ShardId]:
     """The parents of a merged shard that have no lease yet; empty if done."""
+    parents: dict[ShardId, Lease | None] = {held.lease.shard_id: held.lease}
     for child in child_leases(children, _first_owner(parts), held.lease.stream):
         fence = None if child.lease_owner is None else child.next_fence(parts.context.service_ms)
         lease = replace(child, stream_created_s=held.lease.stream_created_s, fence=fence)
         if await parts.table.get(lease.lease_key) is not None:
             continue
-        missing = await _missing_parents(parts, held, lease)
+        missing = await _missing_parents(parts, lease, parents)
         if missing:
             return missing
         await _create(parts, lease, log)
@@ -169,8 +170,10 @@ async def _create(parts: ConsumerContext, lease: Lease, log: Log) -> None:
                 parts.on_lease_written(lease, began_s)
 
 
-async def _missing_parents(parts: ConsumerContext, held: HeldLease, child: Lease) -> frozenset[ShardId]:
-    parents: dict[ShardId, Lease | None] = {held.lease.shard_id: held.lease}
+async def _missing_parents(
+    parts: ConsumerContext, child: Lease, parents: dict[ShardId, Lease | None]
+) -> frozenset[ShardId]:
+    """`parents` are known already; all children of a table's stream may have the same."""
     for parent in sorted(child.parent_shard_ids - parents.keys()):
         row = await parts.table.get(child.key_of(parent))
         if row is None:

@@ -32,6 +32,7 @@ class ShardConsumer:
         self._stop_signal = StopSignal()
         self._memory = StartMemory()
         self._works = self._begins_after_bound = False
+        self._finished_parents = set[ShardId]()
         stream = held.lease.stream
         named = {} if stream is None else {"stream": str(stream)}
         self._log = parts.context.log.bind(**named, shard_id=held.lease.shard_id)
@@ -187,9 +188,14 @@ class ShardConsumer:
     async def _unfinished_parents(self) -> frozenset[ShardId]:
         parents: dict[ShardId, Lease | None] = {}
         try:
-            for shard_id in sorted(self._held.lease.parent_shard_ids):
+            # A shard of a table's next stream has as many parents as the one before had shards.
+            for shard_id in sorted(self._held.lease.parent_shard_ids - self._finished_parents):
                 row = await self._parts.table.get(self._held.lease.key_of(shard_id))
-                parents[shard_id] = None if row is None else lease_from_row(row)
+                parent = parents[shard_id] = None if row is None else lease_from_row(row)
+                if parent is not None and parent.is_finished:
+                    self._finished_parents.add(shard_id)
+                elif parent is not None and self._parts.until_ms is None:
+                    break  # one is enough to wait
         except (AwsError, ValueError) as error:
             self._held.progress.waits(WaitReason.PARENT, str(error))
             self._log.warning("parents_unreadable", error=str(error))

@@ -74,6 +74,12 @@ class StreamIdentity:
         """None: it is a stream of Kinesis."""
         return TableStream.of(self.name)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """What a person may call it."""
+        found, of_table = {self.name, str(self)}, self.of_table
+        return frozenset(found if of_table is None else {*found, of_table.arn, of_table.table})
+
     @staticmethod
     def parse(text: str) -> StreamIdentity:
         match = _IDENTITY.fullmatch(text)

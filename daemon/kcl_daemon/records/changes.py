@@ -138,19 +138,25 @@ def _records(events: Sequence[_Event], form: ChangeForm, stream_arn: str) -> lis
     write, in_seconds = _writer(form, stream_arn), form is ChangeForm.LAMBDA
     records: list[UserRecord] = []
     keys = _keys([event.dynamodb.keys for event in events])
-    last_s, at_ms, time = None, None, _NULL
+    last_s: float | None = None
+    at_ms, time = _time(None, in_seconds=in_seconds)
     for event, key in zip(events, keys, strict=True):
         change = event.dynamodb
         at_s = change.approximate_creation_date_time
         if at_s != last_s:  # most are of the same second
-            last_s, at_ms = at_s, None if at_s is None else round(at_s * _MS_PER_S)
-            time = _NULL if at_s is None else _seconds(at_s) if in_seconds else b"%d" % at_ms
+            last_s, at_ms, time = at_s, *_time(at_s, in_seconds=in_seconds)
         records.append(UserRecord(write(event, time), key, change.sequence_number, at_ms))
     return records
 
 
-def _seconds(at_s: float) -> bytes:
-    return b"%d" % at_s if at_s.is_integer() else repr(at_s).encode()
+def _time(at_s: float | None, *, in_seconds: bool) -> tuple[int | None, bytes]:
+    """In milliseconds, and as the text for the form."""
+    if at_s is None:
+        return None, _NULL
+    at_ms = round(at_s * _MS_PER_S)
+    if not in_seconds:
+        return at_ms, b"%d" % at_ms
+    return at_ms, b"%d" % at_s if at_s.is_integer() else repr(at_s).encode()
 
 
 def _is_since(record: UserRecord, since_ms: int) -> bool:
@@ -192,6 +198,8 @@ def _keys(keys: Sequence[Raw]) -> Iterable[Raw]:
     texts = b"\n".join(keys)
     if not keys or _in_order(tuple(_attributes(keys[0]))).fullmatch(texts) is None:
         texts = b"\n".join(map(_sorted_key, keys))
+    if not texts.isascii():
+        return [Raw(encode_basestring_ascii(each).encode()) for each in texts.decode().split("\n")]
     quoted = texts.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b'"\n"')
     return map(Raw, (b'"%b"' % quoted).split(b"\n")) if keys else ()
 

@@ -31,5 +31,6 @@ def lost_words(
 
 def _shown(time_ms: int, now_ms: int) -> str:
     at = datetime.fromtimestamp(time_ms / _MS, UTC)
-    hours = (now_ms - time_ms) / _MS / 3600
-    return f"{at:%Y-%m-%dT%H:%M:%SZ} ({hours:.1f} h ago)"
+    minutes = (now_ms - time_ms) / _MS / 60
+    age = f"{minutes / 60:.1f} h" if minutes >= 60 else f"{minutes:.0f} min"
+    return f"{at:%Y-%m-%dT%H:%M:%SZ} ({age} ago)"

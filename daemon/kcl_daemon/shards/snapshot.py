@@ -174,6 +174,16 @@ def position_of(number: str) -> tuple[int, bytes]:
     return int(number[1 : 1 + _ORDINAL_DIGITS]), marked[1:]
 
 
+def items_at(shard_id: str, number: str) -> int | None:
+    """How many items a segment had given at its checkpoint; None: it is no segment, or has no number."""
+    if segment_of(shard_id) is None:
+        return None
+    try:
+        return items_of(position_of(number)[0])
+    except ValueError:
+        return None
+
+
 ItemKey = Mapping[str, Mapping[str, str]]
 
 

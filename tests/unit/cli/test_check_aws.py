@@ -6,16 +6,20 @@ import anyio
 import pytest
 
 from kcl_daemon.cli.check import Finding, lease_findings, stream_findings, table_findings
+from kcl_daemon.config.services import Endpoints
 from kcl_daemon.errors import AccessDenied
 from kcl_daemon.leases.row import Row, creation
 from kcl_daemon.ports import ConsumerName, StreamRef
 from kcl_daemon.shards.sync import new_lease
+from kcl_daemon.transport.table_streams import FollowedTables
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.simulator.memory.table import MemoryTable
-from tests.unit.config.helpers import read
+from tests.unit.config.helpers import GOOD, read
+from tests.unit.fleet import changed_table
+from tests.unit.fleet.changed_table import ChangedTable, arn_of
 
 STREAM = StreamRef("orders")
 SUBSCRIBE = (True, "SubscribeToShard: NOT TRIED, as it would interrupt the worker that reads the shard")
@@ -193,3 +197,64 @@ def test_open_shards_that_are_finished_are_no_good(fleet: Fleet) -> None:
     _, (good, text) = fleet.findings()
     assert not good
     assert "leases reset" in text
+
+
+CHANGES = "tableName.source = orders\n"
+
+
+def table_looked_at(monkeypatch: pytest.MonkeyPatch, table: ChangedTable, more: str = "") -> list[Finding]:
+    """What is said of a table whose functions are two."""
+
+    def readers(arn: str, _endpoints: Endpoints) -> list[str]:
+        assert arn == arn_of(1)
+        return ["index", "audit"]
+
+    monkeypatch.setattr("kcl_daemon.cli.check.functions_that_read", readers)
+    base = GOOD.replace("streamName = orders\n", CHANGES)
+    settings = read(more, base=base).settings
+
+    async def poll() -> list[Finding]:
+        consumers = MemoryFanOut(KinesisModel(lambda: 0.0))
+        return await stream_findings(settings, settings.single_stream, FollowedTables(table), consumers)
+
+    return anyio.run(poll)
+
+
+def test_the_stream_of_a_table_and_its_other_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = ChangedTable(view_type="KEYS_ONLY")
+    table.switch_on(1, changed_table.shard("a", is_open=True))
+    (first, *found) = table_looked_at(monkeypatch, table)
+    assert first == (True, f"stream {arn_of(1)}: ENABLED, KEYS_ONLY")
+    said = (
+        "other readers: warning: index, audit of Lambda; with this daemon 3 readers of each shard, two at most are "
+        "recommended, and reads are throttled; other applications, such as KCL workers, cannot be seen"
+    )
+    assert found == [(True, said), (True, "DescribeStream: 1 shards"), (True, "GetRecords: allowed")]
+
+
+def test_images_that_the_stream_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = ChangedTable(view_type="KEYS_ONLY")
+    table.switch_on(1, changed_table.shard("a", is_open=True))
+    for more, good in (("childRecordFormat = plain\n", True), ("snapshot = true\n", False)):
+        (image,) = (
+            each for each in table_looked_at(monkeypatch, table, more) if each[1].startswith("images")
+        )
+        assert image[0] is good
+        assert "KEYS_ONLY, so records have no new image" in image[1]
+
+
+def test_functions_of_lambda_are_not_looked_for_at_an_endpoint_of_our_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = ChangedTable()
+    table.switch_on(1, changed_table.shard("a", is_open=True))
+    found = table_looked_at(monkeypatch, table, "dynamoDBStreamsEndpoint = http://127.0.0.1:8000\n")
+    assert any(text.startswith("other readers: functions of Lambda: NOT TRIED") for _, text in found)
+
+
+def test_a_table_without_a_stream_gets_the_command_that_switches_it_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ((good, text),) = table_looked_at(monkeypatch, ChangedTable())
+    assert not good
+    assert "aws dynamodb update-table --table-name orders" in text

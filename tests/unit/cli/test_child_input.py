@@ -16,10 +16,12 @@ from kcl_daemon.cli.run_child import (
     BadTranscript,
     in_batches,
     lines_of,
+    records_of_changes,
     records_of_json,
     records_of_lines,
     run_child,
 )
+from kcl_daemon.records.changes import ChangeForm
 from kcl_daemon.records.letters import BadLetter
 from kcl_protocol.messages import CheckpointRequest, Record, RecordSchema, Status
 from tests.transcripts.transcript import FOLDER
@@ -41,6 +43,41 @@ def test_objects_may_say_every_field() -> None:
     )
     assert (plain.data, plain.sequence_number) == ("aGVsbG8=", str(FIRST_NUMBER))
     assert whole == Record("aGk=", "k", "7", None, 2)
+
+
+_CHANGE = {"eventName": "INSERT", "dynamodb": {"Keys": {"id": {"S": "a"}}, "SequenceNumber": "5"}}
+_ARN = "arn:aws:dynamodb:eu-west-1:000000000000:table/orders/stream/2024-11-24T03:00:00.000"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        json.dumps({"Records": [_CHANGE, _CHANGE]}),
+        json.dumps({"Records": [_CHANGE, _CHANGE]}, indent=2),
+        f"{json.dumps(_CHANGE)}\n\n{json.dumps(_CHANGE)}\n",
+    ],
+)
+def test_changes_are_an_event_an_answer_or_lines(file: str) -> None:
+    first, second = records_of_changes(file.encode(), ChangeForm.PLAIN)
+    assert first == second
+    assert (first.partition_key, first.sequence_number) == ('{"id":{"S":"a"}}', "5")
+    assert json.loads(b64decode(first.data))["table"] == "table"
+
+
+def test_changes_of_an_event_have_its_table() -> None:
+    file = json.dumps({**_CHANGE, "eventSourceARN": _ARN}).encode()
+    (plain,) = records_of_changes(file, ChangeForm.PLAIN)
+    assert json.loads(b64decode(plain.data))["table"] == "orders"
+    (of_lambda,) = records_of_changes(file, ChangeForm.LAMBDA)
+    assert json.loads(b64decode(of_lambda.data))["eventSourceARN"] == _ARN
+
+
+@pytest.mark.parametrize(
+    "file", [b"", b"hello", b"[]", b"{}\n{}", b'{"Records": [{"dynamodb": 5}]}', b'{"Records": 5}']
+)
+def test_what_are_no_changes_is_refused(file: bytes) -> None:
+    with pytest.raises(BadLetter, match="no records of a DynamoDB stream"):
+        records_of_changes(file, ChangeForm.KCL1)
 
 
 def test_a_record_may_have_a_schema_as_dead_letters_have() -> None:

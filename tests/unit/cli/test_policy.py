@@ -27,6 +27,8 @@ DEAD = "poisonRecordPolicy = deadletter\ndeadLetterDestination = "
 TOPIC = f"{DEAD}sns:arn:aws:sns:eu-central-1:444455556666:dead\n"
 QUEUE = f"{DEAD}sqs:https://sqs.eu-central-1.amazonaws.com/444455556666/dead.fifo\n"
 FILTER = GOOD.replace("streamName = orders", "streamFilter = log-*\nstreamNames = orders")
+TABLE = GOOD.replace("streamName = orders", "tableName.source = orders")
+CHANGES = "arn:aws-cn:dynamodb:cn-north-1:444455556666:table/users/stream/2026-11-20T20:51:10.252"
 # One call that is authorized by the calls it is made of.
 TRANSACTION = "TransactWriteItems"
 
@@ -82,8 +84,10 @@ def test_every_call_that_is_made_is_allowed() -> None:
     of_replay = {action for each in replayed() for action in each["Action"]}
     assert "dynamodb:DeleteTable" in of_replay
     for_letters = {"GetObject", "ReceiveMessage", "DeleteObjects"}
+    of_changes = build_policy(read("snapshot = true\n", base=TABLE).settings, ("kinesis", "dynamodb"))
+    for_changes = {action.partition(":")[2] for each in of_changes["Statement"] for action in each["Action"]}
     assert calls_in_the_source() <= actions(EVERYTHING) | actions(QUEUE) | actions(TOPIC) | for_letters | {
-        "ListStreams",
+        *for_changes,
         "DeleteTable",
     }
 
@@ -302,3 +306,36 @@ def test_capacity_only_reads_and_looks_into_the_stream_only_where_no_worker_may_
     assert {action.partition(":")[2] for each in found for action in each["Action"]} <= {
         "DescribeTable", "GetItem", "Scan", "GetShardIterator", "GetRecords",
     }  # fmt: skip
+
+
+def of_changes(lines: str) -> list[tuple[str, list[str], list[str]]]:
+    base = GOOD.replace("streamName = orders\n", "") + lines
+    document = build_policy(read(base=base).settings, ("kinesis",), account="111122223333")
+    return [(each["Sid"], each["Action"], each["Resource"]) for each in document["Statement"]]
+
+
+READ_CHANGES = ["dynamodb:DescribeStream", "dynamodb:GetShardIterator", "dynamodb:GetRecords"]
+
+
+def test_a_stream_of_a_table_is_read_by_its_arn_and_nothing_of_kinesis() -> None:
+    assert of_changes(f"streamArn = {CHANGES}\n") == [("ReadChanges", READ_CHANGES, [CHANGES])]
+
+
+def test_the_streams_of_a_table_are_found_and_read_beside_others() -> None:
+    of_table = "arn:aws:dynamodb:eu-west-1:111122223333:table/orders/stream/*"
+    found = of_changes("streamNames = clicks\ntableName.source = orders\nregionName = eu-west-1\n")
+    assert [sid for sid, _, _ in found][:1] == ["ReadStream"]
+    assert found[-2:] == [
+        ("ReadChanges", READ_CHANGES, [of_table]),
+        ("FindStreams", ["dynamodb:ListStreams"], [of_table]),
+    ]
+
+
+def test_a_snapshot_reads_the_table_with_the_role_for_tables() -> None:
+    lines = f"streamArn = {CHANGES}\nsnapshot = true\n"
+    base = GOOD.replace("streamName = orders\n", "") + lines
+    document = build_policy(read(base=base).settings, ("dynamodb",), account="111122223333")
+    (snapshot,) = (each for each in document["Statement"] if each["Sid"] == "Snapshot")
+    assert snapshot["Action"] == ["dynamodb:DescribeTable", "dynamodb:Scan"]
+    assert snapshot["Resource"] == ["arn:aws-cn:dynamodb:cn-north-1:444455556666:table/users"]
+    assert all(each["Resource"] != [CHANGES] for each in document["Statement"])

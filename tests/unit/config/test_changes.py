@@ -26,6 +26,17 @@ def test_a_stream_by_arn_has_its_name_in_lease_keys_and_is_polled() -> None:
     assert not settings.reads_many
 
 
+def test_a_file_of_the_java_daemon_has_the_arn_as_the_name() -> None:
+    settings = read(f"streamName = {ARN}\n", base=BASE).settings
+    assert settings.single_stream == StreamRef(NAME, ARN)
+    assert settings.retrieval.mode is RetrievalMode.POLLING
+
+
+def test_a_filter_of_changes() -> None:
+    lines = 'tableName.source = orders\nrecordFilter = {"eventName": ["INSERT"]}\n'
+    assert read(lines, base=BASE).settings.delivery.record_filter is not None
+
+
 @pytest.mark.parametrize(("partition", "region"), [("aws-cn", "cn-north-1"), ("aws-us-gov", "us-gov-west-1")])
 def test_other_partitions(partition: str, region: str) -> None:
     arn = ARN.replace("arn:aws:", f"arn:{partition}:").replace("eu-west-1", region)
@@ -66,6 +77,14 @@ def test_a_table_and_streams_of_both_services_together() -> None:
         ("tableName.source = orders\nstreamName = orders\n", "names a stream, tableName.source a table"),
         (f"tableName.source = orders\nstreamArn = {ARN}\n", "names a stream, tableName.source a table"),
         (f"streamArn = {ARN}\nregionName = us-east-1\n", "it names eu-west-1 and regionName is us-east-1"),
+        (
+            'streamName = clicks\nrecordFilter = {"eventName": ["INSERT"]}\n',
+            "only records of a DynamoDB stream have these fields",
+        ),
+        (
+            'tableName.source = orders\nchildRecordFormat = plain\nrecordFilter = {"dynamodb": {"SizeBytes": [1]}}\n',
+            "a plain record has no such fields",
+        ),
         ("tableName.source = orders\nretrievalMode = FANOUT\n", "DynamoDB streams have no fan-out"),
         (f"streamArns = {CLICKS},{ARN}\nretrievalMode = FANOUT\n", "DynamoDB streams have no fan-out"),
         (f"streamArn = {ARN}\nschemaRegistry = DECODE\n", "have no schema of a registry"),

@@ -141,6 +141,7 @@ SAMPLES = {
     "shardOrder": "none",
     "shardConcurrencyWindowBytes": "2000000",
     "shardConcurrencyRemembers": "true",
+    "dynamoDBStreamsEndpoint": "http://127.0.0.1:4",
     "tableName.source": "orders",
     "childRecordFormat": "plain",
     "onTrimmed": "stop",

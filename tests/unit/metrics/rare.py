@@ -150,7 +150,7 @@ async def merge_lacks_a_parent(meters: Meters) -> None:
     )
     child = Lease(LeaseKey("shardId-000000001000"), 0, TRIM_HORIZON, parent_shard_ids=parents)
     stage.kinesis.lists.append(tuple((await stage.shards()).values()))
-    await child_session._missing_parents(parts, held, child)
+    await child_session._missing_parents(parts, child, {ShardId(_KEY): held.lease})
 
 
 async def steps_of_the_move_fail(meters: Meters) -> None:

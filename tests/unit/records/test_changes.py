@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -11,10 +12,15 @@ from hypothesis import strategies as st
 
 from kcl_daemon.records.batch_text import BatchText
 from kcl_daemon.records.changes import ChangeForm, changes_of, payload_of, snapshot_record
-from kcl_daemon.records.lane_window import key_hash
+from kcl_daemon.records.dead_letter import LetterCause
+from kcl_daemon.records.lane_window import LaneWindow, key_hash
+from kcl_daemon.records.letters import parse_letter
 from kcl_daemon.records.payload import BASE64, AnyRecord, Payload
+from kcl_daemon.records.record_filter import RecordFilter
 from kcl_protocol.frames import decode_frame
+from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.examples import examples
+from tests.unit.consumer.letters import LETTER
 
 Json = dict[str, Any]
 
@@ -170,7 +176,7 @@ def test_plain_numbers_are_exact(given_text: str, plain: bytes) -> None:
 
 
 def test_an_object_that_looks_like_ours_is_wrapped_but_an_item_is_not() -> None:
-    ours = {"M": {"$set": {"L": []}}}
+    ours: Json = {"M": {"$set": {"L": []}}}
     assert _plain(**{"$set": ours}) == {"$set": {"$map": {"$set": []}}}
     assert _plain(a={"M": {"$map": ours}}) == {"a": {"$map": {"$map": {"$map": {"$set": []}}}}}
     assert _plain(a={"M": {"$a": {"S": "x"}, "$b": {"S": "y"}}}) == {"a": {"$a": "x", "$b": "y"}}
@@ -288,3 +294,77 @@ def test_an_item_of_a_snapshot(form: ChangeForm) -> None:
         assert data["dynamodb"]["Keys"] == keys
         assert data["dynamodb"]["NewImage"] == item
         assert data["dynamodb"]["SequenceNumber"] == "17"
+
+
+def test_changes_of_an_item_stay_in_one_lane_in_their_order() -> None:
+    answers = [_event(number, Keys={"id": {"S": f"item {number % 5}"}}) for number in range(40)]
+    window = LaneWindow(3, TRIM_HORIZON)
+    lanes = window.add(_payload(_answer(*answers)).records)
+    found: dict[str, list[int]] = {}
+    for lane in lanes:
+        payload = Payload.only(window.take(lane, 1 << 30, 1 << 30))
+        for record in payload.decoded():
+            found.setdefault(f"{lane} {record.partition_key}", []).append(int(record.sequence_number))
+        window.checkpoint(lane, payload.last)
+    assert sorted(found.values()) == [list(range(each, 40, 5)) for each in range(5)]
+    assert window.mark == ExtendedSequenceNumber("39")
+
+
+@pytest.mark.parametrize("form", ChangeForm)
+def test_a_letter_comes_back_as_it_was(form: ChangeForm) -> None:
+    half = _event(Keys={"id": {"S": "\ud800"}}, NewImage={"id": {"S": "\ud800"}})
+    for event in (_event(NewImage={**_KEYS, "t": {"S": "Grüße"}}), half):
+        payload = _payload(_answer(event), form)
+        record = BatchText(payload.line(0)).find("5", 0)
+        assert record is not None
+        letter = replace(LETTER, record=record, cause=LetterCause.REJECTED)
+        back = parse_letter(letter.line(), "place").letter
+        assert back == letter
+        assert Payload.of([back.record]).line(0) == payload.line(0)
+
+
+_PAID: Final = {"status": {"S": "paid"}, "n": {"N": "12"}, "tags": {"SS": ["a", "b"]}}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches"),
+    [
+        ({"eventName": ["INSERT"]}, True),
+        ({"eventName": ["REMOVE", "MODIFY"]}, False),
+        ({"eventName": [{"prefix": "INS"}], "dynamodb": {"NewImage": {"status": {"S": ["paid"]}}}}, True),
+        ({"dynamodb": {"NewImage": {"status": {"S": [{"anything-but": "paid"}]}}}}, False),
+        ({"dynamodb": {"NewImage": {"n": {"N": ["12"]}}}}, True),
+        ({"dynamodb": {"NewImage": {"n": {"N": [12]}}}}, False),
+        ({"dynamodb": {"NewImage": {"tags": {"SS": ["b"]}}}}, True),
+        ({"dynamodb": {"OldImage": {"status": {"S": [{"exists": False}]}}}}, True),
+        ({"dynamodb": {"Keys": {"id": {"S": ["a"]}}}, "userIdentity": {"type": [{"exists": False}]}}, True),
+        ({"$or": [{"eventName": ["REMOVE"]}, {"dynamodb": {"SizeBytes": [{"numeric": [">", 5]}]}}]}, True),
+        ({"data": {"eventName": ["INSERT"]}, "partitionKey": [{"prefix": '{"id"'}]}, True),
+    ],
+)
+@pytest.mark.parametrize("form", [ChangeForm.KCL1, ChangeForm.LAMBDA])
+def test_a_filter_sees_a_change_as_lambda_shows_it(pattern: Json, matches: bool, form: ChangeForm) -> None:
+    payload = _payload(_answer(_event(NewImage=_PAID, SizeBytes=9)), form)
+    assert bool(RecordFilter.of(json.dumps(pattern)).kept(payload)) is matches
+
+
+def test_a_filter_sees_the_data_of_a_plain_change() -> None:
+    payload = _payload(_answer(_event(NewImage=_PAID)), ChangeForm.PLAIN)
+    kept = RecordFilter.of('{"data": {"kind": ["insert"], "new": {"n": [{"numeric": [">=", 12]}]}}}')
+    assert len(kept.kept(payload)) == 1
+    assert not RecordFilter.of('{"data": {"kind": ["remove"]}}').kept(payload)
+
+
+@pytest.mark.parametrize(
+    ("text", "of_changes"),
+    [
+        ('{"data": {"eventName": ["INSERT"]}}', False),
+        ('{"eventName": ["INSERT"]}', True),
+        (
+            '[{"partitionKey": ["a"]}, {"$or": [{"partitionKey": ["a"]}, {"dynamodb": {"SizeBytes": [1]}}]}]',
+            True,
+        ),
+    ],
+)
+def test_a_filter_knows_whether_it_needs_changes(text: str, of_changes: bool) -> None:
+    assert RecordFilter.of(text).of_changes is of_changes

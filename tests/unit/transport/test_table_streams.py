@@ -52,7 +52,9 @@ def test_the_newest_stream_is_what_the_table_has() -> None:
 def test_the_end_of_a_stream_leads_into_the_next_one() -> None:
     fetched = at_end(two_streams(), "b")
     (child,) = fetched.child_shards
-    assert (child.shard_id, child.parent_shard_ids, fetched.is_last) == ("d", {"b", "c"}, False)
+    assert child.shard_id == ShardId("d")
+    assert child.parent_shard_ids == {ShardId("b"), ShardId("c")}
+    assert not fetched.is_last
 
 
 def test_without_a_next_stream_it_is_the_last() -> None:

@@ -22,6 +22,7 @@ from kcl_daemon.cli.application import (
     is_of,
     leases_of,
     on_application,
+    single_names,
     stream_option,
 )
 from kcl_daemon.cli.common import (
@@ -153,7 +154,7 @@ def of_stream(seen: ObservedFleet, settings: Settings, stream: str | None) -> Ob
     """Exits with code 2 if the application does not read the stream."""
     chosen = leases_of(seen.leases, stream, settings)
     # The file may name a stream that has no leases.
-    named = (None, settings.stream_name, settings.stream_arn, *settings.streams.texts)
+    named = (None, *single_names(settings), *settings.streams.texts)
     if not chosen and stream not in named:
         raise click.BadParameter(
             f"this application has no stream {on_one_line(stream or '')}; it reads {stream_text(settings)}",
