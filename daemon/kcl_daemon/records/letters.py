@@ -102,9 +102,8 @@ class LetterSource(Protocol):
 _ERROR_CHARACTERS: Final = 300
 _SHOWN: Final = 40
 _WHOLE: Final = "a whole number from 0"
-_SEQUENCE_NUMBER: Final = re.compile(
-    r"[0-9]{1,4300}"
-)  # of a snapshot, with the item's key; the most that int() takes
+# Of a snapshot it has the item's key; `int` takes no more digits.
+_SEQUENCE_NUMBER: Final = re.compile(r"[0-9]{1,4300}")
 _S3: Final = re.compile(r"s3://[^/]+/.+")
 _SCHEMA_FIELDS: Final = ("schemaName", "schemaVersionId", "schemaDataFormat", "schemaDefinition")
 _CAUSES: Final = tuple(cause.value for cause in LetterCause)
