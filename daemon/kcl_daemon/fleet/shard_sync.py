@@ -230,10 +230,10 @@ class ShardSync:
     async def _fill(self, leases: Sequence[Lease]) -> bool:
         snapshot = self._snapshot
         if not leases:
-            starting = await self._complete_list()
-            if snapshot is not None and starting:
+            begin = await self._complete_list()
+            if snapshot is not None and begin:
                 return await self._create(await snapshot.leases(self._stream))
-            return await self._create(leases_for_empty_table(starting, self._position, self._stream.identity))
+            return await self._create(leases_for_empty_table(begin, self._position, self._stream.identity))
         if snapshot is not None:
             snapshot.is_not_taken(self._stream, leases)
         shards = await self._own_shards(leases)
