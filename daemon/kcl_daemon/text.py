@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from kcl_daemon.shards.snapshot import items_at, segment_of
+
 MASK: Final = "***"
 SHOWN_CHARACTERS: Final = 200
 MASKED_CHARACTERS: Final = 64 * 1024
@@ -135,15 +137,21 @@ def rate(bytes_per_s: float) -> str:
     return f"{size(bytes_per_s)}/s"
 
 
-def short_number(checkpoint: str) -> str:
-    """Without the middle digits; words such as `TRIM_HORIZON` stay."""
+def short_number(checkpoint: str, shard_id: str = "") -> str:
+    """Without the middle digits; words such as `TRIM_HORIZON` stay. In a segment of a snapshot the items so far."""
+    items = items_at(shard_id, checkpoint)
+    if items is not None:
+        return counted(items, "item")
     if len(checkpoint) <= _START + _END + 3:
         return checkpoint
     return f"{checkpoint[:_START]}...{checkpoint[-_END:]}"
 
 
 def short_shard(shard_id: str) -> str:
-    """`3` for `shardId-000000000003`; other forms stay."""
+    """`3` for `shardId-000000000003`, `snapshot 1 of 8` for its segment; other forms stay."""
+    segment = segment_of(shard_id)
+    if segment is not None:
+        return f"snapshot {segment.index + 1} of {segment.count}"
     number = shard_id.removeprefix(_SHARD_PREFIX)
     has_number = number != shard_id and number.isascii() and number.isdigit()
     return number.lstrip("0") or "0" if has_number else shard_id

@@ -6,7 +6,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -91,9 +91,9 @@ def table(directory: Path, options: StreamsOptions) -> Generator[Table]:
             yield Table(app, endpoints.dynamodb.dynamodb.streams.model)
 
 
-def reading(read: Table, more: dict[str, object] | None = None) -> Any:
+def reading(read: Table, more: dict[str, object] | None = None) -> AbstractContextManager[Daemon]:
     """A daemon that reads the table's stream."""
-    settings = {
+    settings: dict[str, object] = {
         "streamName": "",
         "streamArn": read.model.stream(TABLE).arn,
         "childRecordFormat": "lambda",
@@ -114,16 +114,17 @@ def shards_shown(daemon: Daemon) -> dict[str, dict[str, Any]]:
 
 
 def test_every_change_comes_once_and_in_order_while_shards_roll_and_calls_fail(tmp_path: Path) -> None:
-    with table(tmp_path, StreamsOptions(shard_life_s=4.0, children_lag_s=0.5, empty_every=3)) as it:
+    with table(tmp_path, StreamsOptions(shard_life_s=3.0, children_lag_s=0.5, empty_every=3)) as it:
         with reading(it) as daemon:
-            for _ in range(12):
+            daemon.wait_for("child_started", times=2)
+            it.model.fail_next("DescribeStream", "ThrottlingException", times=2)
+            for _ in range(8):
                 it.write(40)
                 it.model.fail_next("GetRecords", "LimitExceededException")
                 it.model.fail_next("GetRecords", "ExpiredIteratorException")
                 it.model.fail_next("GetShardIterator", "InternalServerError")
-                it.model.fail_next("DescribeStream", "ThrottlingException")
                 time.sleep(1.0)  # noqa: TID251 - shards live for real seconds here
-            wait_until(it.is_all_there, "all changes are delivered")
+            wait_until(it.is_all_there, lambda: f"all changes are delivered\n{daemon.tail()}")
             daemon.stop()
         assert sum("ended" in each for each in it.noted()) >= 4
         for versions in it.versions().values():

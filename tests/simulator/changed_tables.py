@@ -12,13 +12,13 @@ from typing import Final
 import msgspec
 
 from kcl_daemon.config.streams import ListedStream
-from kcl_daemon.transport.changes_answers import stream_name
 from kcl_daemon.transport.pool import Parameters
 from kcl_local import REGION
 from kcl_local.changes.model import StreamsModel
 from kcl_local.changes.stream import Item, Shard, Stream, StreamsOptions, label_of
 from kcl_local.kinesis.stream import ACCOUNT_ID
 from kcl_protocol.messages import Record
+from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.deliveries import Deliveries, Incarnation
@@ -26,14 +26,16 @@ from tests.simulator.faults import RowWrite
 from tests.simulator.items import ID, VERSION, Change, ItemRules, change_of, key_of
 from tests.simulator.loop import current_loop, now
 from tests.simulator.plan import ChangesPlan, Roll, Split, SwitchStream
+from tests.simulator.rows import LeaseTableRules
 from tests.simulator.segments import Segments, SegmentTruth, rank_of, segment_of
 from tests.simulator.streams import SimStreams
+from tests.simulator.trace import Trace
 from tests.simulator.truth import ShardTruth, Truth
 from tests.simulator.violation import report
 
 _TICK_S: Final = 0.5
 _DELETED: Final = 0.15
-_TRIES: Final = 10_000
+_TRIES: Final = 300
 _LEASES_MOST: Final = 3
 # How old the items of a scan may be.
 _STALE_S: Final = 2.0
@@ -96,7 +98,7 @@ class ChangedTable:
             self._streams.append(self._model.enable(self.name, keys=(ID,), shards=shards))
             if self._one_of_many:
                 account = self.arn.split(":")[4]
-                self.prefix = f"{account}:{stream_name(self.arn)}:1:"
+                self.prefix = f"{account}:{name_in_keys(self.name)}:1:"
             self.poll()
 
     def switch_off(self) -> None:
@@ -166,28 +168,31 @@ class ChangedTable:
             return
         self._seen = is_open
         for number, stream in enumerate(self._streams[-2:], max(0, len(self._streams) - 2)):
-            for shard in stream.shards:
-                self._learn(shard, number)
+            shards = stream.shards
+            parents = {shard.parent_id for shard in shards}
+            for shard in shards:
+                # Without a child it has no end yet, unless the stream has one.
+                has_end = shard.shard_id in parents or stream.disabled_s is not None
+                self._learn(shard, number, has_end=has_end)
 
-    def _learn(self, shard: Shard, number: int) -> None:
+    def _learn(self, shard: Shard, number: int, *, has_end: bool) -> None:
         key = self._key(shard.shard_id)
         if key not in self._truth.shards:
             parents: Sequence[str] = [shard.parent_id] if shard.parent_id else []
             if not parents and number and self._plan.follows:
                 parents = [each.shard_id for each in _leaves(self._streams[number - 1])]
             self._truth.shard_created(key, tuple(map(self._key, parents)))
-        if not shard.is_open and not self._truth.shards[key].is_closed:
-            self._truth.shard_closed(key)
+        if has_end and not shard.is_open and not self._truth.shards[key].is_closed:
+            self._truth.shard_closed(key, now())
 
     def _key(self, shard_id: str) -> str:
         return self.prefix + shard_id
 
     def reading_begins(self, after: Sequence[str]) -> None:
-        """What is closed now need not be read; what is open now comes after these."""
+        """What is closed now need not be read; all that is there comes after these."""
         for key, shard in self._truth.shards.items():
             if key.startswith(self.prefix) and not isinstance(shard, SegmentTruth):
-                shard.is_past = shard.is_closed
-                shard.parents = () if shard.is_closed else tuple(after)
+                shard.is_past, shard.after = shard.is_closed, tuple(after)
 
     @property
     def live(self) -> tuple[int, int]:
@@ -195,9 +200,24 @@ class ChangedTable:
         known = [stream.shards for stream in self._streams]
         return len(self._seen), sum(map(len, known))
 
-    def lose(self, shard: ShardTruth) -> bool:
-        """Forget what the stream does not keep any more; whether something is lost that nobody was given."""
-        return shard.lose_before(now() - self._plan.kept_s)
+    def lose(self, checkpoint_of: Callable[[str], ExtendedSequenceNumber | None]) -> set[str]:
+        """Forget what the streams do not keep any more; the shards that must say so, as they were read before."""
+        oldest_s, owed = now() - self._plan.kept_s, set[str]()
+        listed = {self._key(shard.shard_id) for stream in self._streams for shard in stream.shards}
+        for key in [key for key in self._truth.shards if key.startswith(self.prefix)]:
+            shard, stored = self._truth.shards[key], checkpoint_of(key)
+            lost = shard.lose_before(oldest_s)
+            is_gone = key not in listed and shard.is_closed
+            if stored is None:
+                shard.is_past |= is_gone
+                continue
+            begun = None if stored.is_sentinel else shard.index[int(stored.sequence_number)]
+            if begun is not None and lost:
+                owed.add(key)
+            is_behind = begun is not None and shard.written_at_s[begun] <= oldest_s
+            if not self._plan.continues_trimmed and (is_behind or (is_gone and not stored.is_shard_end)):
+                self._truth.stop(shard)
+        return owed
 
     @property
     def settled(self) -> list[str]:
@@ -271,9 +291,9 @@ class ChangedTables:
         self._records_per_s = self._owed = 0.0
         self._rules = ItemRules()
         self._segments = Segments(lambda segment: truth.shards.setdefault(segment.shard_id, segment))
-        self._lost: dict[str, float] = {}
-        self.reported: Callable[[str, float], bool] = lambda _shard_id, _since_s: True
-        """Whether somebody was told since then that a shard has lost something."""
+        self._must_say: set[str] = set()
+        self._rows: LeaseTableRules | None = None
+        self._trace: Trace | None = None
         self.ratio_most = 0.0
         late_s = plan.late_s
         options = StreamsOptions(
@@ -281,7 +301,7 @@ class ChangedTables:
             retention_s=plan.kept_s,
             closing_lag_s=late_s * chance.random(),
             children_lag_s=late_s * chance.random(),
-            empty_every=chance.pick((0, 0, 5)),
+            empty_every=plan.empty_every,
             iterator_ttl_s=chance.pick((900.0, 900.0, 20.0)),
         )
         self.model = StreamsModel(lambda: EPOCH_S + now(), options)
@@ -360,6 +380,8 @@ class ChangedTables:
         answer = self.model.answer(operation, parameters)
         for table in self.tables:
             table.poll()  # what has rolled just now
+            if not self._plan.is_whole and self._rows is not None:
+                self._must_say |= table.lose(self._rows.checkpoint_of)
         if parameters.get("ShardIteratorType") == "LATEST":
             table = next(
                 each for each in self.tables if str(parameters["StreamArn"]).startswith(each.arn_of_table)
@@ -384,8 +406,9 @@ class ChangedTables:
     def _of(self, key: str) -> ChangedTable | None:
         return next((table for table in self.tables if key.startswith(table.prefix)), None)
 
-    def watch(self, deliveries: Deliveries) -> None:
+    def watch(self, deliveries: Deliveries, rows: LeaseTableRules, trace: Trace) -> None:
         """Have all that is delivered looked at."""
+        self._rows, self._trace = rows, trace
         deliveries.text_of, deliveries.on_record = self._text_of, self._given
         deliveries.take_segment = self._take_segment
 
@@ -401,25 +424,22 @@ class ChangedTables:
             for change in shard.take(child, records):
                 self._rules.scanned(change)
             return True
-        table = self._of(shard.shard_id)
-        if table is not None and not self._plan.is_whole:
-            self._look_at_lost(child, table, shard, records)
+        if shard.lost and records and child.reported is not None and not child.reported.is_sentinel:
+            self._look_at_lost(child, shard, int(records[0].sequence_number))
         return False
 
-    def _look_at_lost(
-        self, child: Incarnation, table: ChangedTable, shard: ShardTruth, records: Sequence[Record]
-    ) -> None:
+    def _look_at_lost(self, child: Incarnation, shard: ShardTruth, first: int) -> None:
         """What is lost is never passed over in silence, nor at all where the shard is to stop."""
-        if table.lose(shard):
-            self._lost.setdefault(shard.shard_id, now())
         passed = [
-            each for each in shard.lost if records and shard.numbers[each] < int(records[0].sequence_number)
+            place
+            for place in sorted(shard.lost)
+            if shard.numbers[place] < first
+            and not shard.deliveries[place]
+            and place >= (child.next_place or 0)
         ]
-        if not passed or child.next_place is None or child.next_place > max(passed):
-            return
-        if not self._plan.continues_trimmed:
+        if passed and not self._plan.continues_trimmed:
             report("trimmed_passed_over", f"{child} reads on after {len(passed)} changes that were lost")
-        if not self.reported(shard.shard_id, self._lost.get(shard.shard_id, 0.0)):
+        if passed and self._trace is not None and shard.shard_id not in self._trace.losses:
             report(
                 "trimmed_in_silence", f"{child} reads on after {len(passed)} lost changes, nothing was logged"
             )
@@ -445,7 +465,13 @@ class ChangedTables:
             report("lease_table_large", f"{leases} leases for {live} live shards")
 
     def judge(self) -> None:
-        """The copy that was made of what was delivered is the table."""
+        """The copy that was made of what was delivered is the table; what was lost was said."""
+        for key in sorted(self._must_say):
+            shard = self._truth.shards[key]
+            is_lost = any(not shard.deliveries[place] for place in shard.lost)
+            told = set[str]() if self._trace is None else self._trace.losses.get(key, set())
+            if is_lost and ("warning" if self._plan.continues_trimmed else "error") not in told:
+                report("trimmed_in_silence", f"{key} has lost changes, of which it was said: {sorted(told)}")
         if not self._plan.is_copied:
             return
         copy = {item: version for item, version in self._rules.copy.items() if version is not None}
@@ -468,7 +494,12 @@ def arn_of(table: str) -> str:
     return f"arn:aws:dynamodb:{REGION}:{ACCOUNT_ID}:table/{table}/stream/{label_of(EPOCH_S)}"
 
 
+def name_in_keys(table: str) -> str:
+    """Of that stream, as the Java adapter 2.x writes it."""
+    return f"{REGION}${ACCOUNT_ID}${table}${label_of(EPOCH_S).replace(':', '_')}"
+
+
 def listed_tables(plan: ChangesPlan) -> tuple[ListedStream, ...]:
     """As one of many."""
-    arns = (arn_of(f"table-{number}") for number in range(plan.tables))
-    return tuple(ListedStream(stream_name(arn), arn) for arn in arns)
+    names = (f"table-{number}" for number in range(plan.tables))
+    return tuple(ListedStream(name_in_keys(name), arn_of(name)) for name in names)

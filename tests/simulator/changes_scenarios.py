@@ -53,6 +53,7 @@ def dynamodb(draw: Draw) -> Plan:
         form=chance.pick(tuple(ChangeForm)),
         life_s=chance.pick((30.0, 60.0, 14_400.0)),
         late_s=chance.pick((0.0, 2.0, 10.0)),
+        empty_every=chance.pick((0, 0, 5)),
     )
     return replace(
         plan,
@@ -110,6 +111,7 @@ def dynamodb_snapshot(draw: Draw) -> Plan:
         form=chance.pick(tuple(ChangeForm)),
         life_s=chance.pick((25.0, 60.0, 14_400.0)),
         late_s=chance.pick((0.0, 5.0)),
+        empty_every=chance.pick((0, 0, 5)),
         snapshot=True,
         segments=chance.pick((1, 2, 5, 8)),
         read_units=chance.pick((max(1, items // 90), max(1, items // 20), 500)),

@@ -287,7 +287,7 @@ class Deliveries:
         if not self._lanes.keeps_order(child):
             return limit
         aside = self._set_aside.get(child.shard_id, set()) | self._truth.shards[child.shard_id].left_out
-        aside = aside | self._truth.shards[child.shard_id].lost
+        place = max(place, min(limit, self._truth.shards[child.shard_id].trimmed))
         while place < limit and (place in aside or not self._lanes.is_for(child, place)):
             place += 1
         return place
@@ -362,9 +362,9 @@ class Deliveries:
             reached.at_s[child.lane] = child.handed_s if child.works_between else now()
 
     def _check_parents(self, child: Incarnation) -> None:
-        for parent in self._truth.shards[child.shard_id].parents:
+        for parent in self._truth.shards[child.shard_id].before:
             shard = self._truth.shards.get(parent)
-            if shard is None:
+            if shard is None or (shard.is_past and self._rows.checkpoint_of(parent) is None):
                 continue
             if not (shard.is_closed and shard.all_delivered):
                 report("child_before_parent", f"{child} got records before all of {parent} were delivered")

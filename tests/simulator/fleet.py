@@ -31,6 +31,7 @@ from kcl_daemon.progress.watchdog import StallLimits, Watchdog
 from kcl_daemon.shards.lineage import InitialPosition
 from kcl_daemon.transport.caller import AwsJsonClient
 from kcl_daemon.transport.dynamodb_streams import CHANGES_API, HttpDynamoStreams
+from kcl_daemon.transport.snapshots import TABLE_API, SnapshotSegments, TableScan
 from kcl_daemon.transport.sources import StreamSources
 from kcl_daemon.transport.table_streams import FollowedTables
 from kcl_daemon.worker import Worker
@@ -46,7 +47,7 @@ from tests.simulator.habits import Nursery
 from tests.simulator.java_host import Host
 from tests.simulator.java_rows import Dialect
 from tests.simulator.java_worker import JavaWorker
-from tests.simulator.life import Life
+from tests.simulator.life import Life, Service
 from tests.simulator.loop import Promise, current_loop, now
 from tests.simulator.machine import Machine, SimEvidence, SimStateFolder
 from tests.simulator.memory.changes import MemoryClient
@@ -229,14 +230,30 @@ class Fleet:
         """Whether Java workers have this name."""
         return any(worker.worker_id == name and worker.kind is Kind.JAVA for worker in self.workers)
 
-    def _streams_for(self, life: Life, clock: SimClock) -> Kinesis:
+    def _streams_for(self, life: Life, clock: SimClock, scan: TableScan | None) -> Kinesis:
         kinesis = FaultyKinesis(self._kinesis, life=life, network=self._network)
         changed, plan = self.changed, self._plan.changes
-        if changed is None or plan is None:
+        if changed is None or plan is None or scan is None:
             return kinesis
         client = MemoryClient(changed.answer, api=CHANGES_API, life=life, network=self._network)
         changes = FollowedTables(HttpDynamoStreams(cast("AwsJsonClient", client), plan.form, clock))
-        return StreamSources(kinesis, changes)
+        log = TraceLog(self._trace, life.worker_id)
+        segments = SnapshotSegments(
+            changes, scan, form=plan.form, read_units=plan.read_units, clock=clock, log=log
+        )
+        return StreamSources(kinesis, segments)
+
+    def _scan(self, life: Life) -> TableScan | None:
+        if self.changed is None:
+            return None
+        client = MemoryClient(
+            self.changed.answer_of_table,
+            api=TABLE_API,
+            life=life,
+            network=self._network,
+            service=Service.DYNAMODB,
+        )
+        return TableScan(cast("AwsJsonClient", client))
 
     def _letters(self, life: Life, chance: Chance) -> SimDeadLetters:
         return SimDeadLetters(
@@ -267,7 +284,8 @@ class Fleet:
         adapters = Adapters(
             clock=clock,
             randomness=chance.fork("randomness"),
-            kinesis=self._streams_for(life, clock),
+            kinesis=self._streams_for(life, clock, scan := self._scan(life)),
+            scan=scan,
             fan_out=FaultyFanOut(self._fan_out, life=life, network=self._network),
             tables=Tables(
                 leases=self._table(self._tables.leases, life),

@@ -96,10 +96,13 @@ class Liveness:
             )
 
     def _parents_finished(self, shard: ShardTruth, views: dict[str, LeaseView]) -> bool:
-        finished = (parent not in views or views[parent].checkpoint.is_shard_end for parent in shard.parents)
+        finished = (parent not in views or views[parent].checkpoint.is_shard_end for parent in shard.before)
         known = (
-            parent in views or parent in self._rules.deleted or parent not in self._truth.shards
-            for parent in shard.parents
+            parent in views
+            or parent in self._rules.deleted
+            or parent not in self._truth.shards
+            or self._truth.shards[parent].is_past
+            for parent in shard.before
         )
         return all(finished) and all(known)
 

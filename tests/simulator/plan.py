@@ -393,7 +393,7 @@ class ChangesPlan:
         life_s: how long a shard takes changes until the next one follows it.
         kept_s: how long changes, and lists of shards, last.
         late_s: for how long at most the lists miss a new shard or the end of one.
-        page: how many shards a list has at most.
+        empty_every: each so-many-th answer has nothing, whatever there is; 0: none.
         snapshot: all items are read first.
         segments: in so many parts.
         read_units: of all of them together, each second.
@@ -410,7 +410,7 @@ class ChangesPlan:
     life_s: float = 14_400.0
     kept_s: float = 86_400.0
     late_s: float = 0.0
-    page: int = 100
+    empty_every: int = 0
     snapshot: bool = False
     segments: int | None = None
     read_units: int = 500

@@ -54,6 +54,7 @@ BASES: Final[Mapping[str, tuple[str, ...]]] = {
     "after-rows-moved": ("table_migration",),
     "after-shard-ended": _RESHARD,
     "after-shutdown-requested": (*_FLEET, "many_streams"),
+    "after-snapshot-begun": ("dynamodb_snapshot",),
     "after-standby-told": ("standing_by", "farewell_killed", "two_workers"),
     "after-stream-creation-noted": ("foreign_epochs",),
     "after-table-created": (*_FLEET, "bootstrap_killed"),

@@ -135,7 +135,7 @@ class ProgressRules:
     ) -> None:
         shard = self._truth.shards.get(watched.key)
         stored = self._rules.checkpoint_of(watched.key)
-        if shard is None or shard.gone_s is not None or not self._has_work(shard, stored):
+        if shard is None or shard.gone_s is not None or shard.is_stopped or not self._has_work(shard, stored):
             return
         if self._rules.was_forgotten(watched.key):
             return  # somebody deleted the row; the worker is about to find out
@@ -243,7 +243,7 @@ class ProgressRules:
 
     def _waits_for_parent(self, shard: ShardTruth) -> bool:
         """Whether it waits rightly: for its own parents, or at its end for the other parent of a merged shard."""
-        names = {*shard.parents}
+        names = {*shard.before}
         for child in self._truth.shards.values():
             if shard.shard_id in child.parents:
                 names.update(child.parents)

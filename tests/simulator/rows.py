@@ -270,7 +270,7 @@ class LeaseTableRules:
         if not before.checkpoint.is_shard_end:
             report("deleted_unfinished", f"{write.worker_id} deleted {write.key} at {before.checkpoint}")
         for shard in self._truth.shards.values():
-            if write.key not in shard.parents or shard.shard_id in self.deleted:
+            if write.key not in shard.parents or shard.is_past or shard.shard_id in self.deleted:
                 continue
             child = self.views.get(shard.shard_id)
             if child is None or child.checkpoint.sequence_number in {"TRIM_HORIZON", "AT_TIMESTAMP"}:

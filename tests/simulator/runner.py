@@ -278,6 +278,7 @@ class _Course:
     async def _finish(self, world: World) -> None:
         """The producers stop; everything must be delivered and every closed shard finished."""
         world.stream.produce(0)
+        world.ended_s = now()
         deadline = now() + self._plan.bound_s
         while not (world.truth.all_delivered and world.all_finished and _is_stored(world)):
             if now() > deadline:

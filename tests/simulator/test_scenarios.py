@@ -16,10 +16,10 @@ from tests.simulator.scenarios import SCENARIOS, draw_plan
 # that nobody chose, and the same place all day, so that a failure can be seen again.
 BATCH_S = float(os.environ.get("SIMULATOR_BATCH_S", "4"))
 FIRST_SEED = int(os.environ.get("SIMULATOR_FIRST_SEED", time.time_ns() // 86_400_000_000_000 * 1_000))
-# Takes as long as ten others; `many_streams` shows the same with fewer.
-LONG = "streams_by_hundreds"
-SHORT = [name for name in SCENARIOS if name != LONG]
-EACH = [pytest.param(name, marks=[pytest.mark.prove] if name == LONG else []) for name in SCENARIOS]
+# Each takes as long as ten others and more; `many_streams` and `dynamodb` show the same with fewer shards.
+LONG = {"streams_by_hundreds", "dynamodb_day"}
+SHORT = [name for name in SCENARIOS if name not in LONG]
+EACH = [pytest.param(name, marks=[pytest.mark.prove] if name in LONG else []) for name in SCENARIOS]
 
 
 def run(scenario: str, seed: int) -> Outcome:

@@ -19,6 +19,7 @@ Write = Callable[[str], None]
 # What a worker says when it has met a fault of its own.
 _MUST_NEVER_HAPPEN: Final = frozenset({"consumer_crashed", "invariant_violated"})
 _STALLED: Final = "shard_stalled"
+_LOST: Final = "position_trimmed"
 
 
 def lease_name(bound: dict[str, object]) -> str:
@@ -41,6 +42,8 @@ class Trace:
         """Virtual time of the last `shard_stalled` of each worker and shard."""
         self.stall_causes: dict[tuple[str, str], tuple[str, int | None]] = {}
         """Its cause, and the lane that it named."""
+        self.losses: dict[str, set[str]] = {}
+        """The levels at which each shard was said to have lost something."""
 
     @property
     def digest(self) -> str:
@@ -62,6 +65,8 @@ class Trace:
             report(event, f"{who}: {bound | fields}")
         if level in {"warning", "error"}:
             self.warnings[f"{level} {event}"] += 1
+        if event == _LOST:
+            self.losses.setdefault(lease_name(bound), set()).add(level)
         if event == _STALLED and "lane" not in bound:  # the rules look at whole shards
             self.stalls[who, lease_name(bound)] = now()
             self.stall_causes[who, lease_name(bound)] = _cause_of(fields)

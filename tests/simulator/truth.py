@@ -26,7 +26,10 @@ class ShardTruth:
         first_missing: place of the first record that was never given to a child.
         left_out: places of records that are not for the children.
         done_before: place of the first record that a fleet of the past had not processed; those before never come again.
-        lost: places of records that the stream did not keep for long enough.
+        trimmed: how many records the stream does not keep any more.
+        lost: places of those that were not given to a child before.
+        closed_s: virtual time of that; 0: not noted.
+        after: shards that must be finished before it, besides; their leases may go before it has begun.
         is_past: it was closed before reading began, so that nobody need read it.
         is_stopped: nobody reads on after what was lost in it, or in one before it.
         gone_s: virtual time at which its stream was deleted; nothing is asked of anybody any more.
@@ -45,9 +48,17 @@ class ShardTruth:
     left_out: set[int] = field(default_factory=set[int])
     gone_s: float | None = None
     done_before: int = 0
+    trimmed: int = 0
     lost: set[int] = field(default_factory=set[int])
+    closed_s: float = 0.0
+    after: tuple[str, ...] = ()
     is_past: bool = False
     is_stopped: bool = False
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """All shards that must be finished before it."""
+        return self.parents + self.after
 
     @property
     def all_delivered(self) -> bool:
@@ -84,11 +95,12 @@ class ShardTruth:
 
     def lose_before(self, at_s: float) -> bool:
         """What was written before that time is not kept any more; whether anything of it is lost now."""
-        place, before = self.first_missing, len(self.lost)
+        place, before = self.trimmed, len(self.lost)
         while place < len(self.numbers) and self.written_at_s[place] < at_s:
             if not self.deliveries[place]:
                 self.lost.add(place)
             place += 1
+        self.trimmed = place
         self._go_on()
         return len(self.lost) > before
 
@@ -119,9 +131,9 @@ class Truth:
         shard = self.shards.setdefault(shard_id, ShardTruth(shard_id, parents))
         shard.is_stopped = any(parent in self.shards and self.shards[parent].is_stopped for parent in parents)
 
-    def shard_closed(self, shard_id: str) -> None:
+    def shard_closed(self, shard_id: str, at_s: float = 0.0) -> None:
         """Nothing more can be written to it."""
-        self.shards[shard_id].is_closed = True
+        self.shards[shard_id].is_closed, self.shards[shard_id].closed_s = True, at_s
 
     def stream_deleted(self, prefix: str, at_s: float) -> None:
         """The stream whose keys begin like this is gone."""

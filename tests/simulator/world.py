@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Final, assert_never
 
 from kcl_daemon.config.settings import Settings
@@ -130,7 +131,7 @@ class World:
         self.deliveries = Deliveries(self.truth, self.rules, trace, plan.concurrency)
         self.rules.asked = self.deliveries
         if self.changed is not None:
-            self.changed.watch(self.deliveries)
+            self.changed.watch(self.deliveries, self.rules, trace)
         self.gaps = HandoverGaps(settings.lease_table, self.truth, most_s=plan.handoff_gap_most_s)
         self.deliveries.on_work, self.deliveries.on_stop = self.gaps.works, self.gaps.stop_requested
         self.deliveries.poison_every = plan.nursery.poison_every
@@ -161,6 +162,8 @@ class World:
             changed=self.changed,
         )
         self.faults = Counter[str]()
+        self.ended_s = inf
+        """When the producers stopped; what ends later by itself need not be finished."""
         self.points = Points(plan.points, self._worker_here, self._befall)
         self.succession = Succession(plan, fleet=self.fleet, rules=self.rules, leader=self.leader)
         self.rules.may_succeed = self.leader.may_succeed = self.succession.may_succeed
@@ -275,7 +278,7 @@ class World:
         return [
             shard.shard_id
             for shard in self.truth.wanted
-            if shard.is_closed and not self._is_finished(shard.shard_id)
+            if shard.is_closed and shard.closed_s <= self.ended_s and not self._is_finished(shard.shard_id)
         ]
 
     @property

@@ -219,7 +219,11 @@ def _shard_row(placed: LineageEntry, draw: Callable[[str], str]) -> str:
 
 def shard_name(shard_id: str) -> str:
     number = short_shard(shard_id)
-    most = "" if number == shard_id else f'<span class="most">{text(shard_id.removesuffix(number))}</span>'
+    most = (
+        ""
+        if number == shard_id or not shard_id.endswith(number)
+        else f'<span class="most">{text(shard_id.removesuffix(number))}</span>'
+    )
     return f"{most}{text(number)}"
 
 

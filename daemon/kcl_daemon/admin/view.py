@@ -447,7 +447,7 @@ def shard_cells(entry: ShardEntry) -> tuple[str, ...]:
         ages = lag, _uncheckpointed(held), _latency(held)
         progress = (*ages, rate(held.bytes_per_s), str(held.waiting_records), waits_for(held))
     reads = owner if entry.next_owner is None else f"{owner}, then {entry.next_owner}"
-    return (entry.state.value, *progress, short_number(entry.checkpoint), reads)
+    return (entry.state.value, *progress, short_number(entry.checkpoint, entry.shard_id), reads)
 
 
 def _uncheckpointed(shard: ShardView) -> str:

@@ -168,9 +168,9 @@ class Clients:
     @property
     def of_changes(self) -> ServiceClient | None:
         """The streams of DynamoDB, if one is read."""
-        return self.streams and ServiceClient(
-            "dynamodbstreams", self.streams, self.credentials, self.ca_bundle
-        )
+        if self.streams is None:
+            return None
+        return ServiceClient("dynamodbstreams", self.streams, self.credentials, self.ca_bundle)
 
     @property
     def of_dynamodb(self) -> ServiceClient:

@@ -12,7 +12,7 @@ from typing import Final
 
 from kcl_daemon import faults
 from kcl_daemon.config.changes import ChangesSettings
-from kcl_daemon.errors import Unavailable
+from kcl_daemon.errors import AwsError, Unavailable
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Row, RowPut
@@ -46,6 +46,7 @@ class SnapshotStart:
         self._settings = settings
         self._log = context.log
         self._said = set[str]()
+        self._over = set[Segment]()
 
     async def leases(self, stream: StreamRef) -> list[Lease]:
         """Of the segments, for a stream without leases. Empty: other programs' workers stand in the way.
@@ -78,17 +79,25 @@ class SnapshotStart:
         self._said.add(_key(stream))
 
     async def over(self, stream: StreamRef, leases: Sequence[Lease]) -> None:
-        """Say when all segments are finished; of all leaders one says it."""
+        """Say when all segments are finished; of all leaders one says it. Never raises for AWS."""
         first = snapshot_in(leases)
-        segments = {each.shard_id for each in first.all} if first is not None else set()
+        if first is None or first in self._over:
+            return
         done = {lease.shard_id for lease in leases if lease.is_finished}
-        if first is None or not segments <= done:
+        if not all(each.shard_id in done for each in first.all):
             return
-        row = await self._table.get(_key(stream))
-        if row is None or _segment(row) != first or _fields(row).get("overMs") is not None:
-            return
+        try:
+            row = await self._table.get(_key(stream))
+            if row is not None and _segment(row) == first and _fields(row).get("overMs") is None:
+                await self._say_over(stream, row, first)
+            self._over.add(first)
+        except AwsError as error:
+            self._log.debug("snapshot_end_not_noted", error=str(error))
+
+    async def _say_over(self, stream: StreamRef, row: Row, first: Segment) -> None:
         over_ms = self._context.service_ms
-        if (await self._write(stream, row, first, over_ms))[0]:
+        applied, _ = await self._write(stream, row, first, over_ms)
+        if applied:
             seconds = (over_ms - first.begun_ms) // 1000
             self._log.info("snapshot_over", stream=stream.name, seconds=seconds, segments=first.count)
 

@@ -102,7 +102,7 @@ class LetterSource(Protocol):
 _ERROR_CHARACTERS: Final = 300
 _SHOWN: Final = 40
 _WHOLE: Final = "a whole number from 0"
-_SEQUENCE_NUMBER: Final = re.compile(r"[0-9]{1,129}")
+_SEQUENCE_NUMBER: Final = re.compile(r"[0-9]{1,4300}")
 _S3: Final = re.compile(r"s3://[^/]+/.+")
 _SCHEMA_FIELDS: Final = ("schemaName", "schemaVersionId", "schemaDataFormat", "schemaDefinition")
 _CAUSES: Final = tuple(cause.value for cause in LetterCause)

@@ -107,6 +107,13 @@ def first_shards(shards: Sequence[Shard], segment: Segment) -> tuple[Shard, ...]
     return tuple(each for each in shards_since(shards, segment) if segment.shard_id in each.parent_shard_ids)
 
 
+def awaited_segments(parents: Mapping[ShardId, Lease | None]) -> frozenset[ShardId]:
+    """The parents without a lease that are segments: the leader has not made all their leases yet."""
+    return frozenset(
+        each for each, lease in parents.items() if lease is None and segment_of(each) is not None
+    )
+
+
 _UNIT_BYTES: Final = 8_192  # of an eventually consistent read
 _SEGMENT_BYTES: Final = 2**30
 _SEGMENT_UNITS: Final = 16
@@ -172,6 +179,16 @@ def position_of(number: str) -> tuple[int, bytes]:
     if not marked.startswith(_MARK):
         raise ValueError(f"not a position in a segment: {number:.80}")
     return int(number[1 : 1 + _ORDINAL_DIGITS]), marked[1:]
+
+
+def items_at(shard_id: str, number: str) -> int | None:
+    """How many items a segment had given at its checkpoint; None: it is no segment, or has no number."""
+    if segment_of(shard_id) is None:
+        return None
+    try:
+        return items_of(position_of(number)[0])
+    except ValueError:
+        return None
 
 
 ItemKey = Mapping[str, Mapping[str, str]]

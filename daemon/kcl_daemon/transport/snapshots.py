@@ -59,7 +59,7 @@ _SLOWEST: Final = 1 / 64
 _FASTER: Final = 1.1
 # A stream keeps a change for 24 hours.
 _KEPT_MS: Final = 20 * 3_600_000
-_JUDGED_AFTER_MS: Final = 10 * 60_000
+_TOLD_EVERY_MS: Final = 5 * 60_000
 
 
 class _Page(Struct, rename="pascal"):
@@ -86,7 +86,7 @@ class TableScan:
             "ReturnConsumedCapacity": "TOTAL",
         }
         if after is not None:
-            request["ExclusiveStartKey"] = Raw(after.encode())
+            request["ExclusiveStartKey"] = json.loads(after)
         return await self._client.call("Scan", request, scanned_page)
 
 
@@ -157,6 +157,7 @@ class _Reading:
     last: int = 0
     began_ms: int = 0
     began_items: int = 0
+    told_ms: int = 0
     warned: bool = False
     long_keys: bool = False
 
@@ -198,8 +199,8 @@ class SnapshotSegments:
             return await self._changes.get_shard_iterator(stream, shard_id, read_from)
         reading = await self._reading(stream, segment)
         place = self._place(reading, segment, read_from)
-        reading.last, reading.began_ms = place.ordinal, self._clock.wall_ms()
-        reading.began_items = items_of(place.ordinal)
+        reading.last, reading.began_items = place.ordinal, items_of(place.ordinal)
+        reading.began_ms = reading.told_ms = self._clock.wall_ms()
         return place.text
 
     def _place(self, reading: _Reading, segment: Segment, read_from: ReadFrom) -> _Place:
@@ -303,29 +304,34 @@ class SnapshotSegments:
             )
 
     def _judge(self, segment: Segment, place: _Place, reading: _Reading) -> None:
-        """Warn in time if the stream will have forgotten changes when the scan is over."""
+        """Tell how far it is, and warn in time if the stream will have forgotten changes when the scan is over."""
         items, of, now_ms = (
             items_of(place.ordinal),
             reading.table.items / segment.count,
             self._clock.wall_ms(),
         )
         read, took_ms = items - reading.began_items, now_ms - reading.began_ms
-        if reading.warned or not read or took_ms < _JUDGED_AFTER_MS:
+        if not read or now_ms - reading.told_ms < _TOLD_EVERY_MS:
             return
-        left_ms = max(0.0, of - items) * took_ms / read
-        if now_ms - segment.begun_ms + left_ms > _KEPT_MS:
-            reading.warned = True
-            self._log.warning(
-                "snapshot_too_slow",
-                shard_id=segment.shard_id,
-                items=items,
-                of=round(of),
-                hours_left=round(left_ms / 3_600_000, 1),
-                throttled=reading.pace.factor < 1,
-                advice="at this rate the scan takes longer than the stream keeps changes, 24 hours: changes would be "
-                "lost. Raise snapshotReadUnits and the table's read capacity, or make the processor faster; a "
-                "larger snapshotSegments lets more workers share the work, but only of a new snapshot",
-            )
+        reading.told_ms, left_ms = now_ms, max(0.0, of - items) * took_ms / read
+        facts = {
+            "shard_id": segment.shard_id,
+            "items": items,
+            "of": round(of),
+            "hours_left": round(left_ms / 3_600_000, 1),
+            "throttled": reading.pace.factor < 1,
+        }
+        if reading.warned or now_ms - segment.begun_ms + left_ms <= _KEPT_MS:
+            self._log.info("snapshot_progress", **facts)
+            return
+        reading.warned = True
+        self._log.warning(
+            "snapshot_too_slow",
+            **facts,
+            advice="at this rate the scan takes longer than the stream keeps changes, 24 hours: changes would be "
+            "lost. Raise snapshotReadUnits and the table's read capacity, or make the processor faster; a "
+            "larger snapshotSegments lets more workers share the work, but only of a new snapshot",
+        )
 
     async def _reading(self, stream: StreamRef, segment: Segment) -> _Reading:
         key = stream.name, segment.shard_id
@@ -334,7 +340,10 @@ class SnapshotSegments:
             arn = await self._arn(stream)
             table = await self._scan.describe_table(stream.table_name)
             pace = _Pace(self._read_units / segment.count, due_s=self._clock.monotonic())
-            known = self._readings.setdefault(key, _Reading(pace, table, arn, began_ms=self._clock.wall_ms()))
+            now_ms = self._clock.wall_ms()
+            known = self._readings.setdefault(
+                key, _Reading(pace, table, arn, began_ms=now_ms, told_ms=now_ms)
+            )
         return known
 
     async def _arn(self, stream: StreamRef) -> str:

@@ -97,6 +97,20 @@ async def test_a_request_goes_where_the_sdk_would_send_it(
         assert await access.target(operation, parameters) is found
 
 
+async def test_calls_of_dynamodb_streams_are_signed_for_dynamodb() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in BARE.items():
+            patch.setenv(name, value)
+        clients = make_clients(Endpoints("eu-west-1"), changes=True)
+    service = clients.of_changes
+    assert service is not None
+    found = await AwsAccess(service, CallLimiters().kinesis).target("GetRecords", {"ShardIterator": "i"})
+    assert found == ServiceEndpoint(
+        "https://streams.dynamodb.eu-west-1.amazonaws.com/", "eu-west-1", "dynamodb"
+    )
+    clients.close()
+
+
 async def test_parameters_that_the_sdk_refuses_are_an_invalid_request() -> None:
     with opened() as clients, pytest.raises(InvalidRequest):
         await AwsAccess(clients.of_kinesis, CallLimiters().kinesis).target("GetRecords", {"ShardIterator": 7})

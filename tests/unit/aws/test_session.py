@@ -17,7 +17,8 @@ from kcl_daemon.errors import AccessDenied, ConfigurationError, NoCredentials, N
 
 _FORGET = (
     "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_KINESIS", "AWS_ENDPOINT_URL_DYNAMODB", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_ENDPOINT_URL_KINESIS", "AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL_DYNAMODB_STREAMS", "AWS_SESSION_TOKEN",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )  # fmt: skip
 
@@ -70,6 +71,30 @@ def test_clients_say_who_they_are(clients: Clients) -> None:
 def test_endpoints_are_the_services_own_where_none_is_set(clients: Clients) -> None:
     assert clients.kinesis.meta.endpoint_url == "https://kinesis.eu-west-1.amazonaws.com"
     assert clients.dynamodb.meta.endpoint_url == "https://dynamodb.eu-west-1.amazonaws.com"
+
+
+@pytest.mark.parametrize(
+    ("setting", "variable", "expected"),
+    [
+        (None, None, "https://streams.dynamodb.eu-west-1.amazonaws.com"),
+        (None, "http://127.0.0.1:3", "http://127.0.0.1:3"),
+        ("http://127.0.0.1:1", "http://127.0.0.1:3", "http://127.0.0.1:1"),
+    ],
+)
+def test_the_streams_of_dynamodb_have_an_endpoint_of_their_own(
+    environment: pytest.MonkeyPatch, setting: str | None, variable: str | None, expected: str
+) -> None:
+    if variable is not None:
+        environment.setenv("AWS_ENDPOINT_URL_DYNAMODB_STREAMS", variable)
+    made = make_clients(Endpoints("eu-west-1", dynamodb_streams=setting), changes=True)
+    made.close()
+    assert made.of_changes is not None
+    assert made.of_changes.client.meta.endpoint_url == expected
+    assert made.of_changes.client.meta.region_name == "eu-west-1"
+
+
+def test_nothing_is_opened_for_streams_that_are_not_read(clients: Clients) -> None:
+    assert clients.of_changes is None
 
 
 def test_endpoints_of_the_settings_are_used(environment: pytest.MonkeyPatch) -> None:

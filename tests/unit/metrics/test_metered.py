@@ -32,9 +32,11 @@ from kcl_daemon.ports import (
 )
 from kcl_daemon.production import MeteredWorker, telemetry_of
 from kcl_daemon.retrieval.readers import MeteredFanOut, MeteredKinesis
+from kcl_daemon.transport.sources import StreamSources
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
+from tests.unit.changes import TableWorld
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
 from tests.unit.metrics.stage import Gathered, MemoryCloudWatch
 from tests.unit.retrieval.fan_out_stage import FanOutStage, Start, play
@@ -85,6 +87,32 @@ def test_reads_of_a_shard_are_timed_and_refusals_counted() -> None:
     assert "MillisBehindLatest" not in reported, "of what is not done the gauges tell"
     assert calls(gathered, "kinesis", "GetRecords", "throttled") == 1.0
     assert calls(gathered, "kinesis", "GetRecords", "success") == 1.0
+
+
+def test_calls_of_dynamodb_streams_have_a_service_of_their_own() -> None:
+    gathered = Gathered()
+
+    async def main() -> None:
+        world = TableWorld()
+        kinesis = MeteredKinesis(
+            StreamSources(MemoryKinesis(KinesisModel(lambda: 0.0)), world.changes), gathered.meters
+        )
+        await kinesis.describe_stream(world.ref)
+        (shard,) = await kinesis.list_shards(world.ref)
+        iterator = await kinesis.get_shard_iterator(
+            world.ref, shard.shard_id, ReadFrom(IteratorKind.TRIM_HORIZON)
+        )
+        world.client.refusals.append("LimitExceededException")
+        with pytest.raises(Throttled):
+            await kinesis.get_records(world.ref, shard.shard_id, iterator, 10)
+        assert await kinesis.list_streams() == ()
+
+    run_virtual(main)
+    assert calls(gathered, "dynamodbstreams", "DescribeStream", "success") == 2.0
+    assert calls(gathered, "dynamodbstreams", "GetShardIterator", "success") == 1.0
+    assert calls(gathered, "dynamodbstreams", "GetRecords", "throttled") == 1.0
+    assert calls(gathered, "kinesis", "ListStreams", "success") == 1.0
+    assert calls(gathered, "kinesis", "GetRecords", "throttled") is None
 
 
 def test_calls_of_a_table_are_counted_by_what_came_of_them() -> None:

@@ -143,9 +143,9 @@ def notes(seen: ObservedFleet) -> Iterator[str]:
         yield f"{checked} cannot show which owners are silent: {limit}; {advice}"
 
 
-def shortened(checkpoint: ExtendedSequenceNumber) -> str:
+def shortened(checkpoint: ExtendedSequenceNumber, shard_id: str = "") -> str:
     """Cuts the middle of the 56 digits; a shard's checkpoints differ at the end."""
-    text = short_number(str(checkpoint.sequence_number))
+    text = short_number(str(checkpoint.sequence_number), shard_id)
     return f"{text}/{checkpoint.sub_sequence_number}" if checkpoint.sub_sequence_number else text
 
 
@@ -162,7 +162,7 @@ def _lease_cells(lease: Lease, seen: ObservedFleet) -> tuple[str, ...]:
         lease.lease_key,
         _owner_cell(lease, seen),
         _handoff_cell(lease, seen),
-        shortened(lease.checkpoint),
+        shortened(lease.checkpoint, lease.shard_id),
         str(lease.lease_counter),
         str(lease.owner_switches_since_checkpoint),
         NONE if lease.throughput_kbps is None else f"{lease.throughput_kbps:.1f} KiB/s",
@@ -311,7 +311,7 @@ def _state(lease: Lease, by_id: Mapping[str, Lease], seen: ObservedFleet) -> Ite
     waits_for = [parent for parent in _known_parents(lease, by_id) if not by_id[parent].is_finished]
     if waits_for:
         yield f"waits for {' and '.join(waits_for)}"
-    yield f"at {shortened(lease.checkpoint)}"
+    yield f"at {shortened(lease.checkpoint, lease.shard_id)}"
     if lease.actual_owner is None:
         yield "no worker reads it"
     else:
