@@ -9,8 +9,9 @@ from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import repeat
 from json.encoder import encode_basestring_ascii
-from operator import attrgetter
+from operator import attrgetter, contains
 from typing import Final, TypeVar
 
 import msgspec
@@ -80,8 +81,6 @@ _WRONG: Final = (
     RecursionError,
 )
 _Part = TypeVar("_Part", _Change, _Event)
-_Write = Callable[[_Event], bytes]
-"""Makes the data of a record whose time is already as the form wants it."""
 _encode: Final = Encoder().encode
 _body_of: Final = attrgetter("body")
 _key_of: Final = attrgetter("partition_key")
@@ -142,19 +141,15 @@ def snapshot_record(
 
 
 def _records(events: Sequence[_Event], form: ChangeForm, stream_arn: str) -> list[UserRecord]:
-    write, in_seconds = _writer(form, stream_arn), form is ChangeForm.LAMBDA
-    records: list[UserRecord] = []
-    keys = _keys([event.dynamodb.keys for event in events])
-    last_s: float | None = None
-    at_ms, time = _time(None, in_seconds=in_seconds)
-    for event, key in zip(events, keys, strict=True):
-        change = event.dynamodb
-        at_s = change.approximate_creation_date_time
-        if at_s != last_s:  # most are of the same second
-            last_s, at_ms, time = at_s, *_time(at_s, in_seconds=in_seconds)
-        change.approximate_creation_date_time = time
-        records.append(UserRecord(write(event), key, change.sequence_number, at_ms))
-    return records
+    """Mostly in C: an answer has a thousand."""
+    changes = [event.dynamodb for event in events]
+    seconds = [change.approximate_creation_date_time for change in changes]
+    times = {each: _time(each, in_seconds=form is ChangeForm.LAMBDA) for each in set(seconds)}
+    for change, at_s in zip(changes, seconds, strict=True):
+        change.approximate_creation_date_time = times[at_s][1]
+    bodies, keys = _bodies(events, form, stream_arn), _keys([change.keys for change in changes])
+    numbers = [change.sequence_number for change in changes]
+    return list(map(UserRecord, bodies, keys, numbers, [times[each][0] for each in seconds]))
 
 
 def _time(at_s: float | None, *, in_seconds: bool) -> tuple[int | None, float | None]:
@@ -227,15 +222,20 @@ def _sorted_key(key: Raw) -> bytes:
         return _dumped(dict(sorted(json.loads(bytes(key)).items())))
 
 
-@lru_cache(64)
-def _writer(form: ChangeForm, stream_arn: str) -> _Write:
-    if form is ChangeForm.KCL1:
-        return _as_event
-    if form is ChangeForm.LAMBDA:
-        arn = Raw(_name(stream_arn))
-        return lambda event: _as_event(event, arn)
-    table = _name(_parts(stream_arn)[1])
-    return lambda event: _as_plain(event, table)
+def _bodies(events: Sequence[_Event], form: ChangeForm, stream_arn: str) -> list[bytes]:
+    """Times are already as the form wants them."""
+    if form is ChangeForm.PLAIN:
+        table = _name(_parts(stream_arn)[1])
+        return [_as_plain(event, table) for event in events]
+    arn = Raw(_name(stream_arn)) if form is ChangeForm.LAMBDA else _EMPTY
+    for event in events:
+        if event.user_identity:
+            event.user_identity = Raw(_identity(event))
+        event.event_source_arn = arn
+    bodies = list(map(_encode, events))
+    if any(map(contains, bodies, repeat(b":null"))):
+        return [_encode(_without_nulls(event)) for event in events]
+    return bodies
 
 
 def _parts(stream_arn: str) -> tuple[str, str]:
@@ -244,19 +244,12 @@ def _parts(stream_arn: str) -> tuple[str, str]:
     return (parts[3], parts[5].split("/")[1]) if len(parts) > 5 and "/" in parts[5] else ("", stream_arn)
 
 
-def _as_event(event: _Event, arn: Raw = _EMPTY) -> bytes:
-    """Its parts as they are. In C, except for what is rare."""
-    event.event_source_arn = arn
-    if event.user_identity:
-        event.user_identity = Raw(_identity(event))
-    body = _encode(event)
-    if b":null" not in body:
-        return body
+def _without_nulls(event: _Event) -> _Event:
     for part in (event, event.dynamodb):
         for each in fields(part):
             if getattr(part, each.name) == _NULL_TEXT:
                 setattr(part, each.name, each.default)
-    return _encode(event)
+    return event
 
 
 def _is_given(text: Raw | bytes) -> bool:

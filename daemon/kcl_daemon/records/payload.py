@@ -571,20 +571,22 @@ def _looks_aggregated(record: AnyRecord) -> bool:
 
 
 def _encoded(records: Sequence[AnyRecord], millis_behind_latest: int | None) -> bytes:
-    first = records[0] if records else None
-    if HAS_FAST and isinstance(first, UserRecord) and len(first.body) >= _FAST_FROM_BYTES:
-        records = [_in_base64(each) if isinstance(each, UserRecord) else each for each in records]
+    if set(map(type, records)) == {UserRecord} and (fast := BASE64.fast_encode):
+        records = _in_base64(records, fast)
     # A list, because msgspec 0.22 leaks other iterators. Adds the LF without a copy.
     return _encoder.encode_lines([_Line("processRecords", records, millis_behind_latest)])
 
 
-def _in_base64(record: UserRecord) -> RawRecord:
-    return RawRecord(
-        record.data,
-        record.partition_key,
-        record.sequence_number,
-        record.approximate_arrival_timestamp,
-        record.sub_sequence_number,
+def _in_base64(records: Sequence[AnyRecord], encode: Callable[[bytes], bytes]) -> list[AnyRecord]:
+    return list(
+        map(
+            RawRecord,
+            map(Raw, map(b'"%b"'.__mod__, map(encode, map(_body_of, records)))),
+            map(_key_of, records),
+            map(_number_of, records),
+            map(_arrival_of, records),
+            map(_sub_number_of, records),
+        )
     )
 
 
@@ -630,12 +632,12 @@ _encode: Final[Callable[[bytes], bytes]] = Encoder().encode
 class Base64Text:
     def __init__(self, *, fast: bool = HAS_FAST) -> None:
         self._fast_decode: Callable[[memoryview, None, bool], bytes] | None = None
-        self._fast_encode: Callable[[bytes], bytes] | None = None
+        self.fast_encode: Callable[[bytes], bytes] | None = None
         if fast:
             import pybase64  # noqa: PLC0415 - an optional extra
 
             self._fast_decode = pybase64.b64decode
-            self._fast_encode = pybase64.b64encode
+            self.fast_encode = pybase64.b64encode
 
     def decoded(self, text: Raw) -> bytes:
         """ValueError if the text is not base64."""
@@ -662,8 +664,8 @@ class Base64Text:
         return list(map(_decoder.decode, texts))
 
     def encoded(self, data: bytes) -> Raw:
-        if self._fast_encode is not None and len(data) >= _FAST_FROM_BYTES:
-            return Raw(b'"%b"' % self._fast_encode(data))
+        if self.fast_encode is not None and len(data) >= _FAST_FROM_BYTES:
+            return Raw(b'"%b"' % self.fast_encode(data))
         return Raw(_encode(data))
 
 
