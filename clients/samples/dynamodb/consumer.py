@@ -1,5 +1,6 @@
 """Follows the changes of a DynamoDB table with amazon_kclpy: each becomes a line in out/SHARD.jsonl."""
 
+# pyright: basic, reportMissingImports=false
 import base64
 import json
 import sys
