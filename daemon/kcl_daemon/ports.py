@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from anyio import CancelScope
 
-from kcl_daemon.errors import AwsError, Throttled
+from kcl_daemon.errors import AwsError, InvalidRequest, Throttled
 from kcl_daemon.leases.expiry import ProcessObservation, ProcessRecord
 from kcl_daemon.leases.lease import ShardId, StreamIdentity, WorkerId
 from kcl_daemon.leases.row import Conditions, Row, RowPart, RowUpdate, WriteResult
@@ -171,6 +171,15 @@ class Changes(Kinesis, Protocol):
     async def streams_of(self, table: str) -> tuple[StreamSummary, ...]:
         """All streams of a table that can be read, the oldest first; empty: there is none."""
         ...
+
+
+async def streams_of(kinesis: Kinesis, table: str) -> tuple[StreamSummary, ...]:
+    """`Changes.streams_of`, also where only Kinesis is asked for; InvalidRequest: it reads no tables."""
+    if not isinstance(kinesis, Changes):
+        raise InvalidRequest(
+            f"the streams of the table {table} cannot be listed here", operation="ListStreams"
+        )
+    return await kinesis.streams_of(table)
 
 
 @dataclass(frozen=True, slots=True)

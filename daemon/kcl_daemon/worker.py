@@ -225,8 +225,8 @@ class Worker:
         except StreamNotFound as missing:
             raise ConfigurationError(
                 f"{missing}. No worker of this application has run before, and nothing was created: "
-                "correct streamName or streamArn, regionName and the credentials, or create the stream "
-                "first"
+                "correct streamName, streamArn or tableName.source, regionName and the credentials, or create "
+                "the stream first"
             ) from missing
 
     async def _with_start_retries(self, step: Callable[[], Awaitable[None]]) -> None:

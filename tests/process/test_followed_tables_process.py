@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,12 +13,19 @@ from kcl_local.changes.stream import StreamsOptions
 from tests.process.daemon import wait_until
 from tests.process.test_changes_process import ITEMS, TABLE, Table, reading, table
 
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.type_defs import StreamSpecificationTypeDef
+
 pytestmark = pytest.mark.timeout(300)
 
 
 def switch(read: Table, *, on: bool) -> None:
-    view = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"} if on else {"StreamEnabled": False}
-    read.app.dynamodb.update_table(TableName=TABLE, StreamSpecification=view)
+    dynamodb = read.app.dynamodb
+    if on:
+        view: StreamSpecificationTypeDef = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+        dynamodb.update_table(TableName=TABLE, StreamSpecification=view)
+    else:
+        dynamodb.update_table(TableName=TABLE, StreamSpecification={"StreamEnabled": False})
 
 
 def assert_none_lost(read: Table, most: int) -> None:

@@ -20,6 +20,7 @@ from typing import Final
 import anyio
 import click
 
+from kcl_daemon import ports
 from kcl_daemon.app import Application, streams_of
 from kcl_daemon.aws.build import build_tables, delete_lease_table, open_kinesis_client, open_sources
 from kcl_daemon.aws.session import open_clients
@@ -35,7 +36,6 @@ from kcl_daemon.leases.row import KEY, Absent
 from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.metric import Metric
 from kcl_daemon.ports import (
-    Changes,
     Clock,
     FetchedRecords,
     Kinesis,
@@ -101,8 +101,7 @@ class LimitedKinesis:
         return await self._kinesis.list_streams()
 
     async def streams_of(self, table: str) -> tuple[StreamSummary, ...]:
-        assert isinstance(self._kinesis, Changes), "it reads the streams of a table"
-        return await self._kinesis.streams_of(table)
+        return await ports.streams_of(self._kinesis, table)
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
         return await self._kinesis.list_shards(stream, start)

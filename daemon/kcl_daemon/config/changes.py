@@ -102,6 +102,8 @@ def not_of_changes(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield "snapshot", f"only a DynamoDB table has one; name it with {SOURCE} or by streamArn"
         return
     yield from _other_regions(values)
+    if values.get("snapshot") and "runUntil" in values:
+        yield "runUntil", "items of a snapshot have no time; remove this line, or snapshot"
     if values.get("retrievalMode") is RetrievalMode.FANOUT:
         yield (
             "retrievalMode",

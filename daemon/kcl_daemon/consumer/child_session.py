@@ -61,7 +61,7 @@ from kcl_daemon.retrieval.source import (
     StartMemory,
 )
 from kcl_daemon.shards.lineage import ChildShard, awaited_parents, child_leases
-from kcl_daemon.shards.snapshot import segment_of
+from kcl_daemon.shards.snapshot import awaited_segments
 from kcl_protocol.messages import Initialize, Scalar, ShutdownRequested
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
@@ -186,8 +186,8 @@ async def _missing_parents(
             return frozenset({parent})  # the leader reports it; its checkpoint is unknown
     if None not in parents.values():
         return frozenset()
-    segments = frozenset(each for each, lease in parents.items() if lease is None and segment_of(each))
-    if segments:  # the leader has not made all their leases yet
+    segments = awaited_segments(parents)
+    if segments:
         return segments
     shards = await parts.kinesis.list_shards(parts.streams.of(child).ref)
     if not parents.keys() <= {shard.shard_id for shard in shards}:

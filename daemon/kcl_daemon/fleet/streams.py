@@ -18,7 +18,7 @@ from kcl_daemon.config.streams import ListedStream, StreamsSettings
 from kcl_daemon.errors import AwsError, ConfigurationError, StreamNotFound
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, StreamIdentity, TableStream
-from kcl_daemon.ports import Changes, Clock, Kinesis, Log, StreamRef, StreamSummary, Table
+from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, StreamSummary, Table, streams_of
 from kcl_daemon.shards.lineage import InitialPosition, StartAt, leases_match_shards
 from kcl_daemon.shards.table_streams import no_stream_of
 
@@ -150,11 +150,15 @@ def log_stream_deleted(log: Log, stream: StreamRef) -> None:
         advice = "its leases wait; when it is no longer listed, formerStreamsLeasesDeletionStrategy applies"
         log.warning("stream_gone", stream=str(stream.identity), advice=advice)
         return
+    created = "the stream was deleted; stop this application, or create the stream again and reset its leases"
+    if stream.is_of_dynamodb:
+        created = "it was switched off a day ago; switch it on again" + (
+            "" if stream.table else ", and name the new one, or the table in tableName.source"
+        )
     log.error(
         "stream_gone",
         stream=stream.name,
-        advice="the stream was deleted; stop this application, or create the stream again and reset its "
-        "leases. The daemon checks again from time to time and writes nothing until then",
+        advice=f"{created}. The daemon checks again from time to time and writes nothing until then",
     )
 
 
@@ -510,10 +514,9 @@ class MultiStreamTracker:
 
     async def _follow(self, listed: ListedStream, failures: list[AwsError], leases: LeasesByStream) -> None:
         """A later stream of a table is read when the one before is finished."""
-        assert isinstance(self._kinesis, Changes), "a table is named, so its streams can be listed"
         table = listed.table or listed.name
         try:
-            summaries = await self._kinesis.streams_of(table)
+            summaries = await streams_of(self._kinesis, table)
             if not summaries:
                 raise StreamNotFound(no_stream_of(table), operation="ListStreams")
             found = streams_to_read(summaries, leases, listed.position or self._position)

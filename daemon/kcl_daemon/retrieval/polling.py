@@ -43,6 +43,7 @@ from kcl_daemon.retrieval.source import (
     read_from,
     waiting_in,
 )
+from kcl_daemon.shards.snapshot import segment_of
 
 _SHORTEST_S: Final = FASTEST_READS_MS / 1000
 _BYTES_PER_S: Final = 2 * 2**20
@@ -418,6 +419,8 @@ class PollingReader(BufferedReader):
             case AccessDenied():
                 service = "dynamodb" if self._source.stream.is_of_dynamodb else "kinesis"
                 advice = f"grant {service}:GetRecords and GetShardIterator on the stream"
+                if segment_of(self._source.shard_id) is not None:
+                    advice = "grant dynamodb:Scan and DescribeTable on the table"
                 self._log.error("read_failed", error=str(error), advice=advice)
             case Throttled():
                 self._log.debug("read_throttled", error=str(error))

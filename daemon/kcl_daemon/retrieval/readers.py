@@ -32,6 +32,7 @@ from kcl_daemon.ports import (
     StreamRef,
     StreamSummary,
     Subscription,
+    streams_of,
 )
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LastFetch
@@ -74,6 +75,9 @@ class MeteredKinesis:
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
         return await self._calls.counted("ListStreams", self._kinesis.list_streams())
+
+    async def streams_of(self, table: str) -> tuple[StreamSummary, ...]:
+        return await self._changes.counted("ListStreams", streams_of(self._kinesis, table))
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
         operation = "DescribeStream" if stream.is_of_dynamodb else "ListShards"

@@ -107,6 +107,13 @@ def first_shards(shards: Sequence[Shard], segment: Segment) -> tuple[Shard, ...]
     return tuple(each for each in shards_since(shards, segment) if segment.shard_id in each.parent_shard_ids)
 
 
+def awaited_segments(parents: Mapping[ShardId, Lease | None]) -> frozenset[ShardId]:
+    """The parents without a lease that are segments: the leader has not made all their leases yet."""
+    return frozenset(
+        each for each, lease in parents.items() if lease is None and segment_of(each) is not None
+    )
+
+
 _UNIT_BYTES: Final = 8_192  # of an eventually consistent read
 _SEGMENT_BYTES: Final = 2**30
 _SEGMENT_UNITS: Final = 16

@@ -89,6 +89,10 @@ def test_a_table_and_streams_of_both_services_together() -> None:
         (f"streamArns = {CLICKS},{ARN}\nretrievalMode = FANOUT\n", "DynamoDB streams have no fan-out"),
         (f"streamArn = {ARN}\nschemaRegistry = DECODE\n", "have no schema of a registry"),
         ("streamName = clicks\nsnapshot = true\n", "only a DynamoDB table has one"),
+        (
+            "tableName.source = orders\nsnapshot = true\ninitialPositionInStream = TRIM_HORIZON\nrunUntil = tip\n",
+            "items of a snapshot have no time",
+        ),
         (f"streamArns = {CLICKS},{ARN.replace('eu-west-1', 'us-east-1')}\n", "several regions"),
     ],
 )

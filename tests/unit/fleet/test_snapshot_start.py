@@ -78,8 +78,8 @@ class Stage:
         return [fields for _, name, fields in self.log.lines if name == event]
 
 
-def play(scene: Callable[[Stage], Awaitable[None]], **settings: int) -> Stage:
-    changes = replace(ChangesSettings(snapshot=True), **{"segments": 3, **settings})
+def play(scene: Callable[[Stage], Awaitable[None]], *, read_units: int = 500) -> Stage:
+    changes = ChangesSettings(snapshot=True, segments=3, read_units=read_units)
 
     async def main() -> Stage:
         stage = Stage(changes)

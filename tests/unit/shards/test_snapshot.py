@@ -15,9 +15,11 @@ from kcl_daemon.shards.lineage import InitialPosition, Shard
 from kcl_daemon.shards.snapshot import (
     MOST_DIGITS,
     Segment,
+    awaited_segments,
     digits_in,
     digits_of,
     first_shards,
+    hours_of,
     items_of,
     key_bytes,
     key_of,
@@ -27,6 +29,8 @@ from kcl_daemon.shards.snapshot import (
     segment_leases,
     segment_of,
     segment_shards,
+    segments_for,
+    units_for,
     with_segments,
 )
 from kcl_daemon.shards.sync import CleanupVerdict, judge_finished, missing_leases, new_lease
@@ -178,3 +182,21 @@ def test_a_deleted_segment_does_not_come_back_while_the_others_are_there() -> No
     listed = with_segments(SHARDS, [second, *roots])
     assert first.shard_id not in {each.shard_id for each in listed}
     assert missing_leases(listed, [second, *roots], InitialPosition()) == []
+
+
+def test_a_shard_waits_for_leases_of_segments_that_are_not_made_yet() -> None:
+    first, second = segment_leases(BEGUN_MS, 2)
+    parents: dict[ShardId, Lease | None] = {first.shard_id: first, second.shard_id: None, OLD.shard_id: None}
+    assert awaited_segments(parents) == {second.shard_id}
+
+
+@pytest.mark.parametrize(
+    ("gib", "units", "segments"), [(0, 500, 1), (5, 500, 5), (100, 500, 31), (1000, 10**6, 32), (100, 5, 1)]
+)
+def test_how_many_segments(gib: int, units: int, segments: int) -> None:
+    assert segments_for(gib * 2**30, units) == segments
+
+
+def test_how_long_a_scan_takes() -> None:
+    assert hours_of(100 * 2**30, 500) == pytest.approx(7.28, abs=0.01)
+    assert hours_of(10**12, units_for(10**12)) <= 6.0
