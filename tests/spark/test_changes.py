@@ -55,7 +55,7 @@ def test_an_image_of_the_largest_size_and_depth_is_decoded(spark: SparkSession) 
     deep: Attributes = {"N": "1"}
     for _ in range(31):
         deep = {"L": [{"M": {"M": deep}}]}
-    large = {
+    large: Attributes = {
         "text": {"S": 'a\\"}' * 90_000},
         "many": {"SS": [f'"{each}' for each in range(60_000)]},
         "deep": deep,

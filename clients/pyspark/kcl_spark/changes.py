@@ -19,6 +19,7 @@ REMOVED: Final = "kcl_is_removed"
 IMAGES: Final = {"keys": "Keys", "new": "NewImage", "old": "OldImage"}
 _STRING: Final = r'"(?:[^"\\]++|\\.)*+"'
 _SPACES: Final = rf"({_STRING})|\s++"
+_IS_SPACED: Final = rf"^\{{(?:\s|{_STRING}(?:\s|:\s))"
 _REWRITES: Final = (
     (r'\{"NULL":true\}', "null"),
     (r'(\{"NS":\[|(?!^)\G,)"([^"]*)"', "$1$2"),
@@ -46,38 +47,46 @@ _TABLE_OF_ARN: Final = ":table/([^/]+)/"
 _TABLE_OF_STREAM: Final = r"^[a-z0-9-]+\$\d+\$([^$]+)\$"
 
 
-def parts(records: DataFrame) -> dict[str, Column]:
-    """`kind`, `table`, the images as plain JSON, number and time; `kind` is null if `data` is no change."""
+COLUMNS: Final = ("kind", "table", *IMAGES, ORDER, "created_at")
+
+
+def parts(records: DataFrame, keep: Sequence[str]) -> DataFrame:
+    """`COLUMNS`, with images as plain JSON, `keep` and `data`. `kind` is null if that is no change."""
     data = F.col("data").cast("string")
     exact = F.when(data.startswith('{"kind":'), F.regexp_replace(data, *_NUMBERS_OF_PLAIN)).otherwise(data)
-    text = F.from_json(exact, f"{_TYPED}, {_PLAIN}")
-    typed = text["dynamodb"]
+    places = [name for name in ("stream", "shard_id") if name in records.columns]
+    # Each select is computed once for a record; in one, Spark would read the JSON for every column.
+    frame = records.select(
+        *dict.fromkeys(["data", *keep, *places]), F.from_json(exact, f"{_TYPED}, {_PLAIN}").alias("_text")
+    )
+    text, typed = F.col("_text"), F.col("_text.dynamodb")
     kind, tables = F.lower(F.coalesce(text["eventName"], text["kind"])), [text["table"]]
     tables.append(_found(text["eventSourceARN"], _TABLE_OF_ARN))
-    if "stream" in records.columns:
+    if "stream" in places:
         tables.append(_found(F.col("stream"), _TABLE_OF_STREAM))
-    if "shard_id" in records.columns:
+    if "shard_id" in places:
         kind = F.when(kind.isNotNull() & F.col("shard_id").rlike(_SEGMENT), "snapshot").otherwise(kind)
     number = F.coalesce(typed["SequenceNumber"], text["sequenceNumber"])
+    has_all = number.isNotNull() & F.coalesce(typed["Keys"], text["keys"]).isNotNull()
     images = {
-        name: F.coalesce(plain(typed[field], _REWRITES), plain(text[name], _OF_PLAIN))
+        name: F.when(typed[field].isNotNull(), plain(typed[field], _REWRITES)).otherwise(
+            plain(text[name], _OF_PLAIN)
+        )
         for name, field in IMAGES.items()
     }
-    return {
-        "kind": F.when(number.isNotNull() & images["keys"].isNotNull(), kind),
-        "table": F.coalesce(*tables),
-        **images,
-        ORDER: number,
-        "created_at": _time(
-            F.coalesce(typed["ApproximateCreationDateTime"], _found(text["createdAt"], r"(\d+)"))
-        ),
-    }
+    moment = F.coalesce(typed["ApproximateCreationDateTime"], _found(text["createdAt"], r"(\d+)"))
+    found = [F.when(has_all, kind), F.coalesce(*tables), *images.values(), number, _time(moment)]
+    return frame.select(
+        "data",
+        *keep,
+        *[each.alias(name) for name, each in zip(COLUMNS, found)],  # noqa: B905 - Python 3.9
+    )
 
 
 def plain(image: Column, rewrites: Sequence[tuple[str, str]]) -> Column:
     """Sets become arrays; binary values stay Base64."""
     # Without its braces: an attribute named M would look like a map.
-    text = F.regexp_replace(image, _SPACES, "$1")
+    text = F.when(image.rlike(_IS_SPACED), F.regexp_replace(image, _SPACES, "$1")).otherwise(image)
     text = text.substr(F.lit(2), F.length(text) - 2)
     for found, instead in rewrites:
         text = F.regexp_replace(text, found, instead)

@@ -178,11 +178,10 @@ def dynamodb(
     `schema` has the attributes of the items, as a StructType or its text: `keys`, `new` and `old` are then structs. With it, `keys`
     names the key attributes.
     """
-    found = changes.parts(records)
-    kept = [name for name in keep if name not in found]
-    frame = records.select("data", *kept, *[each.alias(name) for name, each in found.items()])
+    kept = [name for name in keep if name not in changes.COLUMNS]
+    frame = changes.parts(records, kept)
     marked = F.col("kind").isNull()
-    columns = {name: F.col(name) for name in found}
+    columns = {name: F.col(name) for name in changes.COLUMNS}
     if schema is not None:
         fields = struct_type(records, schema)
         of_key = StructType([field for field in fields.fields if field.name in keys])
