@@ -1,6 +1,6 @@
 """Changes of a DynamoDB table, made of records in any `childRecordFormat`.
 
-Needs boto3: `pip install 'kcl-daemon[dynamodb]'`, which a daemon's environment has.
+The only part of this client that needs boto3, which comes with kcl-daemon.
 """
 
 from __future__ import annotations
