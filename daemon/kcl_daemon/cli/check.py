@@ -377,7 +377,6 @@ _SENTENCES: Final = {
     "property_contradicts_stream_arn": "= {given} is not the name in streamArn, {arn}; {used} is used",
     "stream_arn_counts_by_name": "= {arn}: {why}",
     "property_honoured_unlike_java": "= {value} is honoured; the Java daemon uses {java_uses}",
-    "changes_left_out_before": "is not a position of the service: {why}",
     "pipeline_reads_the_landing": "is not started here: {advice}",
     "dead_letters_may_not_fit": "takes letters of up to {limit}, records of {largest_record}; {advice}",
     "credentials_provider_doubtful": "{provider}: {advice}",

@@ -145,7 +145,3 @@ def change_notices(values: Mapping[str, object], lines: Mapping[str, int]) -> It
     for key, needed in without.items():
         if key in values:
             yield Notice("property_has_no_effect", key, lines[key], {"why": f"this needs {needed}"})
-    at = "initialPositionInStreamExtended"
-    if at in values and reads_changes(values):
-        why = "DynamoDB streams cannot begin at a time: shards are read from their start and older changes left out"
-        yield Notice("changes_left_out_before", at, lines[at], {"why": why}, level="info")

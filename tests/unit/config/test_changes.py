@@ -106,8 +106,6 @@ def test_what_has_no_effect_is_said() -> None:
         ("property_has_no_effect", "childRecordFormat", 4),
         ("property_has_no_effect", "snapshotSegments", 5),
     ]
-    loaded = read("tableName.source = orders\ninitialPositionInStreamExtended = 1700000000\n", base=BASE)
-    assert [(each.event, each.level) for each in loaded.warnings] == [("changes_left_out_before", "info")]
 
 
 def test_with_a_landing_and_with_a_registry_beside_kinesis() -> None:
