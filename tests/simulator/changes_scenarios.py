@@ -104,7 +104,7 @@ def dynamodb_snapshot(draw: Draw) -> Plan:
     """A table is written while its segments are scanned, shards roll and split, and workers die: the copy is the table."""
     chance = draw.chance
     plan = draw.plan(faults_s=150.0, bound_s=_BOUND_S, shards=(1, 3))
-    items = chance.pick((3, 40, 300))
+    items, segments = chance.pick((3, 40, 300)), chance.pick((1, 2, 5, 8))
     changes = ChangesPlan(
         items=items,
         follows=chance.happens(0.7),
@@ -113,8 +113,8 @@ def dynamodb_snapshot(draw: Draw) -> Plan:
         late_s=chance.pick((0.0, 5.0)),
         empty_every=chance.pick((0, 0, 5)),
         snapshot=True,
-        segments=chance.pick((1, 2, 5, 8)),
-        read_units=chance.pick((max(1, items // 90), max(1, items // 20), 500)),
+        segments=segments,
+        read_units=chance.pick((max(2 * segments, items // 30), 500)),
         is_copied=True,
     )
     # What ended ten minutes before the scan is not read.

@@ -172,6 +172,8 @@ class ShardSync:
             AwsError: a call failed; created leases stay, and the next call continues.
         """
         created = False
+        if self._snapshot is not None:
+            await self._snapshot.over(self._stream, leases)
         if self._schedule.is_due and self._clock.monotonic() >= self._not_before_s:
             created = await self._audit(leases)
         if self._watch.state is StreamState.THERE:
@@ -234,7 +236,6 @@ class ShardSync:
             return await self._create(leases_for_empty_table(begin, self._position, self._stream.identity))
         if snapshot is not None:
             snapshot.is_not_taken(self._stream, leases)
-            await snapshot.over(self._stream, leases)
         shards = await self._own_shards(leases)
         if shards is None:
             return False
