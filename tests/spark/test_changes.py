@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
 
 from kcl_daemon.records.changes import ChangeForm, changes_of
 from kcl_daemon.records.payload import UserRecord
@@ -55,14 +55,12 @@ def test_an_image_of_the_largest_size_and_depth_is_decoded(spark: SparkSession) 
     deep: Attributes = {"N": "1"}
     for _ in range(31):
         deep = {"L": [{"M": {"M": deep}}]}
-    large: Attributes = {
-        "text": {"S": 'a\\"}' * 90_000},
-        "many": {"SS": [f'"{each}' for each in range(60_000)]},
-        "deep": deep,
-    }
+    text = 'a\\"}' * 90_000
+    many = [f'"{each}' for each in range(60_000)]
+    large: Attributes = {"text": {"S": text}, "many": {"SS": many}, "deep": deep}
     (row,) = decode.dynamodb(frame(spark, kcl1("INSERT", {"id": {"S": "x"}}, large, "1"))).collect()
     read = json.loads(row.new)
-    assert (read["text"], len(read["many"])) == (large["text"]["S"], 60_000)
+    assert (read["text"], len(read["many"])) == (text, 60_000)
     assert row.new.endswith('"deep":' + '[{"M":' * 31 + "1" + "}]" * 31 + "}")
 
 
@@ -89,6 +87,7 @@ def test_changes_have_types_with_a_schema(spark: SparkSession) -> None:
         "old",
         "sequence_number",
         "created_at",
+        "position",
         "partition_key",
         "shard_id",
         "_corrupt",
@@ -133,7 +132,7 @@ def test_a_copy_in_files_has_the_last_image_of_each_item_after_each_batch_and_it
 def test_a_copy_without_a_schema_has_json(spark: SparkSession, tmp_path: Path) -> None:
     sinks.overwrite_items(str(tmp_path))(decode.dynamodb(frame(spark, *BATCHES[0])), 0)
     (row,) = sinks.items(spark, str(tmp_path)).where('keys = \'{"id":"a"}\'').collect()
-    assert (row["item"], row.sequence_number) == ('{"id":"a","n":2}', 10)
+    assert (row["item"], row.position) == ('{"id":"a","n":2}', f"{'0' * 20}-{10:040}")
 
 
 @pytest.mark.parametrize(
@@ -146,10 +145,22 @@ def test_no_copy_is_made_of_what_has_no_image(
         sinks.overwrite_items(str(tmp_path))(decode.dynamodb(frame(spark, bad)), 0)
 
 
+def test_a_later_stream_of_the_table_is_newer_whatever_its_numbers_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The numbers begin anew where a stream is switched off and on again."""
+    write = sinks.overwrite_items(str(tmp_path))
+    shards = [f"shardId-{began:020}-0a1b2c3d" for began in (AT_MS, AT_MS + 3_600_000)]
+    for number_of, (shard, n, sequence) in enumerate(zip(shards, (1, 2), (900, 7), strict=True)):
+        one = frame(spark, changed("INSERT", "a", n, sequence)).withColumn("shard_id", functions.lit(shard))
+        write(decode.dynamodb(one, "id string, n int", keys=["id"]), number_of)
+    assert [row.n for row in sinks.items(spark, str(tmp_path)).collect()] == [2]
+
+
 def test_a_merge_of_items_removes_and_replaces_nothing_newer() -> None:
-    assert merge_statement("ice.db.t", "batch", ["id"], ["sequence_number"], "gone") == (
+    assert merge_statement("ice.db.t", "batch", ["id"], ["position"], "gone") == (
         "MERGE INTO ice.db.t AS old USING batch AS new ON old.`id` <=> new.`id` "
-        "WHEN MATCHED AND (new.`sequence_number`) >= (old.`sequence_number`) AND new.`gone` THEN DELETE "
-        "WHEN MATCHED AND (new.`sequence_number`) >= (old.`sequence_number`) THEN UPDATE SET * "
+        "WHEN MATCHED AND (new.`position`) >= (old.`position`) AND new.`gone` THEN DELETE "
+        "WHEN MATCHED AND (new.`position`) >= (old.`position`) THEN UPDATE SET * "
         "WHEN NOT MATCHED AND NOT new.`gone` THEN INSERT *"
     )

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 from pyspark.sql.types import StructType
 
-ORDER: Final = "sequence_number"
+ORDER: Final = "position"
 REMOVED: Final = "kcl_is_removed"
 IMAGES: Final = {"keys": "Keys", "new": "NewImage", "old": "OldImage"}
 _STRING: Final = r'"(?:[^"\\]++|\\.)*+"'
@@ -42,12 +42,15 @@ _TYPED: Final = (
 )
 _PLAIN: Final = "kind string, `table` string, keys string, new string, old string, sequenceNumber string, createdAt string"
 _SEGMENT: Final = r"(^|:)snapshot-\d{13}-\d{4}-\d{4}$"
+_BEGAN: Final = r"(?:^|:)shardId-(\d{20})-"
+_TIME_DIGITS: Final = 20
+_NUMBER_DIGITS: Final = 40
 _MILLISECONDS_FROM: Final = 10**11
 _TABLE_OF_ARN: Final = ":table/([^/]+)/"
 _TABLE_OF_STREAM: Final = r"^[a-z0-9-]+\$\d+\$([^$]+)\$"
 
 
-COLUMNS: Final = ("kind", "table", *IMAGES, ORDER, "created_at")
+COLUMNS: Final = ("kind", "table", *IMAGES, "sequence_number", "created_at", ORDER)
 
 
 def parts(records: DataFrame, keep: Sequence[str]) -> DataFrame:
@@ -75,7 +78,8 @@ def parts(records: DataFrame, keep: Sequence[str]) -> DataFrame:
         for name, field in IMAGES.items()
     }
     moment = F.coalesce(typed["ApproximateCreationDateTime"], _found(text["createdAt"], r"(\d+)"))
-    found = [F.when(has_all, kind), F.coalesce(*tables), *images.values(), number, _time(moment)]
+    order = F.when(kind == "snapshot", "").otherwise(_order(number, "shard_id" in places))
+    found = [F.when(has_all, kind), F.coalesce(*tables), *images.values(), number, _time(moment), order]
     return frame.select(
         "data",
         *keep,
@@ -98,6 +102,15 @@ def _found(text: Column, pattern: str) -> Column:
     return F.when(name != "", name)
 
 
+def _order(number: Column, has_shards: bool) -> Column:
+    """Text that grows from one change of an item to the next.
+
+    Sequence numbers begin anew where a stream is switched off and on again, so the time at which the shard began comes first.
+    """
+    began = F.regexp_extract(F.col("shard_id"), _BEGAN, 1) if has_shards else F.lit("")
+    return F.concat(F.lpad(began, _TIME_DIGITS, "0"), F.lit("-"), F.lpad(number, _NUMBER_DIGITS, "0"))
+
+
 def _time(text: Column) -> Column:
     """From seconds, or milliseconds."""
     number = text.cast("decimal(24,6)")
@@ -105,7 +118,7 @@ def _time(text: Column) -> Column:
 
 
 def last_states(changes: DataFrame) -> DataFrame:
-    """One row for each item that is in `changes`: its attributes, `sequence_number`, and whether it was removed.
+    """One row for each item that is in `changes`: its attributes, `position`, and whether it was removed.
 
     `changes` are those of `decode.dynamodb`. An item of a snapshot is older than any change of it in the stream.
     """
@@ -120,11 +133,9 @@ def last_states(changes: DataFrame) -> DataFrame:
             F.lit("a change has no new image: the table's stream needs NEW_IMAGE or NEW_AND_OLD_IMAGES")
         ),
     )
-    is_old = F.col("kind") == "snapshot"
-    order = F.when(is_old, "0").otherwise(F.col(ORDER)).cast("decimal(38,0)")
     flat = changes.select(
         *_attributes(changes),
-        order.alias(ORDER),
+        ORDER,
         F.coalesce(known, imageless, removed).alias(REMOVED),
     )
     return newest(flat, key_columns(changes), [ORDER])

@@ -172,8 +172,9 @@ def dynamodb(
     """Changes of a DynamoDB table, in each form of `childRecordFormat`.
 
     The columns are `kind` (`insert`, `modify`, `remove`, `snapshot`), `table`, `keys`, `new`, `old`, `sequence_number`,
-    `created_at`, those of `keep`, and `_corrupt`. Without a schema, `keys`, `new` and `old` are JSON with plain values: numbers with
-    all their digits, sets as arrays, binary values in Base64.
+    `created_at`, `position` (text that grows from one change of an item to the next), those of `keep`, and `_corrupt`. Without
+    a schema, `keys`, `new` and `old` are JSON with plain values: numbers with all their digits, sets as arrays, binary values
+    in Base64.
 
     `schema` has the attributes of the items, as a StructType or its text: `keys`, `new` and `old` are then structs. With it, `keys`
     names the key attributes.

@@ -169,7 +169,7 @@ def merge_items(table: str) -> ForeachBatch:
     """Keep a copy of a DynamoDB table in a table of Iceberg, Delta, or of any catalog that knows MERGE.
 
     For rows of `decode.dynamodb` with a schema. An item has the last image that came, and goes with a removal. `table` must exist,
-    with the attributes of the schema and `sequence_number decimal(38,0)`.
+    with the attributes of the schema and `position string`.
     """
 
     def write(frame: DataFrame, batch: Batch) -> None:
