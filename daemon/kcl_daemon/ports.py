@@ -175,11 +175,9 @@ class Changes(Kinesis, Protocol):
 
 async def streams_of(kinesis: Kinesis, table: str) -> tuple[StreamSummary, ...]:
     """`Changes.streams_of`, also where only Kinesis is asked for; InvalidRequest: it reads no tables."""
-    if not isinstance(kinesis, Changes):
-        raise InvalidRequest(
-            f"the streams of the table {table} cannot be listed here", operation="ListStreams"
-        )
-    return await kinesis.streams_of(table)
+    if isinstance(kinesis, Changes):
+        return await kinesis.streams_of(table)
+    raise InvalidRequest(f"the streams of the table {table} cannot be listed", operation="ListStreams")
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,11 @@ def main() -> None:
     say(f"{len(answer) // _RECORDS} bytes a change; microseconds of CPU for a record, and times Kinesis\n")
     first: list[float] = []
     for name, read in rows.items():
-        works = (read, partial(_written, read, Payload.line), partial(_written, read, Payload.frame))
+        works: tuple[Callable[[], object], ...] = (
+            read,
+            partial(_written, read, Payload.line),
+            partial(_written, read, Payload.frame),
+        )
         costs = list(map(_cost_us, works))
         first = first or costs
         cells = zip(("read", "line", "frame"), costs, first, strict=True)

@@ -103,6 +103,27 @@ def test_a_short_run_with_a_text_of_the_users_loses_nothing_and_leaves_nothing(t
 
 
 @pytest.mark.parametrize(
+    ("options", "copies"),
+    [
+        pytest.param(("--no-spark", "--seconds", "5"), ("Python",), id="by a processor"),
+        pytest.param(("--seconds", "20"), ("Python", "Spark"), id="and by Spark", marks=pytest.mark.prove),
+    ],
+)
+def test_copies_of_a_table_are_equal_to_it(
+    tmp_path: Path, options: tuple[str, ...], copies: tuple[str, ...]
+) -> None:
+    with running_demo("--dynamodb", "--plain", *options, keep=tmp_path) as demo:
+        reported = output_of(demo)
+        assert demo.wait() == 0, reported
+        lines = reported.splitlines()
+        assert lines[-2:] == ["copies equal", "lost 0"]
+        equal = [line.split()[2] for line in lines if line.endswith("items, as the table has them")]
+        assert equal == list(copies)
+        assert any("the stream's shards split: 2 follow" in line for line in lines)
+        assert_nothing_is_left(tmp_path, [])
+
+
+@pytest.mark.parametrize(
     "load", [pytest.param(LONG, id="at ease"), pytest.param(BUSY, id="busy", marks=pytest.mark.prove)]
 )
 def test_ctrl_c_ends_everything(tmp_path: Path, load: tuple[str, ...]) -> None:

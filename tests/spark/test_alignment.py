@@ -177,6 +177,14 @@ def test_others_wait_for_the_children_of_a_shard_that_ended() -> None:
     assert alignment.horizon_ms([ended, other, first], {}, 41 + SETTLE_S) == 400
 
 
+def test_nobody_waits_for_what_follows_a_segment_of_a_snapshot() -> None:
+    alignment = Alignment(SkewLimits(), no_tell)
+    first, second = (f"snapshot-1795491048410-000{number}-0002" for number in range(2))
+    alignment.horizon_ms([ShardPace(first, 300), ShardPace(second, 900)], {}, 0)
+    assert alignment.horizon_ms([ShardPace(first, 300), ShardPace(second, 900)], {}, 10) == 300
+    assert alignment.horizon_ms([ShardPace(first, 300, ended=True), ShardPace(second, 900)], {}, 11) == 900
+
+
 def test_children_that_never_come_hold_nobody_for_ever() -> None:
     alignment = Alignment(SkewLimits(wait_s=60), no_tell)
     alignment.horizon_ms([ShardPace("parent", 300), ShardPace("other", 9_000)], {}, 0)

@@ -148,6 +148,18 @@ def test_missing_children_hold_back_what_arrived_after_their_parent() -> None:
     assert list(Logged(logs, silent_ms=WAIT_MS).batches()) == [{"s/a": [0, 1], "s/d": [0, 1]}]
 
 
+def test_what_follows_a_snapshot_holds_back_none_of_its_segments_and_comes_after_all() -> None:
+    first, second = (f"snapshot-1795491048410-000{number}-0002" for number in range(2))
+    logs = {
+        f"s/{first}": [entry(0, 10), entry(1, 10, children=["a"])],
+        f"s/{second}": [entry(0, 10), entry(1, 90)],
+    }
+    assert list(Logged(logs).batches()) == [{f"s/{first}": [0, 1], f"s/{second}": [0, 1]}]
+    logs[f"s/{second}"].append(entry(2, 90, children=["a"]))
+    logs["s/a"] = [entry(0, 5)]
+    assert list(Logged(logs).batches())[-1] == {"s/a": [0]}
+
+
 def test_an_end_of_unknown_time_stops_nothing_for_good() -> None:
     logs = {"s/a": [entry(0, 0, children=["b"])], "s/b": [entry(0, 90)], "s/d": [entry(0, 10)]}
     assert list(Logged(logs).batches()) == [{"s/a": [0]}, {"s/b": [0], "s/d": [0]}]

@@ -38,6 +38,24 @@ def test_another_process_sees_segments_in_order_and_the_newest_note(tmp_path: Pa
     assert [each.last for each in store.poll()[SHARD].segments] == [at(100)]
 
 
+def test_positions_that_are_too_long_for_a_name_are_in_the_file(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.recover()
+    first, last = at(int("1" + 4_298 * "7")), at(int("1" + 4_298 * "8"), 3)
+    segments = [
+        store.put(SHARD, START, first, table(0, 9)),
+        store.put(SHARD, first, last, table(10, 19)),
+    ]
+    assert store.poll()[SHARD].segments == segments
+    half = FolderStore(tmp_path)
+    with segments[1].path(tmp_path).open("r+b") as file:
+        file.truncate(500)
+    half.recover()
+    assert half.poll()[SHARD].segments == segments[:1]
+    store.drop(segments[0])
+    assert store.poll()[SHARD].segments == []
+
+
 def test_what_an_engine_before_left_is_taken_over_but_no_half_file_and_no_lease(tmp_path: Path) -> None:
     before = FolderStore(tmp_path)
     before.recover()

@@ -7,6 +7,7 @@ limited time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -18,6 +19,8 @@ from kcl_spark.spool import Spool
 
 SETTLE_S: Final = 2.0
 """If no new shard appears for this time, all are here."""
+_SEGMENT: Final = re.compile(r"snapshot-\d{13}-\d{4}-\d{4}$")
+"""A part of a snapshot of a DynamoDB table."""
 _REPORT_AFTER_S: Final = 10.0
 
 
@@ -115,7 +118,8 @@ class Alignment:
         for name, each in here.items():
             if each.ended and name not in self._finished:
                 self._finished.add(name)
-                self._away[name] = each, now_s
+                if not _SEGMENT.search(name):  # what follows a segment comes when all are over
+                    self._away[name] = each, now_s
         self._served = {name: each for name, each in here.items() if not each.ended}
         for name, (pace, since_s) in list(self._away.items()):
             # The parent is unknown: any shard that starts after the end counts as its child.

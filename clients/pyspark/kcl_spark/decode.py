@@ -17,6 +17,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from kcl_spark import changes
+
 WRAPPER: Final = "KclSparkWrapper"
 _TAG_OF_THE_FIELD: Final = b"\x0a"
 _BITS: Final = 7
@@ -76,13 +78,13 @@ RecordBatch = Any
 def json(records: DataFrame, schema: str | StructType, *, keep: Sequence[str] = KEPT) -> DataFrame:
     """JSON objects. `schema` is a StructType or its text: `id long, amount double`."""
     fields = struct_type(records, schema)
+    frame = records.withColumn("_parsed", _marked_json(F.col("data").cast("string"), fields))
+    return _spread(frame, fields, keep, F.col(f"_parsed.{CORRUPT}").isNotNull())
+
+
+def _marked_json(text: Column, fields: StructType) -> Column:
     with_mark = StructType([*fields.fields, StructField(CORRUPT, StringType())])
-    parsed = F.from_json(
-        F.col("data").cast("string"), with_mark, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    )
-    return _spread(
-        records.withColumn("_parsed", parsed), fields, keep, F.col(f"_parsed.{CORRUPT}").isNotNull()
-    )
+    return F.from_json(text, with_mark, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
 
 
 def avro(
@@ -158,6 +160,43 @@ def python(
             yield pa.record_batch(columns, schema=arrow)
 
     return frame.mapInArrow(decode, result)
+
+
+def dynamodb(
+    records: DataFrame,
+    schema: str | StructType | None = None,
+    *,
+    keys: Sequence[str] = (),
+    keep: Sequence[str] = ("partition_key", "shard_id"),
+) -> DataFrame:
+    """Changes of a DynamoDB table, in each form of `childRecordFormat`.
+
+    The columns are `kind` (`insert`, `modify`, `remove`, `snapshot`), `table`, `keys`, `new`, `old`, `sequence_number`,
+    `created_at`, those of `keep`, and `_corrupt`. Without a schema, `keys`, `new` and `old` are JSON with plain values: numbers with
+    all their digits, sets as arrays, binary values in Base64.
+
+    `schema` has the attributes of the items, as a StructType or its text: `keys`, `new` and `old` are then structs. With it, `keys`
+    names the key attributes.
+    """
+    found = changes.parts(records)
+    kept = [name for name in keep if name not in found]
+    frame = records.select("data", *kept, *[each.alias(name) for name, each in found.items()])
+    marked = F.col("kind").isNull()
+    columns = {name: F.col(name) for name in found}
+    if schema is not None:
+        fields = struct_type(records, schema)
+        of_key = StructType([field for field in fields.fields if field.name in keys])
+        if not keys or len(of_key.fields) != len(keys):
+            raise ValueError(
+                f"decode.dynamodb: keys={list(keys)!r}: name the key attributes, as the schema has them"
+            )
+        for name in changes.IMAGES:
+            its_fields = of_key if name == "keys" else fields
+            frame = frame.withColumn(name, _marked_json(F.col(name), its_fields))
+            marked |= F.col(f"{name}.{CORRUPT}").isNotNull()
+            image = F.struct(*[F.col(f"{name}.`{each}`") for each in its_fields.fieldNames()])
+            columns[name] = F.when(F.col(name).isNotNull(), image).alias(name)
+    return frame.select(*columns.values(), *kept, F.when(marked, F.col("data")).alias(CORRUPT))
 
 
 def confluent(data: Column) -> Column:

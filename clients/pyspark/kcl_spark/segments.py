@@ -1,7 +1,7 @@
 """Segments: the spool's Arrow files. Each holds records of one shard, in order, without a gap.
 
 A name is `AFTER~LAST~ROWS~BYTES~FROM~UNTIL.arrow`: the records after position AFTER up to LAST, with arrival
-times. Spark logs the result of `ends` before it reads a micro-batch, so a replayed batch has the same
+times. Positions of a snapshot of DynamoDB can be too long for it: then a digest is in their place, and they are in the file. Spark logs the result of `ends` before it reads a micro-batch, so a replayed batch has the same
 records.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from heapq import heapreplace, merge
 from itertools import groupby
 from pathlib import Path
@@ -27,6 +28,8 @@ _MICROSECONDS: Final = 1000
 _MAGIC: Final = b"ARROW1"
 _ARRIVED: Final = SCHEMA.get_field_index("approximate_arrival_timestamp")
 _PLACES: Final = [SCHEMA.get_field_index(name) for name in ("sequence_number", "sub_sequence_number")]
+_ENDS_MOST: Final = 150
+_DIGEST: Final = "digest"
 OPEN_MS: Final = 2**63 - 1
 CLOSED_MS: Final = -1
 
@@ -60,10 +63,17 @@ class Segment:
     @property
     def name(self) -> str:
         ends = f"{to_text(self.after, '.')}~{to_text(self.last, '.')}"
+        if len(ends) > _ENDS_MOST:
+            ends = f"{_DIGEST}~{blake2b(ends.encode(), digest_size=16).hexdigest()}"
         return f"{ends}~{self.rows}~{self.size_bytes}~{self.first_ms}~{self.last_ms}{SUFFIX}"
 
     def path(self, spool: Path) -> Path:
         return spool / self.shard_id / self.name
+
+    @property
+    def schema(self) -> Any:
+        """That of its file."""
+        return SCHEMA.with_metadata({"after": to_text(self.after), "last": to_text(self.last)})
 
 
 def parse_name(shard_id: str, name: str) -> Segment | None:
@@ -71,7 +81,22 @@ def parse_name(shard_id: str, name: str) -> Segment | None:
     if not name.endswith(SUFFIX) or len(parts) != 6:
         return None
     after, last, *numbers = parts
+    if after == _DIGEST:
+        return None
     return Segment(shard_id, from_text(after, "."), from_text(last, "."), *map(int, numbers))
+
+
+def segment_at(path: Path) -> Segment | None:
+    """None: it is no segment, not whole, or just removed."""
+    if not path.name.startswith(_DIGEST):
+        return parse_name(path.parent.name, path.name)
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
+            ends = [reader.schema.metadata[each].decode() for each in (b"after", b"last")]
+    except (OSError, pa.ArrowInvalid, KeyError):
+        return None
+    numbers = map(int, path.name.removesuffix(SUFFIX).split("~")[2:])
+    return Segment(path.parent.name, from_text(ends[0]), from_text(ends[1]), *numbers)
 
 
 def list_segments(spool: Path) -> dict[str, list[Segment]]:
@@ -79,8 +104,10 @@ def list_segments(spool: Path) -> dict[str, list[Segment]]:
     for folder in _entries(spool):
         if not folder.is_dir():
             continue
-        names = [parse_name(folder.name, entry.name) for entry in _entries(folder)]
-        found[folder.name] = sorted((each for each in names if each is not None), key=lambda each: each.last)
+        segments = [segment_at(entry) for entry in _entries(folder) if entry.suffix == SUFFIX]
+        found[folder.name] = sorted(
+            (each for each in segments if each is not None), key=lambda each: each.last
+        )
     return found
 
 

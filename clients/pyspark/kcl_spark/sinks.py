@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, Window, functions
+from pyspark.sql import DataFrame, SparkSession
 
+from kcl_spark import changes
 from kcl_spark.api import Batch, BatchHandler, is_connect
-from kcl_spark.outputs import claim_path
+from kcl_spark.outputs import claim_path, files_of
 
 _QUOTE: Final = '"'
 _DRIVERS: Final = {"jdbc:postgresql": "org.postgresql.Driver", "jdbc:sqlite": "org.sqlite.JDBC"}
@@ -74,7 +75,16 @@ def _quoted(name: str) -> str:
     return _QUOTE + name.replace(_QUOTE, _QUOTE * 2) + _QUOTE
 
 
-__all__ = ["delta", "foreach_batch", "iceberg_merge", "jdbc_upsert", "overwrite_batch"]
+__all__ = [
+    "delta",
+    "foreach_batch",
+    "iceberg_merge",
+    "items",
+    "jdbc_upsert",
+    "merge_items",
+    "overwrite_batch",
+    "overwrite_items",
+]
 
 _NOT_TOLD = (
     "{} cannot tell which query this is, and so not which batches are done: give it to foreachBatch itself, in a pipeline "
@@ -97,15 +107,19 @@ def overwrite_batch(path: str, file_format: str = "parquet", **options: str) -> 
     claimed: set[str] = set()
 
     def write(frame: DataFrame, batch: Batch) -> None:
-        if batch.state and batch.state not in claimed:
-            is_new = batch.id == 0 and not batch.is_replay
-            claim_path(frame.sparkSession, path, state_id=batch.state, query=batch.query, is_new=is_new)
-            claimed.add(batch.state)
+        _claim(frame, path, batch, claimed)
         frame.write.mode("overwrite").format(file_format).options(**options).save(
             f"{path}/batch_id={batch.id}"
         )
 
     return BatchHandler(write)
+
+
+def _claim(frame: DataFrame, path: str, batch: Batch, claimed: set[str]) -> None:
+    if batch.state and batch.state not in claimed:
+        is_new = batch.id == 0 and not batch.is_replay
+        claim_path(frame.sparkSession, path, state_id=batch.state, query=batch.query, is_new=is_new)
+        claimed.add(batch.state)
 
 
 def delta(path: str, **options: str) -> ForeachBatch:
@@ -145,34 +159,92 @@ def iceberg_merge(table: str, keys: list[str], *, newest_by: list[str] | None = 
         raise ValueError("iceberg_merge needs at least one key column: without one, a replay inserts twice")
 
     def write(frame: DataFrame, batch: Batch) -> None:
-        view = f"kcl_batch_{re.sub(r'[^A-Za-z0-9]', '_', batch.query)}"
-        _newest(frame, keys, newest_by or ()).createOrReplaceTempView(view)
-        frame.sparkSession.sql(merge_statement(table, view, keys, newest_by or ()))
+        rows = changes.newest(frame, keys, newest_by or ())
+        _merge(rows, batch, merge_statement(table, _view(batch), keys, newest_by or ()))
 
     return BatchHandler(write)
 
 
-def merge_statement(table: str, view: str, keys: Sequence[str], newest_by: Sequence[str] = ()) -> str:
+def merge_items(table: str) -> ForeachBatch:
+    """Keep a copy of a DynamoDB table in a table of Iceberg, Delta, or of any catalog that knows MERGE.
+
+    For rows of `decode.dynamodb` with a schema. An item has the last image that came, and goes with a removal. `table` must exist,
+    with the attributes of the schema and `sequence_number decimal(38,0)`.
+    """
+
+    def write(frame: DataFrame, batch: Batch) -> None:
+        keys = changes.key_columns(frame)
+        sql = merge_statement(table, _view(batch), keys, [changes.ORDER], changes.REMOVED)
+        _merge(changes.last_states(frame), batch, sql)
+
+    return BatchHandler(write)
+
+
+def overwrite_items(path: str) -> ForeachBatch:
+    """Keep a copy of a DynamoDB table in Parquet files, for rows of `decode.dynamodb`; `items` reads it.
+
+    Each batch writes the whole table, into one of two folders by turns. So it is for tables that Spark writes in seconds. The
+    path belongs to one query of one state.
+    """
+    claimed: set[str] = set()
+
+    def write(frame: DataFrame, batch: Batch) -> None:
+        spark, keys = frame.sparkSession, changes.key_columns(frame)
+        _claim(frame, path, batch, claimed)
+        states = changes.last_states(frame)
+        if batch.id:
+            before = spark.read.schema(states.schema).parquet(_turn(path, batch.id - 1))
+            states = changes.newest(before.unionByName(states), keys, [changes.ORDER])
+        states.where(f"NOT {changes.REMOVED}").write.mode("overwrite").parquet(_turn(path, batch.id))
+        files_of(spark).write(f"{path}/{_NEWEST}", str(batch.id))
+
+    return BatchHandler(write)
+
+
+_NEWEST: Final = "_kcl_newest_batch"
+
+
+def _turn(path: str, batch_id: int) -> str:
+    return f"{path}/turn={batch_id % 2}"
+
+
+def items(spark: SparkSession, path: str) -> DataFrame:
+    """What `overwrite_items` has written last. Read it before the batch after the next is written over it."""
+    newest = files_of(spark).read(f"{path}/{_NEWEST}")
+    if newest is None:
+        raise FileNotFoundError(f"{path} has no items yet: no batch of sinks.overwrite_items is done")
+    return spark.read.parquet(_turn(path, int(newest))).drop(changes.REMOVED)
+
+
+def _view(batch: Batch) -> str:
+    return f"kcl_batch_{re.sub(r'[^A-Za-z0-9]', '_', batch.query)}"
+
+
+def _merge(frame: DataFrame, batch: Batch, sql: str) -> None:
+    frame.createOrReplaceTempView(_view(batch))
+    frame.sparkSession.sql(sql)
+
+
+def merge_statement(
+    table: str, view: str, keys: Sequence[str], newest_by: Sequence[str] = (), removed: str | None = None
+) -> str:
     same = " AND ".join(f"old.`{each}` <=> new.`{each}`" for each in keys)
     newer = ""
     if newest_by:
         newer = f" AND ({_of('new', newest_by)}) >= ({_of('old', newest_by)})"
+    delete, present = (
+        ("", "")
+        if removed is None
+        else (f"WHEN MATCHED{newer} AND new.`{removed}` THEN DELETE ", f" AND NOT new.`{removed}`")
+    )
     return (
-        f"MERGE INTO {table} AS old USING {view} AS new ON {same} "
-        f"WHEN MATCHED{newer} THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        f"MERGE INTO {table} AS old USING {view} AS new ON {same} {delete}"
+        f"WHEN MATCHED{newer} THEN UPDATE SET * WHEN NOT MATCHED{present} THEN INSERT *"
     )
 
 
 def _of(side: str, names: Sequence[str]) -> str:
     return ", ".join(f"{side}.`{each}`" for each in names)
-
-
-def _newest(frame: DataFrame, keys: Sequence[str], newest_by: Sequence[str]) -> DataFrame:
-    if not newest_by:
-        return frame
-    order = [functions.col(each).desc() for each in newest_by]
-    place = functions.row_number().over(Window.partitionBy(*keys).orderBy(*order))
-    return frame.withColumn("kcl_place", place).where("kcl_place = 1").drop("kcl_place")
 
 
 def jdbc_upsert(

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from kcl_landing.control import make_folder, write_text
 from kcl_landing.positions import START, Position, from_text, to_text
-from kcl_landing.records import SCHEMA
 from kcl_spark.segments import (
     OPEN_MS,
     SUFFIX,
@@ -25,7 +24,7 @@ from kcl_spark.segments import (
     is_covered,
     is_whole,
     list_segments,
-    parse_name,
+    segment_at,
     span_ms,
 )
 
@@ -103,7 +102,7 @@ class FolderStore:
             write_text(note, boot)
         for folder in filter(Path.is_dir, self.folder.iterdir()):
             for path in folder.glob(f"*{SUFFIX}"):
-                segment = parse_name(folder.name, path.name)
+                segment = segment_at(path)
                 if segment is None or not is_whole(path, segment.size_bytes):
                     path.unlink()  # its records are delivered again
             self.note(folder.name, NOT_HELD)
@@ -117,7 +116,7 @@ class FolderStore:
         temporary = folder / ".next"
         try:
             with pa.OSFile(str(temporary), "wb") as file:
-                _write(file, table)
+                _write(file, table, Segment(shard_id, after, last, table.num_rows, 0).schema)
         except OSError:
             temporary.unlink(missing_ok=True)  # on a full disk half a file is in the way
             raise
@@ -156,6 +155,6 @@ def _replace(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _write(file: object, table: Table) -> None:
-    with pa.ipc.new_file(file, SCHEMA) as writer:
-        writer.write_table(table, max_chunksize=_ROWS_OF_A_BATCH)
+def _write(file: object, table: Table, schema: Any) -> None:
+    with pa.ipc.new_file(file, schema) as writer:
+        writer.write_table(table.cast(schema), max_chunksize=_ROWS_OF_A_BATCH)

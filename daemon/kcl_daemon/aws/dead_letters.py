@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -39,6 +40,8 @@ _FIFO: Final = ".fifo"
 _KIB: Final = 1024
 _MIB: Final = 1024**2
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_PARTITION_KEY_CHARACTERS: Final = 256
+_NUMBER_CHARACTERS: Final = 129  # of numbers of streams at most
 # Below this nothing is too large unless the service says so in words that we know.
 _USUAL_LIMIT: Final = 256 * _KIB
 # How the services and their stand-ins say that a message is too large; the codes say less.
@@ -122,8 +125,8 @@ def _fifo(address: str, dead_letter: DeadLetter) -> Mapping[str, str]:
 
 
 def _put_into_stream(client: Client, stream: str, dead_letter: DeadLetter, line: bytes) -> object:
-    """With the original partition key. `stream` is a name or ARN."""
-    key = dead_letter.record.partition_key or dead_letter.shard_id
+    """With the original partition key, which is longer for an item with long keys. `stream` is a name or ARN."""
+    key = dead_letter.record.partition_key[:_PARTITION_KEY_CHARACTERS] or dead_letter.shard_id
     return client.put_record(**_stream(stream), Data=line + b"\n", PartitionKey=key)
 
 
@@ -185,11 +188,13 @@ class BucketLetters:
 
 def object_path(dead_letter: DeadLetter, *, by_day: bool) -> str:
     """The same on every worker, in the order of the shard; with `by_day` first the day of arrival, UTC."""
-    record = dead_letter.record
+    record, number = dead_letter.record, dead_letter.record.sequence_number
+    if len(number) > _NUMBER_CHARACTERS:  # of a snapshot, with the item's key; a path has at most 1024 bytes
+        number = f"{number[:_NUMBER_CHARACTERS]}-{blake2b(number.encode(), digest_size=16).hexdigest()}"
     arrived = _EPOCH + timedelta(milliseconds=record.approximate_arrival_timestamp or 0)
     names = (dead_letter.application_name, dead_letter.stream_name, dead_letter.shard_id)
     folders = [*([f"{arrived:%Y-%m-%d}"] if by_day else []), *(quote(each, safe="") for each in names)]
-    return "/".join((*folders, f"{record.sequence_number:0>56}-{record.sub_sequence_number:010}"))
+    return "/".join((*folders, f"{number:0>56}-{record.sub_sequence_number:010}"))
 
 
 @asynccontextmanager

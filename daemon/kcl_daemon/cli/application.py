@@ -63,17 +63,18 @@ stream_option: Final = click.option(
 )
 
 
-def single_names(settings: Settings) -> frozenset[str]:
-    """What a person may call the only stream."""
-    of_table = TableStream.of(settings.stream_arn or "")
-    named = (settings.stream_name, settings.stream_arn, None if of_table is None else of_table.table)
-    return frozenset(each for each in named if each)
+def names_single(stream: str, settings: Settings) -> bool:
+    """Whether a person may call the only stream so."""
+    mine, asked = TableStream.of(settings.stream_arn or ""), TableStream.of(stream)
+    tables = {settings.changes.table, None if mine is None else mine.table} - {None}
+    is_one_of_the_table = asked is not None and settings.changes.table == asked.table
+    return stream in {settings.stream_name, settings.stream_arn, *tables} or is_one_of_the_table
 
 
 def is_of(lease: Lease, stream: str | None, settings: Settings) -> bool:
     if stream is None:
         return True
-    return stream in (single_names(settings) if lease.stream is None else lease.stream.names)
+    return names_single(stream, settings) if lease.stream is None else stream in lease.stream.names
 
 
 def leases_of(leases: Iterable[Lease], stream: str | None, settings: Settings) -> tuple[Lease, ...]:
@@ -83,7 +84,7 @@ def leases_of(leases: Iterable[Lease], stream: str | None, settings: Settings) -
 async def chosen_stream(settings: Settings, stream: str | None, streams: Streams) -> StreamRef:
     """`identity` is None in single-stream mode. NotChanged if the choice is missing or wrong."""
     if not isinstance(streams, MultiStreamTracker):
-        if stream is not None and stream not in single_names(settings):
+        if stream is not None and not names_single(stream, settings):
             raise NotChanged(f"this application reads {stream_text(settings)}, not {stream}")
         return streams.stream.ref
     if stream is None:

@@ -172,6 +172,8 @@ class ShardSync:
             AwsError: a call failed; created leases stay, and the next call continues.
         """
         created = False
+        if self._snapshot is not None:
+            await self._snapshot.over(self._stream, leases)
         if self._schedule.is_due and self._clock.monotonic() >= self._not_before_s:
             created = await self._audit(leases)
         if self._watch.state is StreamState.THERE:
@@ -228,13 +230,12 @@ class ShardSync:
     async def _fill(self, leases: Sequence[Lease]) -> bool:
         snapshot = self._snapshot
         if not leases:
-            starting = await self._complete_list()
-            if snapshot is not None and starting:
+            begin = await self._complete_list()
+            if snapshot is not None and begin:
                 return await self._create(await snapshot.leases(self._stream))
-            return await self._create(leases_for_empty_table(starting, self._position, self._stream.identity))
+            return await self._create(leases_for_empty_table(begin, self._position, self._stream.identity))
         if snapshot is not None:
             snapshot.is_not_taken(self._stream, leases)
-            await snapshot.over(self._stream, leases)
         shards = await self._own_shards(leases)
         if shards is None:
             return False

@@ -102,6 +102,7 @@ class LetterSource(Protocol):
 _ERROR_CHARACTERS: Final = 300
 _SHOWN: Final = 40
 _WHOLE: Final = "a whole number from 0"
+# Of a snapshot it has the item's key; `int` takes no more digits.
 _SEQUENCE_NUMBER: Final = re.compile(r"[0-9]{1,4300}")
 _S3: Final = re.compile(r"s3://[^/]+/.+")
 _SCHEMA_FIELDS: Final = ("schemaName", "schemaVersionId", "schemaDataFormat", "schemaDefinition")

@@ -63,15 +63,16 @@ class HttpDynamoStreams:
             request["SequenceNumber"] = read_from.sequence_number
         if read_from.kind is not IteratorKind.AT_TIMESTAMP:
             return await self._call("GetShardIterator", request, service_answers.iterator)
-        # Times of changes are whole seconds.
-        since_s = int(read_from.timestamp_s or 0)
+        timestamp_s = read_from.timestamp_s or 0.0
         try:
-            timed = {**request, "Timestamp": since_s}
-            found = await self._call("GetShardIterator", timed, service_answers.iterator)
+            # Times of changes are whole seconds.
+            timed = {**request, "Timestamp": int(timestamp_s)}
+            return await self._call("GetShardIterator", timed, service_answers.iterator)
         except InvalidRequest:  # an endpoint without it, or a time in the future
             request["ShardIteratorType"] = IteratorKind.TRIM_HORIZON.value
             found = await self._call("GetShardIterator", request, service_answers.iterator)
-        return f"{since_s * 1000}:{found}"
+        # Such an endpoint may give whole minutes.
+        return f"{int(timestamp_s // 60) * 60_000}:{found}"
 
     async def get_records(
         self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int

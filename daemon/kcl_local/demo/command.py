@@ -16,6 +16,7 @@ import anyio
 import click
 from anyio.abc import TaskStatus
 
+from kcl_local.demo.changes import CopyOutcome, run_changes
 from kcl_local.demo.check import monotonic_s
 from kcl_local.demo.landing import LandingOutcome, run_landing
 from kcl_local.demo.processes import Processes, RunningProcess
@@ -36,7 +37,7 @@ SETTLED_WITHIN_S: Final = 60.0
 SPLIT_AT: Final = 0.25
 MERGE_AT: Final = 0.5
 
-Outcome: TypeAlias = DemoOutcome | LandingOutcome
+Outcome: TypeAlias = DemoOutcome | LandingOutcome | CopyOutcome
 Scenario: TypeAlias = Callable[[Processes, Screen], Awaitable[Outcome]]
 
 
@@ -195,12 +196,22 @@ _EXIT_SIGNAL = 128
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep properties file, logs and ledgers in this new or empty directory.",
 )
-@click.option("--spark", is_flag=True, help="Add a second application on the same stream, on Spark.")
+@click.option(
+    "--spark/--no-spark",
+    default=None,
+    help="Add a second application on the same stream, on Spark. [default: only with --dynamodb, if it is installed]",
+)
 @click.option(
     "--landing",
     is_flag=True,
     help="Instead: two daemons write a landing log, Spark reads it in a process of its own; a daemon, a lander and the Spark "
     "driver are killed meanwhile.",
+)
+@click.option(
+    "--dynamodb",
+    is_flag=True,
+    help="Instead: a DynamoDB table is written, and a processor and Spark each build a copy of it from its stream; shards roll "
+    "and split, processes are killed. At most 250 writes a second.",
 )
 @click.option("--plain", is_flag=True, help="Plain lines, as when the output is no terminal.")
 def demo(
@@ -211,8 +222,9 @@ def demo(
     rate: int,
     seconds: float,
     keep: Path | None,
-    spark: bool,
+    spark: bool | None,
     landing: bool,
+    dynamodb: bool,
     plain: bool,
 ) -> None:
     """Count the words of a real text with a real daemon, on this machine alone.
@@ -226,18 +238,22 @@ def demo(
     Exit code: 0 all is right; 1 a record was lost, out of order or before its shard's parents were done, the counts
     differ, a checkpoint is missing or the daemon failed; 130 stopped by Ctrl-C.
     """
-    if landing and spark:
-        raise click.UsageError("--landing and --spark are two demos; give one of them")
+    if landing and (spark or dynamodb):
+        raise click.UsageError(
+            f"--landing and --{'spark' if spark else 'dynamodb'} are two demos; give one of them"
+        )
     pace = WriteRate(rate=rate, seconds=seconds, records=records)
     directory = _directory(keep)
     is_wanted = True
     try:
         feed = library_feed() if input_name is None else input_feed(input_name)
         play: Scenario = partial(
-            run_scenario, feed, pace, directory=directory, shards=shards, with_spark=spark
+            run_scenario, feed, pace, directory=directory, shards=shards, with_spark=bool(spark)
         )
         if landing:
             play = partial(run_landing, feed, pace, directory=directory, shards=shards)
+        if dynamodb:
+            play = partial(run_changes, pace, directory=directory, with_spark=spark is not False)
         code = _run_demo(play, plain=plain)
         is_wanted = code == EXIT_WRONG
     except DemoError as error:
@@ -281,7 +297,7 @@ def _run_demo(play: Scenario, *, plain: bool) -> int:
         click.echo(f"stopped by {stopped_by[0].name}")
         return _EXIT_SIGNAL + stopped_by[0]
     assert outcome is not None, "a run that was not stopped has an outcome or an error"
-    for line in outcome.lines() if isinstance(outcome, LandingOutcome) else report(outcome):
+    for line in report(outcome) if isinstance(outcome, DemoOutcome) else outcome.lines():
         click.echo(line)
     return 0 if outcome.is_right else EXIT_WRONG
 

@@ -125,7 +125,7 @@ class LandingRun:
         await self.start_daemon(worker)
 
     async def kill_lander(self, worker: str) -> None:
-        found = [pid for pid in self.daemons[worker].descendants() if _runs(pid, _LANDER)]
+        found = [pid for pid in self.daemons[worker].descendants() if runs(pid, _LANDER)]
         if not found:
             raise DemoError(f"{worker} has no lander\n{log_tail(self.daemons[worker].log)}")
         self._say(f"kill -9 of the lander of {worker}; its daemon starts it again")
@@ -153,7 +153,7 @@ class LandingRun:
         self._screen.say(text)
 
 
-def _runs(pid: int, module: str) -> bool:
+def runs(pid: int, module: str) -> bool:
     try:
         return module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import pytest
 
 from kcl_daemon.app import streams_of
-from kcl_daemon.cli.application import chosen_stream, leases_of
+from kcl_daemon.cli.application import chosen_stream, is_of, leases_of
 from kcl_daemon.cli.common import NotChanged, stream_text
 from kcl_daemon.cli.leases.change import chosen_leases
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.streams import ListedStream, StreamsSettings
-from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, StreamIdentity, lease_key_of
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, StreamIdentity, TableStream, lease_key_of
+from kcl_daemon.leases.row import creation
 from kcl_daemon.ports import StreamRef
+from kcl_daemon.shards.lineage import NO_HASH_KEYS, Shard
+from kcl_daemon.shards.sync import new_lease
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
+from tests.unit.config.helpers import read
 from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.troubled import TroubledTable
 
@@ -99,3 +103,44 @@ def test_what_cannot_be_chosen_is_said(settings: Settings, name: str | None, rep
 
 def test_streams_in_words() -> None:
     assert (stream_text(ONE), stream_text(MANY)) == ("clicks", "clicks, orders, log-*")
+
+
+LABEL = "2026-11-20T20:51:10.252"
+ARN = f"arn:aws:dynamodb:eu-west-1:111122223333:table/orders/stream/{LABEL}"
+
+
+@pytest.mark.parametrize("line", [f"streamArn = {ARN}", "tableName.source = orders"])
+def test_the_stream_of_a_table_goes_by_its_table_and_its_arn(line: str) -> None:
+    settings = read(base=f"executableName = a\napplicationName = billing\n{line}\n").settings
+    lease = Lease(LeaseKey("shardId-1"), 1, TRIM_HORIZON)
+    assert all(is_of(lease, name, settings) for name in ("orders", ARN))
+    assert not any(is_of(lease, name, settings) for name in ("users", ARN.replace("/orders/", "/users/"), ""))
+
+
+def test_one_of_many_streams_of_tables_goes_by_its_table_its_arn_and_its_identity() -> None:
+    identity = StreamIdentity.of_arn(ARN, 0)
+    settings = read(base=f"executableName = a\napplicationName = billing\nstreamArns = {ARN}\n").settings
+    lease = Lease(lease_key_of(identity, ShardId("shardId-1")), 1, TRIM_HORIZON, stream=identity)
+    assert all(is_of(lease, name, settings) for name in ("orders", ARN, identity.name, str(identity)))
+    assert not is_of(lease, "users", settings)
+
+
+def test_rows_are_those_of_adapter_2() -> None:
+    identity = StreamIdentity.of_arn(ARN, 0)
+    shard = Shard(ShardId("shardId-2"), NO_HASH_KEYS, frozenset({ShardId("shardId-1")}), 5)
+    row, _ = creation(new_lease(shard, TRIM_HORIZON, identity))
+    name = "eu-west-1$111122223333$orders$2026-11-20T20_51_10.252"
+    assert StreamIdentity.parse(str(row["streamName"])) == identity
+    assert {
+        key: row[key] for key in ("leaseKey", "streamName", "shardId", "startingHashKey", "endingHashKey")
+    } == {
+        "leaseKey": f"111122223333:{name}:1:shardId-2",
+        "streamName": f"111122223333:{name}:1",
+        "shardId": "shardId-2",
+        "startingHashKey": "0",
+        "endingHashKey": "1",
+    }
+    assert row["parentShardId"] == {"shardId-1"}
+    assert TableStream.of(identity.name) == TableStream("eu-west-1", "111122223333", "orders", LABEL)
+    assert identity.of_table is not None
+    assert identity.of_table.arn == ARN

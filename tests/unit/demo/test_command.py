@@ -42,3 +42,10 @@ def test_the_help_tells_the_exit_codes() -> None:
     text = " ".join(call("--help").output.split())
     assert "130 stopped by Ctrl-C" in text
     assert "no AWS account" in text
+
+
+@pytest.mark.parametrize("other", ["--spark", "--dynamodb"])
+def test_two_demos_at_once_are_refused(other: str) -> None:
+    result = call("--landing", other)
+    assert result.exit_code == 2
+    assert f"--landing and {other} are two demos" in result.output

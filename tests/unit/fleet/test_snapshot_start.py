@@ -186,6 +186,7 @@ def test_its_end_is_said_once_and_the_segments_go_when_the_stream_is_read() -> N
         assert not stage.said("snapshot_over")
         await stage.store(over[2])
         await stage.ensure()
+        assert stage.said("snapshot_over"), "at once, before the leases are deleted"
         await stage.new_leader().ensure(await stage.leases())
         assert [each["seconds"] for each in stage.said("snapshot_over")] == [60]
         await anyio.sleep(400)

@@ -41,6 +41,22 @@ def test_every_cause_has_advice_and_a_limit_unless_it_is_no_trouble_or_that_of_a
     assert all(field.name.endswith("_s") for field in fields(LIMITS) if field.name != "store_trouble")
 
 
+def test_a_shard_that_stands_still_after_a_loss_has_that_cause_until_it_is_answered() -> None:
+    time = Time()
+    progress = LeaseProgress(time)
+    progress.waits_for_records()
+    progress.last_fetch.trouble, progress.last_fetch.lost = "records after 5", True
+    time.now_s += LIMITS.kinesis_s + 1
+    status = seen(progress, time)
+    assert (status.cause, status.detail, status.stalled_by) == (
+        WaitReason.TRIMMED,
+        "records after 5",
+        WaitReason.TRIMMED,
+    )
+    progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.now_s)
+    assert seen(progress, time).cause is WaitReason.NOTHING_NEW
+
+
 @pytest.mark.parametrize("cause", [WaitReason.STARTING, WaitReason.CHILD])
 def test_a_shard_that_the_landing_store_holds_back_names_the_store(cause: WaitReason) -> None:
     time = Time()

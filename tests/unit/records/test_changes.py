@@ -323,6 +323,19 @@ def test_a_letter_comes_back_as_it_was(form: ChangeForm) -> None:
         assert Payload.of([back.record]).line(0) == payload.line(0)
 
 
+def test_the_letter_of_an_item_with_a_long_key_comes_back() -> None:
+    """The number of an item in a snapshot has its key."""
+    number = "1" + "7" * 4299
+    raw = snapshot_record(b'{"id":{"S":"a"}}', ("id",), ChangeForm.KCL1, _ARN, number=number, at_ms=0)
+    payload = payload_of([raw])
+    for text in (payload.line(0), payload.frame(0)):
+        record = BatchText(text).find(number, 0)
+        assert record is not None
+        letter = replace(LETTER, record=record)
+        assert parse_letter(letter.line(), "place").letter == letter
+        assert len(letter.key) <= 128
+
+
 _PAID: Final = {"status": {"S": "paid"}, "n": {"N": "12"}, "tags": {"SS": ["a", "b"]}}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio
 import pytest
 
@@ -14,10 +16,14 @@ from kcl_daemon.errors import (
     Throttled,
     Unavailable,
 )
-from kcl_daemon.ports import ConsumerName, StreamConsumer
+from kcl_daemon.ports import ConsumerName, StreamConsumer, StreamRef
+from kcl_daemon.retrieval.fan_out import FanOutReader
+from kcl_daemon.retrieval.polling import PollingReader
+from kcl_daemon.retrieval.source import ShardSource
 from kcl_local.kinesis.arguments import FanOutRules, KinesisOptions
+from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.unit.records.aggregates import aggregate, sealed
-from tests.unit.retrieval.fan_out_stage import STREAM, FanOutStage, Start, play, texts
+from tests.unit.retrieval.fan_out_stage import SHARD, STREAM, FanOutStage, Start, play, texts
 
 STREAM_ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/words"
 LIMIT = ConsumerLimitReached("twenty")
@@ -34,6 +40,44 @@ def register(stage: FanOutStage, name: str) -> str:
     reported = stage.model.handle("DescribeStreamConsumer", named)["ConsumerDescription"]
     assert isinstance(reported, dict)
     return str(reported["ConsumerARN"])
+
+
+@pytest.mark.parametrize(
+    ("continues", "of_dynamodb", "of_kinesis"),
+    [(None, True, False), (True, False, False), (False, True, True)],
+)
+def test_streams_of_dynamodb_are_polled_and_stop_after_a_loss_unless_asked_otherwise(
+    continues: bool | None, of_dynamodb: bool, of_kinesis: bool
+) -> None:
+    async def scene(stage: FanOutStage, start: Start) -> None:
+        changes = replace(stage.readers._settings.changes, continues_trimmed=continues)
+        stage.readers._settings = replace(stage.readers._settings, changes=changes)
+        table = StreamRef("orders", "arn:aws:dynamodb:us-east-1:123456789012:table/orders/stream/l")
+        for stream, stops in ((table, of_dynamodb), (STREAM, of_kinesis)):
+            source = ShardSource(stream, SHARD, TRIM_HORIZON, None, stage.memory)
+            reader = stage.readers.reader(source, hash_range=None, log=stage.log)
+            assert isinstance(reader, PollingReader if stream is table else FanOutReader)
+            assert reader._source.stops_at_loss is stops
+
+    play(scene)
+
+
+def test_a_shard_with_a_subscription_stops_after_a_loss_if_asked_to() -> None:
+    async def scene(stage: FanOutStage, start: Start) -> None:
+        changes = replace(stage.readers._settings.changes, continues_trimmed=False)
+        stage.readers._settings = replace(stage.readers._settings, changes=changes)
+        first, *_ = stage.put("a")
+        await anyio.sleep(100.0)
+        stage.put("b")
+        stage.model.trim("words", stage.model._now() - 50.0)
+        reader = stage.reader(ExtendedSequenceNumber(first))
+        start(reader)
+        with anyio.move_on_after(600.0):
+            await reader.next()
+        assert stage.log.events("error") == ["position_trimmed"]
+        assert str(reader.trouble).startswith(f"records after {first} that are older than ")
+
+    play(scene)
 
 
 def test_a_consumer_is_registered_once_for_all_shards_and_awaited() -> None:

@@ -226,7 +226,7 @@ def test_from_a_time_on_older_changes_are_left_out(knows_times: bool) -> None:
 
     async def scene(world: TableWorld) -> None:
         world.model.fill(TABLE, 1_500, 100)
-        await anyio.sleep(100.0)
+        await anyio.sleep(200.0)
         later = world.write("a", "b")
         start = ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=world.clock.wall_ms() / 1000 - 50.0)
         if not knows_times:
@@ -251,10 +251,10 @@ def test_from_a_time_on_older_changes_are_left_out(knows_times: bool) -> None:
 def test_a_time_that_is_to_come_leaves_out_what_comes_before_it() -> None:
     async def scene(world: TableWorld) -> None:
         world.write("a")
-        start = ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=world.clock.wall_ms() / 1000 + 50.0)
+        start = ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=world.clock.wall_ms() / 1000 + 100.0)
         iterator = await world.changes.get_shard_iterator(world.ref, world.shards[0], start)
         fetched = await world.changes.get_records(world.ref, world.shards[0], iterator, 10)
-        await anyio.sleep(60.0)
+        await anyio.sleep(110.0)
         wanted = world.write("b")
         assert fetched.next_iterator is not None
         fetched = await world.changes.get_records(world.ref, world.shards[0], fetched.next_iterator, 10)

@@ -21,8 +21,8 @@ from kcl_daemon.cli.application import (
     chosen_stream,
     is_of,
     leases_of,
+    names_single,
     on_application,
-    single_names,
     stream_option,
 )
 from kcl_daemon.cli.common import (
@@ -154,8 +154,8 @@ def of_stream(seen: ObservedFleet, settings: Settings, stream: str | None) -> Ob
     """Exits with code 2 if the application does not read the stream."""
     chosen = leases_of(seen.leases, stream, settings)
     # The file may name a stream that has no leases.
-    named = (None, *single_names(settings), *settings.streams.texts)
-    if not chosen and stream not in named:
+    is_named = stream is None or stream in settings.streams.texts or names_single(stream, settings)
+    if not chosen and not is_named:
         raise click.BadParameter(
             f"this application has no stream {on_one_line(stream or '')}; it reads {stream_text(settings)}",
             param_hint="--stream",
