@@ -456,7 +456,7 @@ class ChangedTables:
         table.is_read = True
         for name, value in (("startingHashKey", "0"), ("endingHashKey", "1")):
             if write.after.get(name) != value:
-                report("other_hash_range", f"{write.key} was made with {name} = {write.after.get(name)}")
+                report("other_hash_range", f"{write.key} was made with {name} = {write.after.get(name)!r}")
         is_open, listed = (sum(each) for each in zip(*(table.live for table in self.tables), strict=True))
         segments = sum(len(self._segments.of(table.prefix)) for table in self.tables)
         live = (is_open if self._plan.open_most else listed) + segments

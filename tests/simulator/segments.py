@@ -31,11 +31,13 @@ class SegmentTruth(ShardTruth):
     """One segment, a shard that is closed.
 
     Args:
-        left: items that were there when it began, are there still, and were not given to a child yet.
+        steady: items that were there when it began, and are there still.
+        left: those that were not given to a child yet.
         ranks: of each sequence number that was given.
         began_s: virtual time.
     """
 
+    steady: set[str] = field(default_factory=set[str])
     left: set[str] = field(default_factory=set[str])
     ranks: dict[int, int] = field(default_factory=dict[int, int])
     began_s: float = 0.0
@@ -65,6 +67,11 @@ class SegmentTruth(ShardTruth):
             again = child.largest is None and record is records[0]
             if child.next_place is not None and rank < child.next_place - again:
                 report("out_of_order", f"{child} was given {change.item} after what comes later in the scan")
+            skipped = [item for item in self.steady if (child.next_place or 0) <= rank_of(item) < rank]
+            if skipped:
+                report(
+                    "record_skipped", f"{child} was given {change.item} where {sorted(skipped)} come first"
+                )
             child.next_place = rank + 1
             self.ranks[int(record.sequence_number)] = rank
             self.left.discard(change.item)
@@ -89,7 +96,7 @@ class Segments:
             report("second_snapshot", f"{key} was made beside {sorted(known)}")
         if key not in known:
             left = {item for item in items if segment_of(item, int(count)) == int(index)}
-            segment = SegmentTruth(key, is_closed=True, left=left, began_s=at_s)
+            segment = SegmentTruth(key, is_closed=True, steady=left, left=set(left), began_s=at_s)
             known[key] = segment
             self._add(segment)
         return len(known) == 1
@@ -98,6 +105,7 @@ class Segments:
         """It need not be given any more."""
         for segment in self._found.get(prefix, {}).values():
             segment.left.discard(item)
+            segment.steady.discard(item)
 
     def of(self, prefix: str) -> list[SegmentTruth]:
         """All of a table."""

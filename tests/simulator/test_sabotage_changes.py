@@ -13,12 +13,12 @@ from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.consumer import child_session, consumer
 from kcl_daemon.fleet import lease_cleanup, shard_sync
 from kcl_daemon.leases.lease import Lease, ShardId
-from kcl_daemon.ports import ScannedPage
+from kcl_daemon.ports import ScannedPage, ScanPort
 from kcl_daemon.retrieval.source import BufferedReader
-from kcl_daemon.shards.lineage import Shard
+from kcl_daemon.shards.lineage import Shard, child_leases
 from kcl_daemon.shards.sync import CleanupVerdict, JudgedLease
 from kcl_daemon.transport import table_streams
-from kcl_daemon.transport.snapshots import TableScan
+from kcl_daemon.transport.snapshots import SnapshotSegments, TableScan
 from kcl_protocol.sequence import LATEST
 from tests.simulator import fleet
 from tests.simulator.deliveries import Deliveries
@@ -40,7 +40,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 QUICK = ShardSettings(audit_ms=2_000, audit_confidence=1, cleanup_ms=1_000, cleanup_completed_ms=1)
 STARTS = (Planned(0.0, Start()), Planned(0.0, Start()))
 CHANGES = ChangesPlan(items=10, is_copied=True)
-REPLACED = tuple(Planned(30.0 + 10.0 * number, Kill(0, 3.0)) for number in range(4))
+REPLACED = tuple(Planned(17.0 + 6.0 * number, Kill(0, 1.0)) for number in range(4))
 
 
 def violation(
@@ -109,25 +109,30 @@ def segments_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_item_too_far(patch: pytest.MonkeyPatch) -> None:
-    scan, given = TableScan.scan, dict[TableScan, set[str | None]]()
+    scan, find, resumed = TableScan.scan, SnapshotSegments._place, set[ScanPort]()
 
-    async def resumed(
+    def found(self: SnapshotSegments, *arguments: Any) -> Any:
+        place = find(self, *arguments)
+        if place.after is not None:
+            resumed.add(self._scan)
+        return place
+
+    async def skips(
         self: TableScan, table: str, part: tuple[int, int], after: str | None, limit: int
     ) -> ScannedPage:
         page = await scan(self, table, part, after, limit)
-        own = given.setdefault(self, set())
-        is_resumed = after is not None and after not in own
-        own.add(page.next_key)
-        return replace(page, items=page.items[1:]) if is_resumed else page
+        if self not in resumed:
+            return page
+        resumed.discard(self)
+        return replace(page, items=page.items[1:])
 
-    patch.setattr(TableScan, "scan", resumed)
+    patch.setattr(SnapshotSegments, "_place", found)
+    patch.setattr(TableScan, "scan", skips)
 
 
 def changes_since_the_scan_are_skipped(patch: pytest.MonkeyPatch) -> None:
-    made = child_session.child_leases
-
     def at_the_latest(*arguments: Any, **options: Any) -> list[Lease]:
-        return [replace(lease, checkpoint=LATEST) for lease in made(*arguments, **options)]
+        return [replace(lease, checkpoint=LATEST) for lease in child_leases(*arguments, **options)]
 
     patch.setattr(child_session, "child_leases", at_the_latest)
 
@@ -178,7 +183,7 @@ SHORT_LIVES = replace(CHANGES, life_s=8.0, open_most=True)
         (nor_looked_at, {"item_out_of_order"}, CHANGES, LATE),
         (streams_are_not_joined, {"child_before_parent"}, CHANGES, SWITCHES),
         (segments_are_forgotten, {"child_before_parent"}, SCANNED, ()),
-        (one_item_too_far, {"ended_too_early"}, SLOW_SCAN, REPLACED),
+        (one_item_too_far, {"record_skipped"}, SLOW_SCAN, REPLACED),
         (changes_since_the_scan_are_skipped, {"other_copy"}, MANY_ITEMS, ()),
         (cleanup_is_hasty, {"deleted_too_early"}, CHANGES, (*ROLLS, DEATH)),
         (nothing_is_cleaned_up, {"lease_table_large"}, SHORT_LIVES, ()),

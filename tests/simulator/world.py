@@ -107,6 +107,9 @@ class Sabotage:
 class World:
     """One run's world."""
 
+    ended_s = inf
+    """When the producers stopped; what ends later by itself need not be finished."""
+
     def __init__(self, plan: Plan, chance: Chance, trace: Trace, sabotage: Sabotage) -> None:
         self._plan = plan
         self._trace = trace
@@ -116,7 +119,6 @@ class World:
         model = KinesisModel(lambda: EPOCH_S + now(), plan.stream)
         producer = chance.fork("producer")
         self.stream = _stream_of(plan, model, self.truth, producer)
-        self.changed = self.stream if isinstance(self.stream, ChangedTables) else None
         settings = worker_settings("nobody", plan)
         self.tables = self._tables(settings, sabotage)
         lease_s = settings.leases.failover_time_ms / 1000 * (1 - 2 * plan.drift)
@@ -130,8 +132,6 @@ class World:
         )
         self.deliveries = Deliveries(self.truth, self.rules, trace, plan.concurrency)
         self.rules.asked = self.deliveries
-        if self.changed is not None:
-            self.changed.watch(self.deliveries, self.rules, trace)
         self.gaps = HandoverGaps(settings.lease_table, self.truth, most_s=plan.handoff_gap_most_s)
         self.deliveries.on_work, self.deliveries.on_stop = self.gaps.works, self.gaps.stop_requested
         self.deliveries.poison_every = plan.nursery.poison_every
@@ -162,8 +162,6 @@ class World:
             changed=self.changed,
         )
         self.faults = Counter[str]()
-        self.ended_s = inf
-        """When the producers stopped; what ends later by itself need not be finished."""
         self.points = Points(plan.points, self._worker_here, self._befall)
         self.succession = Succession(plan, fleet=self.fleet, rules=self.rules, leader=self.leader)
         self.rules.may_succeed = self.leader.may_succeed = self.succession.may_succeed
@@ -202,8 +200,15 @@ class World:
     def _build_later(self, change: Callable[[], None]) -> None:
         current_loop().after(self._chance.uniform(*self._plan.index_build_s), change)
 
+    @property
+    def changed(self) -> ChangedTables | None:
+        """The tables whose streams are read."""
+        return self.stream if isinstance(self.stream, ChangedTables) else None
+
     def begin(self) -> None:
         """Create the stream, start the producers, plan everything that will happen."""
+        if self.changed is not None:
+            self.changed.watch(self.deliveries, self.rules, self._trace)
         self.network.trouble = {Service.DYNAMODB: self._plan.dynamodb, Service.KINESIS: self._plan.kinesis}
         self.stream.create(self._plan.shards)
         self.stream.put(self._plan.backlog)
