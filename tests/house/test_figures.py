@@ -9,6 +9,8 @@ capacity 2,000, `kcl-daemon prove` 3,300 (most of it the stage, which removes ev
 120, fault points 100. Spark at any size (#20): the shared engine and its transports went (1,400 lines); the lander 1,300, stores and
 manifests 950, `kcl-daemon landing` 1,900, the daemon's side 750, Spark elsewhere and `spark-submit` 700, the demo 250. The files that
 are shipped to any Spark (`kcl_spark_source.py`, `kcl_spark_sink.py`) are counted apart: each is one file, whatever its length.
+DynamoDB streams (#21): reading them 850 lines, followed tables 300, three forms of a record 500, snapshots 900, the client and
+Spark 500, the local service 1,050, the demo 550.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ import pytest
 from tests.house.figures import figures, package_cycles, source_files
 
 BOUNDS: Final = {
-    "source files": 330,
-    "source lines": 71_350,
+    "source files": 355,
+    "source lines": 76_100,
     "longest file, lines": 700,
-    "docstring and comment words": 61_850,
+    "docstring and comment words": 66_700,
     "packages in import cycles": 0,
     "classes with one public method, %": 9.0,
     "constructors with more than 8 parameters": 0,
