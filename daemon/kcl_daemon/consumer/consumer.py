@@ -16,6 +16,7 @@ from kcl_daemon.leases.row import lease_from_row
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.retrieval.source import StartMemory
 from kcl_daemon.shards.lineage import unfinished_parents
+from kcl_daemon.shards.snapshot import needed_since_ms
 
 _STREAM_PAUSE_S: Final = 5.0
 # Deleting and creating a stream takes longer.
@@ -146,6 +147,9 @@ class ShardConsumer:
         while self._stop_signal.reason is StopReason.NONE:
             waiting = await self._unfinished_parents()
             if not waiting or self._begins_after_bound:
+                self._memory.needed_since_ms = needed_since_ms(
+                    self._held.lease.shard_id, self._finished_parents
+                )
                 self._held.progress.moved()
                 return True
             (self._log.debug if reported else self._log.info)(

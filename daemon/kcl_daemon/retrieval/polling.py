@@ -247,7 +247,8 @@ class PollingReader(BufferedReader):
 
     async def _after_loss(self, error: Trimmed, began_s: float) -> None:
         self._release_reservation()
-        if self._where().sequence_number is None:  # records aged between two calls; none of them was the next
+        # Without a loss, records aged between two calls, and none of them was the next.
+        if self._loss is None and self._where().sequence_number is None:
             await self._pause(self._pace.failed(), None, began_s)
             return
         if self._loss is None:
@@ -395,6 +396,7 @@ class PollingReader(BufferedReader):
         return batch
 
     def _remember(self, fetched: FetchedRecords) -> None:
+        self._require_whole(fetched.payload)
         memory = self._source.memory
         if fetched.payload:
             self._remember_records(fetched.payload)

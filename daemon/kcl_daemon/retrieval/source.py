@@ -24,7 +24,7 @@ from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder
 from kcl_daemon.retrieval.trimmed import lost_words
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_daemon.shards.snapshot import segment_of
-from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
+from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber, Sentinel
 
 _CLOCK_MARGIN_S: Final = 30.0
 # Our clock of Kinesis' time may be wrong by so much, and a record may be seen later than it arrived.
@@ -42,6 +42,7 @@ class StartMemory:
     Args:
         idle_until_s: nothing had arrived until then; epoch seconds by our clock.
         idle_after: nothing had arrived up to this sequence number (subscriptions).
+        needed_since_ms: its parents were read, so all that came since then must be; epoch milliseconds (DynamoDB).
     """
 
     first_sequence_number: str | None = None
@@ -49,6 +50,7 @@ class StartMemory:
     idle_until_s: float | None = None
     idle_after: str | None = None
     subscribed_at_s: float | None = None
+    needed_since_ms: int | None = None
 
 
 def read_from(checkpoint: ExtendedSequenceNumber, memory: StartMemory, timestamp_s: float | None) -> ReadFrom:
@@ -96,6 +98,7 @@ def has_been_trimmed(checkpoint: ExtendedSequenceNumber, first_sequence_number: 
 
 
 _LOSS_PAUSE_S: Final = 60.0
+_DYNAMODB_KEEPS_MS: Final = 24 * 3_600_000
 _GOES_ON: Final = (
     "the checkpoint is older than the retention of the stream; reading continues at the oldest record, or with the child "
     "shards if there is none. Raise the retention, or find out why this shard was not read for so long"
@@ -523,6 +526,17 @@ class BufferedReader:
         memory.idle_after = memory.idle_iterator = None
         if memory.first_sequence_number is None:
             memory.first_sequence_number = first
+
+    def _require_whole(self, payload: Payload) -> None:
+        """The shard of DynamoDB that follows others may have lost its beginning before it was read. Raises Trimmed if it stops."""
+        source, since_ms = self._source, self._source.memory.needed_since_ms
+        is_new = self._last_sequence_number is None and source.memory.first_sequence_number is None
+        if since_ms is None or not is_new or source.checkpoint != TRIM_HORIZON:
+            return
+        if self._clock.wall_ms() - since_ms > _DYNAMODB_KEEPS_MS:
+            self._tell_loss(payload)
+            if source.stops_at_loss:
+                raise Trimmed("the beginning of the shard is no longer there")
 
     def _tell_loss(
         self, oldest: Payload | None, error: str | None = None, *, nothing_left: bool = False

@@ -107,6 +107,15 @@ def first_shards(shards: Sequence[Shard], segment: Segment) -> tuple[Shard, ...]
     return tuple(each for each in shards_since(shards, segment) if segment.shard_id in each.parent_shard_ids)
 
 
+def needed_since_ms(shard_id: ShardId, read_parents: Iterable[ShardId]) -> int | None:
+    """From when on all changes of a shard must be read, if its parents were; epoch milliseconds, None: not known."""
+    began, parents = created_ms(shard_id), list(read_parents)
+    if began is None or not parents:
+        return None
+    scans = (found.begun_ms for each in parents if (found := segment_of(each)) is not None)
+    return max([began, *scans])
+
+
 def awaited_segments(parents: Mapping[ShardId, Lease | None]) -> frozenset[ShardId]:
     """The parents without a lease that are segments: the leader has not made all their leases yet."""
     return frozenset(

@@ -150,7 +150,7 @@ class Stream:
         self.last_number = 0
         self._ticks = 0
         self._options = options
-        self._chance = Random(f"{options.seed}{self.arn}")  # noqa: S311 - lives and ids are no secrets
+        self._chance = Random(f"{options.seed}{self.arn}")  # noqa: S311 # nosec B311
         self._shards: dict[str, Shard] = {}
         self._youngest: list[Shard] = []  # by hash
         self._due: list[tuple[float, str]] = []

@@ -16,6 +16,7 @@ from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import EndOfShard, ShardSource, StartMemory
 from kcl_daemon.retrieval.trimmed import lost_words
+from kcl_daemon.shards.lineage import created_ms
 from kcl_local.changes.stream import StreamsOptions
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
@@ -267,3 +268,47 @@ def test_what_is_not_known_of_a_loss_is_not_claimed() -> None:
     assert lost_words(shard_id, "5", 0, 3_600_000) == (
         "records after 5 that are older than 1970-01-01T00:00:00Z (1.0 h ago), the oldest one left"
     )
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_shard_whose_parents_were_read_says_that_its_beginning_is_lost(stops: bool) -> None:
+    async def scene(it: Scene) -> None:
+        it.memory.needed_since_ms = created_ms(it.shard_id)
+        it.world.write("a", "b")
+        await anyio.sleep(20 * 3600.0)
+        it.world.write("c")
+        await anyio.sleep(6 * 3600.0)
+        reader = it.read(stops=stops)
+        with anyio.move_on_after(7200.0) as waited:
+            assert await keys(reader, 1) == 1
+        assert waited.cancelled_caught is stops
+        lost = str(it.said("error" if stops else "warning")["lost"])
+        assert "(6.0 h ago), the oldest one left" in lost
+        assert reader._last_fetch.lost is stops
+
+    play(scene)
+
+
+def test_a_shard_without_changes_left_whose_parents_were_read_does_not_end_silently() -> None:
+    async def scene(it: Scene) -> None:
+        it.memory.needed_since_ms = created_ms(it.shard_id)
+        it.world.write("a")
+        await anyio.sleep(26 * 3600.0)
+        with anyio.move_on_after(600.0):
+            await it.read().next()
+        assert "is not known" in str(it.said("error")["lost"])
+
+    play(scene)
+
+
+@pytest.mark.parametrize("hours", [23, 30])
+def test_a_shard_that_begins_an_application_has_lost_nothing(hours: int) -> None:
+    async def scene(it: Scene) -> None:
+        it.memory.needed_since_ms = created_ms(it.shard_id) if hours < 24 else None
+        it.world.write("a")
+        await anyio.sleep(hours * 3600.0)
+        it.world.write("b")
+        assert await keys(it.read(), 1) >= 1
+        assert it.log.events("error") + it.log.events("warning") == []
+
+    play(scene)

@@ -23,6 +23,7 @@ from kcl_daemon.shards.snapshot import (
     items_of,
     key_bytes,
     key_of,
+    needed_since_ms,
     ordinal_of,
     position_number,
     position_of,
@@ -200,3 +201,13 @@ def test_how_many_segments(gib: int, units: int, segments: int) -> None:
 def test_how_long_a_scan_takes() -> None:
     assert hours_of(100 * 2**30, 500) == pytest.approx(7.28, abs=0.01)
     assert hours_of(10**12, units_for(10**12)) <= 6.0
+
+
+def test_what_is_needed_of_a_shard_begins_with_it_or_with_the_scan_before_it() -> None:
+    shard = ShardId(f"shardId-{BEGUN_MS:020}-0a1b2c3d")
+    parent = ShardId(f"shardId-{BEGUN_MS - MINUTE_MS:020}-0a1b2c3d")
+    assert needed_since_ms(shard, ()) is None
+    assert needed_since_ms(ShardId("shardId-000000000001"), [parent]) is None
+    assert needed_since_ms(shard, [parent]) == BEGUN_MS
+    later = BEGUN_MS + MINUTE_MS
+    assert needed_since_ms(shard, [each.shard_id for each in segment_shards(later, 2)]) == later
