@@ -223,7 +223,7 @@ class TestControl:
         ("operation", "fault", "said"),
         [
             ("UpdatItem", "drop", "UpdatItem is not an operation of this endpoint; did you mean UpdateItem?"),
-            ("GetRecords", "corrupt", "GetRecords is not an operation of this endpoint"),
+            ("PutRecords", "corrupt", "PutRecords is not an operation of this endpoint"),
             ("UpdateItem", "boom", "boom is none; there are error, drop, delay, cut, short, corrupt,"),
         ],
     )

@@ -58,7 +58,7 @@ def dynamodb(draw: Draw) -> Plan:
     return replace(
         plan,
         changes=changes,
-        shards=min(plan.shards, 2) if kind in {"many", "mixed"} else plan.shards,
+        shards=draw.sizes.shards or (min(plan.shards, 2) if kind in {"many", "mixed"} else plan.shards),
         streams=("stream-0", "stream-1", "stream-2") if kind == "mixed" else (),
         streams_settings=StreamsSettings(refresh_ms=10_000),
         shard_settings=_QUICK,

@@ -87,6 +87,10 @@ NAMED: Final = {
     "kcl_daemon.config.landing:_SCHEME": "fullmatch",
     "kcl_daemon.leases.lease:_ARN": "fullmatch",
     "kcl_daemon.leases.lease:_IDENTITY": "fullmatch",
+    "kcl_daemon.leases.lease:_TABLE_ARN": "fullmatch",
+    "kcl_daemon.leases.lease:_TABLE_NAME": "fullmatch",
+    "kcl_daemon.shards.lineage:_CREATED": "fullmatch",
+    "kcl_daemon.shards.snapshot:_SEGMENT": "fullmatch",
     "kcl_daemon.metrics.metric:_ROW": "fullmatch",
     # Of bytes.
     "kcl_daemon.records.kpl:_KEY_HEAD": "measured by its function",
@@ -107,6 +111,8 @@ NAMED: Final = {
     "kcl_local.kinesis.account:_STREAM_ARN": "fullmatch",
     "kcl_local.kinesis.arguments:_NAME": "fullmatch",
     "kcl_protocol.codec:_WHOLE_NUMBER": "fullmatch",
+    "kcl_local.server:_TABLE": "fullmatch",
+    "kcl_spark.alignment:_SEGMENT": "search",
     "kcl_spark.session:_COLLECTOR": "search",
     "kcl_spark.session:_VERSION": "search",
 }
@@ -145,6 +151,8 @@ PUT_TOGETHER: Final = {
         r"(?P<stream>[^/_][^/]*)/(?P<shard>[^/_][^/]*)/(?P<number>\d{12,})(?:-(?P<to>\d{12,}))?\.(?P<format>parquet|arrow)",
     ),
     "kcl_landing.manifests": (r"shardId\-000000000000\-(\d{12,})(?:-(\d{12,}))?\.parquet",),
+    # Of bytes.
+    "kcl_daemon.records.changes": (r'"id":\{"[SNB]":"[^"\\\n]*+"\}(?:\n"id":\{"[SNB]":"[^"\\\n]*+"\})*+',),
     "kcl_daemon.config.checks": (r"(?!AWS/)[A-Za-z0-9_.-]{3,255}",),
     "kcl_prove.report": (r"/home/me(?=/)", r"(?<![\w.-])host\-1(?![\w-])"),
 }

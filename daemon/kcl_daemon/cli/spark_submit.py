@@ -28,7 +28,7 @@ from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.text import on_one_line
 
 PROGRAM: Final = "spark-submit"
-SHIPPED: Final = ("__init__", "api", "application", "declared", "decode", "outputs", "sinks")
+SHIPPED: Final = ("__init__", "api", "application", "changes", "declared", "decode", "outputs", "sinks")
 """Modules of `kcl_spark` that a cluster needs; the others are the engine's."""
 _SOURCE: Final = "kcl_spark_source"
 _SUFFIXES_LEFT_OUT: Final = frozenset({".pyc", ".pyo"})
