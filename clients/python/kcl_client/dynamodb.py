@@ -68,7 +68,7 @@ class Change:
         try:
             shape: dict[str, Any] = json.loads(record.data, parse_int=_number, parse_float=_number)
             return _of_event(record, shape) if "dynamodb" in shape else _of_plain(record, shape)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             raise ValueError(
                 f"record {record.position} is no change of a DynamoDB table: {error!r:.200}"
             ) from error

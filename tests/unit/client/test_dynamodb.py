@@ -132,6 +132,8 @@ def _base64(value: object) -> str:
         b'{"dynamodb":{}}',
         b'{"kind":"insert"}',
         b'{"eventName":1,"dynamodb":{"Keys":{}}}',
+        b'{"eventName":"INSERT","dynamodb":{"Keys":{"id":{"N":"x"}}}}',
+        b'{"eventName":"INSERT","eventSourceARN":"orders","dynamodb":{"Keys":{},"SequenceNumber":"1"}}',
     ],
 )
 def test_other_records_are_refused(data: bytes) -> None:
