@@ -180,7 +180,7 @@ def copied_by_spark(folder: Path) -> dict[str, str]:
         rows = rows_of(sorted((folder / f"turn={turn}").glob("*.parquet")))
     except (OSError, ValueError):
         return {}
-    own = {"sequence_number", "kcl_is_removed"}
+    own = {"position", "kcl_is_removed"}
     return {
         row[KEY]: item_text({name: value for name, value in row.items() if name not in own}) for row in rows
     }
