@@ -107,7 +107,7 @@ def test_a_copy_by_spark_is_what_it_has_written_last(tmp_path: Path) -> None:
     assert copied_by_spark(tmp_path) == {}
     for turn, number in ((0, 1), (1, 2)):
         (tmp_path / f"turn={turn}").mkdir()
-        rows = [{"id": "a", "n": number, "sequence_number": Decimal(5), "kcl_is_removed": False}]
+        rows = [{"id": "a", "n": number, "position": Decimal(5), "kcl_is_removed": False}]
         parquet.write_table(pa.Table.from_pylist(rows), tmp_path / f"turn={turn}" / "part.parquet")
     for batch, number in ((6, 1), (7, 2)):
         (tmp_path / "_kcl_newest_batch").write_text(str(batch))
