@@ -33,6 +33,7 @@ from kcl_local.dynamodb import DynamoDbServer
 from kcl_local.kinesis.arguments import DEFAULTS, FanOutRules, KinesisOptions, ReadLimits, ServiceError
 from kcl_local.kinesis.http import application
 from kcl_local.kinesis.model import KinesisModel
+from kcl_local.place import announced
 from kcl_local.serving import serve
 
 
@@ -263,7 +264,10 @@ async def _serve(
     serving: AbstractAsyncContextManager[Endpoints], announce: Callable[[Endpoints], None], until_eof: bool
 ) -> None:
     async with serving as endpoints:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with (
+            anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals,
+            announced(environment_of(endpoints)),
+        ):
             announce(endpoints)
             async with anyio.create_task_group() as tasks:
                 if until_eof:
@@ -273,8 +277,9 @@ async def _serve(
                 tasks.cancel_scope.cancel()
 
 
-def endpoints_text(endpoints: Endpoints, form: Form) -> str:
-    environment = {
+def environment_of(endpoints: Endpoints) -> dict[str, str]:
+    """What points an AWS SDK at the endpoints."""
+    return {
         "AWS_ENDPOINT_URL_KINESIS": endpoints.kinesis_url,
         "AWS_ENDPOINT_URL_DYNAMODB": endpoints.dynamodb_url,
         "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": endpoints.dynamodb_url,
@@ -286,6 +291,10 @@ def endpoints_text(endpoints: Endpoints, form: Form) -> str:
         "AWS_ENDPOINT_URL_SQS": endpoints.s3_url,
         **ACCESS,
     }
+
+
+def endpoints_text(endpoints: Endpoints, form: Form) -> str:
+    environment = environment_of(endpoints)
     if form == "json":
         urls = {
             "kinesis_url": endpoints.kinesis_url,

@@ -1,0 +1,79 @@
+"""Where this user's local endpoints answer: a small file that `kcl-daemon local` keeps while it lives.
+
+`--local` of other commands looks here, so nobody copies ports. Standard library only: it is read without the extra.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+_FILE: Final = "local.json"
+_KINESIS: Final = "AWS_ENDPOINT_URL_KINESIS"
+_CONNECT_S: Final = 1.0
+
+
+def _folder() -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "kcl-daemon"
+    return Path(tempfile.gettempdir()) / f"kcl-daemon-{os.getuid()}"
+
+
+@contextmanager
+def announced(environment: Mapping[str, str]) -> Generator[None]:
+    """Others find these endpoints meanwhile; the newest ones win.
+
+    Raises:
+        OSError: the folder cannot be made, or belongs to somebody else.
+    """
+    folder = _folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_ours(folder):
+        raise PermissionError(f"{folder} can be changed by other users; remove it")
+    path = folder / _FILE
+    text = json.dumps({"pid": os.getpid(), "environment": dict(environment)})
+    new = folder / f"{_FILE}.{os.getpid()}"
+    new.write_text(text, "ascii")
+    new.replace(path)
+    try:
+        yield
+    finally:
+        if _text_of(path) == text:
+            path.unlink(missing_ok=True)
+
+
+def find() -> dict[str, str] | None:
+    """The environment that points an AWS SDK at the endpoints; None: none answer."""
+    folder = _folder()
+    text = _text_of(folder / _FILE)
+    if not text or not _is_ours(folder):
+        return None
+    environment: dict[str, str] = json.loads(text)["environment"]
+    address = urlsplit(environment[_KINESIS])
+    try:
+        socket.create_connection((address.hostname or "", address.port or 0), _CONNECT_S).close()
+    except OSError:
+        return None  # ended by SIGKILL, which left its file
+    return environment
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text("ascii")
+    except OSError:
+        return ""
+
+
+def _is_ours(folder: Path) -> bool:
+    """Nobody else may lead this user's commands to other endpoints."""
+    status = folder.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
