@@ -35,16 +35,17 @@ T = TypeVar("T")
 
 _FULL: Final = 100.0
 _NANOSECONDS_PER_S: Final = 1_000_000_000
+_TICKS_PER_S: Final = 100
 
 
 class HostTimes(NamedTuple):
-    """Seconds of all CPUs since the host started. irq, softirq, steal and guests do not count."""
+    """Times of all CPUs since the host started, in ticks of 10 ms. irq, softirq, steal and guests do not count."""
 
-    user: float
-    nice: float
-    system: float
-    idle: float
-    iowait: float
+    user: int
+    nice: int
+    system: int
+    idle: int
+    iowait: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,8 +377,8 @@ def host_times() -> HostTimes:
         times = psutil.cpu_times()
     except (OSError, ValueError, TypeError, IndexError, psutil.Error) as error:  # a /proc/stat that is none
         raise CpuUnreadable(f"the host's CPU times: {error}") from error
-    # Only Linux tells how long CPUs waited for disks.
-    return HostTimes(times.user, times.nice, times.system, times.idle, getattr(times, "iowait", 0.0))
+    # Whole numbers as the kernel has them: sums of fractions are a little off. Only Linux tells of waiting for disks.
+    return HostTimes(*(round(getattr(times, name, 0.0) * _TICKS_PER_S) for name in HostTimes._fields))
 
 
 HttpGet = Callable[[str], Awaitable[bytes]]
