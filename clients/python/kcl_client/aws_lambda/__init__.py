@@ -26,7 +26,6 @@ from kcl_client.aws_lambda._runtime import (
     begin_invocation,
     monotonic_s,
     now_ms,
-    set_region,
 )
 from kcl_protocol.errors import RejectError
 
@@ -80,7 +79,6 @@ class LambdaProcessor(RecordProcessor):
 
     def initialize(self, start: ShardStart) -> None:
         self._shard_id = start.shard_id
-        set_region(os.environ)
         self._source = Source.of(os.environ, self._function_name, self._stream_arn)
 
     def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from kcl_client._processor import ShardStart
 from kcl_client._run import run
 from kcl_client.aws_lambda import TIMEOUT_S, LambdaProcessor
 from kcl_client.aws_lambda._events import Source
@@ -16,11 +17,18 @@ from kcl_client.aws_lambda._runtime import (
     NoHandler,
     find_handler,
     function_name_of,
+    set_region,
     set_up_logging,
     set_variables,
 )
 
 _PROGRAM: Final = "kcl_client.aws_lambda"
+
+
+class _Child(LambdaProcessor):
+    def initialize(self, start: ShardStart) -> None:
+        set_region(os.environ)
+        super().initialize(start)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,7 +58,7 @@ def main() -> None:
         set_variables(os.environ, Source.of(os.environ, name, given.stream_arn), given.handler, folder)
         time.tzset()
         set_up_logging()
-        processor = LambdaProcessor(
+        processor = _Child(
             find_handler(given.handler, folder),
             function_name=name,
             stream_arn=given.stream_arn,
