@@ -19,6 +19,7 @@ const ACTIONS = ['initialize', 'processRecords', 'shutdownRequested', 'leaseLost
 const WINDOW_MOST_S = 900;
 const STATE_MOST_BYTES = 1024 * 1024;
 const SETTLED_MS = 7000; // clocks differ, and a record may be seen a little after it arrived
+const QUIET_MS = 1000;
 const PATIENCE_MS = 120000; // where it is not known whether more records are there
 const ARN = /^arn:[a-z-]+:(kinesis|dynamodb):[a-z0-9-]+:[0-9]{12}:(stream|table)\/.+$/;
 // Another attempt may succeed: DynamoDB throttled the write or did not answer.
@@ -199,7 +200,7 @@ const timeOf = (seconds) => new Date(seconds * 1000).toISOString().replace('.000
 
 class Shard {
   constructor(handler, options) {
-    Object.assign(this, { handler, options, window: null, state: {}, last: null, notBeforeS: 0 });
+    Object.assign(this, { handler, options, window: null, state: {}, last: null, notBeforeS: 0, overSince: null });
   }
 
   initialize({ shardId }) {
@@ -256,7 +257,15 @@ class Shard {
       }
       await this.aggregate(run.records);
     }
-    if (this.window && !records.length && isOver(this.window, now, behind)) await this.close();
+    if (records.length) this.overSince = null;
+    else await this.rest(now, behind);
+  }
+
+  // An empty batch may have waited in the daemon, with records behind it: only what goes on is believed.
+  async rest(now, behind) {
+    if (!this.window || !isOver(this.window, now, behind)) this.overSince = null;
+    else if (this.overSince === null) this.overSince = now;
+    else if (now - this.overSince >= QUIET_MS) await this.close();
   }
 
   async aggregate(records) {
@@ -315,7 +324,9 @@ function contextOf(source, timeoutS) {
 function invoke(handler, event, context) {
   return new Promise((resolve, fail) => {
     const whenIdle = (act) => process.once('beforeExit', act);
-    const idle = () => resolve(null);
+    let isPromised = false;
+    const idle = () =>
+      isPromised ? fail(new Error('nothing is left to do, and the promise of the handler is not settled')) : resolve(null);
     const settle = (act) => {
       process.removeListener('beforeExit', idle);
       act();
@@ -330,7 +341,8 @@ function invoke(handler, event, context) {
     whenIdle(idle);
     try {
       const returned = handler(event, context, done);
-      if (typeof returned?.then === 'function')
+      isPromised = typeof returned?.then === 'function';
+      if (isPromised)
         returned.then(
           (result) => settle(() => resolve(result)),
           (error) => settle(() => fail(error)),

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_client import ExtendedSequenceNumber, NoDeadLetterDestination
+from kcl_client import Batch, ExtendedSequenceNumber, NoDeadLetterDestination
 from kcl_client._processor import Checkpointer, PlainRuntime, Record, complete
 from kcl_client._session import Session
 from kcl_client.aws_lambda import Event, LambdaContext, LambdaProcessor
@@ -30,7 +30,7 @@ from kcl_client.aws_lambda._runtime import (
 )
 from kcl_client.logs import DaemonLogHandler
 from kcl_client.testing import Ending, MemoryDaemon, Report, drive, make_record
-from kcl_protocol.messages import Action, Initialize, LeaseLost, ProcessRecords, ShardEnded, ShutdownRequested
+from kcl_protocol.messages import Action, Initialize, LeaseLost, ProcessRecords, ShutdownRequested
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.unit.client.lambda_facts import VARIABLES, assert_event
 
@@ -307,37 +307,67 @@ def test_a_late_record_belongs_to_the_window_that_is_open() -> None:
     assert finals(handler) == {"2025-01-01T12:00:00Z": {"key": 1}, "2025-01-01T12:01:00Z": {"key": 2}}
 
 
+Moment = tuple[float, int | None]
+"""Seconds after the end of the window, and how far behind an empty batch says it is."""
+
+
 @pytest.mark.parametrize(
-    ("late_s", "behind_ms", "ends"),
-    [(7, 0, True), (6, 0, False), (500, 1, False), (119, None, False), (120, None, True)],
+    ("moments", "ends"),
+    [
+        pytest.param([(7, 0), (8, 0)], True, id="nothing is left to read"),
+        pytest.param([(7, 0), (7.5, 0), (8, 0)], True, id="and nothing comes"),
+        pytest.param([(7, 0)], False, id="it may have waited in the daemon"),
+        pytest.param([(500, 0), (500.001, 0), (500.002, 0)], False, id="so may have many"),
+        pytest.param([(5, 0), (6.9, 0)], False, id="a record may be seen late"),
+        pytest.param([(7, 0), (500, 1)], False, id="something is left to read"),
+        pytest.param([(7, 0), (8, 1), (8.5, 0)], False, id="it begins anew"),
+        pytest.param([(119, None), (120, None)], False, id="not known, and too early"),
+        pytest.param([(120, None), (121, None)], True, id="not known for two minutes"),
+    ],
 )
 def test_empty_batches_end_a_window_once_no_record_of_it_can_come(
-    late_s: int, behind_ms: int | None, *, ends: bool
+    moments: Sequence[Moment], *, ends: bool
 ) -> None:
     handler = Handled(counting)
-    moment_ms = NOON_MS + MINUTE_MS + late_s * 1000
-    record = at(1)
-    daemon = spoken(
-        in_windows(handler, now=lambda: moment_ms),
-        ProcessRecords([record], 0),
-        ProcessRecords([], behind_ms),
-        ShutdownRequested(),
-        LeaseLost(),
-    )
+    daemon = after_the_window(handler, [ProcessRecords([], behind_ms) for _, behind_ms in moments], moments)
     assert (daemon.checkpoints == [position(1)]) is ends
     assert (finals(handler) == {"2025-01-01T12:00:00Z": {"key": 1}}) is ends
 
 
+class Timed(LambdaProcessor):
+    """Each batch comes at its moment."""
+
+    def __init__(self, handler: Handled, times_ms: Sequence[int]) -> None:
+        self._times_ms = iter(times_ms)
+        self._now_ms = 0
+        super().__init__(handler, stream_arn=ARN, tumbling_window_s=60, now=lambda: self._now_ms)
+
+    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
+        self._now_ms = next(self._times_ms)
+        super().process_records(batch, checkpointer)
+
+
+def after_the_window(handler: Handled, actions: Sequence[Action], moments: Sequence[Moment]) -> MemoryDaemon:
+    """A record at noon, then these actions at these moments."""
+    times_ms = [NOON_MS, *(NOON_MS + MINUTE_MS + round(after_s * 1000) for after_s, _ in moments)]
+    first = ProcessRecords([at(1)], 0)
+    return spoken(Timed(handler, times_ms), first, *actions, ShutdownRequested(), LeaseLost())
+
+
 def test_after_the_end_of_a_window_a_late_record_does_not_open_it_again() -> None:
     handler = Handled(counting)
-    spoken(
-        in_windows(handler, now=lambda: NOON_MS + 2 * MINUTE_MS),
-        ProcessRecords([at(1)], 0),
-        ProcessRecords([], 0),
-        ProcessRecords([at(2, NOON_MS + 59_999)], 0),
-        ShardEnded(),
-    )
+    quiet: list[Action] = [ProcessRecords([], 0)] * 2
+    late = ProcessRecords([at(2, NOON_MS + 59_999)], 0)
+    after = ProcessRecords([at(3, NOON_MS + 2 * MINUTE_MS)], 0)
+    after_the_window(handler, [*quiet, late, after], [(7, 0), (8, 0), (9, 0), (60, 0)])
     assert finals(handler) == {"2025-01-01T12:00:00Z": {"key": 1}, "2025-01-01T12:01:00Z": {"key": 1}}
+
+
+def test_a_record_between_empty_batches_begins_the_quiet_anew() -> None:
+    handler = Handled(counting)
+    empty, late = ProcessRecords([], 0), ProcessRecords([at(2, NOON_MS + 1)], 0)
+    after_the_window(handler, [empty, late, empty], [(7, 0), (7.1, 0), (8, 0)])
+    assert finals(handler) == {}
 
 
 def test_empty_batches_without_an_open_window_invoke_nothing() -> None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from kcl_client._processor import Batch, Checkpointer, Record, RecordProcessor, ShardStart, failed_records
 from kcl_client.aws_lambda._events import (
+    QUIET_MS,
     WINDOW_MOST_S,
     Event,
     Source,
@@ -76,6 +77,7 @@ class LambdaProcessor(RecordProcessor):
         self._state: Event = {}
         self._last: Record | None = None  # of the open window
         self._not_before_s = 0
+        self._over_since_ms: int | None = None
 
     def initialize(self, start: ShardStart) -> None:
         self._shard_id = start.shard_id
@@ -130,8 +132,18 @@ class LambdaProcessor(RecordProcessor):
                 self._close(checkpointer)
                 self._window, self._not_before_s = window, window.start_s
             self._aggregate(window, batch.only(records), checkpointer)
-        is_over = self._window is not None and self._window.is_over(now, batch.millis_behind_latest)
-        if is_over and not batch.records:
+        if batch.records:
+            self._over_since_ms = None
+        else:
+            self._rest(now, batch.millis_behind_latest, checkpointer)
+
+    def _rest(self, now: int, behind_ms: int | None, checkpointer: Checkpointer) -> None:
+        """An empty batch may have waited in the daemon, with records behind it: only what goes on is believed."""
+        if self._window is None or not self._window.is_over(now, behind_ms):
+            self._over_since_ms = None
+        elif self._over_since_ms is None:
+            self._over_since_ms = now
+        elif now - self._over_since_ms >= QUIET_MS:
             self._close(checkpointer)
 
     def _aggregate(self, window: Window, part: Batch, checkpointer: Checkpointer) -> None:

@@ -17,6 +17,7 @@ Event = dict[str, Any]
 WINDOW_MOST_S: Final = 900
 STATE_MOST_BYTES: Final = 1024 * 1024
 _SETTLED_MS: Final = 7_000  # clocks differ, and a record may be seen a little after it arrived
+QUIET_MS: Final = 1_000
 _PATIENCE_MS: Final = 120_000  # where it is not known whether more records are there
 STREAM_ARN: Final = "KCL_STREAM_ARN"
 _ARN: Final = re.compile(r"arn:[a-z-]+:(?:kinesis|dynamodb):[a-z0-9-]+:[0-9]{12}:(?:stream|table)/.+")
