@@ -487,10 +487,10 @@ def folder(tmp_path: Path) -> Generator[Path]:
 
 def test_a_handler_is_found_by_lambdas_notation(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "deep").mkdir()
-    (folder / "deep" / "found_app.py").write_text(
+    (folder / "deep" / "found-app.py").write_text(
         "import os\nos.write(1, b'raw')\ndef handle(event, context): return 7\n"
     )
-    handler = find_handler("deep/found_app.handle", folder)
+    handler = find_handler("deep/found-app.handle", folder)
     assert handler({}, None) == 7
     assert "raw" in capfd.readouterr().err, "what is written meanwhile must not be in the conversation"
 
@@ -499,7 +499,8 @@ def test_a_handler_is_found_by_lambdas_notation(folder: Path, capfd: pytest.Capt
     ("text", "source", "said"),
     [
         ("wrong_a", "", "must be MODULE.FUNCTION, such as app.handler, not 'wrong_a'"),
-        ("wrong a.f", "", "must be MODULE.FUNCTION"),
+        ("wrong..f", "", "must be MODULE.FUNCTION"),
+        (".f", "", "must be MODULE.FUNCTION"),
         ("wrong_none.f", "", "there is no module wrong_none in "),
         ("wrong_b.f", "\n\nimport no_such_module\n", "wrong_b.py:3: ModuleNotFoundError: No module named"),
         ("wrong_c.f", "\ndef f(:\n", "wrong_c.py:2: SyntaxError: "),

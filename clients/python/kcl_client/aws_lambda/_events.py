@@ -75,25 +75,27 @@ def event_of(records: Sequence[Record], source: Source, shard_id: str, now_ms: i
     """ValueError if a record of DynamoDB has another form than Lambda's."""
     if source.is_of_dynamodb:
         return {"Records": list(map(_change, records))}
-    return {"Records": [_record(each, source, shard_id, now_ms) for each in records]}
-
-
-def _record(record: Record, source: Source, shard_id: str, now_ms: int) -> Event:
+    region, role_arn, arn = source.region, source.role_arn, source.arn
     return {
-        "kinesis": {
-            "kinesisSchemaVersion": "1.0",
-            "partitionKey": record.partition_key,
-            "sequenceNumber": record.sequence_number,
-            "data": b2a_base64(record.data, newline=False).decode("ascii"),
-            "approximateArrivalTimestamp": arrival_ms(record, now_ms) / 1000,
-        },
-        "eventSource": "aws:kinesis",
-        "eventVersion": "1.0",
-        "eventID": f"{shard_id}:{record.sequence_number}",
-        "eventName": "aws:kinesis:record",
-        "invokeIdentityArn": source.role_arn,
-        "awsRegion": source.region,
-        "eventSourceARN": source.arn,
+        "Records": [
+            {
+                "kinesis": {
+                    "kinesisSchemaVersion": "1.0",
+                    "partitionKey": record.partition_key,
+                    "sequenceNumber": record.sequence_number,
+                    "data": b2a_base64(record.data, newline=False).decode("ascii"),
+                    "approximateArrivalTimestamp": arrival_ms(record, now_ms) / 1000,
+                },
+                "eventSource": "aws:kinesis",
+                "eventVersion": "1.0",
+                "eventID": f"{shard_id}:{record.sequence_number}",
+                "eventName": "aws:kinesis:record",
+                "invokeIdentityArn": role_arn,
+                "awsRegion": region,
+                "eventSourceARN": arn,
+            }
+            for record in records
+        ]
     }
 
 

@@ -147,7 +147,7 @@ def find_handler(text: str, folder: Path) -> Handler:
     """
     path, _, name = text.rpartition(".")
     module_name = path.replace("/", ".")
-    if not all(part.isidentifier() for part in (*module_name.split("."), name)):
+    if not all((*module_name.split("."), name)):
         raise NoHandler(f"the handler must be MODULE.FUNCTION, such as app.handler, not {text!r}")
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -173,10 +173,8 @@ def _why(error: Exception, module_name: str, folder: Path) -> str:
         return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
     if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
         return f"there is no module {error.name} in {folder}"
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    if frame.filename.startswith("<frozen importlib"):
-        frames = traceback.extract_tb(error.__traceback__)
-        frame = next(each for each in reversed(frames) if not each.filename.startswith("<frozen importlib"))
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    frame = next(each for each in frames if not each.filename.startswith("<frozen importlib"))
     return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
 
 
