@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import FrameSummary, TracebackException
@@ -24,7 +26,8 @@ def load(target: str) -> UserFunction:
     where, colon, name = target.rpartition(":")
     if not colon or not where or not all(part.isidentifier() for part in name.split(".")):
         raise CannotRun(f"{target} is not MODULE:FUNCTION, such as {_FORM}")
-    module = _from_file(Path(where)) if is_file(where) else _module(where)
+    with stdout_as_stderr():
+        module = _from_file(Path(where)) if is_file(where) else _module(where)
     found: object = module
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -95,3 +98,16 @@ def _users_frames(trace: TracebackException) -> Sequence[FrameSummary]:
             _users_frames(each)
     trace.stack[:] = [frame for frame in trace.stack if not frame.filename.startswith(_OURS)]
     return trace.stack
+
+
+@contextmanager
+def stdout_as_stderr() -> Generator[None]:
+    """Descriptor 1 is the daemon's until `run` has moved it: also what other programs write there is a stray line."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -164,3 +164,13 @@ def handle(data: bytes) -> None:
     assert b"[42]" in done.stderr
     assert done.stdout.count(b"status") == 2
     assert done.returncode == 0
+
+
+def test_what_a_module_prints_while_it_is_imported_is_no_line_of_the_protocol(tmp_path: Path) -> None:
+    write(tmp_path, consumer="import os\nprint('by python')\nos.system('echo by others')\n" + LINE)
+    command = [sys.executable, "-m", "kcl_client.run", "consumer:handle"]
+    done = subprocess.run(
+        command, cwd=tmp_path, input=encode(INITIALIZE), capture_output=True, timeout=DEADLINE_S, check=True
+    )
+    assert done.stdout.splitlines() == [b'{"action":"status","responseFor":"initialize"}']
+    assert {b"by python", b"by others"} <= set(done.stderr.splitlines())

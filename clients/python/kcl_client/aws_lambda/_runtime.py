@@ -9,13 +9,13 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Generator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+from kcl_client._target import stdout_as_stderr
 from kcl_client.aws_lambda._events import STREAM_ARN, Event, Source
 from kcl_client.logs import DaemonLogHandler
 
@@ -151,7 +151,7 @@ def find_handler(text: str, folder: Path) -> Handler:
         raise NoHandler(f"the handler must be MODULE.FUNCTION, such as app.handler, not {text!r}")
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    with _stdout_as_stderr():
+    with stdout_as_stderr():
         try:
             module = importlib.import_module(module_name)
         except Exception as error:
@@ -176,16 +176,3 @@ def _why(error: Exception, module_name: str, folder: Path) -> str:
     frames = reversed(traceback.extract_tb(error.__traceback__))
     frame = next(each for each in frames if not each.filename.startswith("<frozen importlib"))
     return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
-
-
-@contextmanager
-def _stdout_as_stderr() -> Generator[None]:
-    """Descriptor 1 is the daemon's until `run` has moved it: also what other programs write there is a stray line."""
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
