@@ -35,6 +35,7 @@ from kcl_daemon.cli.common import (
 )
 from kcl_daemon.cli.landing_check import landing_finding
 from kcl_daemon.cli.run import check_program
+from kcl_daemon.config import schema
 from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore
 from kcl_daemon.config.load import EffectiveProperty, Loaded, as_properties, effective, value_text
 from kcl_daemon.config.metrics_and_page import MetricsLevel
@@ -460,6 +461,12 @@ Exit codes:
 @click.option("--changed", is_flag=True, hidden=True)
 @click.option("--strict", is_flag=True, help="Exit with 2 for warnings too.")
 @click.option(
+    "--schema",
+    "as_schema",
+    is_flag=True,
+    help="Print a JSON Schema of all properties instead, for editors; needs no FILE.",
+)
+@click.option(
     "--resolved",
     is_flag=True,
     help="Print a properties file instead, with variables and overrides resolved. Secrets are NOT masked.",
@@ -473,6 +480,7 @@ def check(
     everything: bool,
     changed: bool,
     strict: bool,
+    as_schema: bool,
     resolved: bool,
     as_json: bool,
 ) -> None:
@@ -480,6 +488,9 @@ def check(
 
     The last line is the result. Uses the network only with --with-aws.
     """
+    if as_schema:
+        click.echo(json_text(schema.document()))
+        return
     try:
         loaded = load_file(chosen_file(file, properties_file))
         loaded = check_program(loaded)
