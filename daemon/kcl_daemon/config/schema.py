@@ -10,7 +10,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from typing import Any, Final
@@ -126,7 +126,7 @@ def _choices(form: Form) -> Iterator[Schema]:
         yield _types(form)
 
 
-def _types(form: Form) -> Mapping[str, list[str]]:
+def _types(form: Form) -> Schema:
     return {"type": _TYPES.get(form.type, _SCALARS)}
 
 
