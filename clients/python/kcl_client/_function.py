@@ -61,22 +61,27 @@ def shape_of(function: object) -> Shape:
     where, name = place_of(function), str(getattr(function, "__qualname__", function))
     if not callable(function) or inspect.isclass(function):
         raise CannotRun(f"{name} is not a function", where=where)
-    code = _with_code(function)
-    if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
-        raise CannotRun(f"{name} has `yield`, so a call does nothing; remove it", where=where)
     try:
-        first, second = _parameters(inspect.signature(function))
-        annotation = _annotation(function, first)
-        if second is not None and _annotation(function, second) is not Record:
-            advice = f"annotate the second one with Record, or take one, {_EXAMPLE}"
-            raise CannotRun(f"takes two arguments ({first.name}, {second.name}); {advice}")
-        takes = _taken(annotation)
-        if takes is Takes.BATCH and second is not None:
-            raise CannotRun("takes a Batch and a record; take the Batch alone, it has the records")
+        takes, annotation, with_record = _taken_by(function)
     except (CannotRun, ValueError) as error:
         raise CannotRun(f"{name} {error}", where=where) from None
-    is_async = inspect.iscoroutinefunction(code)
-    return Shape(takes, annotation, second is not None, is_async, name, where)
+    is_async = inspect.iscoroutinefunction(_with_code(function))
+    return Shape(takes, annotation, with_record, is_async, name, where)
+
+
+def _taken_by(function: UserFunction) -> tuple[Takes, Any, bool]:
+    code = _with_code(function)
+    if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
+        raise CannotRun("has `yield`, so a call does nothing; remove it")
+    first, second = _parameters(inspect.signature(function))
+    annotation = _annotation(function, first)
+    if second is not None and _annotation(function, second) is not Record:
+        advice = f"annotate the second one with Record, or take one, {_EXAMPLE}"
+        raise CannotRun(f"takes two arguments ({first.name}, {second.name}); {advice}")
+    takes = _taken(annotation)
+    if takes is Takes.BATCH and second is not None:
+        raise CannotRun("takes a Batch and a record; take the Batch alone, it has the records")
+    return takes, annotation, second is not None
 
 
 def _taken(annotation: object) -> Takes:
@@ -135,21 +140,17 @@ def _annotation(function: Callable[..., object], parameter: inspect.Parameter) -
 
 
 def _with_code(function: object) -> object:
-    """What has the code: inside of decorators, partials and callable objects."""
-    found = function
-    while True:
-        if hasattr(found, "__wrapped__"):
-            found = found.__wrapped__
-        elif hasattr(found, "func"):
-            found = found.func
-        elif hasattr(found, "__func__"):
-            found = found.__func__
-        elif not hasattr(found, "__code__") and not inspect.isclass(found) and hasattr(type(found), "__call__"):  # noqa: B004 - its code is wanted
-            found, before = type(found).__call__, found
-            if not hasattr(found, "__code__"):
-                return before
+    """What has the code: inside of decorators, partials, methods and callable objects."""
+    found: Any = function
+    while not hasattr(found, "__code__") or hasattr(found, "__wrapped__"):
+        inner = next((name for name in ("__wrapped__", "func", "__func__") if hasattr(found, name)), None)
+        if inner is not None:
+            found = getattr(found, inner)
+        elif hasattr(type(found).__call__, "__code__"):
+            found = type(found).__call__
         else:
-            return found
+            break
+    return found
 
 
 def place_of(function: object) -> str:

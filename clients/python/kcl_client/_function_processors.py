@@ -159,4 +159,6 @@ def tell(error: Exception, record: Record) -> None:
 
 
 def refuse_awaitable(shape: Shape) -> NoReturn:
-    raise TypeError(f"{shape.where}: {shape.name} returned a coroutine, which nobody runs; make it `async def`")
+    raise TypeError(
+        f"{shape.where}: {shape.name} returned a coroutine, which nobody runs; make it `async def`"
+    )

@@ -12,8 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from kcl_client import AsyncRecordProcessor, run
 from kcl_client._function import CannotRun, Shape, Takes, UserFunction, shape_of
+from kcl_client._processor import AsyncRecordProcessor
+from kcl_client._run import run
 from kcl_client._target import load
 from kcl_client._timed import CHECKPOINT_EVERY_S
 
@@ -90,6 +91,7 @@ def _check(target: str) -> None:
     """One line of JSON on stdout, for `kcl-daemon run`; what the user's module prints goes to stderr."""
     answer = os.dup(1)
     os.dup2(2, 1)
+    from kcl_client._example import example_of  # noqa: PLC0415 - for this only
     from kcl_client._function_processors import processor_of  # noqa: PLC0415 - see above
 
     try:
@@ -99,7 +101,12 @@ def _check(target: str) -> None:
     except CannotRun as error:
         os.write(answer, json.dumps({"problem": str(error)}).encode() + b"\n")
         _refuse(error)
-    said = {"takes": shape.takes.value, "is_async": shape.is_async, "where": shape.where}
+    said = {
+        "takes": shape.takes.value,
+        "is_async": shape.is_async,
+        "where": shape.where,
+        "example": example_of(shape),
+    }
     os.write(answer, json.dumps(said).encode() + b"\n")
 
 

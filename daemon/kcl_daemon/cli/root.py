@@ -490,7 +490,9 @@ def run(
     if chosen is None:
         raise click.UsageError("no properties file given: kcl-daemon --properties FILE")
     if function is None and options.given():
-        raise click.UsageError(f"{options.given()[0]} is for a function: kcl-daemon run STREAM MODULE:FUNCTION")
+        raise click.UsageError(
+            f"{options.given()[0]} is for a function: kcl-daemon run STREAM MODULE:FUNCTION"
+        )
     # --help must not wait for the AWS SDK.
     from kcl_daemon.cli.run import RunRequest, run_daemon  # noqa: PLC0415
     from kcl_daemon.telemetry.logs import parse_levels  # noqa: PLC0415
@@ -508,14 +510,15 @@ def run(
     )
     if function is None:
         run_daemon(chosen, request)
-    if properties_file is not None:
+    elif properties_file is not None:
         raise click.UsageError(
             "a function has no properties file: give properties with --set, or set executableName in the file"
         )
-    from kcl_daemon.cli.run_start import start  # noqa: PLC0415
+    else:
+        from kcl_daemon.cli.run_start import start  # noqa: PLC0415
 
-    log_words = [f"--log-format={log_format}", *([] if log_level is None else [f"--log-level={log_level}"])]
-    start(str(file), function, options, request, log_words=log_words)
+        words = [f"--log-format={log_format}", *([] if log_level is None else [f"--log-level={log_level}"])]
+        start(str(file), function, options, request, log_words=words)
 
 
 LOCAL: Final = ("aiohttp", "flask", "flask_cors", "moto")

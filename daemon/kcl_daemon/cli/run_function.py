@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -148,7 +148,7 @@ def _set_lines(options: FunctionOptions) -> Iterator[Line]:
 
 
 @contextmanager
-def naming_options(lines: list[Line]) -> Iterator[None]:
+def naming_options(lines: list[Line]) -> Generator[None]:
     """A ConfigurationError names the option instead of a line that nobody wrote."""
 
     def option(match: re.Match[str]) -> str:
@@ -216,7 +216,5 @@ def run_function(
             loaded = check_program(loaded)
     except ConfigurationError as error:
         refuse(error)
-    asked = replace(
-        request, facts={"dead_letters": letters_of(loaded)}, advice="" if is_local else ADVICE
-    )
+    asked = replace(request, facts={"dead_letters": letters_of(loaded)}, advice="" if is_local else ADVICE)
     run_loaded(loaded, asked, signals)

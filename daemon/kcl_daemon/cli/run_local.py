@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -117,4 +118,5 @@ def use_local(endpoints: LocalEndpoints, stream: str, shards: int | None, exampl
         click.echo("on the local endpoints that run already", err=True)
     if shards is not None and not is_new:
         click.echo(f"the stream {stream} exists; --shards has no effect", err=True)
-    click.echo(f"put a record: echo '{example}' | kcl-daemon put {stream} --local", err=True)
+    put = f"echo {shlex.quote(example)} | kcl-daemon put {stream} --local"
+    click.echo(f"put a record: {put}", err=True)

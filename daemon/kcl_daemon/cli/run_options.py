@@ -76,7 +76,9 @@ _OPTIONS: Final = (
         metavar="SECONDS",
         help="Seconds between checkpoints; default: 10. [function]",
     ),
-    click.option("--region", metavar="REGION", help="AWS region; default: that of the environment. [function]"),
+    click.option(
+        "--region", metavar="REGION", help="AWS region; default: that of the environment. [function]"
+    ),
     click.option(
         "--set",
         "changes",

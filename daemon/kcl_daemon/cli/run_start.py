@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Final, NoReturn
 
@@ -21,11 +22,14 @@ from kcl_daemon.cli.run_options import FunctionOptions
 from kcl_daemon.system import SystemRandomness
 
 _READ_BYTES: Final = 4096
+_A_RECORD: Final = '{"n": 1}'
 
 
 def start(
     stream: str, target: str, options: FunctionOptions, request: RunRequest, *, log_words: list[str]
 ) -> NoReturn:
+    if ":" not in target:
+        raise click.UsageError(f"{target} is not MODULE:FUNCTION, nor may there be a second properties file")
     _refuse_contradictions(stream, options)
     printed = options.print_properties
     with ExitStack() as stack:
@@ -33,7 +37,7 @@ def start(
         checked = check_function(target)
         lines = lines_of(stream, target, options, checked, sys.executable)
         if local is not None:
-            use_local(local, stream, options.shards, checked.example or '{"n": 1}')
+            use_local(local, stream, options.shards, checked.example or _A_RECORD)
         if options.reload:
             from kcl_daemon.cli.run_reload import run_reloading  # noqa: PLC0415 - few need it
 
@@ -44,7 +48,8 @@ def start(
         load = partial(
             loaded_from, worker_id=f"{socket.gethostname() or 'worker'}-{token}", environment=os.environ
         )
-        headline = shlex.join(["kcl-daemon", "run", stream, target, *options.words()])
+        asked = replace(options, local=False, shards=None, print_properties=False)
+        headline = shlex.join(["kcl-daemon", "run", stream, target, *asked.words()])
         run_function(
             request, lines, load, printed_as=headline if printed else None, is_local=local is not None
         )
