@@ -9,8 +9,12 @@ from typing import Any, Final
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-SHIPPED: Final = {"packaging": "kcl_daemon/shipped/packaging", "docs": "kcl_daemon/shipped/docs"}
-"""Folders of a checkout, and where the wheel has them; `kcl-daemon packaging` finds them in both."""
+SHIPPED: Final = {
+    "packaging": "kcl_daemon/shipped/packaging",
+    "docs": "kcl_daemon/shipped/docs",
+    "clients/samples": "kcl_daemon/shipped/samples",
+}
+"""Folders of a checkout, and where the wheel has them; `kcl-daemon packaging` and `init` find them in both."""
 
 _LEFT_OUT: Final = {".pyc", ".pyo"}
 _NOT_A_DOCUMENT: Final = "site_hooks.py"

@@ -59,7 +59,7 @@ def packaging(*, name: str | None, folder: Path | None) -> None:
 def files(name: str | None) -> dict[str, Path]:
     every = {
         f"{prefix}{path.relative_to(root).as_posix()}": path
-        for root, prefix in ((_root("packaging"), ""), (_root(_DOCS), f"{_DOCS}/"))
+        for root, prefix in ((shipped_folder("packaging"), ""), (shipped_folder(_DOCS), f"{_DOCS}/"))
         for path in sorted(root.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts and path.name != _NOT_A_DOCUMENT
     }
@@ -69,9 +69,9 @@ def files(name: str | None) -> dict[str, Path]:
     return {each: path for each, path in every.items() if each == wanted or each.startswith(f"{wanted}/")}
 
 
-def _root(name: str) -> Path:
+def shipped_folder(name: str, in_checkout: str | None = None) -> Path:
     shipped = _PACKAGE / "shipped" / name
-    return shipped if shipped.is_dir() else _PACKAGE.parents[1] / name
+    return shipped if shipped.is_dir() else _PACKAGE.parents[1] / (in_checkout or name)
 
 
 def _listed(found: dict[str, Path], *, with_titles: bool) -> list[str]:
