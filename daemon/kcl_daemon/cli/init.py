@@ -242,7 +242,7 @@ def init(
 
     It runs at once with `kcl-daemon local`. Files that are there stay: then nothing is written.
     """
-    project = Project(language, stream, application or f"{stream}-consumer"[:237], region)
+    project = Project(language, stream, application or _named_after(stream), region)
     try:
         for path in write(project.files(), folder, force=force):
             click.echo(path)
@@ -253,6 +253,13 @@ def init(
     chosen = LANGUAGES[language]
     click.echo(f"\nNext{'' if folder == Path() else f', in {folder}'}:\n  {chosen.test}")
     click.echo(f"  kcl-daemon local --stream {stream}:2 --write local.env    # then as README.md says")
+
+
+def _named_after(stream: str) -> str:
+    try:
+        return _APPLICATION.read(f"{stream}-consumer")
+    except InvalidValue:
+        raise click.UsageError(f"no application can be named after {stream}; give --application") from None
 
 
 def _fail(reason: str, code: int) -> NoReturn:
@@ -292,8 +299,9 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
 
 
 def _remove(files: Iterable[Path], folders: list[Path]) -> None:
-    with suppress(OSError):
-        for each in files:
-            each.unlink(missing_ok=True)
-        for each in reversed(folders):
+    for each in files:
+        with suppress(OSError):
+            each.unlink()
+    for each in reversed(folders):
+        with suppress(OSError):
             each.rmdir()
