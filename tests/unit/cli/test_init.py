@@ -7,7 +7,9 @@ import stat
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
 
 from kcl_daemon.cli import main
 from kcl_daemon.cli.init import LANGUAGES, Project, write
@@ -52,6 +54,7 @@ def test_its_properties_are_good_and_explained(tmp_path: Path, language: str) ->
     assert {entry.key for entry in parse(texts["app.properties"].encode())} <= set(
         document()["properties"]
     ) | {"sparkConf.spark.sql.streaming.stateStore.providerClass"}
+    assert list(Draft202012Validator(document()).iter_errors(yaml.safe_load(texts["app.properties"]))) == []
     assert max(map(len, texts["README.md"].splitlines())) < 140
     assert len(texts["README.md"].splitlines()) <= 40
 
