@@ -131,8 +131,6 @@ def test_the_wheel_holds_packaging_documents_and_samples(built: Built) -> None:
         for path in (ROOT / above / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and path.name != "site_hooks.py"
     }
-    samples = ROOT / "clients" / "samples"
-    wanted |= {path.relative_to(samples).as_posix() for path in (samples / "lambda").iterdir()}
     assert names == wanted
 
 
