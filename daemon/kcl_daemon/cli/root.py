@@ -368,6 +368,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "kcl-daemon prove --estimate",
         "kcl-daemon prove --region eu-west-1 --most 2 --report proof",
     ),
+    "put": (
+        "kcl-daemon put orders orders.jsonl --key order.id",
+        "tail -f orders.jsonl | kcl-daemon put --local orders --aggregate",
+    ),
     "replay": (
         f"kcl-daemon replay {_FILE} --from 2026-11-20T12:00:00Z --to 2026-11-20T13:00:00Z {_CHILD}",
         f"kcl-daemon replay {_FILE} --from -2h --to -1h --limit 500/s",
@@ -551,6 +555,7 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
         "kcl_prove.command:prove",
         "Prove in your own AWS account, or with --local without one, that nothing is lost.",
     ),
+    "put": LaterCommand("kcl_daemon.cli.stream.put:put", "Put lines of stdin or files into a stream."),
     "replay": LaterCommand(
         "kcl_daemon.cli.replay:replay", "Read a time range once more, beside the live application."
     ),
