@@ -10,7 +10,9 @@ capacity 2,000, `kcl-daemon prove` 3,300 (most of it the stage, which removes ev
 manifests 950, `kcl-daemon landing` 1,900, the daemon's side 750, Spark elsewhere and `spark-submit` 700, the demo 250. The files that
 are shipped to any Spark (`kcl_spark_source.py`, `kcl_spark_sink.py`) are counted apart: each is one file, whatever its length.
 DynamoDB streams (#21): reading them 850 lines, followed tables 300, three forms of a record 500, snapshots 900, the client and
-Spark 500, the local service 1,050, the demo 550.
+Spark 500, the local service 1,050, the demo 550. One function (#22): `run`, App and their child 1,400 lines, handlers of Lambda 600, `tail`,
+`put` and `peek` 1,650, `init`, the schema and `check`'s lines 1,050, other systems than Linux 350. Its processors, one method each, as
+users write them, and small readers of a stream raised the share of such classes.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ import pytest
 from tests.house.figures import figures, package_cycles, source_files
 
 BOUNDS: Final = {
-    "source files": 355,
-    "source lines": 76_100,
+    "source files": 387,
+    "source lines": 82_000,
     "longest file, lines": 700,
-    "docstring and comment words": 66_700,
+    "docstring and comment words": 71_900,
     "packages in import cycles": 0,
-    "classes with one public method, %": 9.0,
+    "classes with one public method, %": 9.8,
     "constructors with more than 8 parameters": 0,
     "README lines": 140,
 }
