@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from functools import partial
 from io import TextIOWrapper
@@ -28,6 +28,7 @@ from kcl_client._processor import (
     complete,
 )
 from kcl_client._session import READ_BYTES, ProcessorFailed, Session
+from kcl_client._timed import TimedProcessor, TimedSession, input_within
 from kcl_protocol.errors import ProtocolError
 
 _FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even if one of them is closed
@@ -191,10 +192,10 @@ def _is_offered(name: str) -> bool:
 
 def _run_plain(processor: RecordProcessor, pipes: Pipes, max_line_bytes: int) -> int:
     runtime = PlainRuntime(pipes.read, pipes.write, sleep=_block)
-    session = Session(
-        processor,
-        Checkpointer,
-        runtime,
+    kind: Callable[..., Session[Checkpointer]] = partial(Session, processor, Checkpointer, runtime)
+    if isinstance(processor, TimedProcessor):
+        kind = partial(TimedSession, processor, runtime, partial(input_within, pipes.source))
+    session = kind(
         max_line_bytes=max_line_bytes,
         takes_frames=_is_offered(_FRAMES),
         takes_rejects=_is_offered(_REJECTS),

@@ -227,13 +227,16 @@ class Session(Generic[C]):
     async def _receive(self) -> DaemonMessage:
         while (message := self._side.next_message()) is None:
             try:
-                data = await self._runtime.read()
+                data = await self._read()
             except ConnectionError as error:  # only where stdin is a socket
                 raise DaemonGone from error
             if not data:
                 raise DaemonGone
             self._side.receive_data(data)
         return message
+
+    async def _read(self) -> bytes:
+        return await self._runtime.read()
 
     def _send(self, message: ChildMessage) -> None:
         try:

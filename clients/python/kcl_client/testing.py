@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from binascii import b2a_base64
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -155,7 +155,16 @@ def _position(message: Record | Reject) -> ExtendedSequenceNumber:
     return ExtendedSequenceNumber(str(message.sequence_number), message.sub_sequence_number or 0)
 
 
-__all__ = ["CheckpointOutcome", "Ending", "Payload", "RejectOutcome", "Report", "drive", "make_record"]
+__all__ = [
+    "CheckpointOutcome",
+    "Ending",
+    "Payload",
+    "RejectOutcome",
+    "Report",
+    "drive",
+    "make_record",
+    "processor_of",
+]
 
 Payload = bytes | str | Record
 CheckpointOutcome = type[CheckpointError] | str | None
@@ -247,6 +256,17 @@ def make_record(
         sub_sequence_number=sub_sequence_number,
         schema=schema,
     )
+
+
+def processor_of(function: Callable[..., object]) -> RecordProcessor | AsyncRecordProcessor:
+    """What `kcl-daemon run STREAM MODULE:FUNCTION` makes of a function: `drive(processor_of(handle), records)`.
+
+    Raises:
+        CannotRun: it is none that can be called with a record; says why, with file and line.
+    """
+    from kcl_client import _function_processors  # noqa: PLC0415 - msgspec is not needed for other processors
+
+    return _function_processors.processor_of(function)
 
 
 def drive(

@@ -88,8 +88,8 @@ _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
 )
 
 
-def report_failure(error: BaseException, log: Log) -> int:
-    """Log one ERROR event; returns the exit code."""
+def report_failure(error: BaseException, log: Log, *, where_environment_lacks: str = "") -> int:
+    """Log one ERROR event; returns the exit code. The last one is added to the advice, where it is given."""
     errors = tuple(leaves(error))
     unexpected = [each for each in errors if not isinstance(each, KclError)]
     if unexpected:
@@ -99,7 +99,10 @@ def report_failure(error: BaseException, log: Log) -> int:
     first = errors[0]
     others = list(dict.fromkeys(describe(each) for each in errors[1:]))
     more = {"others": others} if others else {}
-    log.error("daemon_failed", error=describe(first), advice=advice_for(first), **more)
+    advice = advice_for(first)
+    if where_environment_lacks and isinstance(first, EnvironmentLacks | StreamNotFound):
+        advice = f"{advice}; {where_environment_lacks}"
+    log.error("daemon_failed", error=describe(first), advice=advice, **more)
     return exit_code(first)
 
 

@@ -23,6 +23,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from kcl_daemon import __version__, interrupt
+from kcl_daemon.cli.run_options import FunctionOptions, with_function_options
 
 
 class ExtraMissing(click.ClickException):
@@ -40,14 +41,19 @@ class LaterCommand(NamedTuple):
     modules: tuple[str, ...] = ()
 
 
-def load_command(name: str, later: LaterCommand) -> click.Command:
-    """ExtraMissing says how to install the extra."""
-    missing = [module for module in later.modules if importlib.util.find_spec(module) is None]
+def need_extra(name: str, extra: str, modules: Sequence[str]) -> None:
+    """ExtraMissing says how to install the extra that has these modules."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
         raise ExtraMissing(
             f"`{name}` needs packages that are not installed ({', '.join(missing)}); "
-            f'install them with: pip install "kcl-daemon[{later.extra}]"'
+            f'install them with: pip install "kcl-daemon[{extra}]"'
         )
+
+
+def load_command(name: str, later: LaterCommand) -> click.Command:
+    """ExtraMissing says how to install the extra."""
+    need_extra(name, later.extra, later.modules)
     module, _, attribute = later.where.partition(":")
     command: object = getattr(importlib.import_module(module), attribute)
     assert isinstance(command, click.Command), f"{later.where} is a click command"
@@ -314,7 +320,11 @@ _CHILD: Final = "-- python3 consumer.py"
 
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "": (f"kcl-daemon {_FILE}", f"kcl-daemon check {_FILE}", "kcl-daemon demo"),
-    "run": (f"kcl-daemon run {_FILE} --log-level info,kcl_daemon.retrieval=debug",),
+    "run": (
+        f"kcl-daemon run {_FILE} --log-level info,kcl_daemon.retrieval=debug",
+        "kcl-daemon run orders consumer:handle --local --reload",
+        "kcl-daemon run orders consumer:handle --region eu-west-1 --print-properties",
+    ),
     "demo": ("kcl-daemon demo --shards 2 --seconds 10",),
     "check": (f"kcl-daemon check {_FILE} --with-aws",),
     "capacity": (f"kcl-daemon capacity {_FILE}", f"kcl-daemon capacity {_FILE} --serve 127.0.0.1:8081"),
@@ -414,7 +424,8 @@ The log goes to stderr: text on a terminal, otherwise one JSON object per line.
 
 
 @click.command("run", short_help="Run the daemon (default).")
-@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
+@click.argument("file", metavar="[FILE | STREAM", required=False, type=click.Path(path_type=Path))
+@click.argument("function", metavar="MODULE:FUNCTION]", required=False)
 @click.option(
     "-p",
     "--properties",
@@ -426,6 +437,7 @@ The log goes to stderr: text on a terminal, otherwise one JSON object per line.
     type=click.Path(path_type=Path),
     help="Properties file, same format as the Java daemon; overrides [FILE].",
 )
+@with_function_options
 @click.option(
     "-l",
     "--log-configuration",
@@ -462,6 +474,8 @@ The log goes to stderr: text on a terminal, otherwise one JSON object per line.
 def run(
     *,
     file: Path | None,
+    function: str | None,
+    options: FunctionOptions,
     properties_file: Path | None,
     log_configuration: Path | None,
     log_level: str | None,
@@ -471,10 +485,14 @@ def run(
     class_path: tuple[str, ...],
     execute: bool,  # noqa: ARG001 - what a launcher does by this is what is done anyway
 ) -> None:
-    """Run the daemon with a properties file until a signal stops it."""
+    """Run the daemon with a properties file, or with a function, until a signal stops it."""
     chosen = properties_file or file
     if chosen is None:
         raise click.UsageError("no properties file given: kcl-daemon --properties FILE")
+    if function is None and options.given():
+        raise click.UsageError(
+            f"{options.given()[0]} is for a function: kcl-daemon run STREAM MODULE:FUNCTION"
+        )
     # --help must not wait for the AWS SDK.
     from kcl_daemon.cli.run import RunRequest, run_daemon  # noqa: PLC0415
     from kcl_daemon.telemetry.logs import parse_levels  # noqa: PLC0415
@@ -483,25 +501,33 @@ def run(
         levels = None if log_level is None else parse_levels(log_level)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--log-level") from None
-    run_daemon(
-        RunRequest(
-            file=chosen,
-            ignored_file=file if properties_file is not None else None,
-            log_configuration=log_configuration,
-            log_levels=levels,
-            log_form=log_format,
-            passed_over=(*passed_over, *java, *class_path),
-        )
+    request = RunRequest(
+        ignored_file=file if properties_file is not None else None,
+        log_configuration=log_configuration,
+        log_levels=levels,
+        log_form=log_format,
+        passed_over=(*passed_over, *java, *class_path),
     )
+    if function is None:
+        run_daemon(chosen, request)
+    elif properties_file is not None:
+        raise click.UsageError(
+            "a function has no properties file: give properties with --set, or set executableName in the file"
+        )
+    else:
+        from kcl_daemon.cli.run_start import start  # noqa: PLC0415
+
+        words = [f"--log-format={log_format}", *([] if log_level is None else [f"--log-level={log_level}"])]
+        start(str(file), function, options, request, log_words=words)
 
 
-_LOCAL: Final = ("aiohttp", "flask", "flask_cors", "moto")
+LOCAL: Final = ("aiohttp", "flask", "flask_cors", "moto")
 _LATER: Final[Mapping[str, LaterCommand]] = {
     "demo": LaterCommand(
         "kcl_local.demo.command:demo",
         "Try everything on this machine, without an AWS account.",
         extra="local",
-        modules=(*_LOCAL, "rich"),
+        modules=(*LOCAL, "rich"),
     ),
     "capacity": LaterCommand(
         "kcl_daemon.cli.capacity:capacity",
@@ -537,7 +563,7 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
         "kcl_local.server:local",
         "Run local Kinesis, DynamoDB, STS and CloudWatch endpoints.",
         extra="local",
-        modules=_LOCAL,
+        modules=LOCAL,
     ),
     "migrate": LaterCommand("kcl_daemon.cli.migrate:migrate", "Show and control the migration from KCL 2.x."),
     "packaging": LaterCommand(

@@ -11,9 +11,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import Signals
 from typing import Final, Literal, NoReturn, Protocol, Self
@@ -231,30 +231,43 @@ _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """`log_configuration` is a logback file and has no effect; `passed_over` are words only for Java."""
+    """`log_configuration` is a logback file and has no effect; `passed_over` are words only for Java.
 
-    file: Path
+    `facts` are logged with the start, `advice` where region or credentials are missing.
+    """
+
     ignored_file: Path | None
     log_configuration: Path | None
     log_levels: LogLevels | None
     log_form: LogForm | Literal["auto"]
     passed_over: tuple[str, ...]
+    facts: Mapping[str, object] = field(default_factory=dict[str, object])
+    advice: str = ""
 
 
-def run_daemon(request: RunRequest) -> NoReturn:
-    signals = _stop_signals()
-    for number in signals:
-        # Until the loop listens: process 1 of a container would ignore SIGTERM.
-        signal.signal(number, exit_now)
+def run_daemon(file: Path, request: RunRequest) -> NoReturn:
+    signals = quiet_start()
     try:
-        loaded = load_file(request.file)
+        loaded = load_file(file)
         loaded = check_program(loaded)
     except ConfigurationError as error:
         refuse(error)
+    run_loaded(loaded, request, signals)
+
+
+def quiet_start() -> tuple[signal.Signals, ...]:
+    """Those that stop the daemon. Until its loop listens they end it: process 1 of a container would ignore SIGTERM."""
+    signals = _stop_signals()
+    for number in signals:
+        signal.signal(number, exit_now)
+    return signals
+
+
+def run_loaded(loaded: Loaded, request: RunRequest, signals: tuple[signal.Signals, ...]) -> NoReturn:
     log = open_log(request.log_levels, request.log_form)
     _report(loaded, request, log)
     manager = ServiceManager.of(os.environ, log)
-    code = _run(loaded.settings, signals, manager, log)
+    code = _run(loaded.settings, signals, manager, log, request.advice)
     if code > EXIT_SIGNAL:
         # A normal exit waits for threads in AWS SDK calls.
         sys.stdout.flush()
@@ -295,12 +308,14 @@ def check_room(loaded: Loaded, room_of_this_host: Callable[[], ChildRoom | None]
     return replace(loaded, warnings=(*loaded.warnings, notice))
 
 
-def _run(settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log) -> int:
+def _run(
+    settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log, advice: str
+) -> int:
     keep_freed_memory()
     try:
         return anyio.run(_serve, settings, signals, manager, log)
     except Exception as error:  # noqa: BLE001 - the last place where an error can be reported
-        return report_failure(error, log)
+        return report_failure(error, log, where_environment_lacks=advice)
 
 
 async def _serve(
@@ -366,6 +381,7 @@ def _report(loaded: Loaded, request: RunRequest, log: Log) -> None:
         application_name=settings.application_name,
         stream=stream_text(settings),
         worker_id=settings.worker_id,
+        **request.facts,
     )
     if request.log_configuration is not None:
         advice = "logback files have no effect; use --log-level, for example --log-level INFO,kcl_daemon.retrieval=DEBUG"

@@ -82,10 +82,14 @@ def test_words_for_java_are_words_for_the_daemon(words: list[str], ours: list[st
 
 
 @pytest.fixture
-def request_of(monkeypatch: pytest.MonkeyPatch) -> list[run_module.RunRequest]:
-    """The requests that reach the daemon, which is not run."""
-    requests: list[run_module.RunRequest] = []
-    monkeypatch.setattr(run_module, "run_daemon", requests.append)
+def request_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, run_module.RunRequest]]:
+    """The files and requests that reach the daemon, which is not run."""
+    requests: list[tuple[Path, run_module.RunRequest]] = []
+
+    def note(file: Path, request: run_module.RunRequest) -> None:
+        requests.append((file, request))
+
+    monkeypatch.setattr(run_module, "run_daemon", note)
     return requests
 
 
@@ -100,12 +104,12 @@ def request_of(monkeypatch: pytest.MonkeyPatch) -> list[run_module.RunRequest]:
     ],
 )
 def test_the_daemon_is_run_and_what_is_for_java_is_reported(
-    request_of: list[run_module.RunRequest], words: list[str]
+    request_of: list[tuple[Path, run_module.RunRequest]], words: list[str]
 ) -> None:
     result = CliRunner().invoke(main, words)
     assert (result.exit_code, result.output) == (0, "")
-    (request,) = request_of
-    assert request.file == Path("f")
+    ((file, request),) = request_of
+    assert file == Path("f")
     assert request.passed_over
 
 

@@ -1,0 +1,115 @@
+"""Checkpoints on a timer for a plain processor, also while no batch comes."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from time import monotonic  # noqa: TID251 - the client has no ports
+from typing import Final
+
+from kcl_client._processor import Checkpointer, PlainRuntime, RecordProcessor, request_for
+from kcl_client._session import Session
+from kcl_protocol.conversation import State
+from kcl_protocol.errors import CheckpointShutdown
+from kcl_protocol.messages import Action, CheckpointAnswer, RejectAnswer
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+CHECKPOINT_EVERY_S: Final = 10.0
+
+
+class Timer:
+    """When the position up to which all is done is to be stored: at most every `every_s`, and not later than that."""
+
+    def __init__(self, every_s: float, clock: Callable[[], float] = monotonic) -> None:
+        self._every_s = every_s
+        self._clock = clock
+        self._last_s = clock()
+        self._position: ExtendedSequenceNumber | None = None
+
+    @property
+    def position(self) -> ExtendedSequenceNumber | None:
+        """Not stored yet; None: nothing is."""
+        return self._position
+
+    def done(self, position: ExtendedSequenceNumber) -> None:
+        self._position = position
+
+    def left_s(self) -> float | None:
+        """Until the position is to be stored, 0 from then on; None: there is none."""
+        if self._position is None:
+            return None
+        return max(self._last_s + self._every_s - self._clock(), 0.0)
+
+    def stored(self) -> None:
+        self._position = None
+        self.later()
+
+    def later(self) -> None:
+        """It was refused for now."""
+        self._last_s = self._clock()
+
+
+class TimedProcessor(RecordProcessor):
+    """Stores its position by itself; `TimedSession` does so between two batches."""
+
+    def __init__(self, timer: Timer) -> None:
+        self.timer = timer
+
+
+class TimedSession(Session[Checkpointer]):
+    """Asks for the checkpoint that is due while the daemon says nothing. The next action may come before its answer."""
+
+    def __init__(
+        self,
+        processor: TimedProcessor,
+        runtime: PlainRuntime,
+        has_input_within: Callable[[float], bool],
+        *,
+        max_line_bytes: int,
+        takes_frames: bool = False,
+        takes_rejects: bool = False,
+    ) -> None:
+        super().__init__(
+            processor,
+            Checkpointer,
+            runtime,
+            max_line_bytes=max_line_bytes,
+            takes_frames=takes_frames,
+            takes_rejects=takes_rejects,
+        )
+        self._timer = processor.timer
+        self._has_input_within = has_input_within
+        self._is_asked = False
+
+    async def _next_action(self) -> Action:
+        action: Action | None = None
+        while action is None or self._is_asked:
+            message = await self._receive()
+            assert not isinstance(message, RejectAnswer), "all are answered within their batch"
+            if isinstance(message, CheckpointAnswer):
+                self._take_answer(message)
+            else:
+                action = message
+        return action
+
+    async def _read(self) -> bytes:
+        left_s = self._timer.left_s()
+        may_ask = left_s is not None and self._side.state is State.IDLE and not self._lease_gone
+        if left_s is not None and may_ask and not self._has_input_within(left_s):
+            self._is_asked = True
+            self._send(request_for(self._timer.position))
+        return await super()._read()
+
+    def _take_answer(self, answer: CheckpointAnswer) -> None:
+        """A refusal is no failure here: what is wrong for good is refused again after the next batch."""
+        self._is_asked = False
+        if answer.error is None:
+            self._timer.stored()
+            return
+        self._lease_gone |= answer.error == CheckpointShutdown.wire_name
+        self._timer.later()
+
+
+def input_within(descriptor: int, seconds: float) -> bool:
+    """Also true at its end."""
+    return bool(select.select([descriptor], [], [], seconds)[0])

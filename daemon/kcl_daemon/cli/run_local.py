@@ -1,0 +1,122 @@
+"""`--local`: the endpoints that run already, or new ones that end with this command, and a stream on them."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, MutableMapping
+from contextlib import contextmanager
+from typing import Final
+from urllib.parse import urlsplit
+
+import click
+import orjson
+
+from kcl_daemon.cli.root import LOCAL, need_extra
+from kcl_local import place
+
+_CALL_S: Final = 30.0
+_KINESIS: Final = "AWS_ENDPOINT_URL_KINESIS"
+# They could lead elsewhere, or to nowhere.
+_NOT_LOCAL: Final = (
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_SESSION_TOKEN",
+    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+)
+
+
+class LocalEndpoints:
+    """`environment` waits until they answer; they may start meanwhile."""
+
+    def __init__(self, found: dict[str, str] | None, process: subprocess.Popen[bytes] | None) -> None:
+        self._found = found
+        self._process = process
+        self.are_ours = process is not None
+
+    def environment(self) -> dict[str, str]:
+        """Raises click.ClickException if they cannot be started; they have said why."""
+        if self._found is None:
+            assert self._process is not None, "either found or started"
+            assert self._process.stdout is not None, "it is a pipe"
+            line = self._process.stdout.readline()
+            if not line:
+                raise click.ClickException("the local endpoints did not start")
+            environment: dict[str, str] = orjson.loads(line)["environment"]
+            self._found = environment
+        return self._found
+
+
+@contextmanager
+def local_endpoints() -> Generator[LocalEndpoints]:
+    """Ours end when the block ends, and when this process does, however that is."""
+    found = place.find()
+    if found is not None:
+        yield LocalEndpoints(found, None)
+        return
+    need_extra("run --local", "local", LOCAL)
+    command = [sys.executable, "-m", "kcl_local", "--until-eof", "--format", "json"]
+    with tempfile.TemporaryFile() as said:  # no pipe: nobody would read it
+        process = subprocess.Popen(  # noqa: S603 - our own program
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,  # Ctrl-C is for the daemon, which needs its tables until its end
+        )
+        try:
+            with process:  # its end closes the pipes, and waits
+                yield LocalEndpoints(None, process)
+        finally:
+            if process.returncode:
+                said.seek(0)
+                click.echo(said.read().decode(errors="replace"), nl=False, err=True)
+
+
+def lead(environment: MutableMapping[str, str], endpoints: dict[str, str]) -> None:
+    """This process, and all that it starts, to these endpoints."""
+    for name in _NOT_LOCAL:
+        environment.pop(name, None)
+    environment.update(endpoints)
+
+
+def make_stream(endpoints: dict[str, str], stream: str, shards: int) -> bool:
+    """False: there is one of this name already. Raises click.ClickException."""
+    address = urlsplit(endpoints[_KINESIS])
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_CALL_S)
+    headers = {
+        "X-Amz-Target": "Kinesis_20131202.CreateStream",
+        "Content-Type": "application/x-amz-json-1.1",
+    }
+    try:
+        connection.request("POST", "/", orjson.dumps({"StreamName": stream, "ShardCount": shards}), headers)
+        answer = connection.getresponse()
+        body = answer.read()
+    except OSError as error:
+        raise click.ClickException(f"the local endpoints do not answer: {error}") from None
+    finally:
+        connection.close()
+    if answer.status == http.HTTPStatus.OK:
+        return True
+    if b"ResourceInUse" in body:
+        return False
+    raise click.ClickException(f"the stream {stream} cannot be made: {body.decode(errors='replace')}")
+
+
+def use_local(endpoints: LocalEndpoints, stream: str, shards: int | None, example: str) -> None:
+    """Lead this process there, make the stream, and say how a record is put."""
+    environment = endpoints.environment()
+    lead(os.environ, environment)
+    is_new = make_stream(environment, stream, shards or 1)
+    if endpoints.are_ours:
+        click.echo("local endpoints started; they and their records end with this command", err=True)
+    else:
+        click.echo("on the local endpoints that run already", err=True)
+    if shards is not None and not is_new:
+        click.echo(f"the stream {stream} exists; --shards has no effect", err=True)
+    put = f"echo {shlex.quote(example)} | kcl-daemon put {stream} --local"
+    click.echo(f"put a record: {put}", err=True)
