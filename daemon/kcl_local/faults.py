@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
 DROP: Final = "drop"
+PART: Final = "part"
 
 _STATUSES: Final = {
     "InternalFailure": 500,
@@ -87,6 +88,8 @@ class FaultyService(ABC):
         self.calls: Counter[str] = Counter()
         self.faults: FaultQueue[Fault] = FaultQueue()
         self.troubles: FaultQueue[ResponseFault] = FaultQueue()
+        self.parts: FaultQueue[Fault] = FaultQueue()
+        """Every second record of a PutRecords is refused."""
 
     @property
     @abstractmethod
@@ -99,6 +102,7 @@ class FaultyService(ABC):
     def clear_faults(self) -> None:
         self.faults.clear()
         self.troubles.clear()
+        self.parts.clear()
 
 
 def corrupted(body: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """HTTP for all local endpoints: a loopback server, damaged answers, and control paths for tests.
 
 `GET /_local/calls` counts the calls of each operation. `POST /_local/faults` orders faults: JSON with
-`operation`, `fault` (`error`, `drop` or a ResponseFaultKind) and optional `code`, `seconds`, `event`,
+`operation`, `fault` (`error`, `drop`, `part` or a ResponseFaultKind) and optional `code`, `seconds`, `event`,
 `times`. `DELETE /_local/faults` removes faults that have not happened.
 """
 
@@ -17,7 +17,16 @@ import orjson
 from aiohttp import web
 from anyio import CancelScope, sleep
 
-from kcl_local.faults import DROP, FaultyService, ResponseFault, ResponseFaultKind, corrupted, half
+from kcl_local.faults import (
+    DROP,
+    PART,
+    Fault,
+    FaultyService,
+    ResponseFault,
+    ResponseFaultKind,
+    corrupted,
+    half,
+)
 
 HOST: Final = "127.0.0.1"
 # PutRecords: 10 MiB as base64, and keys.
@@ -122,10 +131,13 @@ def refused_as(outcome: str, *more: type[Exception]) -> Generator[None]:
 
 def _obey(service: FaultyService, order: _Order) -> None:
     _check_names(service.operations, order.operation, order.fault)
-    if order.fault == "error":
+    if order.fault in {"error", PART}:
         if not order.code:
             raise ValueError("'code' is missing")
-        service.fail_next(order.operation, order.code, order.times)
+        if order.fault == PART:
+            service.parts.add(order.operation, Fault(order.code), order.times)
+        else:
+            service.fail_next(order.operation, order.code, order.times)
     elif order.fault == "drop":
         service.fail_next(order.operation, DROP, order.times)
     else:
@@ -139,8 +151,10 @@ def _check_names(operations: frozenset[str], operation: str, fault: str) -> None
         near = get_close_matches(operation, sorted(operations), n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(f"{operation} is not an operation of this endpoint{meant}")
-    kinds = ("error", "drop", *ResponseFaultKind)
+    kinds = ("error", "drop", PART, *ResponseFaultKind)
     if fault not in kinds:
         raise ValueError(f"{fault} is none; there are {', '.join(kinds)}")
     if fault in {ResponseFaultKind.EXCEPTION, ResponseFaultKind.END} and operation != "SubscribeToShard":
         raise ValueError(f"{fault} can happen to events of SubscribeToShard only, not to {operation}")
+    if fault == PART and operation != "PutRecords":
+        raise ValueError(f"{fault} can happen to PutRecords only, not to {operation}")

@@ -373,10 +373,15 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"kcl-daemon pause {_FILE} --shard shardId-000000000003 --reason 'bad records'",
         f"kcl-daemon pause {_FILE} --list",
     ),
+    "peek": (f"kcl-daemon peek {_FILE}", f"kcl-daemon peek {_FILE} --shard 3 --count 5 --json"),
     "prove": (
         "kcl-daemon prove --local",
         "kcl-daemon prove --estimate",
         "kcl-daemon prove --region eu-west-1 --most 2 --report proof",
+    ),
+    "put": (
+        "kcl-daemon put orders orders.jsonl --key order.id",
+        "tail -f orders.jsonl | kcl-daemon put --local orders --aggregate",
     ),
     "replay": (
         f"kcl-daemon replay {_FILE} --from 2026-11-20T12:00:00Z --to 2026-11-20T13:00:00Z {_CHILD}",
@@ -393,6 +398,11 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"kcl-daemon spark-submit {_FILE} --master local[2] -- --conf spark.ui.enabled=false",
     ),
     "status": (f"kcl-daemon status {_FILE}", "kcl-daemon status --url http://127.0.0.1:8080 --quiet"),
+    "tail": (
+        "kcl-daemon tail orders --since 10m",
+        "kcl-daemon tail orders --json | jq .data.order",
+        "kcl-daemon tail --local orders --from TRIM_HORIZON --until tip",
+    ),
     "top": (f"kcl-daemon top {_FILE} --every 5",),
 }
 
@@ -573,10 +583,14 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
     "pause": LaterCommand(
         "kcl_daemon.cli.leases.holds:pause", "Give no records to children, for a shard, a stream or all."
     ),
+    "peek": LaterCommand(
+        "kcl_daemon.cli.stream.peek:peek", "Show the record that an application gets next in each shard."
+    ),
     "prove": LaterCommand(
         "kcl_prove.command:prove",
         "Prove in your own AWS account, or with --local without one, that nothing is lost.",
     ),
+    "put": LaterCommand("kcl_daemon.cli.stream.put:put", "Put lines of stdin or files into a stream."),
     "replay": LaterCommand(
         "kcl_daemon.cli.replay:replay", "Read a time range once more, beside the live application."
     ),
@@ -595,6 +609,7 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
         "kcl_daemon.cli.status:status",
         "Show the state of a running daemon; the exit code says whether it is ready.",
     ),
+    "tail": LaterCommand("kcl_daemon.cli.stream.tail:tail", "Follow a stream and show its records."),
     "top": LaterCommand(
         "kcl_daemon.cli.status:top", "Show the same as a live view.", extra="terminal", modules=("rich",)
     ),

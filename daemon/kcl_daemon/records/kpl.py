@@ -1,4 +1,4 @@
-"""Takes KPL aggregates apart (KCL: AggregatorUtil, Messages.AggregatedRecord).
+"""Takes KPL aggregates apart, and makes them (KCL: AggregatorUtil, Messages.AggregatedRecord).
 
 A malformed aggregate is delivered unchanged. Unlike in KCL, one record of another shard does not drop the
 whole aggregate. The protobuf parser is hand-written: a second protobuf version in one process breaks
@@ -337,7 +337,7 @@ class Deaggregator:
         return UserRecords(outer, bodies, used_keys, sub_numbers, make)
 
     def _all_belong(self, keys: Iterable[bytes]) -> bool:
-        return self._belongs is None or all(map(self._belongs, map(_hash_of_key, keys)))
+        return self._belongs is None or all(map(self._belongs, map(hash_of_key, keys)))
 
     def _filtered(self, outer: AnyRecord, message: Message) -> Iterator[Piece]:
         """ValueError, before the first piece, if the first user record has an invalid key."""
@@ -401,7 +401,7 @@ class _ShardFilter:
             if len(known) >= _KEYS_KEPT:
                 known.clear()
             hashed = (
-                _hash_of_key(message.partition_keys[key])
+                hash_of_key(message.partition_keys[key])
                 if hash_key is None
                 else _hash(message.hash_keys[hash_key])
             )
@@ -454,6 +454,54 @@ def _json_text(key: bytes) -> Raw:
     return Raw(encode_basestring_ascii(key.decode("utf-8", "replace")).encode("ascii"))
 
 
+class Aggregate:
+    """One that is being filled. All its keys must belong to one shard (`hash_of_key`), or consumers drop records."""
+
+    def __init__(self) -> None:
+        self._keys: dict[bytes, int] = {}
+        self._records: list[bytes] = []
+        self.size_bytes = len(MAGIC) + _DIGEST_BYTES
+        """Of its data."""
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def added_bytes(self, partition_key: str, data: bytes) -> int:
+        """What a record would add to the size, at most."""
+        return len(partition_key.encode()) + len(data) + _FIELDS_BYTES_MOST
+
+    def add(self, partition_key: str, data: bytes) -> None:
+        key = partition_key.encode()
+        index = self._keys.get(key)
+        if index is None:
+            index = self._keys[key] = len(self._keys)
+            self.size_bytes += 1 + len(_number(len(key))) + len(key)
+        body = b"".join((b"\x08", _number(index), b"\x1a", _number(len(data)), data))
+        record = b"".join((b"\x1a", _number(len(body)), body))
+        self._records.append(record)
+        self.size_bytes += len(record)
+
+    def data(self) -> bytes:
+        """Of one Kinesis record whose partition key is one of the keys."""
+        keys = (part for key in self._keys for part in (b"\n", _number(len(key)), key))
+        message = b"".join((*keys, *self._records))
+        return b"".join((MAGIC, message, hashlib.md5(message, usedforsecurity=False).digest()))
+
+
+# Tags and lengths of a record and its key.
+_FIELDS_BYTES_MOST: Final = 32
+
+
+def _number(value: int) -> bytes:
+    """As a varint."""
+    parts = bytearray()
+    while value > _LOW:
+        parts.append(value & _LOW | _MORE)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
 def _filter(hash_range: HashRange) -> Callable[[int], bool] | None:
     if hash_range.start <= 0 and hash_range.end >= MAX_HASH:
         return None
@@ -466,5 +514,6 @@ def _hash(hash_key: bytes) -> int:
     return int(hash_key)
 
 
-def _hash_of_key(partition_key: bytes) -> int:
+def hash_of_key(partition_key: bytes) -> int:
+    """What decides about the shard of a record."""
     return int.from_bytes(hashlib.md5(partition_key, usedforsecurity=False).digest())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar, cast
+from typing import Final, NotRequired, TypedDict, TypeVar, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -17,6 +17,7 @@ from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import FetchedRecords, ReadFrom, StreamRef, StreamSummary
 from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, Payload, RawRecord
+from kcl_daemon.records.producing import Entry, PutResult
 from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
 from kcl_daemon.transport import service_answers
 from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
@@ -162,6 +163,50 @@ class HttpKinesis:
             if not token:
                 return tuple(items)
             request = {"NextToken": token}
+
+
+class HttpProducer:
+    """Writes records."""
+
+    def __init__(self, client: AwsJsonClient) -> None:
+        self._client = client
+
+    async def put(self, stream: StreamRef, entries: Sequence[Entry]) -> list[PutResult]:
+        """One PutRecords, with the result of each entry; the errors of `Kinesis` if all failed.
+
+        After Unavailable some may have been put.
+        """
+        records = [{"Data": each.data, "PartitionKey": each.partition_key} for each in entries]
+        request = {**_named(stream), "Records": records}
+
+        def results(answer: PutRecordsShape) -> list[PutResult]:
+            return _put_results(answer, len(entries))
+
+        return await self._client.call(
+            "PutRecords", request, lambda body: parsed("PutRecords", results, body), once=True
+        )
+
+
+def _put_results(answer: PutRecordsShape, count: int) -> list[PutResult]:
+    results = [
+        PutResult(each["ShardId"])
+        if each.get("ErrorCode") is None
+        else PutResult("", f"{each.get('ErrorCode')}: {each.get('ErrorMessage')}")
+        for each in answer["Records"]
+    ]
+    if len(results) != count:
+        raise ValueError(f"{len(results)} results for {count} records")
+    return results
+
+
+class PutResultShape(TypedDict):
+    ShardId: str
+    ErrorCode: NotRequired[str | None]
+    ErrorMessage: NotRequired[str | None]
+
+
+class PutRecordsShape(TypedDict):
+    Records: Sequence[PutResultShape]
 
 
 def _named(stream: StreamRef) -> dict[str, object]:

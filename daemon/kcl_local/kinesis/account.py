@@ -35,6 +35,8 @@ class Account:
         self.now_s = whole_milliseconds(now_s)
         self.streams: dict[str, Stream] = {}
         self.numbers = SequenceNumbers(self.now_s)
+        self.refused_in_part = ""
+        """The code with which this call refuses every second of its records."""
 
     def advance(self, now_s: float) -> None:
         self.now_s = max(self.now_s, whole_milliseconds(now_s))

@@ -60,6 +60,8 @@ class KinesisModel(FaultyService):
         if perform is None:
             raise ServiceError("UnknownOperationException", f"{operation:.80} is not known here")
         self._advance_clock()
+        part = self.parts.take(operation)
+        self._account.refused_in_part = "" if part is None else part.code
         return perform(self._account, Arguments(arguments))
 
     def subscribe(self, arguments: Mapping[str, object]) -> Subscription:

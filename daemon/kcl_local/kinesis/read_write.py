@@ -285,7 +285,7 @@ def put_record(account: Account, arguments: Arguments) -> Answer:
 
 
 def put_records(account: Account, arguments: Arguments) -> Answer:
-    """All or nothing: no record fails alone."""
+    """All or nothing, unless some are told to fail."""
     stream = account.readable_stream(arguments)
     given = arguments.structures("Records")
     if not 1 <= len(given) <= _BATCH_MAX:
@@ -295,9 +295,16 @@ def put_records(account: Account, arguments: Arguments) -> Answer:
         raise invalid_argument(
             f"Records must have at most {_BATCH_BYTES_MAX} bytes of data and partition keys"
         )
+    code = account.refused_in_part
+    answers = [
+        {"ErrorCode": code, "ErrorMessage": "the record was told to fail"}
+        if code and place % 2
+        else _store(account, stream, record)
+        for place, record in enumerate(records)
+    ]
     return {
-        "FailedRecordCount": 0,
-        "Records": [_store(account, stream, record) for record in records],
+        "FailedRecordCount": len(records) // 2 if code else 0,
+        "Records": answers,
         "EncryptionType": "NONE",
     }
 

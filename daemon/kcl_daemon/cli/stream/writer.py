@@ -1,0 +1,163 @@
+"""Puts entries into a stream until all are in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from kcl_daemon.cli.common import NotChanged
+from kcl_daemon.errors import AwsError, InvalidRequest, Throttled, Unavailable
+from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.ports import Clock, Kinesis, Randomness, StreamRef
+from kcl_daemon.records.producing import (
+    LARGE_BYTES,
+    Entry,
+    KeyedLine,
+    PutResult,
+    aggregated,
+    plain,
+    requests,
+    strays,
+)
+from kcl_daemon.shards.lineage import Shard
+
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+_DOUBLINGS_MOST: Final = 10
+# Without any success. At the beginning the command line is probably wrong.
+_PATIENCE_S: Final = 300.0
+_PATIENCE_AT_FIRST_S: Final = 10.0
+
+
+class Producer(Protocol):
+    async def put(self, stream: StreamRef, entries: Sequence[Entry]) -> Sequence[PutResult]: ...
+
+
+@dataclass(slots=True)
+class PutCounts:
+    """Of lines; `bytes` are those of the data as it was put."""
+
+    lines: int = 0
+    records: int = 0
+    bytes: int = 0
+    refused: int = 0
+
+
+@dataclass(slots=True)
+class Writer:
+    """`say` gets what a person should know, once each.
+
+    Attributes:
+        on_the_way: the first line that is not known to be put.
+        is_stopping: do not try again.
+    """
+
+    producer: Producer
+    kinesis: Kinesis
+    stream: StreamRef
+    clock: Clock
+    randomness: Randomness
+    say: Callable[[str], object]
+    aggregates: bool = False
+    counts: PutCounts = field(default_factory=PutCounts)
+    on_the_way: str | None = None
+    is_stopping: bool = False
+    _shards: dict[ShardId, Shard] = field(default_factory=dict[ShardId, Shard])
+    _said: bool = False
+
+    async def put(self, lines: Sequence[KeyedLine]) -> None:
+        """Return when they are put or refused; the next ones wait meanwhile, so order is kept as far as it can be.
+
+        Raises:
+            NotChanged: nothing was taken for so long that it is given up.
+            AwsError: no line can be put.
+        """
+        left = list(lines)
+        while left and not self.is_stopping:
+            if self.aggregates and not self._shards:
+                await self._look_at_shards()
+            entries = aggregated(left, self._open_shards) if self.aggregates else plain(left)
+            again: list[KeyedLine] = []
+            for request in requests(entries):
+                again += await self._put_all(request)
+            left = again
+        if left and self.on_the_way is None:
+            self.on_the_way = left[0].place
+
+    async def _look_at_shards(self) -> None:
+        self._shards = {shard.shard_id: shard for shard in await self.kinesis.list_shards(self.stream)}
+
+    @property
+    def _open_shards(self) -> list[Shard]:
+        return [shard for shard in self._shards.values() if shard.is_open]
+
+    async def _put_all(self, request: Sequence[Entry]) -> list[KeyedLine]:
+        """The lines that a reshard has led into a wrong shard; they must be put again."""
+        left, tries, again = list(request), 0, list[KeyedLine]()
+        since_s = self.clock.monotonic()
+        while left and not self.is_stopping:
+            self.on_the_way = left[0].lines[0].place
+            failed, reason = await self._put_once(left, again)
+            if len(failed) < len(left):
+                since_s, tries = self.clock.monotonic(), 0
+            left = failed
+            if left:
+                self._tell(f"{reason}; trying again")
+                patience_s = _PATIENCE_S if self.counts.lines else _PATIENCE_AT_FIRST_S
+                if self.clock.monotonic() - since_s > patience_s:
+                    raise NotChanged(f"given up: {reason}")
+                await self._pause(tries)
+                tries += 1
+        if not left:
+            self.on_the_way = None
+        return again
+
+    async def _put_once(self, entries: Sequence[Entry], again: list[KeyedLine]) -> tuple[list[Entry], str]:
+        """Those that must be tried again, and why."""
+        try:
+            results = await self.producer.put(self.stream, entries)
+        except (Throttled, Unavailable) as error:
+            return list(entries), str(error)
+        except InvalidRequest as error:
+            if len(entries) > 1 or entries[0].size_bytes <= LARGE_BYTES:
+                raise
+            self._refuse(entries[0], error)
+            return [], ""
+        failed: list[Entry] = []
+        reason = ""
+        for entry, result in zip(entries, results, strict=True):
+            if result.error:
+                failed.append(entry)
+                reason = result.error
+            else:
+                again += await self._count(entry, result.shard_id)
+        return failed, reason
+
+    async def _count(self, entry: Entry, shard_id: str) -> list[KeyedLine]:
+        outside: list[KeyedLine] = []
+        if len(entry.lines) > 1:
+            if shard_id not in self._shards:
+                await self._look_at_shards()
+            shard = self._shards.get(ShardId(shard_id))
+            outside = [] if shard is None else strays(entry, shard.hash_range)
+        counts = self.counts
+        counts.records += 1
+        counts.lines += len(entry.lines) - len(outside)
+        counts.bytes += sum(len(line.data) for line in entry.lines) - sum(len(line.data) for line in outside)
+        return outside
+
+    def _refuse(self, entry: Entry, error: AwsError) -> None:
+        self.counts.refused += len(entry.lines)
+        self.say(
+            f"{entry.lines[0].place} is not put: the stream takes no record of {entry.size_bytes} bytes: {error}"
+        )
+
+    def _tell(self, text: str) -> None:
+        if not self._said:
+            self._said = True
+            self.say(text)
+
+    async def _pause(self, tries: int) -> None:
+        most = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(tries, _DOUBLINGS_MOST))
+        await self.clock.sleep(most * self.randomness.uniform(0.5, 1.0))
