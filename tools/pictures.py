@@ -51,7 +51,7 @@ import time
 
 
 def handle(record):
-    pause(0.004)
+    time.sleep(0.004)
     if record.partition_key == "k7":
         raise ValueError("an order without a customer")
 """
@@ -349,7 +349,7 @@ def top_picture(folder: Path, environment: Mapping[str, str], port: int) -> str:
         assert endpoints.stdout is not None
         env = {**environment, **json.loads(endpoints.stdout.readline())["environment"]}
         background(["kcl-daemon", "app.properties"], folder, env, stack)
-        feed = 'while true; do for i in $(seq 400); do echo {\\"customer\\": \\"k$((i % 40))\\"}; done; sleep 1; done'
+        feed = 'while true; do for i in $(seq $((RANDOM % 500))); do echo {\\"customer\\": \\"k$((i % 40))\\"}; done; sleep 1; done'
         background([BASH, "-c", f"{feed} | kcl-daemon put orders --local --key customer"], folder, env, stack)
         pause(75)
         said: list[Said] = []
