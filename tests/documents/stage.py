@@ -1,6 +1,6 @@
 """Where documented commands run: a folder with the files that they name, beside the local endpoints.
 
-The files are those of the documents themselves: the README's properties file and processor, the records of the start.
+The files are those of the documents themselves: properties file, processor and records of docs/start.md.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def block_of(document: str, language: str, holding: str = "") -> str:
 
 def furnish(directory: Path, environment: Mapping[str, str]) -> None:
     """Write the files that documented commands name, and programs of the names they use."""
-    (directory / "app.properties").write_text(block_of("README.md", "properties"), "latin-1")
-    (directory / "consumer.py").write_text(block_of("README.md", "python"))
+    (directory / "app.properties").write_text(block_of("docs/start.md", "properties"), "latin-1")
+    (directory / "consumer.py").write_text(block_of("docs/start.md", "python"))
     (directory / "records.jsonl").write_text(block_of("docs/start.md", "json"))
     (directory / "dead.jsonl").write_text(block_of("docs/failures.md", "json", '"applicationName"'))
     (directory / "logback.xml").write_text("<configuration><root level='INFO'/></configuration>")
