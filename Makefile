@@ -133,6 +133,7 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.benchmarks.lanes
 	$(BIN)/python -m tests.benchmarks.concurrency
 	$(BIN)/python -m tests.benchmarks.preload
+	$(BIN)/python -m tests.benchmarks.function
 
 bench-latency: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.benchmarks.latency $(LATENCY_ARGS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
@@ -89,6 +90,7 @@ def _serve(function: UserFunction, shape: Shape, options: argparse.Namespace) ->
 
 def _check(target: str) -> None:
     """One line of JSON on stdout, for `kcl-daemon run`; what the user's module prints goes to stderr."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while it imports must be quiet
     answer = os.dup(1)
     os.dup2(2, 1)
     from kcl_client._example import example_of  # noqa: PLC0415 - for this only

@@ -100,7 +100,9 @@ def report_failure(error: BaseException, log: Log, *, where_environment_lacks: s
     others = list(dict.fromkeys(describe(each) for each in errors[1:]))
     more = {"others": others} if others else {}
     advice = advice_for(first)
-    if where_environment_lacks and isinstance(first, EnvironmentLacks | StreamNotFound):
+    if where_environment_lacks and (
+        isinstance(first, StreamNotFound) or exit_code(first) == EXIT_CONFIGURATION
+    ):
         advice = f"{advice}; {where_environment_lacks}"
     log.error("daemon_failed", error=describe(first), advice=advice, **more)
     return exit_code(first)

@@ -23,7 +23,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from kcl_daemon import __version__, interrupt
-from kcl_daemon.cli.run_options import FunctionOptions, with_function_options
+from kcl_daemon.cli.run_options import SPELLINGS, FunctionOptions, with_function_options
 
 
 class ExtraMissing(click.ClickException):
@@ -118,7 +118,7 @@ class CommandGroup(click.Group):
         args = as_daemon(args)
         own_options = {spelling for each in self.get_params(ctx) for spelling in each.opts}
         if args and args[0] not in {*self.list_commands(ctx), *own_options}:
-            if not ctx.resilient_parsing and not _may_be_file(args[0]):
+            if not ctx.resilient_parsing and not _may_be_file(args[0]) and ":" not in "".join(args[1:2]):
                 raise NoSuchCommand.of(args[0], ctx.info_name or "", self.list_commands(ctx), ctx)
             args = [self._default_name, *args]
         return super().parse_args(ctx, args)
@@ -165,7 +165,9 @@ class CommandGroup(click.Group):
         formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] ...", prefix="       ")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        theirs = [each for each in self._default.get_params(ctx) if "--help" not in each.opts]
+        # Those of a function are in the help of the command.
+        left_out = {"--help", *SPELLINGS.values()}
+        theirs = [each for each in self._default.get_params(ctx) if left_out.isdisjoint(each.opts)]
         options = [each for each in (*theirs, *self.get_params(ctx)) if isinstance(each, click.Option)]
         records = [each.get_help_record(ctx) for each in options]
         with formatter.section("Options"):
@@ -495,7 +497,10 @@ def run(
     class_path: tuple[str, ...],
     execute: bool,  # noqa: ARG001 - what a launcher does by this is what is done anyway
 ) -> None:
-    """Run the daemon with a properties file, or with a function, until a signal stops it."""
+    """Run the daemon with a properties file, or with one function, until a signal stops it.
+
+    Options from --application to --print-properties are for a function.
+    """
     chosen = properties_file or file
     if chosen is None:
         raise click.UsageError("no properties file given: kcl-daemon --properties FILE")

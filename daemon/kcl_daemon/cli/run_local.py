@@ -60,9 +60,12 @@ def local_endpoints() -> Generator[LocalEndpoints]:
         return
     need_extra("run --local", "local", LOCAL)
     command = [sys.executable, "-m", "kcl_local", "--until-eof", "--format", "json"]
+    environment = dict(os.environ)
+    lead(environment, {})
     with tempfile.TemporaryFile() as said:  # no pipe: nobody would read it
         process = subprocess.Popen(  # noqa: S603 - our own program
             command,
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,

@@ -54,56 +54,49 @@ SPELLINGS: Final = {
     "until_eof": "--until-eof",
 }
 _OPTIONS: Final = (
-    click.option(
-        "--application", metavar="NAME", help="Application name; default: STREAM-MODULE-FUNCTION. [function]"
-    ),
+    click.option("--application", metavar="NAME", help="Application name; default: STREAM-MODULE-FUNCTION."),
     click.option(
         "--from",
         "start",
         metavar="WHERE",
-        help="Where to begin if there is no checkpoint: TRIM_HORIZON (default), LATEST, a time, or an age such as 2h. "
-        "[function]",
+        help="Where to begin if there is no checkpoint: TRIM_HORIZON (default), LATEST, a time, or an age such as 2h.",
     ),
     click.option(
         "--concurrency",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Records of a shard at once: calls of an `async def`, otherwise children (shardConcurrency). [function]",
+        help="Records of a shard at once: calls of an `async def`, otherwise children (shardConcurrency).",
     ),
     click.option(
         "--checkpoint-every",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
-        help="Seconds between checkpoints; default: 10. [function]",
+        help="Seconds between checkpoints; default: 10.",
     ),
-    click.option(
-        "--region", metavar="REGION", help="AWS region; default: that of the environment. [function]"
-    ),
+    click.option("--region", metavar="REGION", help="AWS region; default: that of the environment."),
     click.option(
         "--set",
         "changes",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Any property; repeatable. KEY= leaves out what this command sets itself. [function]",
+        help="Any property; repeatable. KEY= leaves out what this command sets itself.",
     ),
     click.option(
         "--local",
         is_flag=True,
-        help="Without AWS: on the local endpoints, which are started if none run; the stream is made. [function]",
+        help="Without AWS: on the local endpoints, which are started if none run; the stream is made.",
     ),
     click.option(
         "--shards",
         type=click.IntRange(1, 10_000),
         metavar="N",
-        help="Shards of the stream that --local makes; default: 1. [function]",
+        help="Shards of the stream that --local makes; default: 1.",
     ),
-    click.option(
-        "--reload", is_flag=True, help="While developing: restart when a .py file changes. [function]"
-    ),
+    click.option("--reload", is_flag=True, help="While developing: restart when a .py file changes."),
     click.option(
         "--print-properties",
         is_flag=True,
-        help="Print the properties file that means the same, and end. [function]",
+        help="Print the properties file that means the same, and end.",
     ),
     click.option("--until-eof", is_flag=True, hidden=True),
 )

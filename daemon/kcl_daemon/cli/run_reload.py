@@ -137,6 +137,8 @@ class _Reloading:
             if not files:
                 continue
             checked = await to_thread.run_sync(partial(check_function, self._target, quiet=True))
+            if self._stops:
+                return
             if checked.problem:
                 click.echo(f"not reloaded: {checked.problem}", err=True)
                 continue

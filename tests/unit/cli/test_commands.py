@@ -205,7 +205,8 @@ def test_the_version_is_reported(option: str) -> None:
     [
         (["run"], "no properties file given"),
         (["a.properties", "b.properties"], "b.properties is not MODULE:FUNCTION"),
-        (["orders", "consumer:handle", "c"], "no such command, and no such file: orders"),
+        (["orders", "consumer:handle", "c"], "unexpected extra argument"),
+        (["orders", "consumer"], "no such command, and no such file: orders"),
         (["run", "orders", "consumer:handle", "c"], "unexpected extra argument"),
         (["run", "orders", "consumer:handle", "-p", "f"], "a function has no properties file"),
         (["run", "f", "--local"], "--local is for a function"),
