@@ -9,7 +9,11 @@ from typing import Any, Final
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-SHIPPED: Final = {"packaging": "kcl_daemon/shipped/packaging", "docs": "kcl_daemon/shipped/docs"}
+SHIPPED: Final = {
+    "packaging": "kcl_daemon/shipped/packaging",
+    "docs": "kcl_daemon/shipped/docs",
+    "clients/samples/lambda": "kcl_daemon/shipped/lambda",
+}
 """Folders of a checkout, and where the wheel has them; `kcl-daemon packaging` finds them in both."""
 
 _LEFT_OUT: Final = {".pyc", ".pyo"}

@@ -382,7 +382,8 @@ class Children(Protocol):
     ) -> Child:
         """Start the program in its own session; ChildStartFailed if that is impossible.
 
-        `stream` None: there is only one. `lane` None: it is the only child of its shard.
+        `stream` None: it is not known, as for a program that is tried out. `lane` None: it is the only child of its
+        shard.
         """
         ...
 

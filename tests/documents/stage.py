@@ -34,6 +34,7 @@ def furnish(directory: Path, environment: Mapping[str, str]) -> None:
     """Write the files that documented commands name, and programs of the names they use."""
     (directory / "app.properties").write_text(block_of("docs/start.md", "properties"), "latin-1")
     (directory / "consumer.py").write_text(block_of("docs/start.md", "python"))
+    (directory / "app.py").write_text(block_of("docs/lambda.md", "python"))
     (directory / "records.jsonl").write_text(block_of("docs/start.md", "json"))
     (directory / "dead.jsonl").write_text(block_of("docs/failures.md", "json", '"applicationName"'))
     (directory / "logback.xml").write_text("<configuration><root level='INFO'/></configuration>")

@@ -20,6 +20,9 @@ KCLPY_OF_KCL_1_8: Final = "1.5.1"
 KCL_FOR_NODE: Final = "2.3.2"
 NODE_REPOSITORY: Final = "https://github.com/awslabs/amazon-kinesis-client-nodejs"
 NODE_RELEASE: Final = "v3.1.1"
+POWERTOOLS: Final = "3.37.0"
+POWERTOOLS_FOR_NODE: Final = "2.35.0"
+SNIPPETS: Final = "https://github.com/aws-samples/serverless-snippets"
 OFFLINE: Final = "KCL_TESTS_OFFLINE"
 _WITHIN_S: Final = 90
 _TRIES: Final = 3
@@ -54,6 +57,35 @@ def kcl_for_node() -> Path:
     return folder / "node_modules" / "aws-kcl"
 
 
+def powertools() -> Path:
+    """The folder of AWS's Powertools for Lambda; what they need comes with boto3 and pydantic."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    options = ["--no-deps", f"aws-lambda-powertools=={POWERTOOLS}"]
+    name = f"aws-lambda-powertools-{POWERTOOLS}"
+    return _obtained(name, lambda fresh: [*pip, *options, "--target", str(fresh / "packages")]) / "packages"
+
+
+def powertools_for_node() -> Path:
+    """The folder `node_modules` with the part of them that is for batches."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm are not installed: Powertools for Node WERE NOT RUN")
+    options = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]
+    package = f"@aws-lambda-powertools/batch@{POWERTOOLS_FOR_NODE}"
+    name = f"aws-lambda-powertools-batch-{POWERTOOLS_FOR_NODE}"
+    return _obtained(name, lambda fresh: ["npm", "install", *options, str(fresh), package]) / "node_modules"
+
+
+def serverless_snippets() -> Path:
+    """A checkout of AWS's sample handlers."""
+    name = "serverless-snippets"
+    if not (cache() / name).is_dir() and (
+        shutil.which("git") is None or not _answers(SNIPPETS, "refs/heads/main")
+    ):
+        pytest.skip(f"{SNIPPETS} is not in reach: AWS's sample handlers WERE NOT RUN")
+    clone = ["git", "clone", "--quiet", "--depth", "1", SNIPPETS]
+    return _obtained(name, lambda fresh: [*clone, str(fresh / "repository")]) / "repository"
+
+
 def node_repository() -> Path:
     """A checkout of the repository of the library for Node, with its samples, which the package does not have.
 
@@ -62,7 +94,7 @@ def node_repository() -> Path:
     if shutil.which("npm") is None or shutil.which("git") is None:
         pytest.skip("npm and git are not installed: the samples for Node WERE NOT RUN")
     name = f"amazon-kinesis-client-nodejs-{NODE_RELEASE}"
-    if not (cache() / name).is_dir() and not _answers(NODE_REPOSITORY):
+    if not (cache() / name).is_dir() and not _answers(NODE_REPOSITORY, f"refs/tags/{NODE_RELEASE}"):
         pytest.skip(f"{NODE_REPOSITORY} is not in reach: the samples for Node WERE NOT RUN")
     clone = ["git", "clone", "--quiet", "--depth", "1", "--branch", NODE_RELEASE, NODE_REPOSITORY]
     folder = _obtained(name, lambda fresh: [*clone, str(fresh / "repository")]) / "repository"
@@ -73,8 +105,8 @@ def node_repository() -> Path:
     return folder
 
 
-def _answers(repository: str) -> bool:
-    command = ["git", "ls-remote", "--quiet", "--exit-code", repository, f"refs/tags/{NODE_RELEASE}"]
+def _answers(repository: str, reference: str) -> bool:
+    command = ["git", "ls-remote", "--quiet", "--exit-code", repository, reference]
     quiet = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     try:
         asked = subprocess.run(command, env=quiet, capture_output=True, timeout=_WITHIN_S, check=False)

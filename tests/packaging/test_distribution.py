@@ -131,6 +131,8 @@ def test_the_wheel_holds_packaging_and_documents(built: Built) -> None:
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and path.name != "site_hooks.py"
     }
+    samples = ROOT / "clients" / "samples"
+    wanted |= {path.relative_to(samples).as_posix() for path in (samples / "lambda").iterdir()}
     assert names == wanted
 
 

@@ -293,8 +293,8 @@ class ProcessChildren:
     ) -> ProcessChild:
         """Start the program for a shard; if this raises or is cancelled, nothing was started.
 
-        With several streams the environment names stream and shard (`KCL_STREAM_NAME`, `KCL_STREAM_ARN`,
-        `KCL_SHARD_ID`), with several children of a shard the lane (`KCL_LANE`).
+        The environment names stream and shard (`KCL_STREAM_NAME`, `KCL_STREAM_ARN`, `KCL_SHARD_ID`), with several
+        children of a shard the lane (`KCL_LANE`).
         """
         # A start blocks the event loop for a moment.
         await checkpoint()
@@ -303,7 +303,7 @@ class ProcessChildren:
         child = self._supervised(
             started or spawn(self._command, self._options, environment),
             self._log.bind(
-                **({} if stream is None else {"stream": stream.name}),
+                **({} if stream is None or stream.identity is None else {"stream": stream.name}),
                 shard_id=shard_id,
                 **({} if lane is None else {"lane": lane.number}),
             ),

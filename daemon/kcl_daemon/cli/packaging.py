@@ -19,12 +19,14 @@ _ABOUT: Final = {
     "ecs": "a Fargate task",
     "grafana": "a dashboard",
     "kubernetes": "deployment, sidecar and autoscaler",
+    "lambda": "what runs handlers of AWS Lambda in Node",
     "prometheus": "alerts",
     "sidecar": "a record forwarder over HTTP, and its image",
     "systemd": "a unit",
     "terraform": "a module with tables and roles",
 }
 _DOCS: Final = "docs"
+_LAMBDA: Final = "lambda"
 _PACKAGE: Final = Path(__file__).parents[1]
 _NOT_A_DOCUMENT: Final = "site_hooks.py"
 
@@ -59,7 +61,11 @@ def packaging(*, name: str | None, folder: Path | None) -> None:
 def files(name: str | None) -> dict[str, Path]:
     every = {
         f"{prefix}{path.relative_to(root).as_posix()}": path
-        for root, prefix in ((_root("packaging"), ""), (_root(_DOCS), f"{_DOCS}/"))
+        for root, prefix in (
+            (_root("packaging"), ""),
+            (_root(_DOCS), f"{_DOCS}/"),
+            (_root(_LAMBDA, "clients/samples/lambda"), f"{_LAMBDA}/"),
+        )
         for path in sorted(root.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts and path.name != _NOT_A_DOCUMENT
     }
@@ -69,9 +75,9 @@ def files(name: str | None) -> dict[str, Path]:
     return {each: path for each, path in every.items() if each == wanted or each.startswith(f"{wanted}/")}
 
 
-def _root(name: str) -> Path:
+def _root(name: str, in_checkout: str = "") -> Path:
     shipped = _PACKAGE / "shipped" / name
-    return shipped if shipped.is_dir() else _PACKAGE.parents[1] / name
+    return shipped if shipped.is_dir() else _PACKAGE.parents[1] / (in_checkout or name)
 
 
 def _listed(found: dict[str, Path], *, with_titles: bool) -> list[str]:

@@ -285,7 +285,7 @@ class ChildRun:
         try:
             child = await self._parts.standby.take(self._held.key, self._lane)
             child = child or await self._parts.children.start(
-                self._held.lease.shard_id, self._stream_for_child, self._lane
+                self._held.lease.shard_id, self._stream.for_child, self._lane
             )
         except ChildStartFailed as failed:
             return Failed(failed, progressed=False)

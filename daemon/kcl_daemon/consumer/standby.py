@@ -123,16 +123,14 @@ class StandbyChildren:
         return standby.child
 
     async def _stand_by(self, lease: Lease, standby: _Standby) -> None:
-        stream = self._streams.of(lease).ref
+        stream = self._streams.of(lease).for_child
         named: dict[str, object] = {} if lease.stream is None else {"stream": str(lease.stream)}
         if standby.lane is not None:
             named["lane"] = standby.lane.number
         log = self._context.log.bind(**named, shard_id=lease.shard_id)
         try:
             with standby.scope:
-                child = await self._children.start(
-                    lease.shard_id, stream if stream.identity is not None else None, standby.lane
-                )
+                child = await self._children.start(lease.shard_id, stream, standby.lane)
                 standby.child = child
                 standby.started.set()
                 log = log.bind(pid=child.pid)

@@ -7,7 +7,7 @@ epoch. Only another creation time than the one noted in its leases shows that a 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from fnmatch import fnmatchcase
 from typing import Final, Protocol
@@ -55,6 +55,7 @@ class StreamMonitor:
         self._looking = anyio.Lock()
         self.state = StreamState.THERE
         self.retention_s: float | None = None
+        self.arn: str | None = None
 
     @property
     def created_s(self) -> int | None:
@@ -104,6 +105,7 @@ class StreamMonitor:
 
     def _judged(self, summary: StreamSummary) -> StreamState:
         self.retention_s = summary.retention_s or self.retention_s
+        self.arn = summary.arn
         if summary.status == "DELETING":
             return StreamState.GONE
         if self._stream.is_of_dynamodb:
@@ -196,6 +198,11 @@ class TrackedStream:
     position: InitialPosition
     watch: StreamMonitor
 
+    @property
+    def for_child(self) -> StreamRef:
+        """With the ARN that Kinesis has told of."""
+        return replace(self.ref, arn=self.ref.arn or self.watch.arn)
+
 
 class StreamTracker(Protocol):
     def of(self, lease: Lease) -> TrackedStream: ...
@@ -233,7 +240,8 @@ class SingleStreamTracker:
     async def prepare(self) -> None:
         summary = await self._kinesis.describe_stream(self.stream.ref)
         self._check_images(summary, self._log)
-        self.arn, self.stream.watch.retention_s = summary.arn, summary.retention_s
+        self.arn = self.stream.watch.arn = summary.arn
+        self.stream.watch.retention_s = summary.retention_s
         self._log.info("stream_found", stream=summary.name, arn=summary.arn, status=summary.status)
 
 

@@ -63,7 +63,7 @@ class Starts:
         self, shard_id: ShardId, stream: StreamRef | None = None, lane: ChildLane | None = None
     ) -> Importing:
         assert str(shard_id) == str(KEY)
-        assert stream is None
+        assert stream is not None and stream.identity is None
         await anyio.sleep(self.takes_s)
         if self.fails:
             raise ChildStartFailed("no such file")
