@@ -12,9 +12,9 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 SHIPPED: Final = {
     "packaging": "kcl_daemon/shipped/packaging",
     "docs": "kcl_daemon/shipped/docs",
-    "clients/samples/lambda": "kcl_daemon/shipped/lambda",
+    "clients/samples": "kcl_daemon/shipped/samples",
 }
-"""Folders of a checkout, and where the wheel has them; `kcl-daemon packaging` finds them in both."""
+"""Folders of a checkout, and where the wheel has them; `kcl-daemon packaging` and `init` find them in both."""
 
 _LEFT_OUT: Final = {".pyc", ".pyo"}
 _NOT_A_DOCUMENT: Final = "site_hooks.py"

@@ -5,20 +5,17 @@ A test compares the committed page.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from functools import cache
-from itertools import pairwise
 from typing import Final
 
 from kcl_daemon.config import services
 from kcl_daemon.config.kinds import INT_MAX, LONG_MAX, Key
-from kcl_daemon.config.load import default_of, field_of
+from kcl_daemon.config.load import default_of
 from kcl_daemon.config.properties import variable_for
-from kcl_daemon.config.settings import BY_NAME, DEFAULTS, INERT, KEYS
+from kcl_daemon.config.schema import meaning_of
+from kcl_daemon.config.settings import BY_NAME, INERT, KEYS
 from kcl_daemon.config.topics import MATTER, TOPICS, topic_of
 
 _TRUTH: Final = BY_NAME["callProcessRecordsEvenForEmptyRecordList"].kind.allowed
@@ -184,34 +181,6 @@ def allowed_of(key: Key) -> str:
     if allowed.startswith("DefaultCredentialsProvider,"):
         return "[providers](#credentials), separated by commas"
     return re.sub(rf"^(\d+) to (?:{INT_MAX}|{LONG_MAX}) (\w+)", r"\2, from \1", allowed)
-
-
-def meaning_of(key: Key) -> str:
-    """As declared, else the docstring below the field."""
-    section, _, name = key.target.rpartition(".")
-    owner = type(field_of(DEFAULTS, section) if section else DEFAULTS)
-    return key.meaning or docstrings(owner.__module__)[owner.__name__, name]
-
-
-@cache
-def docstrings(module: str) -> dict[tuple[str, str], str]:
-    """Those of fields, by class and field, each on one line; the interpreter does not keep them."""
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
-    return {
-        (node.name, name): " ".join(text.split())
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-        for name, text in _below_fields(node)
-    }
-
-
-def _below_fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for pair in pairwise(node.body):
-        match pair:
-            case (ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(value=str(text)))):
-                yield name, text
-            case _:
-                pass
 
 
 def _inert_table() -> Iterator[str]:

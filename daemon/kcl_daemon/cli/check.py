@@ -7,11 +7,11 @@ the calls that it cannot try.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Final, Protocol, TypeVar
+from typing import Final, NoReturn, Protocol, TypeVar
 
 import click
 from anyio import to_thread
@@ -21,6 +21,7 @@ from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_clien
 from kcl_daemon.aws.dead_letters import largest_letter
 from kcl_daemon.aws.readers import functions_that_read
 from kcl_daemon.aws.session import Clients, caller_identity, open_clients, unknown_regions
+from kcl_daemon.cli.check_view import Ink, Source, about_aws, concluded, explained, table
 from kcl_daemon.cli.common import (
     EXIT_CONFIGURATION,
     EXIT_FAILURE,
@@ -35,6 +36,7 @@ from kcl_daemon.cli.common import (
 )
 from kcl_daemon.cli.landing_check import landing_finding
 from kcl_daemon.cli.run import check_program
+from kcl_daemon.config import schema
 from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore
 from kcl_daemon.config.load import EffectiveProperty, Loaded, as_properties, effective, value_text
 from kcl_daemon.config.metrics_and_page import MetricsLevel
@@ -60,7 +62,7 @@ from kcl_daemon.ports import (
 from kcl_daemon.shards.lineage import Shard, finished_but_open, leases_of_former_stream
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
-from kcl_daemon.text import masked, numbered, on_one_line, shown
+from kcl_daemon.text import encodable, masked, numbered, on_one_line, shown
 from kcl_daemon.transport.event_stream import HttpFanOut
 
 _Result = TypeVar("_Result")
@@ -460,6 +462,12 @@ Exit codes:
 @click.option("--changed", is_flag=True, hidden=True)
 @click.option("--strict", is_flag=True, help="Exit with 2 for warnings too.")
 @click.option(
+    "--schema",
+    "as_schema",
+    is_flag=True,
+    help="Print a JSON Schema of all properties instead, for editors; needs no FILE.",
+)
+@click.option(
     "--resolved",
     is_flag=True,
     help="Print a properties file instead, with variables and overrides resolved. Secrets are NOT masked.",
@@ -473,6 +481,7 @@ def check(
     everything: bool,
     changed: bool,
     strict: bool,
+    as_schema: bool,
     resolved: bool,
     as_json: bool,
 ) -> None:
@@ -480,16 +489,14 @@ def check(
 
     The last line is the result. Uses the network only with --with-aws.
     """
+    if as_schema:
+        click.echo(json_text(schema.document()))
+        return
+    path = chosen_file(file, properties_file)
     try:
-        loaded = load_file(chosen_file(file, properties_file))
-        loaded = check_program(loaded)
+        loaded = check_program(load_file(path))
     except ConfigurationError as error:
-        problems = str(error).splitlines()
-        if as_json:
-            click.echo(json_text({"problems": problems}))
-        for line in () if as_json else (*problems, verdict_of(errors=len(problems))):
-            click.echo(line, err=True)
-        sys.exit(EXIT_CONFIGURATION)
+        _refuse(path, str(error).splitlines(), as_json=as_json)
     if resolved:
         click.echo(as_properties(loaded), nl=False)
         return
@@ -503,23 +510,33 @@ def check(
         counts = {"errors": errors, "warnings": len(warnings), "not_tried": untried, "line": verdict}
         click.echo(json_text(_document(loaded, shown, findings, counts)))
     else:
-        _report(shown, [*_infos(loaded), *warnings], findings or [])
-        click.echo(verdict)
+        ink = Ink.of(sys.stdout)
+        source = Source.of(path, loaded.file)
+        notices = [line for each in _infos(loaded) for line in explained(each, "info", source, ink)]
+        notices += [line for each in warnings for line in explained(each, "warning", source, ink)]
+        _report(table(shown, ink), notices, about_aws(findings or (), ink))
+        click.echo(concluded(verdict, errors=errors, warnings=len(warnings), ink=ink))
     if errors:
         sys.exit(EXIT_FAILURE)
     if strict and warnings:
         sys.exit(EXIT_CONFIGURATION)
 
 
-def _table(shown: list[EffectiveProperty]) -> list[str]:
-    widths = [max((len(getattr(each, name)) for each in shown), default=0) for name in ("key", "value")]
-    key_width, value_width = widths[0], min(widths[1], 48)
-    return [f"{each.key:{key_width}}  {each.value:{value_width}}  {each.origin}" for each in shown]
+def _refuse(path: Path, problems: list[str], *, as_json: bool) -> NoReturn:
+    ink = Ink.of(sys.stderr)
+    if as_json:
+        click.echo(json_text({"problems": problems}))
+    else:
+        source = Source.of(path, on_one_line(encodable(str(path))))
+        for line in (line for each in problems for line in explained(each, "error", source, ink)):
+            click.echo(line, err=True)
+        verdict = verdict_of(errors=len(problems))
+        click.echo(concluded(verdict, errors=len(problems), warnings=0, ink=ink), err=True)
+    sys.exit(EXIT_CONFIGURATION)
 
 
-def _report(shown: list[EffectiveProperty], notices: list[str], findings: list[Finding]) -> None:
-    about_aws = [text if good else f"error: {text}" for good, text in findings]
-    for lines in (_table(shown), notices, about_aws):
+def _report(*parts: Iterable[str]) -> None:
+    for lines in map(list, parts):
         for line in (*lines, "") if lines else ():
             click.echo(line)
 

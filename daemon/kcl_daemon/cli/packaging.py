@@ -62,9 +62,9 @@ def files(name: str | None) -> dict[str, Path]:
     every = {
         f"{prefix}{path.relative_to(root).as_posix()}": path
         for root, prefix in (
-            (_root("packaging"), ""),
-            (_root(_DOCS), f"{_DOCS}/"),
-            (_root(_LAMBDA, "clients/samples/lambda"), f"{_LAMBDA}/"),
+            (shipped_folder("packaging"), ""),
+            (shipped_folder(_DOCS), f"{_DOCS}/"),
+            (shipped_folder(f"samples/{_LAMBDA}", f"clients/samples/{_LAMBDA}"), f"{_LAMBDA}/"),
         )
         for path in sorted(root.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts and path.name != _NOT_A_DOCUMENT
@@ -75,7 +75,7 @@ def files(name: str | None) -> dict[str, Path]:
     return {each: path for each, path in every.items() if each == wanted or each.startswith(f"{wanted}/")}
 
 
-def _root(name: str, in_checkout: str = "") -> Path:
+def shipped_folder(name: str, in_checkout: str | None = None) -> Path:
     shipped = _PACKAGE / "shipped" / name
     return shipped if shipped.is_dir() else _PACKAGE.parents[1] / (in_checkout or name)
 

@@ -328,7 +328,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "kcl-daemon run orders consumer:handle --region eu-west-1 --print-properties",
     ),
     "demo": ("kcl-daemon demo --shards 2 --seconds 10",),
-    "check": (f"kcl-daemon check {_FILE} --with-aws",),
+    "check": (f"kcl-daemon check {_FILE} --with-aws", "kcl-daemon check --schema > kcl-daemon.schema.json"),
     "capacity": (f"kcl-daemon capacity {_FILE}", f"kcl-daemon capacity {_FILE} --serve 127.0.0.1:8081"),
     "completion": (
         'eval "$(kcl-daemon completion bash)"',
@@ -336,6 +336,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "helper": (f"kcl-daemon helper --print_command --properties {_FILE}",),
     "iam-policy": (f"kcl-daemon iam-policy {_FILE} --account 123456789012",),
+    "init": ("kcl-daemon init shop --language node --stream orders",),
     "landing": (f"kcl-daemon landing status {_FILE}",),
     "landing status": ("kcl-daemon landing status s3://bucket/prefix",),
     "landing verify": ("kcl-daemon landing verify s3://bucket/prefix --jobs 16",),
@@ -556,6 +557,9 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
     ),
     "iam-policy": LaterCommand(
         "kcl_daemon.cli.iam_policy:iam_policy", "Print the IAM permissions that the daemon needs."
+    ),
+    "init": LaterCommand(
+        "kcl_daemon.cli.init:init", "Write a new project: processor, test, properties, image, unit."
     ),
     "landing": LaterCommand(
         "kcl_daemon.cli.landing:landing",

@@ -12,9 +12,11 @@ from kcl_daemon.config.kinds import (
     INT_MAX,
     MILLISECONDS,
     MILLISECONDS_OR_NONE,
+    Form,
     InvalidValue,
     ValueKind,
     duration,
+    in_any_case,
     java,
     member,
     number,
@@ -182,7 +184,8 @@ def prioritization() -> ValueKind[int | None]:
             raise InvalidValue("not an allowed value")
         return int(match[1] or 0)
 
-    return ValueKind(read, "NONE or PARENTS_FIRST or PARENTS_FIRST:GENERATIONS")
+    form = Form(f"{in_any_case('PARENTS_FIRST')}(:[0-9]{{1,9}})?", ("NONE", "PARENTS_FIRST"))
+    return ValueKind(read, "NONE or PARENTS_FIRST or PARENTS_FIRST:GENERATIONS", form=form)
 
 
 @dataclass(frozen=True, slots=True)

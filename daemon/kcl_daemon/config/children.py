@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 from urllib.parse import urlsplit
@@ -13,6 +13,7 @@ from kcl_daemon.config.kinds import (
     LONG_MAX,
     MILLISECONDS,
     MILLISECONDS_OR_NONE,
+    Form,
     InvalidValue,
     Key,
     ValueKind,
@@ -39,11 +40,11 @@ class ChildProtocol(Enum):
     KCL_1_8 = "KCL_1_8"
 
 
-_PROTOCOL: Final = ValueKind(
+_PROTOCOL: Final = replace(
     choice(
         {"CURRENT": ChildProtocol.CURRENT, "KCL_1_8": ChildProtocol.KCL_1_8, "KCL_1_0": ChildProtocol.CURRENT}
-    ).read,
-    member(ChildProtocol).allowed,
+    ),
+    allowed=member(ChildProtocol).allowed,
 )
 
 
@@ -71,7 +72,7 @@ def _user() -> ValueKind[str]:
                 raise InvalidValue(f"no user or group has the number {part}")
         return word
 
-    return ValueKind(read, _USER.allowed)
+    return replace(_USER, read=read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,9 @@ def dead_letter_destination() -> ValueKind[DeadLetterDestination]:
         return readers[scheme](rest)
 
     return ValueKind(
-        read, f"file:PATH, sqs:QUEUE_URL, kinesis:STREAM, kinesis:STREAM_ARN, sns:TOPIC_ARN or {_S3_FORM}"
+        read,
+        f"file:PATH, sqs:QUEUE_URL, kinesis:STREAM, kinesis:STREAM_ARN, sns:TOPIC_ARN or {_S3_FORM}",
+        form=Form(rf"({'|'.join(readers)}):[\s\S]+"),
     )
 
 
@@ -232,7 +235,7 @@ def _overflow() -> ValueKind[DeadLetterDestination]:
             raise InvalidValue("not an S3 bucket")
         return _bucket(rest)
 
-    return ValueKind(read, _S3_FORM)
+    return ValueKind(read, _S3_FORM, form=Form(r"s3:[\s\S]+"))
 
 
 def _bucket(text: str) -> DeadLetterDestination:
@@ -350,7 +353,10 @@ def _lane_counts() -> ValueKind[LaneCounts]:
             of_streams[trimmed(stream)] = number.read(count)
         return LaneCounts(number.read(first), tuple(of_streams.items()))
 
-    return ValueKind(read, f"{number.allowed}; then STREAM=N for other numbers, separated by commas")
+    form = replace(number.form, pattern=rf"{number.form.pattern}\s*(,[\s\S]*)?")
+    return ValueKind(
+        read, f"{number.allowed}; then STREAM=N for other numbers, separated by commas", form=form
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from math import isinf
-from typing import Final, Generic, NoReturn, TypeVar
+from typing import Final, Generic, Literal, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from kcl_daemon.leases.lease import TableStream
@@ -50,8 +50,33 @@ _ARN = re.compile(
 )
 
 
+ARN_OF_TABLE: Final = r"arn:[a-z0-9-]*:dynamodb:[\s\S]+"
+
+
 class InvalidValue(ValueError):
     """The message is only the reason, such as `not a whole number`."""
+
+
+SOMETHING: Final = r"\S[\s\S]*"
+"""The pattern of any text but an empty one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a JSON Schema can say of a value. It refuses nothing that the kind reads.
+
+    Args:
+        pattern: of the whole trimmed text, the same in Python and in ECMAScript; empty: any text.
+        words: allowed in any case; beside a pattern or numbers these are further values.
+        type: what the text looks like where it has a type, as in YAML.
+        low: for numbers, with `high`; excluded if `type` is `number`.
+    """
+
+    pattern: str = ""
+    words: tuple[str, ...] = ()
+    type: Literal["string", "integer", "number", "boolean", "json"] = "string"
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +86,17 @@ class ValueKind(Generic[T_co]):
     read: Callable[[str], T_co]
     allowed: str
     written: Callable[[object], str] | None = None
+    form: Form = Form()
+
+
+def in_any_case(word: str) -> str:
+    """As a pattern; ECMAScript has no flag for it within a pattern."""
+    return "".join(f"[{each.upper()}{each.lower()}]" if each.isalpha() else re.escape(each) for each in word)
+
+
+def without_names(pattern: re.Pattern[str]) -> str:
+    """ECMAScript writes named groups in another way."""
+    return re.sub(r"\?P<\w+>", "?:", pattern.pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +138,8 @@ def whole_number(low: int, high: int, unit: str = "") -> ValueKind[int]:
             raise InvalidValue("out of range")
         return number
 
-    return ValueKind(read, f"{low} to {high} {unit}".strip())
+    form = Form(_WHOLE_NUMBER.pattern, type="integer", low=low, high=high)
+    return ValueKind(read, f"{low} to {high} {unit}".strip(), form=form)
 
 
 def number(*, above: float, high: float, unit: str = "") -> ValueKind[float]:
@@ -117,7 +154,8 @@ def number(*, above: float, high: float, unit: str = "") -> ValueKind[float]:
         return value
 
     most = "" if isinf(high) else f", at most {high:g}"
-    return ValueKind(read, f"more than {above:g}{most} {unit}".strip())
+    form = Form(_NUMBER.pattern, type="number", low=above, high=None if isinf(high) else high)
+    return ValueKind(read, f"more than {above:g}{most} {unit}".strip(), form=form)
 
 
 def duration() -> ValueKind[float]:
@@ -134,7 +172,8 @@ def duration() -> ValueKind[float]:
         return seconds
 
     allowed = "more than 0, in ISO 8601 form with days, hours, minutes and seconds: P1D, PT15M, PT0.5S"
-    return ValueKind(read, allowed, _as_iso_8601)
+    pattern = re.sub("[PTDHMS]", lambda it: in_any_case(it[0]), without_names(_DURATION))
+    return ValueKind(read, allowed, _as_iso_8601, Form(pattern))
 
 
 def _as_iso_8601(value: object) -> str:
@@ -163,7 +202,9 @@ def truth() -> ValueKind[bool]:
             raise InvalidValue("neither true nor false")
         return value
 
-    return ValueKind(read, "true, yes, y, on, 1, false, no, n, off, 0")
+    return ValueKind(
+        read, "true, yes, y, on, 1, false, no, n, off, 0", form=Form(words=tuple(words), type="boolean")
+    )
 
 
 def choice(values: Mapping[str, T], advice: Mapping[str, str] | None = None) -> ValueKind[T]:
@@ -175,7 +216,7 @@ def choice(values: Mapping[str, T], advice: Mapping[str, str] | None = None) -> 
             raise InvalidValue((advice or {}).get(word, "not an allowed value"))
         return values[word]
 
-    return ValueKind(read, " or ".join(values))
+    return ValueKind(read, " or ".join(values), form=Form(words=tuple(values)))
 
 
 def member(members: type[AnyEnum]) -> ValueKind[AnyEnum]:
@@ -192,7 +233,8 @@ def tags() -> ValueKind[tuple[tuple[str, str], ...]]:
             raise InvalidValue(f"more than {_MAX_TAGS} tags")
         return tuple(pairs.items())
 
-    return ValueKind(read, f"KEY=VALUE, separated by commas; at most {_MAX_TAGS}")
+    form = Form(r"[^=,]+=[\s\S]*")
+    return ValueKind(read, f"KEY=VALUE, separated by commas; at most {_MAX_TAGS}", form=form)
 
 
 def _tag(text: str) -> tuple[str, str]:
@@ -225,7 +267,7 @@ def start_timestamp() -> ValueKind[InitialPosition]:
             raise refusal from None
         return InitialPosition(StartAt.TIMESTAMP, float(number))
 
-    return ValueKind(read, seconds.allowed)
+    return ValueKind(read, seconds.allowed, form=seconds.form)
 
 
 def moment_s(text: str) -> float | None:
@@ -266,7 +308,8 @@ def run_until() -> ValueKind[RunUntil | None]:
             raise InvalidValue("neither tip nor a time")
         return RunUntil(round(seconds * 1000))
 
-    return ValueKind(read, "tip, or a time such as 2026-11-20T12:00:00Z", str)
+    form = Form(r"[.\d][\s\S]*", ("tip",))
+    return ValueKind(read, "tip, or a time such as 2026-11-20T12:00:00Z", str, form)
 
 
 def name(pattern: str, allowed: str) -> ValueKind[str]:
@@ -278,7 +321,7 @@ def name(pattern: str, allowed: str) -> ValueKind[str]:
             raise InvalidValue("not a valid name")
         return word
 
-    return ValueKind(read, allowed)
+    return ValueKind(read, allowed, form=Form(pattern))
 
 
 def check_port(digits: str | None) -> None:
@@ -308,7 +351,7 @@ def endpoint() -> ValueKind[str]:
             raise InvalidValue("it has a user name; requests are signed and need none")
         return word
 
-    return ValueKind(read, allowed)
+    return ValueKind(read, allowed, form=Form(f"{in_any_case('http')}[Ss]?://[^\\s?#]+"))
 
 
 def stream_arn() -> ValueKind[StreamArn]:
@@ -327,7 +370,7 @@ def stream_arn() -> ValueKind[StreamArn]:
         "arn:aws:kinesis:REGION:ACCOUNT:stream/NAME or arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL, with an "
         "account of 12 digits"
     )
-    return ValueKind(read, allowed)
+    return ValueKind(read, allowed, form=Form(rf"{without_names(_ARN)}|{ARN_OF_TABLE}"))
 
 
 def file() -> ValueKind[str]:
@@ -337,7 +380,7 @@ def file() -> ValueKind[str]:
             raise InvalidValue("not a path")
         return word
 
-    return ValueKind(read, "a path")
+    return ValueKind(read, "a path", form=Form(SOMETHING))
 
 
 def command() -> ValueKind[tuple[str, ...]]:
@@ -351,7 +394,8 @@ def command() -> ValueKind[tuple[str, ...]]:
             raise InvalidValue("a character that cannot be used in a command line")
         return words
 
-    return ValueKind(read, "a program and its arguments, separated by spaces; no quotes, no shell")
+    allowed = "a program and its arguments, separated by spaces; no quotes, no shell"
+    return ValueKind(read, allowed, form=Form(r"[^ ][\s\S]*"))
 
 
 def _has_bytes(word: str) -> bool:

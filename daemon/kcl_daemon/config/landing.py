@@ -7,7 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kcl_daemon.config.kinds import InvalidValue, ValueKind, choice, endpoint, not_blank, ours, whole_number
+from kcl_daemon.config.kinds import (
+    SOMETHING,
+    Form,
+    InvalidValue,
+    ValueKind,
+    choice,
+    endpoint,
+    not_blank,
+    ours,
+    whole_number,
+)
 
 _BUCKET: Final = re.compile(r"s3[an]?://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[!-~]*))?")
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+://?\S+")
@@ -24,7 +34,7 @@ def _uri(text: str) -> str:
     return place
 
 
-_PLACE: Final = ValueKind(_uri, "a folder, or a URI such as s3://BUCKET/PREFIX")
+_PLACE: Final = ValueKind(_uri, "a folder, or a URI such as s3://BUCKET/PREFIX", form=Form(SOMETHING))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from kcl_daemon.config.kinds import (
     INT_MAX,
     MILLISECONDS,
     PORT_MAX,
+    Form,
     InvalidValue,
     ValueKind,
     check_port,
@@ -22,6 +23,7 @@ from kcl_daemon.config.kinds import (
     ours,
     trimmed,
     whole_number,
+    without_names,
 )
 
 
@@ -53,7 +55,9 @@ def _dimensions() -> ValueKind[tuple[str, ...]]:
         return names
 
     return ValueKind(
-        read, "names such as Operation, ShardId, WorkerIdentifier, separated by commas; ALL; or empty"
+        read,
+        "names such as Operation, ShardId, WorkerIdentifier, separated by commas; ALL; or empty",
+        form=Form(rf"[{{}}\s,]*({_DIMENSION.pattern}([\s,}}]+|$))*"),
     )
 
 
@@ -68,7 +72,9 @@ def _otlp_address() -> ValueKind[str]:
         return word
 
     return ValueKind(
-        read, "http://HOST:PORT/PATH or the same with https, such as http://127.0.0.1:4318/v1/metrics"
+        read,
+        "http://HOST:PORT/PATH or the same with https, such as http://127.0.0.1:4318/v1/metrics",
+        form=Form(without_names(_ADDRESS)),
     )
 
 
@@ -110,7 +116,7 @@ def _token() -> ValueKind[str]:
             raise InvalidValue("not a token")
         return word
 
-    return ValueKind(read, FIT_FOR_A_HEADER)
+    return ValueKind(read, FIT_FOR_A_HEADER, form=Form(_TOKEN.pattern))
 
 
 def _address() -> ValueKind[str]:
@@ -121,7 +127,9 @@ def _address() -> ValueKind[str]:
             raise InvalidValue("not an IP address") from None
 
     return ValueKind(
-        read, "an IP address of this machine; 0.0.0.0 is all of IPv4, :: is all of IPv4 and IPv6"
+        read,
+        "an IP address of this machine; 0.0.0.0 is all of IPv4, :: is all of IPv4 and IPv6",
+        form=Form(r"[0-9A-Fa-f:.]+(%\S+)?"),
     )
 
 

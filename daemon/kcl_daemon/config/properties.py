@@ -16,7 +16,7 @@ import javaproperties
 from kcl_daemon.config.kinds import InvalidValue
 from kcl_daemon.text import on_one_line, shown
 
-_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _HEAD_BYTES: Final = 64
 
 
@@ -65,12 +65,12 @@ def parse(data: bytes) -> Iterator[PropertyEntry]:
             ) from None
         if isinstance(element, javaproperties.KeyValue):
             yield PropertyEntry(element.key, element.value, line + _blank_lines_before(element.source))
-        line += len(_LINE_END.findall(element.source))
+        line += len(LINE_END.findall(element.source))
 
 
 def _blank_lines_before(source: str) -> int:
     before = source[: len(source) - len(source.lstrip(" \t\f\r\n\\"))]
-    return len(_LINE_END.findall(before)) if "\\" in before else 0
+    return len(LINE_END.findall(before)) if "\\" in before else 0
 
 
 PREFIX: Final = "KCL_"

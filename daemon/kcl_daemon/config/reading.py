@@ -28,7 +28,7 @@ _NESTED: Final = "the daemon has its own timeouts, retries and connections for A
 # Only one of two can be set.
 _SAME_THING: Final = {"adminToken": "adminTokenFile", "adminTokenFile": "adminToken"}
 # Instead of a required property.
-_INSTEAD: Final = {
+INSTEAD: Final = {
     "streamName": ("streamArn", "streamArns", "streamNames", "streamFilter", "tableName.source"),
     "executableName": ("landing", "sparkPipeline"),
 }
@@ -169,7 +169,7 @@ class Reading:
         written = (services.canonical_name(each.key or "") or each.key for each in self.problems)
         bad = {BY_NAME[key].name for key in written if key in BY_NAME}
         for key in KEYS:
-            enough = (key.name, *_INSTEAD.get(key.name, ()))
+            enough = (key.name, *INSTEAD.get(key.name, ()))
             if not key.required or any(each in values or each in bad for each in enough):
                 continue
             reason = f"is missing; add a line: {_EXAMPLES[key.name]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -12,6 +12,7 @@ from kcl_daemon.config.kinds import (
     LONG_MAX,
     MILLISECONDS,
     MILLISECONDS_OR_NONE,
+    Form,
     InvalidValue,
     Key,
     ValueKind,
@@ -63,7 +64,10 @@ def _pause_or_auto() -> ValueKind[int | None]:
         return None if trimmed(text).lower() == "auto" else MILLISECONDS_OR_NONE.read(text)
 
     return ValueKind(
-        read, f"{MILLISECONDS_OR_NONE.allowed}, or auto", lambda it: "auto" if it is None else str(it)
+        read,
+        f"{MILLISECONDS_OR_NONE.allowed}, or auto",
+        lambda it: "auto" if it is None else str(it),
+        replace(MILLISECONDS_OR_NONE.form, words=("auto",)),
     )
 
 
@@ -115,7 +119,8 @@ def _record_filter() -> ValueKind[RecordFilter]:
         except PatternError as wrong:
             raise InvalidValue(str(wrong)) from None
 
-    return ValueKind(read, 'a pattern, an array of patterns, or {"Filters": [{"Pattern": ...}]}, in JSON')
+    allowed = 'a pattern, an array of patterns, or {"Filters": [{"Pattern": ...}]}, in JSON'
+    return ValueKind(read, allowed, form=Form(r"[\[{][\s\S]*", type="json"))
 
 
 @dataclass(frozen=True, slots=True)

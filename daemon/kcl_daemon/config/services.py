@@ -14,6 +14,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kcl_daemon.config.kinds import (
+    SOMETHING,
+    Form,
     InvalidValue,
     Key,
     ValueKind,
@@ -192,7 +194,9 @@ def _sts(text: str) -> tuple[str, str]:
 
 _FROM_SDK: Final = "from the AWS SDK"
 _AS_KINESIS: Final = f"`{_PREFIX}`"
-_PROVIDERS: Final = ValueKind(_providers, f"{', '.join(SOURCES)}; several separated by commas")
+_PROVIDERS: Final = ValueKind(
+    _providers, f"{', '.join(SOURCES)}; several separated by commas", form=Form(SOMETHING)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from kcl_daemon.config.kinds import (
     LONG_MAX,
     MILLISECONDS,
     MILLISECONDS_OR_NONE,
+    SOMETHING,
+    Form,
     InvalidValue,
     ValueKind,
     choice,
@@ -33,8 +35,8 @@ _TRIGGER: Final = name(
     r"availableNow|[0-9]+(\.[0-9]+)? (milliseconds?|seconds?|minutes?|hours?)",
     "an interval such as 0.5 seconds, or availableNow",
 )
-_PACKAGES: Final = ValueKind(not_blank, "GROUP:ARTIFACT:VERSION, separated by commas")
-_FOLDER: Final = ValueKind(not_blank, "a folder")
+_PACKAGES: Final = ValueKind(not_blank, "GROUP:ARTIFACT:VERSION, separated by commas", form=Form(SOMETHING))
+_FOLDER: Final = ValueKind(not_blank, "a folder", form=Form(SOMETHING))
 
 
 def _master(text: str) -> str:
@@ -49,8 +51,8 @@ def _folder(text: str) -> str:
     return not_blank(text)
 
 
-_MASTER: Final = ValueKind(_master, _LOCAL.allowed)
-_SPOOL: Final = ValueKind(_folder, "a folder")
+_MASTER: Final = ValueKind(_master, _LOCAL.allowed, form=_LOCAL.form)
+_SPOOL: Final = ValueKind(_folder, "a folder", form=Form(SOMETHING))
 REMOVED: Final = {
     **dict.fromkeys(
         (

@@ -9,6 +9,8 @@ from typing import Final
 
 from kcl_daemon.config.kinds import (
     MILLISECONDS,
+    SOMETHING,
+    Form,
     InvalidValue,
     ValueKind,
     duration,
@@ -96,7 +98,7 @@ def _list_of(read_one: Callable[[str], ListedStream], allowed: str) -> ValueKind
             raise InvalidValue(f"{twice} is listed twice")
         return found
 
-    return ValueKind(read, f"{allowed}; several separated by commas, {_AT}")
+    return ValueKind(read, f"{allowed}; several separated by commas, {_AT}", form=Form(SOMETHING))
 
 
 _ARNS: Final = _list_of(_by_arn, _STREAM_ARN.allowed)
@@ -105,7 +107,9 @@ _NAMES: Final = _list_of(
 )
 _FILTER: Final = name(r"[A-Za-z0-9_.*?-]{1,128}", "a name with * for any characters and ? for one")
 _IDENTITIES: Final = ValueKind(
-    _identities, "ACCOUNT:NAME:CREATION_EPOCH, the prefix of lease keys; several separated by commas"
+    _identities,
+    "ACCOUNT:NAME:CREATION_EPOCH, the prefix of lease keys; several separated by commas",
+    form=Form("[^:]+:[^:]+:[\\s\\S]+"),
 )
 
 
