@@ -342,7 +342,7 @@ def top_picture(folder: Path, environment: Mapping[str, str], port: int) -> str:
     """Eight shards at work; the child of one fails."""
     (folder / "consumer.py").write_text(FAILING)
     (folder / "app.properties").write_text(TOP.format(port=port))
-    size = (21, COLUMNS + 16)
+    size = (19, COLUMNS + 16)
     with ExitStack() as stack:
         local = ["kcl-daemon", "local", "--stream", "orders:8", "--format", "json"]
         endpoints = background(local, folder, environment, stack)
