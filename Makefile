@@ -25,12 +25,13 @@ WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
 TOGETHER := $(MAKE) --no-print-directory --output-sync=target --keep-going
 SOURCES := daemon protocol clients
 
-.PHONY: audit canary dist sbom soak bench bench-latency bench-landing bench-spark demo docs pictures test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
+.PHONY: audit canary dist sbom soak bench bench-latency bench-landing bench-spark demo docs pictures test prove peers check lint types mypy pyright imports computing waiting unit simulator process posix dropin page format clean help
 
 help:
 	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
 	@echo "make check   for between two changes, in a minute or so: lint, types, import rules, the unit tier"
 	@echo "make test    everything that a change can break: lint, types, import rules, every tier"
+	@echo "make posix   the process tier with what a Mac runs, on Linux: KCL_POSIX_ONLY=1"
 	@echo "make dist    wheel, sdist and bill of materials, in dist/"
 	@echo "make audit   known vulnerabilities of the dependencies; asks a database on the net"
 	@echo "make bench   what the record path and children cost: CPU, records a second, memory (BENCH_ARGS=... of the first table)"
@@ -174,6 +175,10 @@ unit: $(VENV)/dev.stamp
 
 simulator process dropin page: $(VENV)/dev.stamp
 	$(PYTEST) $(EVERY_DAY) tests/$@
+
+# What a Mac runs, on Linux: without the calls that only Linux has.
+posix: $(VENV)/dev.stamp
+	KCL_POSIX_ONLY=1 $(PYTEST) $(EVERY_DAY) $(SIDE_BY_SIDE) tests/process $(PYTEST_ARGS)
 
 dist: $(VENV)/dev.stamp
 	rm -rf dist

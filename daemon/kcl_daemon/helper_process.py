@@ -23,6 +23,7 @@ import anyio
 import orjson
 
 from kcl_daemon.children.pipes import LineCutter, PipeReader, PipeWriter
+from kcl_daemon.children.platform import child_leader
 from kcl_daemon.children.process import ProcessGroup
 from kcl_daemon.children.start import environment_of, reap
 from kcl_daemon.config.settings import Settings
@@ -100,7 +101,7 @@ class HelperProcess:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        self._group = ProcessGroup(process.pid, partial(reap, process), log)
+        self._group = ProcessGroup(child_leader(process.pid), partial(reap, process), log)
         self._stdin = PipeWriter(_taken(process.stdin))
         self._stdout = PipeReader(_taken(process.stdout))
         self._stderr = PipeReader(_taken(process.stderr))
@@ -124,7 +125,7 @@ class HelperProcess:
         try:
             async with anyio.create_task_group() as pipes:
                 pipes.start_soon(self._give, options)
-                pipes.start_soon(_forward, self._stderr, log_line)
+                pipes.start_soon(self._forward_stderr, log_line)
                 pipes.start_soon(_events, self._stdout, on_event)
                 await self._group.reaped()
                 # A process that left the group may hold the other ends: do not wait.
@@ -143,6 +144,10 @@ class HelperProcess:
         with self._clock.move_on_after(within_s):
             await self._ended.wait()
         self._group.signal(signal.SIGKILL)
+
+    async def _forward_stderr(self, log_line: Callable[[str], None]) -> None:
+        await _forward(self._stderr, log_line)
+        self._group.pipe_closed()
 
     async def _give(self, options: bytes) -> None:
         with suppress(BrokenPipeError):

@@ -19,6 +19,7 @@ from typing import Final
 
 from anyio import CapacityLimiter, to_thread
 
+from kcl_daemon.children.platform import PROC, boot_id
 from kcl_daemon.leases.expiry import FileLockState, ProcessObservation, ProcessRecord
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import LeftoverRecord, Log
@@ -45,7 +46,7 @@ class HostFolder:
     """
 
     def __init__(
-        self, folders: tuple[Path, ...], application: str, log: Log, *, proc: Path = Path("/proc")
+        self, folders: tuple[Path, ...], application: str, log: Log, *, proc: Path | None = PROC
     ) -> None:
         self._folders = folders
         self._application = application
@@ -112,9 +113,9 @@ class HostFolder:
         self._log.warning("state_folder_unusable", error=why, advice=advice)
 
     def _enter(self, worker_id: WorkerId, incarnation: str) -> None:
-        boot_id = self._boot_id()
-        if boot_id is None:
-            return  # not Linux: nothing could be proven
+        boot = boot_id(self._proc)
+        if boot is None:
+            return  # not Linux: nothing could be proven, so there is nothing to leave
         folder = self._usable_folder()
         if folder is None:
             self._unusable(f"none of {', '.join(map(str, self._folders))} can be used")
@@ -127,7 +128,7 @@ class HostFolder:
         record = ProcessRecord(
             worker_id=worker_id,
             incarnation=incarnation,
-            boot_id=boot_id,
+            boot_id=boot,
             pid=os.getpid(),
             started=self._start_of(os.getpid()) or 0,
             pid_namespace=self._pid_namespace() or 0,
@@ -157,14 +158,14 @@ class HostFolder:
         if folder is None:
             return
         names = sorted(path.name for path in folder.glob("*.json") if path != self._own)
-        boot_id = self._boot_id()
+        boot = boot_id(self._proc)
         for name in names[:_RECORDS_MOST]:
             with suppress(OSError):  # gone, a link, a folder
-                found = self._see(folder / name, boot_id)
+                found = self._see(folder / name, boot)
                 if found is not None:
                     yield found
 
-    def _see(self, path: Path, boot_id: str | None) -> LeftoverRecord | None:
+    def _see(self, path: Path, boot: str | None) -> LeftoverRecord | None:
         file = self._held.get(path.name)
         lock = FileLockState.FREE
         if file is None:
@@ -187,9 +188,7 @@ class HostFolder:
         return LeftoverRecord(
             path.name,
             record,
-            ProcessObservation(
-                boot_id, status.st_dev, status.st_ino, lock, is_local=is_local, running=running
-            ),
+            ProcessObservation(boot, status.st_dev, status.st_ino, lock, is_local=is_local, running=running),
         )
 
     def _forget(self, name: str) -> None:
@@ -216,12 +215,9 @@ class HostFolder:
         if file is not None:
             os.close(file)
 
-    def _boot_id(self) -> str | None:
-        return self._read("sys/kernel/random/boot_id").strip() or None
-
     def _pid_namespace(self) -> int | None:
         try:
-            return (self._proc / "self/ns/pid").stat().st_ino
+            return None if self._proc is None else (self._proc / "self/ns/pid").stat().st_ino
         except OSError:
             return None
 
@@ -261,7 +257,7 @@ class HostFolder:
 
     def _read(self, name: str) -> str:
         try:
-            return (self._proc / name).read_text("utf-8", "replace")
+            return "" if self._proc is None else (self._proc / name).read_text("utf-8", "replace")
         except OSError:
             return ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import random  # noqa: TID251 - this module is the adapter of the Randomness port
 import time
 import uuid
@@ -12,25 +11,6 @@ import anyio
 
 _MILLISECONDS: Final = 1_000_000  # nanoseconds in one
 _SKEW_LEAST_S: Final = 5.0
-
-
-# From malloc.h. Up to so much is kept; mmap is for what is larger than any answer.
-_TRIM_THRESHOLD: Final = -1
-_MMAP_THRESHOLD: Final = -3
-_KEPT_BYTES: Final = 64 * 2**20
-_MMAP_BYTES: Final = 32 * 2**20
-
-
-def keep_freed_memory() -> bool:
-    """Let malloc keep the memory of a batch for the next one: to get it anew costs a third of the record path.
-
-    False where malloc is not that of glibc.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return False
-    return bool(mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)) and bool(mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
 
 
 class SystemClock:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
+
+if sys.platform == "win32":  # before anything is imported that Windows does not have
+    sys.stderr.write("kcl-daemon runs on Linux and macOS; on Windows use WSL\n")
+    raise SystemExit(2)
 
 REGION: Final = "us-east-1"
 ACCESS: Final = {

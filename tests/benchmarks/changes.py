@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from kcl_daemon.children.platform import keep_freed_memory
 from kcl_daemon.records.changes import ChangeForm, changes_of
 from kcl_daemon.records.payload import Payload
-from kcl_daemon.system import keep_freed_memory
 from kcl_daemon.transport.kinesis import fetched
 
 _RECORDS: Final = 1000

@@ -18,6 +18,7 @@ from typing import Final
 
 import anyio
 
+from kcl_daemon.children.platform import keep_freed_memory
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import ChildOptions
 from kcl_daemon.config.children import ChildSettings
@@ -31,7 +32,7 @@ from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.filtering import FilteredSource, FilteringPollingReader
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardSource, StartMemory
-from kcl_daemon.system import SystemClock, keep_freed_memory
+from kcl_daemon.system import SystemClock
 from kcl_daemon.transport.kinesis import HttpKinesis
 from kcl_protocol.messages import CheckpointAnswer, CheckpointRequest, Initialize
 from kcl_protocol.sequence import TRIM_HORIZON

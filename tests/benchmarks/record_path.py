@@ -23,6 +23,7 @@ from typing import Final
 import anyio
 
 from kcl_daemon.children.pipes import PipeWriter
+from kcl_daemon.children.platform import keep_freed_memory
 from kcl_daemon.config.retrieval import FanOutSettings, RetrievalSettings
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Kinesis, StreamRef
@@ -31,7 +32,7 @@ from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.fan_out import ConsumerRegistration, FanOutReader
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader, ShardSource, StartMemory
-from kcl_daemon.system import SystemClock, keep_freed_memory
+from kcl_daemon.system import SystemClock
 from kcl_daemon.transport.caller import AwsJsonClient
 from kcl_daemon.transport.event_stream import HttpFanOut
 from kcl_daemon.transport.kinesis import HttpKinesis

@@ -24,6 +24,7 @@ from typing import Final, Literal, cast, get_args
 import anyio
 from anyio.abc import TaskGroup
 
+from kcl_daemon.children.platform import keep_freed_memory
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import ChildOptions
 from kcl_daemon.config.children import ChildSettings, DeadLetterDestination, DeadLetterStore, FailureSettings
@@ -41,7 +42,7 @@ from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardSource, StartMemory
-from kcl_daemon.system import SystemClock, keep_freed_memory
+from kcl_daemon.system import SystemClock
 from kcl_daemon.transport.kinesis import HttpKinesis
 from kcl_protocol.messages import CheckpointAnswer, CheckpointRequest, Initialize
 from kcl_protocol.sequence import TRIM_HORIZON

@@ -11,6 +11,7 @@ from enum import Enum
 
 import pytest
 
+from kcl_daemon.children import platform
 from kcl_daemon.children.start import ChildOptions
 from kcl_daemon.ports import Children
 from tests.process.children.support import RecordingLog, children_of, command, preloaded
@@ -71,6 +72,14 @@ async def _processes_without_pidfd(program: Program) -> AsyncGenerator[Children]
             yield children
 
 
+@asynccontextmanager
+async def _processes_elsewhere(program: Program) -> AsyncGenerator[Children]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(platform, "LINUX", False)
+        async with children_of(_COMMANDS[program]) as children:
+            yield children
+
+
 _FORKED: dict[Program, tuple[str, ...]] = {
     program: argv if program is Program.MISSING else preloaded(*argv[-2:])
     for program, argv in _COMMANDS.items()
@@ -86,8 +95,18 @@ async def _forked(program: Program) -> AsyncGenerator[Children]:
     assert [event for _, event, _ in log.recorded.last] == expected
 
 
+@asynccontextmanager
+async def _forked_elsewhere(program: Program) -> AsyncGenerator[Children]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(platform, "LINUX", False)
+        async with _forked(program) as children:
+            yield children
+
+
 BACKENDS: list[ChildrenBackend] = [
     ChildrenBackend("processes", _processes),
     ChildrenBackend("processes_without_pidfd", _processes_without_pidfd),
+    ChildrenBackend("processes_elsewhere", _processes_elsewhere),
     ChildrenBackend("forked", _forked),
+    ChildrenBackend("forked_elsewhere", _forked_elsewhere),
 ]

@@ -300,13 +300,14 @@ class Application:
         *,
         worker: str = "worker",
         fresh: bool = False,
+        variables: Mapping[str, str] | None = None,
     ) -> Generator[Daemon]:
-        """A daemon of this application, while the block lasts; `fresh` as with `run_daemon`."""
+        """A daemon of this application, with these variables, while the block lasts; `fresh` as with `run_daemon`."""
         file = self.write_properties(worker, executable, more)
         ledgers = self.directory / "ledgers" / worker
         ledgers.mkdir(parents=True, exist_ok=True)
         self._readers.setdefault(worker, LedgerReader(ledgers))
-        environment = {**self.local.environment, DIRECTORY_VARIABLE: str(ledgers)}
+        environment = {**self.local.environment, DIRECTORY_VARIABLE: str(ledgers), **(variables or {})}
         words = ("--properties", file)
         with run_daemon(self.directory, *words, environment=environment, fresh=fresh) as daemon:
             self._daemons.append(daemon)

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from kcl_daemon.children import platform
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import ChildOptions, account_of, options_of
 from kcl_daemon.config.children import ChildSettings
@@ -35,17 +36,26 @@ async def output_of(options: ChildOptions, code: str) -> str:
         return (await drained(child)).decode().strip()
 
 
+def limited(settings: ChildSettings) -> ChildOptions | None:
+    """None on systems without `prlimit`, which refuse."""
+    if platform.LINUX:
+        return options_of(settings)
+    with pytest.raises(ChildStartFailed, match="on Linux only; remove the lines child"):
+        options_of(settings)
+    return None
+
+
 async def test_a_child_that_leaks_is_refused_more_memory() -> None:
-    options = options_of(ChildSettings(("x",), memory_limit_bytes=300 * 2**20))
+    options = limited(ChildSettings(("x",), memory_limit_bytes=300 * 2**20))
     code = "try:\n    bytearray(400 * 2**20)\nexcept MemoryError:\n    print('refused')"
-    assert await output_of(options, code) == "refused"
+    assert options is None or await output_of(options, code) == "refused"
     assert await output_of(ChildOptions(), code) == ""
 
 
 async def test_limits_are_hard_and_those_of_the_daemon_stay() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    options = options_of(ChildSettings(("x",), open_files_limit=64))
-    assert "(64, 64)" in await output_of(options, SHOWS)
+    options = limited(ChildSettings(("x",), open_files_limit=64))
+    assert options is None or "(64, 64)" in await output_of(options, SHOWS)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
@@ -56,18 +66,18 @@ async def test_a_limit_that_is_not_allowed_is_reported_and_nothing_runs(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(resource, "prlimit", refuse)
-    options = options_of(ChildSettings(("x",), open_files_limit=64))
+    options = limited(ChildSettings(("x",), open_files_limit=64))
+    if options is None:
+        return
     async with ProcessChildren(("/bin/cat",), RecordingLog(), SystemClock(), options) as children:
         with pytest.raises(ChildStartFailed, match="needs more rights"):
             await children.start(SHARD)
 
 
 async def test_limits_are_refused_where_the_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(ChildStartFailed, match="on Linux only"):
-        options_of(ChildSettings(("x",), processes_limit=10))
-    with pytest.raises(ChildStartFailed, match="childPreload works on Linux only"):
-        options_of(ChildSettings(("x",), preload=True))
+    monkeypatch.setattr(platform, "LINUX", False)
+    assert limited(ChildSettings(("x",), processes_limit=10)) is None
+    assert options_of(ChildSettings(("x",), preload=True)).preload
 
 
 async def test_the_daemons_own_user_changes_nothing_for_one_that_is_not_root(

@@ -16,7 +16,6 @@ import anyio
 import psutil
 import pytest
 
-from kcl_local.demo import tied
 from kcl_local.demo.processes import Processes, RunningProcess, log_tail
 from kcl_local.demo.stage import POLL_EVERY_S, Stage, WriteRate, stage
 from kcl_local.demo.text import DemoError, library_feed
@@ -259,23 +258,33 @@ async def test_endpoints_that_do_not_start_say_why(tmp_path: Path, monkeypatch: 
             pass
 
 
-def test_a_tied_program_ends_with_its_parent(tmp_path: Path) -> None:
-    begin_handoff = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
-    parent_code = (
-        "import subprocess, sys, os\n"
-        f"tied = [sys.executable, {tied.__file__!r}, str(os.getpid())]\n"
-        f"subprocess.Popen([*tied, sys.executable, '-c', {begin_handoff!r}])\n"
-        "sys.stdin.read()\n"
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_tied_program_ends_with_a_demo_that_is_killed_and_only_then(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    code = (
+        "import subprocess, sys\n"
+        "from kcl_local.demo.processes import tie\n"
+        "program = subprocess.Popen(['cat'], stdin=subprocess.PIPE, start_new_session=True)\n"
+        "with tie(program.pid):\n"
+        "    print(program.pid, flush=True)\n"
+        "    sys.stdin.readline()\n"
+        "print(program.poll(), flush=True)\n"
+        "program.kill()\n"
+        "program.wait()\n"
     )
-    read_end, write_end = os.pipe()  # stays open: only the tie can end the program
     with subprocess.Popen(
-        [sys.executable, "-c", parent_code], stdin=read_end, stdout=subprocess.PIPE, text=True, cwd=tmp_path
-    ) as parent:
-        assert parent.stdout is not None
-        program = psutil.Process(int(parent.stdout.readline()))
-        assert program.is_running()
-        parent.kill()
-        _, alive = psutil.wait_procs([program], timeout=GONE_WITHIN_S)
-    os.close(read_end)
-    os.close(write_end)
-    assert alive == []
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as demo:
+        assert demo.stdin is not None
+        assert demo.stdout is not None
+        program = psutil.Process(int(demo.stdout.readline()))
+        os.kill(program.pid, signal.SIGSTOP)  # it sees no end of its stdin
+        if is_killed:
+            demo.kill()
+            _, alive = psutil.wait_procs([program], timeout=GONE_WITHIN_S)
+            assert alive == []
+        else:
+            demo.stdin.write("\n")
+            demo.stdin.flush()
+            assert demo.stdout.readline() == "None\n", "it runs on"

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from kcl_daemon.children import platform
 from kcl_daemon.system import SystemClock
 from kcl_local.demo.check import monotonic_s
 from tests.process.daemon import PROCESSORS, Application, Daemon, again_and_again, application, wait_until
@@ -66,7 +67,8 @@ def play(local: Local, tmp_path: Path, name: str, kills: int) -> list[tuple[floa
             for number in range(1, kills + 1):
                 daemon, gap_s, led_s = kill_and_restart(app, stack, daemon, f"daemon-{number}")
                 figures.append((gap_s, led_s))
-                assert daemon.named("predecessor_taken_over", leases=SHARDS)
+                # Elsewhere nothing proves that the other one has ended: its leases expire.
+                assert bool(daemon.named("predecessor_taken_over", leases=SHARDS)) is platform.LINUX
         app.wait_done()
         daemon.stop()
         app.assert_account()

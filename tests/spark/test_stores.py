@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from kcl_landing.positions import START
 from kcl_landing.records import SCHEMA
@@ -54,6 +55,18 @@ def test_positions_that_are_too_long_for_a_name_are_in_the_file(tmp_path: Path) 
     assert half.poll()[SHARD].segments == segments[:1]
     store.drop(segments[0])
     assert store.poll()[SHARD].segments == []
+
+
+def test_where_the_system_does_not_tell_of_a_reboot_nothing_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kcl_spark.stores._BOOT_ID", None)
+    before = FolderStore(tmp_path)
+    before.recover()
+    before.put(SHARD, START, at(9), table(0, 9))
+    after = FolderStore(tmp_path)
+    after.recover()
+    assert after.poll() == {}, "the records are delivered again from the checkpoint"
 
 
 def test_what_an_engine_before_left_is_taken_over_but_no_half_file_and_no_lease(tmp_path: Path) -> None:

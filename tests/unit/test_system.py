@@ -8,8 +8,9 @@ import resource
 import anyio
 import pytest
 
+from kcl_daemon.children.platform import keep_freed_memory
 from kcl_daemon.ports import Clock, Randomness
-from kcl_daemon.system import ServiceClock, SystemClock, SystemRandomness, keep_freed_memory
+from kcl_daemon.system import ServiceClock, SystemClock, SystemRandomness
 
 
 @pytest.mark.anyio

@@ -8,6 +8,7 @@ accept on it, too, and starts again what died.
 from __future__ import annotations
 
 import ctypes
+import os
 import secrets
 import socket
 import subprocess
@@ -213,7 +214,8 @@ class _Others:
 
 def _keep_freed_memory() -> None:
     """Let glibc's malloc keep the memory of a segment for the next one: to get it anew costs a sixth of the CPU."""
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None and os.environ.get("KCL_POSIX_ONLY") != "1":
         for parameter, size_bytes in _MALLOC:
             mallopt(parameter, size_bytes)
         pa.set_memory_pool(pa.system_memory_pool())

@@ -12,6 +12,7 @@ import select
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 
 EXIT_USAGE = 64
@@ -24,9 +25,9 @@ _LONGEST_PAUSE_S = 1.0
 _STDIN, _STDOUT = 0, 1
 
 
-def connect(path: str) -> socket.socket | None:
-    """None if the daemon went away or gave the engine up."""
-    pause_s = _FIRST_PAUSE_S
+def connect(path: str) -> tuple[socket.socket, bytes] | None:
+    """And what the daemon has said meanwhile. None if it went away or gave the engine up."""
+    pause_s, said = _FIRST_PAUSE_S, b""
     while True:
         engine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -36,29 +37,46 @@ def connect(path: str) -> socket.socket | None:
             if error.errno not in {errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN}:
                 raise
         else:
-            return engine
-        if _daemon_gone(pause_s) or os.path.exists(path + CLOSED):  # noqa: PTH110 - pathlib costs a megabyte
+            return engine, said
+        if (more := _listen(pause_s)) is None or os.path.exists(path + CLOSED):  # noqa: PTH110 - pathlib costs a megabyte
             return None
+        said += more
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _daemon_gone(wait_s: float) -> bool:
-    poll = select.poll()
-    poll.register(_STDIN, 0)  # POLLHUP is always reported; data stays in the pipe
-    return bool(poll.poll(wait_s * 1000))
+def _listen(wait_s: float) -> bytes | None:
+    """What the daemon says in this time, which is a line at most before it is answered. None: it has gone.
+
+    To read is the only way that shows its end on every system while something is in the pipe.
+    """
+    said, until_s = b"", time.monotonic() + wait_s  # noqa: TID251 - imports nothing of ours
+    while select.select([_STDIN], [], [], max(0.0, until_s - time.monotonic()))[0]:  # noqa: TID251
+        piece = os.read(_STDIN, _CHUNK_BYTES)
+        if not piece:
+            return None
+        said += piece
+    return said
 
 
-def up(engine: socket.socket, ended: threading.Event) -> None:
+def up(engine: socket.socket, said: bytes, ended: threading.Event) -> None:
+    with suppress(OSError):
+        engine.sendall(said)
+        if sys.platform == "linux" and os.environ.get("KCL_POSIX_ONLY") != "1":
+            _splice(engine)
+        while piece := os.read(_STDIN, _CHUNK_BYTES):
+            engine.sendall(piece)
+        ended.set()
+        engine.shutdown(socket.SHUT_WR)
+
+
+def _splice(engine: socket.socket) -> None:
+    """Without copies through this process. Returns at the end, or where the kernel cannot do it."""
     try:
         while os.splice(_STDIN, engine.fileno(), _CHUNK_BYTES):
             pass
     except OSError as error:
         if error.errno != errno.EINVAL:
-            return
-        while piece := os.read(_STDIN, _CHUNK_BYTES):
-            engine.sendall(piece)
-    ended.set()
-    engine.shutdown(socket.SHUT_WR)
+            raise
 
 
 def down(engine: socket.socket) -> None:
@@ -71,11 +89,12 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m kcl_landing.relay SOCKET\n")
         return EXIT_USAGE
-    engine = connect(arguments[0])
-    if engine is None:
+    connected = connect(arguments[0])
+    if connected is None:
         return 0
+    engine, said = connected
     ended = threading.Event()
-    threading.Thread(target=up, args=(engine, ended), daemon=True).start()
+    threading.Thread(target=up, args=(engine, said, ended), daemon=True).start()
     with suppress(OSError):
         down(engine)
     if ended.is_set():

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import sys
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from kcl_landing.control import Refused, make_folder, monotonic_s, pause, replac
 from kcl_landing.positions import Position, to_text
 
 _PROC: Final = Path("/proc")
+_ON_LINUX: Final = sys.platform == "linux" and os.environ.get("KCL_POSIX_ONLY") != "1"
 _GONE_TRIES: Final = 200
 _POLL_S: Final = 0.1
 
@@ -136,12 +138,24 @@ def _read(note: Path) -> dict[str, Any] | None:
 
 
 def _started(pid: int) -> str | None:
-    """Start time in kernel ticks: with the pid it identifies a process."""
+    """Start time, on Linux in kernel ticks: with the pid it identifies a process. None: it has ended."""
+    if not _ON_LINUX:
+        return _started_elsewhere(pid)
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
     return None if fields[0] == "Z" else fields[19]
+
+
+def _started_elsewhere(pid: int) -> str | None:
+    import psutil  # noqa: PLC0415 - comes with the daemon; no cluster imports this module
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else str(process.create_time())
+    except psutil.NoSuchProcess:
+        return None
 
 
 def refuse_old_checkpoints(shard_id: str, stored: Position, *, state: str) -> Refused:

@@ -6,7 +6,9 @@ The engine writes; the source reads in Spark's planner. A reader sees a file who
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,7 +57,8 @@ def read_grant(spool: Path, shard_id: str) -> Grant:
 
 
 _ROWS_OF_A_BATCH: Final = 10_000
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_ON_LINUX: Final = sys.platform == "linux" and os.environ.get("KCL_POSIX_ONLY") != "1"
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id") if _ON_LINUX else None
 _HORIZON: Final = "horizon"
 Table: TypeAlias = Any
 
@@ -91,11 +94,14 @@ class FolderStore:
         }
 
     def recover(self) -> None:
-        """After a reboot everything is removed: files may be incomplete, because writes are not fsynced."""
+        """After a reboot everything is removed: files may be incomplete, because writes are not fsynced.
+
+        Where the system does not tell of a reboot, at every start: the records are delivered again.
+        """
         make_folder(self.folder)
-        boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else "unknown"
+        boot = "unknown" if _BOOT_ID is None or not _BOOT_ID.exists() else _BOOT_ID.read_text().strip()
         note = self.folder / "boot"
-        if not note.exists() or note.read_text() != boot:
+        if boot == "unknown" or not note.exists() or note.read_text() != boot:
             for path in self.folder.iterdir():
                 if path.is_dir():
                     shutil.rmtree(path)

@@ -5,6 +5,13 @@ Only the names exported here are public.
 
 from __future__ import annotations
 
+import sys
+
+# `python -m` of a module in here is a child of the daemon. Only to import it, in a test, is possible anywhere.
+if sys.platform == "win32" and sys.argv[:1] == ["-m"]:
+    sys.stderr.write("kcl-daemon runs on Linux and macOS; on Windows use WSL\n")
+    raise SystemExit(2)
+
 from kcl_client._processor import (
     AsyncCheckpointer,
     AsyncRecordProcessor,

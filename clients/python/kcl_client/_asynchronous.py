@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251 - the user's coroutines are asyncio's, and anyio would be a dependency of every child
 import os
+import stat
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, ParamSpec, TypeVar
 
@@ -55,11 +56,15 @@ class AsyncRuntime:
 
 async def read_when_ready(source: int) -> bytes:
     """b"" at the end. Cancelling it loses no data."""
+    # Always ready: epoll refuses to wait for one, kqueue would wait at its end for more.
+    if stat.S_ISREG(os.fstat(source).st_mode):
+        await pause()
+        return os.read(source, READ_BYTES)
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     try:
         loop.add_reader(source, _wake, ready)
-    except PermissionError:  # epoll: a regular file, which is always ready
+    except PermissionError:  # epoll, of /dev/null
         await pause()
     else:
         try:

@@ -38,10 +38,10 @@ def serve(descriptor: int) -> None:
         connection.set_inheritable(False)
         _send(connection, action="preloaded")
         while True:
-            packet, descriptors, _, _ = socket.recv_fds(connection, _PACKET_BYTES, 3)
-            if not packet:
+            line, descriptors = _receive(connection)
+            if not line:
                 raise SystemExit(0)
-            request = json.loads(packet)
+            request = json.loads(line)
             if request["action"] == "reap":
                 _send(connection, status=_reap(request["pid"]))
             elif threads := _threads():
@@ -57,7 +57,19 @@ def serve(descriptor: int) -> None:
 
 
 def _send(connection: socket.socket, **message: object) -> None:
-    connection.send(json.dumps(message).encode() + b"\n")
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """A message, empty at the end, and its descriptors. Only Linux brings it in one packet."""
+    line, descriptors = b"", list[int]()
+    while not line.endswith(b"\n"):
+        piece, more, _, _ = socket.recv_fds(connection, _PACKET_BYTES, 3)
+        if not piece:
+            return b"", descriptors
+        line += piece
+        descriptors += more
+    return line, descriptors
 
 
 def _is_fork(connection: socket.socket) -> bool:
@@ -101,6 +113,9 @@ def _threads() -> list[str]:
 
 
 def _native_threads() -> list[str]:
+    """None where the system does not tell: then only the threads of Python are seen."""
+    if sys.platform != "linux" or os.environ.get("KCL_POSIX_ONLY") == "1":
+        return []
     names: list[str] = []
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # ended meanwhile

@@ -15,6 +15,7 @@ from collections import deque
 import anyio
 from anyio.lowlevel import checkpoint
 
+from kcl_daemon.children.platform import enlarge_pipe
 from kcl_daemon.ports import Log, LogLevel, at_level
 
 # Long lines need half the CPU of the default 64 KiB; an unprivileged user may have 256 such pipes.
@@ -22,14 +23,17 @@ STDIN_PIPE_BYTES = 256 * 1024
 
 
 class PipeWriter:
-    """The writing end, for one sender at a time; owns the descriptor."""
+    """The writing end, for one sender at a time; owns the descriptors.
 
-    def __init__(self, fd: int) -> None:
+    `reader` is the other end, for `unread_bytes`: of the writing end only Linux tells. While it is open, nobody learns
+    that the program has closed its own: `forget_reader` comes before what is sent to be answered.
+    """
+
+    def __init__(self, fd: int, reader: int | None = None) -> None:
         os.set_blocking(fd, False)
-        # A user with too many large pipes is refused.
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, STDIN_PIPE_BYTES)
+        enlarge_pipe(fd, STDIN_PIPE_BYTES)
         self._fd: int | None = fd
+        self._reader = reader
 
     async def send(self, line: bytes) -> None:
         """Write the whole line from the caller's bytes; waits while the pipe is full.
@@ -50,10 +54,17 @@ class PipeWriter:
 
     @property
     def unread_bytes(self) -> int:
-        return 0 if self._fd is None else _bytes_in_pipe(self._fd)
+        """0 without the other end."""
+        return 0 if self._reader is None else _bytes_in_pipe(self._reader)
+
+    def forget_reader(self) -> None:
+        if self._reader is not None:
+            reader, self._reader = self._reader, None
+            os.close(reader)
 
     def close(self) -> None:
         """A running `send` raises BrokenPipeError. Safe to repeat."""
+        self.forget_reader()
         if self._fd is not None:
             fd, self._fd = self._fd, None
             anyio.notify_closing(fd)

@@ -1,23 +1,21 @@
 """Forks children from a template: a process that has imported the program once (`childPreload`).
 
-The daemon asks for one thing at a time, over a Unix socket of packets. The forked child itself answers a
-`fork`, so that its number comes from the kernel and not from a program that may run as another user.
+The daemon asks for one thing at a time, over a Unix socket. The forked child itself answers a `fork`, so that its
+number comes from the kernel and not from a program that may run as another user. Where the kernel does not tell, the
+child says its number, and it must be a child of the template.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import socket
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-import anyio
 from anyio import CancelScope, ClosedResourceError, Lock
 
+from kcl_daemon.children import platform
 from kcl_daemon.children.start import UNKNOWN_STATUS, StartedProcess, child_pipes
 from kcl_daemon.errors import ChildError, describe_exit
 from kcl_daemon.ports import Child, Clock, Log
@@ -27,11 +25,9 @@ _ANSWER_S: Final = 30.0
 _END_S: Final = 2.0
 _AGAIN_S: Final = 600.0
 _TRIES: Final = 2  # a template that has died is replaced
-_PACKET_BYTES: Final = 64 * 1024
 _ENDED: Final = "it has ended"
-_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
-_Answer: TypeAlias = tuple[dict[str, Any], int]
-"""And the process that sent it."""
+_Answer: TypeAlias = tuple[dict[str, Any], int | None]
+"""And the process that sent it, if the kernel tells."""
 
 
 class _TemplateLost(ChildError):
@@ -107,13 +103,11 @@ class _Template:
         self._clock = clock
         self._began_s = clock.monotonic()
         self._turn = Lock()
-        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._connection.setblocking(False)
-        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._connection = platform.template_socket()
         self.is_preloaded = False
         self.status: int | None = None
         try:
-            with theirs:
+            with self._connection.theirs as theirs:
                 self.process = start(theirs.fileno())
         except BaseException:
             self._connection.close()
@@ -122,14 +116,15 @@ class _Template:
     async def fork(self, environment: Mapping[str, str]) -> StartedProcess:
         await self._preloaded()
         with child_pipes() as (theirs, ours):
-            answer, pid = await self._ask({"action": "fork", "env": environment}, theirs)
+            answer, sender = await self._ask({"action": "fork", "env": environment}, theirs)
             if "error" in answer:
                 raise _ForkRefused(str(answer["error"]))
-            return StartedProcess(pid, *ours, partial(self._reap, answer.get("pid")), _pidfd_of_leader(pid))
+            said = answer.get("pid")
+            leader = _leader(said if sender is None else sender, self.process.pid)
+            return StartedProcess(leader, *ours, partial(self._reap, said))
 
     async def aclose(self) -> None:
         """`status` is known afterwards unless it had to be killed. Shielded; takes some seconds at most."""
-        anyio.notify_closing(self._connection)
         self._connection.close()
         with CancelScope(shield=True):
             with self._clock.move_on_after(_END_S):
@@ -160,23 +155,20 @@ class _Template:
         """Shielded: nobody else may read this answer."""
         with CancelScope(shield=True):
             async with self._turn:
-                try:
-                    socket.send_fds(self._connection, [json.dumps(request).encode() + b"\n"], descriptors)
-                except OSError as error:
-                    raise _TemplateLost(_ENDED) from error
-                return await self._receive(_ANSWER_S)
+                return await self._receive(_ANSWER_S, json.dumps(request).encode() + b"\n", descriptors)
         raise AssertionError("a shielded scope was cancelled")
 
-    async def _receive(self, seconds: float) -> _Answer:
+    async def _receive(
+        self, seconds: float, request: bytes = b"", descriptors: Sequence[int] = ()
+    ) -> _Answer:
         with self._clock.move_on_after(seconds):
             try:
-                await anyio.wait_readable(self._connection)
-                room = socket.CMSG_SPACE(_CREDENTIALS.size)
-                packet, control, _, _ = self._connection.recvmsg(_PACKET_BYTES, room)
-                pid = _CREDENTIALS.unpack(control[0][2])[0]
-            except (OSError, ClosedResourceError, LookupError) as error:
+                if request:
+                    await self._connection.send(request, descriptors)
+                packet, sender = await self._connection.receive()
+            except (OSError, ClosedResourceError) as error:
                 raise _TemplateLost(_ENDED) from error
-            return _decoded(packet), pid
+            return _decoded(packet), sender
         raise _TemplateLost(f"it did not answer within {seconds:.0f} s")
 
 
@@ -188,11 +180,12 @@ def _decoded(packet: bytes) -> dict[str, Any]:
     raise _TemplateLost(f"it said what is no JSON object: {packet[:80]!r}" if packet else _ENDED)
 
 
-def _pidfd_of_leader(pid: int) -> int:
+def _leader(pid: object, template: int) -> platform.Leader:
     """Signals go to its group: never to that of another process, or to ours."""
     try:
-        if pid > 1 and os.getpgid(pid) == pid:
-            return os.pidfd_open(pid)
+        leader = platform.fork_leader(pid, template) if isinstance(pid, int) else None
     except ProcessLookupError as error:
         raise _TemplateLost(_ENDED) from error
-    raise _ForkRefused(f"the fork {pid} must lead a process group of its own, and answer itself")
+    if leader is None:
+        raise _ForkRefused(f"the fork {pid} must lead a process group of its own, and answer itself")
+    return leader

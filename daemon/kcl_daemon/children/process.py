@@ -9,16 +9,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from signal import Signals
 from types import TracebackType
 from typing import Final, Self
 
-import anyio
-from anyio import CancelScope, CapacityLimiter, Event, create_task_group, to_thread
+from anyio import CancelScope, Event, create_task_group
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
+from kcl_daemon.children import platform
 from kcl_daemon.children.guard import Guard
 from kcl_daemon.children.pipes import PipeReader, PipeWriter, StderrPassThrough
 from kcl_daemon.children.preload import Preload
@@ -46,23 +45,22 @@ from kcl_protocol.frames import FRAMES_VERSION
 class ProcessGroup:
     """The processes of one child; a process that calls `setsid` is out of reach.
 
-    `reap` and `pidfd` are those of StartedProcess. `on_ended` is called after the whole group was killed,
+    `leader` and `reap` are those of StartedProcess. `on_ended` is called after the whole group was killed,
     before the kernel can reuse its number.
     """
 
     def __init__(
         self,
-        pid: int,
+        leader: platform.Leader,
         reap: Callable[[], Awaitable[int]],
         log: Log,
         on_ended: Callable[[int], object] = lambda _: None,
-        pidfd: int | None = None,
     ) -> None:
-        self.pid: Final = pid
+        self.pid: Final = leader.pid
+        self._leader = leader
         self._reap = reap
         self._log = log
         self._on_ended = on_ended
-        self._pidfd = pidfd
         self._has_ended = False
         self._status: int | None = None
 
@@ -80,42 +78,38 @@ class ProcessGroup:
     def _send(self, send: Callable[[int, int], None], number: Signals) -> None:
         if self._has_ended:
             return
+        seen = self._leader.look()
+        if seen is not platform.Seen.RUNS:
+            self._end(seen)
+            return
         try:
-            if self._pidfd is None:
-                # Raises if the child was reaped elsewhere: its number may then belong to another process.
-                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             send(self.pid, number)
-        except (ChildProcessError, ProcessLookupError):
+        except ProcessLookupError:
             return
         except PermissionError:
-            self._log.warning("child_not_signalled", signal=number.name, reason="it runs as another user")
+            self._log_refused(number)
+
+    def pipe_closed(self) -> None:
+        """Say so when the leader's stderr has ended."""
+        self._leader.pipe_closed()
 
     async def reaped(self) -> int:
         """Wait for the leader, kill the rest, reap; the exit code. If cancelled, nothing is reaped."""
-        await self._leader_ended()
-        self.signal(signal.SIGKILL)
-        self._on_ended(self.pid)
-        self._has_ended = True
+        seen = await self._leader.ended()
+        if not self._has_ended:
+            self._end(seen)
         self._status = await self._reap()
         return self._status
 
-    async def _leader_ended(self) -> None:
-        try:
-            pidfd = os.pidfd_open(self.pid) if self._pidfd is None else self._pidfd
-        except OSError:
-            await to_thread.run_sync(
-                _block_until_ended, self.pid, abandon_on_cancel=True, limiter=CapacityLimiter(1)
-            )
-            return
-        try:
-            await anyio.wait_readable(pidfd)
-        finally:
-            os.close(pidfd)
+    def _end(self, seen: platform.Seen) -> None:
+        """Kill the rest, in the same step in which the leader was seen ended."""
+        self._has_ended = True
+        if seen is platform.Seen.ENDED and not platform.kill_rest(self.pid, signal.SIGKILL):
+            self._log_refused(signal.SIGKILL)
+        self._on_ended(self.pid)
 
-
-def _block_until_ended(pid: int) -> None:
-    with suppress(ChildProcessError):
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    def _log_refused(self, number: Signals) -> None:
+        self._log.warning("child_not_signalled", signal=number.name, reason="it runs as another user")
 
 
 _RECEIVE_BYTES = 64 * 1024
@@ -147,8 +141,8 @@ class ProcessChild:
         self._clock = clock
         self._on_closed = on_closed
         guard.watch(started.pid)
-        self._group = ProcessGroup(started.pid, started.reap, self._log, guard.forget, started.pidfd)
-        self._stdin = PipeWriter(started.stdin)
+        self._group = ProcessGroup(started.leader, started.reap, self._log, guard.forget)
+        self._stdin = PipeWriter(started.stdin, started.stdin_reader)
         self._stdout = PipeReader(started.stdout)
         self._stderr_pipe = PipeReader(started.stderr)
         self._stderr = StderrPassThrough(self._stderr_pipe, self._log, options.stderr_level)
@@ -170,6 +164,7 @@ class ProcessChild:
             ChildExited: nobody reads stdin; `status` is None if the process is not reaped yet.
         """
         try:
+            self._stdin.forget_reader()
             await self._stdin.send(line[1:] if self._begun else line)
             self._begun = False
         except BrokenPipeError as error:
@@ -221,13 +216,17 @@ class ProcessChild:
     async def supervise(self) -> None:
         """Log stderr and reap the process; run it once. If cancelled, nothing is reaped."""
         async with create_task_group() as tasks:
-            tasks.start_soon(self._stderr.run)
+            tasks.start_soon(self._log_stderr)
             await self._group.reaped()
             # Do not wait for the pipes' end: a process that left the group may hold them open.
             self._stdin.close()
             self._stdout.finish()
             self._stderr_pipe.finish()
         self._ended.set()
+
+    async def _log_stderr(self) -> None:
+        await self._stderr.run()
+        self._group.pipe_closed()
 
 
 class ProcessChildren:

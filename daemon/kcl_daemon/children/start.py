@@ -13,7 +13,6 @@ import pwd
 import resource
 import stat
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -22,12 +21,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, cast
 
+from kcl_daemon.children import platform
 from kcl_daemon.config.children import MAX_ID, ChildSettings
 from kcl_daemon.config.properties import normal
 from kcl_daemon.errors import ChildStartFailed
 from kcl_daemon.ports import LogLevel
-
-_Prlimit = Callable[[int, int, tuple[int, int]], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +68,8 @@ def options_of(settings: ChildSettings, *, finish_batches: bool = False) -> Chil
         (resource.RLIMIT_NPROC, settings.processes_limit),
     )
     limits = tuple((kind, most) for kind, most in wanted if most is not None)
-    if limits and sys.platform != "linux":
+    if limits and not platform.LINUX:
         raise ChildStartFailed("children can be limited on Linux only; remove the lines child...Limit")
-    if settings.preload and sys.platform != "linux":
-        raise ChildStartFailed("childPreload works on Linux only; remove it")
     account = None if settings.user is None else account_of(settings.user)
     return ChildOptions(
         account,
@@ -117,17 +113,6 @@ def _check_id(text: str, *numbers: int) -> None:
             raise ChildStartFailed(
                 f"childUser = {text}: no user or group has the number {number}; the largest is {MAX_ID}"
             )
-
-
-def apply_limits(pid: int, limits: tuple[tuple[int, int], ...]) -> None:
-    """Limit a running process, but not what it forked already; OSError if this process may not set the limit."""
-    prlimit = cast("_Prlimit | None", getattr(resource, "prlimit", None))
-    for kind, most in limits:
-        assert prlimit is not None, "limits are refused where there is no prlimit"
-        try:
-            prlimit(pid, kind, (most, most))
-        except ProcessLookupError:
-            return  # it has ended already
 
 
 def _user(name: str) -> pwd.struct_passwd | None:
@@ -221,16 +206,20 @@ UNKNOWN_STATUS: Final = 255
 class StartedProcess:
     """Our ends of the pipes are close-on-exec and still blocking.
 
-    `reap` returns the exit code, negative for a signal, of a process that has ended. `pidfd` is there only if
-    another process forked it.
+    `reap` returns the exit code, negative for a signal, of a process that has ended. `stdin_reader` is the child's
+    end of its stdin.
     """
 
-    pid: int
+    leader: platform.Leader
     stdin: int
     stdout: int
     stderr: int
+    stdin_reader: int
     reap: Callable[[], Awaitable[int]]
-    pidfd: int | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.leader.pid
 
 
 def find_program(program: str) -> str:
@@ -302,7 +291,7 @@ def _fork(
             env=environment_of(os.environ, more, credentials=options.inherit_credentials),
         )
         _limit(process, options)
-        return StartedProcess(process.pid, *ours, partial(reap, process))
+        return StartedProcess(platform.child_leader(process.pid), *ours, partial(reap, process))
 
 
 async def reap(process: subprocess.Popen[bytes]) -> int:
@@ -316,19 +305,24 @@ async def reap(process: subprocess.Popen[bytes]) -> int:
 
 
 @contextmanager
-def child_pipes() -> Generator[tuple[tuple[int, int, int], tuple[int, int, int]]]:
-    """The child's ends of stdin, stdout and stderr, then ours; afterwards ours are open unless it raised."""
+def child_pipes() -> Generator[tuple[tuple[int, int, int], tuple[int, int, int, int]]]:
+    """The child's ends of stdin, stdout and stderr; ours, and a copy of its end of stdin.
+
+    Afterwards ours are open unless it raised.
+    """
     with ExitStack() as theirs, ExitStack() as ours:
         stdin_read, stdin_write = _pipe(theirs, ours)
         stdout_read, stdout_write = _pipe(ours, theirs)
         stderr_read, stderr_write = _pipe(ours, theirs)
-        yield (stdin_read, stdout_write, stderr_write), (stdin_write, stdout_read, stderr_read)
+        stdin_copy = os.dup(stdin_read)
+        ours.callback(os.close, stdin_copy)
+        yield (stdin_read, stdout_write, stderr_write), (stdin_write, stdout_read, stderr_read, stdin_copy)
         ours.pop_all()
 
 
 def _limit(process: subprocess.Popen[bytes], options: ChildOptions) -> None:
     try:
-        apply_limits(process.pid, options.limits)
+        platform.limit_process(process.pid, options.limits)
     except OSError:
         process.kill()
         process.wait()

@@ -22,6 +22,7 @@ import anyio
 
 from kcl_daemon import __version__
 from kcl_daemon.app import Application
+from kcl_daemon.children.platform import keep_freed_memory
 from kcl_daemon.children.room import ChildRoom, child_room, few_shards, too_little_room
 from kcl_daemon.children.start import find_program, options_of
 from kcl_daemon.cli.common import load_file, refuse, report_failure, stream_text
@@ -35,7 +36,7 @@ from kcl_daemon.landing import lander
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.production import Telemetry, real_adapters, telemetry_of
 from kcl_daemon.spark.supervisor import spark_engine
-from kcl_daemon.system import SystemClock, keep_freed_memory
+from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import LogForm, LogLevels, build_log
 from kcl_daemon.telemetry.snapshot import SnapshotSource
 from kcl_daemon.text import counted, short_shards, shown
@@ -100,7 +101,8 @@ class ServiceManager:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as channel:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+                channel.setblocking(False)
                 channel.sendto(text.encode("ascii"), address)
         except OSError as error:
             self._log.warning("service_manager_not_notified", address=self._address, error=str(error))

@@ -131,7 +131,7 @@ class ChildSettings:
     preload: bool = ours("childPreload", truth(), default=False)
     """Whether one template process imports the program, and children are forked from it: each needs little
     memory and starts at once. For programs that use `kcl_client` or the
-    [start protocol](protocol.md#preloading). Linux only. See
+    [start protocol](protocol.md#preloading). See
     [Children that cost little](concurrency.md#children-that-cost-little)."""
     stderr_level: LogLevel = ours("childStderrLevel", choice(_LEVELS), "info", shown="INFO")
     """Level of the log events for a child's stderr (`child_stderr`). The Java daemon uses ERROR."""

@@ -75,7 +75,9 @@ def _blank_lines_before(source: str) -> int:
 
 PREFIX: Final = "KCL_"
 # Used by other programs.
-_NOT_OURS: Final = frozenset({"KCL_DEMO_LEDGER", "KCL_MVN_REPO_SEARCH_URL", "KCL_TEST_MARK"})
+_NOT_OURS: Final = frozenset(
+    {"KCL_DEMO_LEDGER", "KCL_MVN_REPO_SEARCH_URL", "KCL_POSIX_ONLY", "KCL_TEST_MARK"}
+)
 _SERVICE: Final = r"KCL(?:_[A-Z0-9_]+)?"
 _PORT_OF_IT: Final = r"PORT_[0-9]+_(?:TCP|UDP|SCTP)"
 _LINK_BY_NAME: Final = re.compile(

@@ -1,6 +1,6 @@
-"""How busy this worker's CPU is: ECS metadata, control groups or `/proc/stat`, chosen once at start.
+"""How busy this worker's CPU is: ECS metadata, control groups or the host, chosen once at start.
 
-KCL's order (EcsResource, EksResource, Ec2Resource), with differences: every Linux host uses `/proc/stat`
+KCL's order (EcsResource, EksResource, Ec2Resource), with differences: every host uses its own counters (psutil)
 without asking EC2's metadata, any other container uses its quota if it has one, and ECS metadata version 3
 is ignored.
 
@@ -26,6 +26,7 @@ import anyio
 import anyio.to_thread
 import orjson
 
+from kcl_daemon.children.platform import boot_id
 from kcl_daemon.errors import CpuUnreadable
 from kcl_daemon.metrics.kcl import CAPTURE_FAILED
 from kcl_daemon.ports import NO_METERS, Clock, Cpu, Log, Meters, Randomness
@@ -34,10 +35,11 @@ T = TypeVar("T")
 
 _FULL: Final = 100.0
 _NANOSECONDS_PER_S: Final = 1_000_000_000
+_TICKS_PER_S: Final = 100
 
 
 class HostTimes(NamedTuple):
-    """Times of all CPUs since the host started, in clock ticks."""
+    """Times of all CPUs since the host started, in ticks of 10 ms. irq, softirq, steal and guests do not count."""
 
     user: int
     nice: int
@@ -121,23 +123,12 @@ def ecs_limit_cpus(*, share: float, shares: float, task_cpus: float | None, onli
     return cpus * share / shares if 0 < share <= shares else cpus
 
 
-# irq, softirq, steal and guests do not count.
-_HOST_FIELDS: Final = 5
-
-
 @dataclass(frozen=True, slots=True)
 class EcsTask:
     """`cpus` is None without a limit; `shares` are the CPU units of all containers."""
 
     cpus: float | None
     shares: float
-
-
-def parse_host(text: str) -> HostTimes:
-    name, *fields = text.partition("\n")[0].split() or [""]
-    if name != "cpu" or len(fields) < _HOST_FIELDS:
-        raise ValueError("the first line does not give the times of all CPUs")
-    return HostTimes(*map(parse_counter, fields[:_HOST_FIELDS]))
 
 
 def parse_counter(text: str) -> int:
@@ -285,7 +276,6 @@ class CpuRecorder:
         return FAILED if self._failures and self._ever else None
 
 
-# Only the start of /proc/stat matters.
 _READ_BYTES: Final = 4096
 
 
@@ -369,15 +359,26 @@ class CgroupV2(CgroupCpu):
 class HostCpu:
     """Busy percent of all CPUs since the last call (KCL: LinuxCpuWorkerMetric)."""
 
-    def __init__(self, proc: Path) -> None:
+    def __init__(self) -> None:
         self.name: Final = "host"
-        self._stat = proc / "stat"
         self._before: HostTimes | None = None
 
     async def sample(self) -> float | None:
-        before, after = self._before, read(self._stat, parse_host)
+        before, after = self._before, host_times()
         self._before = after
         return None if before is None else host_percent(before, after)
+
+
+def host_times() -> HostTimes:
+    """CpuUnreadable if the system does not tell."""
+    import psutil  # noqa: PLC0415 - takes time to load, and most containers need it not
+
+    try:
+        times = psutil.cpu_times()
+    except (OSError, ValueError, TypeError, IndexError, psutil.Error) as error:  # a /proc/stat that is none
+        raise CpuUnreadable(f"the host's CPU times: {error}") from error
+    # Whole numbers as the kernel has them: sums of fractions are a little off. Only Linux tells of waiting for disks.
+    return HostTimes(*(round(getattr(times, name, 0.0) * _TICKS_PER_S) for name in HostTimes._fields))
 
 
 HttpGet = Callable[[str], Awaitable[bytes]]
@@ -459,7 +460,6 @@ class EcsCpu:
 _ECS_ENDPOINT: Final = "ECS_CONTAINER_METADATA_URI_V4"
 _KUBERNETES_TOKEN: Final = Path("var/run/secrets/kubernetes.io/serviceaccount/token")
 _CGROUPS: Final = Path("sys/fs/cgroup")
-_PROC: Final = Path("proc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,12 +475,10 @@ class CpuChoice:
 
 
 def choose_cpu(*, root: Path, environment: Mapping[str, str], get: HttpGet, clock: Clock) -> CpuChoice:
-    """ECS, Kubernetes, a container with a quota, a Linux host: the first that fits. Never raises."""
-    if not (root / _PROC).is_dir():
-        return CpuChoice(None, "no /proc: not Linux")
+    """ECS, Kubernetes, a container with a quota, a host: the first that fits. Never raises."""
     if endpoint := environment.get(_ECS_ENDPOINT):
         return _ecs(endpoint, get)
-    return _container(root, clock) or _host(root / _PROC)
+    return _container(root, clock) or _host()
 
 
 def _container(root: Path, clock: Clock) -> CpuChoice | None:
@@ -494,18 +492,12 @@ def _container(root: Path, clock: Clock) -> CpuChoice | None:
     return None
 
 
-def _host(proc: Path) -> CpuChoice:
-    if (proc / "stat").is_file():
-        return CpuChoice(HostCpu(proc), "a Linux host", _boot_id(proc))
-    return CpuChoice(None, "no /proc/stat")
-
-
-def _boot_id(proc: Path) -> str | None:
-    """The same for all containers on a host."""
+def _host() -> CpuChoice:
     try:
-        return (proc / "sys/kernel/random/boot_id").read_text("ascii").strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None
+        host_times()
+    except CpuUnreadable as error:
+        return CpuChoice(None, str(error))
+    return CpuChoice(HostCpu(), "a host", boot_id())
 
 
 def _ecs(endpoint: str, get: HttpGet) -> CpuChoice:

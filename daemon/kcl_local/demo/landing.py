@@ -15,6 +15,7 @@ from signal import SIGKILL
 from typing import Final
 
 import anyio
+import psutil
 
 from kcl_local.demo.check import monotonic_s
 from kcl_local.demo.processes import Processes, RunningProcess, environment, log_tail
@@ -155,8 +156,8 @@ class LandingRun:
 
 def runs(pid: int, module: str) -> bool:
     try:
-        return module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
+        return module in psutil.Process(pid).cmdline()
+    except psutil.Error:
         return False
 
 

@@ -1,13 +1,14 @@
 """The processes of a run: local endpoints and daemons. None may be left behind.
 
 They have their own sessions, so Ctrl-C reaches only the demo. If the demo dies, endpoints and children end
-with their stdin, the daemons by `tied`.
+with their stdin, the daemons by a `tie`.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -17,10 +18,10 @@ from typing import Final
 
 import anyio
 import orjson
+import psutil
 from anyio.abc import Process
 
 from kcl_local import ACCESS
-from kcl_local.demo import tied
 from kcl_local.demo.check import DIRECTORY_VARIABLE
 from kcl_local.demo.stream import Urls
 from kcl_local.demo.text import DemoError
@@ -38,6 +39,10 @@ class RunningProcess:
         self.name = name
         self.log = log
         self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
@@ -60,14 +65,9 @@ class RunningProcess:
 
     def descendants(self) -> list[int]:
         """Its children and theirs, now."""
-        found, looked = [self._process.pid], 0
-        while looked < len(found):
-            with suppress(OSError):
-                found += map(
-                    int, Path(f"/proc/{found[looked]}/task/{found[looked]}/children").read_text().split()
-                )
-            looked += 1
-        return found[1:]
+        with suppress(psutil.NoSuchProcess):
+            return [each.pid for each in psutil.Process(self._process.pid).children(recursive=True)]
+        return []
 
     async def stop(self, within_s: float = DAEMON_ENDS_WITHIN_S) -> int:
         """SIGTERM, then SIGKILL after that time; returns the exit code."""
@@ -134,11 +134,11 @@ class Processes:
         base: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[RunningProcess]:
         """`program` gets the file's name as its last argument, `base` is its environment; None: nothing of the user's account."""
-        tie = [sys.executable, "-E", "-S", tied.__file__, str(os.getpid())]
         given = {**(environment() if base is None else base), DIRECTORY_VARIABLE: str(ledgers)}
-        log, command = properties.with_suffix(".log"), [*tie, *program, str(properties)]
+        log, command = properties.with_suffix(".log"), [*program, str(properties)]
         async with self._running_process(name, command, log, log, given=given) as running:
-            yield running
+            with tie(running.pid):
+                yield running
 
     @asynccontextmanager
     async def _running_process(
@@ -169,6 +169,30 @@ class Processes:
             with anyio.CancelScope(shield=True):
                 await running.end()
                 self._running.remove(running)
+
+
+# It reads a line at the end of the block. Without one, the pipe has ended with the process that had it.
+_TIE: Final = 'read -r line || kill -s KILL -- "-$1"'
+
+
+@contextmanager
+def tie(group: int) -> Generator[None]:
+    """If this process is killed in the block, a small shell kills that group of processes."""
+    with subprocess.Popen(  # noqa: S603 - a fixed text
+        ["/bin/sh", "-c", _TIE, "kcl-demo-tie", str(group)],
+        stdin=PIPE,
+        stdout=DEVNULL,
+        stderr=DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    ) as shell:
+        try:
+            yield
+        finally:
+            assert shell.stdin is not None
+            with suppress(BrokenPipeError):  # somebody ended it
+                shell.stdin.write(b"\n")
+                shell.stdin.flush()
 
 
 @contextmanager

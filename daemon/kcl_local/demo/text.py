@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 import sysconfig
 from collections import deque
@@ -140,9 +141,11 @@ class PipeFeed:
 
     async def take(self, most: int) -> Sequence[Line]:
         while not self._whole and not self._at_end:
-            with suppress(PermissionError):  # epoll refuses regular files, which never block
-                await wait_readable(self._descriptor)
             try:
+                # A file never blocks: epoll refuses to wait for one, kqueue would wait at its end for more.
+                if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+                    with suppress(PermissionError):
+                        await wait_readable(self._descriptor)
                 self._received(os.read(self._descriptor, READ_BYTES))
             except OSError as error:
                 raise DemoError(f"cannot read {self.description}: {error}") from error

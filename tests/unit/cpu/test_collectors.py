@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kcl_daemon.cpu.sources import CgroupV1, CgroupV2, EcsCpu, HostCpu
@@ -16,8 +17,13 @@ from tests.unit.cpu.machine import HandClock, Machine, ecs
 _MakeCpu = Callable[[Machine, HandClock], Cpu]
 
 
+@pytest.fixture(autouse=True)
+def _its_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
+
+
 def _host(machine: Machine, clock: HandClock) -> Cpu:
-    return HostCpu(machine.root / "proc")
+    return HostCpu()
 
 
 def _v1(machine: Machine, clock: HandClock) -> Cpu:
@@ -62,7 +68,6 @@ async def test_recorded_readings_give_these_figures(
 @pytest.mark.parametrize(
     ("name", "make", "path"),
     [
-        ("host_busy", _host, "proc/stat"),
         ("cgroup_v2_quota", _v2, "sys/fs/cgroup/cpu.stat"),
         ("cgroup_v2_quota", _v2, "sys/fs/cgroup/cpu.max"),
         ("cgroup_v2_free", _v2, "sys/fs/cgroup/cpuset.cpus.effective"),
@@ -90,11 +95,12 @@ async def test_a_file_that_is_missing_or_malformed_is_named(
 @pytest.mark.anyio
 async def test_after_a_failure_the_figure_covers_the_time_since_the_last_good_reading(tmp_path: Path) -> None:
     machine = Machine("host_still", tmp_path)
-    cpu = HostCpu(tmp_path / "proc")
+    cpu = HostCpu()
     await cpu.sample()
-    (tmp_path / "proc/stat").write_text("")
-    with pytest.raises(CpuUnreadable):
-        await cpu.sample()
+    for text in ("", "cpu ?\n", "cpu 1 2\n"):
+        (tmp_path / "proc/stat").write_text(text)
+        with pytest.raises(CpuUnreadable, match="the host's CPU times"):
+            await cpu.sample()
     machine.show(2)
     assert await cpu.sample() == 25
 

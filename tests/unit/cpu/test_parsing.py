@@ -12,24 +12,17 @@ from hypothesis import strategies as st
 from kcl_daemon.cpu.sources import (
     EcsTask,
     EcsUsage,
-    HostTimes,
     count_cpus,
     parse_counter,
     parse_cpu_max,
     parse_ecs_share,
     parse_ecs_task,
     parse_ecs_usage,
-    parse_host,
     parse_quota_us,
     parse_usage_us,
     quota_cpus,
 )
 from tests.unit.cpu.machine import ecs
-
-
-def test_the_first_line_of_proc_stat_gives_five_counters() -> None:
-    text = "cpu  204772 32581 18562 466006 650 7 460 162 3 4\ncpu0 1 2 3 4 5 0 0 0 0 0\n"
-    assert parse_host(text) == HostTimes(user=204772, nice=32581, system=18562, idle=466006, iowait=650)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +59,6 @@ def test_usage_is_found_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("parse", "text"),
     [
-        (parse_host, ""),
-        (parse_host, "cpu 1 2 3 4\n"),
-        (parse_host, "cpu0 1 2 3 4 5\n"),
-        (parse_host, "cpu 1 2 x 4 5\n"),
-        (parse_host, "\ncpu 1 2 3 4 5\n"),
         (parse_counter, "-4\n"),
         (parse_counter, "1 2"),
         (parse_usage_us, "user_usec 12\n"),

@@ -7,6 +7,8 @@ from decimal import Decimal
 from pathlib import Path
 
 import anyio
+import psutil
+import pytest
 
 from kcl_daemon.cpu.sources import CpuSampler, HostCpu
 from kcl_daemon.errors import CpuUnreadable
@@ -143,11 +145,14 @@ def test_a_capture_that_never_answers_is_a_failed_one() -> None:
     assert log.lines[0][2]["error"] == "no answer within 5 s"
 
 
-def test_missing_and_malformed_files_make_one_warning(tmp_path: Path) -> None:
+def test_missing_and_malformed_files_make_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
     log = MemoryLog()
     Machine("host_busy", tmp_path)
     stat = tmp_path / "proc/stat"
-    sampler = _sampler(HostCpu(tmp_path / "proc"), log)
+    sampler = _sampler(HostCpu(), log)
     stat.write_text("cpu ?\n")
     _run(sampler, 1.5)
     stat.unlink()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
+from kcl_daemon.children.platform import boot_id
 from kcl_daemon.cpu.sources import CpuChoice, choose_cpu
 from kcl_daemon.errors import CpuUnreadable
 from tests.unit.cpu.machine import HandClock, Machine
@@ -101,14 +103,25 @@ def test_an_ecs_address_of_another_kind_is_not_asked(tmp_path: Path) -> None:
     assert "ECS_CONTAINER_METADATA_URI_V4" in choice.why
 
 
-def test_other_systems_have_no_figure(tmp_path: Path) -> None:
-    assert _choose(tmp_path, **_ECS) == CpuChoice(None, "no /proc: not Linux")
-    (tmp_path / "proc").mkdir()
-    assert _choose(tmp_path) == CpuChoice(None, "no /proc/stat")
+def test_a_host_that_does_not_tell_has_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
+    choice = _choose(tmp_path)
+    assert choice.cpu is None
+    assert "the host's CPU times" in choice.why
+
+
+def test_a_host_without_proc_has_one(tmp_path: Path) -> None:
+    assert _name(_choose(tmp_path)) == "host"
+
+
+def test_where_the_system_has_no_boot_id_nobody_can_tell_who_shares_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kcl_daemon.cpu.sources.boot_id", lambda: boot_id(None))
+    assert _choose(tmp_path).host is None
 
 
 @pytest.mark.anyio
-@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="only Linux tells")
 async def test_this_machine_can_be_measured() -> None:
     choice = _choose(Path("/"))
     assert choice.cpu is not None
@@ -117,13 +130,16 @@ async def test_this_machine_can_be_measured() -> None:
     assert percent is None or 0 <= percent <= 100
 
 
-def test_workers_on_one_host_can_tell_and_containers_with_their_own_figure_do_not(tmp_path: Path) -> None:
+def test_workers_on_one_host_can_tell_and_containers_with_their_own_figure_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host, container = tmp_path / "host", tmp_path / "container"
     for root, name in ((host, "host_busy"), (container, "cgroup_v2_quota")):
         root.mkdir()
         Machine(name, root)
-        boot_id = root / "proc/sys/kernel/random/boot_id"
-        boot_id.parent.mkdir(parents=True)
-        boot_id.write_text("1f2e\n")
+    note = tmp_path / "proc/sys/kernel/random/boot_id"
+    note.parent.mkdir(parents=True)
+    note.write_text("1f2e\n")
+    monkeypatch.setattr("kcl_daemon.cpu.sources.boot_id", lambda: boot_id(tmp_path / "proc"))
     assert (_name(_choose(host)), _choose(host).host) == ("host", "1f2e")
     assert (_name(_choose(container)), _choose(container).host) == ("cgroup-v2", None)
