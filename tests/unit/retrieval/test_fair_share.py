@@ -1,0 +1,89 @@
+"""`tail` leaves four fifths of a shard to its other readers, whatever the answers are."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kcl_daemon.retrieval.fair_share import BYTES_PER_S, FIRST_RECORDS, GROWTH, RECORDS_MOST, FairShare
+from tests.examples import examples
+
+MIB = 2**20
+# Records in an answer as a part of those asked for, and the size of one.
+ANSWERS = st.lists(
+    st.tuples(st.floats(0, 1), st.sampled_from([0, 10, 300, 5_000, 100_000, MIB, 10 * MIB])), max_size=60
+)
+
+
+def followed(answers: list[tuple[float, int]]) -> list[tuple[float, int, FairShare]]:
+    """Seconds of each answer, its bytes, and what was decided then. The service cuts an answer at 10 MiB."""
+    share, now_s, found = FairShare(), 0.0, list[tuple[float, int, FairShare]]()
+    for part, record_bytes in answers:
+        count = round(share.limit * part)
+        if record_bytes * count > 10 * MIB:
+            count = max(1, 10 * MIB // record_bytes)
+        share = share.answered(count, count * record_bytes)
+        found.append((now_s, count * record_bytes, share))
+        now_s += share.pause_s
+    return found
+
+
+@given(ANSWERS)
+@settings(max_examples=examples(200))
+def test_no_more_than_one_read_and_a_fifth_of_the_bytes_a_second(answers: list[tuple[float, int]]) -> None:
+    seen = followed(answers)
+    for first in range(len(seen)):
+        for last in range(first, len(seen)):
+            between_s = seen[last][0] - seen[first][0]
+            size_bytes = sum(each[1] for each in seen[first:last])
+            assert between_s >= last - first - 1e-6
+            assert size_bytes <= BYTES_PER_S * between_s + 1
+
+
+@given(ANSWERS)
+@settings(max_examples=examples(200))
+def test_what_is_asked_for_fits_what_was_seen(answers: list[tuple[float, int]]) -> None:
+    asked = FIRST_RECORDS
+    for (part, record_bytes), (_, size_bytes, share) in zip(answers, followed(answers), strict=True):
+        assert 1 <= share.limit <= min(asked * GROWTH, RECORDS_MOST)
+        count = size_bytes // record_bytes if record_bytes else round(asked * part)
+        if size_bytes and count:
+            assert share.limit == 1 or share.limit * record_bytes <= BYTES_PER_S
+        if count < asked:
+            assert share.limit <= asked, "a answer that was not full says nothing about more"
+        asked = share.limit
+
+
+def test_small_records_are_soon_read_as_quickly_as_a_shard_takes_them() -> None:
+    share, reads = FairShare(), 0
+    while share.limit < RECORDS_MOST:
+        share, reads = share.answered(share.limit, share.limit * 200), reads + 1
+    assert reads == 5
+
+
+def test_after_the_largest_answer_it_waits_25_s() -> None:
+    share = FairShare().answered(1, 10 * MIB)
+    assert (share.limit, share.pause_s) == (1, 25.0)
+
+
+def test_large_records_are_believed_at_once_and_small_ones_slowly() -> None:
+    share = FairShare(limit=1000).answered(1000, 1000 * 100).answered(1, 400_000)
+    assert share.limit == 1
+    limits = list[int]()
+    for _ in range(12):
+        share = share.answered(share.limit, share.limit * 100)
+        limits.append(share.limit)
+    assert limits[0] == 2
+    assert limits == sorted(limits)
+    assert limits[-1] == RECORDS_MOST
+
+
+def test_refusals_wait_longer_and_longer_until_an_answer_comes() -> None:
+    share, waits = FairShare(limit=7), list[float]()
+    for _ in range(7):
+        share = share.refused()
+        waits.append(share.pause_s)
+    assert waits == [2, 4, 8, 16, 30, 30, 30]
+    assert share.limit == 7
+    assert share.answered(0, 0).pause_s == 1
+    assert share.answered(0, 0).refused().pause_s == 2
