@@ -62,6 +62,7 @@ streamName = orders
 initialPositionInStream = TRIM_HORIZON
 retrievalMode = POLLING
 metricsLevel = NONE
+disableWorkerMetrics = true
 adminPort = {port}
 """
 
@@ -342,7 +343,7 @@ def top_picture(folder: Path, environment: Mapping[str, str], port: int) -> str:
     """Eight shards at work; the child of one fails."""
     (folder / "consumer.py").write_text(FAILING)
     (folder / "app.properties").write_text(TOP.format(port=port))
-    size = (19, COLUMNS + 16)
+    size = (20, COLUMNS + 16)
     with ExitStack() as stack:
         local = ["kcl-daemon", "local", "--stream", "orders:8", "--format", "json"]
         endpoints = background(local, folder, environment, stack)

@@ -1,4 +1,4 @@
-"""The client libraries themselves, as their authors publish them: downloaded once, unpacked, never built, never committed.
+"""The client libraries themselves, and an editor's server, as their authors publish them: downloaded once, unpacked, never built, never committed.
 
 Where one cannot be had the tier fails and says so; `KCL_TESTS_OFFLINE=1` leaves it out by intent, and says that, too.
 """
@@ -18,6 +18,7 @@ import pytest
 KCLPY: Final = "3.2.0"
 KCLPY_OF_KCL_1_8: Final = "1.5.1"
 KCL_FOR_NODE: Final = "2.3.2"
+YAML_LANGUAGE_SERVER: Final = "1.25.0"
 NODE_REPOSITORY: Final = "https://github.com/awslabs/amazon-kinesis-client-nodejs"
 NODE_RELEASE: Final = "v3.1.1"
 POWERTOOLS: Final = "3.37.0"
@@ -84,6 +85,24 @@ def serverless_snippets() -> Path:
         pytest.skip(f"{SNIPPETS} is not in reach: AWS's sample handlers WERE NOT RUN")
     clone = ["git", "clone", "--quiet", "--depth", "1", SNIPPETS]
     return _obtained(name, lambda fresh: [*clone, str(fresh / "repository")]) / "repository"
+
+
+def yaml_language_server() -> Path:
+    """The program of the package `yaml-language-server`, which editors start."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm are not installed: the language server WAS NOT RUN")
+    options = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]
+    folder = _obtained(
+        f"yaml-language-server-{YAML_LANGUAGE_SERVER}",
+        lambda fresh: [
+            "npm",
+            "install",
+            *options,
+            str(fresh),
+            f"yaml-language-server@{YAML_LANGUAGE_SERVER}",
+        ],
+    )
+    return folder / "node_modules" / "yaml-language-server" / "bin" / "yaml-language-server"
 
 
 def node_repository() -> Path:

@@ -122,13 +122,13 @@ def test_the_wheel_says_what_it_is(built: Built) -> None:
     assert sorted(required) == sorted(re.sub(r"\s", "", each) for each in project["dependencies"])
 
 
-def test_the_wheel_holds_packaging_and_documents(built: Built) -> None:
+def test_the_wheel_holds_packaging_documents_and_samples(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         names = {name.removeprefix(SHIPPED) for name in wheel.namelist() if name.startswith(SHIPPED)}
     wanted = {
-        path.relative_to(ROOT).as_posix()
-        for folder in ("packaging", "docs")
-        for path in (ROOT / folder).rglob("*")
+        path.relative_to(ROOT / above).as_posix()
+        for above, folder in (("", "packaging"), ("", "docs"), ("clients", "samples"))
+        for path in (ROOT / above / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and path.name != "site_hooks.py"
     }
     samples = ROOT / "clients" / "samples"
@@ -154,6 +154,11 @@ def test_an_installed_package_writes_its_files(fresh: Path, tmp_path: Path) -> N
     assert unit == (ROOT / "packaging" / "systemd" / "kcl-daemon.service").read_text("utf-8")
     run(program, "packaging", "docs", "--write", ".", cwd=tmp_path, borrow=True)
     assert (tmp_path / "docs" / "start.md").read_bytes() == (ROOT / "docs" / "start.md").read_bytes()
+    run(program, "init", "new", "--language", "node", cwd=tmp_path, borrow=True)
+    sample = ROOT / "clients" / "samples" / "node" / "consumer.js"
+    assert (tmp_path / "new" / "consumer.js").read_bytes() == sample.read_bytes()
+    schema = json.loads(run(program, "check", "--schema", cwd=tmp_path, borrow=True))
+    assert "failoverTimeMillis" in schema["properties"]
 
 
 def test_the_sdist_holds_what_a_distributor_needs(built: Built) -> None:

@@ -79,7 +79,7 @@ def test_a_plain_word_is_a_file_only_where_there_is_one(
         (["lease", "list"], "no such command, and no such file: lease; did you mean `main leases`?"),
         (["help"], "did you mean `main --help`?"),
         (["version"], "did you mean `main --version`?"),
-        (["init"], "no such file: init; `main --help` lists the commands"),
+        (["grow"], "no such file: grow; `main --help` lists the commands"),
         (["run_child"], "did you mean `main run-child`?"),
     ],
 )
