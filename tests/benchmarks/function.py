@@ -109,7 +109,7 @@ def main() -> int:
     """1: above the bound."""
     records = tuple(_FrameRecord(PAYLOAD, "key", str(number), 0, 0, None) for number in range(RECORDS))
     batch = Batch(records)
-    cases = {
+    cases: dict[str, tuple[Callable[..., None], RecordProcessor]] = {
         "dataclass": (of_order, ByHand(msgspec.json.Decoder(Order).decode, of_order)),
         "msgspec.Struct": (of_packed, ByHand(msgspec.json.Decoder(Packed).decode, of_packed)),
         "pydantic model": (of_model, ByHand(Model.model_validate_json, of_model)),

@@ -251,7 +251,8 @@ def program(folder: Path, *words: str) -> Generator[tuple[subprocess.Popen[bytes
             _, alive = psutil.wait_procs(processes_in(folder), timeout=GONE_WITHIN_S)
             assert alive == [], said.read_text()
         finally:
-            for each in (process, *processes_in(folder)):
+            process.kill()
+            for each in processes_in(folder):
                 each.kill()
 
 

@@ -46,8 +46,11 @@ class _Records(TimedProcessor):
 
     def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
         read, function, with_record = self._read, self._function, self._shape.with_record
-        records = batch.records
-        for record in records:
+        timer, last = self.timer, None
+        for record in batch.records:
+            if timer.clock() >= timer.due_s and last is not None:
+                self._checkpoint(last, checkpointer)
+            last = record  # done when the next one begins
             try:
                 value = read(record)
             except UNDECODABLE as error:
@@ -63,15 +66,15 @@ class _Records(TimedProcessor):
                 raise
             if result is not None and is_awaitable(result):
                 refuse_awaitable(self._shape)
-        if records:
-            self.timer.done(records[-1].position)
-        if self.timer.left_s() == 0:
-            self._checkpoint(checkpointer)
+        if last is not None:
+            timer.position = last.position
+            if timer.left_s() == 0:
+                self._checkpoint(last, checkpointer)
 
-    def _checkpoint(self, checkpointer: Checkpointer) -> None:
+    def _checkpoint(self, record: Record, checkpointer: Checkpointer) -> None:
         """What is refused for now is asked for again later."""
         try:
-            checkpointer.checkpoint(attempts=1)
+            checkpointer.checkpoint(record, attempts=1)
         except CheckpointError as error:
             if not error.retryable:
                 raise

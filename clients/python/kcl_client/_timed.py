@@ -18,35 +18,31 @@ CHECKPOINT_EVERY_S: Final = 10.0
 
 
 class Timer:
-    """When the position up to which all is done is to be stored: at most every `every_s`, and not later than that."""
+    """When the position up to which all is done is to be stored: every `every_s`, if it has moved.
+
+    Attributes:
+        clock: seconds.
+        due_s: the next time.
+        position: what is not stored yet; None: nothing.
+    """
 
     def __init__(self, every_s: float, clock: Callable[[], float] = monotonic) -> None:
+        self.clock = clock
+        self.due_s = clock() + every_s
+        self.position: ExtendedSequenceNumber | None = None
         self._every_s = every_s
-        self._clock = clock
-        self._last_s = clock()
-        self._position: ExtendedSequenceNumber | None = None
-
-    @property
-    def position(self) -> ExtendedSequenceNumber | None:
-        """Not stored yet; None: nothing is."""
-        return self._position
-
-    def done(self, position: ExtendedSequenceNumber) -> None:
-        self._position = position
 
     def left_s(self) -> float | None:
         """Until the position is to be stored, 0 from then on; None: there is none."""
-        if self._position is None:
-            return None
-        return max(self._last_s + self._every_s - self._clock(), 0.0)
+        return None if self.position is None else max(self.due_s - self.clock(), 0.0)
 
     def stored(self) -> None:
-        self._position = None
+        self.position = None
         self.later()
 
     def later(self) -> None:
         """It was refused for now."""
-        self._last_s = self._clock()
+        self.due_s = self.clock() + self._every_s
 
 
 class TimedProcessor(RecordProcessor):

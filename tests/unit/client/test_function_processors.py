@@ -23,6 +23,8 @@ from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,
     LeaseLost,
+    Reject,
+    RejectAnswer,
     ShutdownRequested,
     Status,
 )
@@ -204,6 +206,36 @@ def test_a_position_is_stored_when_it_is_due_and_at_every_end() -> None:
     assert run_with_interval(1e9, Ending.LEASE_LOST).checkpoints == ()
 
 
+def test_a_position_is_stored_between_two_records_too_and_never_above_one_that_is_not_done() -> None:
+    done: list[int] = []
+
+    def until_three(order: Order) -> None:
+        if order.id == 3:
+            raise Failed
+        done.append(order.id)
+
+    report = drive(
+        timed_processor_of(until_three, checkpoint_every_s=1e-9),
+        [f'{{"id": {number}}}' for number in (1, 2, 3)],
+    )
+    assert done == [1, 2]
+    assert [int(each.sequence_number) % 10 for each in report.checkpoints] == [1, 2]
+
+
+def test_letters_are_stored_before_a_position_between_two_records() -> None:
+    processor = timed_processor_of(Functions().plain, checkpoint_every_s=1e-9)
+    report = drive(processor, [*RECORDS, *RECORDS], dead_letters=True)
+    kinds = [
+        type(each).__name__
+        for each in report.messages
+        if isinstance(each, Reject | RejectAnswer | CheckpointRequest)
+    ]
+    assert len(report.rejected) == 4
+    for index, kind in enumerate(kinds):
+        if kind == "CheckpointRequest":
+            assert kinds[:index].count("Reject") == kinds[:index].count("RejectAnswer")
+
+
 def test_a_throttled_position_is_stored_with_a_later_batch() -> None:
     processor = timed_processor_of(Functions().plain, checkpoint_every_s=1e-9)
     report = drive(
@@ -232,7 +264,7 @@ class Quiet(TimedProcessor):
         super().__init__(Timer(10.0, clock))
 
     def process_records(self, batch: Batch, checkpointer: object) -> None:
-        self.timer.done(batch.records[-1].position)
+        self.timer.position = batch.records[-1].position
 
 
 def converse(*said: object, clock: Clock) -> tuple[list[object], list[float]]:
@@ -298,14 +330,14 @@ def test_a_timer_counts_from_the_last_time_that_something_was_stored() -> None:
     clock = Clock()
     timer = Timer(10.0, clock)
     assert timer.left_s() is None
-    timer.done(SHARD_END)
+    timer.position = SHARD_END
     clock.now_s += 4
     assert timer.left_s() == 6.0
     clock.now_s += 60
     assert timer.left_s() == 0.0
     timer.stored()
     assert timer.left_s() is None
-    timer.done(SHARD_END)
+    timer.position = SHARD_END
     assert timer.left_s() == 10.0
 
 
