@@ -44,6 +44,7 @@ NAMED: Final = {
     "kcl_daemon.capacity.report:_CAPITAL": "findall",
     "kcl_daemon.capacity.report:_SHARD": "fullmatch",
     "kcl_daemon.capacity.report:_UNDERSCORE": "findall",
+    "kcl_client.aws_lambda._events:_ARN": "fullmatch",
     "kcl_prove.fleet:_ADDRESS": "search",
     "kcl_prove.permissions:_NAMED": "search",
     "kcl_prove.permissions:_ROLE": "match",
