@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Generator, Mapping
@@ -96,3 +97,44 @@ def tell(document: str, story: Story) -> None:
         story.perform(Block("the installation", "bash", "run", INSTALL))
     for block in blocks:
         story.perform(block)
+
+
+@pytest.fixture
+def bare(empty: Path, apart: Path) -> Generator[Story]:
+    """Nothing is installed."""
+    with closing(Story(empty, {"TERM": "xterm"}, apart, free_port())) as story:
+        yield story
+
+
+def told(text: str, story: Story) -> None:
+    for block in blocks_of(text, "x.md"):
+        story.perform(block)
+
+
+def test_files_are_written_and_terminals_run_on(bare: Story, empty: Path) -> None:
+    text = (
+        "This is `a.txt`, no `b.txt`:\n\n```json\n8080\n```\n\n"
+        "<!-- test: terminal 1 until begun -->\n```bash\ntrap 'echo over > over.txt; exit' INT\n"
+        "echo begun; while true; do sleep 0.1; done\n```\n\n"
+        "<!-- test: run -->\n```bash\ntest ! -e over.txt; cat b.txt\n```\n\n"
+        "<!-- test: terminal 1 -->\n```bash\ncat over.txt\n```\n\n"
+        "<!-- test: printed in terminal 1 -->\n```text\no...r\n```\n"
+    )
+    told(text, bare)
+    assert (empty / "b.txt").read_text("utf-8") != "8080\n", "a free port is in its place"
+
+
+@pytest.mark.parametrize(
+    ("text", "reported"),
+    [
+        ("<!-- test: run -->\n```bash\nfalse\n```\n", "x.md:2 ended with 1"),
+        ("<!-- test: run until x -->\n```bash\necho y\n```\n", "x.md:2 did not print 'x'"),
+        (
+            "<!-- test: run -->\n```bash\necho one two\n```\n\n<!-- test: printed -->\n```text\none\n```\n",
+            "x.md:7 was not printed: 'one'",
+        ),
+    ],
+)
+def test_a_block_that_does_not_do_what_it_says_is_reported(text: str, reported: str, bare: Story) -> None:
+    with pytest.raises(AssertionError, match=re.escape(reported)):
+        told(text, bare)
