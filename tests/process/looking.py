@@ -119,11 +119,9 @@ def stored(kinesis: KinesisClient, stream: str) -> list[dict[str, Any]]:
         asked = kinesis.get_shard_iterator(
             StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
         )
-        iterator: str | None = asked["ShardIterator"]
-        while iterator is not None:
+        iterator = asked["ShardIterator"]
+        while iterator:
             answer = kinesis.get_records(ShardIterator=iterator)
             found += [dict(record) for record in answer["Records"]]
-            iterator = answer.get("NextShardIterator")
-            if not answer["Records"]:
-                break
+            iterator = answer.get("NextShardIterator", "") if answer["Records"] else ""
     return found
