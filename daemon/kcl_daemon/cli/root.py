@@ -383,8 +383,8 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "kcl-daemon prove --region eu-west-1 --most 2 --report proof",
     ),
     "put": (
-        "kcl-daemon put orders orders.jsonl --key order.id",
-        "tail -f orders.jsonl | kcl-daemon put --local orders --aggregate",
+        "kcl-daemon put orders records.jsonl --key order.id",
+        "kcl-daemon put --local orders --aggregate",
     ),
     "replay": (
         f"kcl-daemon replay {_FILE} --from 2026-11-20T12:00:00Z --to 2026-11-20T13:00:00Z {_CHILD}",
@@ -403,7 +403,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "status": (f"kcl-daemon status {_FILE}", "kcl-daemon status --url http://127.0.0.1:8080 --quiet"),
     "tail": (
         "kcl-daemon tail orders --since 10m",
-        "kcl-daemon tail orders --json | jq .data.order",
+        'kcl-daemon tail orders --json --filter \'{"data": {"type": ["paid"]}}\'',
         "kcl-daemon tail --local orders --from TRIM_HORIZON --until tip",
     ),
     "top": (f"kcl-daemon top {_FILE} --every 5",),

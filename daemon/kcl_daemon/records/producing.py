@@ -43,10 +43,6 @@ class KeyedLine:
     data: bytes
     partition_key: str
 
-    @property
-    def size_bytes(self) -> int:
-        return len(self.data) + len(self.partition_key.encode())
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -56,9 +52,10 @@ class Entry:
     data: bytes
     lines: Sequence[KeyedLine]
 
-    @property
-    def size_bytes(self) -> int:
-        return len(self.data) + len(self.partition_key.encode())
+
+def size_bytes_of(record: KeyedLine | Entry) -> int:
+    """As the service counts them."""
+    return len(record.data) + len(record.partition_key.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +115,9 @@ def keyed(line: Line, partition_key: str, *, packed: bool) -> KeyedLine:
         raise BadLine("its key is no valid text") from None
     data = gzip.compress(line.data, 6, mtime=0) if packed else line.data
     made = KeyedLine(line.place, data, partition_key)
-    if made.size_bytes > RECORD_BYTES_MOST:
+    if size_bytes_of(made) > RECORD_BYTES_MOST:
         raise BadLine(
-            f"it is too long: {made.size_bytes} bytes with its key, {RECORD_BYTES_MOST} are possible"
+            f"it is too long: {size_bytes_of(made)} bytes with its key, {RECORD_BYTES_MOST} are possible"
         )
     return made
 
@@ -178,14 +175,16 @@ def requests(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
     request: list[Entry] = []
     size_bytes = 0
     for entry in entries:
-        large = entry.size_bytes > LARGE_BYTES
+        large = size_bytes_of(entry) > LARGE_BYTES
         if request and (
-            large or len(request) == REQUEST_RECORDS_MOST or size_bytes + entry.size_bytes > _REQUEST_BYTES
+            large
+            or len(request) == REQUEST_RECORDS_MOST
+            or size_bytes + size_bytes_of(entry) > _REQUEST_BYTES
         ):
             yield request
             request, size_bytes = [], 0
         request.append(entry)
-        size_bytes += entry.size_bytes
+        size_bytes += size_bytes_of(entry)
         if large:
             yield request
             request, size_bytes = [], 0

@@ -165,26 +165,20 @@ class HttpKinesis:
             request = {"NextToken": token}
 
 
-class HttpProducer:
-    """Writes records."""
+async def put_records(client: AwsJsonClient, stream: StreamRef, entries: Sequence[Entry]) -> list[PutResult]:
+    """One call, with the result of each entry; the errors of `Kinesis` if all failed.
 
-    def __init__(self, client: AwsJsonClient) -> None:
-        self._client = client
+    After Unavailable some may have been put.
+    """
+    records = [{"Data": each.data, "PartitionKey": each.partition_key} for each in entries]
+    request = {**_named(stream), "Records": records}
 
-    async def put(self, stream: StreamRef, entries: Sequence[Entry]) -> list[PutResult]:
-        """One PutRecords, with the result of each entry; the errors of `Kinesis` if all failed.
+    def results(answer: PutRecordsShape) -> list[PutResult]:
+        return _put_results(answer, len(entries))
 
-        After Unavailable some may have been put.
-        """
-        records = [{"Data": each.data, "PartitionKey": each.partition_key} for each in entries]
-        request = {**_named(stream), "Records": records}
-
-        def results(answer: PutRecordsShape) -> list[PutResult]:
-            return _put_results(answer, len(entries))
-
-        return await self._client.call(
-            "PutRecords", request, lambda body: parsed("PutRecords", results, body), once=True
-        )
+    return await client.call(
+        "PutRecords", request, lambda body: parsed("PutRecords", results, body), once=True
+    )
 
 
 def _put_results(answer: PutRecordsShape, count: int) -> list[PutResult]:

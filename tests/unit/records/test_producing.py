@@ -30,6 +30,7 @@ from kcl_daemon.records.producing import (
     plain,
     requests,
     shard_of,
+    size_bytes_of,
     strays,
 )
 from tests.examples import examples
@@ -133,9 +134,9 @@ def test_requests_keep_order_and_limits(sizes: list[int]) -> None:
 
     assert [each for request in made for each in request] == entries
     for request in made:
-        total = sum(each.size_bytes for each in request)
+        total = sum(size_bytes_of(each) for each in request)
         assert len(request) == 1 or total <= 4 * 2**20
-        assert len(request) == 1 or all(each.size_bytes <= LARGE_BYTES for each in request)
+        assert len(request) == 1 or all(size_bytes_of(each) <= LARGE_BYTES for each in request)
 
 
 def test_a_request_has_at_most_500_records() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
@@ -31,6 +31,8 @@ _JSON: Final = "JSON"
 
 class SchemaSource(Protocol):
     async def schema(self, version_id: str) -> Schema | None: ...
+
+    def close(self) -> None: ...
 
 
 class Registry:
@@ -104,6 +106,9 @@ class Opener:
         )
         return seen if record_schema is None else self._decoded(seen, record_schema)
 
+    def close(self) -> None:
+        self._registry.close()
+
     def _decoded(self, seen: SeenRecord, schema: Schema) -> SeenRecord:
         body = seen.data
         if schema.data_format != _JSON:
@@ -144,8 +149,5 @@ def _as_plain(value: object) -> object:
 async def open_opener(
     endpoints: Endpoints, clock: Clock, say: Callable[[str], object]
 ) -> AsyncGenerator[Opener, None]:
-    registry = Registry(endpoints, clock, say)
-    try:
-        yield Opener(registry, say)
-    finally:
-        registry.close()
+    with closing(Opener(Registry(endpoints, clock, say), say)) as opener:
+        yield opener

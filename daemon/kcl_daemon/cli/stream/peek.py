@@ -56,53 +56,54 @@ class Peek:
     clock: Clock
     count: int
 
-    async def look(self, lease: Lease, of: TrackedStream) -> Peeked:
-        """Raises AccessDenied; other errors are notes."""
-        if lease.is_finished:
-            return Peeked(lease, note="finished: every record of this shard was processed")
-        if segment_of(lease.shard_id) is not None:
-            return Peeked(lease, note="a segment of the snapshot; its items are in the table")
-        if lease.checkpoint == LATEST:
-            return Peeked(
-                lease, note="no checkpoint yet: it began at LATEST, and its first record is not known"
-            )
-        where = read_from(lease.checkpoint, StartMemory(), of.position.timestamp_s)
-        try:
-            return await self._read(lease, of, where)
-        except AccessDenied:
-            raise
-        except AwsError as error:
-            return Peeked(lease, note=f"not read: {error}")
 
-    async def _read(self, lease: Lease, of: TrackedStream, where: ReadFrom) -> Peeked:
-        kinesis, share, seen = self.kinesis, FairShare(limit=self.count + 1), Peeked(lease)
-        iterator: str | None = await kinesis.get_shard_iterator(of.ref, lease.shard_id, where)
-        first = True
-        for _ in range(_READS_MOST):
-            assert iterator is not None
-            fetched = await kinesis.get_records(of.ref, lease.shard_id, iterator, share.limit)
-            payload, iterator = fetched.payload, fetched.next_iterator
-            if first and payload:
-                first = False
-                if has_been_trimmed(lease.checkpoint, payload.first.sequence_number):
-                    seen = replace(seen, note="its checkpoint is trimmed; the oldest record left comes next")
-            seen = await self._more(seen, fetched)
-            if len(seen.following) >= self.count or iterator is None or not seen.behind_ms:
-                return replace(seen, note=seen.note or _end_note(seen, at_end=iterator is None))
-            share = share.answered(len(payload), payload.data_bytes)
-            await self.clock.sleep(share.pause_s)
-        return replace(seen, note=seen.note or f"not more found within {_READS_MOST} reads")
+async def look_at(peek_: Peek, lease: Lease, of: TrackedStream) -> Peeked:
+    """Raises AccessDenied; other errors are notes."""
+    if lease.is_finished:
+        return Peeked(lease, note="finished: every record of this shard was processed")
+    if segment_of(lease.shard_id) is not None:
+        return Peeked(lease, note="a segment of the snapshot; its items are in the table")
+    if lease.checkpoint == LATEST:
+        return Peeked(lease, note="no checkpoint yet: it began at LATEST, and its first record is not known")
+    where = read_from(lease.checkpoint, StartMemory(), of.position.timestamp_s)
+    try:
+        return await _read(peek_, lease, of, where)
+    except AccessDenied:
+        raise
+    except AwsError as error:
+        return Peeked(lease, note=f"not read: {error}")
 
-    async def _more(self, seen: Peeked, fetched: FetchedRecords) -> Peeked:
-        lease = seen.lease
-        at, following = seen.at, list(seen.following)
-        for record in _user_records(fetched.payload, lease):
-            is_after = lease.checkpoint.is_sentinel or record.position > lease.checkpoint
-            if is_after and len(following) < self.count:
-                following.append(await self.opener.opened(lease.shard_id, record))
-            elif record.position == lease.checkpoint:
-                at = await self.opener.opened(lease.shard_id, record)
-        return replace(seen, at=at, following=tuple(following), behind_ms=fetched.millis_behind_latest)
+
+async def _read(peek_: Peek, lease: Lease, of: TrackedStream, where: ReadFrom) -> Peeked:
+    kinesis, share, seen = peek_.kinesis, FairShare(limit=peek_.count + 1), Peeked(lease)
+    iterator: str | None = await kinesis.get_shard_iterator(of.ref, lease.shard_id, where)
+    first = True
+    for _ in range(_READS_MOST):
+        assert iterator is not None
+        fetched = await kinesis.get_records(of.ref, lease.shard_id, iterator, share.limit)
+        payload, iterator = fetched.payload, fetched.next_iterator
+        if first and payload:
+            first = False
+            if has_been_trimmed(lease.checkpoint, payload.first.sequence_number):
+                seen = replace(seen, note="its checkpoint is trimmed; the oldest record left comes next")
+        seen = await _more(peek_.opener, peek_.count, seen, fetched)
+        if len(seen.following) >= peek_.count or iterator is None or not seen.behind_ms:
+            return replace(seen, note=seen.note or _end_note(seen, at_end=iterator is None))
+        share = share.answered(len(payload), payload.data_bytes)
+        await peek_.clock.sleep(share.pause_s)
+    return replace(seen, note=seen.note or f"not more found within {_READS_MOST} reads")
+
+
+async def _more(opener: Opener, count: int, seen: Peeked, fetched: FetchedRecords) -> Peeked:
+    lease = seen.lease
+    at, following = seen.at, list(seen.following)
+    for record in _user_records(fetched.payload, lease):
+        is_after = lease.checkpoint.is_sentinel or record.position > lease.checkpoint
+        if is_after and len(following) < count:
+            following.append(await opener.opened(lease.shard_id, record))
+        elif record.position == lease.checkpoint:
+            at = await opener.opened(lease.shard_id, record)
+    return replace(seen, at=at, following=tuple(following), behind_ms=fetched.millis_behind_latest)
 
 
 def _end_note(seen: Peeked, *, at_end: bool) -> str:
@@ -220,7 +221,7 @@ async def _all(peek_: Peek, leases: Sequence[Lease], application: Application) -
     async def one(lease: Lease) -> None:
         async with limiter:
             try:
-                found[lease.lease_key] = await peek_.look(lease, application.streams.of(lease))
+                found[lease.lease_key] = await look_at(peek_, lease, application.streams.of(lease))
             except AccessDenied as error:
                 denied.append(error)
                 group.cancel_scope.cancel()

@@ -21,7 +21,7 @@ from kcl_daemon.config.settings import DEFAULTS, Settings
 from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.ports import StreamRef
 from kcl_daemon.system import SystemClock
-from kcl_local import place
+from kcl_local.place import find
 
 _T = TypeVar("_T")
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -38,23 +38,27 @@ class StreamPlace:
     ref: StreamRef
     is_local: bool
 
-    @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[Clients, None]:
-        """StreamNotFound becomes words of this command line."""
-        async with open_clients(self.settings.endpoints, changes=self.ref.is_of_dynamodb) as clients:
-            try:
-                yield clients
-            except* StreamNotFound as missing:
-                raise NotChanged(self._missing(clients)) from missing
 
-    def _missing(self, clients: Clients) -> str:
-        name = self.ref.arn or self.ref.name
-        if self.is_local:
-            return f"the local endpoints have no stream {name}; start them with `kcl-daemon local --stream {name}`"
+@asynccontextmanager
+async def open_place(place: StreamPlace) -> AsyncGenerator[Clients, None]:
+    """StreamNotFound becomes words of this command line."""
+    async with open_clients(place.settings.endpoints, changes=place.ref.is_of_dynamodb) as clients:
+        try:
+            yield clients
+        except* StreamNotFound as missing:
+            raise NotChanged(_missing(place, clients)) from missing
+
+
+def _missing(place: StreamPlace, clients: Clients) -> str:
+    name = place.ref.arn or place.ref.name
+    if place.is_local:
         return (
-            f"there is no stream {name} in {clients.kinesis.meta.region_name}; check its name, --region, and the account of "
-            "the credentials (--profile)"
+            f"the local endpoints have no stream {name}; start them with `kcl-daemon local --stream {name}`"
         )
+    return (
+        f"there is no stream {name} in {clients.kinesis.meta.region_name}; check its name, --region, and the account of "
+        "the credentials (--profile)"
+    )
 
 
 def with_place(command: Callable[..., object]) -> Callable[..., object]:
@@ -100,7 +104,7 @@ def with_place(command: Callable[..., object]) -> Callable[..., object]:
 
 def use_local() -> None:
     """The AWS SDK of this process uses this user's local endpoints; ClickException if none answer."""
-    found = place.find()
+    found = find()
     if found is None:
         raise click.ClickException(_NO_ENDPOINTS)
     for name in _OF_A_PERSON:

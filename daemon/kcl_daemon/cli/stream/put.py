@@ -19,7 +19,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from kcl_daemon.aws.build import open_kinesis_client
 from kcl_daemon.cli.common import EXIT_FAILURE, run
-from kcl_daemon.cli.stream.place import CLOCK, StreamPlace, with_place
+from kcl_daemon.cli.stream.place import CLOCK, StreamPlace, open_place, with_place
 from kcl_daemon.cli.stream.writer import Writer
 from kcl_daemon.ports import Randomness
 from kcl_daemon.records.producing import (
@@ -33,7 +33,7 @@ from kcl_daemon.records.producing import (
 )
 from kcl_daemon.system import SystemRandomness
 from kcl_daemon.text import counted, on_one_line, size
-from kcl_daemon.transport.kinesis import HttpKinesis, HttpProducer
+from kcl_daemon.transport.kinesis import HttpKinesis, put_records
 
 _STDIN: Final = Path("-")
 _PIECE_BYTES: Final = 64 * 1024
@@ -78,14 +78,15 @@ class LineForm:
     in_base64: bool = False
     packed: bool = False
 
-    def read(self, line: Line) -> KeyedLine:
-        """BadLine says why it cannot be put."""
-        whole = checked(line, in_base64=self.in_base64)
-        if self.key_path:
-            key = key_in(whole.data, self.key_path)
-        else:
-            key = self.randomness.token() if self.key_text is None else self.key_text
-        return keyed(whole, key, packed=self.packed)
+
+def read_line(form: LineForm, line: Line) -> KeyedLine:
+    """BadLine says why it cannot be put."""
+    whole = checked(line, in_base64=form.in_base64)
+    if form.key_path:
+        key = key_in(whole.data, form.key_path)
+    else:
+        key = form.randomness.token() if form.key_text is None else form.key_text
+    return keyed(whole, key, packed=form.packed)
 
 
 @dataclass(slots=True)
@@ -102,10 +103,15 @@ class PutRun:
 
     async def run(self, place: StreamPlace) -> None:
         randomness = self.form.randomness
-        async with place.opened() as clients, open_kinesis_client(clients, CLOCK) as client:
-            kinesis, producer = HttpKinesis(client), HttpProducer(client)
+        async with open_place(place) as clients, open_kinesis_client(clients, CLOCK) as client:
             self.writer = Writer(
-                producer, kinesis, place.ref, CLOCK, randomness, say, aggregates=self.aggregates
+                partial(put_records, client),
+                HttpKinesis(client),
+                place.ref,
+                CLOCK,
+                randomness,
+                say,
+                aggregates=self.aggregates,
             )
             with anyio.CancelScope() as whole:
                 async with anyio.create_task_group() as tasks:
@@ -162,7 +168,7 @@ class PutRun:
         good = list[KeyedLine]()
         for line in lines:
             try:
-                good.append(self.form.read(line))
+                good.append(read_line(self.form, line))
             except BadLine as bad:
                 self.bad += 1
                 if self.bad <= _BAD_LINES_SAID:

@@ -18,7 +18,7 @@ from kcl_daemon.cli.common import run
 from kcl_daemon.cli.leases.change import position_of
 from kcl_daemon.cli.stream.content import Opener, open_opener
 from kcl_daemon.cli.stream.follow import Follower, Until
-from kcl_daemon.cli.stream.place import StreamPlace, with_place
+from kcl_daemon.cli.stream.place import StreamPlace, open_place, with_place
 from kcl_daemon.cli.stream.put import say
 from kcl_daemon.cli.stream.show import TERMINAL_CHARACTERS, json_line, text_line
 from kcl_daemon.leases.lease import ShardId
@@ -112,7 +112,7 @@ class Screen:
 @asynccontextmanager
 async def open_reading(place: StreamPlace, clock: ServiceClock) -> AsyncGenerator[Kinesis, None]:
     async with (
-        place.opened() as clients,
+        open_place(place) as clients,
         open_kinesis_client(clients, clock, on_date=clock.learn) as client,
         open_sources(place.settings, clients, client, clock, on_date=clock.learn) as kinesis,
     ):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from kcl_daemon.cli.common import NotChanged
 from kcl_daemon.errors import AwsError, InvalidRequest, Throttled, Unavailable
@@ -18,6 +18,7 @@ from kcl_daemon.records.producing import (
     aggregated,
     plain,
     requests,
+    size_bytes_of,
     strays,
 )
 from kcl_daemon.shards.lineage import Shard
@@ -30,8 +31,7 @@ _PATIENCE_S: Final = 300.0
 _PATIENCE_AT_FIRST_S: Final = 10.0
 
 
-class Producer(Protocol):
-    async def put(self, stream: StreamRef, entries: Sequence[Entry]) -> Sequence[PutResult]: ...
+PutRecords = Callable[[StreamRef, Sequence[Entry]], Awaitable[Sequence[PutResult]]]
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Writer:
         is_stopping: do not try again.
     """
 
-    producer: Producer
+    put_records: PutRecords
     kinesis: Kinesis
     stream: StreamRef
     clock: Clock
@@ -116,11 +116,11 @@ class Writer:
     async def _put_once(self, entries: Sequence[Entry], again: list[KeyedLine]) -> tuple[list[Entry], str]:
         """Those that must be tried again, and why."""
         try:
-            results = await self.producer.put(self.stream, entries)
+            results = await self.put_records(self.stream, entries)
         except (Throttled, Unavailable) as error:
             return list(entries), str(error)
         except InvalidRequest as error:
-            if len(entries) > 1 or entries[0].size_bytes <= LARGE_BYTES:
+            if len(entries) > 1 or size_bytes_of(entries[0]) <= LARGE_BYTES:
                 raise
             self._refuse(entries[0], error)
             return [], ""
@@ -150,7 +150,7 @@ class Writer:
     def _refuse(self, entry: Entry, error: AwsError) -> None:
         self.counts.refused += len(entry.lines)
         self.say(
-            f"{entry.lines[0].place} is not put: the stream takes no record of {entry.size_bytes} bytes: {error}"
+            f"{entry.lines[0].place} is not put: the stream takes no record of {size_bytes_of(entry)} bytes: {error}"
         )
 
     def _tell(self, text: str) -> None:

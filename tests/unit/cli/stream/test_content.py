@@ -29,6 +29,8 @@ class Known:
     async def schema(self, version_id: str) -> Schema | None:
         return self._schemas.get(version_id)
 
+    def close(self) -> None: ...
+
 
 def opened(
     data: bytes, data_format: str, definition: str, said: list[str], *, known: bool = True

@@ -58,7 +58,7 @@ class Stage:
         self.producer = ModelProducer(self.world)
         self.said: list[str] = []
         self.writer = Writer(
-            self.producer,
+            self.producer.put,
             self.world.kinesis,
             STREAM,
             self.world.clock,
