@@ -40,7 +40,13 @@ def left(local: Local) -> tuple[list[str], list[str]]:
 def environment(folder: Path, local: Local | None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     more = {} if local is None else local.environment
-    return {**kept, **more, "XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder)}
+    return {
+        **kept,
+        **more,
+        "XDG_STATE_HOME": str(folder / "state"),
+        "XDG_RUNTIME_DIR": str(folder / "state"),
+        "TMPDIR": str(folder),
+    }
 
 
 @contextmanager
