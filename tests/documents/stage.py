@@ -62,6 +62,7 @@ class Running:
         path = os.pathsep.join((str(directory / ".programs"), kept.get("PATH", os.defpath)))
         python_path = os.pathsep.join(filter(None, (str(ROOT), kept.get("PYTHONPATH"))))
         self.output = ""
+        self._is_over = False
         self._said = threading.Condition()
         self.process = subprocess.Popen(
             [*_SHELL, script],
@@ -82,12 +83,15 @@ class Running:
             with self._said:
                 self.output += line
                 self._said.notify()
+        with self._said:
+            self._is_over = True
+            self._said.notify()
 
     def says(self, text: str) -> bool:
         """Wait until it has printed a text; False where it ended, or took too long."""
         with self._said:
             return (
-                self._said.wait_for(lambda: text in self.output or not self._reader.is_alive(), END_S)
+                self._said.wait_for(lambda: text in self.output or self._is_over, END_S)
                 and text in self.output
             )
 

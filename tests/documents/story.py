@@ -31,6 +31,7 @@ class Terminal:
 
     def __init__(self, script: str, folder: Path, environment: Mapping[str, str]) -> None:
         self._text = ""
+        self._is_over = False
         self._said = threading.Condition()
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, _COLUMNS, 0, 0))
@@ -53,6 +54,9 @@ class Terminal:
                 with self._said:
                     self._text += piece.decode("utf-8", "replace")
                     self._said.notify()
+        with self._said:
+            self._is_over = True
+            self._said.notify()
 
     @property
     def printed(self) -> str:
@@ -63,7 +67,7 @@ class Terminal:
         """Wait until it has printed this; False where it ended, or took too long."""
         seen = re.compile(pattern, re.MULTILINE)
         with self._said:
-            self._said.wait_for(lambda: seen.search(self.printed) or not self._reader.is_alive(), END_S)
+            self._said.wait_for(lambda: seen.search(self.printed) or self._is_over, END_S)
         return seen.search(self.printed) is not None
 
     def end(self) -> int:
