@@ -25,7 +25,7 @@ WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
 TOGETHER := $(MAKE) --no-print-directory --output-sync=target --keep-going
 SOURCES := daemon protocol clients
 
-.PHONY: audit canary dist sbom soak bench bench-latency bench-landing bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process posix dropin page format clean help
+.PHONY: audit canary dist sbom soak bench bench-latency bench-landing bench-spark demo docs pictures test prove peers check lint types mypy pyright imports computing waiting unit simulator process posix dropin page format clean help
 
 help:
 	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
@@ -38,6 +38,7 @@ help:
 	@echo "make bench-latency  from the put of a record to its child, polling and fan-out (LATENCY_ARGS=...)"
 	@echo "make bench-landing  what it costs to land a million records on local disk (LANDING_ARGS=...)"
 	@echo "make docs    the documents as a site, in build/site"
+	@echo "make pictures  the pictures of run and top, drawn from real runs"
 	@echo "make peers   reshards with a Kinesis of other people, landing on S3 servers of other people, DynamoDB Local (needs Node, Go and Maven)"
 	@echo "make soak    the simulator for HOURS=1 hours, from other seeds each time; figures in build/soak.json"
 	@echo "make canary  kcl-daemon prove in the AWS account of the environment, for 5 dollars at most; without credentials it says so"
@@ -148,6 +149,10 @@ bench-spark: $(VENV)/dev.stamp
 docs: $(VENV)/dev.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "build/site/index.html"
+
+# docs/img/run.svg and top.svg, from real runs: two minutes.
+pictures: $(VENV)/dev.stamp
+	$(BIN)/python -m tools.pictures
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

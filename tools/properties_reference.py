@@ -5,16 +5,20 @@ A test compares the committed page.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kcl_daemon.config import services
-from kcl_daemon.config.kinds import Key
+from kcl_daemon.config.kinds import INT_MAX, LONG_MAX, Key
 from kcl_daemon.config.load import default_of
 from kcl_daemon.config.properties import variable_for
 from kcl_daemon.config.schema import meaning_of
 from kcl_daemon.config.settings import BY_NAME, INERT, KEYS
+from kcl_daemon.config.topics import MATTER, TOPICS, topic_of
+
+_TRUTH: Final = BY_NAME["callProcessRecordsEvenForEmptyRecordList"].kind.allowed
 
 _HEAD: Final = """\
 # Properties
@@ -24,6 +28,14 @@ _HEAD: Final = """\
 `kcl-daemon --properties FILE` reads the properties file of the Java MultiLangDaemon (KCL 3.x). A file that works with the
 Java daemon works here too. If a value cannot be valid, the daemon refuses the file, with one line for each such value.
 
+## The properties that matter
+
+Most applications need no others. All the rest is below, [by topic](#all-the-rest); the names are on the folds, so the search of
+your browser finds them. \\*: the Java daemon does not know the property and ignores it, so one file can serve both (it refuses
+`shardPrioritization` alone).
+"""
+
+_READING: Final = """\
 ## How a file is read
 
 - Syntax of `java.util.Properties`: `=`, `:` or a space between key and value; `#` or `!` starts a comment line; a backslash
@@ -35,7 +47,7 @@ Java daemon works here too. If a value cannot be valid, the daemon refuses the f
   file, line, key and value. All errors of a file are shown at once, the exit code is 2, and nothing has been changed.
 - An empty value is an error, except for {blank}: there it means the same as no line.
 - Booleans, in any case: {truth}.
-- 0 and `false` are honoured unless the table says that 0 means the default. If Java ignores such a value and uses its
+- 0 and `false` are honoured unless its text says that 0 means the default. If Java ignores such a value and uses its
   default, the log says so (`property_honoured_unlike_java`).
 - An environment variable `KCL_` plus the property name overrides the file: `{variable}=20000` for `{example}`. Case and
   underscores do not matter; a dot is an underscore or nothing. Empty variables are ignored, and so are those that
@@ -102,17 +114,16 @@ Credentials are masked in every line.
 def reference() -> str:
     example = "failoverTimeMillis"
     parts = [
-        _HEAD.format(
+        _HEAD,
+        *_entries(key for key in KEYS if key.name in MATTER),
+        _READING.format(
             blank=_listed(key.name for key in KEYS if key.blank_is_absent),
-            truth=BY_NAME["callProcessRecordsEvenForEmptyRecordList"].kind.allowed,
+            truth=_TRUTH,
             example=example,
             variable=variable_for(example),
         ),
-        "## Properties of the Java daemon\n",
-        *_key_table(key for key in KEYS if not key.extension),
-        "## Properties of this daemon\n",
-        "The Java daemon ignores them, so one file can serve both. Exception: it refuses `shardPrioritization`.\n",
-        *_key_table(key for key in KEYS if key.extension),
+        "## All the rest\n",
+        *_topics(),
         _CREDENTIALS.format(old=_listed(sorted(services.SOURCES_OF_SDK_1))),
         "## Accepted, without effect\n",
         (
@@ -125,12 +136,51 @@ def reference() -> str:
     return "\n".join(parts)
 
 
-def _key_table(keys: Iterable[Key]) -> Iterator[str]:
-    rows = ["| Key | Meaning | Allowed | Default |", "|---|---|---|---|"]
-    for key in keys:
-        names = _listed((key.name, *key.aliases), " or ")
-        rows.append(f"| {names} | {meaning_of(key)} | {key.kind.allowed} | {default_of(key)} |")
-    yield "\n".join(rows) + "\n"
+def _topics() -> Iterator[str]:
+    """Each with what is not shown above, folded; the names stand on the fold, so that a search finds them."""
+    for topic in TOPICS:
+        keys = [key for key in KEYS if topic_of(key.target) == topic]
+        folded = [key for key in keys if key.name not in MATTER]
+        above = [f"[`{key.name}`](#{anchor_of(key)})" for key in keys if key.name in MATTER]
+        yield f"### {topic}\n"
+        if above:
+            yield f"Above: {', '.join(above)}.\n"
+        if folded:
+            names = ", ".join(f"<code>{key.name}</code>" for key in folded)
+            yield f'<details markdown="1">\n<summary>{names}</summary>\n'
+            yield from _entries(folded)
+            yield "</details>\n"
+
+
+def _entries(keys: Iterable[Key]) -> Iterator[str]:
+    """A list and no table: names, values and texts are long, and a page is narrow."""
+    yield "\n".join(map(_entry, keys)) + "\n"
+
+
+def _entry(key: Key) -> str:
+    star = "\\*" if key.extension else ""
+    default = default_of(key)
+    shown = default if default.startswith(("required", "none")) else f"default: {default}"
+    use = f" *{MATTER[key.name]}*" if key.name in MATTER else ""
+    aliases = f" Also {_listed(key.aliases)}." if key.aliases else ""
+    return (
+        f'- <a id="{anchor_of(key)}"></a>**`{key.name}`**{star} ({shown}): {meaning_of(key)}{use}{aliases}\n'
+        f"  Allowed: {allowed_of(key)}."
+    )
+
+
+def anchor_of(key: Key) -> str:
+    return key.name.lower()
+
+
+def allowed_of(key: Key) -> str:
+    """As errors say it, but what many share in few words."""
+    allowed = key.kind.allowed
+    if allowed == _TRUTH:
+        return "true or false"
+    if allowed.startswith("DefaultCredentialsProvider,"):
+        return "[providers](#credentials), separated by commas"
+    return re.sub(rf"^(\d+) to (?:{INT_MAX}|{LONG_MAX}) (\w+)", r"\2, from \1", allowed)
 
 
 def _inert_table() -> Iterator[str]:

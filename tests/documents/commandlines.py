@@ -18,7 +18,7 @@ from kcl_daemon.cli import main
 from tests.documents.blocks import ROOT
 
 # Words of the shell that need no look.
-_SHELL = frozenset({".", "cd", "export", "source", "tee"})
+_SHELL = frozenset({".", "cd", "echo", "export", "source", "tee"})
 
 
 class NotACommand(Exception):

@@ -1,6 +1,6 @@
 """Where documented commands run: a folder with the files that they name, beside the local endpoints.
 
-The files are those of the documents themselves: the README's properties file and processor, the records of the start.
+The files are those of the documents themselves: properties file, processor and records of docs/start.md.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def block_of(document: str, language: str, holding: str = "") -> str:
 
 def furnish(directory: Path, environment: Mapping[str, str]) -> None:
     """Write the files that documented commands name, and programs of the names they use."""
-    (directory / "app.properties").write_text(block_of("README.md", "properties"), "latin-1")
-    (directory / "consumer.py").write_text(block_of("README.md", "python"))
+    (directory / "app.properties").write_text(block_of("docs/start.md", "properties"), "latin-1")
+    (directory / "consumer.py").write_text(block_of("docs/start.md", "python"))
     (directory / "app.py").write_text(block_of("docs/lambda.md", "python"))
     (directory / "records.jsonl").write_text(block_of("docs/start.md", "json"))
     (directory / "dead.jsonl").write_text(block_of("docs/failures.md", "json", '"applicationName"'))
@@ -62,6 +62,7 @@ class Running:
         path = os.pathsep.join((str(directory / ".programs"), kept.get("PATH", os.defpath)))
         python_path = os.pathsep.join(filter(None, (str(ROOT), kept.get("PYTHONPATH"))))
         self.output = ""
+        self._is_over = False
         self._said = threading.Condition()
         self.process = subprocess.Popen(
             [*_SHELL, script],
@@ -82,12 +83,15 @@ class Running:
             with self._said:
                 self.output += line
                 self._said.notify()
+        with self._said:
+            self._is_over = True
+            self._said.notify()
 
     def says(self, text: str) -> bool:
         """Wait until it has printed a text; False where it ended, or took too long."""
         with self._said:
             return (
-                self._said.wait_for(lambda: text in self.output or not self._reader.is_alive(), END_S)
+                self._said.wait_for(lambda: text in self.output or self._is_over, END_S)
                 and text in self.output
             )
 

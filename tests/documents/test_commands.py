@@ -9,15 +9,16 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests.documents.blocks import DOCUMENTS, ROOT, Block, blocks_of, documented, problems_of
+from tests.documents.blocks import DOCUMENTS, ROOT, STORIES, Block, blocks_of, documented, problems_of
 from tests.documents.commandlines import NotACommand, check_command, check_script, commands_of
 from tests.documents.stage import furnish, perform
 from tests.process.local import local_process
 
 pytestmark = pytest.mark.timeout(600)  # for a hang: `stage` gives up first
 
-RUN = [block for block in documented() if block.marker.startswith("run")]
-PARSED = [block for block in documented() if block.marker in {"run", "parse"} or block.until]
+RUN = [block for block in documented() if block.runs and not block.where.startswith(STORIES)]
+TOLD = [block for block in documented() if block.runs and block.where.startswith(STORIES)]
+PARSED = [block for block in documented() if block.marker == "parse" or (block.runs and block not in TOLD)]
 INLINE = re.compile(r"(?<!`)`(kcl-daemon [^`\n]+)`(?!`)")
 
 
@@ -104,6 +105,8 @@ def marked(marker: str, body: str, language: str = "bash") -> str:
         ("text\n\n```\nkcl-daemon check a\n```\n", "x.md:3: write ```bash"),
         (marked("walk", "ls"), "x.md:2: <!-- test: walk --> means nothing here"),
         (marked("run", "{}", "json"), "means nothing here"),
+        (marked("terminal 1 until x", "ls"), "means nothing here"),
+        (marked("printed", "ls", "text"), "means nothing here"),
         ("1. Do:\n\n    ```bash\n    ls\n    ```\n", "x.md:3: put this block at the margin"),
     ],
 )

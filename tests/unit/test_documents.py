@@ -34,7 +34,7 @@ from kcl_protocol import (
 )
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
+START = ROOT / "docs" / "start.md"
 PROTOCOL = ROOT / "docs" / "protocol.md"
 DOCUMENTS = sorted(
     path
@@ -52,10 +52,11 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def anchors(path: Path) -> set[str]:
-    """The headings as GitHub links to them."""
+    """The headings as GitHub links to them, and anchors of our own."""
     text = _FENCE.sub("", path.read_text("utf-8"))
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    own = set(re.findall(r'<a id="([^"]+)"></a>', text))
+    return own | {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def rows(path: Path, first_cell: str) -> list[list[str]]:
@@ -100,15 +101,15 @@ def test_the_changelog_has_a_place_for_what_comes_next() -> None:
         assert found == [name for name in order if name in found]
 
 
-def test_the_readmes_properties_file_is_complete_and_without_a_remark() -> None:
-    (text,) = blocks(README, "properties")
+def test_the_starts_properties_file_is_complete_and_without_a_remark() -> None:
+    (text,) = blocks(START, "properties")
     loaded = interpret(text.encode("latin-1"), file="app.properties", default_worker_id="worker-1")
     assert loaded.warnings == ()
     assert loaded.settings.child.command == ("python3", "consumer.py")
 
 
-def test_the_readmes_processor_runs() -> None:
-    (text,) = blocks(README, "python")
+def test_the_starts_processor_runs() -> None:
+    (text,) = blocks(START, "python")
     namespace: dict[str, object] = {"__name__": "consumer"}
     exec(compile(text, "consumer.py", "exec"), namespace)
     (kind,) = [

@@ -222,7 +222,7 @@ class CredentialsSettings:
         aliases=("dynamoDBCredentialsProvider.class",),
         shown=_AS_KINESIS,
     )
-    """The same for DynamoDB."""
+    """As `AwsCredentialsProvider`, for DynamoDB."""
     cloudwatch: tuple[CredentialsProvider, ...] = java(
         f"{_PREFIX}CloudWatch",
         _PROVIDERS,
@@ -230,11 +230,11 @@ class CredentialsSettings:
         aliases=("cloudWatchCredentialsProvider.class",),
         shown=_AS_KINESIS,
     )
-    """The same for CloudWatch."""
+    """As `AwsCredentialsProvider`, for CloudWatch."""
     glue: tuple[CredentialsProvider, ...] = ours(
         f"{_PREFIX}Glue", _PROVIDERS, (), aliases=("glueCredentialsProvider.class",), shown=_AS_KINESIS
     )
-    """The same for Glue, for example a role in the account of the schema registry."""
+    """As `AwsCredentialsProvider`, for Glue, for example a role in the account of the schema registry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.spark import SparkSettings
 from kcl_daemon.config.streams import NAME_OF_STREAM, StreamsSettings
 from kcl_daemon.config.tables import TablesSettings
+from kcl_daemon.config.topics import place_of
 from kcl_daemon.ports import StreamRef
 from kcl_daemon.shards.lineage import InitialPosition
 
@@ -63,7 +64,7 @@ _WORKER_ID_KEY: Final = Key(
 _START_AT: Final = Key(
     "initialPositionInStreamExtended",
     start_timestamp(),
-    meaning="The same, as a time. Overrides `initialPositionInStream`.",
+    meaning="The first position as a time. Overrides `initialPositionInStream`.",
     default="none",
 )
 
@@ -172,54 +173,7 @@ class Settings:
 DEFAULTS: Final = Settings(application_name="", stream_name="", child=ChildSettings(command=()), worker_id="")
 """Required fields are empty."""
 
-# The order of the reference, by field or by the settings it is in. The longest match counts.
-_ORDER: Final = (
-    "child.command",
-    "application_name",
-    "stream_name",
-    "stream_arn",
-    "streams",
-    "changes",
-    "worker_id",
-    "state_folder",
-    "endpoints",
-    "endpoints.of_dynamodb.endpoint_discovery",
-    "endpoints.of_dynamodb.account_id_endpoint_mode",
-    "endpoints.credentials",
-    "initial_position",
-    "run_until",
-    "leases",
-    "tables",
-    "leases.graceful_handoff",
-    "leases.handoff_timeout_ms",
-    "balance",
-    "capacity",
-    "shards",
-    "leases.client_version_config",
-    "leases.max_leases_to_steal",
-    "leases.priority_assignment",
-    "landing",
-    "spark",
-    "retrieval.mode",
-    "fan_out",
-    "retrieval",
-    "delivery",
-    "child",
-    "concurrency",
-    "failures",
-    "metrics",
-    "schemas",
-    "admin",
-    "expand_environment",
-)
-
-
-def _place(key: Key) -> int:
-    fitting = (each for each in _ORDER if f"{key.target}.".startswith(f"{each}."))
-    return _ORDER.index(max(fitting, key=len))
-
-
-KEYS: Final[tuple[Key, ...]] = tuple(sorted(keys_of(DEFAULTS), key=_place))
+KEYS: Final[tuple[Key, ...]] = tuple(sorted(keys_of(DEFAULTS), key=lambda key: place_of(key.target)))
 BY_NAME: Final[dict[str, Key]] = {spelling: key for key in KEYS for spelling in (key.name, *key.aliases)}
 
 _OF_POLLING: Final = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")

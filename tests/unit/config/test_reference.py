@@ -13,8 +13,9 @@ from kcl_daemon.config import checks, load, reading
 from kcl_daemon.config.kinds import Key
 from kcl_daemon.config.load import default_of, field_of
 from kcl_daemon.config.settings import BY_NAME, INERT, KEYS
+from kcl_daemon.config.topics import MATTER, TOPICS, topic_of
 from tests.unit.config.helpers import GOOD, read
-from tools.properties_reference import reference
+from tools.properties_reference import anchor_of, reference
 
 MANY = GOOD.replace("streamName =", "streamNames =")
 CHANGES = re.sub(
@@ -195,3 +196,24 @@ def test_a_default_can_be_written_out_without_changing_anything() -> None:
 def test_the_committed_reference_is_the_generated_one() -> None:
     committed = (ROOT / "docs" / "properties.md").read_text(encoding="utf-8")
     assert committed == reference(), "run: python -m tools.properties_reference > docs/properties.md"
+
+
+def test_what_matters_exists_and_is_about_twenty() -> None:
+    assert [name for name in MATTER if name not in BY_NAME] == []
+    assert 15 < len(MATTER) < 25
+
+
+def test_no_topic_is_empty() -> None:
+    assert {topic_of(key.target) for key in KEYS} == set(TOPICS)
+
+
+def test_each_property_stands_in_one_place_that_others_can_link_to() -> None:
+    text = reference()
+    rows = re.findall(r"^- <a id=\"([^\"]+)\"></a>\*\*`([^`]+)`", text, re.MULTILINE)
+    assert sorted(rows) == sorted((anchor_of(key), key.name) for key in KEYS)
+    headings = {
+        line.strip("# ").lower().replace(" ", "-") for line in text.splitlines() if line.startswith("#")
+    }
+    anchors = [anchor for anchor, _ in rows]
+    assert len(anchors) == len(set(anchors)) == len(KEYS)
+    assert not headings & set(anchors)
