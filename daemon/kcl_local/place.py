@@ -10,7 +10,7 @@ import os
 import socket
 import stat
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,13 @@ from urllib.parse import urlsplit
 _FILE: Final = "local.json"
 _KINESIS: Final = "AWS_ENDPOINT_URL_KINESIS"
 _CONNECT_S: Final = 1.0
+# They would be asked before the keys of the environment, or lead elsewhere.
+_NOT_LOCAL: Final = (
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_SESSION_TOKEN",
+    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+)
 
 
 def _folder() -> Path:
@@ -64,6 +71,13 @@ def find() -> dict[str, str] | None:
     except OSError:
         return None  # ended by SIGKILL, which left its file
     return environment
+
+
+def lead(environment: MutableMapping[str, str], endpoints: Mapping[str, str]) -> None:
+    """Whoever has this environment uses these endpoints, and nothing of a person's AWS account."""
+    for name in _NOT_LOCAL:
+        environment.pop(name, None)
+    environment.update(endpoints)
 
 
 def _text_of(path: Path) -> str:

@@ -33,7 +33,7 @@ from kcl_local.dynamodb import DynamoDbServer
 from kcl_local.kinesis.arguments import DEFAULTS, FanOutRules, KinesisOptions, ReadLimits, ServiceError
 from kcl_local.kinesis.http import application
 from kcl_local.kinesis.model import KinesisModel
-from kcl_local.place import announced
+from kcl_local.place import announced, lead
 from kcl_local.serving import serve
 
 
@@ -220,6 +220,7 @@ def _run(
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit_at_once)  # until the loop handles signals
+    lead(os.environ, {})  # a profile that does not exist would keep the SDK below from starting
     _report("starting Kinesis, DynamoDB, STS, Glue, CloudWatch, S3, SNS and SQS on 127.0.0.1")
     try:
         anyio.run(_serve, serving, partial(_announce, form, file), until_eof)

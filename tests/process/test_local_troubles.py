@@ -224,7 +224,7 @@ class TestControl:
         [
             ("UpdatItem", "drop", "UpdatItem is not an operation of this endpoint; did you mean UpdateItem?"),
             ("PutRecords", "corrupt", "PutRecords is not an operation of this endpoint"),
-            ("UpdateItem", "boom", "boom is none; there are error, drop, delay, cut, short, corrupt,"),
+            ("UpdateItem", "boom", "boom is none; there are error, drop, part, delay, cut, short, corrupt,"),
         ],
     )
     def test_names_that_mean_nothing_are_reported(

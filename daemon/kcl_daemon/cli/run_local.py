@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, MutableMapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 from urllib.parse import urlsplit
@@ -21,13 +21,6 @@ from kcl_local import place
 
 _CALL_S: Final = 30.0
 _KINESIS: Final = "AWS_ENDPOINT_URL_KINESIS"
-# They could lead elsewhere, or to nowhere.
-_NOT_LOCAL: Final = (
-    "AWS_PROFILE",
-    "AWS_DEFAULT_PROFILE",
-    "AWS_SESSION_TOKEN",
-    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
-)
 
 
 class LocalEndpoints:
@@ -60,12 +53,9 @@ def local_endpoints() -> Generator[LocalEndpoints]:
         return
     need_extra("run --local", "local", LOCAL)
     command = [sys.executable, "-m", "kcl_local", "--until-eof", "--format", "json"]
-    environment = dict(os.environ)
-    lead(environment, {})
     with tempfile.TemporaryFile() as said:  # no pipe: nobody would read it
         process = subprocess.Popen(  # noqa: S603 - our own program
             command,
-            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,
@@ -78,13 +68,6 @@ def local_endpoints() -> Generator[LocalEndpoints]:
             if process.returncode:
                 said.seek(0)
                 click.echo(said.read().decode(errors="replace"), nl=False, err=True)
-
-
-def lead(environment: MutableMapping[str, str], endpoints: dict[str, str]) -> None:
-    """This process, and all that it starts, to these endpoints."""
-    for name in _NOT_LOCAL:
-        environment.pop(name, None)
-    environment.update(endpoints)
 
 
 def make_stream(endpoints: dict[str, str], stream: str, shards: int) -> bool:
@@ -113,7 +96,7 @@ def make_stream(endpoints: dict[str, str], stream: str, shards: int) -> bool:
 def use_local(endpoints: LocalEndpoints, stream: str, shards: int | None, example: str) -> None:
     """Lead this process there, make the stream, and say how a record is put."""
     environment = endpoints.environment()
-    lead(os.environ, environment)
+    place.lead(os.environ, environment)
     is_new = make_stream(environment, stream, shards or 1)
     if endpoints.are_ours:
         click.echo("local endpoints started; they and their records end with this command", err=True)

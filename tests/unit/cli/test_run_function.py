@@ -19,7 +19,6 @@ from kcl_daemon.cli.run_function import (
     loaded_from,
     naming_options,
 )
-from kcl_daemon.cli.run_local import lead
 from kcl_daemon.cli.run_options import FunctionOptions
 from kcl_daemon.cli.run_reload import changed, folders_of, stamps_of
 from kcl_daemon.config.load import Loaded
@@ -179,12 +178,6 @@ def test_options_can_be_given_again() -> None:
     ]
     assert options.given()[:2] == ("--application", "--concurrency")
     assert NONE.given() == ()
-
-
-def test_local_leads_nowhere_else() -> None:
-    environment = {"AWS_PROFILE": "production", "AWS_SESSION_TOKEN": "t", "HOME": "/"}
-    lead(environment, {"AWS_REGION": "us-east-1"})
-    assert environment == {"AWS_REGION": "us-east-1", "HOME": "/"}
 
 
 def test_a_reload_looks_at_the_users_python_files(tmp_path: Path) -> None:

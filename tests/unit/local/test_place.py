@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kcl_local.place import announced, find
+from kcl_local.place import announced, find, lead
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +60,9 @@ def test_a_folder_that_others_can_change_is_not_trusted(environment: dict[str, s
         assert find() is None
     with pytest.raises(PermissionError, match="can be changed by other users"), announced(environment):
         pass
+
+
+def test_local_leads_nowhere_else() -> None:
+    environment = {"AWS_PROFILE": "production", "AWS_SESSION_TOKEN": "t", "HOME": "/"}
+    lead(environment, {"AWS_REGION": "us-east-1"})
+    assert environment == {"AWS_REGION": "us-east-1", "HOME": "/"}

@@ -21,12 +21,10 @@ from kcl_daemon.config.settings import DEFAULTS, Settings
 from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.ports import StreamRef
 from kcl_daemon.system import SystemClock
-from kcl_local.place import find
+from kcl_local.place import find, lead
 
 _T = TypeVar("_T")
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
-# They would be asked before the keys of the environment, or belong to others.
-_OF_A_PERSON: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN")
 _NO_ENDPOINTS: Final = (
     "no local endpoints of yours answer; start them with `kcl-daemon local --stream NAME` in another terminal"
 )
@@ -107,9 +105,7 @@ def use_local() -> None:
     found = find()
     if found is None:
         raise click.ClickException(_NO_ENDPOINTS)
-    for name in _OF_A_PERSON:
-        os.environ.pop(name, None)
-    os.environ.update(found)
+    lead(os.environ, found)
 
 
 def _place(
