@@ -20,7 +20,7 @@ class Sizes(unittest.TestCase):
     """What the console would show is put into a table."""
 
     def test_the_bytes_of_each_key_are_summed(self) -> None:
-        conf = {
+        conf: dict[str, bool | float | int | str | None] = {
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.streaming.stateStore.providerClass": PROVIDER,
