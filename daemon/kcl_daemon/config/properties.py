@@ -78,6 +78,20 @@ PREFIX: Final = "KCL_"
 _NOT_OURS: Final = frozenset(
     {"KCL_DEMO_LEDGER", "KCL_MVN_REPO_SEARCH_URL", "KCL_POSIX_ONLY", "KCL_TEST_MARK"}
 )
+# What a daemon tells its children. A command that such a program runs must not take its stream for that of the file.
+_IN_A_CHILD: Final = "KCL_SHARD_ID"
+_TOLD_TO_CHILDREN: Final = frozenset(
+    {
+        _IN_A_CHILD,
+        "KCL_STREAM_NAME",
+        "KCL_STREAM_ARN",
+        "KCL_LANE",
+        "KCL_FRAMES",
+        "KCL_REJECTS",
+        "KCL_LOG_MESSAGES",
+    }
+    | {"KCL_FINISH_BATCHES", "KCL_PRELOAD_FD"}
+)
 _SERVICE: Final = r"KCL(?:_[A-Z0-9_]+)?"
 _PORT_OF_IT: Final = r"PORT_[0-9]+_(?:TCP|UDP|SCTP)"
 _LINK_BY_NAME: Final = re.compile(
@@ -104,10 +118,11 @@ def is_service_link(variable: str, value: str) -> bool:
 
 
 def given(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Our variables, sorted, without empty ones."""
+    """Our variables, sorted, without empty ones; in a child of a daemon without what that one has said."""
+    others = _NOT_OURS | _TOLD_TO_CHILDREN if _IN_A_CHILD in environment else _NOT_OURS
     for variable in sorted(environment):
         value = environment[variable]
-        is_ours = variable.upper().startswith(PREFIX) and variable not in _NOT_OURS
+        is_ours = variable.upper().startswith(PREFIX) and variable not in others
         if is_ours and value and not is_service_link(variable, value):
             yield variable, value
 

@@ -220,3 +220,17 @@ def test_a_reference_to_nothing_is_an_error_that_shows_no_value() -> None:
         "app.properties:5: workerId = ${SECRET}-${NONE}: the environment variable NONE is not set"
     )
     assert "hunter2" not in line
+
+
+def test_a_command_that_a_child_runs_does_not_take_the_childs_stream_for_that_of_its_file() -> None:
+    told = {
+        "KCL_STREAM_NAME": "of-the-child",
+        "KCL_STREAM_ARN": "arn:aws:...",
+        "KCL_FRAMES": "1",
+        "KCL_LANE": "2",
+    }
+    inside = read_in({**told, "KCL_SHARD_ID": "shardId-000000000000", "KCL_FAILOVER_TIME_MILLIS": "20000"})
+    assert inside.settings.stream_name == read_in({}).settings.stream_name
+    assert inside.settings.leases.failover_time_ms == 20_000
+    assert inside.warnings == read_in({}).warnings
+    assert read_in({"KCL_STREAM_NAME": "of-the-operator"}).settings.stream_name == "of-the-operator"
