@@ -59,6 +59,11 @@ NAMED: Final = {
     "kcl_local.dynamodb:_SIGNED_FOR": "search",
     "kcl_daemon.cli.leases.holds:_RATE": "fullmatch",
     "kcl_daemon.cli.iam_policy:_ARN": "match",
+    "kcl_daemon.cli.check_view:_ENTRY": "match",
+    "kcl_daemon.cli.run_function:_NOT_IN_NAMES": "findall",
+    "kcl_daemon.cli.stream.place:_NAME": "fullmatch",
+    "kcl_daemon.cli.stream.put:_RATE": "fullmatch",
+    "kcl_daemon.config.schema:_LINK": "findall",
     "kcl_daemon.cli.status_view:_SHARD_PREFIX": "findall",
     "kcl_daemon.cli.status:_FIT_FOR_A_REQUEST": "fullmatch",
     "kcl_daemon.config.services:_EXTERNAL_ID": "fullmatch",
@@ -80,7 +85,7 @@ NAMED: Final = {
     "kcl_daemon.config.kinds:_DURATION": "fullmatch",
     "kcl_daemon.config.kinds:_NUMBER": "fullmatch",
     "kcl_daemon.config.kinds:_WHOLE_NUMBER": "fullmatch",
-    "kcl_daemon.config.properties:_LINE_END": "findall",
+    "kcl_daemon.config.properties:LINE_END": "findall",
     "kcl_daemon.config.properties:_ADDRESS": "fullmatch",
     "kcl_daemon.config.properties:_LINK_BY_NAME": "fullmatch",
     "kcl_daemon.config.properties:_LINK_WITH_ADDRESS": "fullmatch",
@@ -123,6 +128,10 @@ IN_PLACE: Final = {
     ("kcl_daemon.config.properties", r"([a-z0-9])([A-Z])"): "findall",
     # Sees only what `_AGO` has let through, in which a unit follows each number.
     ("kcl_daemon.config.kinds", r"([\d.]+)([smhd])"): "behind another",
+    ("kcl_daemon.cli.check_view", r"[\t\f]"): "findall",
+    ("kcl_daemon.cli.run_function", r"\\(.)"): "findall",
+    ("kcl_daemon.config.kinds", r"\?P<\w+>"): "findall",
+    ("kcl_daemon.config.kinds", "[PTDHMS]"): "findall",
     ("kcl_daemon.state_folder", r"[^A-Za-z0-9._-]"): "findall",
     ("kcl_local.demo.stream", r"[^ -~]"): "findall",
     ("kcl_prove.report", r"arn:aws[^\s\"',)]*"): "findall",
@@ -144,6 +153,8 @@ IN_PLACE: Final = {
 }
 # The parts that are not constants: what they come to.
 PUT_TOGETHER: Final = {
+    "kcl_daemon.cli.check_view": (r"app\.properties:(\d+): (?:(?:info|warning): )?",),
+    "kcl_daemon.cli.run_function": (r"^kcl-daemon run:(\d+): ",),
     "kcl_landing.keeping.names": (
         r"_manifests/(?P<stream>[^/]+)/(?P<shard>[^/]+)\.first\.json",
         r"_manifests/(?P<stream>[^/]+)/(?P<shard>[^/]+)/(?P<number>\d{12,})\.json",

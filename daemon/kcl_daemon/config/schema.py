@@ -30,7 +30,7 @@ _TYPES: Final = {"json": ["string", "object", "array"]}
 # With expandEnvironment it is replaced, whatever the property.
 _REFERENCE: Final[Schema] = {"type": "string", "pattern": r"\$\{"}
 _BLANKS: Final = r"[\x00-\x20]*"
-_LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_LINK: Final = re.compile(r"\[([^\[\]]*+)\]\([^()]*+\)")
 
 
 def document() -> Schema:

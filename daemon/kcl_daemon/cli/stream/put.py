@@ -41,7 +41,7 @@ _PIECES_READ_AHEAD: Final = 16
 # What is there at once goes into as few requests as possible.
 _LINES_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 4 * 2**20
-_RATE: Final = re.compile(r"([0-9]*\.?[0-9]+)(/s)?")
+_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)(/s)?")
 _EVEN_S: Final = 0.2
 # A request that is on its way may take so long after a signal.
 _GRACE_S: Final = 3.0
