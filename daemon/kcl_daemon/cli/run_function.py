@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -127,9 +128,18 @@ def _executable(python: str, target: str, options: FunctionOptions, checked: Che
     for word in words:
         if word.split() != [word]:
             raise click.UsageError(
-                f"{word!r} has a space, and executableName is split at spaces; use a path without one"
+                f"{word!r} has a space, and executableName is split at spaces; use a path without one, or for Python "
+                "activate its virtual environment"
             )
     return " ".join(words)
+
+
+def python_word(python: str) -> str:
+    """This Python in `executableName`: its path, or where that has a space the name that PATH has for it."""
+    if python.split() == [python]:
+        return python
+    names = ("python3", "python")
+    return next((name for name in names if shutil.which(name) == python), python)
 
 
 def _start_line(start: str | None) -> Line:

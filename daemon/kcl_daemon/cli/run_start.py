@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 import click
 
 from kcl_daemon.cli.run import RunRequest
-from kcl_daemon.cli.run_function import check_function, lines_of, loaded_from, run_function
+from kcl_daemon.cli.run_function import check_function, lines_of, loaded_from, python_word, run_function
 from kcl_daemon.cli.run_local import local_endpoints, use_local
 from kcl_daemon.cli.run_options import FunctionOptions
 from kcl_daemon.system import SystemRandomness
@@ -35,7 +35,7 @@ def start(
     with ExitStack() as stack:
         local = stack.enter_context(local_endpoints()) if options.local and not printed else None
         checked = check_function(target)
-        lines = lines_of(stream, target, options, checked, sys.executable)
+        lines = lines_of(stream, target, options, checked, python_word(sys.executable))
         if local is not None:
             use_local(local, stream, options.shards, checked.example or _A_RECORD)
         if options.reload:

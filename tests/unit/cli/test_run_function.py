@@ -18,6 +18,7 @@ from kcl_daemon.cli.run_function import (
     lines_of,
     loaded_from,
     naming_options,
+    python_word,
 )
 from kcl_daemon.cli.run_options import FunctionOptions
 from kcl_daemon.cli.run_reload import changed, folders_of, stamps_of
@@ -213,3 +214,16 @@ def test_the_folder_of_a_file_elsewhere_is_looked_at_too(
     assert folders_of("consumer:handle") == [here]
     assert folders_of("parts/consumer.py:handle") == [here]
     assert folders_of("../there/consumer.py:handle") == [here, there]
+
+
+def test_a_python_whose_path_has_a_space_is_named_as_path_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "my project" / "bin" / "python3"
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin")
+    assert python_word(str(program)) == "python3", "its environment is active"
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert python_word(str(program)) == str(program), "refused later, with advice"
+    assert python_word("/bin/python3") == "/bin/python3"
