@@ -5,7 +5,7 @@ same state always gives the same plan. Unlike in KCL:
 
 - A receiver's own figures decide what a lease costs it, and it must end lighter than the giver was, by half
   the threshold. So the higher load of the two falls with each move, and balancing ends.
-- Dampening ends within four thresholds of the fair share.
+- Dampening leaves at least one lease that fits the excess, so a small percentage slows balancing and never ends it.
 - A worker keeps its last lease with traffic: without one it shows no figures.
 - Leases under a tenth of the average do not move for load.
 - An empty worker gets its share of throughput at once: figures come half a minute late.
@@ -31,8 +31,6 @@ from kcl_daemon.leases.worker_row import THROUGHPUT
 _MIN_POINTS: Final = 2.0
 _MIN_KBPS: Final = 1.0
 _MAX_CANDIDATES: Final = 8
-# In thresholds; dampening would only prolong the end.
-_NEAR: Final = 4
 # A worker within the threshold helps only if it is above its share by this part of the threshold.
 _HELPING: Final = 0.5
 
@@ -160,9 +158,10 @@ def _relieve(
     giver: _Donor, receivers: _Queue, state: FleetLoad, fleet: Fleet, options: BalanceOptions
 ) -> list[LeaseMove]:
     moves: list[LeaseMove] = []
-    budget = _too_much(giver.load)
-    if giver.load.relative > 1 + _NEAR * options.threshold:
-        budget *= options.dampening_percentage / 100
+    excess = _too_much(giver.load)
+    budget = excess * options.dampening_percentage / 100
+    if giver.weights and budget < giver.weights[0] <= excess:
+        budget = giver.weights[0]
     # A worker that is not over its share helps only those far below.
     over = _is_over(giver.load, options, state)
     below, ceiling = (1.0, inf) if over else (1 - options.threshold, 1.0)

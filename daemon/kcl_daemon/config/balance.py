@@ -130,7 +130,8 @@ class BalanceSettings:
         aliases=("dampeningPercentageValue",),  # from a guide of AWS; Java's code does not know it
         bean=_UTILIZATION,
     )
-    """How much of a worker's excess load moves away in one balancing run."""
+    """How much of a worker's excess load moves away in one balancing run, but at least one lease that fits
+    it. A lower value is more gradual. AWS's guide names 80 as the default; KCL's code has 60, as here."""
     allow_throughput_overshoot: bool = java(
         "allowThroughputOvershoot", truth(), default=True, bean=_UTILIZATION
     )

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from kcl_daemon.assignment.plan import Fleet, LeaseMove, MoveKind
 from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
+from kcl_daemon.fleet.assigner import assignment_strategies
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import CPU, WorkerRow
 from tests.examples import examples
 from tests.unit.assignment.fleets import A, B, C, Host, applied, fleet, lease, loads, on_one_host, reports
+from tests.unit.config.helpers import read
 
 RUNS_MOST = 6
 
@@ -60,6 +62,45 @@ def test_dampening_limits_what_leaves_in_one_run() -> None:
     state = fleet(leases, A, B, stats=reports(a=90.0, b=10.0))
     assert len(moves(state, BalanceOptions(dampening_percentage=30))) == 1
     assert len(moves(state, BalanceOptions(dampening_percentage=60))) == 2
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "at_10", "at_60", "at_100"),
+    [(70.0, 40.0, 1, 3, 6), (62.0, 48.0, 1, 2, 3), (90.0, 30.0, 1, 6, 10)],
+)
+def test_dampening_is_a_share_of_the_excess_however_far_the_worker_is_from_its_share(
+    a: float, b: float, at_10: int, at_60: int, at_100: int
+) -> None:
+    leases = [*read_by(A, *[10.0] * 30), *read_by(B, *[10.0] * 30, first=30)]
+    state = fleet(leases, A, B, stats=reports(a=a, b=b))
+    moved = [len(moves(state, BalanceOptions(dampening_percentage=each))) for each in (10, 60, 100)]
+    assert moved == [at_10, at_60, at_100]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("reBalanceThresholdPercentage", 5),
+        ("dampeningPercentage", 10),
+        ("maxThroughputPerHostKBps", 305),
+        ("workerMetricsEMAAlpha", 0.15),
+    ],
+)
+def test_six_times_the_value_of_a_balance_property_gives_another_plan(name: str, value: float) -> None:
+    leases = [*read_by(A, *[10.0] * 30), *read_by(B, *[10.0] * 30, first=30)]
+    state = fleet(leases, A, B, stats=reports(a=(40.0, 75.0), b=(40.0, 40.0)))
+    low, high = (
+        assignment_strategies(read(f"{name} = {each}\n").settings).balance(state).moves
+        for each in (value, 6 * value)
+    )
+    assert len(low) != len(high)
+
+
+@pytest.mark.parametrize("overshoot", [False, True])
+def test_the_smallest_percentage_still_lets_a_lease_go_that_fits_the_excess(overshoot: bool) -> None:
+    leases = [*read_by(A, *[10.0] * 8), *read_by(B, *[10.0] * 8, first=8)]
+    options = BalanceOptions(dampening_percentage=1, allow_throughput_overshoot=overshoot)
+    assert len(moves(fleet(leases, A, B, stats=reports(a=70.0, b=40.0)), options)) == 1
 
 
 def test_a_lease_above_the_dampened_amount_moves_only_if_overshooting_is_allowed() -> None:
