@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from kcl_daemon.system import SystemClock
 from kcl_local.demo.check import monotonic_s
 from tests.process.commands import run_command
 from tests.process.daemon import PROCESSORS, Application, application, wait_until
@@ -121,3 +122,29 @@ def test_a_limit_holds_within_five_percent(local: Local, tmp_path: Path) -> None
         app.wait_done()
         alpha.stop()
         app.assert_account(repeated=0)
+
+
+def test_a_pause_beside_a_java_worker_says_that_it_goes_on(local: Local, tmp_path: Path) -> None:
+    with application(local, tmp_path, "hold-java", shards=SHARDS) as app:
+        with app.daemon(CAREFUL, FLEET, worker="alpha") as alpha:
+            alpha.wait_for("child_started", times=SHARDS)
+            alpha.stop()
+        app.dynamodb.put_item(
+            TableName=f"{app.name}-WorkerMetricStats",
+            Item={
+                "wid": {"S": "java-1"},
+                "lut": {"N": str(SystemClock().wall_ms() // 1000)},
+                "sts": {"M": {"C": {"L": [{"N": "12.5"}]}}},
+                "opr": {"M": {"C": {"L": [{"N": "100"}]}}},
+            },
+        )
+        app.dynamodb.update_item(
+            TableName=app.name,
+            Key={"leaseKey": {"S": "shardId-000000000000"}},
+            UpdateExpression="SET leaseOwner = :java",
+            ExpressionAttributeValues={":java": {"S": "java-1"}},
+        )
+        (hold,) = held(app, "pause", "--reason", "the database is moved")
+        said = f"in force for {SHARDS - 1} of {SHARDS} leases: java-1 is a Java worker and goes on"
+        assert hold["notHeld"] == said
+        assert held(app, "resume") == []

@@ -2,22 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from kcl_daemon.leases.holds import Hold, LimitUnit
+from kcl_daemon.leases.lease import Lease, WorkerId
+from kcl_daemon.leases.worker_row import WorkerRow
 from kcl_daemon.text import numbered, on_one_line
 
+_NAMED_MOST: Final = 5
 
-def hold_text(hold: Hold) -> str:
-    """Such as `shardId-0: paused until it is ended, by ann@host: the sink is down, since 2026-11-20T12:00:00Z`."""
+
+def hold_text(hold: Hold, unheld: str = "") -> str:
+    """Such as `shardId-0: paused until it is ended, by ann@host: the sink is down, since 2026-11-20T12:00:00Z`.
+
+    `unheld` is the text of `not_held`.
+    """
     what = "paused"
     if hold.unit is not None:
         what = f"{_amount(hold.amount, hold.unit)} over {numbered(hold.shards, 'shard')}"
         what += f": {_amount(hold.share, hold.unit)} each," if hold.shards > 1 else ","
-    return on_one_line(f"{scope_text(hold)}: {what} {why_text(hold)}, since {time_text(hold.since_ms)}")
+    since = f"since {time_text(hold.since_ms)}{unheld and '; '}{unheld}"
+    return on_one_line(f"{scope_text(hold)}: {what} {why_text(hold)}, {since}")
 
 
-def hold_json(hold: Hold) -> dict[str, object]:
+def follows_holds(lease: Lease, rows: Mapping[WorkerId, WorkerRow]) -> bool | None:
+    """None: its owner has no row that can be read, so nobody knows. A lease without an owner is not read."""
+    if lease.actual_owner is None:
+        return True
+    row = rows.get(lease.actual_owner)
+    return None if row is None else not row.is_java
+
+
+def not_held(hold: Hold, leases: Iterable[Lease], rows: Mapping[WorkerId, WorkerRow]) -> str:
+    """Such as `in force for 2 of 7 leases: java-1 and java-3 are Java workers and go on`; empty: for all of them."""
+    covered = [lease for lease in leases if not lease.is_finished and hold.covers(lease)]
+    owners: dict[bool | None, list[str]] = {True: [], False: [], None: []}
+    for lease in covered:
+        owners[follows_holds(lease, rows)].append(lease.actual_owner or "")
+    java, unknown = sorted(set(owners[False])), sorted(set(owners[None]))
+    said: list[str] = []
+    if java:
+        said.append(
+            f"{_names(java)} {'is a Java worker and goes' if len(java) == 1 else 'are Java workers and go'} on"
+        )
+    if unknown:
+        said.append(
+            f"{_names(unknown)} {'has' if len(unknown) == 1 else 'have'} no row, so it is not known for them"
+        )
+    for_how_many = f"in force for {len(owners[True])} of {numbered(len(covered), 'lease')}"
+    return f"{for_how_many}: {', '.join(said)}" if said else ""
+
+
+def _names(workers: Sequence[str]) -> str:
+    named = [
+        *workers[:_NAMED_MOST],
+        *([f"{len(workers) - _NAMED_MOST} more"] if len(workers) > _NAMED_MOST else []),
+    ]
+    return " and ".join(filter(None, (", ".join(named[:-1]), named[-1])))
+
+
+def hold_json(hold: Hold, unheld: str = "") -> dict[str, object]:
     """docs/flow.md describes it."""
     limit = {"unit": hold.unit, "perSecond": hold.amount, "shards": hold.shards, "perShard": hold.share}
     return {
@@ -29,6 +75,7 @@ def hold_json(hold: Hold) -> dict[str, object]:
         "since": time_text(hold.since_ms),
         "until": None if hold.until_ms is None else time_text(hold.until_ms),
         **({} if hold.is_pause else limit),
+        "notHeld": unheld or None,
     }
 
 

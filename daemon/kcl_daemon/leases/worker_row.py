@@ -64,7 +64,7 @@ class WorkerRow:
     figures, KCL's default metrics. `support_code` is 1 if the worker supports the single-table layout, None
     on rows up to KCL 3.4. Workers with the same `host` report the CPU of that host. `stands_by`: it starts the
     child of a lease that is being handed off to it. `run_until_ms`: where its run ends (`runUntil`), epoch milliseconds.
-    `load` is what it says about its shards (`capacity/report.py`).
+    `load` is what it says about its shards (`capacity/report.py`). A Java worker knows no pauses and limits.
     """
 
     worker_id: WorkerId
@@ -79,6 +79,7 @@ class WorkerRow:
     stands_by: bool = False
     run_until_ms: int | None = None
     load: str | None = None
+    is_java: bool = False
 
     @property
     def is_failing(self) -> bool:
@@ -189,6 +190,7 @@ def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
         row.get(_STANDS_BY) == 1,
         _integer(row.get(_RUN_UNTIL)),
         _text(row.get(_LOAD)),
+        incarnation_of(row) is None,
     )
 
 

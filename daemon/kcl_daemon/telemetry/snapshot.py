@@ -16,7 +16,7 @@ import anyio
 from kcl_daemon import __version__
 from kcl_daemon.capacity.figures import Capacity
 from kcl_daemon.errors import AwsError
-from kcl_daemon.fleet.hold_words import hold_text
+from kcl_daemon.fleet.hold_words import hold_text, not_held
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, WorkerId
@@ -395,7 +395,7 @@ class Snapshots:
             landing=helper if isinstance(helper, LandingView) else None,
             place=self._place(),
             at_ms=self._clock.wall_ms(),
-            holds=tuple(map(_hold_view, worker.consumers.holds.holds)),
+            holds=tuple(_hold_view(hold, monitor) for hold in worker.consumers.holds.holds),
             violations=worker.violations,
             last_violation=worker.last_violation,
             capacity=worker.capacity.capacity,
@@ -591,9 +591,11 @@ def _latencies(active_leases: ActiveLeases) -> Iterator[LatencyView]:
         yield LatencyView(each.lease.shard_id, stream_id, each.progress.latency)
 
 
-def _hold_view(hold: Hold) -> HoldView:
+def _hold_view(hold: Hold, monitor: FleetMonitor | None) -> HoldView:
+    rows = {} if monitor is None else {row.worker_id: row for row in monitor.workers}
+    unheld = "" if monitor is None else not_held(hold, monitor.leases, rows)
     return HoldView(
-        _shown(hold_text(hold)),
+        _shown(hold_text(hold, unheld)),
         hold.is_pause,
         hold.stream,
         hold.lease_key,

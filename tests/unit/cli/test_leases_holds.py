@@ -15,9 +15,12 @@ from kcl_daemon.cli import main
 from kcl_daemon.cli.common import NotChanged
 from kcl_daemon.cli.leases.holds import ended, rate_of
 from kcl_daemon.cli.leases.show import list_json, list_lines
-from kcl_daemon.fleet.hold_words import hold_text
+from kcl_daemon.fleet.hold_words import hold_text, not_held
 from kcl_daemon.leases.holds import Hold, LimitUnit
-from tests.unit.cli.leases_stage import HELD, seen
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.worker_row import Incarnation, WorkerRow, report, worker_from_row
+from tests.unit.assignment.fleets import lease
+from tests.unit.cli.leases_stage import ENDED, FLEET, FREE, HELD, MOVING, ONE, ORPHAN, ROWS, TWO, seen
 
 ALL = Hold(by="ann@host", reason="the sink is down", since_ms=1_770_000_000_000)
 STREAM = replace(ALL, stream="123456789012:orders:7")
@@ -114,8 +117,10 @@ def test_the_list_of_leases_shows_what_is_held() -> None:
     lines = list_lines(shown, with_finished=False)
     (paused,) = (line for line in lines if line.startswith(f"{HELD}  "))
     assert "w-1 (paused)" in paused
+    unknown = "in force for 3 of 4 leases: w-old has no row, so it is not known for them"
     assert [line for line in lines if "until it is ended" in line] == [
-        hold_text(each) for each in shown.holds
+        hold_text(shown.holds[0]),
+        hold_text(LIMIT, unknown),
     ]
     document = json.loads(list_json(shown, with_finished=False))
     assert [(each["kind"], each["leaseKey"]) for each in document["holds"]] == [
@@ -123,3 +128,54 @@ def test_the_list_of_leases_shows_what_is_held() -> None:
         ("limit", None),
     ]
     assert [each["lease"] for each in document["leases"] if each["paused"]] == [HELD]
+    assert [each["notHeld"] for each in document["holds"]] == [None, unknown]
+
+
+def test_a_lease_of_a_java_worker_is_not_shown_as_paused() -> None:
+    rows = {**ROWS, ONE: dataclasses.replace(ROWS[ONE], is_java=True)}
+    shown = dataclasses.replace(seen(fleet=dataclasses.replace(FLEET, stats=rows)), holds=(ALL,))
+    listed = "\n".join(list_lines(shown, with_finished=False))
+    assert (
+        "in force for 1 of 4 leases: w-1 is a Java worker and goes on, w-old has no row, so it is not known"
+        in listed
+    )
+    assert "w-1 (paused)" not in listed
+    document = json.loads(list_json(shown, with_finished=True))
+    assert {each["lease"]: each["paused"] for each in document["leases"]} == {
+        HELD: False,
+        MOVING: False,
+        ORPHAN: None,
+        FREE: True,
+        ENDED: True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("owners", "said"),
+    [
+        ("ours ours", ""),
+        ("ours -", ""),
+        ("", ""),
+        (
+            "java-1 ours java-1 java-2",
+            "in force for 1 of 4 leases: java-1 and java-2 are Java workers and go on",
+        ),
+        ("java-1", "in force for 0 of 1 lease: java-1 is a Java worker and goes on"),
+        (
+            " ".join(f"java-{n}" for n in range(1, 8)),
+            "in force for 0 of 7 leases: java-1, java-2, java-3, java-4, java-5 and 2 more are Java workers and go on",
+        ),
+    ],
+)
+def test_a_hold_says_for_how_many_leases_it_is_in_force_beside_java_workers(owners: str, said: str) -> None:
+    names = [None if each == "-" else WorkerId(each) for each in owners.split()]
+    leases = [lease(number, owner) for number, owner in enumerate(names)]
+    rows = {name: WorkerRow(name, 1, is_java=name.startswith("java")) for name in names if name}
+    assert not_held(ALL, leases, rows) == said
+
+
+def test_a_row_without_an_incarnation_is_that_of_a_java_worker() -> None:
+    mine = {**report(ONE, now_s=7, incarnation=Incarnation(5, "nonce")).put, "wid": ONE}
+    java = {**report(TWO, now_s=7).put, "wid": TWO}
+    read = [worker_from_row(row, key_attribute="wid") for row in (mine, java)]
+    assert [each is not None and each.is_java for each in read] == [False, True]

@@ -6,7 +6,6 @@ The commands that write ask for confirmation. Workers may run meanwhile.
 from __future__ import annotations
 
 import base64
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -48,7 +47,7 @@ from kcl_daemon.cli.leases.change import (
     record_of,
     release_all,
 )
-from kcl_daemon.cli.leases.look import ObservedFleet, lags, observe
+from kcl_daemon.cli.leases.look import ObservedFleet, lags, look_at
 from kcl_daemon.cli.leases.show import (
     ExplainedPlan,
     explain_json,
@@ -66,7 +65,6 @@ from kcl_daemon.ports import Kinesis, StreamRef
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.shards.lineage import InitialPosition, Shard
 from kcl_daemon.shards.sync import LeaseChange, ResetKind, reset_shards, reset_stream
-from kcl_daemon.telemetry.logs import LogLevels, build_log
 from kcl_daemon.text import numbered, on_one_line
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
@@ -168,9 +166,7 @@ def _look(
 ) -> ObservedFleet:
 
     async def look(application: Application) -> ObservedFleet:
-        # Unreadable rows are shown anyway.
-        log = build_log(level=LogLevels("off"), form="console", stream=sys.stderr, clock=application.clock)
-        seen = await observe(application.opened, settings, watch_s, clock=application.clock, log=log)
+        seen = await look_at(application, settings, watch_s)
         if not with_lag:
             return seen
         chosen = leases_of(seen.leases, stream, settings)

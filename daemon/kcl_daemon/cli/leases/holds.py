@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 import click
 from msgspec.structs import replace
 
+from kcl_daemon.assignment.plan import Fleet
 from kcl_daemon.cli.application import Application, leases_of, on_application, stream_option
 from kcl_daemon.cli.common import (
     EPILOG,
@@ -27,10 +28,12 @@ from kcl_daemon.cli.common import (
     with_settings,
 )
 from kcl_daemon.cli.leases.change import all_leases, chosen_leases
+from kcl_daemon.cli.leases.look import look_at
 from kcl_daemon.config.kinds import age_s, moment_s
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.hold_watch import FRESH_S, HoldsNotWritten, tell_holds, with_holds
-from kcl_daemon.fleet.hold_words import hold_json, hold_text, scope_text, who_text
+from kcl_daemon.fleet.hold_words import hold_json, hold_text, not_held, scope_text, who_text
 from kcl_daemon.leases.holds import (
     HOLDS_KEY,
     Hold,
@@ -165,34 +168,54 @@ def _me() -> str:
         return f"uid@{socket.gethostname()}"
 
 
-async def _write(application: Application, change: Change) -> tuple[Hold, ...]:
+class _Told(NamedTuple):
+    """The holds, and the fleet that they are for; None: it could not be read, and `problem` says why."""
+
+    holds: tuple[Hold, ...]
+    fleet: Fleet | None
+    problem: str = ""
+
+    def unheld(self, hold: Hold) -> str:
+        return "" if self.fleet is None else not_held(hold, self.fleet.leases, self.fleet.stats)
+
+
+async def _told(holds: tuple[Hold, ...], application: Application, settings: Settings) -> _Told:
+    """What was written is written: a fleet that cannot be read is told, and fails nothing."""
+    try:
+        return _Told(holds, (await look_at(application, settings)).fleet)
+    except AwsError as error:
+        return _Told(holds, None, f"which workers follow it is not known: {error}")
+
+
+async def _write(application: Application, settings: Settings, change: Change) -> _Told:
     oldest_ms = application.clock.wall_ms() - _KEPT_MS
 
     def without_old(before: tuple[Hold, ...]) -> Iterable[Hold]:
         return [hold for hold in change(before) if not hold.is_over(oldest_ms)]
 
     try:
-        return await tell_holds(
+        after = await tell_holds(
             application.opened.tables.coordinator, without_old, token=SystemRandomness().token()
         )
     except HoldsNotWritten as refused:
         raise NotChanged(str(refused)) from refused
+    return await _told(after, application, settings)
 
 
-def _show(holds: Iterable[Hold], *, as_json: bool, settings: Settings, note: str = "") -> None:
+def _show(told: _Told, *, as_json: bool, settings: Settings, note: str = "") -> None:
     now_ms = SystemClock().wall_ms()
-    held = [hold for hold in holds if not hold.is_over(now_ms)]
+    held = [hold for hold in told.holds if not hold.is_over(now_ms)]
     if as_json:
         document = {
             "schema": SCHEMA,
             "application": settings.application_name,
-            "holds": list(map(hold_json, held)),
+            "holds": [hold_json(hold, told.unheld(hold)) for hold in held],
         }
         click.echo(json_text(document))
-        return
-    click.echo("\n".join(map(hold_text, held)) or "nothing is held back")
-    if note:
-        click.echo(note, err=True)
+    else:
+        click.echo("\n".join(hold_text(hold, told.unheld(hold)) for hold in held) or "nothing is held back")
+    for line in filter(None, ("" if as_json else note, told.problem)):
+        click.echo(line, err=True)
 
 
 @click.command("pause", short_help="Give no more records to children, for now.", epilog=EPILOG)
@@ -220,14 +243,15 @@ def pause(
     if not only_list and not reason:
         raise click.UsageError("a pause needs a reason: --reason TEXT")
 
-    async def act(application: Application) -> tuple[Hold, ...]:
+    async def act(application: Application) -> _Told:
         if only_list:
-            return await stored_holds(application.opened.tables.coordinator)
+            stored = await stored_holds(application.opened.tables.coordinator)
+            return await _told(stored, application, settings)
         new = [
             replace(target, reason=reason, until_ms=until_ms)
             for target in await _targets(application, settings, stream, shards)
         ]
-        return await _write(application, lambda before: with_holds(before, new))
+        return await _write(application, settings, lambda before: with_holds(before, new))
 
     note = "" if only_list else f"in force within {_IN_FORCE_S:g} s; children finish the batch that they have"
     _show(on_application(settings, act), as_json=as_json, settings=settings, note=note)
@@ -244,7 +268,7 @@ def resume(settings: Settings, *, as_json: bool, stream: str | None, shards: tup
 def _end(
     settings: Settings, *, as_json: bool, stream: str | None, shards: tuple[str, ...], unit: LimitUnit | None
 ) -> None:
-    async def act(application: Application) -> tuple[Hold, ...]:
+    async def act(application: Application) -> _Told:
         targets = [replace(each, unit=unit) for each in await _targets(application, settings, stream, shards)]
 
         def change(before: tuple[Hold, ...]) -> tuple[Hold, ...]:
@@ -252,7 +276,7 @@ def _end(
                 before = tuple(ended(before, target))
             return before
 
-        return await _write(application, change)
+        return await _write(application, settings, change)
 
     _show(on_application(settings, act), as_json=as_json, settings=settings)
 
@@ -292,7 +316,7 @@ def limit(
         _end(settings, as_json=as_json, stream=stream, shards=shards, unit=LimitUnit.RECORDS)
         return
 
-    async def act(application: Application) -> tuple[Hold, ...]:
+    async def act(application: Application) -> _Told:
         targets = await _targets(application, settings, stream, shards)
         leases = await all_leases(application.table)
         new = counted(
@@ -302,7 +326,7 @@ def limit(
             ),
             leases,
         )
-        return await _write(application, lambda before: with_holds(before, new))
+        return await _write(application, settings, lambda before: with_holds(before, new))
 
     note = f"in force within {_IN_FORCE_S:g} s"
     _show(on_application(settings, act), as_json=as_json, settings=settings, note=note)

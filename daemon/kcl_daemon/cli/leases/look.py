@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 import anyio
 
 from kcl_daemon.assignment.plan import Fleet
+from kcl_daemon.cli.application import Application
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, Throttled
 from kcl_daemon.fleet.context import WorkerContext, timings
@@ -24,6 +26,7 @@ from kcl_daemon.migrations.tables import OpenedTables, TableOrigin
 from kcl_daemon.ports import Clock, Kinesis, Log, Tables
 from kcl_daemon.retrieval.source import StartMemory, read_from
 from kcl_daemon.system import SystemRandomness
+from kcl_daemon.telemetry.logs import LogLevels, build_log
 from kcl_protocol.sequence import LATEST
 
 
@@ -93,6 +96,12 @@ class ObservedFleet:
 _OBSERVER: Final = WorkerId("(observer)")
 # The worker needs most of a shard's five reads a second.
 _MAX_PARALLEL_LAGS: Final = 8
+
+
+async def look_at(application: Application, settings: Settings, watch_s: float = 0.0) -> ObservedFleet:
+    """Unreadable rows are in the answer, not in the log."""
+    log = build_log(level=LogLevels("off"), form="console", stream=sys.stderr, clock=application.clock)
+    return await observe(application.opened, settings, watch_s, clock=application.clock, log=log)
 
 
 async def observe(

@@ -16,7 +16,8 @@ from kcl_daemon.assignment.load import FleetLoad, WorkerLoad, measure_fleet, met
 from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove
 from kcl_daemon.cli.common import aligned, json_text
 from kcl_daemon.cli.leases.look import LeaseLag, ObservedFleet
-from kcl_daemon.fleet.hold_words import hold_json, hold_text
+from kcl_daemon.fleet.hold_words import follows_holds, hold_json, hold_text, not_held
+from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId
 from kcl_daemon.telemetry.snapshot import WorkerView, worker_views
 from kcl_daemon.text import NONE, duration, numbered, on_one_line, short_number, shown
@@ -116,7 +117,7 @@ def list_lines(seen: ObservedFleet, *, with_finished: bool) -> tuple[str, ...]:
         [_origin_line(seen)],
         aligned(_COLUMNS[:width], rows, _COLUMN_NUMBERS) if rows else ["no leases to show"],
         _worker_lines(seen),
-        map(hold_text, seen.holds),
+        (hold_text(hold, _unheld(hold, seen)) for hold in seen.holds),
         _unreadable_lines(seen),
         [_summary_line(seen, with_finished=with_finished)],
     )
@@ -174,9 +175,19 @@ def _owner_cell(lease: Lease, seen: ObservedFleet) -> str:
     owner = lease.actual_owner or NONE
     if lease.lease_key in seen.fleet.abandoned:
         owner += " (silent)"
-    if any(hold.is_pause and hold.covers(lease) for hold in seen.holds):
+    if _is_paused(lease, seen):
         owner += " (paused)"
     return owner if lease.degraded_by is None else f"{owner} (failing on {lease.degraded_by})"
+
+
+def _unheld(hold: Hold, seen: ObservedFleet) -> str:
+    return not_held(hold, seen.fleet.leases, seen.fleet.stats)
+
+
+def _is_paused(lease: Lease, seen: ObservedFleet) -> bool | None:
+    """None: a pause covers it, but nobody knows whether its owner follows it."""
+    covered = any(hold.is_pause and hold.covers(lease) for hold in seen.holds)
+    return covered and follows_holds(lease, seen.fleet.stats)
 
 
 def _handoff_cell(lease: Lease, seen: ObservedFleet) -> str:
@@ -378,7 +389,7 @@ def _common(seen: ObservedFleet) -> _Document:
         "summary": _summary(seen),
         "workers": [_worker(worker, seen) for worker in _workers(seen)],
         "unreadable_rows": list(seen.unreadable),
-        "holds": list(map(hold_json, seen.holds)),
+        "holds": [hold_json(hold, _unheld(hold, seen)) for hold in seen.holds],
     }
 
 
@@ -406,7 +417,7 @@ def _lease(lease: Lease, seen: ObservedFleet) -> _Document:
         "handoff_to": None if lease.checkpoint_owner is None else lease.lease_owner,
         "abandoned": lease.lease_key in seen.fleet.abandoned if seen.knows_abandoned else None,
         "finished": lease.is_finished,
-        "paused": any(hold.is_pause and hold.covers(lease) for hold in seen.holds),
+        "paused": _is_paused(lease, seen),
         "degraded_by": lease.degraded_by,
         "checkpoint": str(lease.checkpoint.sequence_number),
         "sub_sequence_number": lease.checkpoint.sub_sequence_number,
