@@ -112,7 +112,13 @@ def open_log(levels: LogLevels | None = None, form: LogForm | Literal["auto"] = 
     """On stderr; `levels` None means info."""
     if form == "auto":
         form = "console" if sys.stderr.isatty() else "json"
-    return build_log(level=levels or LogLevels(), form=form, stream=sys.stderr, clock=SystemClock())
+    return build_log(
+        level=levels or LogLevels(),
+        form=form,
+        stream=sys.stderr,
+        clock=SystemClock(),
+        journal_stream=os.environ.get("JOURNAL_STREAM", ""),
+    )
 
 
 EXIT_SIGNAL: Final = 128

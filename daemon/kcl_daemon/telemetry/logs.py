@@ -7,6 +7,7 @@ A log call never raises and never shows a credential. Levels may differ by packa
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
@@ -153,12 +154,13 @@ def build_log(
     form: LogForm,
     stream: TextIO,
     clock: Clock,
+    journal_stream: str = "",
 ) -> Log:
-    """`console` is shorter and coloured on a terminal."""
+    """`console` is shorter and coloured on a terminal. `journal_stream`: JOURNAL_STREAM of the environment."""
     levels = level if isinstance(level, LogLevels) else LogLevels(level)
     render = _console(colours=stream.isatty()) if form == "console" else _to_json
     log: Log = structlog.wrap_logger(
-        _Lines(stream),
+        (_JournalLines if _is_journal(stream, journal_stream) else _Lines)(stream),
         processors=[
             structlog.processors.add_log_level,
             _timestamp(clock),
@@ -184,6 +186,34 @@ class _Lines:
             self._stream.flush()
 
     debug = info = warning = error = msg
+
+
+def _is_journal(stream: TextIO, name: str) -> bool:
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # no file behind it, or closed
+        return False
+    return name == f"{status.st_dev}:{status.st_ino}"
+
+
+class _JournalLines(_Lines):
+    """Each line begins with its priority, which journald takes off (systemd: SyslogLevelPrefix)."""
+
+    def debug(self, line: str) -> None:
+        self.msg(_with_priority(7, line))
+
+    def info(self, line: str) -> None:
+        self.msg(_with_priority(6, line))
+
+    def warning(self, line: str) -> None:
+        self.msg(_with_priority(4, line))
+
+    def error(self, line: str) -> None:
+        self.msg(_with_priority(3, line))
+
+
+def _with_priority(priority: int, text: str) -> str:
+    return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
 
 
 def _timestamp(clock: Clock) -> structlog.typing.Processor:

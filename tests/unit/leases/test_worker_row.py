@@ -44,7 +44,9 @@ def read(row: Row) -> WorkerRow | None:
 
 
 def test_a_row_of_java_is_read() -> None:
-    assert read(JAVA) == WorkerRow(ME, 1770000000, {CPU: (0.0, 17.25)}, {CPU: 100}, 1, 1770000000)
+    assert read(JAVA) == WorkerRow(
+        ME, 1770000000, {CPU: (0.0, 17.25)}, {CPU: 100}, 1, 1770000000, is_java=True
+    )
 
 
 def test_our_row_is_javas_row() -> None:
@@ -179,7 +181,7 @@ def test_the_host_whose_cpu_is_reported_is_kept_and_taken_away() -> None:
     assert (found and found.host) == "boot-1"
     row = apply_update(report(me, now_s=2), row, key_attribute="wid").row
     found = worker_from_row(row or {}, key_attribute="wid")
-    assert found == WorkerRow(me, 2, support_code=1, support_update_s=2)
+    assert found == WorkerRow(me, 2, support_code=1, support_update_s=2, is_java=True)
 
 
 def test_whether_a_worker_stands_by_is_in_its_row() -> None:

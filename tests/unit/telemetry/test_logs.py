@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -200,6 +202,39 @@ def test_the_console_form_keeps_the_lines_of_a_traceback() -> None:
     stream = io.StringIO()
     log_to(stream, form="console").error("failed", exc_info=raised("broken"))
     assert stream.getvalue().rstrip().splitlines()[-1] == "ValueError: broken"
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_in_the_journal_each_line_begins_with_its_priority(tmp_path: Path, form: LogForm) -> None:
+    with (tmp_path / "journal").open("w+", encoding="utf-8") as stream:
+        status = os.fstat(stream.fileno())
+        log = build_log(
+            level="debug",
+            form=form,
+            stream=stream,
+            clock=FixedClock(),
+            journal_stream=f"{status.st_dev}:{status.st_ino}",
+        )
+        log.debug("one")
+        log.info("two")
+        log.warning("three")
+        log.error("four", exc_info=raised("five"))
+        stream.seek(0)
+        lines = stream.read().splitlines()
+    assert [line[:3] for line in lines[:4]] == ["<7>", "<6>", "<4>", "<3>"]
+    assert {line[:3] for line in lines[3:]} == {"<3>"}
+    assert len(lines) == 4 if form == "json" else len(lines) > 4
+
+
+@pytest.mark.parametrize("journal_stream", ["", "0:0", "no journal"])
+def test_elsewhere_than_in_the_journal_lines_have_no_priority(tmp_path: Path, journal_stream: str) -> None:
+    path = tmp_path / "log"
+    with path.open("w", encoding="utf-8") as stream:
+        log = build_log(
+            level="info", form="json", stream=stream, clock=FixedClock(), journal_stream=journal_stream
+        )
+        log.warning("shard_stalled")
+    assert json.loads(path.read_text("utf-8"))["event"] == "shard_stalled"
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
