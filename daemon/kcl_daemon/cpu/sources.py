@@ -524,8 +524,8 @@ def _has_quota(cgroup: CgroupCpu) -> bool:
 _CAPTURE_S: Final = 1.0
 _MAX_CAPTURE_S: Final = 5.0
 _ADVICE: Final = (
-    "a worker whose CPU measurement fails gets no new leases; set disableWorkerMetrics=true to balance it "
-    "by throughput"
+    "if its CPU was measured before, this worker gets no new leases for as long as another worker is well; if it never was, it "
+    "is balanced by throughput, as with disableWorkerMetrics=true"
 )
 
 

@@ -12,7 +12,7 @@ from kcl_daemon.assignment.plan import Fleet, LeaseMove, MoveKind
 from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
 from kcl_daemon.fleet.assigner import assignment_strategies
 from kcl_daemon.leases.lease import Lease, WorkerId
-from kcl_daemon.leases.worker_row import CPU, WorkerRow
+from kcl_daemon.leases.worker_row import CPU, FAILED, WorkerRow
 from tests.examples import examples
 from tests.unit.assignment.fleets import A, B, C, Host, applied, fleet, lease, loads, on_one_host, reports
 from tests.unit.config.helpers import read
@@ -392,3 +392,12 @@ def test_a_shared_host_comes_to_rest_in_one_run(shards: list[tuple[WorkerId, flo
     for _ in range(3):
         leases = applied(leases, planned(fleet(leases, A, B, C, stats=stats)))
     assert moves(fleet(leases, A, B, C, stats=stats)) == []
+
+
+def test_a_worker_whose_figures_stopped_gets_no_new_lease_and_one_that_never_had_any_does() -> None:
+    """What the log says when CPU cannot be measured (`cpu_capture_failed`)."""
+    free = [lease(n, None, 10.0) for n in range(4)]
+    stopped = {A: reports(a=(30.0, FAILED))[A], B: reports(b=30.0)[B]}
+    assert {to for _, to in moves(fleet(free, A, B, stats=stopped))} == {B}
+    never = {A: WorkerRow(A, 1), B: reports(b=30.0)[B]}
+    assert {to for _, to in moves(fleet(free, A, B, stats=never))} == {A, B}
