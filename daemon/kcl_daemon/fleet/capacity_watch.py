@@ -59,7 +59,7 @@ class CapacityWatch:
         self._stored: Capacity | None = None
 
     def begin_term(self) -> None:
-        self._row_is_known, self._fleet = False, None
+        self._row_is_known = False
 
     def assigned(self) -> None:
         """The leader has read the fleet, and assigned leases."""
@@ -84,6 +84,7 @@ class CapacityWatch:
     async def _lead(self) -> None:
         if not self._row_is_known:
             await self.read()
+            self._fleet = None  # what was read is older, and may be another leader's
         state = self._state()
         fleet, now_s = (self._workers, frozenset(state.leases)), self._context.clock.monotonic()
         if fleet != self._fleet or now_s - self._made_s >= self._context.timings.report_s:

@@ -199,6 +199,26 @@ def test_a_write_that_fails_is_made_good_at_the_next_run() -> None:
     assert play(scene).log.events() == ["capacity_not_stored"] * 3
 
 
+def test_after_a_failed_write_an_estimate_of_now_is_stored_not_the_former_leaders_again() -> None:
+    async def scene(fleet: Fleet, mine: LeaderWatch) -> None:
+        former = fleet.watch(OTHER)
+        async with anyio.create_task_group() as background:
+            background.start_soon(former.watch.run)
+            fleet.leader = OTHER
+            await former.assigns(4)
+            background.cancel_scope.cancel()
+        await fleet.add_lease(SECOND_LEASE)
+        fleet.leader = ME
+        fleet.coordinator.writes.append(Trouble.THROTTLED)
+        await mine.assigns(6)
+        stored = await fleet.stored()
+        assert stored is not None
+        assert (stored.by, stored.whole.shards) == (ME, 2)
+        assert mine.watch.capacity == stored
+
+    play(scene)
+
+
 def test_a_worker_that_does_not_lead_stores_nothing() -> None:
     async def scene(fleet: Fleet, mine: LeaderWatch) -> None:
         fleet.leader = OTHER
