@@ -156,6 +156,7 @@ class ProgressRules:
             standing = _Standing(watched, state, now(), cause, now(), who.failures)
         else:
             standing = before
+            self._begin_anew_after_a_told_stall(worker, standing)
             if standing.cause is WaitReason.PARENT is not cause:
                 standing.since_s = now()  # it did not have to get on before
             # A child that failed and was replaced between two looks began another wait.
@@ -163,6 +164,13 @@ class ProgressRules:
                 standing.cause, standing.cause_since_s, standing.failures = cause, now(), who.failures
         self._standing[worker.worker_id, watched.key] = standing
         self._judge(worker, watchdog, shard, standing, cause)
+
+    def _begin_anew_after_a_told_stall(self, worker: Looked, standing: _Standing) -> None:
+        """What was told of is over once that is told, too: Kinesis may answer again, and have no record yet."""
+        key = worker.worker_id, standing.watched.key
+        told_s, ended_s = self._trace.stalls.get(key), self._trace.moves.get(key)
+        if told_s is not None and ended_s is not None and standing.since_s <= told_s < ended_s:
+            standing.since_s = standing.cause_since_s = ended_s
 
     def _child_leases(self, shard: ShardTruth) -> frozenset[str]:
         """The shards behind a finished one that have leases: at its end each one made is a step."""

@@ -10,11 +10,15 @@ import pytest
 
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.ports import FetchedRecords, StreamRef
 from kcl_daemon.progress.watchdog import StallLimits
+from kcl_daemon.records.payload import Payload
 from kcl_daemon.worker import Worker
 from tests.simulator import fleet
 from tests.simulator.habits import Habits, Mischief, Nursery
 from tests.simulator.life import Service
+from tests.simulator.loop import now
 from tests.simulator.plan import CutOff, Plan, Planned, Split, Start
 from tests.simulator.runner import run_plan
 from tests.simulator.sabotage import KeepsSilent, KinesisWrapper, ShowsNothingFinished, gives_nothing
@@ -66,6 +70,23 @@ def test_a_stall_is_noticed_where_the_log_does_not_tell_of_it(
 
     monkeypatch.setattr(fleet, "build", silent)
     assert violation(STALLS[cause]()) == "silent_stall"
+
+
+class EmptyAtFirst(KinesisWrapper):
+    """The first answers after an outage have no records yet."""
+
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
+        fetched = await super().get_records(stream, shard_id, iterator, limit)
+        if not 30.0 < now() < 157.0:
+            return fetched
+        return replace(fetched, payload=Payload.of(()), next_iterator=iterator, millis_behind_latest=100_000)
+
+
+def test_a_stall_whose_end_was_told_is_not_to_be_told_of_again_at_once() -> None:
+    empty_at_first = Sabotage(kinesis=partial(EmptyAtFirst, alter=lambda fetched: fetched))
+    assert violation(STALLS["kinesis"](), empty_at_first) is None
 
 
 def test_nothing_new_where_there_are_records_is_noticed() -> None:

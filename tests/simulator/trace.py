@@ -19,6 +19,7 @@ Write = Callable[[str], None]
 # What a worker says when it has met a fault of its own.
 _MUST_NEVER_HAPPEN: Final = frozenset({"consumer_crashed", "invariant_violated"})
 _STALLED: Final = "shard_stalled"
+_MOVES: Final = "shard_moves_again"
 _LOST: Final = "position_trimmed"
 
 
@@ -42,6 +43,8 @@ class Trace:
         """Virtual time of the last `shard_stalled` of each worker and shard."""
         self.stall_causes: dict[tuple[str, str], tuple[str, int | None]] = {}
         """Its cause, and the lane that it named."""
+        self.moves: dict[tuple[str, str], float] = {}
+        """Virtual time of the last `shard_moves_again`."""
         self.losses: dict[str, set[str]] = {}
         """The levels at which each shard was said to have lost something."""
 
@@ -67,9 +70,12 @@ class Trace:
             self.warnings[f"{level} {event}"] += 1
         if event == _LOST:
             self.losses.setdefault(lease_name(bound), set()).add(level)
-        if event == _STALLED and "lane" not in bound:  # the rules look at whole shards
-            self.stalls[who, lease_name(bound)] = now()
-            self.stall_causes[who, lease_name(bound)] = _cause_of(fields)
+        if "lane" not in bound:  # the rules look at whole shards
+            if event == _STALLED:
+                self.stalls[who, lease_name(bound)] = now()
+                self.stall_causes[who, lease_name(bound)] = _cause_of(fields)
+            elif event == _MOVES:
+                self.moves[who, lease_name(bound)] = now()
         if self._write is not None:
             shown = " ".join(f"{name}={value}" for name, value in (bound | fields).items())
             self._write(f"{now():10.3f}  {who:<12} {level:<8} {event:<24} {shown}")
