@@ -7,6 +7,7 @@ Building calls nothing outside the process; `Worker.run` does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
@@ -145,6 +146,7 @@ def shard_sync_of(
     *,
     table: Table,
     kinesis: Kinesis,
+    leads: Callable[[], bool],
     snapshot: SnapshotStart | None = None,
 ) -> ShardSync | MultiStreamShardSync:
     def shard_sync(stream: TrackedStream) -> ShardSync:
@@ -156,6 +158,7 @@ def shard_sync_of(
             position=stream.position,
             settings=settings.shards,
             watch=stream.watch,
+            leads=leads,
             snapshot=snapshot if stream.ref.is_of_dynamodb else None,
         )
 
@@ -431,7 +434,7 @@ class Application:
             retention_s=lambda lease: self._streams.of(lease).watch.retention_s,
         )
 
-    def _shard_sync(self) -> ShardSync | MultiStreamShardSync:
+    def _shard_sync(self, leads: Callable[[], bool]) -> ShardSync | MultiStreamShardSync:
         """Each way to lead (`Assigner`, `LeaseTaker`) has its own."""
         return shard_sync_of(
             self._streams,
@@ -439,6 +442,7 @@ class Application:
             self._context,
             table=self._tables.leases,
             kinesis=self._adapters.kinesis,
+            leads=leads,
             snapshot=self._snapshot_start,
         )
 
@@ -463,7 +467,7 @@ class Application:
             tables=self._tables,
             monitor=self._monitor,
             elector=self._elector,
-            shard_sync=self._shard_sync(),
+            shard_sync=self._shard_sync(lambda: self._elector.is_leader),
             strategies=assignment_strategies(self._settings),
             stale_worker_s=self._settings.balance.stale_worker_s,
             listener=AssignmentListener(
@@ -486,7 +490,7 @@ class Application:
             table=self._tables.leases,
             renewer=self._renewer,
             leader=self._shuffle,
-            shard_sync=self._shard_sync(),
+            shard_sync=self._shard_sync(lambda: self._shuffle.leads),
             options=TakingOptions(
                 failover_s=self._context.timings.failover_s,
                 max_leases_for_worker=leases.max_leases_for_worker,

@@ -135,6 +135,7 @@ class ShardSync:
         position: InitialPosition,
         settings: ShardSettings,
         watch: StreamMonitor,
+        leads: Callable[[], bool],
         snapshot: SnapshotStart | None = None,
     ) -> None:
         self._meters = context.meters
@@ -147,6 +148,7 @@ class ShardSync:
         self._clock = context.clock
         self._log = context.log
         self._watch = watch
+        self._leads = leads
         self._of_dynamodb = stream.is_of_dynamodb
         self._schedule = SyncSchedule(context, table=table, settings=settings, compares=self._of_dynamodb)
         self._cleanup = LeaseCleanup(
@@ -265,6 +267,8 @@ class ShardSync:
 
         async def create(lease: Lease) -> None:
             nonlocal created
+            if not self._leads():
+                return  # it stood still: another leader's leases may be over by now, and deleted
             at = kcl.SYNC_CREATE_AT[lease.checkpoint.sequence_number]
             with self._meters.operation(kcl.SYNC_CREATE), self._meters.operation(at):
                 written = await self._table.put(*creation(lease))

@@ -76,6 +76,7 @@ def words_sync(context: WorkerContext, table: Table, kinesis: Kinesis) -> ShardS
         position=InitialPosition(StartAt.TRIM_HORIZON),
         settings=ShardSettings(),
         watch=StreamMonitor(kinesis=kinesis, stream=stream, clock=context.clock, log=context.log),
+        leads=lambda: True,
     )
 
 

@@ -50,6 +50,7 @@ class Stage:
         self.table = TroubledTable()
         self.log = MemoryLog()
         self.watch = StreamMonitor(kinesis=self.kinesis, stream=StreamRef("words"), clock=clock, log=self.log)
+        self.leads = True
         self.shard_sync = ShardSync(
             worker_context(clock=clock, log=self.log),
             watch=self.watch,
@@ -58,6 +59,7 @@ class Stage:
             stream=StreamRef("words"),
             position=InitialPosition(position),
             settings=settings,
+            leads=lambda: self.leads,
         )
 
     def create_stream(self, shards: int = 4) -> None:

@@ -54,7 +54,12 @@ class Stage:
         self.streams = streams_of(self.settings, kinesis, self.clock, self.log, table=self.table)
         context = worker_context(clock=self.clock, log=self.log)
         self.shard_sync = shard_sync_of(
-            self.streams, self.settings, context, table=self.table, kinesis=kinesis
+            self.streams,
+            self.settings,
+            context,
+            table=self.table,
+            kinesis=kinesis,
+            leads=lambda: True,
         )
         self.shard_sync.begin()
 

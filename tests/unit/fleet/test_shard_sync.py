@@ -179,3 +179,12 @@ def test_child_shards_of_open_shards_stop_a_sync_unless_they_are_to_be_ignored()
 
     play(scene)
     play(scene, ShardSettings(ignore_unexpected_children=True))
+
+
+def test_a_leader_that_has_lost_the_lock_creates_no_lease() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.leads = False
+        assert not await stage.ensure()
+        assert await stage.leases() == {}
+
+    play(scene)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
+from kcl_daemon import faults
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.errors import Unavailable
@@ -41,6 +42,7 @@ class Stage:
         self.workers = TroubledTable("workers", "wid")
         self.scan = Table([f"item-{number}" for number in range(9)])
         self.stream = Stream((*(replace(each, ending_sequence_number=1) for each in (OLD, CLOSED)), OPEN))
+        self.leads = True
         self.leader = self.new_leader()
 
     def new_leader(self) -> ShardSync:
@@ -54,6 +56,7 @@ class Stage:
             position=InitialPosition(StartAt.LATEST),
             settings=ShardSettings(),
             watch=watch,
+            leads=lambda: self.leads,
             snapshot=SnapshotStart(
                 context,
                 table=self.coordinator,
@@ -119,6 +122,20 @@ def test_two_leaders_make_the_same_leases() -> None:
         assert len(await stage.leases()) == 3
 
     assert len(play(scene).said("snapshot_begun")) == 1
+
+
+def test_a_leader_that_stood_still_makes_no_leases_of_segments_that_may_be_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(stage: Stage) -> None:
+        def another_leads(_point: str) -> None:
+            stage.leads = False
+
+        monkeypatch.setattr(faults, "_at", another_leads)
+        await stage.ensure()
+        assert await stage.leases() == []
+
+    play(scene)
 
 
 def test_leases_that_a_dead_leader_left_out_follow() -> None:

@@ -57,6 +57,7 @@ class Stage:
             worker_context(clock=self.clock, log=self.log),
             table=self.table,
             kinesis=self.kinesis,
+            leads=lambda: True,
         )
         assert isinstance(shard_sync, MultiStreamShardSync)
         self.shard_sync = shard_sync
