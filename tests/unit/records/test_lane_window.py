@@ -83,7 +83,7 @@ def test_what_the_lanes_of_another_worker_had_done_is_not_given_again() -> None:
     assert [int(each.sequence_number) for each in second.done] == [59, 59, 59]
 
 
-@pytest.mark.parametrize("done", [(), (position(9), position(9))])
+@pytest.mark.parametrize("done", [(), (position(9),) * 2, (position(9),) * 8])
 def test_the_lanes_of_another_number_are_not_those_of_this(done: tuple[ExtendedSequenceNumber, ...]) -> None:
     window = LaneWindow(LANES, TRIM_HORIZON, done=done)
     assert window.add(map(record, range(1, 9))) == {lane_of(number) for number in range(1, 9)}
@@ -106,6 +106,21 @@ def test_what_is_not_done_is_counted_by_lane_and_the_first_of_it_holds_the_mark_
     assert window.not_done(0) == (2, 0), "their data is gone, they are not done"
     window.checkpoint(0, position(5))
     assert [window.not_done(lane) for lane in (0, 1)] == [(0, 0), (2, window.size_bytes)]
+
+
+def test_a_checkpoint_in_the_middle_of_an_aggregate_leaves_the_rest_of_it_to_be_done() -> None:
+    def part(number: int, index: int) -> AnyRecord:
+        return raw_record(Record("AAAA", "key", str(number), sub_sequence_number=index))
+
+    window = LaneWindow(1, TRIM_HORIZON)
+    window.add([part(1, 0), part(1, 1), part(1, 2), part(2, 0)])
+    window.take(0, *ALL)
+    middle = ExtendedSequenceNumber("1", 1)
+    window.checkpoint(0, middle)
+    assert (window.mark, window.not_done(0)[0]) == (middle, 2)
+    window.rewind(0)
+    again = [(each.sequence_number, each.sub_sequence_number) for each in window.take(0, *ALL)]
+    assert again == [("1", 2), ("2", 0)]
 
 
 def test_a_lane_cannot_checkpoint_a_record_of_another() -> None:
