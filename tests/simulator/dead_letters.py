@@ -48,7 +48,11 @@ class SimDeadLetters:
         if self._chance.happens(_REFUSED):
             raise Throttled("too many", operation="SendMessage")
         self._deliveries.set_aside(
-            dead_letter.shard_id, dead_letter.worker_id, dead_letter.record, dead_letter.cause
+            dead_letter.shard_id,
+            dead_letter.worker_id,
+            dead_letter.record,
+            dead_letter.cause,
+            stream=dead_letter.stream_name,
         )
         if self._chance.happens(_UNANSWERED):
             raise Unavailable("no answer", operation="SendMessage")

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+from zlib import crc32
 
 from kcl_daemon.config.children import ConcurrencySettings
 from kcl_daemon.ports import ChildLane
@@ -59,6 +60,7 @@ class Incarnation:
         places: of the records that it was given and has not checkpointed; only where there are lanes.
         is_gone: its process has ended.
         token: the fencing token that it was given; None: none, as by Java.
+        by_key: of several children it is for some keys; otherwise for whatever it is given.
         began: it has said by itself where it is.
         process_s: when the process of its worker began.
         handed_s: when it was handed the message that it read last.
@@ -77,6 +79,7 @@ class Incarnation:
     places: list[int] = field(default_factory=list[int])
     is_gone: bool = False
     token: int | None = None
+    by_key: bool = True
     began: bool = False
     process_s: float = 0.0
     handed_s: float = 0.0
@@ -86,6 +89,15 @@ class Incarnation:
     def __str__(self) -> str:
         lane = "" if self.lane is None else f", lane {self.lane}"
         return f"child {self.number} of {self.worker_id} for {self.shard_id}{lane}"
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether it must be given its records in order, without a gap."""
+        return self.lane is None or self.by_key
+
+    def is_for(self, key: str) -> bool:
+        """Whether records of this key are its own: the hash of a key is worked out here again."""
+        return self.lane is None or not self.by_key or crc32(key.encode()) % self.lanes == self.lane
 
     @property
     def position(self) -> ExtendedSequenceNumber:
@@ -221,7 +233,7 @@ class Deliveries:
                 report(
                     "record_skipped", f"{child} was given {number} where {shard.numbers[expected]} comes next"
                 )
-            elif place < expected and self._lanes.keeps_order(child):
+            elif place < expected and child.keeps_order:
                 last = _position(records[index - 1]) if index else child.largest
                 report("out_of_order", f"{child} was given {number} again, after {last}")
             if self.text_of(shard.shard_id, record) != shard.data[place]:
@@ -238,7 +250,7 @@ class Deliveries:
             report("checkpoint_lost", f"{child} was given {number}, which was checkpointed before the run")
         if place in shard.left_out:
             report("filtered_record", f"{child} was given {number}, which is not for it")
-        if not self._lanes.is_for(child, place):
+        if not child.is_for(shard.keys[place]):
             report("wrong_lane", f"{child} was given {number}, whose key belongs to another")
 
     def shard_ended(self, child: Incarnation) -> None:
@@ -253,7 +265,7 @@ class Deliveries:
             )
         elif (
             child.next_place is not None
-            and self._lanes.keeps_order(child)
+            and child.keeps_order
             and self._next_of(child, child.next_place, len(shard.numbers)) < len(shard.numbers)
         ):
             missing = shard.numbers[child.next_place]
@@ -261,15 +273,17 @@ class Deliveries:
                 "record_skipped", f"{child} was told that its shard has ended, {missing} comes next for it"
             )
 
-    def set_aside(self, shard_id: str, worker_id: str, record: Record, cause: LetterCause) -> None:
+    def set_aside(
+        self, shard_id: str, worker_id: str, record: Record, cause: LetterCause, *, stream: str = ""
+    ) -> None:
         """A worker has stored a record elsewhere: if no child rejected it, it may checkpoint it, and need not deliver it."""
-        shard = self._truth.shards[shard_id]
         number = int(record.sequence_number)
-        place = shard.index.get(number)
-        if place is None or self.text_of(shard.shard_id, record) != shard.data[place]:
+        shard = self._truth.having(stream, shard_id, number)
+        place = None if shard is None else shard.index[number]
+        if shard is None or place is None or self.text_of(shard.shard_id, record) != shard.data[place]:
             report("unknown_record", f"{worker_id} set {number} aside, which was never written so")
             return
-        is_reject = cause is LetterCause.REJECTED
+        shard_id, is_reject = shard.shard_id, cause is LetterCause.REJECTED
         self.rejects.letter(shard_id, worker_id, record.sequence_number, is_reject=is_reject)
         self._trace.note(worker_id, "set_aside", f"{shard_id} {number}")
         if is_reject:
@@ -284,11 +298,12 @@ class Deliveries:
 
     def _next_of(self, child: Incarnation, place: int, limit: int) -> int:
         """The first place from this one on that is for this child and was not set aside, `limit` at most."""
-        if not self._lanes.keeps_order(child):
+        if not child.keeps_order:
             return limit
-        aside = self._set_aside.get(child.shard_id, set()) | self._truth.shards[child.shard_id].left_out
-        place = max(place, min(limit, self._truth.shards[child.shard_id].trimmed))
-        while place < limit and (place in aside or not self._lanes.is_for(child, place)):
+        shard = self._truth.shards[child.shard_id]
+        aside = self._set_aside.get(child.shard_id, set()) | shard.left_out
+        place = max(place, min(limit, shard.trimmed))
+        while place < limit and (place in aside or not child.is_for(shard.keys[place])):
             place += 1
         return place
 

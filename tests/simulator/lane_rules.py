@@ -1,14 +1,12 @@
 """The rules of delivery and checkpoints where a shard has several children.
 
-Owns what a lane is to the checkers, by itself: the hash of a key is worked out here again. Knows nothing of the daemon's
-window.
+Owns which records are done. Knows nothing of the daemon's window.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 from kcl_daemon.records.lane_window import ShardOrder
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
@@ -33,6 +31,7 @@ class LaneRules:
 
     def started(self, child: Incarnation) -> None:
         """A child was started."""
+        child.by_key = self._by_key
         if child.lane is not None:
             self._with_lanes.add(child.worker_id)
         running = self._running[child.shard_id, child.worker_id]
@@ -50,17 +49,6 @@ class LaneRules:
                 not position.is_sentinel and numbers[place] <= int(position.sequence_number)
             ):
                 self._done[shard_id].add(place)
-
-    def is_for(self, child: Incarnation, place: int) -> bool:
-        """Whether a record is one that this child must be given."""
-        if child.lane is None or not self._by_key:
-            return True
-        key = self._truth.shards[child.shard_id].keys[place]
-        return crc32(key.encode()) % child.lanes == child.lane
-
-    def keeps_order(self, child: Incarnation) -> bool:
-        """Whether it must be given its records in order, without a gap."""
-        return child.lane is None or self._by_key
 
     def done(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It has checkpointed its records up to there."""
@@ -80,12 +68,9 @@ class LaneRules:
 
     def is_mark(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
         """Whether every record up to there is done; at the shard's end, whether every child of it has said so."""
-        numbers, done, place = (
-            self._truth.shards[shard_id].numbers,
-            self._done[shard_id],
-            self._done_before[shard_id],
-        )
-        left_out = self._truth.shards[shard_id].left_out
+        shard, done = self._truth.shards[shard_id], self._done[shard_id]
+        numbers, left_out = shard.numbers, shard.left_out
+        place = max(self._done_before[shard_id], shard.done_before)
         while place < len(numbers) and (place in done or place in left_out):
             place += 1
         self._done_before[shard_id] = place

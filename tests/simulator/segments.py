@@ -11,7 +11,7 @@ from zlib import crc32
 
 from kcl_protocol.messages import Record
 from tests.simulator.deliveries import Incarnation
-from tests.simulator.items import Change, change_of
+from tests.simulator.items import Change, change_of, key_of
 from tests.simulator.truth import ShardTruth
 from tests.simulator.violation import report
 
@@ -65,10 +65,14 @@ class SegmentTruth(ShardTruth):
                 report("altered_record", f"{child} was given {change}, which is no item of a scan")
             # What comes first for a child may be what another one was given last.
             again = child.largest is None and record is records[0]
-            if child.next_place is not None and rank < child.next_place - again:
+            if child.keeps_order and child.next_place is not None and rank < child.next_place - again:
                 report("out_of_order", f"{child} was given {change.item} after what comes later in the scan")
-            skipped = [item for item in self.steady if (child.next_place or 0) <= rank_of(item) < rank]
-            if skipped:
+            skipped = [
+                item
+                for item in self.steady
+                if (child.next_place or 0) <= rank_of(item) < rank and child.is_for(key_of(item))
+            ]
+            if skipped and child.keeps_order:
                 report(
                     "record_skipped", f"{child} was given {change.item} where {sorted(skipped)} come first"
                 )

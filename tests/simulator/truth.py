@@ -131,6 +131,17 @@ class Truth:
         shard = self.shards.setdefault(shard_id, ShardTruth(shard_id, parents))
         shard.is_stopped = any(parent in self.shards and self.shards[parent].is_stopped for parent in parents)
 
+    def having(self, stream: str, shard_id: str, number: int) -> ShardTruth | None:
+        """The shard of this stream in which this record was written."""
+        return next(
+            (
+                shard
+                for key, shard in self.shards.items()
+                if number in shard.index and (key == shard_id or key.split(":")[1::2] == [stream, shard_id])
+            ),
+            None,
+        )
+
     def shard_closed(self, shard_id: str, at_s: float = 0.0) -> None:
         """Nothing more can be written to it."""
         self.shards[shard_id].is_closed, self.shards[shard_id].closed_s = True, at_s

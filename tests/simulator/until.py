@@ -43,7 +43,8 @@ class UntilRules:
         """All workers have ended by themselves."""
         for shard in truth.wanted:
             for place, written_s in enumerate(shard.written_at_s):
-                if written_s < self.lower_s - 0.001 and not shard.deliveries[place]:
+                is_given = shard.deliveries[place] or place in shard.left_out
+                if written_s < self.lower_s - 0.001 and not is_given:
                     number = shard.numbers[place]
                     report(
                         "before_bound_missing",
