@@ -18,8 +18,9 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/build/bytecode
 EVERY_DAY := -m 'not prove and not peer'
 # Tiers that compute: one for each of two cores. Tiers that wait much of their time: more than that, the longest file first.
 # Each file by one of them, as its tests share endpoints, a Spark session, a browser.
+# Every folder below tests/ is in one of the lists, but for what another target runs: tests/house/test_tiers.py says which.
 COMPUTING := tests/simulator tests/benchmarks tests/contract tests/unit tests/house tests/transcripts
-WAITING := tests/spark tests/process tests/page tests/dropin tests/packaging tests/documents
+WAITING := tests/spark tests/process tests/landing tests/page tests/dropin tests/packaging tests/documents
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
 TOGETHER := $(MAKE) --no-print-directory --output-sync=target --keep-going
