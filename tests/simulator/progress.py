@@ -19,7 +19,7 @@ from tests.simulator.deliveries import Deliveries
 from tests.simulator.life import Life
 from tests.simulator.loop import current_loop, now
 from tests.simulator.rows import LeaseTableRules
-from tests.simulator.trace import Trace
+from tests.simulator.trace import Trace, named_lane
 from tests.simulator.truth import ShardTruth, Truth
 from tests.simulator.violation import report
 
@@ -141,11 +141,12 @@ class ProgressRules:
             return  # somebody deleted the row; the worker is about to find out
         seen = stall_status(watched.progress, watchdog.limits, worker.clock.monotonic())
         # A shard that waits for a lane waits for what that lane waits for.
-        slow = watched.progress.lanes.get(watched.progress.slow_lane)
-        who = slow.progress if seen.cause is WaitReason.LANE and slow is not None else watched.progress
+        lane = named_lane(seen.detail) if seen.cause is WaitReason.LANE else None
+        slow = None if lane is None else watched.progress.lanes.get(lane)
+        who = watched.progress if slow is None else slow.progress
         reached = self._deliveries.reached.get((worker.worker_id, watched.key))
         # What a lane did not checkpoint may come again one by one, where its shard keeps little for it.
-        batches = reached.batches[slow.progress.lane] if reached and slow and who is slow.progress else 0
+        batches = reached.batches[slow.progress.lane] if reached and slow else 0
         cause = stall_status(who, watchdog.limits, worker.clock.monotonic()).cause
         state = (reached and reached.state, batches, stored, shard.is_closed, self._child_leases(shard))
         if before is None or before.watched is not watched or before.state != state:

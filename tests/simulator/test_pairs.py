@@ -42,8 +42,9 @@ def drawn(pair: str, seed: int) -> Plan:
     return PAIRS[pair](Draw(Chance(f"{pair}/{seed}/plan"), Sizes()))
 
 
-@pytest.mark.parametrize("pair", list(PAIRS))
-def test_a_pair_ends_without_a_violation(pair: str) -> None:
-    outcome = run_plan(drawn(pair, 1), scenario=pair, seed=1)
+# In seed 7 a lane waits for a letter to be stored while the lane that was slow before has nothing to do.
+@pytest.mark.parametrize(("pair", "seed"), [*((pair, 1) for pair in PAIRS), ("rejects of many streams", 7)])
+def test_a_pair_ends_without_a_violation(pair: str, seed: int) -> None:
+    outcome = run_plan(drawn(pair, seed), scenario=pair, seed=seed)
     assert outcome.violation is None
     assert outcome.checkpoints > 0

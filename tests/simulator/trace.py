@@ -113,10 +113,16 @@ class TraceLog:
         self._trace.log(self._who, level, event, bound=self._fields, fields=fields)
 
 
+def named_lane(detail: str) -> int | None:
+    """The lane that a shard waits for, as it says."""
+    lane = re.match(r"lane (\d+)", detail)
+    return None if lane is None else int(lane[1])
+
+
 def _cause_of(fields: dict[str, object]) -> tuple[str, int | None]:
     cause, detail = str(fields["cause"]), str(fields["detail"])
-    lane = re.match(r"lane (\d+)", detail)
+    lane = named_lane(detail)
     # A lane whose children fail gets on when it checkpoints, as a shard does.
     if lane is not None and f"which waits for {WaitReason.RESTART.value}" in detail:
-        return WaitReason.RESTART.value, int(lane[1])
-    return cause, None if lane is None else int(lane[1])
+        return WaitReason.RESTART.value, lane
+    return cause, lane
