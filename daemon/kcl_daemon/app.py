@@ -154,10 +154,8 @@ def shard_sync_of(
             context,
             table=table,
             kinesis=kinesis,
-            stream=stream.ref,
-            position=stream.position,
+            stream=stream,
             settings=settings.shards,
-            watch=stream.watch,
             leads=leads,
             snapshot=snapshot if stream.ref.is_of_dynamodb else None,
         )

@@ -23,7 +23,6 @@ from kcl_daemon.fleet.streams import (
     RECHECK_S,
     LeasesByStream,
     MultiStreamTracker,
-    StreamMonitor,
     StreamState,
     TrackedStream,
     by_stream,
@@ -32,10 +31,9 @@ from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, StreamIdentity
 from kcl_daemon.leases.row import creation
 from kcl_daemon.metrics import kcl
-from kcl_daemon.ports import Kinesis, StreamRef, Table
+from kcl_daemon.ports import Kinesis, Table
 from kcl_daemon.shards.lineage import (
     HoleWatch,
-    InitialPosition,
     Shard,
     finished_but_open,
     first_hole,
@@ -131,10 +129,8 @@ class ShardSync:
         *,
         table: Table,
         kinesis: Kinesis,
-        stream: StreamRef,
-        position: InitialPosition,
+        stream: TrackedStream,
         settings: ShardSettings,
-        watch: StreamMonitor,
         leads: Callable[[], bool],
         snapshot: SnapshotStart | None = None,
     ) -> None:
@@ -143,13 +139,11 @@ class ShardSync:
         self._settings = settings
         self._table = table
         self._kinesis = kinesis
-        self._stream = stream
-        self._position = position
+        self._stream, self._position, self._watch = stream.ref, stream.position, stream.watch
         self._clock = context.clock
         self._log = context.log
-        self._watch = watch
         self._leads = leads
-        self._of_dynamodb = stream.is_of_dynamodb
+        self._of_dynamodb = stream.ref.is_of_dynamodb
         self._schedule = SyncSchedule(context, table=table, settings=settings, compares=self._of_dynamodb)
         self._cleanup = LeaseCleanup(
             context, table=table, shards=self._own_shards, settings=settings, of_dynamodb=self._of_dynamodb

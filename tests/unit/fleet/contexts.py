@@ -13,7 +13,7 @@ from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.shard_sync import ShardSync
-from kcl_daemon.fleet.streams import StreamMonitor
+from kcl_daemon.fleet.streams import StreamMonitor, TrackedStream
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import Incarnation
 from kcl_daemon.ports import NO_METERS, Clock, Kinesis, Log, Meters, StreamRef, Table, Tables
@@ -72,10 +72,12 @@ def words_sync(context: WorkerContext, table: Table, kinesis: Kinesis) -> ShardS
         context,
         table=table,
         kinesis=kinesis,
-        stream=stream,
-        position=InitialPosition(StartAt.TRIM_HORIZON),
+        stream=TrackedStream(
+            stream,
+            InitialPosition(StartAt.TRIM_HORIZON),
+            StreamMonitor(kinesis=kinesis, stream=stream, clock=context.clock, log=context.log),
+        ),
         settings=ShardSettings(),
-        watch=StreamMonitor(kinesis=kinesis, stream=stream, clock=context.clock, log=context.log),
         leads=lambda: True,
     )
 

@@ -8,7 +8,7 @@ import anyio
 
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.fleet.shard_sync import ShardSync
-from kcl_daemon.fleet.streams import StreamMonitor
+from kcl_daemon.fleet.streams import StreamMonitor, TrackedStream
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
 from kcl_daemon.leases.row import RowUpdate
@@ -53,11 +53,9 @@ class Stage:
         self.leads = True
         self.shard_sync = ShardSync(
             worker_context(clock=clock, log=self.log),
-            watch=self.watch,
             table=self.table,
             kinesis=self.kinesis,
-            stream=StreamRef("words"),
-            position=InitialPosition(position),
+            stream=TrackedStream(StreamRef("words"), InitialPosition(position), self.watch),
             settings=settings,
             leads=lambda: self.leads,
         )

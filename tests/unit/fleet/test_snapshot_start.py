@@ -14,7 +14,7 @@ from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.errors import Unavailable
 from kcl_daemon.fleet.shard_sync import ShardSync
 from kcl_daemon.fleet.snapshot_start import SnapshotStart
-from kcl_daemon.fleet.streams import StreamMonitor
+from kcl_daemon.fleet.streams import StreamMonitor, TrackedStream
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import Incarnation, report
@@ -52,10 +52,8 @@ class Stage:
             context,
             table=self.leases_table,
             kinesis=self.stream,
-            stream=STREAM,
-            position=InitialPosition(StartAt.LATEST),
+            stream=TrackedStream(STREAM, InitialPosition(StartAt.LATEST), watch),
             settings=ShardSettings(),
-            watch=watch,
             leads=lambda: self.leads,
             snapshot=SnapshotStart(
                 context,
