@@ -64,6 +64,7 @@ _LAST_STORE_S: Final = 10.0
 _MARK_HELD_S: Final = 600.0
 _STORE_PASSED_S: Final = 30.0
 _STANDBY_KEPT_S: Final = 60.0
+_OTHERS: Final = "the other lanes"
 
 
 class ShardLanes:
@@ -412,6 +413,7 @@ class ShardLanes:
             ).run()
             lane.idle = False
             if not isinstance(outcome, Failed):
+                lane.held.progress.waits(WaitReason.LEASE, _OTHERS)
                 break
             lane.held.progress.failed(str(outcome.error), outcome.stderr)
             self._rewind(lane)
@@ -586,7 +588,7 @@ class ShardLanes:
 
     async def until_released(self, lane: Lane) -> None:
         lane.waits_for_release = True
-        lane.held.progress.waits(WaitReason.LEASE, "the other lanes")
+        lane.held.progress.waits(WaitReason.LEASE, _OTHERS)
         self._notify()
         await self._released.wait()
 

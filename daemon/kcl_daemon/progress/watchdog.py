@@ -355,8 +355,9 @@ class Watchdog:
             if watched.progress.cause in HELD:
                 self._check_retention(watched, now_s)
             for lane in watched.progress.lanes.values():
-                # To have no records, or to be at the end before the others, is normal for a lane.
-                if lane.progress.cause not in {WaitReason.KINESIS, WaitReason.LEASE}:
+                # To have no records, or to be at the end before the others, is normal for a lane: it ends a stall.
+                rests = lane.progress.cause in {WaitReason.KINESIS, WaitReason.LEASE}
+                if not rests or self.is_stalled(lane):
                     self._check(lane, now_s, timeout_s)
         self._check_renewals(shards, now_s)
 

@@ -222,3 +222,26 @@ def test_windows_give_up_what_is_processed_where_other_shards_need_the_room(
 
     run_virtual(main)
     assert took_s[0] < 5, "not one shard after the other, each some seconds late"
+
+
+def test_a_lane_that_has_finished_its_shard_is_not_reported_for_one_that_has_not() -> None:
+    stage = Stage(Ways(dies_at=lambda text: text == "slow", hangs=True))
+
+    async def scene() -> None:
+        stage.put(["one"], KEYS[2])
+        stage.put(["slow"], KEYS[0])
+        stage.call(
+            "SplitShard",
+            StreamName=STREAM,
+            ShardToSplit="shardId-000000000000",
+            NewStartingHashKey=str(2**127),
+        )
+        await until(lambda: stage.seen == ["one"])
+        await anyio.sleep(700.0)
+        assert {told.get("lane") for told in stage.reported("shard_stalled")} == {0, None}
+        stage.ways.dies_at = lambda text: False
+        stage.children.children[lanes_of(stage).index(0)].end(9)
+        await until(lambda: bool(stage.reported("shard_finished")))
+
+    perform(stage, scene, concurrency=FOUR)
+    assert {told["cause"] for told in stage.reported("shard_stalled")} == {"child", "lane"}

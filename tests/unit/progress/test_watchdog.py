@@ -73,6 +73,23 @@ def test_a_stall_is_warned_of_then_an_error_every_ten_minutes_and_its_end_is_rep
     run_virtual(course)
 
 
+def test_a_lane_that_was_stalled_is_no_longer_once_it_has_nothing_more_to_do() -> None:
+    async def course() -> None:
+        stage = Stage()
+        lane = Held(LeaseProgress(stage.clock.monotonic, lane=1))
+        stage.held.progress.lanes[1] = lane
+        lane.progress.works("processRecords")
+        await stage.passes(310)
+        assert stage.events == [("warning", "shard_stalled")] * 2, "of its shard, too, which begins"
+        lane.progress.done(position(1), 1, 10)
+        lane.progress.last_fetch.answer(behind_ms=0, empty=True, now_s=stage.clock.monotonic())
+        await stage.passes(4)
+        assert ("info", "shard_moves_again") in stage.events
+        assert not stage.watchdog.is_stalled(lane)
+
+    run_virtual(course)
+
+
 def test_a_wait_for_a_parent_is_never_an_error() -> None:
     async def course() -> None:
         stage = Stage()
