@@ -10,10 +10,9 @@ from kcl_daemon.consumer.context import ConsumerContext
 from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.ports import Log
-from kcl_daemon.progress.progress import NEVER_S
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_daemon.records.payload import AnyRecord, Payload
-from kcl_daemon.retrieval.source import DeliveryBatch, arrived_later_s
+from kcl_daemon.retrieval.source import DeliveryBatch
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 # Letters are made and stored so many at a time: their data is in memory twice.
@@ -47,10 +46,11 @@ class ExpiredRecords:
 
     async def set_aside(self, batch: DeliveryBatch, connection: ChildConnection) -> DeliveryBatch | None:
         """What is left of the batch to deliver; None: a stop came first, and all of it comes again."""
-        payload, behind_ms = Payload.of_line(batch.take_line())
-        oldest_ms = self._oldest_ms(payload, batch.arrived_s)
+        assert batch.facts is not None, "its arrival is known"
+        assert self._max_age_ms is not None, "there is a limit"
+        oldest_ms = batch.facts.date_ms(self._parts.context.clock.monotonic()) - self._max_age_ms
         expired, fresh = list[AnyRecord](), list[AnyRecord]()
-        for record in payload.records:
+        for record in batch.take_records():
             arrived_ms = record.approximate_arrival_timestamp
             (expired if arrived_ms is not None and arrived_ms < oldest_ms else fresh).append(record)
         for begin in range(0, len(expired), _AT_ONCE):
@@ -59,19 +59,7 @@ class ExpiredRecords:
         if expired:
             first_fresh = fresh[0].position if fresh else SHARD_END
             await self._passed(max(each.position for each in expired if each.position < first_fresh))
-        return DeliveryBatch(
-            Payload(fresh, payload.size_bytes),
-            behind_ms,
-            arrived_s=arrived_later_s(batch.arrived_s, payload.records[0], fresh[0]) if fresh else None,
-            takes_frames=lambda: connection.takes_frames,
-        )
-
-    def _oldest_ms(self, payload: Payload, arrived_s: float | None) -> float:
-        """The arrival of the oldest record that may be delivered, by the clock of Kinesis as `arrived_s`."""
-        first_ms = payload.first_arrival_ms
-        if first_ms is None or arrived_s is None or self._max_age_ms is None:
-            return NEVER_S
-        return first_ms + 1000 * (self._parts.context.clock.monotonic() - arrived_s) - self._max_age_ms
+        return batch.part(fresh)
 
     async def _stored(self, records: Sequence[AnyRecord], connection: ChildConnection) -> bool:
         """False if a stop came first. ChildExited if the child has ended meanwhile."""

@@ -11,8 +11,8 @@ from kcl_daemon.fleet.hold_words import share_text, why_text
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.holds import NOT_HELD, Pace
 from kcl_daemon.progress.progress import PAUSED_BY_CHILD, WaitReason
-from kcl_daemon.records.payload import AnyRecord, Payload, data_bytes_of
-from kcl_daemon.retrieval.source import DeliveryBatch, arrived_later_s
+from kcl_daemon.records.payload import AnyRecord, data_bytes_of
+from kcl_daemon.retrieval.source import DeliveryBatch
 
 
 class Gate:
@@ -84,16 +84,10 @@ class Gate:
         if _fits(pace, batch):
             self._holds.given(self._held.lease, batch.count, batch.data_bytes)
             return await deliver(batch)
-        payload, behind_ms = Payload.of_line(batch.take_line())
-        records, begin = payload.records, 0
+        records, begin = batch.take_records(), 0
         while begin < len(records):
             end = _end_of_part(records, begin, self._pace)
-            part = DeliveryBatch(
-                Payload(records[begin:end], payload.size_bytes),
-                behind_ms,
-                arrived_s=arrived_later_s(batch.arrived_s, records[0], records[begin]),
-                takes_frames=lambda: self._connection.takes_frames,
-            )
+            part = batch.part(records[begin:end])
             self._holds.given(self._held.lease, part.count, part.data_bytes)
             begin = end
             if not await deliver(part) or (begin < len(records) and not await self.opens(gives=True)):

@@ -51,7 +51,6 @@ from kcl_daemon.retrieval.source import (
     ShardReader,
     ShardSource,
     StartMemory,
-    arrived_s,
 )
 from kcl_protocol.errors import CheckpointInvalidState
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
@@ -273,14 +272,15 @@ class ShardLanes:
             if not batch.count:
                 self._offer_empty()
                 return
-            payload, self._behind_ms = Payload.of_line(batch.take_line())
+            records, self._behind_ms = batch.take_records(), batch.behind_ms
             if batch.last is not None and batch.arrived_s is not None:
                 stored = self._held.lease.checkpoint
                 self._progress.uncheckpointed.delivered(batch.last, batch.arrived_s, stored)
         finally:
             batch.release()
-        for begin in range(0, len(payload), _RECORDS_PER_TURN):
-            for number in sorted(self._window.add(payload.records[begin : begin + _RECORDS_PER_TURN])):
+        for begin in range(0, len(records), _RECORDS_PER_TURN):
+            turn = records[begin : begin + _RECORDS_PER_TURN]
+            for number in sorted(self._window.add(turn, batch.facts)):
                 self._wake(self._lanes[number])
             self._count()
             await checkpoint()
@@ -313,9 +313,7 @@ class ShardLanes:
         if self._reservation.is_wanted:
             self._window.shed(0)
         self._reservation.resize(self._window.size_bytes + sum(lane.kept_bytes for lane in self._lanes))
-        oldest_ms = self._window.oldest_ms
-        age_s = 0.0 if oldest_ms is None else max(0.0, (self._clock.wall_ms() - oldest_ms) / 1000)
-        self._progress.oldest_undone_s = None if oldest_ms is None else self._clock.monotonic() - age_s
+        self._progress.oldest_undone_s = self._window.oldest_s
         held_back = self._window.held_back
         if held_back != self._held_back:
             self._held_back = held_back
@@ -519,16 +517,16 @@ class ShardLanes:
             self._progress.moved()
 
     def _batch(self, lane: Lane, records: list[AnyRecord]) -> DeliveryBatch:
-        payload = Payload(records, 0)
+        facts = self._window.facts(lane.number)
 
         def forget() -> None:
             lane.kept_bytes = 0
 
         batch = DeliveryBatch(
-            payload,
-            self._behind_ms,
+            Payload(records, 0),
+            None if facts is None else facts.behind_ms,
             forget,
-            arrived_s=arrived_s(payload, self._behind_ms, self._clock),
+            facts=facts,
             takes_frames=lane.takes_frames,
         )
         failures = self._parts.settings.failures

@@ -21,7 +21,7 @@ from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.ports import Log
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_daemon.records.payload import Payload
-from kcl_daemon.retrieval.source import DeliveryBatch, arrived_later_s
+from kcl_daemon.retrieval.source import DeliveryBatch
 from kcl_protocol.sequence import ExtendedSequenceNumber as Position
 
 
@@ -216,28 +216,18 @@ class PoisonSearch:
             self._given = None if self._settings.attempts is None else batch.take_line(keep=True)
             await self._deliver_part(batch, delivery, connection, checkpointer)
             return True
-        payload, behind_ms = Payload.of_line(batch.take_line())
-        records = payload.records
+        records = batch.take_records()
         positions = [record.position for record in records]
         begin = 0
         while begin < len(records) and (not begin or await may_go_on()):
             step = self._state.next(positions[begin:])
             end = begin + step.skip + step.take
             if step.take:
-                part = Payload(records[begin:end], payload.size_bytes)
+                part = records[begin:end]
                 delivery = Delivery(self._done, positions[end - 1], step.take, alone=step.take == 1)
-                self._given = part if delivery.alone or self._settings.attempts is not None else None
-                await self._deliver_part(
-                    DeliveryBatch(
-                        part,
-                        behind_ms,
-                        arrived_s=arrived_later_s(batch.arrived_s, records[0], records[begin]),
-                        takes_frames=lambda: connection.takes_frames,
-                    ),
-                    delivery,
-                    connection,
-                    checkpointer,
-                )
+                is_kept = delivery.alone or self._settings.attempts is not None
+                self._given = Payload(part, 0) if is_kept else None
+                await self._deliver_part(batch.part(part), delivery, connection, checkpointer)
             else:
                 self._done = positions[end - 1]
                 checkpointer.passed(self._done)

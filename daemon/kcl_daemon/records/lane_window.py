@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 from zlib import crc32
 
-from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, detach, key_text
+from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, ReadFacts, detach, key_text
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 Position = ExtendedSequenceNumber
@@ -41,6 +41,7 @@ class _Entry:
     before: Position
     record: AnyRecord
     size_bytes: int
+    facts: ReadFacts | None
 
 
 @dataclass(slots=True)
@@ -178,19 +179,28 @@ class LaneWindow:
         return not any(lane.reread is not None or len(lane.entries) > lane.taken for lane in self._lanes)
 
     @property
-    def oldest_ms(self) -> int | None:
-        """When the oldest record that no child has processed arrived in the stream, epoch milliseconds."""
+    def oldest_s(self) -> float | None:
+        """When the oldest record that no child has processed arrived in the stream, monotonic."""
         first = (lane.entries[lane.answered] for lane in self._lanes if len(lane.entries) > lane.answered)
-        arrived = (entry.record.approximate_arrival_timestamp for entry in first)
-        return min((each for each in arrived if each is not None), default=None)
+        arrived = (
+            each.facts.arrival_s(each.record.approximate_arrival_timestamp) for each in first if each.facts
+        )
+        return min(arrived, default=None)
+
+    def facts(self, lane: int) -> ReadFacts | None:
+        """Of the records that its child was given and has not processed; None: nothing is known."""
+        mine = self._lanes[lane]
+        given = islice(mine.entries, mine.answered, mine.taken)
+        known = [entry.facts for entry in given if entry.facts is not None]
+        return ReadFacts.joined(known) if known else None
 
     def first_key_hash(self, lane: int) -> int | None:
         """Of its first record that is not processed; None if its data is not here."""
         mine = self._lanes[lane]
         return key_hash(mine.entries[mine.answered].record) if mine.answered < len(mine.entries) else None
 
-    def add(self, records: Iterable[AnyRecord]) -> set[int]:
-        """Give the next records of the shard to their lanes; the lanes that got some.
+    def add(self, records: Iterable[AnyRecord], facts: ReadFacts | None = None) -> set[int]:
+        """Give the next records of the shard, all of one answer, to their lanes; the lanes that got some.
 
         None are taken from `rewind` to `reread_from`: they are read again.
         """
@@ -200,7 +210,7 @@ class LaneWindow:
             is_new = self.high < position
             number = self._lane_of(record) if is_new else self._lane_again(record, position)
             if number is not None and self._lanes[number].checkpoint < position:
-                self._give(number, position, record)
+                self._give(number, position, record, facts)
                 given.add(number)
             self._previous = position
             if is_new:
@@ -228,11 +238,11 @@ class LaneWindow:
                 return number
         return None
 
-    def _give(self, number: int, position: Position, record: AnyRecord) -> None:
+    def _give(self, number: int, position: Position, record: AnyRecord, facts: ReadFacts | None) -> None:
         lane = self._lanes[number]
         detach(record)
         size_bytes = len(record.data) + len(record.partition_key) + RECORD_OVERHEAD_BYTES
-        lane.entries.append(_Entry(position, self._previous, record, size_bytes))
+        lane.entries.append(_Entry(position, self._previous, record, size_bytes, facts))
         self.size_bytes += size_bytes
         lane.size_bytes += size_bytes
         if lane.reread_to is None:

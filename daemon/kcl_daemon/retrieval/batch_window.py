@@ -12,7 +12,7 @@ from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.ports import Clock
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LeaseProgress
-from kcl_daemon.records.payload import LINE_BYTES, Limits, Payload
+from kcl_daemon.records.payload import LINE_BYTES, Limits, Payload, ReadFacts
 from kcl_daemon.retrieval.byte_budget import Reservation
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,
@@ -20,6 +20,7 @@ from kcl_daemon.retrieval.source import (
     ReadItem,
     ShardReader,
     TakesFrames,
+    oldest_s,
 )
 
 
@@ -40,7 +41,7 @@ class _Gathered:
 
     payload: Payload
     since_s: float
-    arrived_s: float | None
+    facts: ReadFacts
     sizes: Limits
     held_bytes: int = 0
 
@@ -68,7 +69,6 @@ class BatchWindow:
         self._progress = progress
         self._takes_frames = takes_frames
         self._gathered: deque[_Gathered] = deque()
-        self._behind_ms: int | None = None
         self._next: ReadItem | None = None
         self._given_bytes = 0
         self._is_room_wanted = False
@@ -81,8 +81,8 @@ class BatchWindow:
 
     @property
     def oldest_s(self) -> float | None:
-        arrived = (each.arrived_s for each in self._gathered if each.arrived_s is not None)
-        return min(arrived, default=self._reader.oldest_s)
+        arrived = (oldest_s(each.payload, each.facts) for each in self._gathered)
+        return min((each for each in arrived if each is not None), default=self._reader.oldest_s)
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -148,13 +148,11 @@ class BatchWindow:
             self._next = item
 
     def _gather(self, batch: DeliveryBatch) -> None:
-        now_s, arrived_s = self._clock.monotonic(), batch.arrived_s
-        payload, self._behind_ms = batch.take_payload()
+        now_s, facts, payload = self._clock.monotonic(), batch.facts, batch.take_payload()
+        assert facts is not None, "there are records"
         batch.release()
         self._next = None
-        *others, last = [
-            _Gathered(each, now_s, arrived_s, each.sizes) for each in payload.pieces(self._limits)
-        ]
+        *others, last = [_Gathered(each, now_s, facts, each.sizes) for each in payload.pieces(self._limits)]
         held_bytes = sum(each.sizes.line_bytes for each in (*others, last))
         self._gathered += [*others, replace(last, held_bytes=held_bytes)]
         self._account()
@@ -167,9 +165,10 @@ class BatchWindow:
 
     def _joined(self) -> DeliveryBatch:
         """The first of what was gathered: as much as one batch may have, at least one record."""
-        arrived_s, parts, left = self._gathered[0].arrived_s, list[Payload](), self._limits
+        facts, parts, left = list[ReadFacts](), list[Payload](), self._limits
         while self._gathered and left.records > 0:
             gathered = self._gathered.popleft()
+            facts.append(gathered.facts)
             if not parts or left.allow(gathered.sizes):
                 parts.append(gathered.payload)
                 left = Limits(*(limit - size for limit, size in zip(left, gathered.sizes, strict=True)))
@@ -178,11 +177,12 @@ class BatchWindow:
             parts.append(head)
             self._gathered.appendleft(replace(gathered, payload=tail, sizes=tail.sizes))
             break
+        known = ReadFacts.joined(facts)
         batch = DeliveryBatch(
             Payload.joined(parts),
-            self._behind_ms,
+            known.behind_ms,
             self._given_back,
-            arrived_s=arrived_s,
+            facts=known,
             takes_frames=self._takes_frames,
         )
         self._given_bytes = batch.size_bytes

@@ -39,7 +39,7 @@ from kcl_daemon.ports import (
     StreamRef,
     Subscription,
 )
-from kcl_daemon.records.payload import EMPTY, Payload
+from kcl_daemon.records.payload import EMPTY, Payload, ReadFacts
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.source import (
     INCONSISTENT_END,
@@ -49,7 +49,8 @@ from kcl_daemon.retrieval.source import (
     ReachedBound,
     ReadItem,
     ShardSource,
-    arrived_s,
+    facts_of,
+    oldest_s,
     read_from,
     waiting_in,
 )
@@ -340,22 +341,22 @@ class FanOutReader(BufferedReader):
             pushed.payload, pushed.millis_behind_latest, asked_ms, at_end=at_the_end
         )
         gave = False
+        facts = facts_of(pushed.payload, pushed.millis_behind_latest, self._clock, self._last_fetch)
         for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
-            behind_ms = pushed.millis_behind_latest
-            self._handing_out_s = arrived_s(payload, behind_ms, self._clock, self._last_fetch)
+            self._handing_out_s = oldest_s(payload, facts)
             if not gave:
                 self._record_fetch(pushed, empty=not payload and not at_the_end)
             decoder = self._source.decoder(payload)
             if decoder is None:
                 if payload:
                     gave = True
-                    await self._deliver(payload, pushed.millis_behind_latest)
+                    await self._deliver(payload, facts)
                 continue
             while (part := await decoder.next()) is not None:
                 gave = True
-                await self._deliver(part, pushed.millis_behind_latest)
+                await self._deliver(part, facts)
         self._handing_out_s = None
         if not gave:
             self._record_fetch(pushed, empty=not at_the_end)
@@ -363,14 +364,14 @@ class FanOutReader(BufferedReader):
                 await self._put(DeliveryBatch(EMPTY, pushed.millis_behind_latest))
         return at_bound
 
-    async def _deliver(self, payload: Payload, behind_ms: int | None) -> None:
-        oldest_s = arrived_s(payload, behind_ms, self._clock)  # waiting for room takes time
+    async def _deliver(self, payload: Payload, facts: ReadFacts | None) -> None:
+        assert facts is not None, "there are records"
         reservation = await self._reserve(payload.size_bytes)
         batch = DeliveryBatch(
             payload,
-            behind_ms,
+            facts.behind_ms,
             reservation.release,
-            arrived_s=oldest_s,
+            facts=facts,
             takes_frames=self._source.takes_frames,
         )
         reservation.resize(batch.size_bytes)

@@ -27,7 +27,7 @@ from kcl_daemon.errors import (
 )
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom
-from kcl_daemon.records.payload import EMPTY, Payload
+from kcl_daemon.records.payload import EMPTY, Payload, ReadFacts
 from kcl_daemon.retrieval.auto_pace import AutoPace
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.schemas import Decoder
@@ -39,7 +39,8 @@ from kcl_daemon.retrieval.source import (
     ReachedBound,
     ReadItem,
     ShardSource,
-    arrived_s,
+    facts_of,
+    oldest_s,
     read_from,
     waiting_in,
 )
@@ -332,18 +333,19 @@ class PollingReader(BufferedReader):
         whole, at_bound = self._source.bounded(
             fetched.payload, behind_ms, asked_ms, at_end=fetched.next_iterator is None
         )
+        facts = facts_of(fetched.payload, behind_ms, self._clock, self._last_fetch)
         for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
-            self._handing_out_s = arrived_s(payload, behind_ms, self._clock, self._last_fetch)
+            self._handing_out_s = oldest_s(payload, facts)
             decoder = self._source.decoder(payload)
             if decoder is not None:
-                is_empty = not await self._put_decoded(decoder, behind_ms, whole.size_bytes) and is_empty
+                is_empty = not await self._put_decoded(decoder, facts, whole.size_bytes) and is_empty
             elif payload:
                 if number:
                     await self._room_for(payload, whole.size_bytes)
                 is_empty = False
-                self._put(self._batch(payload, behind_ms, self._handing_out_s))
+                self._put(self._batch(payload, behind_ms, facts))
         self._handing_out_s = None
         self._last_fetch.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
         # Empty answers must not replace full ones.
@@ -372,24 +374,25 @@ class PollingReader(BufferedReader):
             # The batch reserves these bytes again, with no await in between.
             (await self._reserve(part.size_bytes, self._reservation)).release()
 
-    async def _put_decoded(self, decoder: Decoder, behind_ms: int | None, whole_bytes: int) -> bool:
+    async def _put_decoded(self, decoder: Decoder, facts: ReadFacts | None, whole_bytes: int) -> bool:
         gave = False
         if self._reservation is not None:
             self._reservation.resize(whole_bytes)
         while (payload := await decoder.next()) is not None:
             while not self._has_room():
                 await self._wait_for_taker()
-            self._put(self._batch(payload, behind_ms, arrived_s(payload, behind_ms, self._clock)))
+            assert facts is not None, "there are records"
+            self._put(self._batch(payload, facts.behind_ms, facts))
             gave = True
         return gave
 
-    def _batch(self, payload: Payload, behind_ms: int | None, oldest_s: float | None) -> DeliveryBatch:
+    def _batch(self, payload: Payload, behind_ms: int | None, facts: ReadFacts | None) -> DeliveryBatch:
         reservation = self._budget.take(0, invariants=self._invariants)
         batch = DeliveryBatch(
             payload,
             behind_ms,
             reservation.release,
-            arrived_s=oldest_s,
+            facts=facts,
             takes_frames=self._source.takes_frames,
         )
         reservation.resize(batch.size_bytes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -18,7 +18,7 @@ from kcl_daemon.ports import Clock, IteratorKind, Log, Meters, ReadFrom, StreamR
 from kcl_daemon.progress.flow import ShardFlow
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LastFetch
-from kcl_daemon.records.payload import AnyRecord, Payload, Split
+from kcl_daemon.records.payload import AnyRecord, Payload, ReadFacts, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder
 from kcl_daemon.retrieval.trimmed import lost_words
@@ -301,16 +301,19 @@ class DeliveryBatch:
     """Records as the line for the child, or its frame; none at or before the checkpoint; may be empty.
 
     The line is handed out once, so it uses no memory while the child works. While it is not known whether the
-    child `takes_frames` (None), nothing is encoded. `arrived_s` is the monotonic arrival of the oldest record, the newest
+    child `takes_frames` (None), nothing is encoded. `arrived_s` is the monotonic arrival of the first record, the last
     one came `span_s` later. `on_release` is called once.
     """
 
     __slots__ = (
         "_encode",
         "_on_release",
+        "_takes_frames",
         "arrived_s",
+        "behind_ms",
         "count",
         "data_bytes",
+        "facts",
         "first",
         "last",
         "size_bytes",
@@ -323,10 +326,13 @@ class DeliveryBatch:
         millis_behind_latest: int | None,
         on_release: Callable[[], None] | None = None,
         *,
-        arrived_s: float | None = None,
+        facts: ReadFacts | None = None,
         takes_frames: TakesFrames = _takes_lines,
     ) -> None:
-        self.arrived_s = arrived_s
+        self.behind_ms = millis_behind_latest
+        self.facts = facts
+        self._takes_frames = takes_frames
+        self.arrived_s = oldest_s(payload, facts)
         self.count = len(payload)
         self.last: ExtendedSequenceNumber | None = payload.last if payload else None
         self.first = payload.first if self.count > 1 else self.last
@@ -350,12 +356,22 @@ class DeliveryBatch:
         self._encode = partial(bytes, line) if keep else None
         return line
 
-    def take_payload(self) -> tuple[Payload, int | None]:
-        """Instead of the line, where it is not known whether the child takes frames: its records, and how far behind."""
+    def take_payload(self) -> Payload:
+        """Instead of the line, where it is not known whether the child takes frames."""
         encode, self._encode = self._encode, None
         assert isinstance(encode, partial), "it is taken once"
-        payload, behind_ms, _ = encode.args
-        return payload, behind_ms
+        payload, *_ = encode.args
+        assert isinstance(payload, Payload), "nothing is encoded"
+        return payload
+
+    def take_records(self) -> Sequence[AnyRecord]:
+        """Instead of the line: batches are made of them by `part`."""
+        return Payload.of_line(self.take_line())[0].records
+
+    def part(self, records: Sequence[AnyRecord]) -> DeliveryBatch:
+        """Some of its records, with all that is known of them."""
+        payload = Payload(records, self.size_bytes)
+        return DeliveryBatch(payload, self.behind_ms, facts=self.facts, takes_frames=self._takes_frames)
 
     def release(self) -> None:
         """Call it when the line is no longer needed. A second call does nothing."""
@@ -365,29 +381,26 @@ class DeliveryBatch:
             on_release()
 
 
-def arrived_s(
-    payload: Payload, behind_ms: int | None, clock: Clock, last_fetch: LastFetch | None = None
-) -> float | None:
-    """When the oldest record arrived in the stream, monotonic, never later than now; None: no record.
+def facts_of(
+    payload: Payload, behind_ms: int | None, clock: Clock, last_fetch: LastFetch
+) -> ReadFacts | None:
+    """Of a whole answer; no record arrived later than now. None: no record.
 
-    If `behind_ms` exceeds the record's age, our wall clock is slow and `behind_ms` counts. `last_fetch` is told if the record
-    comes from the future.
+    `behind_ms` is about its end: if that makes the first record older than its date does, our wall clock is slow and
+    `behind_ms` counts. `last_fetch` is told if the record comes from the future.
     """
     if not payload:
         return None
-    told_ms = payload.first_arrival_ms
-    age_ms = 0 if told_ms is None else clock.wall_ms() - told_ms
-    if last_fetch is not None:
-        last_fetch.ahead_s = -age_ms / 1000 if age_ms < 0 else 0.0
-    return clock.monotonic() - max(age_ms, behind_ms or 0, 0) / 1000
+    dated_ms = payload.first_arrival_ms
+    age_ms = 0 if dated_ms is None else clock.wall_ms() - dated_ms
+    last_fetch.ahead_s = -age_ms / 1000 if age_ms < 0 else 0.0
+    oldest_ms = max(age_ms, (behind_ms or 0) + payload.span_ms)
+    return ReadFacts(clock.monotonic() - oldest_ms / 1000, dated_ms, behind_ms)
 
 
-def arrived_later_s(arrived_s: float | None, first: AnyRecord, record: AnyRecord) -> float | None:
-    """When `record` arrived, if `first` did so at `arrived_s`."""
-    first_ms, later_ms = first.approximate_arrival_timestamp, record.approximate_arrival_timestamp
-    if arrived_s is None or first_ms is None or later_ms is None:
-        return arrived_s
-    return arrived_s + max(0, later_ms - first_ms) / 1000
+def oldest_s(payload: Payload, facts: ReadFacts | None) -> float | None:
+    """Monotonic arrival of the first record; None: there is none, or nothing is known."""
+    return facts.arrival_s(payload.first_arrival_ms) if payload and facts is not None else None
 
 
 def waiting_in(items: Iterable[ReadItem | None]) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane, ShardOrder, key_hash
-from kcl_daemon.records.payload import AnyRecord, raw_record
+from kcl_daemon.records.payload import AnyRecord, ReadFacts, raw_record
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 
@@ -282,3 +282,22 @@ def test_each_lane_gets_its_records_in_order_without_a_gap(steps: list[tuple[str
             window.shed(amount * 400)
         last = had[lane][-1] if had[lane] else 0
         assert had[lane] == [number for number in range(1, last + 1) if lane_of(number) == lane]
+
+
+def test_what_a_lane_is_given_is_as_old_as_the_answers_that_it_came_in() -> None:
+    """A lane that reads again is far behind; what another lane still has is not."""
+    window, early, late = (
+        LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE),
+        ReadFacts(5.0, 1, 0),
+        ReadFacts(90.0, 1, 3),
+    )
+    window.add(map(record, range(1, 5)), early)  # 1 3 and 2 4
+    window.take(0, *ALL)
+    assert (window.oldest_s, window.facts(0), window.facts(1)) == (5.0, early, None)
+    window.answered(0)
+    window.add(map(record, range(5, 9)), late)  # 5 6 7 and 8
+    window.take(0, *ALL)
+    window.take(1, 10**9, 1)
+    assert (window.oldest_s, window.facts(0), window.facts(1)) == (5.0, late, early)
+    window.take(1, *ALL)
+    assert window.facts(1) == late, "of several answers: as young as one of them says"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.progress.progress import LeaseProgress
-from kcl_daemon.records.payload import EMPTY, LINE_BYTES, Payload
+from kcl_daemon.records.payload import EMPTY, LINE_BYTES, Payload, ReadFacts
 from kcl_daemon.retrieval.batch_window import BatchWindow, not_yet_known
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, Passed, ReadItem
@@ -61,7 +61,11 @@ class Stage:
         ]
         self.give(
             DeliveryBatch(
-                Payload.of(records), 5, self._count, arrived_s=arrived_s, takes_frames=not_yet_known
+                Payload.of(records),
+                5,
+                self._count,
+                facts=ReadFacts(0.0 if arrived_s is None else arrived_s, 1, 5),
+                takes_frames=not_yet_known,
             )
         )
 
@@ -282,3 +286,60 @@ def test_every_record_comes_once_in_order_and_no_batch_is_too_large(
         assert stage.budget.reserved_bytes == 0
 
     run_virtual(main)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    reads=st.lists(
+        st.tuples(st.integers(0, 5_000), st.lists(st.integers(0, 90_000), min_size=1, max_size=9)),
+        min_size=1,
+        max_size=6,
+    ),
+    records=st.integers(1, 8),
+    window_ms=st.none() | st.integers(1, 5_000),
+    cut=st.integers(1, 4),
+)
+def test_every_part_of_what_was_read_knows_when_it_arrived(
+    reads: list[tuple[int, list[int]]], records: int, window_ms: int | None, cut: int
+) -> None:
+    """`reads`: how wrong our clock is, and how long after the one before each record came; both in milliseconds."""
+    arrived_s, behind_ms, dated_ms, next_ms = list[float](), list[int](), list[int](), 0
+    wrongs_ms = {wrong_ms for wrong_ms, _ in reads}
+
+    async def main() -> None:
+        nonlocal next_ms
+        stage = Stage(DeliverySettings(batch_window_ms=window_ms, batch_max_records=records))
+        for wrong_ms, gaps_ms in reads:
+            dates = [next_ms := next_ms + gap_ms for gap_ms in gaps_ms]
+            facts = ReadFacts((dates[0] + wrong_ms) / 1000, dates[0], len(behind_ms))
+            payload = Payload.of(
+                Record("", "k", str(len(dated_ms) + at), date_ms, 0) for at, date_ms in enumerate(dates)
+            )
+            stage.give(DeliveryBatch(payload, 7, facts=facts, takes_frames=not_yet_known))
+            dated_ms.extend(dates)
+            arrived_s.extend((date_ms + wrong_ms) / 1000 for date_ms in dates)
+            behind_ms.extend([len(behind_ms)] * len(dates))
+        stage.give(EndOfShard(()))
+        while isinstance(batch := await stage.window.next(), DeliveryBatch):
+            rows = batch.take_records()
+            assert batch.behind_ms == behind_ms[int(rows[-1].sequence_number)]
+            for begin in range(0, len(rows), cut):
+                part = batch.part(rows[begin:][:cut])
+                at = int(rows[begin].sequence_number)
+                assert part.arrived_s is not None
+                assert part.arrived_s >= arrived_s[at] - 1e-6, "never older than it is"
+                assert part.arrived_s <= (dated_ms[at] + max(wrongs_ms)) / 1000 + 1e-6
+                assert part.facts is not None
+                assert part.facts.date_ms(part.arrived_s) == pytest.approx(dated_ms[at])
+
+    run_virtual(main)
+
+
+def test_without_dates_records_are_as_old_as_their_answer_says() -> None:
+    undated = ReadFacts(10.0, None, 5)
+    assert (undated.arrival_s(None), undated.arrival_s(7_000)) == (10.0, 10.0)
+    assert undated.date_ms(99.0) < 0
+    dated = ReadFacts(20.0, 1_000, 3)
+    assert dated.arrival_s(None) == 20.0
+    assert ReadFacts.joined([undated, dated]) == dated
+    assert ReadFacts.joined([dated, undated]) == dated._replace(behind_ms=5)
