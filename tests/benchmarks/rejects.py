@@ -157,7 +157,7 @@ def _rejects(folder: Path, log: RecordingLog) -> Rejects:
         dead_letters=DeadLetterFile(folder / "letters"),
     )
     lease = Lease(LeaseKey("shardId-0"), 0, TRIM_HORIZON)
-    held = HeldLease(lease, 0.0, Throughput(1.0), 0.0, LeaseProgress(clock.monotonic))
+    held = HeldLease(lease, 0.0, Throughput(1.0, now_s=0.0), LeaseProgress(clock.monotonic))
     return Rejects(
         SetAside(parts=cast("ConsumerContext", parts), held=held, stop_signal=StopSignal(), log=log)
     )

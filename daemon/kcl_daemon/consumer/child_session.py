@@ -461,6 +461,7 @@ class ChildRun:
             status = await connection.perform(self._initialize())
             faults.maybe("after-child-initialized")
             self._parts.startup_failures.started_once()
+            held.throughput.begins()
             await self._begin_at(own_position(status, has_lanes=self._lane is not None), connection, tasks)
             end = await self._deliver(connection)
             if isinstance(end, ReachedBound):
@@ -554,7 +555,7 @@ class ChildRun:
 
     async def _give(self, connection: ChildConnection, gate: Gate, batch: DeliveryBatch) -> bool:
         """As `_process`."""
-        self._held.throughput.record(batch.data_bytes, now_s=self._parts.context.clock.monotonic())
+        self._held.throughput.record(batch.data_bytes)
         if self._expired.may_be_in(batch):
             fresh = await self._expired.set_aside(batch, connection)
             if fresh is None or fresh.last is None:

@@ -111,7 +111,7 @@ class ShardLanes:
         progress.last_fetch, progress.set_aside = held.progress.last_fetch, held.progress.set_aside
         progress.latency = held.progress.latency
         progress.invariants = Invariants(self._clock.monotonic, lane=number, shard=held.progress.invariants)
-        return HeldLease(held.lease, held.moved_s, held.throughput, held.measured_s, progress)
+        return HeldLease(held.lease, held.moved_s, held.throughput, progress)
 
     async def run(self) -> Finished | Stopped | Reached:
         """As `ChildRun.run`; a child that fails is the matter of its lane."""

@@ -86,14 +86,12 @@ class HeldLease:
         on_change: called from the event loop on loss or a beginning handoff.
         handoff_s: monotonic time at which we learned of the handoff.
         announced: we began its handoff, and read on for a while.
-        measured_s: monotonic time of the last stored throughput.
         lanes: how far each of several children is done, to be stored with the lease; empty: nothing is.
     """
 
     lease: Lease
     moved_s: float
     throughput: Throughput
-    measured_s: float
     progress: LeaseProgress
     early_s: float = 0.0
     uncertain_since_s: float | None = None
@@ -155,11 +153,12 @@ class LeaseRenewer:
 
     def adopt(self, lease: Lease, *, moved_s: float) -> HeldLease:
         """`moved_s` is the monotonic time before the write that made the lease ours."""
-        throughput = Throughput(self._timings.renew_s, stored_kbps=lease.throughput_kbps)
+        least_s = self._timings.renew_s - _TOLERANCE_S
+        throughput = Throughput(least_s, now_s=moved_s, stored_kbps=lease.throughput_kbps)
         spread_s = self._timings.renew_s * _SPREAD
         early_s = self._context.randomness.uniform(0.0, spread_s)
         progress = LeaseProgress(self._clock.monotonic)
-        held = HeldLease(lease, moved_s, throughput, moved_s, progress, early_s=early_s)
+        held = HeldLease(lease, moved_s, throughput, progress, early_s=early_s)
         self._held[lease.lease_key] = held
         self._wakeup.wake()
         return held
@@ -203,11 +202,7 @@ class LeaseRenewer:
         return held.moved_s + self._timings.renew_s - held.early_s
 
     def _measured(self, held: HeldLease) -> float | None:
-        now_s = self._clock.monotonic()
-        if now_s - held.measured_s < self._timings.renew_s - _TOLERANCE_S:
-            return None
-        held.measured_s = now_s
-        return held.throughput.at_renewal(now_s=now_s)
+        return held.throughput.at_renewal(now_s=self._clock.monotonic())
 
     def _wait_s(self) -> float:
         now_s = self._clock.monotonic()

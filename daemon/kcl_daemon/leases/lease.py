@@ -7,7 +7,6 @@ ShardRecordProcessorCheckpointer), and throughput (KCL: LeaseStatsRecorder).
 from __future__ import annotations
 
 import re
-from collections import deque
 from dataclasses import dataclass, replace
 from typing import Final, NewType
 
@@ -245,37 +244,44 @@ _MIN_KBPS: Final = 0.0000005
 
 
 class Throughput:
-    """The smoothed throughput of one lease; not thread-safe.
+    """The smoothed throughput of one lease; not thread-safe. Each byte counts in one sample: all since the last, over the time.
 
     Unlike in KCL, a new owner continues from the row: a lease moved because it is busy does not look idle.
     """
 
-    def __init__(self, window_s: float, *, stored_kbps: float | None = None) -> None:
-        if window_s <= 0:
-            raise ValueError(f"window of a throughput is {window_s} s, it must be above 0")
-        self._window_s = window_s
+    def __init__(self, least_s: float, *, now_s: float, stored_kbps: float | None = None) -> None:
+        """`least_s`: no sample is of a shorter time."""
+        if least_s <= 0:
+            raise ValueError(f"a sample of a throughput takes {least_s} s, it must be above 0")
+        self._least_s = least_s
+        self._since_s = now_s
         self._kbps = stored_kbps
-        self._deliveries: deque[tuple[float, int]] = deque()
+        self._bytes = 0
+        self._has_begun = False
 
-    def record(self, size_bytes: int, *, now_s: float) -> None:
-        self._deliveries.append((now_s, size_bytes))
-        self._forget_before(now_s - self._window_s)
+    def begins(self) -> None:
+        """The child may be given records: from now on no bytes are a figure, 0."""
+        self._has_begun = True
+
+    def record(self, size_bytes: int) -> None:
+        self._bytes += size_bytes
+        self._has_begun = True
 
     def at_renewal(self, *, now_s: float) -> float | None:
-        """Update the average, once per window; in KiB per second.
+        """Update the average where a sample is due; in KiB per second.
 
-        It halves with each idle window. None until bytes are recorded or a figure is stored.
+        It halves with each idle one. None: none is due, or there is no figure yet; what is stored stays.
         """
-        seen = bool(self._deliveries)
-        self._forget_before(now_s - self._window_s)
-        latest = sum(size_bytes for _, size_bytes in self._deliveries) / _BYTES_IN_KIB / self._window_s
+        took_s = now_s - self._since_s
+        if took_s < self._least_s:
+            return None
+        latest = self._bytes / _BYTES_IN_KIB / took_s
+        self._since_s, self._bytes = now_s, 0
+        if not self._has_begun:
+            return None
         if self._kbps is not None:
             smoothed = _ALPHA * latest + (1 - _ALPHA) * self._kbps
             self._kbps = smoothed if smoothed >= _MIN_KBPS else 0.0
-        elif seen:
+        elif latest:
             self._kbps = latest
         return self._kbps
-
-    def _forget_before(self, time_s: float) -> None:
-        while self._deliveries and self._deliveries[0][0] <= time_s:
-            self._deliveries.popleft()

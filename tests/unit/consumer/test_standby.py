@@ -324,7 +324,7 @@ def test_only_a_consumer_that_reads_waits_for_the_next_owners_child(works: bool)
         settings = Settings("words", "words", ChildSettings(("child",)), "me")
         parts = SimpleNamespace(context=context, settings=settings, renewer=Waits())
         lease = Lease(KEY, 7, TRIM_HORIZON, lease_owner=OTHER, checkpoint_owner=ME, standby="asked other")
-        held = HeldLease(lease, 0.0, Throughput(1.0), 0.0, LeaseProgress(context.clock.monotonic))
+        held = HeldLease(lease, 0.0, Throughput(1.0, now_s=0.0), LeaseProgress(context.clock.monotonic))
         consumer = ShardConsumer(parts=cast("ConsumerContext", parts), held=held)
         consumer._works = works
         held.on_change()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import anyio
+import pytest
 
 from kcl_daemon.fleet.lease_renewer import HeldLease
+from kcl_daemon.leases.lease import Throughput
 from tests.unit.fleet.renewer_stage import Stage, at, play
 from tests.unit.troubled import Trouble
 
@@ -16,7 +18,7 @@ async def flows(held: HeldLease, seconds: int, *, kib_per_s: int = 100) -> None:
     """Batches are delivered at a steady rate."""
     for _ in range(seconds):
         await anyio.sleep(1.0)
-        held.throughput.record(kib_per_s * KIB, now_s=anyio.current_time())
+        held.throughput.record(kib_per_s * KIB)
 
 
 async def stored(stage: Stage) -> float | None:
@@ -61,7 +63,7 @@ def test_a_checkpoint_that_is_stored_already_takes_no_figure_from_the_renewal() 
     async def scene(stage: Stage, held: HeldLease) -> None:
         await stage.renewer.checkpoint(held, at(1))
         for _ in range(600):
-            held.throughput.record(10 * KIB, now_s=anyio.current_time())
+            held.throughput.record(10 * KIB)
             await anyio.sleep(0.1)
             await stage.renewer.checkpoint(held, at(1))
         figure = await stored(stage)
@@ -78,5 +80,43 @@ def test_a_renewal_that_failed_is_made_good_with_a_figure_a_period_later() -> No
         figure = await stored(stage)
         assert figure is not None
         assert 70 < figure <= 100
+
+    play(scene, running=True)
+
+
+@pytest.mark.parametrize("between_s", [0.5, 1.0, 2.0, 3.0, 5.0, 6.0, 8.0])
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_bursts_count_whole_whatever_their_distance_and_whether_they_are_checkpointed(
+    between_s: float, checkpoints: bool
+) -> None:
+    figures: list[float] = []
+
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        for number in range(1, 100):
+            await anyio.sleep(between_s)
+            held.throughput.record(int(between_s * 100 * KIB))
+            if checkpoints:
+                await stage.renewer.checkpoint(held, at(number))
+            figure = await stored(stage)
+            if number >= 10 and figure is not None:
+                figures.append(figure)
+
+    play(scene, running=True)
+    assert sum(figures) / len(figures) == pytest.approx(100, rel=0.15 if between_s < 8 else 0.5)
+    if between_s <= 2 * PERIOD_S and checkpoints:
+        assert min(figures) > 60
+    assert min(figures) > 20, "never next to nothing, as if it were idle"
+
+
+def test_a_lease_just_taken_keeps_its_figure_until_its_child_may_be_given_records() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        held.throughput = Throughput(PERIOD_S, now_s=anyio.current_time(), stored_kbps=100.0)
+        await anyio.sleep(60)
+        assert await stored(stage) is None, "nothing is written: the figure of the row stays"
+        held.throughput.begins()
+        await anyio.sleep(2 * PERIOD_S)
+        figure = await stored(stage)
+        assert figure is not None
+        assert figure <= 50.0
 
     play(scene, running=True)

@@ -151,4 +151,4 @@ def test_a_shard_with_nothing_new_says_which_lane_waits_for_its_letter() -> None
 
 
 def held_with(progress: LeaseProgress) -> HeldLease:
-    return HeldLease(Lease(LeaseKey("shardId-0"), 1, TRIM_HORIZON), 0.0, Throughput(1.0), 0.0, progress)
+    return HeldLease(Lease(LeaseKey("shardId-0"), 1, TRIM_HORIZON), 0.0, Throughput(1.0, now_s=0.0), progress)
