@@ -249,7 +249,11 @@ def _tag(text: str) -> tuple[str, str]:
 def start_word() -> ValueKind[InitialPosition]:
     return choice(
         {"LATEST": InitialPosition(StartAt.LATEST), "TRIM_HORIZON": InitialPosition(StartAt.TRIM_HORIZON)},
-        {"AT_TIMESTAMP": "to start at a time, set initialPositionInStreamExtended to epoch seconds"},
+        {
+            "AT_TIMESTAMP": "to start at a time, set initialPositionInStreamExtended to epoch seconds",
+            **dict.fromkeys(("EARLIEST", "OLDEST"), "Kinesis calls it TRIM_HORIZON"),
+            "NEWEST": "Kinesis calls it LATEST",
+        },
     )
 
 
@@ -264,6 +268,9 @@ def start_timestamp() -> ValueKind[InitialPosition]:
             word = trimmed(text)
             if word.isdecimal() and len(word) == 13:
                 raise InvalidValue(f"out of range, these are milliseconds: write {word[:-3]}") from None
+            if not word.isdecimal() and 0 <= (moment := moment_s(word) or -1) <= TIME_MOST_S:
+                said = f"this is a time, not a number of seconds: write {moment:.0f}"
+                raise InvalidValue(said) from None
             raise refusal from None
         return InitialPosition(StartAt.TIMESTAMP, float(number))
 
@@ -312,13 +319,15 @@ def run_until() -> ValueKind[RunUntil | None]:
     return ValueKind(read, "tip, or a time such as 2026-11-20T12:00:00Z", str, form)
 
 
-def name(pattern: str, allowed: str) -> ValueKind[str]:
+def name(pattern: str, allowed: str, arn_property: str | None = None) -> ValueKind[str]:
+    """`arn_property` takes an ARN instead of the name."""
     compiled = re.compile(pattern)
 
     def read(text: str) -> str:
         word = not_blank(text)
         if not compiled.fullmatch(word):
-            raise InvalidValue("not a valid name")
+            is_arn = arn_property is not None and word.startswith("arn:")
+            raise InvalidValue(f"this is an ARN; use {arn_property} for it" if is_arn else "not a valid name")
         return word
 
     return ValueKind(read, allowed, form=Form(pattern))
@@ -333,13 +342,20 @@ def check_port(digits: str | None) -> None:
 def endpoint() -> ValueKind[str]:
     allowed = "http://HOST, http://HOST:PORT or the same with https"
 
-    def refuse() -> NoReturn:
-        raise InvalidValue("not a valid service endpoint")
+    def refuse(advice: str = "") -> NoReturn:
+        raise InvalidValue(f"not a valid service endpoint{advice}")
 
     def read(text: str) -> str:
         word = not_blank(text)
         if not word.isascii() or not word.isprintable() or " " in word:
             refuse()
+        if "://" not in word:
+            scheme = "https" if "amazonaws.com" in word else "http"
+            try:
+                meant = f"; write {read(f'{scheme}://{word}')}"
+            except InvalidValue:
+                meant = ""
+            refuse(meant)
         try:
             parts = urlsplit(word)
             good = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0

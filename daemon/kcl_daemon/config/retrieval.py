@@ -75,7 +75,9 @@ _CONSUMER_ARN: Final = name(
     r"arn:aws[a-z0-9-]*:kinesis:[!-~]{1,300}/consumer/[!-~]{1,200}", "the ARN of a consumer of the stream"
 )
 _CONSUMER_NAME: Final = name(
-    r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underscores"
+    r"[A-Za-z0-9_.-]{1,128}",
+    "1 to 128 letters, digits, dots, dashes and underscores",
+    "fanoutConfig.consumerArn",
 )
 
 

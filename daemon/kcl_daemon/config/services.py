@@ -85,6 +85,10 @@ _REFUSED: Final = {
     "ProcessCredentialsProvider": "put credential_process into a profile and use "
     "ProfileCredentialsProvider|NAME",
 }
+_WEB_IDENTITY: Final = CredentialsSource.WEB_IDENTITY.value
+_OF_WEB_IDENTITY: Final = (
+    "role and token come from AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE, which EKS sets"
+)
 _ROLE_ARN: Final = re.compile(r"arn:aws[a-z0-9-]*:iam::[0-9]{12}:role/[!-~]{1,576}")
 _SESSION_NAME: Final = re.compile(r"[A-Za-z0-9_+=,.@-]{2,64}")
 _EXTERNAL_ID: Final = re.compile(r"[A-Za-z0-9_+=,.@:/-]{2,1224}")
@@ -102,8 +106,12 @@ def _providers(text: str) -> tuple[CredentialsProvider, ...]:
     return found
 
 
+def _class(entry: str) -> str:
+    return trimmed(entry.partition("|")[0])
+
+
 def _name(entry: str) -> str:
-    return trimmed(entry.partition("|")[0]).rpartition(".")[2]
+    return _class(entry).rpartition(".")[2]
 
 
 def _sources(name: str) -> tuple[CredentialsSource, ...]:
@@ -120,6 +128,8 @@ def _providers_in(entry: str) -> Iterator[CredentialsProvider]:
     if name in _REFUSED:
         raise InvalidValue(f"{name} is not supported: {_REFUSED[name]}")
     sources = _sources(name)
+    if not sources and "webidentity" in name.lower():
+        raise InvalidValue(f"{shown(name)} is not supported: use {_WEB_IDENTITY} alone; {_OF_WEB_IDENTITY}")
     if not sources:
         raise InvalidValue(
             f"{shown(name)!r} is unknown; for the default chain of the AWS SDK use DefaultCredentialsProvider"
@@ -130,7 +140,8 @@ def _providers_in(entry: str) -> Iterator[CredentialsProvider]:
         elif source is CredentialsSource.PROFILE and arguments:
             yield _profile(arguments)
         elif arguments:
-            raise InvalidValue(f"{name} takes no arguments")
+            more = f"; {_OF_WEB_IDENTITY}" if source is CredentialsSource.WEB_IDENTITY else ""
+            raise InvalidValue(f"{name} takes no arguments{more}")
         else:
             yield CredentialsProvider(source)
 
@@ -335,16 +346,17 @@ def canonical_name(key: str) -> str | None:
 
 
 def notices(text: str, *, key: str, line: int) -> Iterator[Notice]:
-    names = [_name(entry) for entry in text.split(",") if trimmed(entry)]
-    if any(CredentialsSource.CHAIN in _sources(chosen) for chosen in names):
+    classes = [_class(entry) for entry in text.split(",") if trimmed(entry)]
+    if any(CredentialsSource.CHAIN in _sources(_name(each)) for each in classes):
         yield Notice("credentials_from_sdk_chain", shown(key), line, {"chain": "botocore"}, level="info")
-    for chosen in names:
-        if chosen in SOURCES_OF_SDK_1:
-            today = " or ".join(source.value for source in SOURCES_OF_SDK_1[chosen])
+    for written in classes:
+        chosen = _name(written)
+        if chosen in SOURCES_OF_SDK_1 or (written.startswith("com.amazonaws.") and chosen in SOURCES):
+            today = " or ".join(source.value for source in _sources(chosen))
             advice = f"a name of SDK 1.x, refused by the Java daemon 3.x; use {today}"
         elif chosen in _OF_THE_JVM:
             advice = "Java system properties do not exist here; ignored"
         else:
             continue
-        facts = {"provider": shown(chosen), "advice": advice}
+        facts = {"provider": shown(written), "advice": advice}
         yield Notice("credentials_provider_doubtful", shown(key), line, facts)

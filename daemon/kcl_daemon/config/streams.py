@@ -53,9 +53,9 @@ def many_of(values: Mapping[str, object]) -> str | None:
     return next((name for name in ("streamArns", "streamNames", "streamFilter") if name in values), None)
 
 
-NAME_OF_STREAM: Final = name(
-    r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underscores"
-)
+_NAME: Final = r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underscores"
+NAME_OF_STREAM: Final = name(*_NAME, "streamArn")
+_LISTED_NAME: Final = name(*_NAME, "streamArns")
 _STREAM_ARN: Final = stream_arn()
 _AT: Final = "each optionally followed by its own start position: @TRIM_HORIZON, @LATEST or @EPOCH_SECONDS"
 
@@ -82,7 +82,7 @@ def _list_of(read_one: Callable[[str], ListedStream], allowed: str) -> ValueKind
             listed = read_one(which)
             if not at:
                 return listed
-            is_time = trimmed(where).isdecimal()
+            is_time = trimmed(where)[:1].isdecimal()
             position = (seconds if is_time else word).read(where)
         except InvalidValue as refusal:
             raise InvalidValue(f"{trimmed(text)!r:.200}: {refusal}") from None
@@ -103,7 +103,7 @@ def _list_of(read_one: Callable[[str], ListedStream], allowed: str) -> ValueKind
 
 _ARNS: Final = _list_of(_by_arn, _STREAM_ARN.allowed)
 _NAMES: Final = _list_of(
-    lambda text: ListedStream(NAME_OF_STREAM.read(text)), f"names of {NAME_OF_STREAM.allowed}"
+    lambda text: ListedStream(_LISTED_NAME.read(text)), f"names of {_LISTED_NAME.allowed}"
 )
 _FILTER: Final = name(r"[A-Za-z0-9_.*?-]{1,128}", "a name with * for any characters and ? for one")
 _IDENTITIES: Final = ValueKind(

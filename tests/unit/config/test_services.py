@@ -147,6 +147,15 @@ def test_what_is_old_or_of_the_jvm_is_reported(
         ("ProfileCredentialsProvider|a|b", "takes one argument"),
         ("ProfileCredentialsProvider|", "takes one argument"),
         ("defaultcredentialsprovider", "is unknown"),
+        (
+            f"STSAssumeRoleWithWebIdentitySessionCredentialsProvider|{ROLE}|s|/var/run/token",
+            "use WebIdentityTokenFileCredentialsProvider alone; role and token come from AWS_ROLE_ARN",
+        ),
+        (f"StsWebIdentityTokenFileCredentialsProvider|{ROLE}", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        (
+            f"WebIdentityTokenFileCredentialsProvider|{ROLE}|s|/token",
+            "takes no arguments; role and token come",
+        ),
         ("StsAssumeRoleCredentialsProvider", "needs a role and a session"),
         (f"StsAssumeRoleCredentialsProvider|{ROLE}", "needs a role and a session"),
         (f"StsAssumeRoleCredentialsProvider|{ROLE}|a b", "not a session name"),
@@ -163,3 +172,15 @@ def test_what_would_be_another_identity_is_refused_in_one_line(value: str, reaso
     assert line.startswith("app.properties:4: AwsCredentialsProvider = ")
     assert reason in line
     assert "AKIAABCDEFGHIJKLMNOP" not in line
+
+
+@pytest.mark.parametrize(
+    "name", ["auth.profile.ProfileCredentialsProvider", "auth.InstanceProfileCredentialsProvider"]
+)
+def test_a_class_of_sdk_1_is_one_although_sdk_2_has_its_short_name(name: str) -> None:
+    (notice,) = read(f"AwsCredentialsProvider = com.amazonaws.{name}\n").warnings
+    short = name.rpartition(".")[2]
+    assert (notice.event, notice.level) == ("credentials_provider_doubtful", "warning")
+    assert notice.facts["provider"] == f"com.amazonaws.{name}"
+    assert notice.facts["advice"] == f"a name of SDK 1.x, refused by the Java daemon 3.x; use {short}"
+    assert read(f"AwsCredentialsProvider = software.amazon.awssdk.auth.credentials.{short}\n").warnings == ()

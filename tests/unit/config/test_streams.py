@@ -54,6 +54,12 @@ def test_what_becomes_of_former_streams() -> None:
     [
         ("streamNames = a,a\n", "streamNames = a,a: a is listed twice"),
         ("streamNames = a@NOW\n", "streamNames = a@NOW: 'a@NOW': not an allowed value"),
+        ("streamNames = a@oldest\n", "'a@oldest': Kinesis calls it TRIM_HORIZON"),
+        (
+            "streamNames = a@2025-01-01\n",
+            "'a@2025-01-01': this is a time, not a number of seconds: write 1735689600",
+        ),
+        (f"streamNames = {CLICKS}\n", "this is an ARN; use streamArns for it"),
         ("streamNames = a@\n", "streamNames = a@: 'a@': empty"),
         ("streamNames = a b\n", "streamNames = a b: 'a b': not a valid name"),
         ("streamArns = a\n", "streamArns = a: 'a': not the ARN of a stream"),
