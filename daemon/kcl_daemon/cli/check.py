@@ -381,6 +381,7 @@ _SENTENCES: Final = {
     "property_honoured_unlike_java": "= {value} is honoured; the Java daemon uses {java_uses}",
     "pipeline_reads_the_landing": "is not started here: {advice}",
     "dead_letters_may_not_fit": "takes letters of up to {limit}, records of {largest_record}; {advice}",
+    "template_not_rendered": "looks like a template and is used as plain text; {advice}",
     "credentials_provider_doubtful": "{provider}: {advice}",
     "lanes_limited": "= {lanes} leaves room for the children of {shards} of the shards in {limit}; {advice}",
     "credentials_from_sdk_chain": "credentials come from the default chain of the AWS SDK ({chain})",

@@ -5,6 +5,7 @@ Reports all problems at once. Refuses what Java would silently read as another v
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 FILE_BYTES_MAX: Final = 1024 * 1024
 AnySettings = TypeVar("AnySettings", bound="DataclassInstance")
+_JSON: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{\s*[\"}]|\[\s*[{\"\]])")
 RELAY: Final = (sys.executable, "-m", "kcl_landing.relay")
 """For the lander or a Spark pipeline; their socket is added later."""
 
@@ -113,6 +115,9 @@ def interpret(
     reading.problems += problems
     reading.notices += notices
     reading.check_required(values)
+    if reading.problems and _JSON.match(data):
+        advice = "write one KEY = VALUE on each line, such as streamName = orders"
+        reading.problems = [Problem(f"this is JSON, not properties: {advice}")]
     if reading.problems:
         raise reading.failure()
     return Loaded(

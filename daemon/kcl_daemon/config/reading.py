@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kcl_daemon.config import services
 from kcl_daemon.config.kinds import InvalidValue, Key, is_of_dynamodb, trimmed, truth
-from kcl_daemon.config.properties import Notice, Problem, PropertyEntry, expanded
+from kcl_daemon.config.properties import Notice, Problem, PropertyEntry, expanded, variable_for
 from kcl_daemon.config.services import CLIENT_PREFIXES
 from kcl_daemon.config.settings import BY_NAME, GONE, INERT, KEYS
 from kcl_daemon.config.spark import CONF_PREFIX, REMOVED
@@ -25,6 +26,9 @@ _STRICT_PREFIXES: Final = (*(f"{name}." for name in CLIENT_PREFIXES), *services.
 _CLIENT_BUILDERS: Final = tuple(f"{name}." for name in CLIENT_PREFIXES)
 _REFUSED_BUILDER: Final = "httpClientBuilder"
 _NESTED: Final = "the daemon has its own timeouts, retries and connections for AWS calls"
+# Of Jinja, ERB, Helm, a shell.
+_TEMPLATE: Final = re.compile(r"<%|\{\{|\$\{[A-Za-z_]|(?:\A|[/._-])\$[A-Za-z_]")
+_NO_TEMPLATES: Final = ("executableName", "recordFilter")
 # Only one of two can be set.
 _SAME_THING: Final = {"adminToken": "adminTokenFile", "adminTokenFile": "adminToken"}
 # Instead of a required property.
@@ -120,6 +124,8 @@ class Reading:
                 self.texts[key.name] = trimmed(text)
                 if why := GONE.get((key.name, trimmed(text).upper())):
                     self._notice("property_has_no_effect", given, {"why": why})
+                if key.name not in _NO_TEMPLATES and _TEMPLATE.search(text):
+                    self._notice("template_not_rendered", given, {"advice": _about_template(given.key, text)})
                 if key.name in services.SPELLINGS:
                     self.notices += services.notices(text, key=given.key, line=given.line)
         return values
@@ -190,14 +196,27 @@ class Reading:
         """By line; those without one last."""
         located = (
             replace(each, variable=each.variable or self._variable(each.key)) if each.line == 0 else each
-            for each in self.problems
+            for each in map(self._template_or, self.problems)
         )
         ordered = sorted(located, key=lambda each: (each.line is None, each.line or 0))
         return ConfigurationError("\n".join(each.rendered(self.file) for each in ordered))
 
+    def _template_or(self, problem: Problem) -> Problem:
+        key, text = problem.key, problem.value or ""
+        if key is None or not _TEMPLATE.search(text) or ("${" in text and self._expands()):
+            return problem
+        return replace(
+            problem, reason=f"this is a template, and here it is plain text: {_about_template(key, text)}"
+        )
+
     def _variable(self, key: str | None) -> str | None:
         entry = self.entries.get(key or "")
         return None if entry is None else entry.variable
+
+
+def _about_template(key: str, text: str) -> str:
+    more = ", or add expandEnvironment = true" if "${" in text else ""
+    return f"render the file, or set {variable_for(key)}{more}"
 
 
 def _is_nested(key: str) -> bool:

@@ -194,3 +194,63 @@ def test_secrets_and_control_characters_never_reach_a_message() -> None:
 def test_what_java_passes_to_nested_builders_of_the_sdk_has_no_effect(client: str, path: str) -> None:
     name = f"{client}.{path}"
     assert events(f"{name} = PT10S\n") == [("property_has_no_effect", name, 4)]
+
+
+BASE = "executableName = consumer.py\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "more"),
+    [
+        ('<%= ENV["KINESIS_STREAM"] %>', ""),
+        ("{{ stream }}", ""),
+        ("$STREAM_NAME", ""),
+        ("${STREAM_NAME}", ", or add expandEnvironment = true"),
+        ("orders-${STAGE:-dev}", ", or add expandEnvironment = true"),
+    ],
+)
+def test_a_template_that_nobody_has_rendered_is_called_one(value: str, more: str) -> None:
+    """Two names: one is refused by itself, the other for what is named after it."""
+    for line in refusals(f"streamName = {value}\napplicationName = {value}\n", base=BASE):
+        key, variable = (
+            ("streamName", "STREAM") if ": streamName" in line else ("applicationName", "APPLICATION")
+        )
+        reason = f"this is a template, and here it is plain text: render the file, or set KCL_{variable}_NAME{more}"
+        assert line.endswith(f"{key} = {value}: {reason}")
+
+
+def test_a_template_of_another_kind_is_called_one_beside_variables_that_are_replaced() -> None:
+    (line,) = refusals("expandEnvironment = true\nregionName = {{ region }}\n")
+    assert line.endswith("render the file, or set KCL_REGION_NAME")
+    (line,) = refusals("expandEnvironment = true\nregionName = ${NOWHERE}\n")
+    assert "the environment variable NOWHERE is not set" in line
+
+
+@pytest.mark.parametrize("value", ["${HOSTNAME}", "<%= host %>", "{{ host }}"])
+def test_a_template_that_is_taken_as_text_is_a_warning(value: str) -> None:
+    (notice,) = read(f"workerId = {value}\n").warnings
+    assert (notice.event, notice.key, notice.line) == ("template_not_rendered", "workerId", 4)
+    assert notice.level == "warning"
+
+
+def test_what_others_expand_or_read_is_no_template() -> None:
+    assert read(base=GOOD.replace("consumer.py", "sh -c ${PROGRAM}")).warnings == ()
+    for line in (
+        'recordFilter = {"data":{"a":{"b":[{"prefix":"{{"}]}}}',
+        "expandEnvironment = true\nworkerId = ${NAME:-w}",
+        "workerId = costs$5",
+    ):
+        assert read(f"{line}\n").warnings == ()
+
+
+@pytest.mark.parametrize(
+    "text", ['{\n  "streamName": "s"\n}\n', '\n [{"streamName": "s"}]', '\xef\xbb\xbf{"streamName": "s",}']
+)
+def test_json_instead_of_properties_is_called_json(text: str) -> None:
+    assert refusals(base=text) == [
+        "app.properties: this is JSON, not properties: write one KEY = VALUE on each line, such as streamName = orders"
+    ]
+
+
+def test_a_good_file_may_begin_with_a_brace() -> None:
+    assert read(base="{ = 1\n" + GOOD).settings == read().settings
