@@ -382,6 +382,8 @@ _SENTENCES: Final = {
     "pipeline_reads_the_landing": "is not started here: {advice}",
     "dead_letters_may_not_fit": "takes letters of up to {limit}, records of {largest_record}; {advice}",
     "template_not_rendered": "looks like a template and is used as plain text; {advice}",
+    "time_unit_doubtful": "= {value} means {means}; {advice}",
+    "first_position_doubtful": "starts at {starts_at}, {advice}",
     "credentials_provider_doubtful": "{provider}: {advice}",
     "lanes_limited": "= {lanes} leaves room for the children of {shards} of the shards in {limit}; {advice}",
     "credentials_from_sdk_chain": "credentials come from the default chain of the AWS SDK ({chain})",

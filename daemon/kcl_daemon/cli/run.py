@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from signal import Signals
 from typing import Final, Literal, NoReturn, Protocol, Self
@@ -44,6 +45,7 @@ from kcl_daemon.text import counted, short_shards, shown
 _SOCKET: Final = "NOTIFY_SOCKET"
 _PERIOD: Final = "WATCHDOG_USEC"
 _WATCHED: Final = "WATCHDOG_PID"
+_KINESIS_BEGAN_S: Final = 1_384_387_200
 # A slow start asks for this much more time, repeatedly.
 START_EXTENDED_S: Final = 60.0
 
@@ -296,7 +298,25 @@ def check_program(loaded: Loaded) -> Loaded:
         options_of(loaded.settings.child)
     except ChildStartFailed as error:
         raise loaded.about_user(str(error)) from None
-    return check_room(loaded, child_room)
+    return check_room(with_doubtful_starts(loaded, SystemClock().wall_ms() / 1000), child_room)
+
+
+def with_doubtful_starts(loaded: Loaded, now_s: float) -> Loaded:
+    streams, notices = loaded.settings.streams, list(loaded.warnings)
+    given = [("initialPositionInStreamExtended", loaded.settings.initial_position)]
+    given += [("streamArns", each.position) for each in streams.arns if each.position]
+    given += [("streamNames", each.position) for each in streams.names if each.position]
+    for name, position in given:
+        start_s = position.timestamp_s
+        if not start_s or _KINESIS_BEGAN_S <= start_s <= now_s:
+            continue
+        advice = "before there was Kinesis: all records are read; epoch seconds are meant"
+        if start_s > now_s:
+            advice = "in the future: nothing is read until then"
+        facts = {"starts_at": datetime.fromtimestamp(start_s, UTC).isoformat(), "advice": advice}
+        entry = loaded.entries[name]
+        notices.append(Notice("first_position_doubtful", name, entry.line, facts, variable=entry.variable))
+    return replace(loaded, warnings=tuple(notices))
 
 
 def check_room(loaded: Loaded, room_of_this_host: Callable[[], ChildRoom | None]) -> Loaded:

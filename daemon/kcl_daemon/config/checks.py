@@ -29,7 +29,17 @@ from kcl_daemon.config.streams import FormerStreams, ListedStream, many_of
 from kcl_daemon.config.tables import BillingMode, complete_bake_s
 from kcl_daemon.leases.lease import TableStream
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
+from kcl_daemon.text import duration
 
+# A unit of time is doubted below these milliseconds, else below a hundredth of the default.
+_LEAST_MS: Final = {
+    "failoverTimeMillis": 1_000,
+    "maxRecordAgeMillis": 1_000,
+    "childStuckTimeoutMillis": 1_000,
+    "leaseAssignmentIntervalMillis": 1_000,
+    "batchWindowMillis": 50,
+}
+_MOST_S: Final = 30_000
 Values = Mapping[str, object]
 Entries = Mapping[str, PropertyEntry]
 Lines = Mapping[str, int]
@@ -83,6 +93,7 @@ def check_together(
     notices = [
         *_idle_time(values, lines),
         *_bake_time(values, lines),
+        *_units(values, lines),
         *_arn(values, lines, environment),
         *_unused(values, lines),
         *_schemas(values, lines),
@@ -263,6 +274,23 @@ def _bake_time(values: dict[str, object], lines: Lines) -> Iterator[Notice]:
         # Java ignores a primitive 0. Taken literally it would be an hour, before a step with no way back.
         used_s, why = DEFAULTS.tables.complete_bake_s, "0 means the default, as in Java"
     yield from _adjusted(values, lines, name, used_s, why)
+
+
+def _units(values: Values, lines: Lines) -> Iterator[Notice]:
+    for name in lines:
+        value = values.get(name)
+        if not isinstance(value, int):
+            continue
+        if name.endswith("Millis"):
+            default = attrgetter(BY_NAME[name].target)(DEFAULTS) or 0
+            doubted = 0 < value < _LEAST_MS.get(name, default // 100)
+            means, meant = duration(value / 1000), f"if seconds are meant, write {value * 1000}"
+        else:
+            doubted = name == "timeoutInSeconds" and value >= _MOST_S
+            means, meant = duration(value), f"if milliseconds are meant, write {value // 1000}"
+        if doubted:
+            facts = {"value": value, "means": means, "advice": meant}
+            yield Notice("time_unit_doubtful", name, lines[name], facts)
 
 
 def _adjusted(values: dict[str, object], lines: Lines, name: str, used: int, why: str) -> Iterator[Notice]:
