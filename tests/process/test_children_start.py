@@ -94,7 +94,7 @@ async def test_the_daemons_directory_is_searched_only_where_path_says_so(
     monkeypatch.setenv("PATH", "/usr/bin::/bin")
     assert await output_of("prog") == b"here\n"
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    assert "no such file" in await failure_of("prog")
+    assert "looked for in PATH only: write ./prog" in await failure_of("prog")
 
 
 async def test_a_file_in_path_that_cannot_be_executed_is_passed_over(
@@ -119,8 +119,8 @@ async def test_a_script_without_an_interpreter_line_runs_in_the_shell(
 async def test_a_missing_name_tells_where_it_was_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert await failure_of("consumer.py") == (
-        "cannot start 'consumer.py' of executableName: no such file, looked in PATH (/usr/bin:/bin); "
-        "use a path with a slash in executableName, or add its directory to PATH"
+        "cannot start 'consumer.py' of executableName: no such program; give it a path with a slash, or "
+        "add its directory to PATH (PATH is /usr/bin:/bin)"
     )
 
 

@@ -336,8 +336,15 @@ def _no_credentials(asked: tuple[CredentialsProvider, ...]) -> str:
 
 def _region_name(session: botocore.session.Session) -> str:
     """As the Java SDK: AWS_REGION, profile, instance; botocore adds its own variable."""
-    found = os.environ.get("AWS_REGION") or session.get_config_variable("region")
-    return str(found or _region_of_instance(session))
+    return _configured_region(session) or str(_region_of_instance(session))
+
+
+def _configured_region(session: botocore.session.Session) -> str | None:
+    return os.environ.get("AWS_REGION") or session.get_config_variable("region")
+
+
+def _has_no_metadata() -> bool:
+    return os.environ.get(_NO_METADATA, "").lower() == "true"
 
 
 def _region_of_instance(session: botocore.session.Session) -> str:
@@ -348,7 +355,7 @@ def _region_of_instance(session: botocore.session.Session) -> str:
         NoRegion: no answer, and this is not EC2.
         Unavailable: no answer on EC2; it may come later while the machine starts.
     """
-    if os.environ.get(_NO_METADATA, "").lower() == "true":
+    if _has_no_metadata():
         raise ConfigurationError(_NO_REGION)
     try:
         found = IMDSRegionProvider(session).provide()
@@ -371,6 +378,19 @@ def _on_instance(root: Path = Path("/sys")) -> bool:
         if said.lower().startswith(beginning):
             return True
     return False
+
+
+def refused_here(endpoints: Endpoints) -> str | None:
+    """Why `make_clients` would fail, as far as variables and files tell. Uses no network."""
+    credentials = endpoints.credentials
+    try:
+        common = endpoints.region_name or _configured_region(botocore.session.get_session())
+        for providers in (credentials.kinesis, credentials.dynamodb or credentials.kinesis):
+            session_as(providers, common or "").get_scoped_config()
+    except (*SDK_ERRORS, ValueError) as error:
+        return str(refused(error))
+    is_named = all(own.region_name or common for own in (endpoints.of_kinesis, endpoints.of_dynamodb))
+    return None if is_named or (_on_instance() and not _has_no_metadata()) else _NO_REGION
 
 
 def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:

@@ -10,6 +10,7 @@ import errno
 import grp
 import os
 import pwd
+import re
 import resource
 import stat
 import subprocess
@@ -345,10 +346,28 @@ def _find_in(directories: list[str], program: str) -> str:
             return path
         if problem != _ABSENT:
             found.append(f"{path}: {problem}")
-    checked = f"looked in PATH ({os.pathsep.join(directories)})"
-    advice = "; ".join(found) or "use a path with a slash in executableName, or add its directory to PATH"
-    plain = "; ".join(found) or f"{_ABSENT} in any directory of PATH; give it a path with a slash"
-    raise _cannot_start(program, f"{_ABSENT}, {checked}; {advice}", plain=plain)
+    if found:
+        raise _cannot_start(program, "; ".join(found))
+    advice = _advice_for(program)
+    raise _cannot_start(program, f"{advice} (PATH is {os.pathsep.join(directories)})", plain=advice)
+
+
+def _advice_for(program: str) -> str:
+    """What to write instead of a name that is not in PATH."""
+    if (problem := _problem_with(f"./{program}")) != _ABSENT:
+        more = "" if problem is None else ", and make it executable (chmod +x)"
+        return f"it is in {_here()}, but a name without a slash is looked for in PATH only: write ./{program}{more}"
+    advice = "no such program; give it a path with a slash, or add its directory to PATH"
+    function = _FUNCTION.fullmatch(program)
+    if function is None:
+        return advice
+    module, mark, name = function.groups()
+    run = f"a function is run by kcl-daemon run STREAM {module}:{name}; with --print-properties it prints the file for it"
+    return run if mark == ":" else f"{advice}; {run}"
+
+
+# With a dot, a last word of up to three letters is that of a script.
+_FUNCTION: Final = re.compile(r"([A-Za-z_][\w.]*)(?:(:)|\.)([A-Za-z_]\w{3,})")
 
 
 def _cannot_start(program: str, problem: str, *, plain: str = "") -> ChildStartFailed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Final, NoReturn, Protocol, TypeVar
@@ -20,7 +21,7 @@ from kcl_daemon.app import streams_of
 from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_client, open_sources
 from kcl_daemon.aws.dead_letters import largest_letter
 from kcl_daemon.aws.readers import functions_that_read
-from kcl_daemon.aws.session import Clients, caller_identity, open_clients, unknown_regions
+from kcl_daemon.aws.session import Clients, caller_identity, open_clients, refused_here, unknown_regions
 from kcl_daemon.cli.check_view import Ink, Source, about_aws, concluded, explained, table
 from kcl_daemon.cli.common import (
     EXIT_CONFIGURATION,
@@ -35,7 +36,7 @@ from kcl_daemon.cli.common import (
     with_file,
 )
 from kcl_daemon.cli.landing_check import landing_finding
-from kcl_daemon.cli.run import check_program
+from kcl_daemon.cli.run import check_program, with_doubtful_starts
 from kcl_daemon.config import schema
 from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore
 from kcl_daemon.config.load import EffectiveProperty, Loaded, as_properties, effective, value_text
@@ -388,6 +389,7 @@ _SENTENCES: Final = {
     "lanes_limited": "= {lanes} leaves room for the children of {shards} of the shards in {limit}; {advice}",
     "credentials_from_sdk_chain": "credentials come from the default chain of the AWS SDK ({chain})",
 }
+_PRICE: Final = "retrievalMode is FANOUT by default, for which Amazon charges by shard, hour and GB; POLLING costs nothing more"
 _SCRIPTS: Final = frozenset(
     {".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".sh", ".php", ".lua", ".r", ".jar", ".dll"}
 )
@@ -497,45 +499,77 @@ def check(
         return
     path = chosen_file(file, properties_file)
     try:
-        loaded = check_program(load_file(path))
+        loaded = with_doubtful_starts(load_file(path), SystemClock().wall_ms() / 1000)
     except ConfigurationError as error:
         _refuse(path, str(error).splitlines(), as_json=as_json)
     if resolved:
         click.echo(as_properties(loaded), nl=False)
         return
+    found = _examined(loaded, with_aws=with_aws)
     only_changed = changed if as_json else not everything
-    shown = [each for each in effective(loaded) if not (only_changed and each.is_default)]
-    findings = run(lambda: check_services(loaded.settings)) if with_aws else None
-    warnings = _warnings(loaded)
-    errors, untried = count_findings(findings or ())
-    verdict = verdict_of(errors=errors, warnings=len(warnings), not_tried=untried, asked_aws=with_aws)
+    shown = [each for each in effective(found.loaded) if not (only_changed and each.is_default)]
+    errors, untried = count_findings(found.findings or ())
+    errors += len(found.problems)
+    warnings = len(found.warnings)
+    verdict = verdict_of(errors=errors, warnings=warnings, not_tried=untried, asked_aws=with_aws)
     if as_json:
-        counts = {"errors": errors, "warnings": len(warnings), "not_tried": untried, "line": verdict}
-        click.echo(json_text(_document(loaded, shown, findings, counts)))
+        counts = {"errors": errors, "warnings": warnings, "not_tried": untried, "line": verdict}
+        click.echo(json_text(_document(found, shown, counts)))
     else:
         ink = Ink.of(sys.stdout)
         source = Source.of(path, loaded.file)
-        notices = [line for each in _infos(loaded) for line in explained(each, "info", source, ink)]
-        notices += [line for each in warnings for line in explained(each, "warning", source, ink)]
-        _report(table(shown, ink), notices, about_aws(findings or (), ink))
-        click.echo(concluded(verdict, errors=errors, warnings=len(warnings), ink=ink))
+        notices = [line for each in found.infos for line in explained(each, "info", source, ink)]
+        notices += [line for each in found.warnings for line in explained(each, "warning", source, ink)]
+        _report(table(shown, ink), notices, about_aws(found.findings or (), ink))
+        _conclude(found.problems, source, verdict, errors=errors, warnings=warnings)
+    if found.problems or (strict and warnings and not errors):
+        sys.exit(EXIT_CONFIGURATION)
     if errors:
         sys.exit(EXIT_FAILURE)
-    if strict and warnings:
-        sys.exit(EXIT_CONFIGURATION)
+
+
+@dataclass(frozen=True, slots=True)
+class _Examined:
+    """`problems` prevent the start on this host; `findings` None: AWS was not asked."""
+
+    loaded: Loaded
+    problems: list[str]
+    infos: list[str]
+    warnings: list[str]
+    findings: list[Finding] | None
+
+
+def _examined(loaded: Loaded, *, with_aws: bool) -> _Examined:
+    problems: list[str] = []
+    try:
+        loaded = check_program(loaded)
+    except ConfigurationError as error:
+        problems += str(error).splitlines()
+    endpoints, warnings = loaded.settings.endpoints, _warnings(loaded)
+    lacking = refused_here(endpoints)
+    if lacking is None:
+        warnings += [about_region(name, nearest) for name, nearest in unknown_regions(endpoints)]
+    else:
+        problems.append(on_one_line(f"{loaded.file}: {lacking}"))
+    asks = with_aws and lacking is None
+    findings = run(lambda: check_services(loaded.settings)) if asks else None
+    return _Examined(loaded, problems, _infos(loaded), warnings, findings)
 
 
 def _refuse(path: Path, problems: list[str], *, as_json: bool) -> NoReturn:
-    ink = Ink.of(sys.stderr)
     if as_json:
         click.echo(json_text({"problems": problems}))
     else:
         source = Source.of(path, on_one_line(encodable(str(path))))
-        for line in (line for each in problems for line in explained(each, "error", source, ink)):
-            click.echo(line, err=True)
-        verdict = verdict_of(errors=len(problems))
-        click.echo(concluded(verdict, errors=len(problems), warnings=0, ink=ink), err=True)
+        _conclude(problems, source, verdict_of(errors=len(problems)), errors=len(problems), warnings=0)
     sys.exit(EXIT_CONFIGURATION)
+
+
+def _conclude(problems: Sequence[str], source: Source, verdict: str, *, errors: int, warnings: int) -> None:
+    ink = Ink.of(sys.stderr if problems else sys.stdout)
+    for line in (line for each in problems for line in explained(each, "error", source, ink)):
+        click.echo(line, err=True)
+    click.echo(concluded(verdict, errors=errors, warnings=warnings, ink=ink), err=bool(problems))
 
 
 def _report(*parts: Iterable[str]) -> None:
@@ -545,12 +579,15 @@ def _report(*parts: Iterable[str]) -> None:
 
 
 def _infos(loaded: Loaded) -> list[str]:
-    return [sentence(each, loaded.file) for each in loaded.warnings if each.level == "info"]
+    reported = [sentence(each, loaded.file) for each in loaded.warnings if each.level == "info"]
+    mode = next(each for each in effective(loaded) if each.key == "retrievalMode")
+    if (mode.value, mode.origin) == (RetrievalMode.FANOUT.value, "default"):
+        reported.append(f"{loaded.file}: info: {_PRICE}")
+    return reported
 
 
 def _warnings(loaded: Loaded) -> list[str]:
     reported = [sentence(each, loaded.file) for each in loaded.warnings if each.level == "warning"]
-    reported += [about_region(name, nearest) for name, nearest in unknown_regions(loaded.settings.endpoints)]
     script = missing_script(loaded.settings.child.command, lambda name: Path(name).exists())
     if script is not None:
         reported.append(about_script(script, str(Path.cwd())))
@@ -558,18 +595,17 @@ def _warnings(loaded: Loaded) -> list[str]:
 
 
 def _document(
-    loaded: Loaded,
-    shown: list[EffectiveProperty],
-    findings: list[Finding] | None,
-    verdict: Mapping[str, object],
+    found: _Examined, shown: list[EffectiveProperty], verdict: Mapping[str, object]
 ) -> dict[str, object]:
+    loaded, findings = found.loaded, found.findings
     notices = [
         {"event": each.event, "level": each.level, **each.fields(loaded.file)} for each in loaded.warnings
     ]
     return {
-        "problems": [],
+        "problems": found.problems,
         "settings": {each.key: {"value": each.value, "origin": each.origin} for each in shown},
         "notices": notices,
+        "messages": [*found.infos, *found.warnings],
         "verdict": verdict,
         **({} if findings is None else {"aws": [{"good": good, "finding": text} for good, text in findings]}),
     }

@@ -275,7 +275,7 @@ def quiet_start() -> tuple[signal.Signals, ...]:
 
 def run_loaded(loaded: Loaded, request: RunRequest, signals: tuple[signal.Signals, ...]) -> NoReturn:
     log = open_log(request.log_levels, request.log_form)
-    _report(loaded, request, log)
+    _report(with_doubtful_starts(loaded, SystemClock().wall_ms() / 1000), request, log)
     manager = ServiceManager.of(os.environ, log)
     code = _run(loaded.settings, signals, manager, log, request.advice)
     if code > EXIT_SIGNAL:
@@ -298,7 +298,7 @@ def check_program(loaded: Loaded) -> Loaded:
         options_of(loaded.settings.child)
     except ChildStartFailed as error:
         raise loaded.about_user(str(error)) from None
-    return check_room(with_doubtful_starts(loaded, SystemClock().wall_ms() / 1000), child_room)
+    return check_room(loaded, child_room)
 
 
 def with_doubtful_starts(loaded: Loaded, now_s: float) -> Loaded:

@@ -66,6 +66,10 @@ def test_notices_are_sentences(tmp_path: Path) -> None:
     file, unknown = f"{tmp_path}/app.properties", "is not a known property and has no effect"
     assert [line for line in reported if not QUOTED.match(line)] == [
         f"{file}:6: info: cleanupLeasesUponShardCompletion = false is honoured; the Java daemon uses true",
+        (
+            f"{file}: info: retrievalMode is FANOUT by default, for which Amazon charges by shard, hour and GB; POLLING costs "
+            "nothing more"
+        ),
         f"{file}:5: warning: failoverTimeMilis {unknown}; did you mean failoverTimeMillis?",
         f"{file}:7: warning: zz {unknown}",
     ]

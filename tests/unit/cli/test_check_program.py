@@ -44,7 +44,7 @@ def test_a_name_is_looked_for_in_path(here: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("consumer", "looked in PATH"),
+        ("consumer", "a name without a slash is looked for in PATH only: write ./consumer"),
         ("./missing.py", "no such file"),
         ("./notes.txt", "not executable"),
         ("./bin", "directory"),
@@ -59,6 +59,46 @@ def test_what_cannot_be_run_is_named_with_file_line_and_reason(here: Path, comma
     assert command in message
     assert reason in message
     assert message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        (
+            "consumer",
+            "it is in {here}, but a name without a slash is looked for in PATH only: write ./consumer",
+        ),
+        (
+            "notes.txt",
+            (
+                "it is in {here}, but a name without a slash is looked for in PATH only: write ./notes.txt, and make it "
+                "executable (chmod +x)"
+            ),
+        ),
+        (
+            "consumer:handle",
+            (
+                "a function is run by kcl-daemon run STREAM consumer:handle; with --print-properties it "
+                "prints the file for it"
+            ),
+        ),
+        (
+            "shop.orders.handle",
+            (
+                "no such program; give it a path with a slash, or add its directory to PATH; "
+                "a function is run by kcl-daemon run STREAM shop.orders:handle; with --print-properties it prints the file "
+                "for it"
+            ),
+        ),
+        ("kcl.sh", "no such program; give it a path with a slash, or add its directory to PATH"),
+        ("dotnet", "no such program; give it a path with a slash, or add its directory to PATH"),
+    ],
+)
+def test_what_to_do_comes_before_the_text_of_path(here: Path, command: str, advice: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_program(loaded(command))
+    said = str(caught.value).removeprefix(f"app.properties:2: cannot start {command!r} of executableName: ")
+    assert said == f"{advice.format(here=here)} (PATH is {here}/bin)"
 
 
 ROOM = ChildRoom(24, "196 open files (ulimit -n)")
