@@ -142,7 +142,26 @@ def test_children_forked_from_a_template_know_their_stream(local: Local, tmp_pat
         assert each["variables"]["AWS_REGION"] == each["event"]["Records"][0]["awsRegion"]
 
 
-def test_failures_become_letters_and_no_process_is_replaced(
+def test_a_handler_that_names_its_first_failure_only_gets_the_rest_of_the_batch(
+    local: Local, tmp_path: Path, language: str
+) -> None:
+    dead = tmp_path / "dead.jsonl"
+    more = {**QUICK, "deadLetterDestination": f"file:{dead}"}
+    with application(local, tmp_path, f"lambda-first-{language}", shards=1) as app:
+        app.put(4)
+        number = put_poison(app, "poison 1")
+        app.put(5)
+        with app.daemon(command(language, tmp_path, "app.first"), more) as daemon:
+            wait_until(lambda: app.stored(app.last_written), daemon.tail)
+            daemon.stop()
+            assert not daemon.named("child_failed")
+    (letter,) = letters(dead)
+    assert (letter["sequenceNumber"], letter["cause"]) == (number, "rejected")
+    processed = list(map(int, (tmp_path / "processed.txt").read_text().split()))
+    assert len(processed) == 9 and processed == sorted(set(processed))
+
+
+def test_named_records_become_letters_at_once_where_that_is_wanted(
     local: Local, tmp_path: Path, language: str
 ) -> None:
     dead = tmp_path / "dead.jsonl"
@@ -151,7 +170,7 @@ def test_failures_become_letters_and_no_process_is_replaced(
         app.put(4)
         number = put_poison(app, "poison 1")
         app.put(4)
-        with app.daemon(command(language, tmp_path, "app.partial"), more) as daemon:
+        with app.daemon(command(language, tmp_path, "app.partial", "--reject-named"), more) as daemon:
             wait_until(lambda: app.stored(app.last_written), daemon.tail)
             daemon.stop()
             assert not daemon.named("child_failed")
@@ -412,6 +431,7 @@ def test_modules_of_both_kinds_in_folders(tmp_path: Path) -> None:
         ("a.handler", "\nthrow new TypeError('as told');\n", "a.js:2: TypeError: as told"),
         ("--tumbling-window 901 a.handler", "", "1 to 900 seconds"),
         ("--timeout 0 a.handler", "", "--timeout must be above 0"),
+        ("--attempts many a.handler", "", "--attempts must be at least 0"),
         ("--stream-arn orders a.handler", "", "not the ARN of a stream"),
         ("--nonsense a.handler", "", "--nonsense"),
     ],
@@ -490,7 +510,7 @@ def test_a_batch_processor_of_powertools_runs_unchanged(local: Local, tmp_path: 
     else:
         around = f"env PYTHONPATH={powertools()} "
     with application(local, tmp_path, f"lambda-powertools-{language}", shards=1) as app:
-        run_published(app, tmp_path, f"{around}{RUNNERS[language]} app.handler", poison=True)
+        run_published(app, tmp_path, f"{around}{RUNNERS[language]} --reject-named app.handler", poison=True)
     processed = (tmp_path / "processed.txt").read_text().split()
     assert len(processed) == len(set(processed)) == 8
     assert all(int(before) < int(after) for before, after in pairwise(processed))

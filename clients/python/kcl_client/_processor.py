@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from kcl_protocol import messages
 from kcl_protocol.errors import RejectError
@@ -35,6 +35,8 @@ _NOTHING: Final[Mapping[str, Scalar]] = MappingProxyType({})
 _REASON_CHARACTERS: Final = 4_000
 _PAUSE_MOST_S: Final = 900  # the daemon cuts longer ones
 _FAILURES: Final = "batchItemFailures"  # AWS Lambda's name
+_ATTEMPT_PAUSE_MOST_S: Final = 15.0  # below the daemon's shutdownGraceMillis
+NAMED: Final = "named in batchItemFailures"
 
 
 def complete(steps: Coroutine[object, object, T]) -> T:
@@ -321,26 +323,110 @@ def rejection_of(record: Record, reason: object) -> Reject:
     return Reject(record.sequence_number, record.sub_sequence_number, short)
 
 
-def failed_records(result: object, batch: Batch) -> list[Record] | None:
-    """The records that AWS Lambda's answer names; None for another result, ValueError if one is not in the batch."""
+def failed_records(result: object, batch: Batch) -> list[list[Record]] | None:
+    """What each identifier in AWS Lambda's answer names, lowest first; None for another result.
+
+    Raises:
+        ValueError: an identifier is malformed or not in the batch, so the whole batch has failed.
+    """
     if not isinstance(result, Mapping) or _FAILURES not in result:
         return None
     items = result[_FAILURES]
-    if not items:
+    if items is None:
         return []
     try:
-        named = {item["itemIdentifier"] for item in items}
+        listed = items if isinstance(items, list | tuple) else (items,)
+        named = {item["itemIdentifier"] for item in listed}
     except (KeyError, TypeError) as error:
         raise ValueError(
             f'{_FAILURES} must be a list of {{"itemIdentifier": "..."}}: {items!r:.200}'
         ) from error
-    numbers = [
-        (record, {record.sequence_number, f"{record.sequence_number}:{record.sub_sequence_number}"})
-        for record in batch
-    ]
-    if unknown := named.difference(*(names for _, names in numbers)):
+    found: dict[str, list[Record]] = {}
+    for record in batch:
+        number = record.sequence_number
+        for name in (number, f"{number}:{record.sub_sequence_number}"):
+            if name in named:
+                found.setdefault(name, []).append(record)
+    if unknown := named - found.keys():
         raise ValueError(f"{_FAILURES} names what is not in the batch: {sorted(map(repr, unknown))!s:.200}")
-    return [record for record, names in numbers if not names.isdisjoint(named)]
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFailures:
+    """What becomes of the records that an answer of AWS Lambda's form names (`batchItemFailures`).
+
+    As in Lambda, all records from the lowest one on are delivered again: the others may not be processed at all.
+
+    Args:
+        attempts: how often the lowest one is delivered before it is rejected. 0: it is not; the process ends, as after
+            an exception, and the daemon's `poisonRecordPolicy` decides.
+        exact: the named ones are rejected at once, and all others are done: for programs that try every record.
+    """
+
+    attempts: int = 3
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        if self.attempts < 0:
+            raise ValueError(f"attempts must be at least 0: {self.attempts}")
+
+
+class Remainder(NamedTuple):
+    """What to do after an answer, in this order.
+
+    Attributes:
+        before: what a checkpoint may cover before anything is rejected; None: nothing new.
+        fails: the process ends.
+        rejected: records to give up.
+        again: to deliver once `pause_s` are over; empty: the batch is done.
+    """
+
+    before: Record | None
+    fails: bool
+    rejected: Sequence[Record]
+    again: Batch
+    pause_s: float = 0.0
+
+    @property
+    def done(self) -> Record | None:
+        return self.rejected[-1] if self.rejected else self.before
+
+    def reject(self, batch: Batch) -> None:
+        if self.fails:
+            raise RuntimeError(f"record {self.again.records[0].position} is {NAMED}")
+        for record in self.rejected:
+            batch.reject(record, NAMED)
+
+
+class Redelivery:
+    """Counts the attempts of a shard's lowest failed record."""
+
+    def __init__(self, rule: ItemFailures) -> None:
+        self._rule = rule
+        self._lowest: ExtendedSequenceNumber | None = None
+        self._attempts = 0
+        self._pause_s = FIRST_BACKOFF_S
+
+    def after(self, failed: Sequence[Sequence[Record]], batch: Batch) -> Remainder:
+        if not failed:
+            self._lowest = None
+            return Remainder(None, False, (), batch.only(()))
+        group, records = failed[0], batch.records
+        index = records.index(group[0])
+        before = records[index - 1] if index else None
+        if self._rule.exact:
+            named = {record.position: record for group in failed for record in group}
+            return Remainder(before, False, [named[each] for each in sorted(named)], batch.only(()))
+        if index or self._lowest is None:
+            self._pause_s = FIRST_BACKOFF_S  # something was done
+        if group[0].position != self._lowest:
+            self._lowest, self._attempts = group[0].position, 0
+        self._attempts += 1
+        if self._attempts == self._rule.attempts:
+            return Remainder(before, False, group, batch.only(records[index + len(group) :]))
+        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, _ATTEMPT_PAUSE_MOST_S)
+        return Remainder(before, self._rule.attempts == 0, (), batch.only(records[index:]), pause_s)
 
 
 def size_of(record: Record) -> int:
@@ -469,6 +555,7 @@ class RecordProcessor(ABC):
     """
 
     checkpoint_at_shard_end: ClassVar[bool] = True
+    item_failures: ItemFailures = ItemFailures()
 
     def initialize(self, start: ShardStart) -> Position | None:  # noqa: ARG002 - optional to override
         """Called once, before anything else. No checkpoint is possible here.
@@ -482,8 +569,9 @@ class RecordProcessor(ABC):
     def process_records(self, batch: Batch, checkpointer: Checkpointer) -> Mapping[str, object] | None:
         """Called with each batch; the next one comes only after this returns.
 
-        Returning AWS Lambda's `{"batchItemFailures": [{"itemIdentifier": sequence_number}]}` rejects the records
-        named in it, then checkpoints the batch. A number names all user records of an aggregate; one of them is
+        Returning AWS Lambda's `{"batchItemFailures": [{"itemIdentifier": sequence_number}]}` has Lambda's meaning: what
+        is below the lowest of the numbers is done, and this is called again with the rest (`item_failures`). An empty
+        list checkpoints the batch. A number names all user records of an aggregate; one of them is
         `"number:sub_sequence_number"`. Any other result has no effect.
         """
 
@@ -513,6 +601,7 @@ class AsyncRecordProcessor:
     """
 
     checkpoint_at_shard_end: ClassVar[bool] = True
+    item_failures: ItemFailures = ItemFailures()
 
     async def initialize(self, start: ShardStart) -> Position | None:  # noqa: ARG002 - optional to override
         """As `RecordProcessor.initialize`."""

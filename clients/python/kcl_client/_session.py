@@ -15,7 +15,9 @@ from kcl_client._processor import (
     CHECKPOINT_ATTEMPTS,
     FIRST_BACKOFF_S,
     Batch,
+    ItemFailures,
     Record,
+    Redelivery,
     RejectRecord,
     ShardStart,
     Store,
@@ -75,6 +77,7 @@ class Processor(Protocol[C_contra]):
     """A `RecordProcessor` or an `AsyncRecordProcessor`; `C_contra` is its checkpointer."""
 
     checkpoint_at_shard_end: ClassVar[bool]
+    item_failures: ItemFailures
 
     def initialize(self, start: ShardStart, /) -> object: ...
 
@@ -147,6 +150,7 @@ class Session(Generic[C]):
         self._unanswered = 0
         self._refused: RejectError | None = None
         self._pause_s = 0.0
+        self._redelivery = Redelivery(processor.item_failures)
         self._frames = FRAMES_VERSION if takes_frames else None
         self._side = ChildSide(
             decode_daemon_line,
@@ -297,20 +301,34 @@ class Session(Generic[C]):
                 assert_never(action)
 
     async def _deliver(self, action: ProcessRecords) -> None:
-        batch = batch_of(action, self)
+        again = await self._hand_over(batch_of(action, self))
+        while again:
+            again = await self._hand_over(again)
+        if self._pause_s and not self._takes_rejects:
+            await self._runtime.sleep(self._pause_s)
+            self._pause_s = 0.0
+
+    async def _hand_over(self, batch: Batch) -> Batch | None:
+        """What is to be delivered again."""
         try:
             result = await self._runtime.call(self._processor.process_records, batch, self._checkpointer)
         except RejectRecord as error:
             error.add_note("kcl_client: in process_records call batch.reject(record, reason) instead")
             raise
         failed = failed_records(result, batch)
-        for record in failed or ():
-            batch.reject(record, "named in batchItemFailures")
-        if failed is not None and batch:
+        if failed is None or not batch:
+            return None
+        left = self._redelivery.after(failed, batch)
+        if left.before is not None:
+            await self.store(request_for(left.before), CHECKPOINT_ATTEMPTS)
+        left.reject(batch)
+        if not left.again:
             await self.store(CheckpointRequest(), CHECKPOINT_ATTEMPTS)
-        if self._pause_s and not self._takes_rejects:
-            await self._runtime.sleep(self._pause_s)
-            self._pause_s = 0.0
+        elif left.rejected:
+            await self.store(request_for(left.done), CHECKPOINT_ATTEMPTS)
+        if left.pause_s:
+            await self._runtime.sleep(left.pause_s)
+        return left.again
 
     async def _end_shard(self) -> None:
         processor = self._processor

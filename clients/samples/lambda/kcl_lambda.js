@@ -25,10 +25,11 @@ const ARN = /^arn:[a-z-]+:(kinesis|dynamodb):[a-z0-9-]+:[0-9]{12}:(stream|table)
 // Another attempt may succeed: DynamoDB throttled the write or did not answer.
 const PASSING = ['ThrottlingException', 'KinesisClientLibDependencyException'];
 const PAUSES_MS = [500, 1000, 2000, 4000];
+const ATTEMPT_PAUSE_MOST_MS = 15000; // below the daemon's shutdownGraceMillis
+const NAMED = 'named in batchItemFailures';
 
 class NoHandler extends Error {} // nothing can be run
 class LeaseLost extends Error {} // no failure: leaseLost follows
-class Refused extends Error {} // of a reject
 
 // --- The line protocol -----------------------------------------------------------------------------------------------
 
@@ -95,13 +96,14 @@ async function checkpoint({ sequenceNumber = null, subSequenceNumber = null } = 
 }
 
 async function reject(records) {
-  if (!process.env.KCL_REJECTS) throw new Refused('this daemon takes no rejects');
+  if (!records.length) return;
+  if (!process.env.KCL_REJECTS) throw new Error('this daemon takes no rejects');
   for (const { sequenceNumber, subSequenceNumber } of records)
-    send({ action: 'reject', sequenceNumber, subSequenceNumber, reason: 'named in batchItemFailures' });
+    send({ action: 'reject', sequenceNumber, subSequenceNumber, reason: NAMED });
   let refusal;
   for (const record of records) {
     const { error, message } = await answer();
-    if (error) refusal ??= new Refused(`record ${record.sequenceNumber}: ${message || error}`);
+    if (error) refusal ??= new Error(`record ${record.sequenceNumber}: ${message || error}`);
   }
   if (refusal) throw refusal;
 }
@@ -159,16 +161,46 @@ function changeOf({ data, sequenceNumber }) {
   throw new Error(`record ${sequenceNumber} is not a change in the form of Lambda; ${advice}`);
 }
 
-// The records that an answer names; all else that it may be is no failure of single records.
+// What each identifier in an answer names, lowest first; all else that an answer may be is no failure of single records.
 function failedOf(result, records) {
   const items = result?.batchItemFailures ?? [];
   if (!Array.isArray(items)) throw new Error(`batchItemFailures must be a list: ${JSON.stringify(items)}`);
-  const names = ({ sequenceNumber, subSequenceNumber }) => [sequenceNumber, `${sequenceNumber}:${subSequenceNumber ?? 0}`];
-  const known = new Set(records.flatMap(names));
   const named = new Set(items.map((item) => item?.itemIdentifier));
-  const unknown = [...named].filter((name) => !known.has(name));
+  const found = new Map();
+  for (const record of records)
+    for (const name of [record.sequenceNumber, `${record.sequenceNumber}:${record.subSequenceNumber ?? 0}`])
+      if (named.has(name)) found.set(name, found.get(name) ?? []).get(name).push(record);
+  const unknown = [...named].filter((name) => !found.has(name));
   if (unknown.length) throw new Error(`batchItemFailures names what is not in the batch: ${JSON.stringify(unknown)}`);
-  return records.filter((record) => names(record).some((name) => named.has(name)));
+  return [...found.values()];
+}
+
+// Counts the attempts of a shard's lowest failed record. As in Lambda, all from that one on come again.
+class Redelivery {
+  constructor({ attempts, rejectNamed }) {
+    Object.assign(this, { most: attempts, isExact: rejectNamed, lowest: null, attempts: 0, pauseMs: PAUSES_MS[0] });
+  }
+
+  // What to do, in this order: checkpoint `before`, fail, give up `rejected`, and after `pauseMs` deliver `again`.
+  after([group, ...groups], records) {
+    if (!group) {
+      this.lowest = null;
+      return { rejected: [], again: [] };
+    }
+    const index = records.indexOf(group[0]);
+    const before = records[index - 1];
+    if (this.isExact) return { before, rejected: [...new Set([group, ...groups].flat())], again: [] };
+    if (index || this.lowest === null) this.pauseMs = PAUSES_MS[0]; // something was done
+    const { sequenceNumber, subSequenceNumber } = group[0];
+    const position = `${sequenceNumber}:${subSequenceNumber ?? 0}`;
+    if (position !== this.lowest) Object.assign(this, { lowest: position, attempts: 0 });
+    this.attempts += 1;
+    if (this.attempts === this.most) return { before, rejected: group, again: records.slice(index + group.length) };
+    const pauseMs = this.pauseMs;
+    this.pauseMs = Math.min(pauseMs * 2, ATTEMPT_PAUSE_MOST_MS);
+    const error = this.most ? null : new Error(`record ${position} is ${NAMED}`);
+    return { before, error, rejected: [], again: records.slice(index), pauseMs };
+  }
 }
 
 function windowAt(moment, lengthS) {
@@ -200,6 +232,7 @@ const timeOf = (seconds) => new Date(seconds * 1000).toISOString().replace('.000
 
 class Shard {
   constructor(handler, options) {
+    this.redelivery = new Redelivery(options);
     Object.assign(this, { handler, options, window: null, state: {}, last: null, notBeforeS: 0, overSince: null });
   }
 
@@ -210,10 +243,17 @@ class Shard {
 
   async processRecords({ records, millisBehindLatest }) {
     if (this.options.windowS) return this.inWindows(records, millisBehindLatest);
-    if (!records.length) return;
-    const result = await this.invoke(this.event(records));
-    await this.giveUp(result, records);
-    await checkpoint();
+    for (let left = records; left.length; ) {
+      const failed = failedOf(await this.invoke(this.event(left)), left);
+      const { before, error, rejected, again, pauseMs } = this.redelivery.after(failed, left);
+      if (before) await checkpoint(before);
+      if (error) throw error;
+      await reject(rejected);
+      if (!again.length) await checkpoint();
+      else if (rejected.length) await checkpoint(rejected.at(-1));
+      if (pauseMs) await sleep(pauseMs);
+      left = again;
+    }
   }
 
   // What is done is checkpointed; an open window comes again, from its first record.
@@ -230,21 +270,10 @@ class Shard {
     return eventOf(records, this.source, this.shardId, Date.now());
   }
 
-  invoke(event) {
-    return invoke(this.handler, event, contextOf(this.source, this.options.timeoutS));
-  }
-
-  // Where a record cannot be put anywhere, what comes before it is done, as in Lambda.
-  async giveUp(result, records) {
-    const failed = failedOf(result, records);
-    if (!failed.length) return;
-    try {
-      await reject(failed);
-    } catch (error) {
-      const before = records.indexOf(failed[0]);
-      if (error instanceof Refused && before && !this.options.windowS) await checkpoint(records[before - 1]);
-      throw error;
-    }
+  // An answer that JSON cannot say fails the invocation, as in Lambda.
+  async invoke(event) {
+    const result = await invoke(this.handler, event, contextOf(this.source, this.options.timeoutS));
+    return JSON.parse(JSON.stringify(result) ?? 'null');
   }
 
   async inWindows(records, behind) {
@@ -252,10 +281,9 @@ class Shard {
     for (const run of runsOf(records, this.options.windowS, this.notBeforeS, now)) {
       if (run.window.startS !== this.window?.startS) {
         await this.close();
-        this.window = run.window;
         this.notBeforeS = run.window.startS;
       }
-      await this.aggregate(run.records);
+      await this.aggregate(run.window, run.records);
     }
     if (records.length) this.overSince = null;
     else await this.rest(now, behind);
@@ -268,22 +296,29 @@ class Shard {
     else if (now - this.overSince >= QUIET_MS) await this.close();
   }
 
-  async aggregate(records) {
-    const result = await this.invoke(this.windowed(records, {}));
-    const state = result?.state;
-    if (state === null || typeof state !== 'object' || Array.isArray(state))
-      throw new Error(`with --tumbling-window a handler must return {"state": {...}}, not ${JSON.stringify(result)}`);
-    const text = JSON.stringify(state);
-    this.state = JSON.parse(text);
-    await this.giveUp(result, records);
-    this.last = records[records.length - 1];
-    if (Buffer.byteLength(text) > STATE_MOST_BYTES) await this.close({ isEarly: true });
+  // The state of an answer that names failures holds what comes before them.
+  async aggregate(window, records) {
+    for (let left = records; left.length; ) {
+      this.window = window;
+      const result = await this.invoke(this.windowed(left, {}));
+      const state = result?.state;
+      if (state === null || typeof state !== 'object' || Array.isArray(state))
+        throw new Error(`with --tumbling-window a handler must return {"state": {...}}, not ${JSON.stringify(result)}`);
+      this.state = state;
+      const { before, error, rejected, again, pauseMs } = this.redelivery.after(failedOf(result, left), left);
+      if (error) throw error;
+      await reject(rejected);
+      this.last = (again.length ? (rejected.at(-1) ?? before) : left.at(-1)) ?? this.last;
+      if (Buffer.byteLength(JSON.stringify(state)) > STATE_MOST_BYTES) await this.close({ isEarly: true });
+      if (pauseMs) await sleep(pauseMs);
+      left = again;
+    }
   }
 
   // The only place where a window's records are checkpointed: its state is nowhere but here.
   async close({ isEarly = false } = {}) {
     if (!this.window || !this.last) return;
-    await this.invoke(this.windowed([], { isFinal: true, isEarly }));
+    failedOf(await this.invoke(this.windowed([], { isFinal: true, isEarly })), []);
     await checkpoint(this.last);
     this.notBeforeS = isEarly ? this.window.startS : this.window.endS;
     Object.assign(this, { window: null, state: {}, last: null });
@@ -405,7 +440,10 @@ function setVariables(env, functionName, handler, root) {
 
 function read(words) {
   const text = { type: 'string' };
-  const options = { 'function-name': text, 'stream-arn': text, timeout: text, 'tumbling-window': text };
+  const rejectNamed = { type: 'boolean' };
+  const options = {
+    'function-name': text, 'stream-arn': text, timeout: text, 'tumbling-window': text, attempts: text, 'reject-named': rejectNamed,
+  }; // prettier-ignore
   let given;
   try {
     given = parseArgs({ args: words, options, allowPositionals: true });
@@ -420,9 +458,12 @@ function read(words) {
   if (!(timeoutS > 0)) throw new NoHandler(`--timeout must be above 0: ${values.timeout}`);
   if (!Number.isInteger(windowS) || windowS < 0 || windowS > WINDOW_MOST_S)
     throw new NoHandler(`a tumbling window has 1 to ${WINDOW_MOST_S} seconds: ${values['tumbling-window']}`);
+  const attempts = Number(values.attempts ?? 3);
+  if (!Number.isInteger(attempts) || attempts < 0) throw new NoHandler(`--attempts must be at least 0: ${values.attempts}`);
   const module = path.basename(handler).split('.')[0];
   const functionName = values['function-name'] || process.env.AWS_LAMBDA_FUNCTION_NAME || module;
-  return { handler, timeoutS, windowS, functionName, streamArn: values['stream-arn'] };
+  const how = { attempts, rejectNamed: values['reject-named'] };
+  return { handler, timeoutS, windowS, functionName, streamArn: values['stream-arn'], ...how };
 }
 
 async function main() {

@@ -37,6 +37,19 @@ exports.partial = async (event) => {
   return { batchItemFailures: bad.map((each) => ({ itemIdentifier: each.kinesis.sequenceNumber })) };
 };
 
+// As AWS's documentation has it: the first failure ends the batch.
+exports.first = async (event) => {
+  for (const [index, { kinesis }] of event.Records.entries()) {
+    try {
+      if (texts(event)[index].startsWith('poison')) throw new Error('cannot read it');
+      fs.appendFileSync(path.join(FOLDER, 'processed.txt'), `${kinesis.sequenceNumber}\n`);
+    } catch {
+      return { batchItemFailures: [{ itemIdentifier: kinesis.sequenceNumber }] };
+    }
+  }
+  return { batchItemFailures: [] };
+};
+
 exports.raising = async (event) => {
   note(event, {});
   for (const text of texts(event)) if (text.startsWith('poison')) throw new Error(`cannot read '${text}'`);

@@ -7,7 +7,16 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kcl_client import AsyncRecordProcessor, Batch, Checkpointer, Record, RejectRecord, ShardStart, run
+from kcl_client import (
+    AsyncRecordProcessor,
+    Batch,
+    Checkpointer,
+    ItemFailures,
+    Record,
+    RejectRecord,
+    ShardStart,
+    run,
+)
 from kcl_local.demo.check import DIRECTORY_VARIABLE, CountedRecord, LedgerWriter, monotonic_s
 from tests.process.processors.careful import Careful
 
@@ -29,7 +38,9 @@ class Rejecting(Careful):
 
 
 class AsInLambda(Rejecting):
-    """Names them in its answer."""
+    """Names them in its answer, and has tried the others."""
+
+    item_failures = ItemFailures(exact=True)
 
     def process_records(self, batch: Batch, checkpointer: Checkpointer) -> Mapping[str, object]:
         good, bad = divided(batch)

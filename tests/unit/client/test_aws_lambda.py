@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_client import Batch, ExtendedSequenceNumber, NoDeadLetterDestination
+from kcl_client import Batch, ExtendedSequenceNumber, ItemFailures, NoDeadLetterDestination, aws_lambda
 from kcl_client._processor import Checkpointer, PlainRuntime, Record, complete
 from kcl_client._session import Session
 from kcl_client.aws_lambda import Event, LambdaContext, LambdaProcessor
@@ -157,10 +158,48 @@ def failures(*names: object) -> Callable[[Event], object]:
     return lambda _: {"batchItemFailures": [{"itemIdentifier": name} for name in names]}
 
 
-def test_failures_are_rejected_and_the_batch_is_done() -> None:
-    report = drive(processor_of(Handled(failures("2"))), [at(1), at(2), at(3)], dead_letters=True)
+def failing(*bad: str) -> Handled:
+    """Names those of these that it sees."""
+
+    def answer(event: Event) -> object:
+        named = [{"itemIdentifier": number} for number in numbers(event) if number in bad]
+        return {"state": {"seen": numbers(event)}, "batchItemFailures": named}
+
+    return Handled(answer)
+
+
+def test_from_the_lowest_failure_on_all_is_invoked_again_until_it_is_a_letter() -> None:
+    handler = failing("2")
+    report = drive(
+        processor_of(handler, item_failures=ItemFailures(2)), [at(1), at(2), at(3)], dead_letters=True
+    )
+    assert list(map(numbers, handler.events)) == [["1", "2", "3"], ["2", "3"], ["3"]]
+    assert len({context.aws_request_id for context in handler.contexts}) == 3
     assert report.rejected == ((position(2), "named in batchItemFailures"),)
-    assert positions(report) == [position(3), SHARD_END]
+    assert positions(report) == [position(1), position(2), position(3), SHARD_END]
+
+
+def test_named_records_are_rejected_at_once_where_that_is_wanted() -> None:
+    handler = failing("2", "3")
+    report = drive(
+        processor_of(handler, item_failures=ItemFailures(exact=True)),
+        [at(1), at(2), at(3)],
+        dead_letters=True,
+    )
+    assert len(handler.events) == 1
+    assert [where for where, _ in report.rejected] == [position(2), position(3)]
+    assert positions(report) == [position(1), position(3), SHARD_END]
+
+
+@pytest.mark.parametrize("answer", [{1}, {"batchItemFailures": object()}, b"done", Batch(())])
+def test_an_answer_that_json_cannot_say_fails_the_batch_as_in_lambda(answer: object) -> None:
+    report = drive(processor_of(Handled(lambda _: answer)), [at(1)])
+    assert (type(report.exception), positions(report)) == (TypeError, [])
+
+
+def test_an_answer_with_a_decimal_is_one_that_lambda_takes() -> None:
+    report = drive(processor_of(Handled(lambda _: {"sum": Decimal("1.5")})), [at(1)])
+    assert positions(report) == [position(1), SHARD_END]
 
 
 def test_without_a_place_for_letters_what_comes_before_the_failure_is_done() -> None:
@@ -407,19 +446,55 @@ def test_a_state_is_kept_as_json_keeps_it() -> None:
     assert handler.events[1]["state"] == {"7": [1, 2]}
 
 
-def test_failures_in_a_window_are_rejected_and_do_not_checkpoint_it() -> None:
-    def half(event: Event) -> object:
-        bad = [number for number in numbers(event) if number == "1"]
-        return {"state": {}, "batchItemFailures": [{"itemIdentifier": number} for number in bad]}
-
-    report = drive(in_windows(Handled(half)), [at(1), at(2)], dead_letters=True, ending=Ending.SHUTDOWN)
-    assert [where for where, _ in report.rejected] == [position(1)]
+def test_a_failure_in_a_window_comes_again_with_its_state_and_does_not_checkpoint_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handler, waited = failing("2"), list[float]()
+    monkeypatch.setattr(aws_lambda, "sleep_s", waited.append)
+    report = drive(in_windows(handler), [at(1), at(2), at(3)], dead_letters=True, ending=Ending.SHUTDOWN)
+    assert list(map(numbers, handler.events)) == [["1", "2", "3"], ["2", "3"], ["2", "3"], ["3"]]
+    assert [event["state"] for event in handler.events[1:3]] == [
+        {"seen": ["1", "2", "3"]},
+        {"seen": ["2", "3"]},
+    ]
+    assert ([where for where, _ in report.rejected], waited) == ([position(2)], [0.5, 1.0])
     assert positions(report) == []
+
+
+def test_a_window_with_a_letter_ends_after_its_last_record() -> None:
+    processor = in_windows(failing("3"), item_failures=ItemFailures(exact=True))
+    report = drive(processor, [at(1), at(2), at(3)], dead_letters=True)
+    assert positions(report) == [position(3), SHARD_END]
+
+
+def test_a_state_that_is_too_large_beside_a_failure_closes_what_is_done_only() -> None:
+    def answer(event: Event) -> object:
+        named = [{"itemIdentifier": number} for number in numbers(event) if number == "2"]
+        text = "x" * STATE_MOST_BYTES if "1" in numbers(event) else ""
+        return {"state": {"text": text}, "batchItemFailures": named}
+
+    handler = Handled(answer)
+    processor = in_windows(handler, item_failures=ItemFailures(1))
+    report = drive(processor, [at(1), at(2), at(3)], dead_letters=True)
+    assert [each["isFinalInvokeForWindow"] for each in handler.events] == [False, True, False, True]
+    assert positions(report) == [position(2), position(3), SHARD_END]
+
+
+def test_the_last_invocation_of_a_window_that_names_a_failure_has_failed() -> None:
+    def answer(event: Event) -> object:
+        named = [{"itemIdentifier": "1"}] if event["isFinalInvokeForWindow"] else []
+        return {"state": {}, "batchItemFailures": named}
+
+    report = drive(in_windows(Handled(answer)), [at(1)], dead_letters=True)
+    assert (type(report.exception), positions(report)) == (ValueError, [])
 
 
 def test_without_a_place_for_letters_a_failure_repeats_the_window() -> None:
     report = drive(
-        in_windows(Handled(lambda _: {"state": {}, "batchItemFailures": [{"itemIdentifier": "2"}]})),
+        in_windows(
+            Handled(lambda _: {"state": {}, "batchItemFailures": [{"itemIdentifier": "2"}]}),
+            item_failures=ItemFailures(1),
+        ),
         [at(1), at(2)],
     )
     assert (type(report.exception), positions(report)) == (NoDeadLetterDestination, [])

@@ -174,15 +174,25 @@ def test_a_batch_is_checkpointed_when_the_function_returns(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["plain", "coroutine"])
-def test_the_failures_that_a_function_of_a_batch_returns_are_letters(form: str) -> None:
-    def last(batch: Batch) -> object:
-        return {"batchItemFailures": [{"itemIdentifier": batch.records[-1].sequence_number}]}
+def test_a_function_of_a_batch_that_returns_its_first_failure_gets_the_rest(form: str) -> None:
+    done: list[str] = []
+
+    def first(batch: Batch) -> object:
+        for record in batch:
+            if record.data == b"bad":
+                return {"batchItemFailures": [{"itemIdentifier": record.sequence_number}]}
+            done.append(record.text())
+        return None
 
     report = drive(
-        processor_of(getattr(OfBatches(last), form)), ["a", "b"], ending=Ending.CLOSED, dead_letters=True
+        processor_of(getattr(OfBatches(first), form)),
+        ["a", "bad", "c", "d"],
+        ending=Ending.CLOSED,
+        dead_letters=True,
     )
+    assert done == ["a", "c", "d"]
     assert [reason for _, reason in report.rejected] == ["named in batchItemFailures"]
-    assert len(report.checkpoints) == 1
+    assert int(report.checkpoints[-1].sequence_number) % 10 == 4
 
 
 @pytest.mark.parametrize("form", ["plain", "coroutine"])

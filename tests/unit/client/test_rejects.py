@@ -22,6 +22,7 @@ from kcl_client import (
     CheckpointShutdown,
     DeadLetterTooLarge,
     ExtendedSequenceNumber,
+    ItemFailures,
     NoDeadLetterDestination,
     Record,
     RecordNotInBatch,
@@ -350,11 +351,88 @@ def lambda_answer(*identifiers: object) -> dict[str, object]:
     return {"batchItemFailures": [{"itemIdentifier": each} for each in identifiers]}
 
 
-def test_the_records_of_lambdas_answer_are_letters_before_the_batch_is_checkpointed() -> None:
-    report = driven(lambda _batch, _checkpointer: lambda_answer("9", "7"))
-    reason = "named in batchItemFailures"
-    assert report.rejected == ((at(7), reason), (at(9), reason))
-    assert (report.checkpoints, report.exit_code) == ((at(10),), 0)
+class Failing(Idle):
+    """Names the bad ones of a batch, all of them or the first, and keeps what it has done, and saw."""
+
+    def __init__(self, *bad: str, only_first: bool = True, rule: ItemFailures = ItemFailures()) -> None:  # noqa: B008 - a value
+        super().__init__()
+        self.item_failures = rule
+        self.seen: list[list[str]] = []
+        self.done: list[str] = []
+        self._bad, self._only_first = bad, only_first
+
+    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> dict[str, object]:
+        self.seen.append([record.sequence_number for record in batch])
+        named: list[object] = []
+        for record in batch:
+            if record.sequence_number in self._bad:
+                named.append(record.sequence_number)
+                if self._only_first:
+                    break
+            else:
+                self.done.append(record.sequence_number)
+        return lambda_answer(*named)
+
+
+def test_the_records_after_a_first_failure_are_delivered_and_it_is_a_letter_after_its_attempts() -> None:
+    processor = Failing("8")
+    report = drive(processor, RECORDS, dead_letters=True)
+    assert processor.seen == [["7", "8", "9", "10"], ["8", "9", "10"], ["8", "9", "10"], ["9", "10"]]
+    assert processor.done == ["7", "9", "10"]
+    assert report.rejected == ((at(8), "named in batchItemFailures"),)
+    assert report.checkpoints[:3] == (at(7), at(8), at(10))
+    assert report.backoffs_s == (0.5, 1.0)
+
+
+def test_pauses_grow_while_every_record_fails_and_begin_anew_once_one_does_not() -> None:
+    report = drive(Failing("7", "8", "10"), RECORDS, dead_letters=True)
+    assert report.backoffs_s == (0.5, 1.0, 2.0, 4.0, 0.5, 1.0)
+    assert [where for where, _ in report.rejected] == [at(7), at(8), at(10)]
+
+
+def test_without_a_destination_what_is_below_the_lowest_failure_is_done_and_no_more() -> None:
+    for rule in (ItemFailures(), ItemFailures(attempts=1), ItemFailures(exact=True)):
+        report = drive(Failing("8", rule=rule), RECORDS)
+        assert isinstance(report.exception, NoDeadLetterDestination)
+        assert report.checkpoints == (at(7),)
+
+
+def test_no_attempts_end_the_process_without_a_letter() -> None:
+    report = drive(Failing("8", rule=ItemFailures(attempts=0)), RECORDS, dead_letters=True)
+    assert "named in batchItemFailures" in str(report.exception)
+    assert (report.checkpoints, report.rejected, report.exit_code) == ((at(7),), (), 70)
+
+
+def test_exactly_the_named_records_are_letters_where_that_is_wanted() -> None:
+    processor = Failing("9", "7", only_first=False, rule=ItemFailures(exact=True))
+    report = drive(processor, RECORDS, dead_letters=True)
+    assert len(processor.seen) == 1
+    assert [where for where, _ in report.rejected] == [at(7), at(9)]
+    assert report.checkpoints[0] == at(10)
+
+
+@given(st.sets(st.integers(1, 12)), st.integers(1, 4), st.booleans(), st.integers(1, 12))
+def test_each_record_is_done_or_a_letter_whatever_fails(
+    bad: set[int], attempts: int, only_first: bool, batch_size: int
+) -> None:
+    processor = Failing(*map(str, bad), only_first=only_first, rule=ItemFailures(attempts))
+    records = [make_record("x", sequence_number=str(number)) for number in range(1, 13)]
+    report = drive(processor, records, dead_letters=True, batch_size=batch_size)
+    assert [where for where, _ in report.rejected] == [at(number) for number in sorted(bad)]
+    assert set(map(int, processor.done)) == set(range(1, 13)) - bad
+    assert report.exit_code == 0
+
+
+def test_a_record_that_fails_for_a_while_is_no_letter() -> None:
+    class Healed(Failing):
+        def process_records(self, batch: Batch, checkpointer: Checkpointer) -> dict[str, object]:
+            if len(self.seen) == 2:
+                self._bad = ()
+            return super().process_records(batch, checkpointer)
+
+    processor = Healed("8")
+    report = drive(processor, RECORDS, dead_letters=True)
+    assert (processor.done, report.rejected) == (["7", "8", "9", "10"], ())
 
 
 @pytest.mark.parametrize("answer", [lambda_answer(), {"batchItemFailures": None}])
@@ -381,6 +459,8 @@ def test_any_other_result_has_no_effect(answer: object) -> None:
         ({"batchItemFailures": [{"itemidentifier": "7"}]}, "must be a list of"),
         ({"batchItemFailures": ["7"]}, "must be a list of"),
         ({"batchItemFailures": 7}, "must be a list of"),
+        ({"batchItemFailures": ""}, "must be a list of"),
+        ({"batchItemFailures": {}}, "must be a list of"),
     ],
 )
 def test_an_answer_that_names_no_record_fails_the_batch_and_rejects_nothing(
@@ -397,8 +477,9 @@ def test_a_number_names_a_whole_aggregate_and_a_pair_one_record_of_it(
     identifier: str, rejected: list[int]
 ) -> None:
     parts = [make_record("x", sequence_number="7", sub_sequence_number=part) for part in range(3)]
-    report = drive(Handled(lambda *_: lambda_answer(identifier)), parts, dead_letters=True)
+    report = drive(Handled(lambda _batch, _checkpointer: lambda_answer(identifier)), parts, dead_letters=True)
     assert [position for position, _ in report.rejected] == [at(7, part) for part in rejected]
+    assert report.exit_code == (0 if len(rejected) == 3 else 70), "the rest comes again, and is named wrongly"
 
 
 positions = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), unique=True, max_size=12).map(sorted)
@@ -415,7 +496,7 @@ def test_exactly_the_named_records_of_a_batch_are_found(
         lambda_answer(*(f"{n}:{sub}" for n, sub in named)), batch_of(ProcessRecords(wire, 0))
     )
     assert failed is not None
-    assert [record.position for record in failed] == [at(*pair) for pair in sorted(named)]
+    assert [record.position for group in failed for record in group] == [at(*pair) for pair in sorted(named)]
 
 
 def test_a_record_of_a_frame_is_rejected_by_its_numbers() -> None:

@@ -6,10 +6,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kcl_client._processor import Batch, Checkpointer, Record, RecordProcessor, ShardStart, failed_records
+from kcl_client._processor import (
+    Batch,
+    Checkpointer,
+    ItemFailures,
+    Record,
+    RecordProcessor,
+    Redelivery,
+    ShardStart,
+    failed_records,
+)
 from kcl_client.aws_lambda._events import (
     QUIET_MS,
     WINDOW_MOST_S,
@@ -25,15 +34,15 @@ from kcl_client.aws_lambda._runtime import (
     Handler,
     LambdaContext,
     begin_invocation,
+    check_answer,
     monotonic_s,
     now_ms,
+    sleep_s,
 )
-from kcl_protocol.errors import RejectError
 
 __all__ = ["Event", "Handler", "LambdaContext", "LambdaProcessor"]
 
 TIMEOUT_S: Final = 900.0
-_REASON: Final = "named in batchItemFailures"
 
 
 class LambdaProcessor(RecordProcessor):
@@ -45,6 +54,7 @@ class LambdaProcessor(RecordProcessor):
         stream_arn: None: what the daemon says (`KCL_STREAM_ARN`).
         timeout_s: what `context.get_remaining_time_in_millis()` begins with.
         tumbling_window_s: length of a window, up to 900; 0: no windows.
+        item_failures: what becomes of the records in `batchItemFailures`.
 
     Raises:
         ValueError: a number is out of its range.
@@ -58,6 +68,7 @@ class LambdaProcessor(RecordProcessor):
         stream_arn: str | None = None,
         timeout_s: float = TIMEOUT_S,
         tumbling_window_s: int = 0,
+        item_failures: ItemFailures = RecordProcessor.item_failures,
         now: Callable[[], int] = now_ms,
         clock: Callable[[], float] = monotonic_s,
     ) -> None:
@@ -71,6 +82,8 @@ class LambdaProcessor(RecordProcessor):
         self._timeout_s = timeout_s
         self._window_s = tumbling_window_s
         self._now, self._clock = now, clock
+        self.item_failures = item_failures
+        self._redelivery = Redelivery(item_failures)  # in windows
         self._source = Source.of({}, function_name, stream_arn)
         self._shard_id = ""
         self._window: Window | None = None
@@ -83,13 +96,15 @@ class LambdaProcessor(RecordProcessor):
         self._shard_id = start.shard_id
         self._source = Source.of(os.environ, self._function_name, self._stream_arn)
 
-    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
+    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> Mapping[str, object] | None:
         if self._window_s:
             self._in_windows(batch, checkpointer)
         elif batch.records:
             result = self._invoke(self._event(batch.records))
-            self._give_up(result, batch, checkpointer)
+            if isinstance(result, Mapping) and failed_records(result, batch) is not None:
+                return result  # the client delivers again, rejects and checkpoints
             checkpointer.checkpoint()
+        return None
 
     def shard_ended(self, checkpointer: Checkpointer) -> None:
         self._close(checkpointer)
@@ -103,27 +118,7 @@ class LambdaProcessor(RecordProcessor):
     def _invoke(self, event: Event) -> object:
         context = LambdaContext(self._source, self._timeout_s, self._clock)
         begin_invocation(context)
-        return self._handler(event, context)
-
-    def _give_up(self, result: object, batch: Batch, checkpointer: Checkpointer) -> None:
-        """Reject what the handler has named.
-
-        Raises:
-            ValueError: it names what is not in the batch, or its answer is malformed: the whole batch has failed.
-            RejectError: there is nowhere to put it. Then, as in Lambda, what comes before it is done.
-        """
-        failed = failed_records(result, batch)
-        if not failed:
-            return
-        try:
-            for record in failed:
-                batch.reject(record, _REASON)
-            checkpointer.wait_for_letters()
-        except RejectError:
-            before = batch.records.index(failed[0])
-            if before and not self._window_s:
-                checkpointer.checkpoint(batch.records[before - 1])
-            raise
+        return check_answer(self._handler(event, context))
 
     def _in_windows(self, batch: Batch, checkpointer: Checkpointer) -> None:
         now = self._now()
@@ -147,18 +142,30 @@ class LambdaProcessor(RecordProcessor):
             self._close(checkpointer)
 
     def _aggregate(self, window: Window, part: Batch, checkpointer: Checkpointer) -> None:
-        result = self._invoke(self._windowed(window, part.records))
-        self._state, is_too_large = state_of(result)
-        self._give_up(result, part, checkpointer)
-        self._last = part.records[-1]
-        if is_too_large:
-            self._close(checkpointer, is_early=True)
+        """The state of an answer that names failures holds what comes before them."""
+        while part:
+            self._window = window
+            result = self._invoke(self._windowed(window, part.records))
+            self._state, is_too_large = state_of(result)
+            left = self._redelivery.after(failed_records(result, part) or (), part)
+            left.reject(part)
+            if left.rejected:
+                checkpointer.wait_for_letters()
+            self._last = (left.done if left.again else part.records[-1]) or self._last
+            if is_too_large:
+                self._close(checkpointer, is_early=True)
+            if left.pause_s:
+                sleep_s(left.pause_s)
+            part = left.again
 
     def _close(self, checkpointer: Checkpointer, *, is_early: bool = False) -> None:
         """The only place where a window's records are checkpointed: its state is nowhere but here."""
         if self._window is None or self._last is None:
             return
-        self._invoke(self._windowed(self._window, (), is_final=True, is_early=is_early))
+        result = self._invoke(self._windowed(self._window, (), is_final=True, is_early=is_early))
+        failed_records(
+            result, Batch(())
+        )  # it has no records: whatever is named there is a failure of the whole
         checkpointer.checkpoint(self._last)
         self._not_before_s = self._window.start_s if is_early else self._window.end_s
         self._window, self._state, self._last = None, {}, None

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from kcl_client._processor import ShardStart
+from kcl_client._processor import ItemFailures, ShardStart
 from kcl_client._run import run
 from kcl_client.aws_lambda import TIMEOUT_S, LambdaProcessor
 from kcl_client.aws_lambda._events import Source
@@ -44,6 +44,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="what context.get_remaining_time_in_millis() begins with; default: 900",
     )
+    add(
+        "--attempts",
+        type=int,
+        default=3,
+        metavar="N",
+        help="how often the lowest record in batchItemFailures is delivered before it is rejected; default: 3",
+    )
+    add(
+        "--reject-named",
+        action="store_true",
+        help="reject the records in batchItemFailures at once, and only them",
+    )
     add("--tumbling-window", type=int, default=0, metavar="SECONDS", help="length of a window, up to 900")
     return parser
 
@@ -64,6 +76,7 @@ def main() -> None:
             stream_arn=given.stream_arn,
             timeout_s=given.timeout,
             tumbling_window_s=given.tumbling_window,
+            item_failures=ItemFailures(given.attempts, given.reject_named),
         )
     except (NoHandler, ValueError) as error:
         sys.stderr.write(f"{_PROGRAM}: {error}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import logging
 import os
 import sys
@@ -11,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -35,6 +37,10 @@ def new_id() -> str:
 
 def monotonic_s() -> float:
     return time.monotonic()  # noqa: TID251 - the client has no clock port
+
+
+def sleep_s(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: TID251 - as above
 
 
 def now_ms() -> int:
@@ -100,6 +106,18 @@ class LambdaContext:
 
     def log(self, message: object) -> None:
         sys.stdout.write(str(message))
+
+
+def check_answer(answer: object) -> object:
+    """TypeError or ValueError if it cannot be sent as JSON, which fails an invocation in Lambda, too."""
+    json.dumps(answer, default=_as_number)
+    return answer
+
+
+def _as_number(value: object) -> float:
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TypeError(f"a handler must return what JSON can say, not {type(value).__name__}: {value!r:.200}")
 
 
 class _RequestId(logging.Filter):
