@@ -65,12 +65,21 @@ def find() -> dict[str, str] | None:
     if not text or not _is_ours(folder):
         return None
     environment: dict[str, str] = json.loads(text)["environment"]
-    address = urlsplit(environment[_KINESIS])
+    return environment if answers(environment) else None  # ended by SIGKILL, which left its file
+
+
+def pid() -> int:
+    """Of the process whose endpoints `find` has found."""
+    return int(json.loads(_text_of(_folder() / _FILE) or "{}").get("pid", 0))
+
+
+def answers(endpoints: Mapping[str, str]) -> bool:
+    address = urlsplit(endpoints[_KINESIS])
     try:
         socket.create_connection((address.hostname or "", address.port or 0), _CONNECT_S).close()
     except OSError:
-        return None  # ended by SIGKILL, which left its file
-    return environment
+        return False
+    return True
 
 
 def lead(environment: MutableMapping[str, str], endpoints: Mapping[str, str]) -> None:

@@ -293,6 +293,30 @@ def test_nothing_is_left_of_a_command_that_was_killed(
         process.kill()
 
 
+@pytest.mark.parametrize("words", [(), ("--reload",)])
+def test_endpoints_of_somebody_else_are_named_and_their_end_is_told_and_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    write(tmp_path, FORMS["dataclass"])
+    command = ("-m", "kcl_daemon", "run", "orders", "consumer:handle", "--local", *words)
+    with subprocess.Popen([sys.executable, "-m", "kcl_local"], stdout=subprocess.DEVNULL) as theirs:
+        try:
+            wait_until(lambda: place.find() is not None, "they answer")
+            found = place.find()
+            assert found is not None
+            named = f"{found['AWS_ENDPOINT_URL_KINESIS']}, process {theirs.pid}"
+            with program(tmp_path, *command) as (process, said):
+                wait_until(lambda: '"child_started"' in said.read_text(), "it works")
+                assert f"on the local endpoints that run already: {named}\n" in said.read_text()
+                theirs.kill()
+                assert process.wait(END_WITHIN_S) == 1
+        finally:
+            theirs.kill()
+    assert said.read_text().count(f"the local endpoints at {named}, have ended; start this again") == 1
+    assert "regionName" not in said.read_text()
+
+
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     write(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
@@ -20,13 +22,18 @@ from kcl_daemon.cli.root import LOCAL, need_extra
 from kcl_local import place
 
 _CALL_S: Final = 30.0
+_LOOK_EVERY_S: Final = 1.0
 _KINESIS: Final = "AWS_ENDPOINT_URL_KINESIS"
 
 
 class LocalEndpoints:
     """`environment` waits until they answer; they may start meanwhile."""
 
-    def __init__(self, found: dict[str, str] | None, process: subprocess.Popen[bytes] | None) -> None:
+    def __init__(
+        self, found: dict[str, str] | None, process: subprocess.Popen[bytes] | None, told: str = ""
+    ) -> None:
+        """`told`: address and process of endpoints that somebody else has started."""
+        self.told = told
         self._found = found
         self._process = process
         self.are_ours = process is not None
@@ -49,7 +56,8 @@ def local_endpoints() -> Generator[LocalEndpoints]:
     """Ours end when the block ends, and when this process does, however that is."""
     found = place.find()
     if found is not None:
-        yield LocalEndpoints(found, None)
+        with _ended_with(found, f"{found[_KINESIS]}, process {place.pid()}") as told:
+            yield LocalEndpoints(found, None, told)
         return
     need_extra("run --local", "local", LOCAL)
     command = [sys.executable, "-m", "kcl_local", "--until-eof", "--format", "json"]
@@ -68,6 +76,30 @@ def local_endpoints() -> Generator[LocalEndpoints]:
             if process.returncode:
                 said.seek(0)
                 click.echo(said.read().decode(errors="replace"), nl=False, err=True)
+
+
+@contextmanager
+def _ended_with(found: dict[str, str], told: str) -> Generator[str]:
+    """Stop this process when they have ended: nothing that it reads or stores is there any more."""
+    over, have_ended = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_EVERY_S):
+            if not place.answers(found) and not over.wait(_LOOK_EVERY_S) and not place.answers(found):
+                have_ended.set()
+                advice = "start this again: --local starts its own where none run"
+                click.echo(f"the local endpoints at {told}, have ended; {advice}", err=True)
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True, name="local-endpoints")
+    watcher.start()
+    try:
+        yield told
+    except SystemExit as wish:
+        raise SystemExit(wish.code or int(have_ended.is_set())) from None
+    finally:
+        over.set()
 
 
 def make_stream(endpoints: dict[str, str], stream: str, shards: int) -> bool:
@@ -101,7 +133,7 @@ def use_local(endpoints: LocalEndpoints, stream: str, shards: int | None, exampl
     if endpoints.are_ours:
         click.echo("local endpoints started; they and their records end with this command", err=True)
     else:
-        click.echo("on the local endpoints that run already", err=True)
+        click.echo(f"on the local endpoints that run already: {endpoints.told}", err=True)
     if shards is not None and not is_new:
         click.echo(f"the stream {stream} exists; --shards has no effect", err=True)
     put = f"echo {shlex.quote(example)} | kcl-daemon put {stream} --local"
