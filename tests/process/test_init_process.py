@@ -98,7 +98,7 @@ def test_a_new_project_runs(
     stream = f"init-{language}"
     project = made(tmp_path, language, stream)
     own_test(project, language)
-    lines = (project / "records.jsonl").read_text("utf-8").splitlines()
+    lines = (project / "records.txt").read_text("utf-8").splitlines()
     with application(local, project, stream, shards=2) as app:
         for line in lines:
             key = json.loads(line)["id"]

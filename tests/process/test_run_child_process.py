@@ -153,6 +153,7 @@ def test_a_line_that_is_no_record_is_a_usage_error(tmp_path: Path) -> None:
     done = invoke("run-child", "-r", "-", "--format", "jsonl", "--", *CAREFUL, given="hello\n")
     assert done.exit_code == 2
     assert "line 1: not JSON" in done.stderr
+    assert "where each line is the data of a record, add --format lines" in done.stderr
 
 
 @pytest.mark.usefixtures("ledger")

@@ -13,7 +13,7 @@ from pathlib import Path
 from consumer import Order, handle
 
 HERE = Path(__file__).parent
-RUN_CHILD = ("run-child", "--format", "lines", "--records", "records.jsonl", "--")
+RUN_CHILD = ("run-child", "--records", "records.txt", "--")
 
 
 class Orders(unittest.TestCase):

@@ -29,7 +29,7 @@ class Sizes(unittest.TestCase):
         spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
         self.addCleanup(spark.stop)
         with tempfile.TemporaryDirectory() as folder:
-            lines = spark.read.text(str(HERE / "records.jsonl"))
+            lines = spark.read.text(str(HERE / "records.txt"))
             key = F.get_json_object("value", "$.id").alias("partition_key")
             records = lines.select(key, F.col("value").cast("binary").alias("data"))
             records.write.parquet(f"{folder}/in")
@@ -37,7 +37,7 @@ class Sizes(unittest.TestCase):
             writer = writer.format("memory").option("checkpointLocation", f"{folder}/state")
             self.assertTrue(writer.trigger(availableNow=True).start().awaitTermination(120))
             found = {row.partition_key: row.bytes for row in spark.table("sizes").collect()}
-        wanted = (HERE / "records.jsonl").read_text("utf-8").splitlines()
+        wanted = (HERE / "records.txt").read_text("utf-8").splitlines()
         self.assertEqual(sorted(found.values()), sorted(len(line.encode()) for line in wanted))
 
 

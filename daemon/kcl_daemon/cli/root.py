@@ -383,7 +383,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "kcl-daemon prove --region eu-west-1 --most 2 --report proof",
     ),
     "put": (
-        "kcl-daemon put orders records.jsonl --key order.id",
+        "kcl-daemon put orders records.txt --key order.id",
         "kcl-daemon put --local orders --aggregate",
     ),
     "replay": (

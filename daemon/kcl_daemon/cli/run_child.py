@@ -454,7 +454,10 @@ def _records(file: BinaryIO | None, form: str | None) -> list[Record]:
     try:
         return list(read(file.read()))
     except BadLetter as error:
-        raise click.BadParameter(str(error), param_hint="--records") from None
+        said = str(error)
+        if read is records_of_json:
+            said += "; where each line is the data of a record, add --format lines"
+        raise click.BadParameter(said, param_hint="--records") from None
 
 
 def _store_rejected(outcome: DriveResult, file: Path, shard: str, now_ms: int) -> None:

@@ -17,7 +17,7 @@ from kcl_daemon.config.load import interpret
 from kcl_daemon.config.schema import document
 
 EVERY = sorted(LANGUAGES)
-COMMON = {"app.properties", "records.jsonl", "Dockerfile", "compose.yaml", "README.md", "out/.gitignore"}
+COMMON = {"app.properties", "records.txt", "Dockerfile", "compose.yaml", "README.md", "out/.gitignore"}
 
 
 def init(*words: str | Path) -> Result:
