@@ -91,6 +91,57 @@ def test_what_a_processor_does_wrong_is_said_in_one_line(
     assert said in done.stderr.splitlines()[-1]
 
 
+# Goes on after an exception, which it prints, as amazon_kclpy does; with an argument it checkpoints.
+SWALLOWING = (
+    sys.executable,
+    "-u",
+    "-c",
+    """
+import json, sys, traceback
+for line in sys.stdin:
+    said = json.loads(line)
+    if said["action"] == "processRecords":
+        try:
+            1 / (len(said["records"]) - 1)
+        except ZeroDivisionError:
+            traceback.print_exc()
+    if said["action"] == "shardEnded" or (sys.argv[1:] and said["action"] == "processRecords"):
+        print(json.dumps({"action": "checkpoint", "sequenceNumber": None, "subSequenceNumber": None}))
+        sys.stdin.readline()
+    print(json.dumps({"action": "status", "responseFor": said["action"]}))
+""",
+)
+# Logs what it has dealt with; its client ends with exceptions that it has not.
+LOGGING = """
+import traceback
+from kcl_client import Batch, Checkpointer, RecordProcessor, run
+class Logging(RecordProcessor):
+    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
+        try:
+            1 / 0
+        except ZeroDivisionError:
+            traceback.print_exc()
+run(Logging())
+"""
+
+
+def test_a_program_that_prints_an_exception_and_goes_on_without_a_checkpoint_has_failed() -> None:
+    done = invoke("run-child", "-r", "-", "--batch", "2", "--", *SWALLOWING, given="a\nb\nc\nd\ne\n")
+    assert done.exit_code == 1
+    assert "delivered 4 of 5 records" in done.stdout
+    assert "answered without a checkpoint and with a traceback on stderr" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [(*SWALLOWING, "checkpoints"), (sys.executable, "-c", LOGGING)],
+    ids=["checkpoints", "kcl_client"],
+)
+def test_a_traceback_alone_is_no_failure(program: tuple[str, ...]) -> None:
+    done = invoke("run-child", "-r", "-", "--batch", "1", "--", *program, given="a\nb\n")
+    assert (done.exit_code, done.stderr.count("Traceback")) == (0, 2)
+
+
 # Rejects each record of a key, some twice, and one that it was not given.
 REJECTING = (
     sys.executable,

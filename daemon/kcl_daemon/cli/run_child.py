@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Final, Literal
 import anyio
 import click
 import orjson
+from anyio.lowlevel import checkpoint
 
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import ChildOptions
@@ -65,6 +66,12 @@ from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 End = Literal["shard-ended", "stopped", "lost"]
 EXIT_GRACE_S: Final = 5.0
 _NAME: Final = "run-child"
+_TRACEBACK: Final = ("Traceback (most recent call last):", '  File "')
+_TURNS: Final = 10  # of the event loop: what was written before the answer is read by then
+_SWALLOWED: Final = (
+    "processRecords was answered without a checkpoint and with a traceback on stderr: an exception of the program "
+    "was caught, as amazon_kclpy does, and its records are not processed; catch it in process_records"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,8 @@ class DriveResult:
 async def drive_child(script: ChildScript, *, clock: Clock, log: Log, tape: BinaryIO | None) -> DriveResult:
     outcome = DriveResult(MemoryCheckpoints(log))
     # With kcl_client's `concurrency`, only records of the open batch can be rejected.
-    options = ChildOptions(finish_batches=True)
+    # Who takes frames is kcl_client; a replay of the tape offers none.
+    options = ChildOptions(finish_batches=True, frames=tape is None)
     async with ProcessChildren(script.settings.command, log, clock, options) as children:
         try:
             child = await children.start(ShardId(script.shard_id))
@@ -119,7 +127,7 @@ async def drive_child(script: ChildScript, *, clock: Clock, log: Log, tape: Bina
         async with anyio.create_task_group() as background:
             background.start_soon(connection.pump)
             try:
-                await _converse(connection, script, outcome, clock.wall_ms())
+                await _converse(connection, script, outcome, clock.wall_ms(), lambda: child.stderr_tail)
             except ChildError as error:
                 outcome.error = str(error)
             await end_child(child, clock=clock, grace_s=EXIT_GRACE_S, ask=outcome.error is None, log=log)
@@ -131,13 +139,25 @@ async def drive_child(script: ChildScript, *, clock: Clock, log: Log, tape: Bina
 
 
 async def _converse(
-    connection: ChildConnection, script: ChildScript, outcome: DriveResult, token: int
+    connection: ChildConnection,
+    script: ChildScript,
+    outcome: DriveResult,
+    token: int,
+    stderr: Callable[[], tuple[str, ...]],
 ) -> None:
     perform, protocol, checkpoints = connection.perform, script.settings.protocol, outcome.checkpoints
     await perform(Initialize(script.shard_id, str(TRIM_HORIZON), 0, extra={"fencingToken": token}))
     for batch in script.batches:
-        outcome.in_hand = batch
+        outcome.in_hand, requests, said = batch, checkpoints.requests, stderr()
         await perform(ProcessRecords(batch, 0), before_send=partial(checkpoints.delivering, batch[-1]))
+        if (
+            checkpoints.requests == requests and not connection.takes_frames
+        ):  # kcl_client ends with its exceptions
+            for _ in range(_TURNS):
+                await checkpoint()
+            if any(line.startswith(_TRACEBACK) for line in new_lines(said, stderr())):
+                outcome.error = _SWALLOWED
+                return
         outcome.delivered += len(batch)
     if script.end == "shard-ended":
         await perform(shard_ended(protocol), before_send=checkpoints.shard_ended)
@@ -147,6 +167,12 @@ async def _converse(
     if script.end == "stopped":
         await perform(ShutdownRequested())
     await perform(lease_lost(protocol))
+
+
+def new_lines(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
+    """Of the last lines of a text, those that were not there before."""
+    kept = next(count for count in range(len(now), -1, -1) if before[len(before) - count :] == now[:count])
+    return now[kept:]
 
 
 async def _nothing(_position: ExtendedSequenceNumber) -> None:

@@ -16,6 +16,7 @@ from kcl_daemon.cli.run_child import (
     BadTranscript,
     in_batches,
     lines_of,
+    new_lines,
     records_of_changes,
     records_of_json,
     records_of_lines,
@@ -33,6 +34,21 @@ def test_each_line_is_the_data_of_a_record_with_all_fields() -> None:
     assert first == Record("aGVsbG8=", "key", str(FIRST_NUMBER), 1_735_689_600_000, 0)
     assert b64decode(second.data) == b"\xff\x00"
     assert int(second.sequence_number) == FIRST_NUMBER + 1
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "new"),
+    [
+        ("", "", ""),
+        ("", "ab", "ab"),
+        ("ab", "ab", ""),
+        ("ab", "abc", "c"),
+        ("abc", "cde", "de"),
+        ("aaa", "aaa", ""),
+    ],
+)
+def test_the_new_lines_of_a_text_are_those_after_what_was_there(before: str, now: str, new: str) -> None:
+    assert new_lines(tuple(before), tuple(now)) == tuple(new)
 
 
 def test_objects_may_say_every_field() -> None:
