@@ -81,6 +81,7 @@ class CommandGroup(click.Group):
         name: str,
         default: click.Command,
         later: Mapping[str, LaterCommand],
+        groups: Mapping[str, Sequence[str]],
         help: str,  # noqa: A002 - click's name
         epilog: str,
         params: list[click.Parameter],
@@ -93,6 +94,7 @@ class CommandGroup(click.Group):
         self._default = default
         self._default_name = default.name
         self._later = later
+        self._groups = groups
         self.add_command(default)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -172,9 +174,9 @@ class CommandGroup(click.Group):
         records = [each.get_help_record(ctx) for each in options]
         with formatter.section("Options"):
             formatter.write_dl([record for record in records if record is not None])
-        if self._later:
-            with formatter.section("Commands (details: COMMAND --help)"):
-                formatter.write_dl([(name, each.summary) for name, each in sorted(self._later.items())])
+        for title, names in self._groups.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self._summary(name)) for name in names])
 
 
 def _may_be_file(word: str) -> bool:
@@ -436,7 +438,7 @@ The log goes to stderr: text on a terminal, otherwise one JSON object per line.
 """
 
 
-@click.command("run", short_help="Run the daemon (default).")
+@click.command("run", short_help="Run the daemon with a properties file or one function (default).")
 @click.argument("file", metavar="[FILE | STREAM", required=False, type=click.Path(path_type=Path))
 @click.argument("function", metavar="MODULE:FUNCTION]", required=False)
 @click.option(
@@ -625,6 +627,17 @@ _LATER: Final[Mapping[str, LaterCommand]] = {
 }
 
 
+_GROUPS: Final[Mapping[str, Sequence[str]]] = {
+    "Start (details of a command: COMMAND --help)": ("run", "init", "demo", "local"),
+    "Test a program": ("run-child", "put", "replay-transcript", "prove"),
+    "Deploy": ("check", "iam-policy", "packaging", "completion"),
+    "Look": ("status", "top", "capacity", "tail", "peek"),
+    "Operate": ("leases", "pause", "resume", "limit", "letters", "replay"),
+    "Spark and landing logs": ("landing", "spark-submit"),
+    "Move from another KCL": ("migrate", "helper"),
+}
+
+
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
         click.echo(f"kcl-daemon {__version__}")
@@ -638,6 +651,7 @@ main: Final = CommandGroup(
     epilog=_EPILOG,
     default=run,
     later=_LATER,
+    groups=_GROUPS,
     params=[
         click.Option(
             ["-V", "--version"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import shlex
 import subprocess
 import sys
@@ -34,7 +35,13 @@ def group() -> CommandGroup:
         "fly": LaterCommand("no.such:thing", "Fly.", extra="wings", modules=("json", "feathers_and_wax")),
     }
     return CommandGroup(
-        name="animal", default=eat, later=later, help="An animal.", epilog="The end.", params=[]
+        name="animal",
+        default=eat,
+        later=later,
+        groups={"Day": ("eat", "fly"), "Night": ("nap",)},
+        help="An animal.",
+        epilog="The end.",
+        params=[],
     )
 
 
@@ -115,7 +122,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 def test_every_help_has_an_example_that_could_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for file in ("app.properties", "records.jsonl", "lines.txt", "session.jsonl"):
+    for file in ("app.properties", "records.jsonl", "records.txt", "lines.txt", "session.jsonl"):
         (tmp_path / file).touch()
     paths = dict(commands())
     assert set(EXAMPLES) == set(paths)
@@ -188,6 +195,14 @@ def test_help_shows_the_default_commands_options_and_imports_no_other() -> None:
     assert result.exit_code == 0
     for text in ("Usage: animal [OPTIONS] [FOOD]", "--salt", "nap", "Sleep a little.", "fly", "The end."):
         assert text in result.output
+
+
+def test_help_lists_the_default_command_first_and_each_command_in_one_group() -> None:
+    text = CliRunner().invoke(main, ["--help"]).output
+    _, _, listed = text.partition("\nStart")
+    named = re.findall(r"^  ([a-z-]+) ", listed.partition("Examples:")[0], re.MULTILINE)
+    assert named[0] == "run"
+    assert sorted(named) == main.list_commands(click.Context(main))
 
 
 @pytest.mark.parametrize("option", ["--properties", "-p", "--log-level", "--log-format", "-l", "Exit codes"])
