@@ -16,6 +16,7 @@ from typing import Any, Literal
 import anyio
 import boto3
 import pytest
+from botocore.response import StreamingBody
 from click.testing import CliRunner, Result
 from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import make_server
@@ -174,9 +175,10 @@ def test_a_daemons_letter_that_is_too_large_for_its_queue_comes_back(
     with queue() as (source, client, address):
         anyio.run(_store, source, f"s3://{BUCKET}/over", [large, letter(1)])
         assert waiting(client, address) == 2
-        assert invoke("show", source, LETTER.key, "--raw").stdout_bytes == data
+        there = ("--data-at", f"s3://{BUCKET}/over")
+        assert invoke("show", source, LETTER.key, "--raw", *there).stdout_bytes == data
         assert listed(f"s3://{BUCKET}/over") == ["4951"], "it can be found there, too"
-        assert invoke("replay", source, "--delete-done", *program).exit_code == 0
+        assert invoke("replay", source, "--delete-done", *there, *program).exit_code == 0
         assert got(tmp_path) == ["1", "4951"]
         assert listed(source) == []
     assert listed(f"s3://{BUCKET}/over") == ["4951"]
@@ -291,13 +293,75 @@ def test_a_letter_may_point_to_its_data(s3: Any, tmp_path: Path, program: tuple[
     }
     with queue() as (source, client, address):
         client.send_message(QueueUrl=address, MessageBody=json.dumps(fields))
-        lost = invoke("show", source, LETTER.key)
+        there = ("--data-at", f"s3://{BUCKET}/over")
+        lost = invoke("show", source, LETTER.key, *there)
         assert (lost.exit_code, f"s3://{BUCKET}/over/flow does not exist" in lost.stderr) == (1, True)
         s3.put_object(Bucket=BUCKET, Key="over/flow", Body=data)
-        assert invoke("show", source, LETTER.key, "--raw").stdout_bytes == data
-        assert invoke("replay", source, "--delete-done", *program).exit_code == 0
+        assert invoke("show", source, LETTER.key, "--raw", *there).stdout_bytes == data
+        assert invoke("replay", source, "--delete-done", *there, *program).exit_code == 0
         assert (tmp_path / "got").read_text().split()[1] == str(len(data))
         assert listed(source) == []
+
+
+def pointing(at: str, data_bytes: int) -> bytes:
+    fields = {**json.loads(LETTER.line()), "data": None, "dataAt": at, "dataBytes": data_bytes}
+    return json.dumps(fields).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "at",
+    ["payroll/salaries", "letters-too/over/x", "letters/overt", "letters/over/../secret", "letters/secret"],
+)
+def test_data_that_the_application_does_not_put_there_are_not_fetched(
+    s3: Any, tmp_path: Path, at: str
+) -> None:
+    bucket, _, key = at.partition("/")
+    s3.create_bucket(Bucket=bucket)
+    s3.put_object(Bucket=bucket, Key=key, Body=b"SECRET")
+    properties, file = tmp_path / "app.properties", tmp_path / "dead"
+    file.write_bytes(pointing(f"s3://{at}", 6))
+    properties.write_text(
+        "executableName = cat\nstreamName = orders\napplicationName = billing\nregionName = us-east-1\n"
+        f"deadLetterDestination = sqs:https://sqs.us-east-1.amazonaws.com/{ACCOUNT}/dead\n"
+        f"deadLetterOverflow = s3://{BUCKET}/over\n"
+    )
+    for words in ((), ("-p", str(properties)), ("--data-at", f"s3://{BUCKET}/over")):
+        done = invoke("show", str(file), LETTER.key, *words)
+        assert (done.exit_code, "SECRET" in done.output) == (1, False)
+        assert f"s3://{at}" in done.stderr
+        assert "--data-at" in done.stderr
+    s3.delete_object(Bucket=bucket, Key=key)
+    if bucket != BUCKET:
+        s3.delete_bucket(Bucket=bucket)
+
+
+def test_the_properties_say_where_data_may_be(s3: Any, tmp_path: Path) -> None:
+    properties, file = tmp_path / "app.properties", tmp_path / "dead"
+    file.write_bytes(pointing(f"s3://{BUCKET}/over/x", 6))
+    s3.put_object(Bucket=BUCKET, Key="over/x", Body=b"poison")
+    properties.write_text(
+        "executableName = cat\nstreamName = orders\napplicationName = billing\nregionName = us-east-1\n"
+        f"deadLetterDestination = kinesis:dead\ndeadLetterOverflow = s3://{BUCKET}/over?folders=day\n"
+    )
+    assert invoke("show", str(file), LETTER.key, "--raw", "-p", str(properties)).stdout_bytes == b"poison"
+
+
+@pytest.mark.parametrize(
+    ("says", "has", "reason"),
+    [(5, 6, "has 6 bytes, the letter says 5"), (33 * 2**20, 33 * 2**20, "more than a record can have")],
+)
+def test_no_data_are_read_that_have_another_size_than_the_letter_says(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, says: int, has: int, reason: str
+) -> None:
+    def read(*_: object) -> bytes:
+        raise AssertionError("its size is known")
+
+    monkeypatch.setattr(StreamingBody, "read", read)
+    s3.put_object(Bucket=BUCKET, Key="x", Body=bytes(has))
+    file = tmp_path / "dead"
+    file.write_bytes(pointing(f"s3://{BUCKET}/x", says))
+    done = invoke("show", str(file), LETTER.key, "--data-at", f"s3://{BUCKET}")
+    assert (done.exit_code, reason in done.stderr) == (1, True), done.stderr
 
 
 def test_a_fifo_queue_gives_back_what_it_was_asked_for() -> None:

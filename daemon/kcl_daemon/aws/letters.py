@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from botocore.exceptions import ClientError
 
 from kcl_daemon.aws.calls import SDK_ERRORS, CallLimiter
 from kcl_daemon.aws.session import Services, refused
+from kcl_daemon.config.children import BucketFolder
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.errors import AwsError, InvalidRequest, StreamNotFound
 from kcl_daemon.records.dead_letter import DeadLetter
@@ -75,37 +76,57 @@ def _client(endpoints: Endpoints, name: str, region_name: str | None, address: s
 
 
 class LetterData:
-    """What letters point to: `s3://BUCKET/KEY`."""
+    """What letters point to: `s3://BUCKET/KEY`, below one of `folders` only.
 
-    def __init__(self, endpoints: Endpoints) -> None:
+    Who may write a letter could otherwise read with the rights of the one who looks at it.
+    """
+
+    def __init__(self, endpoints: Endpoints, folders: Sequence[BucketFolder]) -> None:
         self.s3 = _Service(endpoints, "s3")
+        self._folders = folders
 
-    async def fetch(self, stored: StoredLetter) -> bytes:
-        """BadLetter if it is gone."""
-        assert stored.data_at is not None, "its data is not in the letter"
+    async def whole(self, stored: StoredLetter) -> DeadLetter:
+        """With its data; BadLetter if they are gone, elsewhere, or not as long as it says."""
+        if stored.data_at is None:
+            return stored.letter
         bucket, _, key = stored.data_at.removeprefix("s3://").partition("/")
-        return await self.get(bucket, key)
+        below = any(bucket == each.bucket and key.startswith(each.prefix) for each in self._folders)
+        if not below or ".." in key.split("/"):
+            raise BadLetter(
+                f"its data is said to be at {stored.data_at}, where this application puts none. If you trust who wrote the letter: "
+                "--properties of the application with its deadLetterOverflow, or --data-at s3://BUCKET/PREFIX"
+            )
+        return stored.with_data(await self.get(bucket, key, stored.check_size))
 
-    async def get(self, bucket: str, key: str) -> bytes:
-        found = await self.s3.run("GetObject", partial(_object, bucket=bucket, key=key))
+    async def get(self, bucket: str, key: str, check: Callable[[int], None]) -> bytes:
+        """`check` raises for a size that is wrong, before anything is read."""
+        found = await self.s3.run("GetObject", partial(_object, bucket=bucket, key=key, check=check))
         if found is None:
             raise BadLetter(f"s3://{bucket}/{key} does not exist")
         return found
 
 
-def _object(client: Any, bucket: str, key: str) -> bytes | None:
+def _object(client: Any, bucket: str, key: str, check: Callable[[int], None]) -> bytes | None:
     try:
-        return bytes(client.get_object(Bucket=bucket, Key=key)["Body"].read())
+        found = client.get_object(Bucket=bucket, Key=key)
     except ClientError as error:
         if error.response.get("Error", {}).get("Code") in {"NoSuchKey", "404"}:
             return None
         raise
+    with closing(found["Body"]) as body:
+        check(int(found["ContentLength"]))
+        return bytes(body.read())
 
 
 _METADATA: Final = ".json"
 _METADATA_BYTES_MOST: Final = 1024**2
 PAGE_KEYS: Final = 1000
 DELETED_AT_ONCE: Final = 500  # letters; two objects each
+
+
+def _check_metadata(size_bytes: int) -> None:
+    if size_bytes > _METADATA_BYTES_MOST:
+        raise BadLetter(f"{size_bytes} bytes: not what is stored beside a letter")
 
 
 class BucketLetters:
@@ -121,11 +142,11 @@ class BucketLetters:
         alone: str | None = None
         while True:
             page = await self._data.s3.run("ListObjectsV2", partial(self._list, token))
-            keys: list[tuple[str, int]] = []
+            keys: list[str] = []
             for each in page.get("Contents", ()):
                 key = str(each["Key"])
                 if key.endswith(_METADATA):
-                    keys.append((key, int(each["Size"])))
+                    keys.append(key)
                     alone = None if key == f"{alone}{_METADATA}" else alone
                 elif not key.endswith("/"):
                     if alone is not None:
@@ -146,33 +167,28 @@ class BucketLetters:
     def _list(self, token: dict[str, str], client: Any) -> Any:
         return client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=PAGE_KEYS, **token)
 
-    async def _heads(self, keys: list[tuple[str, int]]) -> list[StoredLetter | BadPlace]:
+    async def _heads(self, keys: list[str]) -> list[StoredLetter | BadPlace]:
         """In the order of the keys; several are read at once."""
         found: dict[str, StoredLetter | BadPlace] = {}
 
-        async def read(key: str, size_bytes: int) -> None:
-            place = f"s3://{self._bucket}/{key}"
-            if size_bytes > _METADATA_BYTES_MOST:
-                found[key] = BadPlace(place, f"{size_bytes} bytes: not what is stored beside a letter")
-                return
+        async def read(key: str) -> None:
             try:
                 found[key] = (await self._letter(key)).head(key)
             except BadLetter as bad:
-                found[key] = BadPlace(place, str(bad))
+                found[key] = BadPlace(f"s3://{self._bucket}/{key}", str(bad))
 
         async with anyio.create_task_group() as reads:
-            for key, size_bytes in keys:
-                reads.start_soon(read, key, size_bytes)
-        return [found[key] for key, _ in keys]
+            for key in keys:
+                reads.start_soon(read, key)
+        return [found[key] for key in keys]
 
     async def _letter(self, key: str) -> StoredLetter:
         place = f"s3://{self._bucket}/{key}"
-        line = await self._data.get(self._bucket, key)
+        line = await self._data.get(self._bucket, key, _check_metadata)
         return parse_letter(line, place, place.removesuffix(_METADATA))
 
     async def read(self, head: StoredLetter) -> DeadLetter:
-        whole = await self._letter(str(head.handle))
-        return whole.letter if whole.data_at is None else whole.with_data(await self._data.fetch(whole))
+        return await self._data.whole(await self._letter(str(head.handle)))
 
     async def delete(self, heads: Sequence[StoredLetter]) -> None:
         for few in _chunks(heads, DELETED_AT_ONCE):
@@ -220,8 +236,7 @@ class _Spool:
         assert isinstance(head.handle, tuple), "made by `keep`"
         start, length, _ = head.handle
         self._file.seek(start)
-        whole = parse_letter(self._file.read(length), head.place)
-        return whole.letter if whole.data_at is None else whole.with_data(await self._data.fetch(whole))
+        return await self._data.whole(parse_letter(self._file.read(length), head.place))
 
     def close(self) -> None:
         self._file.close()
@@ -395,8 +410,10 @@ async def open_stream(
 
 
 @asynccontextmanager
-async def open_letter_data(endpoints: Endpoints) -> AsyncGenerator[LetterData, None]:
-    data = LetterData(endpoints)
+async def open_letter_data(
+    endpoints: Endpoints, folders: Sequence[BucketFolder]
+) -> AsyncGenerator[LetterData, None]:
+    data = LetterData(endpoints, folders)
     try:
         yield data
     finally:

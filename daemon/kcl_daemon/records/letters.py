@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
+from kcl_daemon.records.schema_header import MAX_UNPACKED_BYTES
 from kcl_protocol.messages import Record, RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
@@ -72,10 +73,14 @@ class StoredLetter:
         letter = replace(self.letter, record=replace(self.letter.record, data="", schema=None), stderr=())
         return replace(self, letter=replace(letter, error=letter.error[:_ERROR_CHARACTERS]), handle=handle)
 
+    def check_size(self, data_bytes: int) -> None:
+        """BadLetter if what is at `data_at` cannot be its data."""
+        if data_bytes != self.data_bytes:
+            raise BadLetter(f"{self.data_at} has {data_bytes} bytes, the letter says {self.data_bytes}")
+        if data_bytes > MAX_UNPACKED_BYTES:
+            raise BadLetter(f"{self.data_at} has {data_bytes} bytes, more than a record can have")
+
     def with_data(self, data: bytes) -> DeadLetter:
-        """BadLetter if it is not all of the data."""
-        if len(data) != self.data_bytes:
-            raise BadLetter(f"{self.data_at} has {len(data)} bytes, the letter says {self.data_bytes}")
         return replace(self.letter, record=replace(self.letter.record, data=b64encode(data).decode("ascii")))
 
 
@@ -331,5 +336,5 @@ def receipts_of(lines: Iterable[bytes]) -> Iterator[Receipt]:
                 str(fields.get("reason", "")),
                 int(fields["timestamp"]),
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             continue

@@ -52,7 +52,9 @@ def write(path: Path, *letters: DeadLetter | bytes) -> Path:
     return path
 
 
-async def nowhere(stored: StoredLetter) -> bytes:
+async def nowhere(stored: StoredLetter) -> DeadLetter:
+    if stored.data_at is None:
+        return stored.letter
     raise BadLetter(f"{stored.data_at} is not there")
 
 

@@ -52,6 +52,13 @@ properties_option: Final = click.option(
 key_option: Final = click.option(
     "--key", "keys", metavar="KEY", multiple=True, help="Only this letter; can be repeated."
 )
+data_at_option: Final = click.option(
+    "--data-at",
+    metavar="s3://BUCKET/PREFIX",
+    multiple=True,
+    help="A letter may say that its data lie below this place, too; can be repeated. Known without it: SOURCE, and "
+    "deadLetterDestination and deadLetterOverflow of --properties.",
+)
 
 
 def _filters(command: _Command) -> _Command:
@@ -139,13 +146,16 @@ def list_letters(
 @letters.command("show", short_help="Show one letter with its data.", epilog=EPILOG)
 @click.argument("words", metavar="[SOURCE] KEY", nargs=-1, required=True)
 @properties_option
+@data_at_option
 @click.option("--raw", is_flag=True, help="Write the bytes of the data to stdout, and nothing else.")
-def show_letter(*, words: tuple[str, ...], properties: Path | None, raw: bool) -> None:
+def show_letter(
+    *, words: tuple[str, ...], properties: Path | None, data_at: tuple[str, ...], raw: bool
+) -> None:
     """Show one letter: where it is from, why it is here, its data and the last stderr of its program."""
     *sources, key = words
     if len(sources) > 1:
         raise click.UsageError("give SOURCE and KEY, no more")
-    chosen = choose(sources[0] if sources else None, properties)
+    chosen = choose(sources[0] if sources else None, properties, data_at)
 
     async def look(source: LetterSource, found: FoundLetters) -> tuple[StoredLetter, DeadLetter]:
         stored = found.called(key)
@@ -181,6 +191,7 @@ _PROGRAM: Final = "kcl_daemon.letters.program"
 @letters.command("replay", cls=_WithProgram, short_help="Give letters to a program again.", epilog=EPILOG)
 @click.argument("source", required=False)
 @properties_option
+@data_at_option
 @key_option
 @_filters
 @click.option(
@@ -225,6 +236,7 @@ def replay_letters(
     *,
     source: str | None,
     properties: Path | None,
+    data_at: tuple[str, ...],
     keys: tuple[str, ...],
     shards: tuple[str, ...],
     causes: tuple[str, ...],
@@ -242,7 +254,7 @@ def replay_letters(
     Each letter gets a receipt: done, rejected (again) or failed (the program failed at it). Run the command again, and it
     goes on with what is not done. Checkpoints are kept in memory; those of the application stay as they are.
     """
-    chosen = choose(source, properties)
+    chosen = choose(source, properties, data_at)
     program: tuple[str, ...] | None = click.get_current_context().meta.get(_PROGRAM)
     settings, children = _program(chosen, program, timeout)
     box = chosen.place.box

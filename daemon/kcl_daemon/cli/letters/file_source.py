@@ -22,11 +22,11 @@ _PIECE_BYTES: Final = 1024**2
 
 
 class FileLetters:
-    """`fetch` gets data that is at another place."""
+    """`with_data` adds data that are at another place."""
 
-    def __init__(self, path: Path, fetch: Callable[[StoredLetter], Awaitable[bytes]]) -> None:
+    def __init__(self, path: Path, with_data: Callable[[StoredLetter], Awaitable[DeadLetter]]) -> None:
         self._path = path.resolve()  # a link stays one when the file is rewritten
-        self._fetch = fetch
+        self._with_data = with_data
 
     async def scan(self) -> AsyncIterator[StoredLetter | BadPlace]:
         for found in self._found():
@@ -46,7 +46,7 @@ class FileLetters:
                 whole = _letter_at(file, head)
         except OSError as error:
             raise BadLetter(f"{self._path} cannot be read: {error.strerror}") from error
-        return whole.letter if whole.data_at is None else whole.with_data(await self._fetch(whole))
+        return await self._with_data(whole)
 
     async def delete(self, heads: Sequence[StoredLetter]) -> None:
         """Rewrites the file under the lock of those who append to it."""

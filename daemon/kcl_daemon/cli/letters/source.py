@@ -14,7 +14,12 @@ import click
 from kcl_daemon.aws.letters import BucketLetters, open_letter_data, open_queue, open_stream
 from kcl_daemon.cli.common import leaves, load_file, refuse, run
 from kcl_daemon.cli.letters.file_source import FileLetters
-from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore, dead_letter_destination
+from kcl_daemon.config.children import (
+    BucketFolder,
+    DeadLetterDestination,
+    DeadLetterStore,
+    dead_letter_destination,
+)
 from kcl_daemon.config.kinds import InvalidValue
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.settings import Settings
@@ -39,18 +44,31 @@ def place_of(text: str) -> DeadLetterDestination:
 
 @dataclass(frozen=True, slots=True)
 class ChosenSource:
-    """`settings` are those of `--properties`."""
+    """`settings` are those of `--properties`, `data_at` other places that data of letters may be fetched from."""
 
     place: DeadLetterDestination
     settings: Settings | None
+    data_at: Sequence[DeadLetterDestination] = ()
+
+    @property
+    def data_folders(self) -> list[BucketFolder]:
+        failures = None if self.settings is None else self.settings.failures
+        own = () if failures is None else (failures.dead_letters, failures.dead_letter_overflow)
+        places = (self.place, *own, *self.data_at)
+        return [each.folder for each in places if each is not None and each.box is DeadLetterStore.S3]
 
     @property
     def endpoints(self) -> Endpoints:
         return Endpoints() if self.settings is None else self.settings.endpoints
 
 
-def choose(source: str | None, properties: Path | None) -> ChosenSource:
+def choose(source: str | None, properties: Path | None, data_at: Sequence[str] = ()) -> ChosenSource:
     """Exits with code 2 if there is none."""
+    places = [place_of(each) for each in data_at]
+    if wrong := [
+        text for text, each in zip(data_at, places, strict=True) if each.box is not DeadLetterStore.S3
+    ]:
+        raise click.BadParameter(f"{wrong[0]} is not s3://BUCKET/PREFIX", param_hint="--data-at")
     settings: Settings | None = None
     if properties is not None:
         try:
@@ -63,7 +81,7 @@ def choose(source: str | None, properties: Path | None) -> ChosenSource:
         if settings.failures.dead_letters is None:
             raise click.UsageError(f"{properties} has no deadLetterDestination; give SOURCE")
         source = str(settings.failures.dead_letters)
-    return ChosenSource(place_of(source), settings)
+    return ChosenSource(place_of(source), settings, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +128,10 @@ def on_letters(chosen: ChosenSource, act: Callable[[LetterSource, FoundLetters],
 @asynccontextmanager
 async def open_source(chosen: ChosenSource) -> AsyncGenerator[LetterSource, None]:
     place, endpoints = chosen.place, chosen.endpoints
-    async with open_letter_data(endpoints) as data:
+    async with open_letter_data(endpoints, chosen.data_folders) as data:
         match place.box:
             case DeadLetterStore.FILE:
-                yield FileLetters(Path(place.address), data.fetch)
+                yield FileLetters(Path(place.address), data.whole)
             case DeadLetterStore.S3:
                 yield BucketLetters(data, place.folder.bucket, place.folder.prefix)
             case DeadLetterStore.SQS:
