@@ -6,14 +6,16 @@ Avro and Protocol buffers need `pip install 'kcl-daemon[schemas]'`; JSON needs n
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.resources import files
-from io import BytesIO
 from pathlib import Path
+from subprocess import DEVNULL, run
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
+from kcl_client._avro import avro_reader
 from kcl_client._processor import Record
 from kcl_protocol.messages import RecordSchema
 
@@ -30,6 +32,8 @@ _FILE: Final = "schema.proto"
 _LOW: Final = 0x7F
 _MORE: Final = 0x80
 _INDEX_BYTES_MOST: Final = 5
+_COMPILING_S: Final = 30
+_SAID_CHARACTERS: Final = 500
 
 
 class NoSchema(ValueError):
@@ -56,6 +60,8 @@ def decode(record: Record) -> object:
     if schema is None:
         raise NoSchema(f"record {record.position} came without a schema")
     read = _reader(schema)
+    if isinstance(read, str):
+        raise CannotDecode(read)
     try:
         return read(record.data)
     except Exception as error:  # the libraries raise anything, such as IndexError and struct.error
@@ -65,40 +71,24 @@ def decode(record: Record) -> object:
 
 
 @lru_cache(_SCHEMAS_MOST)
-def _reader(schema: RecordSchema) -> Callable[[bytes], object]:
+def _reader(schema: RecordSchema) -> Callable[[bytes], object] | str:
+    """Or why there is none."""
     match schema.data_format:
         case "JSON":
             return json.loads
         case "AVRO":
-            make = _avro
+            make = avro_reader
         case "PROTOBUF":
             make = _protobuf
         case other:
-            raise CannotDecode(f"schema {schema.name} is of the format {other}, which is not known here")
+            return f"schema {schema.name} is of the format {other}, which is not known here"
     try:
         return make(schema.definition)
     except ImportError as error:
         message = f"{schema.data_format} needs {error.name}: pip install 'kcl-daemon[schemas]'"
         raise ImportError(message, name=error.name) from error
-    except Exception as error:
-        raise CannotDecode(
-            f"schema {schema.name} ({schema.version_id}) cannot be understood: {error}"
-        ) from error
-
-
-def _avro(definition: str) -> Callable[[bytes], object]:
-    import fastavro  # noqa: PLC0415 - an optional extra
-
-    parsed = fastavro.parse_schema(json.loads(definition))
-
-    def read(data: bytes) -> object:
-        rest = BytesIO(data)
-        found = fastavro.schemaless_reader(rest, parsed, None)
-        if rest.read(1):
-            raise ValueError("there are bytes behind its end")
-        return found
-
-    return read
+    except Exception as error:  # noqa: BLE001 - as in `decode`
+        return f"schema {schema.name} ({schema.version_id}) cannot be understood: {error}"
 
 
 def _protobuf(definition: str) -> Callable[[bytes], object]:
@@ -129,21 +119,27 @@ def _with_nested(message: Descriptor) -> list[Descriptor]:
 
 
 def _compiled(definition: str) -> FileDescriptorSet:
+    """By a process, because the compiler writes its complaints to stderr."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - an optional extra
-    from grpc_tools import protoc  # noqa: PLC0415 - an optional extra
 
     with TemporaryDirectory(prefix="kcl-schema-") as name:
         folder = Path(name)
         (folder / _FILE).write_text(definition, "utf-8")
         compiled = folder / "compiled"
         options = [f"-I{folder}", f"-I{files('grpc_tools') / '_proto'}", "--include_imports"]
-        if protoc.main(["protoc", *options, f"--descriptor_set_out={compiled}", _FILE]) != 0:
-            _refuse()
+        command = [
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
+            *options,
+            f"--descriptor_set_out={compiled}",
+            _FILE,
+        ]
+        done = run(command, stdin=DEVNULL, capture_output=True, timeout=_COMPILING_S, check=False)  # noqa: S603 - the compiler, no shell
+        if done.returncode != 0:
+            said = " ".join(done.stderr.decode(errors="replace").split())[:_SAID_CHARACTERS]
+            raise ValueError(f"it is no .proto text: {said or f'the compiler ended with {done.returncode}'}")
         return FileDescriptorSet.FromString(compiled.read_bytes())
-
-
-def _refuse() -> NoReturn:
-    raise ValueError("it is no .proto text; the compiler says more on stderr")
 
 
 def _varint(data: bytes) -> tuple[int, int]:

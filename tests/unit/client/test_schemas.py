@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from decimal import Decimal
 from io import BytesIO
 from typing import Any
 
@@ -11,10 +13,13 @@ import fastavro
 import pytest
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kcl_client import Batch, Checkpointer, Record, RecordProcessor, RecordSchema, schemas
 from kcl_client.schemas import CannotDecode, NoSchema, decode
 from kcl_client.testing import drive, make_record
+from tests.examples import examples
 
 AVRO = {
     "type": "record",
@@ -98,6 +103,131 @@ def test_what_cannot_be_decoded_says_why(data: bytes, data_format: str, definiti
         decode(record(data, data_format, definition))
 
 
+LINKED = {"type": "record", "name": "n", "fields": [{"name": "n", "type": ["null", "n"]}]}
+TREE = {
+    "type": "record",
+    "name": "t",
+    "fields": [{"name": "v", "type": "int"}, {"name": "of", "type": {"type": "array", "items": "t"}}],
+}
+ITSELF = {"type": "record", "name": "n", "fields": [{"name": "n", "type": "n"}]}
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+EMPTY = {"type": "record", "name": "e", "fields": []}
+NULLS = {"type": "record", "name": "e", "fields": [{"name": str(at), "type": "null"} for at in range(1000)]}
+DOUBLED = [
+    {"type": "record", "name": "r0", "fields": []},
+    *(
+        {"type": "record", "name": f"r{at}", "fields": [{"name": x, "type": f"r{at - 1}"} for x in "ab"]}
+        for at in range(1, 64)
+    ),
+]
+CHAIN = [
+    {"type": "record", "name": "r0", "fields": [{"name": "a", "type": "int"}]},
+    *(
+        {"type": "record", "name": f"r{at}", "fields": [{"name": "a", "type": f"r{at - 1}"}]}
+        for at in range(1, 30_000)
+    ),
+]
+MANY = b"\xfe\xff\xff\xff\x0f"  # 2^31 - 1
+FIXED = {"type": "fixed", "size": 10_000, "name": "f", "logicalType": "decimal", "precision": 10}
+
+
+@pytest.mark.parametrize(
+    ("definition", "data"),
+    [
+        pytest.param(LINKED, b"\x02" * 20_000, id="recursion"),
+        pytest.param(ITSELF, b"", id="recursion without a byte"),
+        pytest.param(TREE, b"\x02\x02" * 20_000, id="recursion through an array"),
+        pytest.param(CHAIN, b"\xbe\xd4\x03\x00", id="depth without recursion"),
+        pytest.param(DOUBLED, b"\x7e", id="a schema that doubles"),
+        pytest.param(MONEY, b"\x80\x80\x20" + b"\x7f" * 262_144, id="a long decimal"),
+        pytest.param(FIXED, b"\x7f" * 10_000, id="a long fixed decimal"),
+        pytest.param({"type": "array", "items": "null"}, MANY + b"\0", id="nulls"),
+        pytest.param({"type": "array", "items": EMPTY}, MANY + b"\0", id="empty records"),
+        pytest.param({"type": "array", "items": NULLS}, MANY + b"\0", id="records of nulls"),
+        pytest.param(
+            {"type": "array", "items": {"type": "array", "items": "null"}},
+            b"\xd0\x0f" + b"\xd0\x0f\0" * 1000 + b"\0",
+            id="nulls in arrays",
+        ),
+        pytest.param(
+            {"type": "array", "items": {"type": "fixed", "size": 0, "name": "f"}}, MANY, id="no bytes"
+        ),
+        pytest.param({"type": "array", "items": "null"}, b"\xff" * 9 + b"\x01\x00", id="a negative count"),
+    ],
+)
+def test_avro_from_anybody_costs_no_more_than_its_bytes(definition: Any, data: bytes) -> None:
+    """In a process of its own, which may overflow its stack."""
+    code = (
+        "import json, resource, sys, time\n"
+        "from kcl_client import Record, RecordSchema\n"
+        "from kcl_client.schemas import CannotDecode, decode\n"
+        "from kcl_client.testing import make_record\n"
+        "definition, data = json.load(sys.stdin)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+        "before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n"
+        "    schema = RecordSchema('name', 'version', 'AVRO', definition)\n"
+        "    decode(Record(make_record(bytes.fromhex(data), schema=schema)))\n"
+        "except CannotDecode as error:\n"
+        "    print('refused', str(error)[-300:])\n"
+        "print(time.process_time() - before[0], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before[1])\n"
+    )
+    given = json.dumps([json.dumps(definition), data.hex()])
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, input=given, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    refused, cost = done.stdout.splitlines()
+    assert refused.startswith("refused")
+    seconds, kibibytes = map(float, cost.split())
+    assert seconds < 3
+    assert kibibytes < 160 * 1024
+
+
+@pytest.mark.parametrize(
+    ("definition", "value"),
+    [
+        (TREE, {"v": 1, "of": [{"v": 2, "of": [{"v": 3, "of": []}]}, {"v": 4, "of": []}]}),
+        (LINKED, {"n": {"n": {"n": None}}}),
+        ({"type": "array", "items": "null"}, [None] * 1000),
+        ({"type": "map", "values": ["null", LINKED]}, {"a": None, "b": {"n": None}}),
+        (MONEY, Decimal("-12345678.90")),
+        (MONEY, Decimal("99999999.99")),
+        ({**MONEY, "precision": 19, "scale": 0}, Decimal(9_999_999_999_999_999_999)),
+        ({**FIXED, "size": 5}, Decimal(-9_999_999_999)),
+        ([LINKED, "string", {"type": "enum", "name": "E", "symbols": ["A", "B"]}], "B"),
+        ({"type": "fixed", "size": 0, "name": "f"}, b""),
+    ],
+)
+def test_avro_that_nests_or_is_empty_is_decoded(definition: Any, value: object) -> None:
+    assert decode(record(avro(value, definition), "AVRO", json.dumps(definition))) == value
+
+
+def test_a_decimal_may_repeat_its_sign() -> None:
+    """Writers that pad to a fixed width do so."""
+    for value in (b"\0" * 30 + b"\x7b", b"\xff" * 31):
+        data = bytes([2 * len(value)]) + value
+        assert decode(record(data, "AVRO", json.dumps(MONEY))) in {Decimal("1.23"), Decimal("-0.01")}
+
+
+@given(
+    st.binary(max_size=60), st.sampled_from([LINKED, TREE, {"type": "map", "values": LINKED}, [EMPTY, TREE]])
+)
+@settings(max_examples=examples(300))
+def test_what_the_walk_lets_through_is_what_fastavro_reads(data: bytes, definition: Any) -> None:
+    try:
+        found = fastavro.schemaless_reader(rest := BytesIO(data), fastavro.parse_schema(definition), None)
+    except Exception:  # noqa: BLE001 - it raises anything
+        found = None
+    else:
+        found = None if rest.read(1) else (found,)
+    try:
+        ours = (decode(record(data, "AVRO", json.dumps(definition))),)
+    except CannotDecode:
+        ours = None
+    assert ours == found
+
+
 def test_a_record_without_schema_is_told_apart() -> None:
     with pytest.raises(NoSchema, match="came without a schema"):
         decode(Record(make_record(b"x")))
@@ -114,6 +244,19 @@ def test_a_schema_is_understood_once() -> None:
     for number in range(3):
         decode(record(avro({"id": number, "note": None}), "AVRO", json.dumps(AVRO)))
     assert schemas._reader.cache_info().misses == 1
+
+
+def test_a_schema_that_is_refused_is_compiled_once_and_the_compiler_is_quoted(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schemas._reader.cache_clear()
+    bad = record(b"\0", "PROTOBUF", 'syntax = "proto3"; message A { nothing b = 1; }')
+    with pytest.raises(CannotDecode, match='"nothing" is not defined'):
+        decode(bad)
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr(schemas, "_compiled", None)
+    with pytest.raises(CannotDecode, match='"nothing" is not defined'):
+        decode(bad)
 
 
 def test_processors_get_the_schema() -> None:
