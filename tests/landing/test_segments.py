@@ -6,12 +6,14 @@ import io
 from typing import Any
 from zlib import crc32
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from kcl_landing import segments
 from kcl_landing.log import Footer, Format, LogInfo
 from kcl_landing.records import SCHEMA, Record, to_arrow
 from kcl_landing.segments import Damaged, decode, encode, read_footer
@@ -44,6 +46,14 @@ def footer(rows: int, **more: Any) -> Footer:
         "writer": "w",
     }
     return Footer(**{**fields, **more})
+
+
+def encoded(said: Footer) -> bytes:
+    return msgspec.json.encode(said)
+
+
+def checksum(said: Footer) -> bytes:
+    return b"crc32=%08x" % crc32(encoded(said))
 
 
 def log_info(file_format: Format) -> LogInfo:
@@ -111,6 +121,48 @@ def test_another_file_is_damaged() -> None:
     for read in (decode, read_footer):
         with pytest.raises(Damaged, match="no whole segment"):
             read(sink.getvalue(), "parquet")
+
+
+def _many(said: dict[bytes, bytes]) -> bytes:
+    """Records of zeros: unpacked, they are five hundred times as long."""
+    rows, sink = 200_000, io.BytesIO()
+    zeros = {name: pa.nulls(rows, kind) for name, kind in zip(SCHEMA.names, SCHEMA.types, strict=True)}
+    zeros["data"] = pa.array([bytes(100)], pa.binary()).take(pa.array([0] * rows))
+    with parquet.ParquetWriter(sink, SCHEMA, compression="zstd") as writer:
+        writer.write_table(pa.table(zeros, SCHEMA))
+        writer.add_key_value_metadata(said)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({}, "kcl.crc32"),
+        ({b"kcl.crc32": b"crc32=00000000", b"kcl.segment": b"{}"}, "does not fit its checksum"),
+        ({b"kcl.segment": encoded(footer(3)), b"kcl.crc32": checksum(footer(3))}, "says 3"),
+    ],
+)
+def test_records_are_not_unpacked_before_the_segment_has_said_how_many(
+    said: dict[bytes, bytes], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("it says of itself that it is no segment")
+
+    content = _many(said)
+    assert len(content) < 150_000
+    monkeypatch.setattr(parquet.ParquetFile, "read", read)
+    with pytest.raises(Damaged, match=reason):
+        decode(content, "parquet")
+
+
+@formats
+def test_what_would_unpack_to_more_than_any_segment_is_damaged(
+    file_format: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = encode(log_info(file_format), some(300), footer(300))
+    monkeypatch.setattr(segments, "_UNPACKED_BYTES_MOST", 1000)
+    with pytest.raises(Damaged, match="unpacks to more than 1000 bytes"):
+        decode(content, file_format)
 
 
 def test_parquet_is_plain_for_every_reader() -> None:

@@ -27,6 +27,8 @@ Table: TypeAlias = Any
 _CHECKED: Final = re.compile(rb"crc32=[0-9a-f]{8}")
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 _ROOM_BYTES: Final = 256 * 1024
+_UNPACKED_BYTES_MOST: Final = 4 * 1024**3
+"""landingMaxBytes is 1 GiB at most; some columns are not counted there, and compaction merges."""
 _PARQUET: Final[Any] = parquet
 
 
@@ -62,23 +64,50 @@ def read_footer(content: bytes | memoryview, format: Format) -> Footer:  # noqa:
             read = _PARQUET.read_metadata(pa.BufferReader(content))
             return _checked_footer(read.metadata, read.num_rows)
         with pa.ipc.open_file(pa.BufferReader(content)) as file:
-            return _footer(file.schema.metadata, None)
+            return _footer(file.schema.metadata)
 
 
 def decode(content: bytes | memoryview, format: Format) -> Table:  # noqa: A002
     """The records. Raises Damaged, also if a checksum does not fit."""
     with _reading(format):
-        if format == "parquet":
-            file = _PARQUET.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
-            table = file.read()
-            _checked_footer(file.metadata.metadata, table.num_rows)
-        else:
-            _check_arrow(content)
-            with pa.ipc.open_file(pa.BufferReader(content)) as reader:
-                table = reader.read_all()
-            _footer(reader.schema.metadata, table.num_rows)
+        table = _parquet_table(content) if format == "parquet" else _arrow_table(content)
         plain = table.replace_schema_metadata(None)
         return plain if plain.schema.equals(SCHEMA) else plain.cast(SCHEMA)
+
+
+def _parquet_table(content: bytes | memoryview) -> Table:
+    """A few bytes of zeros can unpack to any number of records: what it says of itself is checked before."""
+    file = _PARQUET.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+    said = file.metadata
+    footer = _checked_footer(said.metadata, said.num_rows)
+    _check_size(sum(said.row_group(each).total_byte_size for each in range(said.num_row_groups)))
+    table = file.read()
+    _check_rows(table.num_rows, footer)
+    return table
+
+
+def _arrow_table(content: bytes | memoryview) -> Table:
+    _check_arrow(content)
+    with pa.ipc.open_file(pa.BufferReader(content)) as reader:
+        footer, batches, rows, size = _footer(reader.schema.metadata), list[Any](), 0, 0
+        for each in range(reader.num_record_batches):
+            batches.append(reader.get_batch(each))
+            rows, size = rows + batches[-1].num_rows, size + batches[-1].nbytes
+            _check_size(size)
+            if rows > footer.rows:
+                break
+        _check_rows(rows, footer)
+        return pa.Table.from_batches(batches, reader.schema)
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > _UNPACKED_BYTES_MOST:
+        raise Damaged(f"it unpacks to more than {_UNPACKED_BYTES_MOST} bytes")
+
+
+def _check_rows(rows: int, footer: Footer) -> None:
+    if rows != footer.rows:
+        raise Damaged(f"it has {rows} records, but says {footer.rows}")
 
 
 def _with_names(batch: RecordBatch, footer: Footer) -> RecordBatch:
@@ -122,14 +151,13 @@ def _checksum(content: bytes | bytearray) -> bytes:
 def _checked_footer(metadata: Any, rows: int) -> Footer:
     if metadata[_CHECKSUM] != _checksum(metadata[FOOTER]):
         raise Damaged("what it says of itself does not fit its checksum")
-    return _footer(metadata, rows)
-
-
-def _footer(metadata: Any, rows: int | None) -> Footer:
-    footer = msgspec.json.decode(metadata[FOOTER], type=Footer)
-    if rows is not None and footer.rows != rows:
-        raise Damaged(f"it has {rows} records, but says {footer.rows}")
+    footer = _footer(metadata)
+    _check_rows(rows, footer)
     return footer
+
+
+def _footer(metadata: Any) -> Footer:
+    return msgspec.json.decode(metadata[FOOTER], type=Footer)
 
 
 @contextmanager
