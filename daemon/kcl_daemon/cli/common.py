@@ -148,8 +148,18 @@ as_json_option: Final = click.option(
 )
 
 
-def json_text(document: object) -> str:
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2, default=str).decode()
+def json_text(document: object, *, on_one_line: bool = False) -> str:
+    """On a terminal, what it would obey or not show is written as JSON's escapes."""
+    option = None if on_one_line else orjson.OPT_INDENT_2
+    text = orjson.dumps(document, option=option, default=str).decode()
+    if not sys.stdout.isatty() or text.replace("\n", "").isprintable():
+        return text
+    return "".join(each if each.isprintable() or each == "\n" else _escape(each) for each in text)
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def with_file(command: _Command) -> _Command:

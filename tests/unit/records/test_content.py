@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import zlib
 from base64 import b64decode
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kcl_daemon.cli.common import json_text
 from kcl_daemon.cli.stream.show import data_text, json_line, text_line
 from kcl_daemon.records.content import SeenRecord, SeenSchema, fields_of, json_of, uncompressed
 from kcl_daemon.records.schema_header import MAX_UNPACKED_BYTES
@@ -115,3 +118,17 @@ def test_compression_and_schema_are_told() -> None:
     assert found["arrival"] is None
     assert found["compression"] == "gzip"
     assert found["schema"] == {"name": "order", "versionId": "v", "dataFormat": "AVRO"}
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_json_on_a_terminal_has_nothing_that_it_would_obey(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    text = "a\x1b[31m \x7f \x9b31m \u202e \u2028 \U000e0001 é"
+    record = replace(seen(text.encode()), partition_key=text)
+    for line in (json_line(record), json_text({"one": [text]})):
+        assert line.replace("\n", "").isprintable() is is_terminal
+        assert "é" in line
+    assert orjson.loads(json_line(record))["data"] == text
+    assert orjson.loads(json_line(record))["partitionKey"] == text

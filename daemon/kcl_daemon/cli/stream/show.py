@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import click
-import orjson
 
+from kcl_daemon.cli.common import json_text
 from kcl_daemon.cli.letters.show import time_text
 from kcl_daemon.records.content import SeenRecord, fields_of
 from kcl_daemon.text import on_one_line, short_shard, size
@@ -41,7 +41,7 @@ def json_fields(seen: SeenRecord) -> dict[str, Any]:
 
 
 def json_line(seen: SeenRecord) -> str:
-    return orjson.dumps(json_fields(seen)).decode()
+    return json_text(json_fields(seen), on_one_line=True)
 
 
 def utc(epoch_ms: int | None) -> str:
