@@ -25,6 +25,8 @@ def arrays_of(frame: Frame) -> list[Any]:
     arrivals, sub_numbers = ([None, body.slice(at, 8 * count)] for at in (0, 8 * count))
     columns = zip(_TYPES, (data, keys, numbers, arrivals, sub_numbers), strict=True)
     arrays = [pa.Array.from_buffers(kind, count, buffers) for kind, buffers in columns]
+    if frame.keyless:
+        arrays[1] = pa.array([row[1] for row in frame.rows()], _TYPES[1])
     if None in frame.arrivals_ms:
         arrays[3] = pa.array(frame.arrivals_ms, _TYPES[3])
     return arrays

@@ -285,7 +285,8 @@ def decode_frame_header(line: bytes) -> FrameHeader:
         behind_ms, schemas = _integer_or_none(fields, "millisBehindLatest"), fields.get("schemas", [])
         if not _is_array(schemas):
             raise _wrong("schemas", schemas, "an array")
-        return FrameHeader(size_bytes, count, behind_ms, tuple(map(_listed_schema, schemas)))
+        keyless = fields.get("keyless") is True
+        return FrameHeader(size_bytes, count, behind_ms, tuple(map(_listed_schema, schemas)), keyless)
     except _Malformed as error:
         raise RemoteProtocolError(f"{error}, in the daemon's line {_daemon_line_excerpt(line)}") from None
 
@@ -362,7 +363,7 @@ def _record(value: object, index: int) -> Record:
     try:
         return Record(
             data=_daemon_line_text(value, "data"),
-            partition_key=_daemon_line_text(value, "partitionKey"),
+            partition_key=_text_or_none(value, "partitionKey"),
             sequence_number=_daemon_line_text(value, "sequenceNumber"),
             approximate_arrival_timestamp=_integer_or_none(value, "approximateArrivalTimestamp"),
             sub_sequence_number=_integer_or_none(value, "subSequenceNumber") or 0,

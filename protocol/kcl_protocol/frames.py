@@ -1,7 +1,8 @@
 """Batches as binary frames, for a child that announces `frames` in its first status.
 
 A frame is columns, so that both ends run at the speed of C: arrival times and sub-sequence numbers (64 bits), the
-ends of all texts (32 bits), indexes of schemas if there are any, then all keys, sequence numbers and data.
+ends of all texts (32 bits), indexes of schemas if there are any, then all keys, sequence numbers and data. If some
+records have no key, the header says that the empty ones are none; a client of an earlier version reads them as empty.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _NO_SCHEMA: Final = -1
 _NUMBERS_BYTES: Final = 16  # of each record: arrival and sub-sequence number
 _TEXTS: Final = 3  # of each record: partition key, sequence number, data
 
-Row = tuple[bytes, str, str, int | None, int, RecordSchema | None]
+Row = tuple[bytes, str | None, str, int | None, int, RecordSchema | None]
 """Data, partition key, sequence number, arrival, sub-sequence number, schema."""
 RowColumns = tuple[
     Iterable[bytes],
-    Iterable[str],
+    Iterable[str | None],
     Iterable[str],
     Iterable[int | None],
     Iterable[int],
@@ -39,10 +40,10 @@ RowColumns = tuple[
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a frame is made of, by record. Keys are UTF-8. `schemas` is empty if no record has one."""
+    """What a frame is made of, by record. Keys are UTF-8, None: it has none. `schemas` is empty if no record has one."""
 
     data: Sequence[bytes]
-    partition_keys: Sequence[bytes]
+    partition_keys: Sequence[bytes | None]
     sequence_numbers: Sequence[str]
     arrivals_ms: Sequence[int | None]
     sub_sequence_numbers: Sequence[int]
@@ -62,18 +63,18 @@ def encode_frame(columns: Columns, millis_behind_latest: int | None) -> bytes:
     """The header line and its frame.
 
     Raises:
-        ValueError: a sequence number is not ASCII.
+        ValueError: a sequence number is not ASCII, or some have no key and others an empty one.
         OverflowError: a number does not fit, or the frame has more than 2 GiB.
     """
     count, schemas = len(columns.data), dict[RecordSchema, int]()
-    arrivals = columns.arrivals_ms
+    arrivals, (keys, keyless) = columns.arrivals_ms, _key_texts(columns.partition_keys)
     if None in arrivals:
         arrivals = [NO_ARRIVAL if each is None else each for each in arrivals]
     indexes = [
         _NO_SCHEMA if each is None else schemas.setdefault(each, len(schemas)) for each in columns.schemas
     ]
     texts_at = count * _NUMBERS_BYTES + (_TEXTS * count + 1) * 4 + len(indexes) * 4
-    texts = (columns.partition_keys, columns.sequence_numbers, columns.data)
+    texts = (keys, columns.sequence_numbers, columns.data)
     lengths = chain.from_iterable(map(len, each) for each in texts)
     ends = list(accumulate(lengths, initial=texts_at))
     fields: dict[str, object] = {
@@ -84,16 +85,27 @@ def encode_frame(columns: Columns, millis_behind_latest: int | None) -> bytes:
     }
     if schemas:
         fields["schemas"] = list(map(schema_fields, schemas))
+    if keyless:
+        fields["keyless"] = True
     parts = (
         dump_line(fields),
         _packed("q", arrivals),
         _packed("q", columns.sub_sequence_numbers),
         _packed("i", ends),
         _packed("i", indexes),
-        b"".join(columns.partition_keys),
+        b"".join(keys),
         "".join(columns.sequence_numbers).encode("ascii"),
     )
     return b"".join(chain(parts, columns.data))
+
+
+def _key_texts(keys: Sequence[bytes | None]) -> tuple[Sequence[bytes], bool]:
+    """As they stand in a frame, and whether an empty one stands for none."""
+    if None not in keys:
+        return cast("Sequence[bytes]", keys), False
+    if b"" in keys:
+        raise ValueError("some have no key, others an empty one")
+    return [each or b"" for each in keys], True
 
 
 def decode_frame(data: bytes) -> tuple[Frame, int | None]:
@@ -115,11 +127,11 @@ class Frame(Sequence[Record]):
         RemoteProtocolError: the frame is cut off, or does not fit its header.
     """
 
-    __slots__ = ("_count", "_keys", "_schemas", "body", "ends")
+    __slots__ = ("_count", "_keys", "_schemas", "body", "ends", "keyless")
 
     def __init__(self, header: FrameHeader, body: bytes) -> None:
         self._count = count = header.count
-        self.body = body
+        self.body, self.keyless = body, header.keyless
         ends_at = count * _NUMBERS_BYTES
         schemas_at = ends_at + (_TEXTS * count + 1) * 4
         texts_at = schemas_at + (4 * count if header.schemas else 0)
@@ -133,7 +145,8 @@ class Frame(Sequence[Record]):
             )
         if not body[self.ends[count] : self.ends[2 * count]].isascii():
             raise RemoteProtocolError("a sequence number in the daemon's frame is not ASCII")
-        self._keys = None if body[texts_at : self.ends[count]].isascii() else self._decoded_keys()
+        in_place = body[texts_at : self.ends[count]].isascii() and not self.keyless
+        self._keys = None if in_place else self._decoded_keys()
         self._schemas = self._by_record(header.schemas, schemas_at) if header.schemas else None
 
     def __len__(self) -> int:
@@ -178,9 +191,10 @@ class Frame(Sequence[Record]):
             return arrivals
         return [None if each == NO_ARRIVAL else each for each in arrivals]
 
-    def _decoded_keys(self) -> list[str]:
+    def _decoded_keys(self) -> Sequence[str | None]:
         try:
-            return [self.body[place].decode() for place in self._places(0)]
+            keys = [self.body[place].decode() for place in self._places(0)]
+            return [each or None for each in keys] if self.keyless else keys
         except UnicodeDecodeError as error:
             raise RemoteProtocolError(f"a partition key in the daemon's frame is no UTF-8: {error}") from None
 
@@ -197,12 +211,13 @@ class Frame(Sequence[Record]):
 class FrameIndex:
     """Finds records in what `encode_frame` made, without opening the others or copying their data."""
 
-    __slots__ = ("_at", "_count", "_data", "_schemas")
+    __slots__ = ("_at", "_count", "_data", "_keyless", "_schemas")
 
     def __init__(self, data: bytes) -> None:
         self._at = data.index(b"\n") + 1
         header = decode_frame_header(data[: self._at - 1])
         self._data, self._count, self._schemas = data, header.count, header.schemas
+        self._keyless = header.keyless
 
     def find(self, sequence_number: str, sub_sequence_number: int) -> Record | None:
         """Records of a frame are in the order of their numbers."""
@@ -210,10 +225,10 @@ class FrameIndex:
         index = bisect_left(range(self._count), wanted, key=self._position)
         if index == self._count or self._position(index) != wanted:
             return None
-        arrival_ms = self._integer("<q", 8 * index)
+        arrival_ms, key = self._integer("<q", 8 * index), self._text(0, index).decode()
         return Record(
             b64encode(self._text(2, index)).decode("ascii"),
-            self._text(0, index).decode(),
+            None if self._keyless and not key else key,
             sequence_number,
             None if arrival_ms == NO_ARRIVAL else arrival_ms,
             sub_sequence_number,

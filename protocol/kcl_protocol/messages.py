@@ -25,13 +25,14 @@ class Record:
 
     Args:
         data: base64 with padding, without line breaks.
+        partition_key: None if the producer gave none, which streams with RecordDistributionStrategy AUTO allow.
         approximate_arrival_timestamp: epoch milliseconds.
         sub_sequence_number: index inside a KPL aggregate, 0 for a plain record.
         schema: an extension, sent only with a schema registry.
     """
 
     data: str
-    partition_key: str
+    partition_key: str | None
     sequence_number: str
     approximate_arrival_timestamp: int | None = None
     sub_sequence_number: int = 0
@@ -64,12 +65,16 @@ class ProcessRecords:
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """A line that stands for `processRecords`: the records follow as so many bytes (`frames`)."""
+    """A line that stands for `processRecords`: the records follow as so many bytes (`frames`).
+
+    `keyless`: an empty partition key in it stands for none.
+    """
 
     size_bytes: int
     count: int
     millis_behind_latest: int | None
     schemas: tuple[RecordSchema, ...] = ()
+    keyless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,10 @@ CASES: Final = (
         "key with quotes, emoji, U+2028; C locale",
         ProcessRecords([Record("YQ==", ODD_KEY, NUMBER, approximate_arrival_timestamp=1)], 0),
     ),
+    Case(
+        "record without a partition key",
+        ProcessRecords([Record("YQ==", None, NUMBER, approximate_arrival_timestamp=1)], 0),
+    ),
     Case("checkpoint refused: `ThrottlingException`", ProcessRecords([PLAIN], 0), "ThrottlingException"),
     Case("checkpoint refused: `ShutdownException`", ProcessRecords([PLAIN], 0), "ShutdownException"),
     Case("`shutdownRequested`", ShutdownRequested()),

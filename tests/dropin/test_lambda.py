@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -318,6 +318,7 @@ CONVERSATIONS: Final[dict[str, tuple[str, Sequence[Action]]]] = {
             batch(record(1, NOON_MS + 250), record(2, NOON_MS + 987, b"\xff\x00")),
             batch(behind_ms=None),
             batch(record(3, sub=0), record(3, sub=1), record(4, data=b"")),
+            batch(record(5), replace(record(6), partition_key=None), record(7)),
             ShutdownRequested(),
             LeaseLost(),
         ),

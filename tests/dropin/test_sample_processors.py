@@ -118,13 +118,14 @@ def command_of(folder: Path) -> str:
     return " ".join(found)
 
 
-def record(data: str, key: str, sub_sequence_number: int) -> Record:
+def record(data: str, key: str | None, sub_sequence_number: int) -> Record:
     return Record(data, key, NUMBER, 1_735_689_600_250, sub_sequence_number)
 
 
 def test_it_tries_checkpoints_again_and_only_where_that_helps(sample: Path) -> None:
     shutil.rmtree(sample / "out", ignore_errors=True)
     records = [record("", "empty", 0), record("w6QKIg==", ODD_KEY, 1), record("QUJD" * 300_000, "large", 2)]
+    records.append(record("", None, 3))
     with talk(command_of(sample)) as processor:
         assert processor.perform(Initialize("shardId-7", "TRIM_HORIZON", 0)) == ["ok"]
         errors = ("ThrottlingException", "KinesisClientLibDependencyException", None)
@@ -136,9 +137,9 @@ def test_it_tries_checkpoints_again_and_only_where_that_helps(sample: Path) -> N
     assert code == 0, stderr
     assert "ShutdownException" in stderr
     lines = written(sample)["shardId-7"]
-    assert [line["subSequenceNumber"] for line in lines] == [0, 1, 2]
-    assert [line["partitionKey"] for line in lines] == ["empty", ODD_KEY, "large"]
-    assert [line["text"] for line in lines] == ["", '\u00e4\n"', "ABC" * 300_000]
+    assert [line["subSequenceNumber"] for line in lines] == [0, 1, 2, 3]
+    assert [line["partitionKey"] or None for line in lines] == ["empty", ODD_KEY, "large", None]
+    assert [line["text"] for line in lines] == ["", '\u00e4\n"', "ABC" * 300_000, ""]
     assert {line["sequenceNumber"] for line in lines} == {NUMBER}
 
 

@@ -413,7 +413,11 @@ class ChangedTables:
         deliveries.take_segment = self._take_segment
 
     def _text_of(self, shard_id: str, record: Record) -> str:
-        return record.data if self._of(shard_id) is None else _text(change_of(record), record.partition_key)
+        return (
+            record.data
+            if self._of(shard_id) is None
+            else _text(change_of(record), record.partition_key or "")
+        )
 
     def _given(self, child: Incarnation, shard: ShardTruth, place: int, record: Record) -> None:
         if self._of(shard.shard_id) is not None:

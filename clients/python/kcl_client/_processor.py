@@ -132,8 +132,8 @@ class Record:
         return cast("JsonValue", json.loads(self.data))
 
     @property
-    def partition_key(self) -> str:
-        """The key that chose the shard."""
+    def partition_key(self) -> str | None:
+        """The key that chose the shard; None only on a stream with RecordDistributionStrategy AUTO."""
         return self._wire.partition_key
 
     @property
@@ -174,7 +174,7 @@ class _FrameRecord(Record):
     __slots__ = ("arrival_ms", "data", "partition_key", "schema", "sequence_number", "sub_sequence_number")
 
     data: bytes
-    partition_key: str
+    partition_key: str | None
     sequence_number: str
     arrival_ms: int | None
     sub_sequence_number: int
@@ -183,7 +183,7 @@ class _FrameRecord(Record):
     def __init__(  # noqa: PLR0917 - called from C for each record
         self,
         data: bytes,
-        partition_key: str,
+        partition_key: str | None,
         sequence_number: str,
         arrival_ms: int | None,
         sub_sequence_number: int,

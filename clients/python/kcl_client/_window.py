@@ -19,7 +19,7 @@ class Entry(Generic[P, T]):
     """One record; `item` is None once it is done, so that nothing keeps its payload."""
 
     index: int
-    key: str
+    key: str | None
     position: P
     item: T | None
     size_bytes: int
@@ -52,13 +52,13 @@ class Window(Generic[P, T]):
         """All records above the mark, done or not."""
         return len(self._entries)
 
-    def add(self, key: str, position: P, item: T, size_bytes: int) -> None:
-        """Positions come in the order of the shard."""
+    def add(self, key: str | None, position: P, item: T, size_bytes: int) -> None:
+        """Positions come in the order of the shard. Without a key nothing waits for another record."""
         entry = Entry(self._added, key, position, item, size_bytes)
         self._added += 1
         self._entries.append(entry)
         self.waiting_bytes += size_bytes
-        if self._by_key:
+        if self._by_key and key is not None:
             before = self._last_of_key.get(key)
             self._last_of_key[key] = entry
             if before is not None:
@@ -81,7 +81,7 @@ class Window(Generic[P, T]):
         successor, entry.successor = entry.successor, None
         if successor is not None:
             heappush(self._ready, (successor.index, successor))
-        elif self._by_key:
+        elif self._by_key and entry.key is not None:
             del self._last_of_key[entry.key]
         entries = self._entries
         while entries and entries[0].item is None:

@@ -242,7 +242,7 @@ def make_record(
     *,
     sequence_number: str = str(_FIRST_SEQUENCE_NUMBER),
     sub_sequence_number: int = 0,
-    partition_key: str = "key",
+    partition_key: str | None = "key",
     arrival_ms: int | None = None,
     schema: RecordSchema | None = None,
 ) -> Record:

@@ -126,7 +126,7 @@ def _fifo(address: str, dead_letter: DeadLetter) -> Mapping[str, str]:
 
 def _put_into_stream(client: Client, stream: str, dead_letter: DeadLetter, line: bytes) -> object:
     """With the original partition key, which is longer for an item with long keys. `stream` is a name or ARN."""
-    key = dead_letter.record.partition_key[:_PARTITION_KEY_CHARACTERS] or dead_letter.shard_id
+    key = (dead_letter.record.partition_key or "")[:_PARTITION_KEY_CHARACTERS] or dead_letter.shard_id
     return client.put_record(**_stream(stream), Data=line + b"\n", PartitionKey=key)
 
 

@@ -37,7 +37,7 @@ class SeenRecord:
     shard_id: str
     sequence_number: str
     sub_sequence_number: int
-    partition_key: str
+    partition_key: str | None
     arrival_ms: int | None
     data: bytes
     compression: str | None = None

@@ -86,8 +86,9 @@ class _Lane:
 
 
 def key_hash(record: AnyRecord) -> int:
-    """The same for a partition key in all versions of this program: 32 bits."""
-    return crc32(key_text(record).encode("utf-8", "surrogatepass"))
+    """The same for a partition key in all versions of this program: 32 bits. Without a key, that of the record's number."""
+    key = key_text(record)
+    return crc32((record.sequence_number if key is None else key).encode("utf-8", "surrogatepass"))
 
 
 class LaneWindow:

@@ -129,7 +129,8 @@ def _is_sequence_number(value: object) -> bool:
 
 
 RECORD_RULES: Final[Rules] = {
-    **dict.fromkeys(("text", "partitionKey", *_SCHEMA_FIELDS), (_is_text, "a string")),
+    **dict.fromkeys(("text", *_SCHEMA_FIELDS), (_is_text, "a string")),
+    "partitionKey": (lambda value: value is None or _is_text(value), "a string, or null"),
     "sequenceNumber": (_is_sequence_number, "digits in quotes"),
     "subSequenceNumber": (_is_whole, _WHOLE),
     "approximateArrivalTimestamp": (

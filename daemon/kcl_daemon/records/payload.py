@@ -43,7 +43,7 @@ class RawRecord(Struct, gc=False, rename="camel"):
 
     Args:
         data: base64 text.
-        partition_key: may hold non-ASCII characters, as UTF-8 or escaped.
+        partition_key: may hold non-ASCII characters, as UTF-8 or escaped; null if the producer gave none.
         approximate_arrival_timestamp: epoch milliseconds.
         sub_sequence_number: index inside a KPL aggregate, else 0.
     """
@@ -98,14 +98,14 @@ class SchemaTexts(Struct, frozen=True, gc=False):
         return cls(*map(_quoted, (schema.name, schema.version_id, schema.data_format, schema.definition)))
 
 
-_NO_TEXT: Final = Raw(b"null")
+NULL: Final = Raw(b"null")
 
 
 class SchemaRecord(RawRecord, gc=False, rename="camel"):
-    schema_name: Raw = _NO_TEXT
-    schema_version_id: Raw = _NO_TEXT
-    schema_data_format: Raw = _NO_TEXT
-    schema_definition: Raw = _NO_TEXT
+    schema_name: Raw = NULL
+    schema_version_id: Raw = NULL
+    schema_data_format: Raw = NULL
+    schema_definition: Raw = NULL
 
     @classmethod
     def of(cls, record: AnyRecord, data: Raw, schema: SchemaTexts) -> SchemaRecord:
@@ -207,6 +207,7 @@ class _SchemaLine(Struct, gc=False, rename="camel"):
 _encoder: Final = Encoder()
 _text_decoder: Final = Decoder(str)
 _texts_decoder: Final = Decoder(list[str])
+_keys_decoder: Final = Decoder(list[str | None])
 _line_decoder: Final = Decoder(_RawLine)
 _schema_line_decoder: Final = Decoder(_SchemaLine)
 # Cannot occur in a partition key or definition: their quotes are escaped.
@@ -458,7 +459,7 @@ class Payload:
         return [
             Record(
                 _text(each.data),
-                _text(each.partition_key),
+                key_text(each),
                 each.sequence_number,
                 each.approximate_arrival_timestamp,
                 each.sub_sequence_number,
@@ -536,12 +537,18 @@ def _columns(records: Sequence[AnyRecord]) -> Columns:
         [each.body if isinstance(each, UserRecord) else BASE64.decoded(each.data) for each in records]
         if UserRecord in kinds
         else BASE64.all_decoded(list(map(_data_of, records))),
-        list(map(str.encode, _texts_decoder.decode(b"[%b]" % b",".join(map(_key_of, records))))),
+        _encoded_keys(b"[%b]" % b",".join(map(_key_of, records))),
         list(map(_number_of, records)),
         list(map(_arrival_of, records)),
         list(map(_sub_number_of, records)),
         list(map(_schema, records)) if SchemaRecord in kinds else (),
     )
+
+
+def _encoded_keys(texts: bytes) -> list[bytes | None]:
+    if bytes(NULL) not in texts:
+        return list(map(str.encode, _texts_decoder.decode(texts)))
+    return [None if key is None else key.encode() for key in _keys_decoder.decode(texts)]
 
 
 EMPTY: Final = Payload((), 0)
@@ -550,7 +557,7 @@ EMPTY: Final = Payload((), 0)
 def raw_record(record: Record) -> RawRecord:
     raw = RawRecord(
         _quoted(record.data),
-        _quoted(record.partition_key),
+        _key(record.partition_key),
         record.sequence_number,
         record.approximate_arrival_timestamp,
         record.sub_sequence_number,
@@ -560,12 +567,12 @@ def raw_record(record: Record) -> RawRecord:
 
 def _of_row(row: Row) -> AnyRecord:
     data, key, number, arrival_ms, sub_number, schema = row
-    record = UserRecord(data, _quoted(key), number, arrival_ms, sub_number)
+    record = UserRecord(data, _key(key), number, arrival_ms, sub_number)
     return record if schema is None else SchemaRecord.of(record, record.data, SchemaTexts.of(schema))
 
 
 def _without_defaults(record: SchemaRecord) -> RawRecord:
-    if record.schema_name is not _NO_TEXT:
+    if record.schema_name is not NULL:
         return record
     return RawRecord(
         record.data,
@@ -577,8 +584,8 @@ def _without_defaults(record: SchemaRecord) -> RawRecord:
     )
 
 
-def key_text(record: AnyRecord) -> str:
-    return _text(record.partition_key)
+def key_text(record: AnyRecord) -> str | None:
+    return None if record.partition_key == NULL else _text(record.partition_key)
 
 
 def detach(record: AnyRecord) -> None:
@@ -631,6 +638,10 @@ def _in_ascii(record: AnyRecord) -> AnyRecord:
 
 def _quoted(text: str) -> Raw:
     return Raw(encode_basestring_ascii(text).encode("ascii"))
+
+
+def _key(text: str | None) -> Raw:
+    return NULL if text is None else _quoted(text)
 
 
 def _schema(record: AnyRecord) -> RecordSchema | None:

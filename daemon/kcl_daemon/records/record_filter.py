@@ -43,10 +43,15 @@ def _arrival_s(record: AnyRecord) -> object:
     return ABSENT if arrival_ms is None else arrival_ms / 1000
 
 
+def _key(record: AnyRecord) -> object:
+    key = key_text(record)
+    return ABSENT if key is None else key
+
+
 _METADATA: Final[dict[str, Callable[[AnyRecord], object]]] = {
     "approximateArrivalTimestamp": _arrival_s,
     "kinesisSchemaVersion": lambda _: _SCHEMA_VERSION,
-    "partitionKey": key_text,
+    "partitionKey": _key,
     "sequenceNumber": lambda record: record.sequence_number,
 }
 

@@ -35,9 +35,10 @@ from kcl_daemon.ports import (
     StreamRef,
     Subscription,
 )
+from kcl_daemon.records.payload import NULL
 from kcl_daemon.transport import service_answers
 from kcl_daemon.transport.caller import AwsJsonClient, ErrorResponse, ResponseStream
-from kcl_daemon.transport.kinesis import NULL, WireRecord, child_shards, decode_leniently, parsed, payload
+from kcl_daemon.transport.kinesis import WireRecord, child_shards, decode_leniently, parsed, payload
 from kcl_daemon.transport.service_answers import service_error
 
 # Length of the frame, length of the headers, checksum of both.

@@ -16,7 +16,7 @@ from msgspec.json import Decoder
 from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import FetchedRecords, ReadFrom, StreamRef, StreamSummary
-from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, Payload, RawRecord
+from kcl_daemon.records.payload import NULL, RECORD_OVERHEAD_BYTES, Payload, RawRecord
 from kcl_daemon.records.producing import Entry, PutResult
 from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
 from kcl_daemon.transport import service_answers
@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 _MS_PER_S: Final = 1000
 _QUOTE: Final = b'"'
-NULL: Final = Raw(b"null")
+_KEY_STARTS: Final = (_QUOTE, bytes(NULL))
 
 
 class WireRecord(Struct, gc=False, rename="pascal"):
     sequence_number: str
-    partition_key: Raw
     data: Raw
+    partition_key: Raw = NULL
     approximate_arrival_timestamp: float | None = None
 
 
@@ -79,7 +79,7 @@ def payload(records: Sequence[WireRecord], body_bytes: int) -> Payload:
     if not records:
         return Payload((), 0)
     for each in (records[0], records[-1]):
-        if not bytes(each.data).startswith(_QUOTE) or not bytes(each.partition_key).startswith(_QUOTE):
+        if not bytes(each.data).startswith(_QUOTE) or not bytes(each.partition_key).startswith(_KEY_STARTS):
             raise ValueError(f"record {each.sequence_number} has data or a key that is no text")
         ExtendedSequenceNumber(each.sequence_number)
     raw = [

@@ -30,7 +30,7 @@ _MS_PER_S: Final = 1000
 
 class RecordShape(TypedDict):
     SequenceNumber: str
-    PartitionKey: str
+    PartitionKey: NotRequired[str | None]
     Data: str
     ApproximateArrivalTimestamp: NotRequired[float]
 
@@ -171,10 +171,10 @@ def iterator(answer: IteratorShape) -> str:
 
 
 def _record(entry: RecordShape) -> Record:
-    arrival_s = entry.get("ApproximateArrivalTimestamp")
+    arrival_s, key = entry.get("ApproximateArrivalTimestamp"), entry.get("PartitionKey")
     return Record(
         text(entry["Data"]),
-        text(entry["PartitionKey"]),
+        None if key is None else text(key),
         text(entry["SequenceNumber"]),
         None if arrival_s is None else round(arrival_s * _MS_PER_S),
     )

@@ -30,7 +30,7 @@ from kcl_daemon.ports import (
     StreamSummary,
 )
 from kcl_daemon.records.changes import ChangeForm, snapshot_record
-from kcl_daemon.records.payload import EMPTY, AnyRecord, Payload
+from kcl_daemon.records.payload import EMPTY, NULL, AnyRecord, Payload
 from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
 from kcl_daemon.shards.snapshot import (
     MOST_DIGITS,
@@ -48,7 +48,6 @@ from kcl_daemon.shards.snapshot import (
     segment_of,
 )
 from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
-from kcl_daemon.transport.kinesis import NULL
 from kcl_daemon.transport.service_answers import parsing_answer
 
 TABLE_API: Final = JsonApi("DynamoDB_20120810.", StreamNotFound, "application/x-amz-json-1.0")

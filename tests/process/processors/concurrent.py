@@ -30,7 +30,7 @@ class Concurrent(AsyncRecordProcessor):
             await asyncio.sleep(0.01)
         self._note("ended", record.sequence_number, record.partition_key)
 
-    def _note(self, what: str, number: str, key: str = "") -> None:
+    def _note(self, what: str, number: str, key: str | None = "") -> None:
         line = json.dumps({"what": what, "number": number, "key": key, "pid": os.getpid()})
         with (self._directory / "notes").open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")

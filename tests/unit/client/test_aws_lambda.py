@@ -79,6 +79,13 @@ def position(number: int) -> ExtendedSequenceNumber:
 # Events and context
 
 
+def test_a_record_without_a_key_has_null_in_the_event_as_in_lambda() -> None:
+    handler = Handled()
+    drive(processor_of(handler), [make_record("x", partition_key=None)])
+    (event,) = handler.events
+    assert event["Records"][0]["kinesis"]["partitionKey"] is None
+
+
 def test_the_event_is_as_documented_field_by_field() -> None:
     handler = Handled()
     records = [at(7, 1_545_084_650_987, "Hello, this is a test.", "1"), at(8, 1_545_084_711_166, "")]

@@ -104,7 +104,7 @@ def test_each_key_comes_in_order_and_all_are_done_at_the_end_of_the_shard(concur
     worked = Worked(by_turns)
     report = drive(worked, records_of("abcdeacde" * 30), concurrency=concurrency, batch_size=40)
     assert worked.most == (min(concurrency or 1, 5)), "five keys are five at once"
-    by_key: dict[str, list[int]] = defaultdict(list)
+    by_key: dict[str | None, list[int]] = defaultdict(list)
     for record in worked.ended:
         by_key[record.partition_key].append(int(record.sequence_number))
     assert all(before < after for each in by_key.values() for before, after in pairwise(each))

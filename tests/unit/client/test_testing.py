@@ -26,7 +26,7 @@ def test_records_come_in_batches_with_rising_positions() -> None:
 
 
 def test_a_made_record_arrives_as_made() -> None:
-    seen: list[tuple[str, str, int, int | None]] = []
+    seen: list[tuple[str, str | None, int, int | None]] = []
 
     def handle(batch: Batch, _checkpointer: Checkpointer) -> None:
         seen.extend(

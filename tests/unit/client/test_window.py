@@ -83,7 +83,7 @@ def test_everything_is_done_in_the_end_and_each_key_in_order(
     for position, key in enumerate(keys):
         window.add(key, position, key, 1)
     running: list[Entry[int, str]] = []
-    ended: list[tuple[str, int]] = []
+    ended: list[tuple[str | None, int]] = []
     while window:
         while (entry := window.start()) is not None:
             running.append(entry)
@@ -115,3 +115,15 @@ def test_a_slow_record_holds_back_its_key_and_the_mark_but_nobody_else() -> None
     assert (last.position, window.mark) == (1, 0)
     window.done(last)
     assert (window.mark, len(window)) == (4, 0)
+
+
+def test_records_without_a_key_do_not_wait_for_one_another() -> None:
+    window: Window[int, str] = Window(concurrency=3, by_key=True)
+    for position, key in enumerate([None, None, "k", "k"]):
+        window.add(key, position, "item", 1)
+    begun = [window.start() for _ in range(3)]
+    assert [each and each.position for each in begun] == [0, 1, 2]
+    for each in begun:
+        assert each is not None
+        window.done(each)
+    assert (window.mark, window.start() is None) == (2, False)

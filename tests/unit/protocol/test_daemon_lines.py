@@ -120,7 +120,11 @@ def test_reads_old_and_new_forms(line: str, message: DaemonMessage) -> None:
         (b'{"action":"processRecords","records":[[]]}', '"records[0]" must be an object, but is an array'),
         (
             b'{"action":"processRecords","records":[%s,{"data":""}]}' % (RECORD % "").encode(),
-            'records[1]: "partitionKey" must be a text, but is null or missing',
+            'records[1]: "sequenceNumber" must be a text, but is null or missing',
+        ),
+        (
+            b'{"action":"processRecords","records":[{"data":"","partitionKey":7}]}',
+            'records[0]: "partitionKey" must be a text or null, but is 7',
         ),
         (b'{"action":"checkpoint","error":5}', '"error" must be a text or null, but is 5'),
         (b'{"action":"reject","message":5}', '"message" must be a text or null, but is 5'),

@@ -56,7 +56,7 @@ def columns(records: list[Record]) -> Columns:
     has_schemas = any(record.schema for record in records)
     return Columns(
         [b64decode(record.data) for record in records],
-        [record.partition_key.encode() for record in records],
+        [None if (key := record.partition_key) is None else key.encode() for record in records],
         [record.sequence_number for record in records],
         [record.approximate_arrival_timestamp for record in records],
         [record.sub_sequence_number for record in records],

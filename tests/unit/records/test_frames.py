@@ -24,7 +24,7 @@ RECORDS = st.lists(
     st.builds(
         Record,
         st.binary(max_size=60).map(lambda data: base64.b64encode(data).decode()),
-        TEXTS,
+        st.none() | TEXTS,
         st.integers(0, 10**56).map(str),
         st.none() | st.integers(0, 2**53),
         st.integers(0, 2**31),
@@ -45,6 +45,8 @@ def told(said: bytes) -> tuple[list[Record], int | None]:
 
 @given(RECORDS, st.none() | st.integers(0, 2**53), st.data())
 @example([Record("", "k\ud800", "1")], None, None)
+@example([Record("", None, "1"), Record("", "k", "2")], None, None)
+@example([Record("", None, "1"), Record("", "", "2")], None, None)
 def test_a_frame_has_the_records_of_the_line(
     records: list[Record], behind_ms: int | None, data: st.DataObject | None
 ) -> None:

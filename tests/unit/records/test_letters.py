@@ -33,7 +33,7 @@ SCHEMA = st.none() | st.builds(RecordSchema, TEXT, TEXT, TEXT, TEXT)
 LETTERS = st.builds(
     DeadLetter,
     st.builds(
-        Record, st.sampled_from(["", "cG9pc29u"]), TEXT, st.integers(0, 2**186).map(str), st.none() | WHOLE, WHOLE, SCHEMA
+        Record, st.sampled_from(["", "cG9pc29u"]), st.none() | TEXT, st.integers(0, 2**186).map(str), st.none() | WHOLE, WHOLE, SCHEMA
     ),
     TEXT, TEXT, st.none() | TEXT, TEXT, TEXT, WHOLE, WHOLE, TEXT,
     st.lists(TEXT, max_size=3).map(tuple),

@@ -85,7 +85,7 @@ def test_so_it_does_when_its_text_is_not_escaped(given_records: list[Record], be
     plain = [
         record
         for record in given_records
-        if record.partition_key.encode("utf-8", "replace").decode() == record.partition_key
+        if (record.partition_key or "").encode("utf-8", "replace").decode() == record.partition_key
     ]
     fetched = kinesis.fetched(body(plain, behind_ms, escaped=False))
     assert fetched.payload.line(behind_ms) == encode(ProcessRecords(plain, behind_ms))
@@ -210,7 +210,7 @@ def test_no_records_are_a_line_too() -> None:
         b'{"Records":[{}]}',
         b'{"Records":["x"]}',
         b'{"Records":[{"SequenceNumber":"1","PartitionKey":"k","Data":5}]}',
-        b'{"Records":[{"SequenceNumber":"1","PartitionKey":null,"Data":"eA=="}]}',
+        b'{"Records":[{"SequenceNumber":"1","PartitionKey":7,"Data":"eA=="}]}',
         b'{"Records":[{"SequenceNumber":"none","PartitionKey":"k","Data":"eA=="}]}',
         b'{"Records":[{"SequenceNumber":"1","PartitionKey":"k","Data":"eA=="}],"NextSha',
         b'{"Records":[],"ChildShards":[{"ShardId":"s"}]}',

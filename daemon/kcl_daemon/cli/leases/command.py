@@ -414,7 +414,8 @@ def _skip_lines(lease: Lease, skipped: SkippedRange) -> Iterator[str]:
     arrival_ms = decoded.approximate_arrival_timestamp
     if arrival_ms is not None:
         yield f"  arrived {datetime.fromtimestamp(arrival_ms / 1000, UTC).isoformat(timespec='milliseconds')}"
-    yield f"  partition key {on_one_line(decoded.partition_key[:_SHOWN_MOST])}"
+    if decoded.partition_key is not None:
+        yield f"  partition key {on_one_line(decoded.partition_key[:_SHOWN_MOST])}"
     more = "" if len(data) <= _SHOWN_MOST else " ..."
     yield f"  {len(data)} bytes: {on_one_line(data[:_SHOWN_MOST].decode('utf-8', 'backslashreplace'))}{more}"
 

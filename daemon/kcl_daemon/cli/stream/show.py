@@ -55,7 +55,9 @@ def text_line(seen: SeenRecord, *, long: bool, most: int | None) -> str:
     words = [
         click.style(utc(seen.arrival_ms), dim=True),
         click.style(f"{shard:>3}", fg=colour),
-        click.style(on_one_line(seen.partition_key), fg="cyan"),
+        click.style("(no key)", dim=True)
+        if seen.partition_key is None
+        else click.style(on_one_line(seen.partition_key), fg="cyan"),
     ]
     if long:
         words.insert(2, click.style(f"{seen.sequence_number}/{seen.sub_sequence_number}", dim=True))

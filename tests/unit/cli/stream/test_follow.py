@@ -67,7 +67,7 @@ class World:
         )
 
     async def show(self, shard_id: ShardId, records: Sequence[AnyRecord]) -> None:
-        self.shown += [(shard_id, key_text(record)) for record in records]
+        self.shown += [(shard_id, key_text(record) or "") for record in records]
 
     @property
     def keys(self) -> list[str]:
