@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, repeat
 from json.encoder import encode_basestring_ascii
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from msgspec import Raw
 
@@ -28,6 +28,8 @@ from kcl_daemon.records.payload import (
     line_bytes,
     user_record_type,
 )
+
+T = TypeVar("T")
 
 _PARTITION_KEY: Final = 0x0A  # field number and wire type
 _HASH_KEY: Final = 0x12
@@ -286,9 +288,10 @@ class Deaggregator:
     def __call__(self, record: AnyRecord) -> Iterator[Piece]:
         """The user records of this shard in order, or the record itself if it is no valid aggregate.
 
-        An empty piece means that the next one takes long. A user record with an invalid key is delivered
-        under the aggregate's own partition key (KCL loses it and all that follow). If the first key is
-        invalid, the aggregate is delivered unchanged.
+        An empty piece means that the next one takes long. An explicit hash key that is no number counts as none
+        (aws-kinesis-agg of Node writes `undefined`). A user record whose key is missing is delivered under the
+        aggregate's own partition key (KCL loses it and all that follow); if that is the first one, the aggregate is
+        delivered unchanged.
         """
         try:
             body = _message_of(record.data)
@@ -325,6 +328,7 @@ class Deaggregator:
             if message.hash_keys or not self._all_belong(message.partition_keys):
                 belongs, used = _ShardFilter(self._belongs, message), {each[:2] for each in message.records}
                 ours = {each for each in used if belongs(*each)}
+                self._report(_ODD_HASH_KEY, sum(map(belongs.is_odd, hash_indexes or ())), outer, message)
                 is_ours = [each[:2] in ours for each in message.records]
                 sub_numbers = list(compress(sub_numbers, is_ours))
                 indexes, bodies = list(compress(indexes, is_ours)), list(compress(bodies, is_ours))
@@ -344,17 +348,17 @@ class Deaggregator:
         texts, belongs = _KeyTexts(message.partition_keys), _ShardFilter(self._belongs, message)
         user_record = user_record_type(message.size_bytes, message.count)
         piece: list[AnyRecord] = []
-        piece_bytes = strays = since = bad = 0
-        reason = ""
+        piece_bytes = strays = since = missing = odd = 0
         for number, (key, hash_key, data) in enumerate(message.records):
             since += 1
             try:
                 belonging, text = belongs(key, hash_key), texts[key]
-            except ValueError as error:
+                odd += belongs.is_odd(hash_key)
+            except ValueError:
                 if not number:
                     raise
                 text, belonging = outer.partition_key, True
-                bad, reason = bad + 1, str(error)
+                missing += 1
             if belonging:
                 size = (len(data) + 2) // 3 * 4 + 2 + len(text) + LINE_OVERHEAD_BYTES
                 if piece and piece_bytes + size > PIECE_BYTES:
@@ -375,8 +379,16 @@ class Deaggregator:
             yield piece, piece_bytes
         if self._on_other_shard is not None and strays:
             self._on_other_shard(strays, message.count, outer.sequence_number)
-        if self._on_bad_keys is not None and bad:
-            self._on_bad_keys(reason, bad, message.count, outer.sequence_number)
+        self._report(_MISSING_KEY, missing, outer, message)
+        self._report(_ODD_HASH_KEY, odd, outer, message)
+
+    def _report(self, reason: str, count: int, outer: AnyRecord, message: Message) -> None:
+        if self._on_bad_keys is not None and count:
+            self._on_bad_keys(reason, count, message.count, outer.sequence_number)
+
+
+_MISSING_KEY: Final = "a record refers to a key that is not there"
+_ODD_HASH_KEY: Final = "an explicit hash key is no number, so it counts as none"
 
 
 class _ShardFilter:
@@ -384,29 +396,40 @@ class _ShardFilter:
         self._belongs = belongs
         self._message = message
         self._by_key: dict[int, bool] = {}
-        self._by_hash_key: dict[int, bool] = {}
+        self._by_hash_key: dict[int, bool | None] = {}
 
     def __call__(self, key: int, hash_key: int | None) -> bool:
-        """ValueError if a key is invalid."""
+        """ValueError if a key is not there."""
         message = self._message
         if key >= len(message.partition_keys) or (
             hash_key is not None and hash_key >= len(message.hash_keys)
         ):
-            raise MalformedAggregate("a record refers to a key that is not there")
-        if self._belongs is None:
-            return True
-        known, index = (self._by_key, key) if hash_key is None else (self._by_hash_key, hash_key)
-        is_ours = known.get(index)
+            raise MalformedAggregate(_MISSING_KEY)
+        is_ours = None if hash_key is None else self._of_hash_key(hash_key)
         if is_ours is None:
-            if len(known) >= _KEYS_KEPT:
-                known.clear()
-            hashed = (
-                hash_of_key(message.partition_keys[key])
-                if hash_key is None
-                else _hash(message.hash_keys[hash_key])
-            )
-            is_ours = known[index] = self._belongs(hashed)
+            is_ours = True if self._belongs is None else self._by_key.get(key)
+        if is_ours is None:
+            assert self._belongs is not None, "it was asked"
+            _make_room(self._by_key)
+            is_ours = self._by_key[key] = self._belongs(hash_of_key(message.partition_keys[key]))
         return is_ours
+
+    def is_odd(self, hash_key: int | None) -> bool:
+        """Whether it counts as none."""
+        return hash_key is not None and self._of_hash_key(hash_key) is None
+
+    def _of_hash_key(self, index: int) -> bool | None:
+        known = self._by_hash_key
+        if index not in known:
+            _make_room(known)
+            hashed = _hash(self._message.hash_keys[index])
+            known[index] = hashed if hashed is None else self._belongs is None or self._belongs(hashed)
+        return known[index]
+
+
+def _make_room(known: dict[int, T]) -> None:
+    if len(known) >= _KEYS_KEPT:
+        known.clear()
 
 
 class _KeyTexts(dict[int, Raw]):
@@ -415,8 +438,7 @@ class _KeyTexts(dict[int, Raw]):
         self._keys = keys
 
     def __missing__(self, index: int) -> Raw:
-        if len(self) >= _KEYS_KEPT:
-            self.clear()
+        _make_room(self)
         text = self[index] = _json_text(self._keys[index])
         return text
 
@@ -508,10 +530,12 @@ def _filter(hash_range: HashRange) -> Callable[[int], bool] | None:
     return lambda hashed: hash_range.start <= hashed <= hash_range.end
 
 
-def _hash(hash_key: bytes) -> int:
+def _hash(hash_key: bytes) -> int | None:
+    """None if it is no number that a shard can have."""
     if not hash_key.isdigit() or len(hash_key) > _MAX_HASH_DIGITS:
-        raise MalformedAggregate("an explicit hash key is no number")
-    return int(hash_key)
+        return None
+    hashed = int(hash_key)
+    return hashed if hashed <= MAX_HASH else None
 
 
 def hash_of_key(partition_key: bytes) -> int:

@@ -116,8 +116,8 @@ _ADVICE: Final = (
 
 
 _CHECK_PRODUCER: Final = (
-    "they are delivered under the partition key of their aggregate (the Java KCL loses them); check the producer, and "
-    "anything that rewrites its records"
+    "they are delivered: where a key is missing, under the partition key of their aggregate (the Java KCL loses them), else "
+    "under their own; check the producer, and anything that rewrites its records"
 )
 
 

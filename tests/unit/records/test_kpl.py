@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from msgspec import Raw
 
 from kcl_daemon.leases.lease import MAX_HASH, HashRange
-from kcl_daemon.records.kpl import MAGIC, Deaggregator
+from kcl_daemon.records.kpl import MAGIC, Deaggregator, hash_of_key
 from kcl_daemon.records.payload import HAS_FAST, LINE_BYTES, Base64Text, Payload
 from kcl_protocol import encode
 from kcl_protocol.messages import ProcessRecords, Record
@@ -79,7 +79,6 @@ def test_other_data_is_delivered_as_it_is(data: bytes) -> None:
         (MAGIC + bytes(17), "digest"),
         (sealed(b"\x0a\x05ab"), "cut off"),
         (sealed(b"\x0a\x01k\x1a\x04\x08\x01\x1a\x00"), "not there"),
-        (sealed(b"\x0a\x01k\x12\x01x\x1a\x06\x08\x00\x10\x00\x1a\x00"), "no number"),
     ],
 )
 def test_a_broken_aggregate_is_delivered_whole_and_counted(data: bytes, why: str) -> None:
@@ -238,11 +237,9 @@ def plain(key: int, hash_key: int | None = None) -> bytes:
 
 @pytest.mark.parametrize("filler", [b"", b"\x32" + varint(200_000) + bytes(200_000)], ids=["small", "large"])
 @pytest.mark.parametrize("hash_range", [None, HashRange(0, MAX_HASH - 1)])
-@pytest.mark.parametrize(
-    ("bad", "why"), [(plain(7), "not there"), (plain(0, 9), "not there"), (plain(0, 0), "no number")]
-)
+@pytest.mark.parametrize("bad", [plain(7), plain(0, 9)])
 def test_a_user_record_with_an_invalid_key_is_delivered_under_the_key_of_its_aggregate(
-    bad: bytes, why: str, hash_range: HashRange | None, filler: bytes
+    bad: bytes, hash_range: HashRange | None, filler: bytes
 ) -> None:
     reported: list[tuple[str, int, int, str]] = []
     data = sealed(b"\x0a\x01k\x12\x01x" + plain(0) + bad + plain(0) + filler)
@@ -255,11 +252,36 @@ def test_a_user_record_with_an_invalid_key_is_delivered_under_the_key_of_its_agg
     found = [each for piece, _ in split(outer(data, "7")) for each in piece]
 
     assert [each.position for each in found] == [ExtendedSequenceNumber("7", each) for each in range(3)]
-    is_asked = hash_range is not None or why != "no number"
-    of_the_aggregate = bytes(outer(data, "7").partition_key)
-    assert bytes(found[1].partition_key) == (of_the_aggregate if is_asked else b'"k"')
-    assert [(count, total, number) for _, count, total, number in reported] == [(1, 3, "7")] * is_asked
-    assert all(why in reason for reason, *_ in reported)
+    assert found[1].partition_key == outer(data, "7").partition_key
+    assert reported == [("a record refers to a key that is not there", 1, 3, "7")]
+
+
+@pytest.mark.parametrize("filler", [b"", b"\x32" + varint(200_000) + bytes(200_000)], ids=["small", "large"])
+@pytest.mark.parametrize("hash_range", [None, LOWER, UPPER], ids=["one shard", "lower", "upper"])
+@pytest.mark.parametrize("odd", [b"undefined", b"", b"-130", b"\xc2\xb2", b"1" * 40, b"%d" % (MAX_HASH + 1)])
+def test_an_explicit_hash_key_that_is_no_number_counts_as_none(
+    odd: bytes, hash_range: HashRange | None, filler: bytes
+) -> None:
+    """The Node module aws-kinesis-agg writes them; the record's own key decides, in one shard and in two."""
+    reported: list[tuple[str, int, int, str]] = []
+    tables = b"\x0a\x01a\x0a\x01b\x12" + varint(len(odd)) + odd + b"\x12\x010"
+    records = [(0, 0), (1, 0), (0, None), (1, 1)]
+    data = sealed(tables + b"".join(plain(*each) for each in records) + filler)
+
+    def bad_keys(why: str, count: int, total: int, number: str) -> None:
+        reported.append((why, count, total, number))
+
+    split = Deaggregator(hash_range, silent, on_bad_keys=bad_keys)
+
+    found = [each for piece, _ in split(outer(data, "7")) for each in piece]
+
+    hashes = [hash_of_key(b"a"), hash_of_key(b"b"), hash_of_key(b"a"), 0]
+    is_here = [hash_range is None or hash_range.start <= each <= hash_range.end for each in hashes]
+    assert [each.sub_sequence_number for each in found] == [at for at in range(4) if is_here[at]]
+    assert [decoded(each)[0] for each in found] == [
+        key for key, here in zip("abab", is_here, strict=True) if here
+    ]
+    assert reported == [("an explicit hash key is no number, so it counts as none", 2, 4, "7")]
 
 
 @given(USER_RECORDS, some.sampled_from([1, 7, 600]), some.sampled_from([None, LOWER]))
