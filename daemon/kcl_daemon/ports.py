@@ -101,6 +101,8 @@ class StreamSummary:
     retention_s: float | None = None
     view_type: str | None = None
     """What a DynamoDB stream has of an item, such as `NEW_AND_OLD_IMAGES`; None: it is of Kinesis."""
+    distribution: str | None = None
+    """`AUTO`: keys do not choose the shard; None: the stream has no such setting, so they do."""
 
 
 class IteratorKind(Enum):

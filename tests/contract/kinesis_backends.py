@@ -47,6 +47,12 @@ class Account:
     model: KinesisModel
     kinesis: Kinesis
 
+    def create_auto(self) -> StreamRef:
+        """A stream of four shards that distributes records by itself."""
+        mode = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}, "RecordDistributionStrategy": "AUTO"}
+        self.model.handle("CreateStream", {"StreamName": "orders", **mode})
+        return StreamRef("orders")
+
     def create(self, name: str = "orders", shards: int = 1) -> StreamRef:
         self.model.handle("CreateStream", {"StreamName": name, "ShardCount": shards})
         return StreamRef(name)

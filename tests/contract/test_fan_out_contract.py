@@ -26,6 +26,7 @@ from kcl_daemon.ports import (
     StreamRef,
     Subscription,
 )
+from kcl_daemon.records.payload import key_text
 from kcl_local.faults import ResponseFault, ResponseFaultKind
 from kcl_local.kinesis.arguments import FanOutRules as FanOutOptions
 from kcl_local.kinesis.arguments import KinesisOptions
@@ -109,6 +110,20 @@ async def test_records_are_pushed_until_the_shard_ends(account: FanOutAccount) -
         last = await event(subscription)
         assert last.continuation is None
         assert [child.parent_shard_ids for child in last.child_shards] == [frozenset({FIRST})] * 2
+
+
+async def test_records_without_a_key_are_pushed_among_others(account: FanOutAccount) -> None:
+    arn = APP.stream_arn
+    mode = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}}
+    account.model.handle("UpdateStreamMode", {"StreamARN": arn, **mode})
+    auto = {"StreamARN": arn, "RecordDistributionStrategy": "AUTO"}
+    account.model.handle("UpdateStreamRecordDistributionStrategy", auto)
+    keys: list[str | None] = ["k", None, "k"]
+    for key in keys:
+        account.model.handle("PutRecord", {"StreamARN": arn, "Data": "AA==", "PartitionKey": key})
+    async with account.fan_out.subscribe(STREAM, await registered(account), FIRST, OLDEST) as subscription:
+        found = (await event(subscription)).payload.records
+    assert [key_text(each) for each in found] == keys
 
 
 async def test_an_idle_subscription_tells_where_to_go_on_and_ends(account: FanOutAccount) -> None:

@@ -43,6 +43,27 @@ async def test_streams_of_one_name_in_two_accounts_are_two(account: Account) -> 
     assert len((await account.read(own, FIRST, FROM_START)).records) == 1
 
 
+async def test_a_summary_says_how_records_are_distributed_and_notices_the_switch(account: Account) -> None:
+    stream = account.create_auto()
+    summary = await account.kinesis.describe_stream(stream)
+    assert summary.distribution == "AUTO"
+    other = {"StreamARN": summary.arn, "RecordDistributionStrategy": "USER_PARTITION_KEY"}
+    account.model.handle("UpdateStreamRecordDistributionStrategy", other)
+    assert (await account.kinesis.describe_stream(stream)).distribution == "USER_PARTITION_KEY"
+    assert (await account.kinesis.describe_stream(account.create("others"))).distribution is None
+
+
+@pytest.mark.parametrize("shard_id", [FIRST, SECOND, THIRD])
+async def test_records_without_a_key_are_read_among_others(account: Account, shard_id: str) -> None:
+    stream = account.create_auto()
+    keys: list[str | None] = [None, "k", None]
+    for key in keys:
+        for _ in range(4):
+            account.model.handle("PutRecord", {"StreamName": "orders", "Data": "AA==", "PartitionKey": key})
+    found = (await account.read(stream, shard_id, FROM_START)).records
+    assert [each.partition_key for each in found] == keys
+
+
 async def test_a_stream_made_anew_has_another_time_and_refuses_old_positions(account: Account) -> None:
     stream = account.create()
     number = account.put()

@@ -77,6 +77,7 @@ class DescriptionShape(TypedDict):
     StreamStatus: str
     StreamCreationTimestamp: float
     RetentionPeriodHours: NotRequired[int]
+    RecordDistributionStrategy: NotRequired[str]
 
 
 class SummaryShape(TypedDict):
@@ -162,6 +163,7 @@ def _summary(shape: DescriptionShape) -> StreamSummary:
         status=shape["StreamStatus"],
         creation_time_s=float(shape["StreamCreationTimestamp"]),
         retention_s=None if hours is None else hours * 3600.0,
+        distribution=shape.get("RecordDistributionStrategy"),
     )
 
 

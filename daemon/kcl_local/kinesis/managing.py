@@ -126,6 +126,8 @@ def _open_at(account: Account, stream: Stream, at_s: float) -> list[Shard]:
 
 
 _MODES: Final = ("PROVISIONED", "ON_DEMAND")
+_STRATEGY: Final = "RecordDistributionStrategy"
+_STRATEGIES: Final = ("USER_PARTITION_KEY", "AUTO")
 _ON_DEMAND_SHARDS: Final = 4
 _RECORD_KIB_MIN: Final = 1024
 _RECORD_KIB_MAX: Final = 10_240
@@ -142,9 +144,10 @@ def create_stream(account: Account, arguments: Arguments) -> Answer:
     provisioned = mode == "PROVISIONED"
     shard_count = arguments.integer("ShardCount", 1, SHARDS_MAX) if provisioned else _ON_DEMAND_SHARDS
     record_kib = arguments.optional_integer("MaxRecordSizeInKiB", _RECORD_KIB_MIN, _RECORD_KIB_MAX)
+    is_auto = arguments.has(_STRATEGY) and _is_auto(arguments, mode)
     if arn in account.streams:
         raise in_use(f"stream {arn} already exists")
-    account.streams[arn] = Stream(
+    stream = account.streams[arn] = Stream(
         arn,
         shard_count,
         numbers=account.numbers,
@@ -153,6 +156,7 @@ def create_stream(account: Account, arguments: Arguments) -> Answer:
         record_bytes_max=account.options.record_bytes_max if record_kib is None else record_kib * 1024,
         retention_hours=account.options.retention_hours,
     )
+    stream.is_auto = is_auto
     return {}
 
 
@@ -191,6 +195,8 @@ def describe_stream_summary(account: Account, arguments: Arguments) -> Answer:
         "ConsumerCount": len(account.consumers(stream)),
         "MaxRecordSizeInKiB": stream.record_bytes_max // 1024,
     }
+    if stream.mode == _MODES[1]:
+        own[_STRATEGY] = _STRATEGIES[stream.is_auto]
     return {"StreamDescriptionSummary": _common(account, stream) | _settings(stream) | own}
 
 
@@ -231,7 +237,25 @@ def update_stream_mode(account: Account, arguments: Arguments) -> Answer:
     if details is None:
         raise malformed("StreamModeDetails must be given")
     stream.mode = _mode(details)
+    stream.is_auto &= stream.mode == _MODES[1]
     return {}
+
+
+def update_record_distribution(account: Account, arguments: Arguments) -> Answer:
+    """It is for new records; those that are there stay in their shards."""
+    arguments.text("StreamARN")  # StreamName is not enough here
+    stream = account.active_stream(arguments)
+    stream.is_auto = _is_auto(arguments, stream.mode)
+    return {}
+
+
+def _is_auto(arguments: Arguments, mode: str) -> bool:
+    strategy = arguments.text(_STRATEGY)
+    if strategy not in _STRATEGIES:
+        raise malformed(f"{_STRATEGY} must be one of {', '.join(_STRATEGIES)}, not {strategy!r:.80}")
+    if mode != _MODES[1]:
+        raise invalid_argument(f"{_STRATEGY} is only for streams whose StreamMode is ON_DEMAND, not {mode}")
+    return strategy == "AUTO"
 
 
 def _mode(details: Arguments) -> str:

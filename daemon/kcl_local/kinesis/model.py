@@ -34,6 +34,7 @@ _OPERATIONS: Final[Mapping[str, Callable[[Account, Arguments], Answer]]] = {
     "UpdateMaxRecordSize": managing.update_max_record_size,
     "UpdateShardCount": managing.update_shard_count,
     "UpdateStreamMode": managing.update_stream_mode,
+    "UpdateStreamRecordDistributionStrategy": managing.update_record_distribution,
 }
 SUBSCRIBE: Final = "SubscribeToShard"
 

@@ -84,9 +84,9 @@ def _read_answer(account: Account, stream: Stream, shard: Shard, start: int, end
             {
                 "SequenceNumber": text(tick, index),
                 "ApproximateArrivalTimestamp": arrival_s,
-                "PartitionKey": partition_key,
                 "Data": data,
             }
+            | ({} if partition_key is None else {"PartitionKey": partition_key})
             for tick, arrival_s, partition_key, data in records.columns(start, end)
         ],
         "MillisBehindLatest": 0,
@@ -280,7 +280,7 @@ _BATCH_BYTES_MAX: Final = 10 * MIB
 def put_record(account: Account, arguments: Arguments) -> Answer:
     """SequenceNumberForOrdering has no effect: numbers always grow here."""
     stream = account.readable_stream(arguments)
-    record = _read(arguments, stream.record_bytes_max)
+    record = _read(arguments, stream)
     return _store(account, stream, record) | {"EncryptionType": "NONE"}
 
 
@@ -290,7 +290,7 @@ def put_records(account: Account, arguments: Arguments) -> Answer:
     given = arguments.structures("Records")
     if not 1 <= len(given) <= _BATCH_MAX:
         raise malformed(f"Records must have 1 to {_BATCH_MAX} records, not {len(given)}")
-    records = [_read(each, stream.record_bytes_max) for each in given]
+    records = [_read(each, stream) for each in given]
     if sum(record.size_bytes for record in records) > _BATCH_BYTES_MAX:
         raise invalid_argument(
             f"Records must have at most {_BATCH_BYTES_MAX} bytes of data and partition keys"
@@ -309,18 +309,20 @@ def put_records(account: Account, arguments: Arguments) -> Answer:
     }
 
 
-def _read(record: Arguments, bytes_max: int) -> NewRecord:
-    partition_key = record.text("PartitionKey")
-    if not 1 <= len(partition_key) <= _KEY_LENGTH_MAX:
+def _read(record: Arguments, stream: Stream) -> NewRecord:
+    partition_key, bytes_max = record.optional_text("PartitionKey"), stream.record_bytes_max
+    if partition_key is None and not stream.is_auto:
+        raise invalid_argument("PartitionKey must be given: RecordDistributionStrategy is not AUTO")
+    if partition_key is not None and not 1 <= len(partition_key) <= _KEY_LENGTH_MAX:
         raise malformed(f"PartitionKey must have 1 to {_KEY_LENGTH_MAX} characters, not {len(partition_key)}")
-    key_bytes = partition_key.encode()
+    key_bytes = (partition_key or "").encode()
     data = record.text("Data")
     size_bytes = _decoded_length(data) + len(key_bytes)
     if size_bytes > bytes_max:
         raise malformed(f"Data and PartitionKey must have at most {bytes_max} bytes, not {size_bytes}")
     explicit = record.has("ExplicitHashKey")
     key_hash = record.hash_key("ExplicitHashKey") if explicit else _partition_hash(key_bytes)
-    return NewRecord(key_hash, partition_key, data, size_bytes)
+    return NewRecord(None if partition_key is None else key_hash, partition_key, data, size_bytes)
 
 
 def _store(account: Account, stream: Stream, record: NewRecord) -> Answer:

@@ -55,10 +55,10 @@ class SequenceNumbers:
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """`data` is base64; `size_bytes` is key and data."""
+    """`data` is base64; `size_bytes` is key and data. Without a key there is no hash."""
 
-    key_hash: int
-    partition_key: str
+    key_hash: int | None
+    partition_key: str | None
     data: str
     size_bytes: int
 
@@ -71,7 +71,7 @@ class RecordLog:
     def __init__(self) -> None:
         self._ticks = array("Q")
         self._arrivals = array("d")
-        self._keys: list[str] = []
+        self._keys: list[str | None] = []
         self._data: list[str] = []
         self._ends = array("Q")  # total bytes up to and including each record
         self._trimmed_bytes = 0
@@ -123,7 +123,7 @@ class RecordLog:
     def tick(self, index: int) -> int:
         return self._ticks[index]
 
-    def columns(self, start: int, end: int) -> Iterator[tuple[int, float, str, str]]:
+    def columns(self, start: int, end: int) -> Iterator[tuple[int, float, str | None, str]]:
         span = slice(start, end)
         return zip(self._ticks[span], self._arrivals[span], self._keys[span], self._data[span], strict=True)
 
@@ -232,9 +232,9 @@ HOUR_S: Final = 3600
 
 
 class Stream:
-    """A stream; `mode` has no effect.
+    """Records before `trimmed_before_s` are gone even within the retention.
 
-    Records before `trimmed_before_s` are gone even within the retention.
+    `is_auto`: records go to the open shards in turn (RecordDistributionStrategy).
     """
 
     def __init__(
@@ -254,6 +254,8 @@ class Stream:
         self.trimmed_before_s = 0.0
         self.created_s = created_s
         self.mode = mode
+        self.is_auto = False
+        self._turn = 0
         self.record_bytes_max = record_bytes_max
         self.retention_hours = retention_hours
         self.numbers = numbers
@@ -294,11 +296,17 @@ class Stream:
             expired.wake()
 
     def put(self, record: NewRecord, now_s: float) -> tuple[Shard, int]:
-        shard = self._holder(record.key_hash)
+        shard = (
+            self._next_in_turn() if record.key_hash is None or self.is_auto else self._holder(record.key_hash)
+        )
         tick = self.numbers.next_tick()
         shard.records.append(tick, now_s, record)
         shard.wake()
         return shard, tick
+
+    def _next_in_turn(self) -> Shard:
+        self._turn += 1
+        return self._open[self._turn % len(self._open)]
 
     def _holder(self, key_hash: int) -> Shard:
         return self._open[bisect_right(self._open, key_hash, key=lambda shard: shard.start_hash) - 1]
