@@ -29,6 +29,7 @@ from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, clean_own_leases
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.load_report import LoadReport
 from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
@@ -235,6 +236,7 @@ class Application:
             check_leases=partial(
                 require_same_stream_mode, self._tables.leases, many=self._settings.reads_many
             ),
+            own_stream=self._own_stream,
             start_pause_s=self._settings.leases.start_backoff_ms / 1000,
             consumers=self._consumers,
             renewer=self._renewer,
@@ -276,6 +278,13 @@ class Application:
         return streams_of(
             self._settings, self._adapters.kinesis, context.clock, context.log, table=self._tables.leases
         )
+
+    @cached_property
+    def _own_stream(self) -> OwnStreamCheck | None:
+        streams = self._streams
+        if not isinstance(streams, SingleStreamTracker):
+            return None
+        return OwnStreamCheck(self._tables, streams, self._settings.application_name)
 
     @cached_property
     def _readers(self) -> ReaderFactory:

@@ -33,6 +33,7 @@ from kcl_daemon.fleet.discovery import Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, lease_labels
 from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
@@ -97,6 +98,7 @@ class Worker:
         election_may_change: shuffle leader and lock may alternate.
         buffered_bytes: read ahead.
         run_end: of a bounded run, which asks for the stop itself.
+        own_stream: None: there are many streams, and each lease names its own.
         evidence: None: what violated an invariant is only logged.
         started: set when tables and streams are ready and the loops run.
     """
@@ -105,6 +107,7 @@ class Worker:
     tables: ApplicationTables
     streams: StreamTracker
     check_leases: Callable[[], Awaitable[None]]
+    own_stream: OwnStreamCheck | None
     start_pause_s: float
     consumers: ConsumerContext
     renewer: LeaseRenewer
@@ -202,10 +205,12 @@ class Worker:
     async def _prepare(self) -> None:
         """Tables, version, then streams; retried while AWS is slow or busy."""
         await self.predecessors.enter()
+        own_stream = self.own_stream
         steps = (
             self._list_streams_first,
-            self.tables.open,
+            partial(self.tables.open, None if own_stream is None else own_stream.check),
             self.check_leases,
+            *(() if own_stream is None else (own_stream.store,)),
             self.versions.begin,
             self.streams.prepare,
             partial(self.duplicate_detector.settle, self._stop),  # may take long

@@ -7,7 +7,9 @@ from typing import Final
 
 import pytest
 
-from tests.process.daemon import FAILOVER_MS, PROCESSORS, application, wait_until
+from kcl_local.demo.check import Checker
+from tests.process.commands import run_command
+from tests.process.daemon import FAILOVER_MS, PROCESSORS, application
 from tests.process.local import Local
 
 pytestmark = pytest.mark.timeout(300)
@@ -36,10 +38,8 @@ def test_a_deleted_stream_is_one_error_and_its_leases_stay(local: Local, tmp_pat
         checkpoints = {key: row["checkpoint"] for key, row in app.rows().items()}
         app.kinesis.create_stream(StreamName=app.name, ShardCount=3)
         with app.daemon(CAREFUL, QUICK, worker="beta") as beta:
-            beta.wait_for("worker_started")
-            wait_until(lambda: len(set(app.owners().values())) > 1, "beta has leases")
-            beta.wait_for("position_refused")
-            beta.stop()
+            assert beta.end() == 2
+            assert "deleted and created again" in beta.named("daemon_failed")[0]["error"]
         alpha.stop()
         (gone,) = alpha.named("stream_gone")
         assert (gone["level"], gone["stream"]) == ("error", "gone")
@@ -48,9 +48,10 @@ def test_a_deleted_stream_is_one_error_and_its_leases_stay(local: Local, tmp_pat
     assert {each["event"] for each in alpha.loud()} - A_MINUTE_LATER == {"stream_gone"}
 
 
-def test_a_daemon_that_starts_on_another_stream_of_the_name_says_so_and_touches_nothing(
+def test_a_daemon_that_starts_on_another_stream_of_the_name_ends_and_touches_nothing(
     local: Local, tmp_path: Path
 ) -> None:
+    """Until somebody starts over: then it reads the new stream from its beginning."""
     with application(local, tmp_path, "again", shards=2) as app:
         app.put(2)
         with app.daemon(CAREFUL, QUICK, worker="alpha") as alpha:
@@ -58,9 +59,16 @@ def test_a_daemon_that_starts_on_another_stream_of_the_name_says_so_and_touches_
             alpha.stop()
         app.kinesis.delete_stream(StreamName=app.name, EnforceConsumerDeletion=True)
         app.create_stream(2)
-        before = {key: row["checkpoint"] for key, row in app.rows().items()}
+        before = app.rows()
         with app.daemon(CAREFUL, QUICK, worker="beta") as beta:
-            beta.wait_for("stream_recreated")
+            assert beta.end() == 2
+            assert "leases reset" in beta.named("daemon_failed")[0]["error"]
+        assert app.rows() == before
+        words = ("leases", "reset", "beta.properties", "--to", "TRIM_HORIZON", "--yes")
+        done = run_command(*words, directory=tmp_path, environment=local.environment)
+        assert done.returncode == 0, done.stderr
+        app.checker = Checker()
+        app.put(1)
+        with app.daemon(CAREFUL, QUICK, worker="beta") as beta:
+            app.wait_done()
             beta.stop()
-        assert len(beta.named("stream_recreated")) == 1
-        assert {key: row["checkpoint"] for key, row in app.rows().items()} == before

@@ -45,9 +45,11 @@ from kcl_daemon.config.properties import Notice
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError, InvalidRequest, SchemaNotFound
-from kcl_daemon.fleet.streams import leases_of, require_same_stream_mode
+from kcl_daemon.fleet.own_stream import ComparedLeases, OwnStreamCheck
+from kcl_daemon.fleet.streams import MultiStreamTracker, leases_of, require_same_stream_mode
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Equals, RowUpdate
+from kcl_daemon.migrations.tables import open_existing
 from kcl_daemon.ports import (
     ConsumerName,
     ConsumerStatus,
@@ -59,8 +61,9 @@ from kcl_daemon.ports import (
     StreamRef,
     StreamSummary,
     Table,
+    Tables,
 )
-from kcl_daemon.shards.lineage import Shard, finished_but_open, leases_of_former_stream
+from kcl_daemon.shards.lineage import Shard, finished_but_open
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.text import encodable, masked, numbered, on_one_line, shown
@@ -71,7 +74,7 @@ _Result = TypeVar("_Result")
 Finding = tuple[bool, str]
 """Whether it is good, and its text."""
 _NOT_TRIED: Final = ": NOT TRIED, as "
-_POSITIONS_MOST: Final = 5
+_NAMED_MOST: Final = 5
 _ANOTHER: Final = (
     "does applicationName belong to an application that reads another stream? Then use a new one. If "
     "the stream was recreated, start over with `kcl-daemon leases reset`"
@@ -150,59 +153,41 @@ def _readers(functions: Sequence[str]) -> str:
     )
 
 
-async def lease_findings(settings: Settings, kinesis: Kinesis, table: Table) -> list[Finding]:
+async def lease_findings(settings: Settings, kinesis: Kinesis, separate: Tables) -> list[Finding]:
     """Compares the leases with the stream's shards, and tries a few checkpoints."""
+    clock = SystemClock()
+    log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
     try:
-        if await table.describe() is None:
-            return []
-        await require_same_stream_mode(table, many=settings.reads_many)
-        leases = await leases_of(table)
-        if settings.reads_many:
-            clock = SystemClock()
-            log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
-            await streams_of(settings, kinesis, clock, log, table=table).prepare()
+        tables = (await open_existing(separate, settings)).tables
+        await require_same_stream_mode(tables.leases, many=settings.reads_many)
+        leases = await leases_of(tables.leases)
+        streams = streams_of(settings, kinesis, clock, log, table=tables.leases)
+        if isinstance(streams, MultiStreamTracker):
+            await streams.prepare()
             return [(True, f"leases: {len(leases)}")] if leases else []
-        stream = settings.single_stream
-        shards = await kinesis.list_shards(stream)
+        own = OwnStreamCheck(tables, streams, settings.application_name)
+        await own.is_known()
+        return _compared(leases, await own.compared(leases)) if leases else []
     except ConfigurationError as error:
         return [(False, masked(on_one_line(f"leases: {error}")))]
     except AwsError:
         return []
-    return await _compared(leases, shards, stream, kinesis) if leases else []
 
 
-async def _compared(
-    leases: Sequence[Lease], shards: Sequence[Shard], stream: StreamRef, kinesis: Kinesis
-) -> list[Finding]:
-    unfinished = [lease for lease in leases if not lease.is_finished]
-    listed = {shard.shard_id for shard in shards}
-    here = [lease for lease in unfinished if lease.shard_id in listed]
-    is_other = bool(leases_of_former_stream(leases, shards)) or (bool(unfinished) and not here)
-    if is_other and not stream.is_of_dynamodb:
-        return [(False, f"leases: they belong to another stream than {stream.name}; {_ANOTHER}")]
-    tried = [lease for lease in here if not lease.checkpoint.is_sentinel][:_POSITIONS_MOST]
-    refused = [each for lease in tried if (each := await _refused(lease, stream, kinesis)) is not None]
-    if refused:
-        return refused[:1]
+def _compared(leases: Sequence[Lease], compared: ComparedLeases) -> list[Finding]:
+    why = compared.why or next(iter(compared.refused), None)
+    if why is not None:
+        return [(False, masked(on_one_line(f"leases: {why}; {_ANOTHER}")))]
+    listed = {shard.shard_id for shard in compared.shards}
+    here = [lease for lease in leases if not lease.is_finished and lease.shard_id in listed]
     reported = (
-        f"leases: {len(here)} unfinished for {len(shards)} listed shards; {len(tried)} checkpoints tried"
+        f"leases: {len(here)} unfinished for {len(listed)} listed shards; {compared.tried} checkpoints tried"
     )
-    if not (stuck := finished_but_open(leases, shards)):
+    if not (stuck := finished_but_open(leases, compared.shards)):
         return [(True, reported)]
-    names = ", ".join(lease.shard_id for lease in stuck[:_POSITIONS_MOST])
+    names = ", ".join(lease.shard_id for lease in stuck[:_NAMED_MOST])
     nobody = f"leases: {len(stuck)} open shards are finished in the table, so no worker reads them: {names}"
     return [(True, reported), (False, f"{nobody}; read them again with `kcl-daemon leases reset --shard`")]
-
-
-async def _refused(lease: Lease, stream: StreamRef, kinesis: Kinesis) -> Finding | None:
-    start = ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, str(lease.checkpoint.sequence_number))
-    try:
-        await kinesis.get_shard_iterator(stream, lease.shard_id, start)
-    except AwsError as error:
-        advice = _ANOTHER if isinstance(error, InvalidRequest) else advice_for(error)
-        reported = f"leases: Kinesis refuses the checkpoint of {lease.shard_id}: {error}; {advice}"
-        return False, masked(on_one_line(reported))
-    return None
 
 
 async def _polling(stream: StreamRef, shard: Shard, kinesis: Kinesis) -> list[Finding]:
@@ -269,7 +254,7 @@ async def check_services(settings: Settings) -> list[Finding]:
             findings += await stream_findings(settings, stream, kinesis, consumers)
         tables = build_tables(settings, clients, SystemClock())
         findings += await table_findings(tables.leases, indexed=True)
-        findings += await lease_findings(settings, kinesis, tables.leases)
+        findings += await lease_findings(settings, kinesis, tables)
         for table in (tables.worker_metrics, tables.coordinator):
             findings += await table_findings(table, indexed=False)
         schemas = build_schemas(clients)

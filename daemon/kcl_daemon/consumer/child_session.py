@@ -387,6 +387,7 @@ class ChildRun:
             last_fetch=self._progress.last_fetch,
             flow=self._progress.flow,
             stream_is_there=self._stream.watch.is_there,
+            has_forgotten=lambda: self._stream.watch.has_forgotten(self._held.lease),
             takes_frames=lambda: connection.takes_frames,
             until_ms=parts.until_ms,
             only=parts.settings.shards.only,

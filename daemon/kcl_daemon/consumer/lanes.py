@@ -218,6 +218,7 @@ class ShardLanes:
             last_fetch=self._progress.last_fetch,
             flow=self._progress.flow,
             stream_is_there=stream.watch.is_there,
+            has_forgotten=lambda: stream.watch.has_forgotten(self._held.lease),
             until_ms=self._parts.until_ms,
             only=self._parts.settings.shards.only,
             invariants=self._progress.invariants,

@@ -39,7 +39,7 @@ from kcl_daemon.shards.lineage import (
     first_hole,
     generations,
     lease_hole,
-    leases_of_former_stream,
+    leases_of_another,
     missing_hash_ranges,
     unexpected_children,
     without_range,
@@ -216,9 +216,9 @@ class ShardSync:
         return created
 
     async def _with_ranges(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        if not without_range(leases):
+        shards = await self._own_shards(leases) if without_range(leases) else None
+        if shards is None:
             return leases
-        shards = await self._listed()
         await self._schedule.fill_in_ranges(leases, shards)
         ranges = {lease.lease_key: hash_range for lease, hash_range in missing_hash_ranges(leases, shards)}
         return [replace(lease, hash_range=ranges.get(lease.lease_key, lease.hash_range)) for lease in leases]
@@ -226,6 +226,7 @@ class ShardSync:
     async def _fill(self, leases: Sequence[Lease]) -> bool:
         snapshot = self._snapshot
         if not leases:
+            self._watch.positions_match()
             starting = await self._complete_list()
             if snapshot is not None and starting:
                 return await self._create(await snapshot.leases(self._stream))
@@ -253,7 +254,7 @@ class ShardSync:
 
     async def _create(self, wanted: Sequence[Lease]) -> bool:
         """Create a generation at a time; returns whether a lease was created."""
-        if not wanted or not await self._is_same_stream():
+        if not wanted or not await self._watch.is_there():
             return False
         if self._stream.identity is not None:
             wanted = [replace(lease, stream_created_s=self._watch.created_s) for lease in wanted]
@@ -279,18 +280,12 @@ class ShardSync:
                 self._log.info("leases_created", count=created, position=self._position.at.value)
         return created > 0
 
-    async def _is_same_stream(self) -> bool:
-        return self._stream.identity is None or await self._watch.poll() is StreamState.THERE
-
     async def _own_shards(self, leases: Sequence[Lease]) -> Sequence[Shard] | None:
         """None if they belong to another stream than the leases."""
         shards = with_segments(await self._listed(), leases)
         # An ARN of DynamoDB never means another stream.
-        former = [] if self._of_dynamodb else leases_of_former_stream(leases, shards)
-        if former:
-            self._watch.is_replacement(
-                f"the checkpoint {former[0].checkpoint} of {former[0].shard_id} cannot belong to this stream"
-            )
+        for _, why in () if self._of_dynamodb else leases_of_another(leases, shards):
+            self._watch.is_replacement(why)
             return None
         self._watch.positions_match()
         self._compared = True

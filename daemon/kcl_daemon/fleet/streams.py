@@ -19,7 +19,7 @@ from kcl_daemon.errors import AwsError, ConfigurationError, StreamNotFound
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, StreamIdentity, TableStream
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, StreamSummary, Table, streams_of
-from kcl_daemon.shards.lineage import InitialPosition, StartAt, leases_match_shards
+from kcl_daemon.shards.lineage import InitialPosition, StartAt, leases_match_shards, leases_of_another
 from kcl_daemon.shards.table_streams import no_stream_of
 
 RECHECK_S: Final = 60.0
@@ -95,6 +95,16 @@ class StreamMonitor:
 
     async def is_there(self) -> bool:
         return await self.poll() is StreamState.THERE
+
+    async def has_forgotten(self, lease: Lease) -> bool:
+        """Whether the stream no longer has the shard, and may have had it; raises AwsError."""
+        if self._stream.is_of_dynamodb:
+            return True
+        shards = await self._kinesis.list_shards(self._stream)
+        for _, why in leases_of_another([lease], shards):
+            self.is_replacement(why)
+            return False
+        return all(shard.shard_id != lease.shard_id for shard in shards)
 
     async def _asked(self) -> StreamState:
         try:
@@ -228,21 +238,27 @@ class SingleStreamTracker:
         self.stream = stream
         self._check_images = check_images
         self.arn = stream.ref.arn
-        self._kinesis = kinesis
-        self._log = log
+        self.kinesis = kinesis
+        self.log = log
+        self._summary: StreamSummary | None = None
 
     def of(self, lease: Lease) -> TrackedStream:  # noqa: ARG002 - the protocol's signature
         return self.stream
 
     async def discover(self) -> None:
-        self._check_images(await self._kinesis.describe_stream(self.stream.ref), self._log)
+        self._check_images(await self.summary(), self.log)
+
+    async def summary(self) -> StreamSummary:
+        """As at the start; raises AwsError."""
+        self._summary = self._summary or await self.kinesis.describe_stream(self.stream.ref)
+        return self._summary
 
     async def prepare(self) -> None:
-        summary = await self._kinesis.describe_stream(self.stream.ref)
-        self._check_images(summary, self._log)
+        summary = await self.summary()
+        self._check_images(summary, self.log)
         self.arn = self.stream.watch.arn = summary.arn
         self.stream.watch.retention_s = summary.retention_s
-        self._log.info("stream_found", stream=summary.name, arn=summary.arn, status=summary.status)
+        self.log.info("stream_found", stream=summary.name, arn=summary.arn, status=summary.status)
 
 
 async def leases_of(table: Table) -> Sequence[Lease]:

@@ -249,14 +249,18 @@ class ApplicationTables:
     async def are_new(self) -> bool:
         return await self._leases.describe() is None
 
-    async def open(self) -> None:
+    async def open(self, check: Callable[[bool], Awaitable[None]] | None = None) -> None:
         """May be called again after an error.
+
+        `check` comes before anything is written; it is told whether there is no lease table yet.
 
         Raises:
             ConfigurationError: a table is of another kind, or a migration does not let this worker start.
             AwsError: a table could not be read or created.
         """
         decided = await self._decide()
+        if check is not None:
+            await check(decided.states[0] is None)
         await self._make(decided)
         alone = decided.layout is TableLayout.SINGLE and not decided.has_coordinator_table
         if alone and await self._coordinator.describe() is not None:

@@ -397,10 +397,9 @@ class FanOutReader(BufferedReader):
 
     async def _shard_is_gone(self, gone: StreamNotFound, arn: str) -> bool:
         """If the stream or consumer is missing instead, pause and return False."""
-        is_there = self._source.stream_is_there
         self._note(gone)
         try:
-            if is_there is not None and not await is_there():
+            if not await self._source.has_lost_shard():
                 await self._source.wait_out(self._clock, _GONE_PAUSE_S)
                 return False
             if not await self._consumer.exists(arn):

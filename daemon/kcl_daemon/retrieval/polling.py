@@ -235,9 +235,8 @@ class PollingReader(BufferedReader):
 
     async def _shard_is_gone(self, error: StreamNotFound) -> bool:
         self._release_reservation()
-        is_there = self._source.stream_is_there
         try:
-            gone = is_there is None or await is_there()
+            gone = await self._source.has_lost_shard()
         except AwsError:
             gone = False
         if gone:

@@ -204,9 +204,9 @@ class ShardSource:
     """What to read, from where; delivery resumes at the lease's `checkpoint`.
 
     All readers of one consumer share `memory`, `last_fetch` and `flow`. Without `split` aggregates are delivered
-    unchanged. Without `stream_is_there` a shard not found counts as gone. `takes_frames`: whether the child
-    has announced it; asked for each batch. Of a bounded run, `until_ms` is its end in epoch milliseconds. `only`: child
-    shards with other names are left out; empty: none is. `stops_at_loss`: nothing is delivered after records were lost
+    unchanged. Without `stream_is_there` a shard not found counts as gone.
+    `takes_frames`: whether the child has announced it; asked for each batch. Of a bounded run, `until_ms` is its end in
+    epoch milliseconds. `only`: child shards with other names are left out; empty: none is. `stops_at_loss`: nothing is delivered after records were lost
     because they were too old.
     """
 
@@ -219,6 +219,7 @@ class ShardSource:
     skipped: SkippedRecords | None = None
     schemas: ShardSchemaDecoder | None = None
     stream_is_there: Callable[[], Awaitable[bool]] | None = None
+    has_forgotten: Callable[[], Awaitable[bool]] | None = None
     last_fetch: LastFetch = field(default_factory=LastFetch)
     flow: ShardFlow = field(default_factory=ShardFlow)
     takes_frames: TakesFrames = _takes_lines
@@ -258,6 +259,11 @@ class ShardSource:
         await clock.sleep(pause_s)
         while self.stream.identity is not None and not await self._is_back():
             await clock.sleep(pause_s)
+
+    async def has_lost_shard(self) -> bool:
+        """Whether the lease's own stream no longer has its shard; raises AwsError."""
+        is_there = self.stream_is_there is None or await self.stream_is_there()
+        return is_there and (self.has_forgotten is None or await self.has_forgotten())
 
     async def _is_back(self) -> bool:
         try:

@@ -7,7 +7,7 @@ numbers grow from one stream of a name to the next.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -274,21 +274,15 @@ class HoleWatch:
         return self.hole is not None and self.times >= confidence
 
 
-def leases_of_former_stream(leases: Iterable[Lease], shards: Iterable[Shard]) -> list[Lease]:
-    """Leases that cannot belong to these shards.
-
-    Such a lease names children of a shard that is open, or its checkpoint is before the shard's first number.
-    List the shards after reading the leases.
-    """
+def leases_of_another(leases: Iterable[Lease], shards: Iterable[Shard]) -> Iterator[tuple[Lease, str]]:
+    """Leases that cannot belong to these shards, and why not. List the shards after reading the leases."""
     by_id = {shard.shard_id: shard for shard in shards}
-    return sorted(
-        (
-            lease
-            for lease in leases
-            if (shard := by_id.get(lease.shard_id)) is not None and _is_of_another(lease, shard)
-        ),
-        key=lambda lease: lease.lease_key,
-    )
+    newest = max((_ordinal(each) for each in by_id), default=-1)
+    for lease in leases:
+        shard = by_id.get(lease.shard_id)
+        why = _why_of_another(lease, shard) if shard else _why_never_had(lease, by_id, newest)
+        if why is not None:
+            yield lease, why
 
 
 def finished_but_open(leases: Iterable[Lease], shards: Iterable[Shard]) -> list[Lease]:
@@ -308,7 +302,7 @@ def finished_but_open(leases: Iterable[Lease], shards: Iterable[Shard]) -> list[
 def leases_match_shards(leases: Iterable[Lease], shards: Sequence[Shard]) -> bool | None:
     """Judged by positions; None if they prove nothing. List the shards after reading the leases."""
     leases = list(leases)
-    if leases_of_former_stream(leases, shards):
+    if any(leases_of_another(leases, shards)):
         return False
     listed = {shard.shard_id for shard in shards}
     return (
@@ -316,9 +310,61 @@ def leases_match_shards(leases: Iterable[Lease], shards: Sequence[Shard]) -> boo
     )
 
 
-def _is_of_another(lease: Lease, shard: Shard) -> bool:
+def _why_of_another(lease: Lease, shard: Shard) -> str | None:
+    name = lease.shard_id
+    if lease.hash_range not in (None, shard.hash_range):
+        return f"the lease of {name} has other hash keys than the shard"
     if lease.is_finished:
-        return shard.is_open and bool(lease.child_shard_ids)
-    if lease.checkpoint.is_sentinel:
-        return False
-    return int(lease.checkpoint.sequence_number) < shard.starting_sequence_number
+        is_other = shard.is_open and bool(lease.child_shard_ids)
+        return f"the lease of {name} names child shards, and the shard is open" if is_other else None
+    if not lease.checkpoint.is_sentinel and _number(lease) < shard.starting_sequence_number:
+        return f"the checkpoint {lease.checkpoint} of {name} is before the first record of the shard"
+    return None
+
+
+def _why_never_had(lease: Lease, shards: Mapping[ShardId, Shard], newest: int) -> str | None:
+    """A shard that Kinesis has forgotten was closed before those that have its hash keys now began, and has a lower number.
+
+    A new shard may be listed later than its parents.
+    """
+    if not shards or not lease.parent_shard_ids.isdisjoint(shards):
+        return None
+    if _ordinal(lease.shard_id) > newest >= 0:
+        return f"the stream never had the shard {lease.shard_id} of a lease"
+    keys = lease.hash_range
+    if lease.is_finished or lease.checkpoint.is_sentinel or keys is None:
+        return None
+    if any(
+        each.starting_sequence_number <= _number(lease)
+        for each in shards.values()
+        if each.hash_range.start <= keys.end and keys.start <= each.hash_range.end
+    ):
+        return f"the stream lacks {lease.shard_id}, and the shards after it began before its checkpoint {lease.checkpoint}"
+    return None
+
+
+_ORDINAL = re.compile(r"shardId-([0-9]{12})", re.ASCII)
+
+
+def _ordinal(shard_id: ShardId) -> int:
+    """-1: it is no shard of Kinesis."""
+    match = _ORDINAL.fullmatch(shard_id)
+    return -1 if match is None else int(match[1])
+
+
+def _number(lease: Lease) -> int:
+    return int(lease.checkpoint.sequence_number)
+
+
+def why_unlike(leases: Sequence[Lease], shards: Sequence[Shard], *, of_dynamodb: bool) -> str | None:
+    """Why the leases are not those of a stream with these shards, or nothing shows that they are; None: they may be.
+
+    The shards of DynamoDB have names that no other stream has.
+    """
+    for _, why in () if of_dynamodb else leases_of_another(leases, shards):
+        return why
+    listed = {shard.shard_id for shard in shards}
+    unfinished = [lease.shard_id for lease in leases if not lease.is_finished]
+    if unfinished and not any(lease.shard_id in listed for lease in leases):
+        return f"the stream has none of the shards of the leases, such as {min(unfinished)}"
+    return None

@@ -9,7 +9,7 @@ from kcl_daemon.cli.check import Finding, lease_findings, stream_findings, table
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.errors import AccessDenied
 from kcl_daemon.leases.row import Row, creation
-from kcl_daemon.ports import ConsumerName, StreamRef
+from kcl_daemon.ports import ConsumerName, StreamRef, Tables
 from kcl_daemon.shards.sync import new_lease
 from kcl_daemon.transport.table_streams import FollowedTables
 from kcl_local.kinesis.model import KinesisModel
@@ -147,6 +147,7 @@ class Fleet:
     def __init__(self, service: Service) -> None:
         self.kinesis = MemoryKinesis(service.model)
         self.table = MemoryTable("billing", "leaseKey", True)
+        self.tables = Tables(self.table, MemoryTable("workers", "wid"), MemoryTable("coordinator", "key"))
 
     async def has(self, stream: str, checkpoint: ExtendedSequenceNumber | None = None) -> None:
         """Leases of a stream; where they begin, if not at its shards' first numbers."""
@@ -157,7 +158,7 @@ class Fleet:
 
     def findings(self, more: str = "") -> list[Finding]:
         async def poll() -> list[Finding]:
-            return await lease_findings(read(more).settings, self.kinesis, self.table)
+            return await lease_findings(read(more).settings, self.kinesis, self.tables)
 
         return anyio.run(poll)
 

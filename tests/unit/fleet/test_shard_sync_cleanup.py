@@ -161,7 +161,7 @@ def test_after_a_reset_the_new_stream_is_looked_after() -> None:
         assert len(await stage.leases()) == 4
 
     events = play(scene).log.events()
-    assert events == ["stream_recreated", "leases_created", "stream_found_again"]
+    assert events == ["stream_recreated", "stream_found_again", "leases_created"]
 
 
 def test_a_finished_lease_of_an_open_shard_is_reported_and_the_other_shards_are_looked_after() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 
 from kcl_daemon.leases.lease import Lease, ShardId
-from kcl_daemon.shards.lineage import Shard, finished_but_open, leases_match_shards, leases_of_former_stream
+from kcl_daemon.shards.lineage import (
+    Shard,
+    finished_but_open,
+    leases_match_shards,
+    leases_of_another,
+    why_unlike,
+)
 from kcl_daemon.shards.sync import CleanupVerdict, judge_finished, missing_leases, new_lease
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.examples import examples
@@ -117,17 +124,21 @@ def test_nothing_has_to_be_created_because_something_was_forgotten(found: Found)
             assert not needed & {child.shard_id for child in children}
 
 
+def of_another(leases: Sequence[Lease], shards: Sequence[Shard]) -> list[Lease]:
+    return [lease for lease, _ in leases_of_another(leases, shards)]
+
+
 def test_a_lease_that_is_behind_its_shards_first_number_is_of_a_former_stream() -> None:
     tree = Tree(4)
     shards = [replace(each, starting_sequence_number=10_000) for each in tree.shards]
     checkpoints = (NUMBER, SHARD_END, TRIM_HORIZON, FAR)
     leases = [new_lease(each, at) for each, at in zip(shards, checkpoints, strict=True)]
-    assert leases_of_former_stream(leases, shards) == leases[:1]
+    assert of_another(leases, shards) == leases[:1]
     assert finished_but_open(leases, shards) == leases[1:2]
     leases[1] = replace(leases[1], child_shard_ids=frozenset({ShardId("shardId-000000000009")}))
-    assert leases_of_former_stream(leases, shards) == leases[:2]
+    assert of_another(leases, shards) == leases[:2]
     assert finished_but_open(leases, shards) == []
-    assert leases_of_former_stream(leases, []) == []
+    assert of_another(leases, []) == []
 
 
 def test_positions_tell_whether_leases_are_of_these_shards_or_they_do_not() -> None:
@@ -146,4 +157,45 @@ def test_positions_tell_whether_leases_are_of_these_shards_or_they_do_not() -> N
 
 def test_the_leases_of_a_living_stream_are_its_own() -> None:
     tree, parent, children = split_once()
-    assert leases_of_former_stream([parent, *children], tree.shards) == []
+    assert of_another([parent, *children], tree.shards) == []
+
+
+def test_leases_of_shards_that_the_stream_never_had_are_of_another_stream() -> None:
+    """Four leases and two shards: a forgotten shard would have a lower number than those that follow it."""
+    leases = [new_lease(each, TRIM_HORIZON) for each in Tree(4).shards]
+    found = {lease.shard_id[-1]: why for lease, why in leases_of_another(leases, Tree(2).shards)}
+    assert found == {
+        "0": "the lease of shardId-000000000000 has other hash keys than the shard",
+        "1": "the lease of shardId-000000000001 has other hash keys than the shard",
+        "2": "the stream never had the shard shardId-000000000002 of a lease",
+        "3": "the stream never had the shard shardId-000000000003 of a lease",
+    }
+
+
+def test_a_shard_that_is_listed_later_than_its_parents_is_no_sign_of_another_stream() -> None:
+    tree, parent, children = split_once()
+    before = [each for each in tree.shards if each.shard_id not in {child.shard_id for child in children}]
+    far = [replace(each, checkpoint=FAR) for each in children]
+    assert of_another([parent, *children, *far], before) == []
+
+
+@pytest.mark.parametrize(("checkpoint", "is_own"), [(9_999, True), (10_000, False)])
+def test_a_forgotten_shard_was_closed_before_the_shards_after_it_began(checkpoint: int, is_own: bool) -> None:
+    tree, parent, _ = split_once()
+    left = [replace(each, starting_sequence_number=10_000) for each in tree.shards if each.is_open]
+    forgotten = replace(
+        parent, checkpoint=ExtendedSequenceNumber(str(checkpoint)), child_shard_ids=frozenset()
+    )
+    assert (of_another([forgotten], left) == []) is is_own
+    assert of_another([replace(forgotten, checkpoint=SHARD_END)], left) == []
+
+
+def test_leases_of_which_the_stream_has_no_shard_may_be_of_any_stream() -> None:
+    tree, parent, children = split_once()
+    left = [each for each in tree.shards if each.is_open]
+    old = replace(parent, checkpoint=NUMBER, child_shard_ids=frozenset(), hash_range=None)
+    for of_dynamodb in (False, True):
+        assert "has none of the shards" in str(why_unlike([old], left, of_dynamodb=of_dynamodb))
+        assert why_unlike([parent], left, of_dynamodb=of_dynamodb) is None
+        assert why_unlike([], left, of_dynamodb=of_dynamodb) is None
+    assert why_unlike([old, *children], left, of_dynamodb=True) is None

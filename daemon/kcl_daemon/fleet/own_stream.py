@@ -1,0 +1,191 @@
+"""Which stream the tables of an application belong to. A worker of another stream does not start.
+
+KCL compares nothing. The row `daemon/stream` names the stream; where there is none yet, because Java or a former
+version made the tables, the leases are compared with the stream's shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kcl_daemon.errors import AccessDenied, ConfigurationError, InvalidRequest, StreamNotFound, TableNotFound
+from kcl_daemon.fleet.hold_words import time_text
+from kcl_daemon.fleet.streams import SingleStreamTracker, leases_of
+from kcl_daemon.leases.lease import Lease
+from kcl_daemon.leases.row import Row, RowPut, WriteResult
+from kcl_daemon.leases.text_row import STREAM_KEY, OwnStream, text_of, text_write
+from kcl_daemon.ports import IteratorKind, ReadFrom, Table, Tables
+from kcl_daemon.shards.lineage import Shard, why_unlike
+from kcl_daemon.shards.snapshot import with_segments
+
+_MAX_TRIED: Final = 5
+_MAX_LOST_RACES: Final = 10
+_ON_PURPOSE: Final = (
+    "If it shall read this stream from now on, stop its workers, then run `kcl-daemon leases adopt FILE` and "
+    "`kcl-daemon leases reset FILE --to POSITION`"
+)
+
+
+async def read_own_stream(table: Table) -> tuple[Row | None, OwnStream | None]:
+    """The row, and the stream that it names; None if it cannot be read. Raises AwsError."""
+    try:
+        row = await table.get(STREAM_KEY)
+    except TableNotFound:
+        row = None
+    return row, None if row is None else OwnStream.from_text(text_of(row))
+
+
+async def write_own_stream(table: Table, before: Row | None, own: OwnStream) -> WriteResult:
+    """Refused if the row is no longer as it was read. Raises AwsError."""
+    write = text_write(STREAM_KEY, before, own.text, key_attribute=table.key_attribute)
+    if isinstance(write, RowPut):
+        return await table.put(write.row, write.require)
+    return await table.update(write)
+
+
+def stream_words(stream: OwnStream) -> str:
+    created = "" if stream.created_s is None else f" of {time_text(stream.created_s * 1000)}"
+    return f"{stream.arn:.300}{created}"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedLeases:
+    """`why`: as `why_unlike` says. Of `tried` checkpoints, `refused` says of each one why Kinesis refuses it."""
+
+    shards: Sequence[Shard]
+    why: str | None
+    tried: int
+    refused: tuple[str, ...]
+
+    @property
+    def why_not(self) -> str | None:
+        """Why they are not of the stream: a single checkpoint may be damaged, but if one is accepted, they are."""
+        return self.refused[0] if self.refused and len(self.refused) == self.tried else self.why
+
+
+class OwnStreamCheck:
+    """`check` before the worker writes anything, `store` once its tables exist. Both may be called again after an error."""
+
+    def __init__(self, tables: Tables, streams: SingleStreamTracker, application: str) -> None:
+        self._tables = tables
+        self._kinesis = streams.kinesis
+        self._streams = streams
+        self._log = streams.log
+        self._application = application
+        self._is_new = False
+        self._row: Row | None = None
+
+    async def mine(self) -> OwnStream:
+        """The stream of the properties file; raises AwsError."""
+        summary = await self._streams.summary()
+        return OwnStream.of(summary.arn, summary.creation_time_s)
+
+    async def check(self, is_new: bool) -> None:
+        """`is_new`: there is no lease table, so a row is of an application that was deleted.
+
+        Raises:
+            ConfigurationError: the tables are of another stream, or nothing shows that they are of this one.
+            AwsError: the stream or a table could not be read.
+        """
+        self._is_new = self._is_new or is_new
+        if not await self.is_known() and not self._is_new:
+            await self._compare()
+        mine = await self.mine()
+        if mine.created_s is not None:
+            self._streams.stream.watch.was_created(mine.created_s)
+
+    async def is_known(self) -> bool:
+        """Whether the row names the stream. Raises ConfigurationError if it names another one, and AwsError."""
+        mine = await self.mine()
+        self._row, stored = await read_own_stream(self._tables.coordinator)
+        if stored is not None and not self._is_new:
+            self._require(stored, mine)
+        if stored is None and self._row is not None:
+            self._log.warning(
+                "own_stream_unreadable",
+                row=STREAM_KEY,
+                advice="a later version of the daemon wrote it, or somebody else. The leases are compared with the stream "
+                "instead. Use one version, or write the row anew with `kcl-daemon leases adopt FILE`",
+            )
+        return stored is not None
+
+    async def store(self) -> None:
+        """Raises as `check`."""
+        mine, row = await self.mine(), self._row
+        stored = None if row is None else OwnStream.from_text(text_of(row))
+        if stored == mine or (row is not None and stored is None):
+            return
+        written = await write_own_stream(self._tables.coordinator, row, mine)
+        if written.applied:
+            self._log.info("own_stream_stored", arn=mine.arn, created_s=mine.created_s)
+            return
+        _, stored = await read_own_stream(self._tables.coordinator)
+        if stored is not None:
+            self._require(stored, mine)
+
+    async def stored(self) -> OwnStream | None:
+        """None: there is no row, or it cannot be read. Raises AwsError."""
+        return (await read_own_stream(self._tables.coordinator))[1]
+
+    async def adopt(self) -> None:
+        """Write the row, whatever it says; raises ConfigurationError if it keeps changing, and AwsError."""
+        mine, table = await self.mine(), self._tables.coordinator
+        await table.ensure()  # a fleet of KCL 2.x has none
+        for _ in range(_MAX_LOST_RACES):
+            row, stored = await read_own_stream(table)
+            if stored == mine or (await write_own_stream(table, row, mine)).applied:
+                return
+        raise ConfigurationError(
+            f"the row {STREAM_KEY} of the table {table.name} kept changing; stop all workers"
+        )
+
+    def _require(self, stored: OwnStream, mine: OwnStream) -> None:
+        if stored == mine:
+            return
+        where = f"the row {STREAM_KEY} of the table {self._tables.coordinator.name}"
+        if stored.arn == mine.arn:
+            raise ConfigurationError(
+                f"the stream {mine.arn} was deleted and created again: the leases of {self._application} are of the "
+                f"one {stream_words(stored)} ({where} says so), this one is {stream_words(mine)}. Nothing was read or written. "
+                "Stop all workers and start over with `kcl-daemon leases reset FILE --to TRIM_HORIZON`, or use a new "
+                "applicationName. If the leases are of the new stream already: `kcl-daemon leases adopt FILE`"
+            )
+        raise ConfigurationError(
+            f"the tables of the application {self._application} belong to another stream: to {stream_words(stored)} ({where} says "
+            f"so), and the file names {stream_words(mine)}. Nothing was read or written. Correct streamName or streamArn, or give "
+            f"this stream an applicationName of its own. {_ON_PURPOSE}"
+        )
+
+    async def _compare(self) -> None:
+        leases = [lease for lease in await leases_of(self._tables.leases) if lease.stream is None]
+        why = (await self.compared(leases)).why_not if leases else None
+        if why is not None:
+            raise ConfigurationError(
+                f"the leases of the application {self._application} (table {self._tables.leases.name}) do not belong to "
+                f"the stream {(await self.mine()).arn}, or nothing shows that they do: {why}. Nothing was read or "
+                "written. Correct streamName or streamArn, or give this stream an applicationName of its own. If they "
+                f"are of this stream all the same, run `kcl-daemon leases adopt FILE`. {_ON_PURPOSE}"
+            )
+
+    async def compared(self, leases: Sequence[Lease]) -> ComparedLeases:
+        """Also asks Kinesis for some of their checkpoints. Raises AwsError."""
+        stream = self._streams.stream.ref
+        shards = with_segments(await self._kinesis.list_shards(stream), leases)
+        why = why_unlike(leases, shards, of_dynamodb=stream.is_of_dynamodb)
+        listed = {shard.shard_id for shard in shards}
+        known = [each for each in leases if each.shard_id in listed and not each.checkpoint.is_sentinel]
+        tried = known[:_MAX_TRIED] if why is None and not stream.is_of_dynamodb else []
+        refusals = [await self._refusal(lease) for lease in tried]
+        return ComparedLeases(shards, why, len(tried), tuple(each for each in refusals if each is not None))
+
+    async def _refusal(self, lease: Lease) -> str | None:
+        at = ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, str(lease.checkpoint.sequence_number))
+        try:
+            await self._kinesis.get_shard_iterator(self._streams.stream.ref, lease.shard_id, at)
+        except InvalidRequest as error:
+            return f"Kinesis refuses the checkpoint of {lease.shard_id}: {error}"
+        except (AccessDenied, StreamNotFound):
+            return None  # a role of fan-out may not ask; a shard may go meanwhile
+        return None

@@ -1,0 +1,77 @@
+"""Whole daemons of two streams under one application name: the one that came second ends, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.process.commands import run_command
+from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, Daemon, application
+from tests.process.local import Local
+
+pytestmark = pytest.mark.timeout(300)
+
+CAREFUL: Final = f"{PROCESSORS}.careful"
+QUICK: Final = {
+    "failoverTimeMillis": FAILOVER_MS,
+    "workerMetricsReporterFreqInMillis": 500,
+    "idleTimeBetweenReadsInMillis": 200,
+}
+
+
+def _tables(app: Application) -> Mapping[str, list[Mapping[str, Any]]]:
+    """Every row of every table of the application."""
+    names = [name for name in app.all_tables() if name.startswith(app.name)]
+    return {name: app.dynamodb.scan(TableName=name)["Items"] for name in names}
+
+
+def _ends_as_of_another_stream(daemon: Daemon, *names: str) -> None:
+    assert daemon.end() == 2, daemon.tail()
+    (failed,) = daemon.named("daemon_failed")
+    assert "ConfigurationError" in failed["error"]
+    assert all(name in failed["error"] for name in (*names, "applicationName", "leases adopt")), failed
+    assert not daemon.named("worker_started")
+
+
+def test_a_daemon_of_another_stream_ends_and_changes_no_row_of_a_stopped_application(
+    local: Local, tmp_path: Path
+) -> None:
+    """The four leases of zero stay open; shards 2 and 3 were SHARD_END within a second."""
+    with application(local, tmp_path, "zero", shards=4) as app:
+        app.put(2)
+        with app.daemon(CAREFUL, QUICK, worker="zero-0") as right:
+            app.wait_done()
+            right.stop()
+        app.kinesis.create_stream(StreamName="leak", ShardCount=2)
+        before = _tables(app)
+        with app.daemon(CAREFUL, {**QUICK, "streamName": "leak"}, worker="moved") as wrong:
+            _ends_as_of_another_stream(wrong, "stream/zero", "stream/leak")
+        assert _tables(app) == before
+        file = app.write_properties("moved", CAREFUL, {**QUICK, "streamName": "leak"})
+        checked = run_command("check", file, "--with-aws", directory=tmp_path, environment=local.environment)
+        assert "stream/zero" in checked.stdout
+        app.put(1)
+        with app.daemon(CAREFUL, QUICK, worker="zero-0") as right:
+            app.wait_done()
+            right.stop()
+        app.assert_account()
+
+
+@pytest.mark.parametrize("layout", ["separate", "single"])
+def test_of_two_applications_with_one_name_one_reads_its_whole_stream(
+    local: Local, tmp_path: Path, layout: str
+) -> None:
+    settings = {**QUICK, "metadataTableLayout": layout}
+    with application(local, tmp_path, f"twoapps-{layout}", shards=4) as app:
+        app.kinesis.create_stream(StreamName=f"twoapps2-{layout}", ShardCount=4)
+        with app.daemon(CAREFUL, settings, worker="one") as one:
+            one.wait_for("worker_started")
+            with app.daemon(CAREFUL, {**settings, "streamName": f"twoapps2-{layout}"}, worker="two") as two:
+                _ends_as_of_another_stream(two, f"stream/twoapps-{layout}", f"stream/twoapps2-{layout}")
+            app.put(2)
+            app.wait_done()
+            one.stop()
+        app.assert_account(repeated=0)
