@@ -14,6 +14,7 @@ from kcl_daemon.aws.build import build_tables, open_kinesis_client, open_sources
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.cli.common import NotChanged, run, stream_text
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.streams import MultiStreamTracker, SingleStreamTracker
 from kcl_daemon.leases.lease import Lease, TableStream
 from kcl_daemon.migrations.tables import OpenedTables, open_existing
@@ -34,6 +35,13 @@ class Application:
     kinesis: Kinesis
     streams: Streams
     clock: Clock
+
+    @property
+    def own_stream(self) -> OwnStreamCheck | None:
+        """None: there are many streams."""
+        if isinstance(self.streams, MultiStreamTracker):
+            return None
+        return OwnStreamCheck(self.opened.tables, self.streams, self.opened.origin.application)
 
 
 def on_application(settings: Settings, act: Callable[[Application], Awaitable[_Result]]) -> _Result:

@@ -355,6 +355,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"kcl-daemon leases reset {_FILE} --to TRIM_HORIZON --dry-run",
         f"kcl-daemon leases reset {_FILE} --to 2026-11-20T12:00:00Z --shard shardId-000000000003",
     ),
+    "leases adopt": (f"kcl-daemon leases adopt {_FILE} --dry-run",),
     "leases release": (f"kcl-daemon leases release {_FILE} --worker w-3 --dry-run",),
     "leases delete": (f"kcl-daemon leases delete {_FILE} --shard shardId-000000000003 --dry-run",),
     "leases skip": (f"kcl-daemon leases skip {_FILE} --shard shardId-000000000003 --dry-run",),

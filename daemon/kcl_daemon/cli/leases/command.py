@@ -6,7 +6,7 @@ The commands that write ask for confirmation. Workers may run meanwhile.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,6 +60,7 @@ from kcl_daemon.cli.leases.show import (
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.fleet.assigner import assignment_strategies
 from kcl_daemon.fleet.context import timings
+from kcl_daemon.fleet.own_stream import stream_words
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.ports import Kinesis, StreamRef
 from kcl_daemon.records.payload import Payload
@@ -175,10 +176,14 @@ def _look(
     return on_application(settings, look)
 
 
-def _that_writes(command: _Command) -> _Command:
+def _that_asks(command: _Command) -> _Command:
     yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
     dry_run = click.option("--dry-run", is_flag=True, help="Show the changes, but write nothing.")
-    return stream_option(dry_run(yes(command)))
+    return dry_run(yes(command))
+
+
+def _that_writes(command: _Command) -> _Command:
+    return stream_option(_that_asks(command))
 
 
 @leases.command("reset", short_help="Move checkpoints: replay or skip.", epilog=EPILOG)
@@ -211,14 +216,32 @@ def reset(
 
     async def plan(application: Application) -> tuple[LeaseChange, ...]:
         ref = await chosen_stream(settings, stream, application.streams)
+        await _require_own_stream(application, may_be_new=not shards)
         known = [lease for lease in await all_leases(application.table) if lease.stream == ref.identity]
         listed = await _shards(application.kinesis, ref, position, shards)
         positions = await _positions(application, ref, listed, position)
         return (reset_shards if shards else reset_stream)(listed, known, positions, ref.identity)
 
+    async def carry_out(application: Application) -> int:
+        written = await carry_out_all(application.table, changes, click.echo)
+        own = application.own_stream
+        if own is not None and not shards:
+            await own.adopt()
+        return written
+
     changes = on_application(settings, plan)
     question = f"reset {numbered(len(changes), 'lease')} of {settings.application_name}?"
-    _change(settings, changes, question, dry_run=dry_run, yes=yes)
+    _change(settings, changes, question, dry_run=dry_run, yes=yes, carry_out=carry_out)
+
+
+async def _require_own_stream(application: Application, *, may_be_new: bool = False) -> None:
+    """ConfigurationError if the tables are of another stream; `may_be_new`: it may have been created again."""
+    if (own := application.own_stream) is None:
+        return
+    if not may_be_new:
+        await own.check(False)
+    elif (stored := await own.stored()) is not None and stored.arn != (await own.mine()).arn:
+        await own.is_known()
 
 
 async def _shards(
@@ -283,6 +306,7 @@ def skip(
 
     async def plan(application: Application) -> tuple[Lease, SkippedRange]:
         ref = await chosen_stream(settings, stream, application.streams)
+        await _require_own_stream(application)
         known = [lease for lease in await all_leases(application.table) if lease.stream == ref.identity]
         (lease,) = chosen_leases(known, [shard])
         start_s, clock = settings.initial_position.timestamp_s, application.clock
@@ -381,14 +405,57 @@ def delete(
     _change(settings, changes, question, dry_run=dry_run, yes=yes)
 
 
+@leases.command("adopt", short_help="Say that the leases belong to the stream of the file.", epilog=EPILOG)
+@with_settings
+@_that_asks
+def adopt(settings: Settings, *, dry_run: bool, yes: bool) -> None:
+    """Say that the leases belong to the stream of the file: workers of another stream end when they start.
+
+    No lease changes. Use it if a worker ends because the leases seem to be of another stream and you know better, or before
+    `leases reset` when the application goes over to another stream. Stop all workers first.
+    """
+
+    async def plan(application: Application) -> Iterable[str]:
+        if (own := application.own_stream) is None:
+            raise NotChanged(
+                "this application reads many streams, and each lease names its own: nothing to do"
+            )
+        stored, mine = await own.stored(), await own.mine()
+        why = (await own.compared(await all_leases(application.table))).why_not
+        return (
+            f"from: {'not known' if stored is None else stream_words(stored)}",
+            f"to:   {stream_words(mine)}",
+            "the leases fit the stream" if why is None else f"the leases do not seem to be of it: {why}",
+        )
+
+    async def write(application: Application) -> None:
+        if (own := application.own_stream) is not None:
+            await own.adopt()
+
+    for line in on_application(settings, plan):
+        click.echo(line)
+    if _confirmed(f"do the leases of {settings.application_name} belong to it?", dry_run=dry_run, yes=yes):
+        on_application(settings, write)
+        click.echo(
+            "done: start the workers; if the leases are of another stream, run `kcl-daemon leases reset` first"
+        )
+
+
 def _change(
-    settings: Settings, changes: Sequence[LeaseChange], question: str, *, dry_run: bool, yes: bool
+    settings: Settings,
+    changes: Sequence[LeaseChange],
+    question: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+    carry_out: Callable[[Application], Awaitable[int]] | None = None,
 ) -> None:
     for line in _change_lines(changes) or ["nothing to do"]:
         click.echo(line)
     if _confirmed(question, dry_run=dry_run, yes=yes):
         written = on_application(
-            settings, lambda application: carry_out_all(application.table, changes, click.echo)
+            settings,
+            carry_out or (lambda application: carry_out_all(application.table, changes, click.echo)),
         )
         click.echo(_done(written, "workers follow within seconds"))
 
