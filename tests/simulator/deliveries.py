@@ -348,6 +348,10 @@ class Deliveries:
         """Whether its children are some of several."""
         return self._lanes.has_lanes(worker_id)
 
+    def has_finished(self, shard_id: str, worker_id: str, lane: int) -> bool:
+        """Whether this lane of a worker is at the end of its shard, and its child gone."""
+        return self._lanes.has_finished(shard_id, worker_id, lane)
+
     def was_asked(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
         """Whether a child of this worker asked for this position of this shard; with lanes, whether all is done up to there."""
         self.rejects.checkpointed(shard_id, worker_id, position)

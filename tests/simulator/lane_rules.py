@@ -41,6 +41,11 @@ class LaneRules:
         """Whether the children of a worker are some of several."""
         return worker_id in self._with_lanes
 
+    def has_finished(self, shard_id: str, worker_id: str, lane: int) -> bool:
+        """Whether its child has said so and is gone."""
+        children = [each for each in self._running[shard_id, worker_id] if each.lane == lane]
+        return bool(children) and all(each.is_gone and SHARD_END in each.asked for each in children)
+
     def stored(self, shard_id: str, position: ExtendedSequenceNumber) -> None:
         """By a worker without lanes: other rules say whether it may."""
         numbers = self._truth.shards[shard_id].numbers if self.are_used else []

@@ -191,6 +191,12 @@ class ProgressRules:
                 report(
                     "false_alarm", f"{worker_id} says that {key} stands still, it got on at {got_on_s:.3f}"
                 )
+        for worker_id, key, lane, cause in self._trace.lane_stalls:
+            if cause == WaitReason.CHILD.value and self._deliveries.has_finished(key, worker_id, lane):
+                report(
+                    "false_alarm", f"{worker_id} says that lane {lane} of {key} stands still, it has finished"
+                )
+        self._trace.lane_stalls.clear()
         self._polled_s = now()
 
     def _got_on_s(self, worker_id: str, key: str) -> float | None:

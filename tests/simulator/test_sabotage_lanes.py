@@ -8,6 +8,7 @@ import pytest
 
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.consumer.lanes import ShardLanes
+from kcl_daemon.progress.progress import LeaseProgress, WaitReason
 from kcl_daemon.records import lane_window
 from kcl_daemon.records.lane_window import LaneWindow, Position, key_hash
 from kcl_daemon.records.payload import AnyRecord
@@ -81,6 +82,32 @@ def a_gap(patch: pytest.MonkeyPatch) -> None:
         return add(window, list(records)[1:])
 
     patch.setattr(LaneWindow, "add", without_the_first)
+
+
+def test_a_finished_lane_that_is_called_stalled_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its child has gone, while another lane works on for longer than a child may."""
+    waits = LeaseProgress.waits
+
+    def not_for_others(progress: LeaseProgress, cause: WaitReason, detail: str = "") -> None:
+        if detail != "the other lanes":
+            waits(progress, cause, detail)
+
+    monkeypatch.setattr(LeaseProgress, "waits", not_for_others)
+    plan = Plan(
+        shards=1,
+        records_per_s=2.0,
+        happenings=(Planned(0.0, Start()), Planned(60.0, Split(0))),
+        calm_at_s=200.0,
+        ends_at_s=400.0,
+        bound_s=200.0,
+        nursery=Nursery(habits=Habits(process_s=(0.05, 60.0))),
+        concurrency=ConcurrencySettings(lanes=LaneCounts(3)),
+        keys=20,
+    )
+    found = run_plan(plan, scenario="finished lane", seed=1).violation
+    assert found is not None
+    assert found.name == "false_alarm"
+    assert str(found).endswith("it has finished")
 
 
 def test_lanes_that_are_right_break_no_rule() -> None:

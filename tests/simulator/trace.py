@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Final
+from typing import Final, cast
 
 from kcl_daemon.progress.progress import WaitReason
 from tests.simulator.loop import now
@@ -43,6 +43,8 @@ class Trace:
         """Virtual time of the last `shard_stalled` of each worker and shard."""
         self.stall_causes: dict[tuple[str, str], tuple[str, int | None]] = {}
         """Its cause, and the lane that it named."""
+        self.lane_stalls: list[tuple[str, str, int, str]] = []
+        """Worker, shard, lane and cause of those that were not looked at yet."""
         self.moves: dict[tuple[str, str], float] = {}
         """Virtual time of the last `shard_moves_again`."""
         self.losses: dict[str, set[str]] = {}
@@ -70,12 +72,16 @@ class Trace:
             self.warnings[f"{level} {event}"] += 1
         if event == _LOST:
             self.losses.setdefault(lease_name(bound), set()).add(level)
-        if "lane" not in bound:  # the rules look at whole shards
+        if "lane" in bound:
             if event == _STALLED:
-                self.stalls[who, lease_name(bound)] = now()
-                self.stall_causes[who, lease_name(bound)] = _cause_of(fields)
-            elif event == _MOVES:
-                self.moves[who, lease_name(bound)] = now()
+                self.lane_stalls.append(
+                    (who, lease_name(bound), cast("int", bound["lane"]), _cause_of(fields)[0])
+                )
+        elif event == _STALLED:
+            self.stalls[who, lease_name(bound)] = now()
+            self.stall_causes[who, lease_name(bound)] = _cause_of(fields)
+        elif event == _MOVES:
+            self.moves[who, lease_name(bound)] = now()
         if self._write is not None:
             shown = " ".join(f"{name}={value}" for name, value in (bound | fields).items())
             self._write(f"{now():10.3f}  {who:<12} {level:<8} {event:<24} {shown}")
