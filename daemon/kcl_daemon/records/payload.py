@@ -35,7 +35,6 @@ SLICE_BYTES: Final = 2**20
 LINE_OVERHEAD_BYTES: Final = 320
 # F3 89 9A C2, the start of a KPL aggregate, in base64 after the quote.
 _AGGREGATE_PREFIX: Final = b'"84maw'
-_BASE64_BYTES: Final = 3 / 4
 
 
 class RawRecord(Struct, gc=False, rename="camel"):
@@ -219,6 +218,8 @@ _number_of: Final = attrgetter("sequence_number")
 _arrival_of: Final = attrgetter("approximate_arrival_timestamp")
 _sub_number_of: Final = attrgetter("sub_sequence_number")
 _prefix_of: Final = struct.Struct(f"{len(_AGGREGATE_PREFIX)}s").unpack_from
+# At -3: what may be padding, before the quote.
+_padding_at: Final = struct.Struct("BB").unpack_from
 
 
 class Limits(NamedTuple):
@@ -267,11 +268,12 @@ class ReadFacts(NamedTuple):
 
 
 class Payload:
-    __slots__ = ("records", "size_bytes")
+    __slots__ = ("_known_bytes", "records", "size_bytes")
 
     def __init__(self, records: Sequence[AnyRecord], size_bytes: int) -> None:
         self.records = records
         self.size_bytes = size_bytes
+        self._known_bytes: int | None = None
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Payload:
@@ -335,9 +337,19 @@ class Payload:
 
     @property
     def data_bytes(self) -> int:
-        """Decoded; up to two bytes per record too much."""
-        quotes = 2 * len(self.records)
-        return int((sum(map(len, map(_data_of, self.records))) - quotes) * _BASE64_BYTES)
+        """Of the decoded data."""
+        if self._known_bytes is None:
+            self._known_bytes = self._counted_bytes()
+        return self._known_bytes
+
+    def _counted_bytes(self) -> int:
+        """In C, and once: this is in the record path."""
+        texts = list(map(_data_of, self.records))
+        try:
+            padding = bytes(chain.from_iterable(map(_padding_at, texts, repeat(-3)))).count(b"=")
+        except struct.error:  # some have no data
+            return sum(map(data_bytes_of, self.records))
+        return (sum(map(len, texts)) - 2 * len(texts)) * 3 // 4 - padding
 
     def after(self, position: ExtendedSequenceNumber) -> Payload:
         if not self or position < self.first:
@@ -486,6 +498,7 @@ class _Expanded(Payload):
     def __init__(self, runs: Iterable[Sequence[AnyRecord]], size_bytes: int) -> None:
         self._runs = [run for run in runs if run]
         self._records: Sequence[AnyRecord] | None = None
+        self._known_bytes = None
         self.size_bytes = size_bytes
 
     @property
@@ -512,8 +525,7 @@ class _Expanded(Payload):
             run.columns() if isinstance(run, UserRecords) else _columns(run) for run in self._runs
         )
 
-    @property
-    def data_bytes(self) -> int:
+    def _counted_bytes(self) -> int:
         return sum(
             sum(map(len, run.bodies)) if isinstance(run, UserRecords) else _data_bytes(run)
             for run in self._runs
@@ -521,7 +533,10 @@ class _Expanded(Payload):
 
 
 def data_bytes_of(record: AnyRecord) -> int:
-    return len(record.body) if isinstance(record, UserRecord) else int((len(record.data) - 2) * _BASE64_BYTES)
+    if isinstance(record, UserRecord):
+        return len(record.body)
+    text_bytes = len(record.data) - 2
+    return text_bytes * 3 // 4 - bytes(_padding_at(record.data, -3)).count(b"=") if text_bytes else 0
 
 
 def _data_bytes(records: Sequence[AnyRecord]) -> int:

@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from kcl_daemon.errors import Unavailable
-from kcl_daemon.records.payload import EMPTY, AnyRecord, Payload, Piece, RawRecord, line_bytes
+from kcl_daemon.records.payload import (
+    EMPTY,
+    AnyRecord,
+    Payload,
+    Piece,
+    RawRecord,
+    data_bytes_of,
+    line_bytes,
+)
 from kcl_daemon.transport import kinesis, service_answers
 from kcl_protocol import decode_daemon_line, encode
 from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
@@ -118,7 +126,9 @@ def test_decoded_records_become_a_payload_and_back(given_records: list[Record]) 
     assert payload.decoded() == given_records
     assert json.loads(payload.line(3)) == json.loads(encode(ProcessRecords(given_records, 3)))
     assert len(payload) == len(given_records)
-    assert payload.data_bytes >= sum(len(base64.b64decode(record.data)) for record in given_records)
+    sizes = [len(base64.b64decode(record.data)) for record in given_records]
+    assert payload.data_bytes == sum(sizes) == Payload.joined([payload, EMPTY]).data_bytes
+    assert [data_bytes_of(each) for each in payload.records] == sizes
 
 
 def test_a_key_that_is_no_utf8_does_not_stop_a_shard() -> None:
@@ -132,7 +142,7 @@ def test_the_smallest_and_the_largest_record_pass(size: int) -> None:
     record = Record(base64.b64encode(bytes(size)).decode(), "k", "7", 1_795_190_407_660)
     fetched = kinesis.fetched(body([record], 0, escaped=True))
     assert fetched.payload.line(0) == encode(ProcessRecords([record], 0))
-    assert size <= fetched.payload.data_bytes <= size + 2
+    assert fetched.payload.data_bytes == data_bytes_of(fetched.payload.records[0]) == size
 
 
 @given(records(), st.integers(0, 10**56), st.integers(0, 3))

@@ -104,9 +104,7 @@ def numbers(batch: DeliveryBatch) -> list[int]:
     )
     assert isinstance(message, ProcessRecords)
     assert batch.last is None or int(batch.last.sequence_number) == int(message.records[-1].sequence_number)
-    assert sum(len(b64decode(record.data)) for record in message.records) <= batch.data_bytes + 2 * len(
-        message.records
-    )
+    assert sum(len(b64decode(record.data)) for record in message.records) == batch.data_bytes
     return [int(record.sequence_number) for record in message.records]
 
 
@@ -157,6 +155,14 @@ def test_bytes_count_too_and_a_large_record_comes_alone() -> None:
         assert anyio.current_time() == 60.0
 
     play(scene, batch_window_ms=60_000, batch_max_bytes=1_000)
+
+
+def test_the_bytes_that_count_are_those_of_the_data_without_what_base64_adds() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.put(1, 1, 1, 1, 1, 2, 1)
+        assert [each for _, each in await stage.taken(3)] == [[0, 1, 2], [3, 4], [5, 6]]
+
+    play(scene, batch_max_bytes=3)
 
 
 def test_without_a_window_batches_are_only_cut() -> None:
