@@ -141,6 +141,7 @@ class Deliveries:
         self._trace = trace
         self._children = 0
         self.poison_every = 0
+        self.max_age_s = 0.0
         self.rejects = RejectRules(truth)
         self._set_aside: dict[str, set[int]] = {}
         self._asked: dict[tuple[str, str], set[ExtendedSequenceNumber]] = {}
@@ -288,13 +289,27 @@ class Deliveries:
         self._trace.note(worker_id, "set_aside", f"{shard_id} {number}")
         if is_reject:
             return
-        if self.poison_every == 0 or not is_poison(record.data, self.poison_every):
+        if cause is LetterCause.EXPIRED:
+            self._check_age(shard, worker_id, place)
+        elif self.poison_every == 0 or not is_poison(record.data, self.poison_every):
             report("good_record_set_aside", f"{worker_id} set {number} of {shard_id} aside")
         self._set_aside.setdefault(shard_id, set()).add(place)
         self._lanes.set_aside(shard_id, place)
         self._asked.setdefault((shard_id, worker_id), set()).add(_position(record))
         self.last_delivery_s[shard_id] = now()
         shard.delivered(place)
+
+    def _check_age(self, shard: ShardTruth, worker_id: str, place: int) -> None:
+        """A letter is stored after it was decided on: the record is no younger then."""
+        age_s = now() - shard.written_at_s[place]
+        if age_s < self.max_age_s or not self.max_age_s:
+            report(
+                "young_record_expired",
+                f"{worker_id} left {shard.numbers[place]} of {shard.shard_id} out, which is {age_s:.1f} s old",
+            )
+        reached = self.reached.setdefault((worker_id, shard.shard_id), Reached())
+        reached.letters += 1
+        reached.at_s[None] = now()
 
     def _next_of(self, child: Incarnation, place: int, limit: int) -> int:
         """The first place from this one on that is for this child and was not set aside, `limit` at most."""

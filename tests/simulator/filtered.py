@@ -10,12 +10,14 @@ from base64 import b64decode
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
+from kcl_daemon.config.children import ConcurrencySettings, FailureSettings, LaneCounts
 from kcl_daemon.config.retrieval import DeliverySettings, RetrievalMode
 from kcl_daemon.records.record_filter import RecordFilter
 from tests.simulator.draws import Draw, bad_children, mixed_trouble, reshards
 from tests.simulator.habits import Habits, Nursery, When
+from tests.simulator.lanes import with_lanes
 from tests.simulator.plan import Pause, Plan, Stop
+from tests.simulator.poison import DEAD_LETTERS
 
 _KEYS: Final = 9
 _DIGITS: Final = "0123456789"
@@ -105,3 +107,21 @@ def windows(draw: Draw) -> Plan:
     if chance.happens(0.5):
         return replace(plan, delivery=shaped)
     return replace(plan, delivery=replace(shaped, record_filter=None), keeps=None)
+
+
+def aged(draw: Draw) -> Plan:
+    """Records that are too old become letters, and no others do: in batches of a size, with a filter, with lanes."""
+    chance = draw.chance
+    plan = windows(draw)
+    if chance.happens(0.4):
+        plan = with_lanes(draw, plan)
+    return replace(
+        plan,
+        backlog=min(plan.backlog, 60),  # a letter takes up to half a second, one after the other
+        failures=FailureSettings(
+            dead_letters=DEAD_LETTERS.dead_letters, max_age_ms=chance.pick((8_000, 20_000, 40_000))
+        ),
+        # Another owner does not take a record for younger again.
+        skew_s=0.0,
+        drift=0.0,
+    )

@@ -27,7 +27,7 @@ from tests.simulator.coordination import (
     worker_id_twice,
 )
 from tests.simulator.draws import Draw, Sizes, bad_children, cuts, mixed_trouble, reshards, short_iterators
-from tests.simulator.filtered import filtered, windows
+from tests.simulator.filtered import aged, filtered, windows
 from tests.simulator.habits import Habits, Nursery, When
 from tests.simulator.holds import holds
 from tests.simulator.landing_scenarios import landing, landing_store_trouble, landing_zombie
@@ -351,6 +351,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         landing_zombie,
         landing_store_trouble,
         windows,
+        aged,
         lanes,
         lanes_reshard,
         lanes_poison,

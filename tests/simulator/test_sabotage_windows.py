@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from kcl_daemon.config.children import FailureSettings
 from kcl_daemon.config.retrieval import DeliverySettings
-from kcl_daemon.records.payload import Payload
+from kcl_daemon.records.payload import Payload, ReadFacts
 from kcl_daemon.retrieval.batch_window import BatchWindow
 from kcl_daemon.retrieval.source import DeliveryBatch, Passed, ReadItem
 from tests.simulator.habits import Habits, Nursery, When
-from tests.simulator.plan import Plan, Planned, Split, Start, Stop
+from tests.simulator.plan import Kill, Plan, Planned, Split, Start, Stop
+from tests.simulator.poison import DEAD_LETTERS
 from tests.simulator.runner import run_plan
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -95,3 +99,50 @@ def test_each_rule_of_windows_can_be_broken(
 def test_the_daemon_notices_another_order_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     in_another_order(monkeypatch)
     assert violation() == "invariant_violated"
+
+
+AGED = Plan(
+    shards=2,
+    records_per_s=3.0,
+    happenings=(Planned(0.0, Start()), Planned(20.0, Kill(0, 30.0))),
+    calm_at_s=120.0,
+    ends_at_s=200.0,
+    nursery=Nursery(habits=Habits(when=When.EACH_BATCH, process_s=(0.05, 0.5))),
+    delivery=DeliverySettings(batch_max_records=10),
+    failures=FailureSettings(dead_letters=DEAD_LETTERS.dead_letters, max_age_ms=25_000),
+    skew_s=0.0,
+)
+
+
+def aged_violation(window_ms: int | None = None) -> str | None:
+    """Of one worker that is killed, so that some records are too old when another takes its place."""
+    plan = replace(AGED, delivery=replace(AGED.delivery, batch_window_ms=window_ms))
+    found = run_plan(plan, scenario="sabotage", seed=1).violation
+    return None if found is None else found.name
+
+
+def as_old_as_the_first(patch: pytest.MonkeyPatch) -> None:
+    init = DeliveryBatch.__init__
+
+    def separated(
+        batch: DeliveryBatch, payload: Payload, *args: Any, facts: ReadFacts | None, **more: Any
+    ) -> None:
+        if payload and facts is not None:
+            facts = facts._replace(dated_ms=payload.first_arrival_ms)
+        init(batch, payload, *args, facts=facts, **more)
+
+    patch.setattr(DeliveryBatch, "__init__", separated)
+
+
+@pytest.mark.parametrize("window_ms", [None, 5_000])
+def test_records_of_an_age_that_is_right_break_no_rule(window_ms: int | None) -> None:
+    assert aged_violation(window_ms) is None
+
+
+@pytest.mark.parametrize("window_ms", [None, 5_000])
+@pytest.mark.usefixtures("blind")
+def test_a_record_that_is_not_too_old_is_not_left_out(
+    window_ms: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_old_as_the_first(monkeypatch)
+    assert aged_violation(window_ms) == "young_record_expired"

@@ -135,6 +135,7 @@ class World:
         self.gaps = HandoverGaps(settings.lease_table, self.truth, most_s=plan.handoff_gap_most_s)
         self.deliveries.on_work, self.deliveries.on_stop = self.gaps.works, self.gaps.stop_requested
         self.deliveries.poison_every = plan.nursery.poison_every
+        self.deliveries.max_age_s = (plan.failures.max_age_ms or 0) / 1000
         self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
         self.foreign = ForeignRows()
         self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff)
