@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 from playwright.sync_api import Browser
 
+from kcl_daemon.progress.progress import WaitReason
 from tests.page.looking import looking
 from tests.unit.admin.serving import Served, serving
 from tests.unit.admin.stage import CHILD, HOSTILE, READING, SNAPSHOT, Standing, many
@@ -218,3 +219,40 @@ def test_what_matters_most_is_on_the_screen_without_scrolling(
         assert page.locator("#moves tbody tr").count() == 8
         checked.screenshot(f"headline-{name}")
         checked.assert_quiet()
+
+
+@pytest.mark.parametrize("worker", ["w-1", "ip-10-20-30-40.eu-west-1.compute.internal-0123456789ab"])
+def test_every_column_of_a_sick_shard_is_on_a_screen_of_1280_pixels(browser: Browser, worker: str) -> None:
+    """What it waits for is why one looks: its column is not the narrowest."""
+    why = (
+        "GetShardIterator: ResourceNotFoundException: Stream arn:aws:kinesis:eu-west-1:123456789012:stream/orders-of-the-shop "
+        "under account 123456789012 not found."
+    )
+    shards = tuple(
+        replace(
+            shard,
+            detail=why,
+            cause=WaitReason.KINESIS,
+            stalled=True,
+            waits_s=840.0,
+            p50_s=12.4,
+            p99_s=119.0,
+            uncheckpointed_s=950.0,
+            lag_s=93.0,
+        )
+        for shard in many(8).shards
+    )
+    fleet = tuple(replace(each, owner=worker) for each in many(8).fleet)
+    with serving(Standing(replace(many(8), worker_id=worker, shards=shards, fleet=fleet))) as made:
+        with looking(browser, made.url) as checked:
+            page = checked.page
+            page.locator("svg.spark").first.wait_for()
+            checked.screenshot(f"sick-{len(worker)}")
+            table = page.locator("#shards .scroll")
+            assert table.evaluate("it => it.scrollWidth - it.clientWidth") == 0
+            widths = dict(
+                table.evaluate(
+                    "it => [...it.querySelectorAll('thead th')].map(h => [h.innerText, h.offsetWidth])"
+                )
+            )
+            assert widths["Waits for"] == max(widths.values())

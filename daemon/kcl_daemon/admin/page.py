@@ -211,10 +211,16 @@ def _shard_row(placed: LineageEntry, draw: Callable[[str], str]) -> str:
     return (
         f'<tr data-key="{text(entry.key)}"><th scope="row">{lead}{shard_name(entry.shard_id)}{stream}{came}</th>'
         f'<td><span class="state {TONES[entry.state]}">{state}</span></td><td class=num>{lag}</td>'
-        f"<td class=num>{uncheckpointed}</td><td class=num>{latency}</td>"
-        f"<td class=num>{line} {throughput}</td><td class=num>{waiting}</td><td>{text(waits)}</td>"
-        f"<td><code>{text(checkpoint)}</code></td><td class=name>{text(reads)}</td></tr>"
+        f'<td class=num>{uncheckpointed}</td><td class="num two">{_kept_together(latency)}</td>'
+        f'<td class="num two">{line} {_kept_together(throughput)}</td><td class=num>{waiting}</td>'
+        f"<td{' class=why' if waits else ''}>{text(waits)}</td>"
+        f"<td class=name><code>{text(checkpoint)}</code></td><td class=name>{text(reads)}</td></tr>"
     )
+
+
+def _kept_together(figures: str) -> str:
+    """A line may end only between two of them."""
+    return figures.replace(" ", "\u00a0").replace(",\u00a0", ", ")
 
 
 def shard_name(shard_id: str) -> str:

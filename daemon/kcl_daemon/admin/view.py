@@ -343,7 +343,9 @@ def capacity_text(snapshot: Snapshot) -> str:
     capacity, age_s = snapshot.capacity, snapshot.capacity_age_s
     if capacity is None:
         return ""
-    said = f"{capacity.sentence}; {counted(capacity.wanted, 'worker')} wanted: {capacity.reason}"
+    said = capacity.sentence
+    if capacity.reason not in said:
+        said = f"{said}; {counted(capacity.wanted, 'worker')} wanted: {capacity.reason}"
     return said if age_s < 2 * LATE_S else f"{said} (said {about(age_s)} ago by {capacity.by})"
 
 

@@ -149,15 +149,15 @@ def test_it_shows_the_fleet_the_shards_the_moves_and_the_children() -> None:
         "reading",
         "90.0 s",
         "2 min",
-        "250 ms, 93.5 s",
-        "20 KiB/s",
+        "250\u00a0ms, 93.5\u00a0s",
+        "20\u00a0KiB/s",
         "12345",
         "",
         "496599...000000123456",
         "w-1",
     ]
     assert shards["shardId-000000000002, came out of shardId-000000000000"][:7] == [
-        *("stalled", "-", "", "", "20 KiB/s", "12345", "kinesis for 5 min (Throttled: slow down)"),
+        *("stalled", "-", "", "", "20\u00a0KiB/s", "12345", "kinesis for 5 min (Throttled: slow down)"),
     ]
     assert shards["shardId-000000000004"] == ["unowned", *[""] * 6, "TRIM_HORIZON", "-"]
     assert table_of(tree, "moves") == [["12 s ago", "shardId-000000000003", "w-2 -> w-1, cpu 81 % -> 44 %"]]

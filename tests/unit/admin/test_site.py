@@ -271,5 +271,8 @@ def test_the_page_and_status_json_have_the_sentence_and_its_age_once_it_is_old()
     shown = replace(READY, capacity=SAID, at_ms=SAID.at_ms + 12_000)
     assert b"90 s behind; 3 workers wanted: a reason<" in ask("/live", source=Standing(shown)).body
     assert status_from(ask("/status.json", source=Standing(shown)).body).snapshot.capacity == SAID
+    told = replace(SAID, sentence="90 s behind; 2 workers, 3 wanted: a reason; not all is known")
+    page = ask("/live", source=Standing(replace(shown, capacity=told))).body
+    assert b"<dd>90 s behind; 2 workers, 3 wanted: a reason; not all is known</dd>" in page
     old = replace(shown, at_ms=SAID.at_ms + 240_000)
     assert b"(said 4 min ago by w-1)" in ask("/live", source=Standing(old)).body
