@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -11,6 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 from docs import site_hooks
 from tests.documents.blocks import ROOT
@@ -116,3 +118,26 @@ def test_a_diagram_says_what_it_shows_and_fetches_nothing(path: Path) -> None:
     assert svg.findtext(f"{space}title")
     assert svg.findtext(f"{space}desc")
     assert re.findall(r"(?:href|src)=|url\((?!#)|<script|@import", text) == []
+
+
+def test_the_search_finds_a_page_from_the_disk(site: Path) -> None:
+    """Over `file://`, where browsers start no worker and fetch no JSON."""
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("chromium is not installed: the search of the site WAS NOT TRIED")
+    words = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=words)
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "tutorial.html").as_uri())
+        box = page.locator("input.md-search__input")
+        box.click()
+        box.press_sequentially("maxRecordAgeMillis", delay=20)
+        found = page.locator(".md-search-result__link")
+        found.first.wait_for(timeout=60_000)
+        targets = [str(each.get_attribute("href")) for each in found.all()]
+        browser.close()
+    assert any("properties.html" in each for each in targets)
+    assert [each for each in asked if not each.startswith(("file:", "data:", "blob:", "about:"))] == []

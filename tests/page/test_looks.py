@@ -243,16 +243,16 @@ def test_every_column_of_a_sick_shard_is_on_a_screen_of_1280_pixels(browser: Bro
         for shard in many(8).shards
     )
     fleet = tuple(replace(each, owner=worker) for each in many(8).fleet)
-    with serving(Standing(replace(many(8), worker_id=worker, shards=shards, fleet=fleet))) as made:
-        with looking(browser, made.url) as checked:
-            page = checked.page
-            page.locator("svg.spark").first.wait_for()
-            checked.screenshot(f"sick-{len(worker)}")
-            table = page.locator("#shards .scroll")
-            assert table.evaluate("it => it.scrollWidth - it.clientWidth") == 0
-            widths = dict(
-                table.evaluate(
-                    "it => [...it.querySelectorAll('thead th')].map(h => [h.innerText, h.offsetWidth])"
-                )
+    source = Standing(replace(many(8), worker_id=worker, shards=shards, fleet=fleet))
+    with serving(source) as made, looking(browser, made.url) as checked:
+        page = checked.page
+        page.locator("svg.spark").first.wait_for()
+        checked.screenshot(f"sick-{len(worker)}")
+        table = page.locator("#shards .scroll")
+        assert table.evaluate("it => it.scrollWidth - it.clientWidth") == 0
+        widths = dict(
+            table.evaluate(
+                "it => [...it.querySelectorAll('thead th')].map(h => [h.innerText, h.offsetWidth])"
             )
-            assert widths["Waits for"] == max(widths.values())
+        )
+        assert widths["Waits for"] == max(widths.values())
