@@ -143,6 +143,11 @@ def test_what_is_shown_can_be_chosen(local: Local, tmp_path: Path) -> None:
             "the stream tail-wrong has no shard 7; it has shardId-000000000000",
         ),
         (("tail-wrong", "--filter", '{"dat": ["x"]}'), 2, "a record has no such field"),
+        (
+            ("tail-wrong", "--filter", '{"eventName": ["INSERT"]}'),
+            2,
+            "only records of a DynamoDB stream have these",
+        ),
         (("tail-wrong", "--from", "yesterday"), 2, "is not a position"),
         (("tail-wrong", "--from", "2999-01-01T00:00:00Z"), 2, "it is in the future"),
         (("tail-wrong", "--until", "LATEST"), 2, "is neither tip nor a time"),

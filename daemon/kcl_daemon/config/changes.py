@@ -13,7 +13,7 @@ from kcl_daemon.config.streams import many_of
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.ports import Log, StreamSummary
 from kcl_daemon.records.changes import ChangeForm
-from kcl_daemon.records.record_filter import RecordFilter
+from kcl_daemon.records.record_filter import ONLY_CHANGES, RecordFilter
 
 _TABLE: Final = name(r"[A-Za-z0-9_.-]{3,255}", "3 to 255 letters, digits, dots, dashes and underscores")
 
@@ -118,10 +118,7 @@ def _filter(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     if not isinstance(record_filter, RecordFilter) or not record_filter.of_changes:
         return
     if not reads_changes(values):
-        yield (
-            "recordFilter",
-            "only records of a DynamoDB stream have these fields; those of your JSON stand inside data",
-        )
+        yield "recordFilter", ONLY_CHANGES
     elif values.get("childRecordFormat") is ChangeForm.PLAIN:
         reason = (
             'a plain record has no such fields; name those that it has, as {"data": {"kind": ["insert"]}}'

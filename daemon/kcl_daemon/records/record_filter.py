@@ -27,6 +27,9 @@ from kcl_daemon.records.event_pattern import (
 )
 from kcl_daemon.records.payload import BASE64, AnyRecord, Payload, UserRecord, UserRecords, key_text
 
+ONLY_CHANGES: Final = (
+    "only records of a DynamoDB stream have these fields; those of your JSON stand inside data"
+)
 _DATA: Final = "data"
 # Of a record of DynamoDB; they stand in its data.
 _OF_CHANGES: Final = frozenset({

@@ -26,7 +26,7 @@ from kcl_daemon.ports import Kinesis
 from kcl_daemon.records.content import SeenRecord
 from kcl_daemon.records.event_pattern import PatternError
 from kcl_daemon.records.payload import AnyRecord, Payload, UserRecord, raw_record
-from kcl_daemon.records.record_filter import RecordFilter
+from kcl_daemon.records.record_filter import ONLY_CHANGES, RecordFilter
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_daemon.system import ServiceClock, SystemClock
 from kcl_daemon.text import counted, short_shards
@@ -215,6 +215,8 @@ def tail(
     """
     if start.at is StartAt.TIMESTAMP and (start.timestamp_s or 0) > SystemClock().wall_ms() / 1000:
         raise click.BadParameter("it is in the future", param_hint="--from")
+    if record_filter is not None and record_filter.of_changes and not place.ref.is_of_dynamodb:
+        raise click.BadParameter(ONLY_CHANGES, param_hint="--filter")
     most = TERMINAL_CHARACTERS if sys.stdout.isatty() else None
     form = TailForm(record_filter, text, frozenset(keys), as_json, long, most)
     run(partial(follow, place, TailRange(start, until, shards, count), form))
