@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ def furnish(directory: Path, environment: Mapping[str, str]) -> None:
     (directory / "consumer.py").write_text(block_of("docs/start.md", "python"))
     (directory / "app.py").write_text(block_of("docs/lambda.md", "python"))
     (directory / "records.jsonl").write_text(block_of("docs/start.md", "json"))
+    shutil.copy(ROOT / "clients" / "samples" / "project" / "records.txt", directory)
     (directory / "dead.jsonl").write_text(block_of("docs/failures.md", "json", '"applicationName"'))
     (directory / "logback.xml").write_text("<configuration><root level='INFO'/></configuration>")
     exports = (f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
