@@ -10,9 +10,20 @@ from hypothesis import strategies as st
 from kcl_landing.control import Refused
 from kcl_landing.keeping.expire import Cut, Expirer, Rules, cut_of, rules_of
 from kcl_landing.keeping.names import sorted_out
+from kcl_landing.keeping.read import readers_of
 from kcl_landing.keeping.readers import forget, register, report
 from kcl_landing.keeping.status import status
-from kcl_landing.log import PAGE, Entry, First, LogInfo, ReaderNote, first_path, page_path
+from kcl_landing.log import (
+    PAGE,
+    Entry,
+    First,
+    LogInfo,
+    ReaderNote,
+    first_path,
+    manifest_path,
+    page_path,
+    reader_path,
+)
 from tests.landing.logs import BEGIN_MS, INFO, KEY, SHARD, STREAM, planned, read, verify, write
 from tests.landing.memory_store import MemoryStore, Operation
 from tests.landing.test_compact import ALL, Crash, Stage
@@ -243,3 +254,58 @@ def test_readers() -> None:
     for name in ("", "a/b", "../x", ".hidden", "é"):
         with pytest.raises(Refused, match="cannot be the name of a reader"):
             register(store, name, at_ms=1)
+
+
+OTHER = "shardId-000000000001"
+
+
+def test_the_manifest_of_another_shard_is_not_believed(store: MemoryStore) -> None:
+    write(store, 9, shard=OTHER)
+    store.replace(manifest_path(*KEY), store.read(manifest_path(STREAM, OTHER)))
+    cut, lines = expire(store, before(8))
+    assert cut.segments == 8, "those of the other shard"
+    said = f"{manifest_path(*KEY)} cannot be read: it says that it is the manifest of {STREAM}/{OTHER}"
+    assert [line for line in lines if said in line and line.startswith(f"{AT}: nothing expires")]
+    assert first_path(*KEY) not in store.objects
+    one, other = status(store, INFO).shards
+    assert said in one.trouble
+    assert (one.segments, other.trouble, other.segments) == (PAGE, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"{", "truncated"),
+        (
+            b'{"name":"etl","done":{"a/b":5},"atMs":1,"version":2}',
+            "it has version 2, and this program knows 1",
+        ),
+        (b'{"name":"else","done":{"a/b":5},"atMs":1}', "it says that it is the note of else"),
+    ],
+)
+def test_a_reader_whose_note_cannot_be_read_keeps_everything_until_it_is_forgotten(
+    store: MemoryStore, content: bytes, why: str
+) -> None:
+    report(store, "other", {AT: 100}, at_ms=1)
+    store.create(reader_path("etl"), content)
+    found = status(store, INFO)
+    assert [each.name for each in found.readers] == ["etl", "other"]
+    assert found.unread("etl").segments == PAGE + 5
+    assert len(found.trouble) == 1
+    for said in (f"{reader_path('etl')} cannot be read: ", why, "expire --forget etl"):
+        assert said in found.trouble[0]
+    told: list[str] = []
+    readers = readers_of(store, ["etl", "other"], told.append)
+    assert told == list(found.trouble)
+    rules = rules_of(readers, before_ms=10**15, read_by=["other"], all_readers=False, force=False)
+    cut, lines = expire(store, rules)
+    assert (cut.segments, lines) == (0, [f"{AT}: reader etl still needs segment 0, so it stays"])
+    assert forget(store, "etl")
+    assert not forget(store, "etl")
+
+
+def test_a_manifest_of_a_later_version_is_left_alone(store: MemoryStore) -> None:
+    later = store.read(manifest_path(*KEY)).replace(b'"version":1', b'"version":2')
+    store.replace(manifest_path(*KEY), later)
+    cut, lines = expire(store, before(8))
+    assert (cut.segments, "it has version 2" in lines[0]) == (0, True)

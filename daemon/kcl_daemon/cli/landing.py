@@ -185,6 +185,7 @@ def _status_lines(found: LogStatus, now_ms: int) -> Iterator[str]:
     if found.shards:
         rows = [_row(each, now_ms) for each in found.shards]
         yield from aligned(headings, rows, {1, 2, 3, 4, 5})
+    yield from found.trouble
     for reader in found.readers:
         unread, said = found.unread(reader.name), f"its note is {_age(reader.at_ms, now_ms)} old"
         waits = f", the oldest arrived {_age(unread.oldest_ms, now_ms)} ago" if unread.oldest_ms else ""
@@ -239,7 +240,13 @@ def _status_json(found: LogStatus, now_ms: int) -> dict[str, object]:
         {**msgspec.structs.asdict(each), "unread": msgspec.to_builtins(found.unread(each.name))}
         for each in found.readers
     ]
-    return {"log": msgspec.structs.asdict(found.info), "at_ms": now_ms, "shards": shards, "readers": readers}
+    return {
+        "log": msgspec.structs.asdict(found.info),
+        "at_ms": now_ms,
+        "shards": shards,
+        "readers": readers,
+        "trouble": found.trouble,
+    }
 
 
 @landing.command("verify", short_help="Prove that the log is whole.", epilog=EPILOG)
@@ -383,7 +390,7 @@ def expire(
         log.end(document, "nothing else was asked for")
         return
     found = survey(log.store, log.info, log.stream, log.shard)
-    readers = [each for each in readers_of(log.store, found.readers) if each.name not in forgotten]
+    readers = [each for each in readers_of(log.store, found.readers, log.tell) if each.name not in forgotten]
     before_ms = None if older_ms is None else now_ms - older_ms
     rules = rules_of(readers, before_ms=before_ms, read_by=read_by, all_readers=all_readers, force=force)
     noted = sorted_out(log.info, _known_objects(log.store), log.stream, log.shard)

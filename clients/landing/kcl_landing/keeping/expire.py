@@ -130,6 +130,9 @@ class Expirer:
 
     def _shard(self, head: Head, rules: Rules) -> Cut:
         shard = "/".join(head.key)
+        if head.trouble:  # nobody knows where the log ends
+            self._tell(f"{shard}: nothing expires: {head.trouble}")
+            return Cut(head.first)
         try:
             cut = cut_of(head.key, head.first, self._entries(head), rules, self._at_ms)
             if cut.segments:
@@ -155,7 +158,7 @@ class Expirer:
         return cut
 
     def _entries(self, head: Head) -> Iterator[Entry]:
-        if head.trouble or head.manifest is None:
+        if head.manifest is None:
             return  # nobody knows where the log ends
         for page in head.older_pages():
             yield from live(page_of(self._store, head.key, page) or (), head.first.first)

@@ -15,6 +15,7 @@ from kcl_landing.log import (
     MANIFESTS,
     PAGE,
     READERS,
+    VERSION,
     Entry,
     First,
     LogInfo,
@@ -38,19 +39,31 @@ _Struct = TypeVar("_Struct")
 class Unreadable(Exception):
     """Raised when an object below `_manifests` or `_readers` does not hold what it must."""
 
-    def __init__(self, path: str, error: Exception) -> None:
-        super().__init__(
-            f"{path} cannot be read: {error}; the next write of the shard's writer replaces a manifest"
-        )
+    def __init__(self, path: str, why: object) -> None:
+        super().__init__(f"{path} cannot be read: {why}; {_advice(path)}")
         self.path = path
+
+
+def _advice(path: str) -> str:
+    if path.startswith(f"{READERS}/"):
+        name = path.rpartition("/")[2].removesuffix(".json")
+        return f"its reader needs everything until it has written its note again, or `landing expire --forget {name}`"
+    if path.endswith(".first.json"):
+        return "nothing of this shard expires until it is put back; `landing verify` shows where its segments begin"
+    if path.rpartition("/")[2].removesuffix(".json").isdecimal():
+        return "remove the page, and `landing verify --mend` makes it again from its segments"
+    return "the next write of the shard's writer replaces it"
 
 
 def decoded(store: LogStore, path: str, kind: type[_Struct]) -> _Struct:
     """Raises NoObject, Unreadable."""
     try:
-        return msgspec.json.decode(store.read(path), type=kind)
+        found = msgspec.json.decode(store.read(path), type=kind)
     except msgspec.DecodeError as error:
         raise Unreadable(path, error) from error
+    if (version := getattr(found, "version", VERSION)) != VERSION:
+        raise Unreadable(path, f"it has version {version}, and this program knows {VERSION}: upgrade it")
+    return found
 
 
 def optional(store: LogStore, path: str, kind: type[_Struct]) -> _Struct | None:
@@ -61,7 +74,10 @@ def optional(store: LogStore, path: str, kind: type[_Struct]) -> _Struct | None:
 
 
 def manifest_of(store: LogStore, key: ShardKey) -> Manifest | None:
-    return optional(store, manifest_path(*key), Manifest)
+    found, path = optional(store, manifest_path(*key), Manifest), manifest_path(*key)
+    if found is not None and (found.stream, found.shard) != key:
+        raise Unreadable(path, f"it says that it is the manifest of {found.stream}/{found.shard}")
+    return found
 
 
 def page_of(store: LogStore, key: ShardKey, number: int) -> tuple[Entry, ...] | None:
@@ -73,7 +89,10 @@ def first_of(store: LogStore, key: ShardKey) -> First:
 
 
 def reader_of(store: LogStore, name: str) -> ReaderNote | None:
-    return optional(store, reader_path(name), ReaderNote)
+    found, path = optional(store, reader_path(name), ReaderNote), reader_path(name)
+    if found is not None and found.name != name:
+        raise Unreadable(path, f"it says that it is the note of {found.name}")
+    return found
 
 
 def side_by_side(
@@ -152,7 +171,18 @@ def survey(store: LogStore, info: LogInfo, stream: str | None = None, shard: str
     return found
 
 
-def readers_of(store: LogStore, names: Iterable[str]) -> list[ReaderNote]:
-    """Only those that are still there."""
-    notes = side_by_side(lambda name: reader_of(store, name), sorted(names))
-    return [each for each in notes if each is not None]
+def readers_of(store: LogStore, names: Iterable[str], tell: Callable[[str], object]) -> list[ReaderNote]:
+    """Only those that are still there. One whose note cannot be read needs everything, which is told."""
+
+    def read(name: str) -> tuple[ReaderNote | None, str]:
+        try:
+            return reader_of(store, name), ""
+        except Unreadable as error:
+            return ReaderNote(name, {}, 0), str(error)
+
+    notes = []
+    for note, trouble in side_by_side(read, sorted(names)):
+        notes += [] if note is None else [note]
+        if trouble:
+            tell(trouble)
+    return notes

@@ -10,7 +10,7 @@ import msgspec
 
 from kcl_landing.control import Refused
 from kcl_landing.keeping.read import reader_of
-from kcl_landing.log import ReaderNote, reader_path
+from kcl_landing.log import READERS, ReaderNote, reader_path
 from kcl_landing.store import LogStore
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -31,8 +31,9 @@ def report(store: LogStore, name: str, done: Mapping[str, int], *, at_ms: int) -
 
 def forget(store: LogStore, name: str) -> bool:
     """False if there is no such reader."""
-    is_known = reader_of(store, _checked(name)) is not None
-    store.remove([reader_path(name)])
+    path = reader_path(_checked(name))
+    is_known = any(each.path == path for each in store.listing(READERS))
+    store.remove([path])
     return is_known
 
 

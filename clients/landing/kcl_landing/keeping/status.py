@@ -61,9 +61,12 @@ class ShardStatus(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
+    """`trouble`: which notes of readers cannot be read, and why."""
+
     info: LogInfo
     shards: Sequence[ShardStatus]
     readers: Sequence[ReaderNote]
+    trouble: Sequence[str] = ()
 
     def unread(self, reader: str) -> Unread:
         whole = Unread()
@@ -79,12 +82,13 @@ def needs(reader: ReaderNote, key: ShardKey) -> int:
 
 def status(store: LogStore, info: LogInfo, stream: str | None = None, shard: str | None = None) -> LogStatus:
     found = survey(store, info, stream, shard)
-    readers = readers_of(store, found.readers)
+    trouble: list[str] = []
+    readers = readers_of(store, found.readers, trouble.append)
     shards: dict[ShardKey, ShardStatus] = {}
     for head, each in _parts(store, heads(store, found.shards.values())):
         shards.setdefault(head.key, _begun(head, readers))
         _add(shards[head.key], each, readers, head.first.first)
-    return LogStatus(info, tuple(shards.values()), readers)
+    return LogStatus(info, tuple(shards.values()), readers, trouble)
 
 
 def _parts(store: LogStore, known: Iterable[Head]) -> Iterator[tuple[Head, Sequence[Entry]]]:
