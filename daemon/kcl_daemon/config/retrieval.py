@@ -133,6 +133,10 @@ class DeliverySettings:
     """Which records are for the child, in EventBridge's pattern language as AWS Lambda has it for Kinesis and DynamoDB,
     such as `{"data": {"order": {"type": ["new"]}}}` ([filter](flow.md#filter)). The others are passed over:
     checkpoints go on without them."""
+    keeps_other_shards: bool = ours("keepRecordsOfOtherShards", truth(), default=False)
+    """Deliver the user records of a KPL aggregate whose keys belong to other shards. They are left out by default, as the
+    Java daemon does it (it leaves out the whole aggregate), because after a reshard the KPL writes them again. On a stream whose
+    `RecordDistributionStrategy` is AUTO they are delivered in any case ([records without a key](concepts.md#records-without-a-partition-key))."""
     batch_window_ms: int | None = ours("batchWindowMillis", MILLISECONDS, None)
     """How long records are gathered for one batch ([batches of a size](flow.md#batches-of-a-size)). The batch is
     delivered earlier when it has `batchMaxRecords` or `batchMaxBytes`."""

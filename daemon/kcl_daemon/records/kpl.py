@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, repeat
 from json.encoder import encode_basestring_ascii
-from typing import Final, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from msgspec import Raw
 
@@ -269,8 +269,20 @@ OnBadKeys = Callable[[str, int, int, str], None]
 """Gets the reason, the count, the total in the aggregate, and the sequence number."""
 
 
+class OtherShards(Protocol):
+    """What becomes of user records whose keys belong to another shard."""
+
+    def kept(self, record: AnyRecord, /) -> bool | None:
+        """Whether those of this aggregate are delivered; None: not known, so the service is to be asked."""
+        ...
+
+    def ask(self) -> None:
+        """It is done before the next piece is taken."""
+        ...
+
+
 class Deaggregator:
-    """Without a `hash_range` nothing is filtered."""
+    """Without a `hash_range` nothing is filtered; without `strays` all that belongs to other shards is left out."""
 
     def __init__(
         self,
@@ -278,11 +290,13 @@ class Deaggregator:
         on_malformed: OnMalformed,
         on_other_shard: OnOtherShard | None = None,
         on_bad_keys: OnBadKeys | None = None,
+        strays: OtherShards | None = None,
     ) -> None:
         self._belongs = None if hash_range is None else _filter(hash_range)
         self._on_malformed = on_malformed
         self._on_other_shard = on_other_shard
         self._on_bad_keys = on_bad_keys
+        self._strays = strays
         self.malformed = 0
 
     def __call__(self, record: AnyRecord) -> Iterator[Piece]:
@@ -306,29 +320,40 @@ class Deaggregator:
             yield (record,), line_bytes(record)
 
     def _pieces(self, outer: AnyRecord, message: Message) -> Iterator[Piece]:
+        kept = False if self._belongs is None or self._strays is None else self._strays.kept(outer)
         if message.columns is not None:
             keys = message.partition_keys
             if b"".join(keys).translate(None, _PLAIN):
                 keys = [bytes(_json_text(key))[1:-1] for key in keys]
             max_bytes = message.count * (max(map(len, keys), default=0) + 2 + LINE_OVERHEAD_BYTES)
             max_bytes += 2 * message.size_bytes
-            if max_bytes <= PIECE_BYTES and (found := self._at_once(outer, message, keys)) is not None:
-                if self._on_other_shard is not None and len(found) < message.count:
-                    self._on_other_shard(message.count - len(found), message.count, outer.sequence_number)
+            if max_bytes <= PIECE_BYTES and (found := self._at_once(outer, message, keys, kept)) is not None:
+                if kept is None and len(found) < message.count:
+                    kept = yield from self._asked(outer)
+                    found = self._at_once(outer, message, keys, kept) or found
+                self._report_strays(message.count - len(found), outer, message)
+                self._report(_ODD_HASH_KEY, _odd_count(message), outer, message)
                 yield found, max_bytes
                 return
-        yield from self._filtered(outer, message)
+        yield from self._filtered(outer, message, kept)
 
-    def _at_once(self, outer: AnyRecord, message: Message, keys: list[bytes]) -> UserRecords | None:
-        """None if a key is invalid."""
+    def _asked(self, outer: AnyRecord) -> Generator[Piece, None, bool]:
+        assert self._strays is not None, "without it nothing is unknown"
+        self._strays.ask()
+        yield (), 0
+        return self._strays.kept(outer) is not False
+
+    def _at_once(
+        self, outer: AnyRecord, message: Message, keys: list[bytes], kept: bool | None
+    ) -> UserRecords | None:
+        """None if a key is missing."""
         assert message.columns is not None, "it is small"
         indexes, hash_indexes, bodies = message.columns
         sub_numbers: Sequence[int] = range(message.count)
         try:
-            if message.hash_keys or not self._all_belong(message.partition_keys):
-                belongs, used = _ShardFilter(self._belongs, message), {each[:2] for each in message.records}
-                ours = {each for each in used if belongs(*each)}
-                self._report(_ODD_HASH_KEY, sum(map(belongs.is_odd, hash_indexes or ())), outer, message)
+            if message.hash_keys or not (kept or self._all_belong(message.partition_keys)):
+                belongs = _ShardFilter(None if kept else self._belongs, message)
+                ours = {each for each in {each[:2] for each in message.records} if belongs(*each)}
                 is_ours = [each[:2] in ours for each in message.records]
                 sub_numbers = list(compress(sub_numbers, is_ours))
                 indexes, bodies = list(compress(indexes, is_ours)), list(compress(bodies, is_ours))
@@ -343,9 +368,10 @@ class Deaggregator:
     def _all_belong(self, keys: Iterable[bytes]) -> bool:
         return self._belongs is None or all(map(self._belongs, map(hash_of_key, keys)))
 
-    def _filtered(self, outer: AnyRecord, message: Message) -> Iterator[Piece]:
-        """ValueError, before the first piece, if the first user record has an invalid key."""
-        texts, belongs = _KeyTexts(message.partition_keys), _ShardFilter(self._belongs, message)
+    def _filtered(self, outer: AnyRecord, message: Message, kept: bool | None) -> Iterator[Piece]:
+        """ValueError, before the first piece, if the key of the first user record is missing."""
+        texts = _KeyTexts(message.partition_keys)
+        belongs = _ShardFilter(None if kept else self._belongs, message)
         user_record = user_record_type(message.size_bytes, message.count)
         piece: list[AnyRecord] = []
         piece_bytes = strays = since = missing = odd = 0
@@ -359,6 +385,11 @@ class Deaggregator:
                     raise
                 text, belonging = outer.partition_key, True
                 missing += 1
+            if not belonging and kept is None:
+                yield piece, piece_bytes
+                piece, piece_bytes, since = [], 0, 0
+                if kept := (yield from self._asked(outer)):
+                    belonging, belongs = True, _ShardFilter(None, message)
             if belonging:
                 size = (len(data) + 2) // 3 * 4 + 2 + len(text) + LINE_OVERHEAD_BYTES
                 if piece and piece_bytes + size > PIECE_BYTES:
@@ -377,10 +408,13 @@ class Deaggregator:
                 piece, piece_bytes, since = [], 0, 0
         if piece:
             yield piece, piece_bytes
-        if self._on_other_shard is not None and strays:
-            self._on_other_shard(strays, message.count, outer.sequence_number)
+        self._report_strays(strays, outer, message)
         self._report(_MISSING_KEY, missing, outer, message)
         self._report(_ODD_HASH_KEY, odd, outer, message)
+
+    def _report_strays(self, count: int, outer: AnyRecord, message: Message) -> None:
+        if self._on_other_shard is not None and count:
+            self._on_other_shard(count, message.count, outer.sequence_number)
 
     def _report(self, reason: str, count: int, outer: AnyRecord, message: Message) -> None:
         if self._on_bad_keys is not None and count:
@@ -430,6 +464,13 @@ class _ShardFilter:
 def _make_room(known: dict[int, T]) -> None:
     if len(known) >= _KEYS_KEPT:
         known.clear()
+
+
+def _odd_count(message: Message) -> int:
+    odd = [_hash(each) is None for each in message.hash_keys]
+    if True not in odd:
+        return 0
+    return sum(hash_key is not None and odd[hash_key] for _, hash_key, _ in message.records)
 
 
 class _KeyTexts(dict[int, Raw]):

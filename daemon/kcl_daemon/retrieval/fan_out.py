@@ -343,6 +343,7 @@ class FanOutReader(BufferedReader):
         gave = False
         facts = facts_of(pushed.payload, pushed.millis_behind_latest, self._clock, self._last_fetch)
         for number, payload in enumerate(self._source.undelivered(whole)):
+            await self._source.settle()
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
             self._handing_out_s = oldest_s(payload, facts)

@@ -334,6 +334,7 @@ class PollingReader(BufferedReader):
         )
         facts = facts_of(fetched.payload, behind_ms, self._clock, self._last_fetch)
         for number, payload in enumerate(self._source.undelivered(whole)):
+            await self._source.settle()
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
             self._handing_out_s = oldest_s(payload, facts)

@@ -38,6 +38,7 @@ from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
+from kcl_daemon.retrieval.distribution import Distribution, Strays
 from kcl_daemon.retrieval.fan_out import IMPOSSIBLE, ConsumerRegistration, FanOutReader
 from kcl_daemon.retrieval.filtering import FilteredSource, FilteringFanOutReader, FilteringPollingReader
 from kcl_daemon.retrieval.polling import PollingReader, has_service_limits
@@ -149,6 +150,7 @@ class ReaderFactory:
         self._budget = ByteBudget(context.clock)
         self._fan_out = fan_out if settings.retrieval.mode is RetrievalMode.FANOUT else None
         self._consumers: dict[StreamRef, ConsumerRegistration] = {}
+        self._distributions: dict[StreamRef, Distribution] = {}
         resolving = schemas if settings.schemas.are_resolved else None
         self._schemas = None if resolving is None else SchemaCache(resolving, context)
 
@@ -164,12 +166,18 @@ class ReaderFactory:
         context, cache = replace(self._context, log=log), self._schemas
         on_failure = self._settings.schemas.on_failure
         skipped = SkippedRecords(context.meters, shard_labels(source.shard_id, source.stream), log)
+        if self._settings.delivery.keeps_other_shards:
+            hash_range = None
+        strays = Strays(self._distribution_of(source.stream), context)
         continues = self._settings.changes.continues_trimmed
         source = replace(
             source,
             stops_at_loss=source.stream.is_of_dynamodb if continues is None else not continues,
-            split=Deaggregator(hash_range, skipped.malformed, skipped.other_shard, skipped.bad_keys),
+            split=Deaggregator(
+                hash_range, skipped.malformed, skipped.other_shard, skipped.bad_keys, strays=strays
+            ),
             skipped=skipped,
+            strays=strays,
             schemas=None
             if cache is None
             else ShardSchemaDecoder(cache, on_failure, context, source.last_fetch),
@@ -192,6 +200,12 @@ class ReaderFactory:
             return pushed
         polled = self._polling(source, context)
         return FanOutOrPolling(consumer, context, source.last_fetch, pushed=pushed, polled=polled)
+
+    def _distribution_of(self, stream: StreamRef) -> Distribution:
+        found = self._distributions.get(stream)
+        if found is None:
+            found = self._distributions[stream] = Distribution(self._kinesis, stream, self._context)
+        return found
 
     def _consumer_of(self, stream: StreamRef, fan_out: FanOut) -> ConsumerRegistration:
         found = self._consumers.get(stream)

@@ -20,6 +20,7 @@ from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records.payload import AnyRecord, Payload, ReadFacts, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
+from kcl_daemon.retrieval.distribution import Strays
 from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder
 from kcl_daemon.retrieval.trimmed import lost_words
 from kcl_daemon.shards.lineage import ChildShard
@@ -110,8 +111,9 @@ _STOPS: Final = (
 )
 
 _ADVICE: Final = (
-    "their hash keys are outside the range of this shard. After a reshard the KPL writes such records again by itself; any "
-    "other producer that aggregates must put only records of one shard into an aggregate, or they are lost"
+    "their keys belong to other shards. After a reshard the KPL writes such records again by itself. Any other producer that "
+    "aggregates must put only records of one shard into an aggregate; keepRecordsOfOtherShards = true delivers them here. (On a "
+    "stream whose RecordDistributionStrategy is AUTO all are delivered.)"
 )
 
 
@@ -217,6 +219,7 @@ class ShardSource:
     memory: StartMemory
     split: Split | None = None
     skipped: SkippedRecords | None = None
+    strays: Strays | None = None
     schemas: ShardSchemaDecoder | None = None
     stream_is_there: Callable[[], Awaitable[bool]] | None = None
     has_forgotten: Callable[[], Awaitable[bool]] | None = None
@@ -271,11 +274,18 @@ class ShardSource:
         except AwsError:
             return False
 
+    async def settle(self) -> None:
+        """To be called with each part of `undelivered` before the next one is taken."""
+        if self.strays is not None:
+            await self.strays.settle()
+
     def undelivered(self, payload: Payload) -> Iterator[Payload]:
         """The records after the checkpoint in parts, with aggregates taken apart.
 
         An empty part may come before one that takes long.
         """
+        if self.strays is not None:
+            self.strays.received()
         if self.split is None:
             yield self._after_checkpoint(payload)
             return

@@ -136,6 +136,7 @@ SAMPLES = {
     "metricsOtlpEndpoint": "https://[::1]:4318/v1/metrics",
     "metricsEnabledDimensions": "Operation, ShardId",
     "expandEnvironment": "true",
+    "keepRecordsOfOtherShards": "true",
     "scaleToZero": "true",
     "childProtocol": "kcl_1_8",
     "shardConcurrency": "16",
