@@ -6,20 +6,23 @@ the record was received, and had said so before it arrived. In doubt it is deliv
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from math import inf
 from typing import Final
 
 import anyio
 
 from kcl_daemon.errors import AwsError
-from kcl_daemon.fleet.context import WorkerContext
-from kcl_daemon.ports import Kinesis, StreamRef
-from kcl_daemon.records.payload import AnyRecord
+from kcl_daemon.leases.lease import HashRange
+from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef
+from kcl_daemon.records.kpl import Deaggregator
+from kcl_daemon.records.payload import AnyRecord, Payload
 
 AUTO: Final = "AUTO"
 # For all shards of a worker together.
 _PAUSE_S: Final = 1.0
 _LASTS_S: Final = 60.0
+_ANSWER_S: Final = 10.0
 _REFUSED_S: Final = 10.0
 # Our clock of Kinesis' time may be wrong by so much.
 _MARGIN_MS: Final = 60_000
@@ -28,10 +31,11 @@ _MARGIN_MS: Final = 60_000
 class Distribution:
     """Of one stream, for all its shards."""
 
-    def __init__(self, kinesis: Kinesis, stream: StreamRef, context: WorkerContext) -> None:
+    def __init__(self, kinesis: Kinesis, stream: StreamRef, clock: Clock, log: Log | None = None) -> None:
         self._kinesis = kinesis
         self._stream = stream
-        self._context = context
+        self._clock = clock
+        self._log = log
         self._lock = anyio.Lock()
         self._tried_s = self._answered_s = -inf
         self._auto_until_s = -inf
@@ -45,7 +49,7 @@ class Distribution:
 
     def kept(self, record: AnyRecord, received_s: float) -> bool | None:
         """Whether the records of other shards in it are delivered; None: it must be asked first."""
-        now_s = self._context.clock.monotonic()
+        now_s = self._clock.monotonic()
         if now_s < max(self._auto_until_s, self._doubt_until_s):
             return True
         if self._answered_s < received_s:
@@ -55,40 +59,45 @@ class Distribution:
 
     async def ask(self, received_s: float) -> None:
         """Return when it was asked after that time; also if there was no answer."""
-        clock = self._context.clock
+        clock = self._clock
         async with self._lock:
             if self._answered_s >= received_s or clock.monotonic() < self._doubt_until_s:
                 return
             if not self.is_new:
                 await clock.sleep(max(0.0, self._tried_s + _PAUSE_S - clock.monotonic()))
             self._tried_s, asked_ms = clock.monotonic(), clock.wall_ms()
-            try:
-                answer = self._kinesis.describe_stream(self._stream)
-                summary = await self._context.call(answer, "DescribeStreamSummary")
-            except AwsError as error:
-                self._doubt_until_s = clock.monotonic() + _REFUSED_S
-                self._context.log.warning("record_distribution_unknown", error=str(error))
-                return
-            self._answered_s = self._tried_s
-            self._learn(summary.distribution, asked_ms)
+            why = f"no answer within {_ANSWER_S:g} s"
+            with clock.move_on_after(_ANSWER_S):
+                try:
+                    summary = await self._kinesis.describe_stream(self._stream)
+                except AwsError as error:
+                    why = str(error)
+                else:
+                    self._answered_s = self._tried_s
+                    self._learn(summary.distribution, asked_ms)
+                    return
+            self._doubt_until_s = clock.monotonic() + _REFUSED_S
+            if self._log is not None:
+                self._log.warning("record_distribution_unknown", error=why)
 
     def _learn(self, told: str | None, asked_ms: int) -> None:
         if told == AUTO:
-            self._auto_until_s, self._by_key_since_ms = self._context.clock.monotonic() + _LASTS_S, None
+            self._auto_until_s, self._by_key_since_ms = self._clock.monotonic() + _LASTS_S, None
         elif self._by_key_since_ms is None:
             # A stream that was never seen with the setting cannot have been AUTO.
             self._by_key_since_ms = 0.0 if told is None and self._told is None else float(asked_ms)
         if told is not None and told != self._told:
-            self._context.log.info("record_distribution", stream=self._stream.name, distribution=told)
             self._told = told
+            if self._log is not None:
+                self._log.info("record_distribution", stream=self._stream.name, distribution=told)
 
 
 class Strays:
     """For one reader: `Deaggregator` asks it about the aggregates of an answer, one answer after the other."""
 
-    def __init__(self, distribution: Distribution, context: WorkerContext) -> None:
+    def __init__(self, distribution: Distribution, clock: Clock) -> None:
         self._distribution = distribution
-        self._clock = context.clock
+        self._clock = clock
         self._received_s = -inf
         self._must_ask = False
 
@@ -108,3 +117,18 @@ class Strays:
         if self._must_ask:
             self._must_ask = False
             await self._distribution.ask(self._received_s)
+
+
+async def user_records(
+    payload: Payload, hash_range: HashRange | None, distribution: Distribution, clock: Clock
+) -> AsyncGenerator[AnyRecord]:
+    """What a child would get of an answer that has just come."""
+    strays = Strays(distribution, clock)
+    strays.received()
+    for part in payload.expanded(Deaggregator(hash_range, _as_it_came, strays=strays)):
+        await strays.settle()
+        for record in part.records:
+            yield record
+
+
+def _as_it_came(_reason: str, _sequence_number: str) -> None: ...

@@ -168,7 +168,7 @@ class ReaderFactory:
         skipped = SkippedRecords(context.meters, shard_labels(source.shard_id, source.stream), log)
         if self._settings.delivery.keeps_other_shards:
             hash_range = None
-        strays = Strays(self._distribution_of(source.stream), context)
+        strays = Strays(self._distribution_of(source.stream), context.clock)
         continues = self._settings.changes.continues_trimmed
         source = replace(
             source,
@@ -204,7 +204,9 @@ class ReaderFactory:
     def _distribution_of(self, stream: StreamRef) -> Distribution:
         found = self._distributions.get(stream)
         if found is None:
-            found = self._distributions[stream] = Distribution(self._kinesis, stream, self._context)
+            found = self._distributions[stream] = Distribution(
+                self._kinesis, stream, self._context.clock, self._context.log
+            )
         return found
 
     def _consumer_of(self, stream: StreamRef, fan_out: FanOut) -> ConsumerRegistration:

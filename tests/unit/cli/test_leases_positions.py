@@ -17,6 +17,7 @@ from kcl_daemon.ports import StreamRef
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_daemon.system import SystemClock
 from kcl_local.kinesis.model import KinesisModel
+from kcl_local.kinesis.stream import stream_arn
 from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
@@ -189,3 +190,22 @@ def test_a_lease_without_a_place_in_the_shard_has_nothing_to_skip() -> None:
 def test_what_is_no_record_is_reported(text: str) -> None:
     with pytest.raises(click.BadParameter, match="not a sequence number"):
         record_of(text)
+
+
+@pytest.mark.parametrize(("strategy", "next_one"), [("AUTO", 0), (None, 1)])
+def test_the_next_record_of_an_aggregate_is_the_one_that_a_child_would_get(
+    strategy: str | None, next_one: int
+) -> None:
+    async def test(stage: Stage) -> None:
+        if strategy is not None:
+            arn = {"StreamARN": stream_arn("words")}
+            stage.model.handle("UpdateStreamMode", {**arn, "StreamModeDetails": {"StreamMode": "ON_DEMAND"}})
+            now = {"RecordDistributionStrategy": strategy}
+            stage.model.handle("UpdateStreamRecordDistributionStrategy", {**arn, **now})
+        at = stage.put(aggregate([("a", b"elsewhere", str(MAX_HASH)), ("b", b"here", "0")]))
+        lease = Lease(LeaseKey(SHARD), 1, TRIM_HORIZON, hash_range=HashRange(0, MAX_HASH // 2))
+        kinesis = MemoryKinesis(stage.model)
+        found = await next_records(kinesis, STREAM, lease, None, start_s=None, clock=stage.clock)
+        assert found.last.position == ExtendedSequenceNumber(at.sequence_number, next_one)
+
+    on_stage(test)

@@ -213,8 +213,7 @@ def test_all_shards_of_a_stream_ask_together_and_once_a_second_at_most() -> None
 
 def test_an_answer_from_before_a_record_came_does_not_count() -> None:
     async def scene(stage: Stage, _start: Start) -> None:
-        context = worker_context(clock=LoopClock(), log=stage.log)
-        distribution = Distribution(stage.kinesis, STREAM, context)
+        distribution = Distribution(stage.kinesis, STREAM, LoopClock())
         here = raw_record(Record("AAAA", "k", "1", LoopClock().wall_ms() + 1_000_000))
         await distribution.ask(0.0)
         assert distribution.kept(here, 0.0) is False

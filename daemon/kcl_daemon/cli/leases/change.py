@@ -6,7 +6,7 @@ shard.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
@@ -18,7 +18,7 @@ from kcl_daemon import faults
 from kcl_daemon.cli.common import NotChanged
 from kcl_daemon.config.kinds import age_s, moment_s
 from kcl_daemon.fleet.streams import leases_of
-from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
 from kcl_daemon.leases.row import (
     MalformedRowError,
     creation,
@@ -30,6 +30,7 @@ from kcl_daemon.leases.row import (
 from kcl_daemon.ports import Clock, FetchedRecords, IteratorKind, Kinesis, ReadFrom, StreamRef, Table
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.records.payload import AnyRecord, raw_record
+from kcl_daemon.retrieval.distribution import Distribution, user_records
 from kcl_daemon.retrieval.source import StartMemory, read_from
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_daemon.shards.sync import LeaseChange, ResetKind
@@ -251,13 +252,8 @@ async def _last_before(pages: AsyncIterator[FetchedRecords], at_s: float) -> Rec
 def _end_of(record: Record | None) -> ExtendedSequenceNumber | None:
     if record is None:
         return None
-    users = _user_records(record, None)
+    users = [each for piece, _ in Deaggregator(None, _as_it_came)(raw_record(record)) for each in piece]
     return users[-1].position if users else ExtendedSequenceNumber(record.sequence_number)
-
-
-def _user_records(record: Record, hash_range: HashRange | None) -> list[AnyRecord]:
-    pieces = Deaggregator(hash_range, _as_it_came)(raw_record(record))
-    return [each for piece, _ in pieces for each in piece]
 
 
 def _as_it_came(_reason: str, _sequence_number: str) -> None: ...
@@ -286,17 +282,27 @@ async def next_records(
     """
     _refuse_to_skip(lease, wanted)
     where = read_from(lease.checkpoint, StartMemory(), start_s)
+    distribution = Distribution(kinesis, stream, clock)
+
+    async def opened(fetched: FetchedRecords) -> list[AnyRecord]:
+        found = user_records(fetched.payload, lease.hash_range, distribution, clock)
+        return [
+            each async for each in found if lease.checkpoint.is_sentinel or each.position > lease.checkpoint
+        ]
+
     async with aclosing(_pages(kinesis, stream, lease.shard_id, where, clock)) as pages:
-        return _found(await _last_skipped(pages, lease, wanted), wanted)
+        return _found(await _last_skipped(pages, opened, wanted), wanted)
 
 
 async def _last_skipped(
-    pages: AsyncIterator[FetchedRecords], lease: Lease, wanted: RecordTarget | None
+    pages: AsyncIterator[FetchedRecords],
+    opened: Callable[[FetchedRecords], Awaitable[list[AnyRecord]]],
+    wanted: RecordTarget | None,
 ) -> SkippedRange | None:
     found: SkippedRange | None = None
     count = 0
     async for fetched in pages:
-        for record in _undelivered(fetched, lease):
+        for record in await opened(fetched):
             if wanted is not None and wanted.is_before(record):
                 return found
             count += 1
@@ -333,13 +339,6 @@ def _found(found: SkippedRange | None, wanted: RecordTarget | None) -> SkippedRa
     raise NotChanged(
         f"the shard has no record {wanted.position} after the checkpoint; the last one before it is {at}"
     )
-
-
-def _undelivered(fetched: FetchedRecords, lease: Lease) -> Iterator[AnyRecord]:
-    for record in fetched.records:
-        for user in _user_records(record, lease.hash_range):
-            if lease.checkpoint.is_sentinel or user.position > lease.checkpoint:
-                yield user
 
 
 async def _pages(

@@ -310,9 +310,8 @@ def skip(
         known = [lease for lease in await all_leases(application.table) if lease.stream == ref.identity]
         (lease,) = chosen_leases(known, [shard])
         start_s, clock = settings.initial_position.timestamp_s, application.clock
-        return lease, await next_records(
-            application.kinesis, ref, lease, record, start_s=start_s, clock=clock
-        )
+        read = replace(lease, hash_range=None) if settings.delivery.keeps_other_shards else lease
+        return lease, await next_records(application.kinesis, ref, read, record, start_s=start_s, clock=clock)
 
     lease, skipped = on_application(settings, plan)
     click.echo("\n".join(_skip_lines(lease, skipped)))

@@ -16,10 +16,11 @@ from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.ports import Clock, FetchedRecords, IteratorKind, Kinesis, ReadFrom, StreamRef
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.records.payload import AnyRecord, Payload
+from kcl_daemon.retrieval.distribution import Distribution, Strays
 from kcl_daemon.retrieval.fair_share import FairShare
 from kcl_daemon.retrieval.source import INCONSISTENT_END
 from kcl_daemon.shards.lineage import NO_HASH_KEYS, ChildShard, InitialPosition, StartAt
-from kcl_daemon.text import short_shard
+from kcl_daemon.text import counted, short_shard
 
 # A record may be seen later than it arrived, and this clock may be wrong by so much.
 _LATE_MS: Final = 7_000
@@ -46,7 +47,7 @@ class FollowedShard:
 
 @dataclass(slots=True)
 class Follower:
-    """`say` gets what a person should know, each of it once."""
+    """`say` gets what a person should know, each of it once. `left_out`: records whose keys belong to other shards."""
 
     kinesis: Kinesis
     stream: StreamRef
@@ -56,10 +57,15 @@ class Follower:
     clock: Clock
     on_records: OnRecords
     say: Callable[[str], object]
+    left_out: int = 0
+    distribution: Distribution = field(init=False)
     _unfinished: set[ShardId] = field(default_factory=set[ShardId])
     _waiting: dict[ShardId, FollowedShard] = field(default_factory=dict[ShardId, FollowedShard])
     _begun: set[ShardId] = field(default_factory=set[ShardId])
     _said: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        self.distribution = Distribution(self.kinesis, self.stream, self.clock)
 
     async def shards(self) -> list[FollowedShard]:
         """Those to begin with. NotChanged if one that was named does not exist."""
@@ -137,7 +143,9 @@ class _ShardTail:
         self._iterator: str | None = None
         self._share = FairShare()
         has_keys = shard.hash_range != NO_HASH_KEYS
-        self._split = Deaggregator(shard.hash_range if has_keys else None, self._malformed)
+        self._strays = Strays(follower.distribution, follower.clock)
+        hash_range = shard.hash_range if has_keys else None
+        self._split = Deaggregator(hash_range, self._malformed, self._left_out, strays=self._strays)
 
     async def run(self) -> tuple[ChildShard, ...] | None:
         """The children; None: it was read as far as wanted."""
@@ -205,10 +213,20 @@ class _ShardTail:
         return payload, not at_end and asked_ms - (behind_ms or 0) - _LATE_MS >= until.time_ms
 
     async def _deliver(self, payload: Payload) -> None:
+        self._strays.received()
         for part in payload.expanded(self._split):
             if part:
                 await self._follower.on_records(self._shard.shard_id, part.records)
+            await self._strays.settle()
             await checkpoint()
+
+    def _left_out(self, count: int, total: int, sequence_number: str) -> None:
+        self._follower.left_out += count
+        self._follower.tell(
+            "left_out",
+            f"{counted(count, 'record')} left out: their keys belong to other shards ({count} of {total} in the KPL aggregate "
+            f"{sequence_number}); a daemon leaves them out too, unless keepRecordsOfOtherShards = true",
+        )
 
     def _malformed(self, reason: str, sequence_number: str) -> None:
         self._follower.tell(

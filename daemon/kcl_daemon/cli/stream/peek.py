@@ -22,8 +22,7 @@ from kcl_daemon.fleet.streams import TrackedStream
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Clock, FetchedRecords, Kinesis, ReadFrom
 from kcl_daemon.records.content import SeenRecord
-from kcl_daemon.records.kpl import Deaggregator
-from kcl_daemon.records.payload import AnyRecord, Payload
+from kcl_daemon.retrieval.distribution import Distribution, user_records
 from kcl_daemon.retrieval.fair_share import FairShare
 from kcl_daemon.retrieval.source import StartMemory, has_been_trimmed, read_from
 from kcl_daemon.shards.lineage import NO_HASH_KEYS
@@ -77,7 +76,7 @@ async def look_at(peek_: Peek, lease: Lease, of: TrackedStream) -> Peeked:
 async def _read(peek_: Peek, lease: Lease, of: TrackedStream, where: ReadFrom) -> Peeked:
     kinesis, share, seen = peek_.kinesis, FairShare(limit=peek_.count + 1), Peeked(lease)
     iterator: str | None = await kinesis.get_shard_iterator(of.ref, lease.shard_id, where)
-    first = True
+    distribution, first = Distribution(kinesis, of.ref, peek_.clock), True
     for _ in range(_READS_MOST):
         assert iterator is not None
         fetched = await kinesis.get_records(of.ref, lease.shard_id, iterator, share.limit)
@@ -86,7 +85,7 @@ async def _read(peek_: Peek, lease: Lease, of: TrackedStream, where: ReadFrom) -
             first = False
             if has_been_trimmed(lease.checkpoint, payload.first.sequence_number):
                 seen = replace(seen, note="its checkpoint is trimmed; the oldest record left comes next")
-        seen = await _more(peek_.opener, peek_.count, seen, fetched)
+        seen = await _more(peek_, seen, fetched, distribution)
         if len(seen.following) >= peek_.count or iterator is None or not seen.behind_ms:
             return replace(seen, note=seen.note or _end_note(seen, at_end=iterator is None))
         share = share.answered(len(payload), payload.data_bytes)
@@ -94,12 +93,13 @@ async def _read(peek_: Peek, lease: Lease, of: TrackedStream, where: ReadFrom) -
     return replace(seen, note=seen.note or f"not more found within {_READS_MOST} reads")
 
 
-async def _more(opener: Opener, count: int, seen: Peeked, fetched: FetchedRecords) -> Peeked:
-    lease = seen.lease
+async def _more(peek_: Peek, seen: Peeked, fetched: FetchedRecords, distribution: Distribution) -> Peeked:
+    lease, opener = seen.lease, peek_.opener
     at, following = seen.at, list(seen.following)
-    for record in _user_records(fetched.payload, lease):
+    hash_range = None if lease.hash_range == NO_HASH_KEYS else lease.hash_range
+    async for record in user_records(fetched.payload, hash_range, distribution, peek_.clock):
         is_after = lease.checkpoint.is_sentinel or record.position > lease.checkpoint
-        if is_after and len(following) < count:
+        if is_after and len(following) < peek_.count:
             following.append(await opener.opened(lease.shard_id, record))
         elif record.position == lease.checkpoint:
             at = await opener.opened(lease.shard_id, record)
@@ -112,16 +112,6 @@ def _end_note(seen: Peeked, *, at_end: bool) -> str:
     if at_end:
         return "nothing is left: the shard has ended, and its last record is checkpointed"
     return "nothing is left: every record up to now is checkpointed"
-
-
-def _user_records(payload: Payload, lease: Lease) -> Iterator[AnyRecord]:
-    has_keys = lease.hash_range not in {None, NO_HASH_KEYS}
-    split = Deaggregator(lease.hash_range if has_keys else None, _as_it_came)
-    for part in payload.expanded(split):
-        yield from part.records
-
-
-def _as_it_came(_reason: str, _sequence_number: str) -> None: ...
 
 
 def lines_of(peeked: Sequence[Peeked], now_ms: int, most: int | None) -> Iterator[str]:
@@ -196,6 +186,8 @@ def peek(
         leases = leases_of(await all_leases(application.table), stream, settings)
         if shards:
             leases = chosen_leases(leases, [_full(name, leases) for name in shards])
+        if settings.delivery.keeps_other_shards:
+            leases = tuple(replace(lease, hash_range=None) for lease in leases)
         async with open_opener(settings.endpoints, application.clock, say) as opener:
             return await _all(
                 Peek(application.kinesis, opener, application.clock, count), leases, application

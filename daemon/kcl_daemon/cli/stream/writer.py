@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kcl_daemon.cli.common import NotChanged
-from kcl_daemon.errors import AwsError, InvalidRequest, Throttled, Unavailable
+from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, Throttled, Unavailable
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Clock, Kinesis, Randomness, StreamRef
 from kcl_daemon.records.producing import (
@@ -21,6 +21,7 @@ from kcl_daemon.records.producing import (
     size_bytes_of,
     strays,
 )
+from kcl_daemon.retrieval.distribution import AUTO
 from kcl_daemon.shards.lineage import Shard
 
 _FIRST_PAUSE_S: Final = 0.1
@@ -86,7 +87,22 @@ class Writer:
             self.on_the_way = left[0].place
 
     async def _look_at_shards(self) -> None:
+        if self.aggregates and await self._is_auto():
+            self.aggregates = False
+            self.say(
+                "each line is a record of its own: the stream distributes records by itself (RecordDistributionStrategy AUTO), and "
+                "consumers other than kcl-daemon lose records of aggregates there"
+            )
         self._shards = {shard.shard_id: shard for shard in await self.kinesis.list_shards(self.stream)}
+
+    async def _is_auto(self) -> bool:
+        try:
+            return (await self.kinesis.describe_stream(self.stream)).distribution == AUTO
+        except AccessDenied as error:
+            self._tell(
+                f"it is not known whether keys choose the shards of the stream, so lines are packed: {error}"
+            )
+            return False
 
     @property
     def _open_shards(self) -> list[Shard]:
@@ -141,6 +157,8 @@ class Writer:
                 await self._look_at_shards()
             shard = self._shards.get(ShardId(shard_id))
             outside = [] if shard is None else strays(entry, shard.hash_range)
+            if outside and self.aggregates:
+                await self._look_at_shards()  # the stream may be AUTO by now
         counts = self.counts
         counts.records += 1
         counts.lines += len(entry.lines) - len(outside)

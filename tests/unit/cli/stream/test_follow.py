@@ -18,6 +18,7 @@ from kcl_daemon.records.payload import AnyRecord, key_text
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_local.kinesis.arguments import KinesisOptions, ReadLimits
 from kcl_local.kinesis.model import KinesisModel
+from kcl_local.kinesis.stream import stream_arn
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock
 from tests.unit.records.aggregates import aggregate
@@ -280,3 +281,36 @@ def test_a_reader_beside_it_is_never_refused(record_bytes: int) -> None:
     in_virtual_time(play)
     assert refused == 0
     assert read > 0
+
+
+def auto(world: World, strategy: str = "AUTO") -> None:
+    arn = {"StreamARN": stream_arn("words")}
+    on_demand = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}}
+    world.model.handle("UpdateStreamMode", {**arn, **on_demand})
+    strategy_now = {"RecordDistributionStrategy": strategy}
+    world.model.handle("UpdateStreamRecordDistributionStrategy", {**arn, **strategy_now})
+
+
+def test_records_of_other_shards_are_left_out_and_that_is_said() -> None:
+    async def play() -> None:
+        world = World(2)
+        far = str(MAX_HASH)
+        world.put("k0", data=aggregate([("a", b"1", "0"), ("b", b"2", far), ("c", b"3", far)]))
+        world.put("k0", data=aggregate([("d", b"4", far), ("e", b"5", "0")]))
+        await world.follow()
+        assert world.keys in (["a", "e"], ["b", "c", "d"])
+        (said,) = world.said
+        assert "left out: their keys belong to other shards" in said
+
+    in_virtual_time(play)
+
+
+def test_on_an_auto_stream_nothing_is_left_out() -> None:
+    async def play() -> None:
+        world = World(2)
+        auto(world)
+        world.put("k0", data=aggregate([("a", b"1", "0"), ("b", b"2", str(MAX_HASH))]))
+        await world.follow()
+        assert (world.keys, world.said) == (["a", "b"], [])
+
+    in_virtual_time(play)

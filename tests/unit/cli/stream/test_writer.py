@@ -13,12 +13,13 @@ from kcl_daemon.cli.stream.follow import Follower, Until
 from kcl_daemon.cli.stream.writer import Writer
 from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, Throttled, Unavailable
 from kcl_daemon.leases.lease import MAX_HASH
-from kcl_daemon.ports import StreamRef
+from kcl_daemon.ports import StreamRef, StreamSummary
 from kcl_daemon.records.producing import LARGE_BYTES, Entry, KeyedLine, PutResult
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from tests.simulator.loop import run_virtual
-from tests.unit.cli.stream.test_follow import World
+from tests.unit.cli.stream.test_follow import World, auto
 from tests.unit.fakes import CalmChance
+from tests.unit.retrieval.stage import TroubledKinesis
 
 STREAM: Final = StreamRef("words")
 
@@ -184,5 +185,50 @@ def test_a_signal_ends_trying_and_says_where() -> None:
         await stage.writer.put(lines(600))
         assert stage.writer.on_the_way == "line 501"
         assert stage.writer.counts.lines == 500
+
+    played(play)
+
+
+def test_on_an_auto_stream_no_line_is_packed_and_that_is_said() -> None:
+    async def play() -> None:
+        stage = Stage(aggregates=True)
+        auto(stage.world)
+        await stage.writer.put(lines(50))
+        assert (stage.writer.counts.lines, stage.writer.counts.records) == (50, 50)
+        (said,) = stage.said
+        assert "each line is a record of its own" in said
+        assert await stage.stored() == list(map(str, range(50)))
+
+    played(play)
+
+
+def test_a_switch_to_auto_is_noticed_by_records_that_went_elsewhere() -> None:
+    async def play() -> None:
+        stage = Stage(aggregates=True)
+        stage.world.split(0, MAX_HASH // 2)
+        await stage.writer.put(lines(50))
+        assert stage.writer.counts.records == 2
+        auto(stage.world)
+        for _ in range(4):
+            stage.world.put("0")  # the next aggregate goes into the other shard
+            await stage.writer.put(lines(50))
+        assert not stage.writer.aggregates
+        assert {*await stage.stored()} == {*map(str, range(50))}
+        assert stage.writer.counts.lines == 250
+
+    played(play)
+
+
+def test_who_may_not_ask_packs_as_before() -> None:
+    class Closed(TroubledKinesis):
+        async def describe_stream(self, stream: StreamRef) -> StreamSummary:
+            raise AccessDenied(f"{stream.name} is not yours", operation="DescribeStreamSummary")
+
+    async def play() -> None:
+        stage = Stage(aggregates=True)
+        stage.writer.kinesis = Closed(stage.world.model)
+        await stage.writer.put(lines(50))
+        assert stage.writer.counts.records == 1
+        assert len(stage.said) == 1
 
     played(play)
