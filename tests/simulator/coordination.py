@@ -195,3 +195,30 @@ def worker_id_twice(draw: Draw) -> Plan:
         happenings=(*draw.arrivals(draw.workers(1, 3)), *seconds, *leaving),
         names_stand_alone=True,
     )
+
+
+def other_stream(draw: Draw) -> Plan:
+    """Workers come whose file names another stream: beside the right ones, of ours or Java's, or while all are down.
+
+    They end at their start, and change no row.
+    """
+    chance = draw.chance
+    java = chance.happens(0.3)
+    plan = (
+        draw.long_plan(faults_s=330.0, bound_s=350.0, shards=(2, 8))
+        if java
+        else draw.plan(faults_s=220.0, shards=(2, 8))
+    )
+    count = draw.workers(1, 3)
+    arrivals = (Planned(0.0, Start(Kind.JAVA)),) if java else draw.arrivals(count)
+    # Where Java made the leases, only their checkpoints tell: it needs minutes for them.
+    first_s = 220.0 if java else 80.0
+    down_s = first_s + chance.uniform(20.0, 40.0)
+    back = chance.uniform(10.0, 40.0)
+    down = [Planned(down_s, Stop(number, back)) for number in range(1 if java else count)]
+    strangers = draw.some(lambda: Start(Kind.ASTRAY), count=(1, 3), between_s=(first_s, down_s + back))
+    return replace(
+        plan,
+        happenings=(*arrivals, *(down if chance.happens(0.5) else ()), *strangers),
+        astray_shards=chance.between(1, 8),
+    )

@@ -23,7 +23,7 @@ from kcl_daemon.config.kinds import RunUntil
 from kcl_daemon.config.landing import LandingSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.streams import ListedStream, StreamsSettings
-from kcl_daemon.errors import Throttled, Unavailable, WorkerIdTaken
+from kcl_daemon.errors import ConfigurationError, Throttled, Unavailable, WorkerIdTaken
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import CloudWatch, Cpu, Kinesis, StreamRef, Table, Tables
 from kcl_daemon.production import MeteredWorker, telemetry_of
@@ -74,7 +74,8 @@ CLOSE_LIMITS: Final = StallLimits(
     lease_s=60.0,
     answer_s=12.0,
 )
-_NAMES: Final = {Kind.OURS: "worker", Kind.JAVA: "java"}
+_NAMES: Final = {Kind.OURS: "worker", Kind.JAVA: "java", Kind.ASTRAY: "astray"}
+ASTRAY_STREAM: Final = "astray"
 
 
 class SimWorker:
@@ -166,6 +167,9 @@ class SimWorker:
         """
         gave_up = isinstance(error, Unavailable | Throttled) and not self.children.started
         gave_way = any(isinstance(each, WorkerIdTaken) for each in leaves(error))
+        if self.kind is Kind.ASTRAY and isinstance(error, ConfigurationError):
+            self.life.kill()
+            return
         if not (gave_up and self._may_give_up()) and not gave_way:
             report("worker_failed", f"{self.worker_id}: {_reported(error)}")
         self.life.kill()
@@ -225,6 +229,10 @@ class Fleet:
     def stands_by(self, name: str) -> bool:
         """Whether the worker with this name lives and starts children before their leases come."""
         return any(each.worker_id == name and each.has_standby and each.is_living for each in self.workers)
+
+    def is_astray(self, name: str) -> bool:
+        """Whether workers of another stream have this name."""
+        return any(worker.worker_id == name and worker.kind is Kind.ASTRAY for worker in self.workers)
 
     def is_java(self, name: str) -> bool:
         """Whether Java workers have this name."""
@@ -305,9 +313,11 @@ class Fleet:
         )
         leases = self._leases_of(number)
         settings = self._settings_of(life.worker_id, leases, migrate_all=self.migrate_all and apart is None)
+        if kind is Kind.ASTRAY:
+            settings = replace(settings, stream_name=ASTRAY_STREAM)
 
         def make() -> MeteredWorker:
-            if kind is Kind.OURS:
+            if kind is not Kind.JAVA:
                 telemetry = telemetry_of(settings, adapters, snapshot=lambda: None)
                 ours = build(settings, telemetry.adapters)
                 _watch_closely(ours, self._plan)

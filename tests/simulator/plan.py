@@ -44,6 +44,7 @@ class Kind(Enum):
 
     OURS = auto()
     JAVA = auto()  # a model of it: `java_worker`
+    ASTRAY = auto()  # ours, with a file that names another stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,6 +473,7 @@ class Plan:
         keeps: of a key and data in base64, whether a record is for the children; None: all are.
         java_names_entities: Java workers write what 3.5 writes into separate tables, else what 3.4 writes.
         java_reports_cpu: Java workers report CPU figures.
+        astray_shards: of the other stream, which workers that are astray read; 0: there is none.
         child_stuck_s: how long a child may work without a new checkpoint; None: for ever.
         read_again_s: what a worker read that was killed and replaced in place is read again after so long; None: any time.
         led_again_s: the same for a leader.
@@ -533,6 +535,7 @@ class Plan:
     keeps: Callable[[str, str], bool] | None = None
     java_names_entities: bool = False
     java_reports_cpu: bool = False
+    astray_shards: int = 0
     child_stuck_s: float | None = None
     read_again_s: float | None = None
     led_again_s: float | None = None

@@ -25,7 +25,7 @@ from tests.simulator.changed_tables import ChangedTables
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.deliveries import Deliveries
 from tests.simulator.faults import RowWrite
-from tests.simulator.fleet import Fleet, SimWorker, worker_settings
+from tests.simulator.fleet import ASTRAY_STREAM, Fleet, SimWorker, worker_settings
 from tests.simulator.handoffs import HandoffDeaths
 from tests.simulator.handovers import HandoverGaps
 from tests.simulator.holds import HOLDS_KEY, HoldRules, hold_back
@@ -83,6 +83,7 @@ from tests.simulator.succession import Succession
 from tests.simulator.table_moves import TableMoveRules
 from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
+from tests.simulator.violation import report
 
 _MIGRATE_LOOK_S: Final = 10.0
 _DISTURBED: Final = {Pause: "worker paused", CutOff: "worker cut off", StepWallClock: "clock jumped"}
@@ -116,7 +117,7 @@ class World:
         self._chance = chance.fork("happenings")
         self._deaths: list[WriteLimit] = []
         self.truth = Truth(plan.keeps)
-        model = KinesisModel(lambda: EPOCH_S + now(), plan.stream)
+        self._model = model = KinesisModel(lambda: EPOCH_S + now(), plan.stream)
         producer = chance.fork("producer")
         self.stream = _stream_of(plan, model, self.truth, producer)
         settings = worker_settings("nobody", plan)
@@ -212,6 +213,9 @@ class World:
             self.changed.watch(self.deliveries, self.rules, self._trace)
         self.network.trouble = {Service.DYNAMODB: self._plan.dynamodb, Service.KINESIS: self._plan.kinesis}
         self.stream.create(self._plan.shards)
+        if self._plan.astray_shards:
+            arguments = {"StreamName": ASTRAY_STREAM, "ShardCount": self._plan.astray_shards}
+            self._model.handle("CreateStream", arguments)
         self.stream.put(self._plan.backlog)
         self._leave_java_leases()
         self.stream.produce(self._plan.records_per_s)
@@ -264,6 +268,10 @@ class World:
     def row_written(self, write: RowWrite) -> None:
         """A write took effect."""
         self._trace.note(write.worker_id, "row_written", f"{write.table} {write.key} {_shown(write)}")
+        if self.fleet.is_astray(write.worker_id):
+            report(
+                "written_by_a_stranger", f"{write.worker_id} wrote {write.table} {write.key} {_shown(write)}"
+            )
         if self.changed is not None and write.table == self.tables.leases.name:
             self.changed.lease_written(write, len(self.rules.rows) + (write.before is None))
         self.rules.row_written(write)
