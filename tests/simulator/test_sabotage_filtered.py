@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -49,17 +49,17 @@ def violation(lanes: int = 1) -> str | None:
 
 
 def all_of_them(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RecordFilter, "kept", lambda self, payload: payload)
+    patch.setattr(RecordFilter, "kept_in_steps", lambda self, payload: iter((payload,)))
 
 
 def too_few(patch: pytest.MonkeyPatch) -> None:
-    kept = RecordFilter.kept
+    kept = RecordFilter.kept_in_steps
 
-    def without_the_first(self: RecordFilter, payload: Payload) -> Payload:
-        found = kept(self, payload)
-        return found.only(found.records[1:]) if len(found) > 1 else found
+    def without_the_first(self: RecordFilter, payload: Payload) -> Iterator[Payload | None]:
+        for found in kept(self, payload):
+            yield found.only(found.records[1:]) if found is not None and len(found) > 1 else found
 
-    patch.setattr(RecordFilter, "kept", without_the_first)
+    patch.setattr(RecordFilter, "kept_in_steps", without_the_first)
 
 
 def over_what_is_not_done(patch: pytest.MonkeyPatch) -> None:
@@ -75,10 +75,10 @@ def over_what_is_not_done(patch: pytest.MonkeyPatch) -> None:
 def too_far(patch: pytest.MonkeyPatch) -> None:
     kept = FilteredSource.kept
 
-    def told_more(self: FilteredSource, payload: Payload) -> Payload:
+    async def told_more(self: FilteredSource, payload: Payload) -> Payload:
         at = payload.last
         self.looked.at = Position(str(int(at.sequence_number) + 1))
-        return kept(self, payload)
+        return await kept(self, payload)
 
     patch.setattr(FilteredSource, "kept", told_more)
 

@@ -1,33 +1,66 @@
 """EventBridge's pattern language, as AWS Lambda filters the records of a Kinesis stream with it.
 
 A value of an event is parsed JSON. A pattern is compiled once; matching takes time in proportion to the pattern and
-the event, whatever they hold: nothing is expanded, and wildcards need no regular expression.
+the event, whatever they hold: nothing is expanded, and wildcards need no regular expression. As that may be long for a
+large event, matching is a generator, which pauses now and then (`Work`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 from operator import eq, ge, gt, le, lt
 from typing import Final, NoReturn, cast
 
 import orjson
 
-Matcher = Callable[[object, object], bool]
+Steps = Generator[None, None, bool]
+"""Pauses, then whether it matches."""
+Matcher = Callable[[object, "Whole"], Steps]
 """Gets a value (`ABSENT`: there is none) and the whole event."""
 Test = Callable[[object], bool]
 """Of one value that is neither an object nor an array."""
 
 ABSENT: Final = object()
+_NO_FIELDS: Final[dict[str, object]] = {}
 _MAX_DEPTH: Final = 50
 _MAX_NEEDLES: Final = 8
 _OR: Final = "$or"
+_WORK: Final = 5_000
+# A test may take time in proportion to a text: some microseconds for so many characters.
+_LONG: Final = 4_096
+_LONG_SHIFT: Final = 6
 
 
 class PatternError(ValueError):
     """The message has the place, as `data.order.type[0]`, or line and column where it is no JSON."""
+
+
+class Work:
+    """What is done until the next pause: about a microsecond for each unit, some milliseconds in all."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = _WORK
+
+    def pause(self) -> Generator[None, None, None]:
+        """Once nothing is `left`."""
+        self.left = _WORK
+        yield
+
+
+class Whole:
+    """An event. `has_value`: whether there is a value at a path, for paths that were asked for."""
+
+    __slots__ = ("has_value", "value", "work")
+
+    def __init__(self, value: object, work: Work) -> None:
+        self.value = value
+        self.work = work
+        self.has_value: dict[tuple[str, ...], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +68,7 @@ class Condition:
     """A compiled part of a pattern.
 
     Args:
+        weight: how many tests are in it.
         needles: a matching event has one of them in its JSON text, unless a backslash is in it; None: not known.
         may_be_absent: it may match where its field is missing.
     """
@@ -42,6 +76,7 @@ class Condition:
     matches: Matcher
     needles: frozenset[bytes] | None = None
     may_be_absent: bool = False
+    weight: int = 1
 
 
 def parsed_json(text: str) -> object:
@@ -106,38 +141,52 @@ def compiled(pattern: object, place: str, path: tuple[str, ...]) -> Condition:
 def _object(pattern: Mapping[str, object], place: str, path: tuple[str, ...]) -> Condition:
     if not pattern:
         refuse(place, "an empty object matches nothing in particular; leave it out")
-    fields, needles, may_be_absent = list[tuple[str, Matcher]](), list[frozenset[bytes]](), True
-    ors: list[Matcher] = []
+    fields, ors = list[tuple[str | None, Matcher]](), list[tuple[None, Matcher]]()
+    needles, may_be_absent, weight = list[frozenset[bytes]](), True, 1
     for key, value in pattern.items():
         if key == _OR:
-            part = alternatives(value, inner(place, key), lambda each, at: compiled(each, at, path))
-            ors.append(part.matches)
+            part = _any_condition(
+                [compiled(each, at, path) for each, at in alternatives(value, inner(place, key))]
+            )
+            ors.append((None, part.matches))
         else:
             part = compiled(value, inner(place, key), (*path, key))
             fields.append((key, part.matches))
-            part = part if part.needles or part.may_be_absent else Condition(part.matches, _text_needle(key))
+            if not part.needles and not part.may_be_absent:
+                part = replace(part, needles=_text_needle(key))
         may_be_absent &= part.may_be_absent
+        weight += part.weight
         if part.needles is not None:
             needles.append(part.needles)
     best = min(needles, key=lambda each: (len(each), -min(map(len, each))), default=None)
-    return Condition(_object_matcher(tuple(fields), tuple(ors)), best, may_be_absent)
+    return Condition(_object_matcher((*fields, *ors), weight), best, may_be_absent, weight)
 
 
-def alternatives(value: object, place: str, compile_one: Callable[[object, str], Condition]) -> Condition:
-    """The array of an `$or`: patterns of which one must match."""
+def alternatives(value: object, place: str) -> Iterator[tuple[object, str]]:
+    """The array of an `$or`: patterns of which one must match, with their places."""
     if not isinstance(value, list) or len(value) < 2:
         refuse(place, "it takes an array of at least two patterns")
-    parts: list[Condition] = []
     for number, each in enumerate(cast("list[object]", value)):
         at = f"{place}[{number}]"
         if not isinstance(each, dict):
             refuse(at, "it takes patterns, which are objects")
-        parts.append(compile_one(each, at))
+        yield each, at
+
+
+def _any_condition(parts: Sequence[Condition]) -> Condition:
     matchers = tuple(part.matches for part in parts)
+
+    def matches(found: object, event: Whole) -> Steps:
+        for each in matchers:
+            if (yield from each(found, event)):
+                return True
+        return False
+
     return Condition(
-        lambda found, event: any(matches(found, event) for matches in matchers),
+        matches,
         any_of(part.needles for part in parts),
         any(part.may_be_absent for part in parts),
+        sum(part.weight for part in parts),
     )
 
 
@@ -151,45 +200,78 @@ def any_of(needles: Iterable[frozenset[bytes] | None]) -> frozenset[bytes] | Non
     return united if len(united) <= _MAX_NEEDLES else None
 
 
-def _object_matcher(fields: tuple[tuple[str, Matcher], ...], ors: tuple[Matcher, ...]) -> Matcher:
-    def of_one(found: object, event: object) -> bool:
-        if type(found) is dict:
-            return all(matches(found.get(key, ABSENT), event) for key, matches in fields) and all(
-                matches(found, event) for matches in ors
-            )
-        return all(matches(ABSENT, event) for _, matches in fields) and all(
-            matches(ABSENT, event) for matches in ors
-        )
+def _object_matcher(fields: tuple[tuple[str | None, Matcher], ...], weight: int) -> Matcher:
+    """Of an array one element has to match with all fields. No key: the matcher is for the object itself."""
 
-    def of_any(found: object, event: object) -> bool:
-        """Of an array one element has to match with all fields."""
-        if type(found) is list:
-            objects = (each for each in _flat(found) if type(each) is dict)
-            return any(of_one(each, event) for each in objects) or of_one(ABSENT, event)
-        return of_one(found, event)
+    def matches(found: object, event: Whole) -> Steps:
+        is_array = type(found) is list
+        for each in _objects(cast("list[object]", found)) if is_array else (found,):
+            if is_array:
+                event.work.left -= weight
+                if event.work.left < 0:
+                    yield from event.work.pause()
+                if type(each) is not dict:
+                    continue
+            fields_found = cast("dict[str, object]", each) if type(each) is dict else _NO_FIELDS
+            for key, field_matches in fields:
+                value = fields_found if key is None else fields_found.get(key, ABSENT)
+                if not (yield from field_matches(value, event)):
+                    break
+            else:
+                return True
+        return False
 
-    return of_any
+    return matches
+
+
+def _objects(values: list[object]) -> Iterator[object]:
+    yield from _flat(values)
+    yield _NO_FIELDS
 
 
 def _flat(values: list[object]) -> Iterator[object]:
-    """Arrays in arrays, however deep: without recursion, as events may be made to break it."""
+    """Arrays in arrays, however deep, and what is in them: without recursion, as events may be made to break it."""
     stack = [iter(values)]
     while stack:
         for each in stack[-1]:
+            yield each
             if type(each) is list:
                 stack.append(iter(each))
                 break
-            yield each
         else:
             stack.pop()
 
 
-def _has_value(event: object, path: tuple[str, ...]) -> bool:
-    found = [event]
+def _has_value(found: object, event: Whole, path: tuple[str, ...]) -> Steps:
+    """Asked once for an event, as elements of an array may all ask for it. Without a path it is about `found`."""
+    if not path:
+        return (yield from _looked_for(found, path, event.work))
+    if event.has_value is None:
+        event.has_value = {}
+    known = event.has_value.get(path)
+    if known is None:
+        known = event.has_value[path] = yield from _looked_for(event.value, path, event.work)
+    return known
+
+
+def _looked_for(value: object, path: tuple[str, ...], work: Work) -> Steps:
+    found = [value]
     for key in path:
-        objects = (each for each in _flat(found) if type(each) is dict)
-        found = [each[key] for each in objects if key in each]
-    return any(type(each) is not dict for each in _flat(found))
+        inside: list[object] = []
+        for each in _flat(found):
+            work.left -= 1
+            if work.left < 0:
+                yield from work.pause()
+            if type(each) is dict and key in each:
+                inside.append(each[key])
+        found = inside
+    for each in _flat(found):
+        work.left -= 1
+        if work.left < 0:
+            yield from work.pause()
+        if type(each) is not dict and type(each) is not list and each is not ABSENT:
+            return True
+    return False
 
 
 def _leaf(values: list[object], place: str, path: tuple[str, ...]) -> Condition:
@@ -211,24 +293,69 @@ def _leaf(values: list[object], place: str, path: tuple[str, ...]) -> Condition:
             needles.append(needle)
     if exact:
         tests.insert(0, _one_of(exact))
-    matcher = _value_matcher(tests[0] if len(tests) == 1 else _any_test(tuple(tests)))
+    any_test = _AnyTest(tuple(tests))
+    matcher = _value_matcher(any_test)
     if may_be_absent:
-        return Condition(
-            lambda found, event: matcher(found, event) or not _has_value(event, path), None, True
-        )
-    return Condition(matcher, any_of(needles))
+        return Condition(_or_absent(matcher, path), None, True, any_test.weight)
+    return Condition(matcher, any_of(needles), weight=any_test.weight)
 
 
-def _any_test(tests: tuple[Test, ...]) -> Test:
-    return lambda value: any(test(value) for test in tests)
+def _or_absent(matcher: Matcher, path: tuple[str, ...]) -> Matcher:
+    def matches(found: object, event: Whole) -> Steps:
+        return (yield from matcher(found, event)) or not (yield from _has_value(found, event, path))
+
+    return matches
 
 
-def _value_matcher(test: Test) -> Matcher:
-    def matches(found: object, event: object) -> bool:  # noqa: ARG001 - as of an object
+@dataclass(frozen=True, slots=True)
+class _AnyTest:
+    """Whether one of them is so; not `wanted`: whether none is."""
+
+    tests: tuple[Test, ...]
+    wanted: bool = True
+
+    @property
+    def weight(self) -> int:
+        return sum(each.weight if isinstance(each, _AnyTest) else 1 for each in self.tests)
+
+    def __call__(self, value: object) -> bool:
+        return any(test(value) for test in self.tests) is self.wanted
+
+    def of_long(self, text: str, work: Work) -> Steps:
+        """Of a text that each test may take milliseconds for."""
+        for test in self.tests:
+            if isinstance(test, _AnyTest):
+                found = yield from test.of_long(text, work)
+            else:
+                work.left -= len(text) >> _LONG_SHIFT
+                if work.left < 0:
+                    yield from work.pause()
+                found = test(text)
+            if found:
+                return self.wanted
+        return not self.wanted
+
+
+def _value_matcher(any_test: _AnyTest) -> Matcher:
+    test = any_test.tests[0] if len(any_test.tests) == 1 else any_test
+    weight = any_test.weight
+
+    def matches(found: object, event: Whole) -> Steps:
         kind = type(found)
-        if kind is list:
-            return any(test(each) for each in _flat(cast("list[object]", found)) if type(each) is not dict)
-        return kind is not dict and found is not ABSENT and test(found)
+        if kind is str and len(cast("str", found)) > _LONG:
+            return (yield from any_test.of_long(cast("str", found), event.work))
+        if kind is not list:
+            return kind is not dict and found is not ABSENT and test(found)
+        for each in _flat(cast("list[object]", found)):
+            event.work.left -= weight
+            if event.work.left < 0:
+                yield from event.work.pause()
+            if type(each) is str and len(each) > _LONG:
+                if (yield from any_test.of_long(each, event.work)):
+                    return True
+            elif type(each) is not dict and type(each) is not list and test(each):
+                return True
+        return False
 
     return matches
 
@@ -369,11 +496,6 @@ def _pieces(text: str, place: str) -> list[str]:
 
 
 def _anything_but(operand: object, place: str) -> Test:
-    excluded = _excluded(operand, place)
-    return lambda value: not excluded(value)
-
-
-def _excluded(operand: object, place: str) -> Test:
     if isinstance(operand, dict):
         if len(operand) != 1 or (make := _EXCLUDABLE.get(*operand)) is None:
             refuse(
@@ -381,11 +503,11 @@ def _excluded(operand: object, place: str) -> Test:
             )
         ((name, texts),) = cast("dict[str, object]", operand).items()
         at = inner(place, name)
-        return _any_test(tuple(make(text, at) for text in _texts(texts, at)))
+        return _AnyTest(tuple(make(text, at) for text in _texts(texts, at)), wanted=False)
     values = cast("list[object]", operand) if isinstance(operand, list) else [operand]
     if not values or not all(isinstance(each, str) or _is_number(each) for each in values):
         refuse(place, "it takes a text, a number, or an array of them")
-    return _one_of(values)
+    return _AnyTest((_one_of(values),), wanted=False)
 
 
 _COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {

@@ -5,7 +5,8 @@ AWS Lambda: FilterCriteria of an event source mapping of Kinesis or of DynamoDB.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import gc
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, repeat
 from operator import contains, or_
@@ -16,8 +17,10 @@ from msgspec import DecodeError
 
 from kcl_daemon.records.event_pattern import (
     ABSENT,
-    Condition,
     PatternError,
+    Steps,
+    Whole,
+    Work,
     alternatives,
     any_of,
     compiled,
@@ -38,6 +41,9 @@ _OF_CHANGES: Final = frozenset({
 _BACKSLASH: Final = b"\\"
 # They stay in the cache of the processor meanwhile.
 _DECODED_AT_ONCE: Final = 64
+_LARGE: Final = 64 * 1024
+# So many bytes are parsed in a microsecond or two.
+_PARSED_SHIFT: Final = 6
 _SCHEMA_VERSION: Final = "1.0"
 
 
@@ -59,29 +65,37 @@ _METADATA: Final[dict[str, Callable[[AnyRecord], object]]] = {
 }
 
 
-class _Event:
-    """One record as patterns see it."""
+class _Event(Whole):
+    """One record as patterns see it. Its value is that of the data, once it was asked for."""
 
-    __slots__ = ("_body", "_data", "record")
+    __slots__ = ("body", "record")
 
-    def __init__(self, record: AnyRecord, body: bytes) -> None:
+    def __init__(self, record: AnyRecord, body: bytes, work: Work) -> None:
+        self.value = _Event
+        self.work = work
+        self.has_value = None
         self.record = record
-        self._body = body
-        self._data: object = _Event
+        self.body = body
 
     @property
     def data(self) -> object:
         """An object or an array if it is JSON, else the text; ABSENT: it is no text either."""
-        if self._data is _Event:
-            self._data = _parsed(self._body)
-        return self._data
+        if self.value is _Event:
+            self.value = _parsed(self.body)
+        return self.value
 
 
 def _parsed(body: bytes) -> object:
+    collects = len(body) > _LARGE and gc.isenabled()
+    if collects:
+        gc.disable()  # nothing in it is garbage yet, and looking for some takes longer than parsing
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
         value = None
+    finally:
+        if collects:
+            gc.enable()
     if type(value) in {dict, list}:
         return value
     try:
@@ -94,10 +108,11 @@ def _parsed(body: bytes) -> object:
 class _Pattern:
     """`needles`: as in `Condition`, in the data of a record. `of_changes`: only a change of a table has such fields."""
 
-    matches: Callable[[_Event], bool]
+    matches: Callable[[_Event], Steps]
     needs_data: bool
     needles: frozenset[bytes] | None = None
     of_changes: bool = False
+    weight: int = 1
 
 
 def _pattern(value: object, place: str) -> _Pattern:
@@ -111,11 +126,19 @@ def _pattern(value: object, place: str) -> _Pattern:
         parts.append(replace(_of_data(change, place), of_changes=True))
     tests = tuple(part.matches for part in sorted(parts, key=lambda part: part.needs_data))
     needles = [part.needles for part in parts if part.needles is not None]
+
+    def all_match(event: _Event) -> Steps:
+        for each in tests:
+            if not (yield from each(event)):
+                return False
+        return True
+
     return _Pattern(
-        tests[0] if len(tests) == 1 else lambda event: all(test(event) for test in tests),
+        tests[0] if len(tests) == 1 else all_match,
         any(part.needs_data for part in parts),
         min(needles, key=len, default=None),
         any(part.of_changes for part in parts),
+        sum(part.weight for part in parts),
     )
 
 
@@ -130,43 +153,48 @@ def _field(key: str, value: object, place: str) -> _Pattern:
         refuse(place, f"a record has no such field; there are {known}. Fields of your JSON stand inside data")
     if not isinstance(value, list):
         refuse(place, "values go into an array")
-    matches = compiled(value, place, ()).matches
+    condition = compiled(value, place, ())
+    matches = condition.matches
 
-    def test(event: _Event) -> bool:
-        found = read(event.record)
-        return matches(found, [] if found is ABSENT else found)
-
-    return _Pattern(test, needs_data=False)
+    return _Pattern(
+        lambda event: matches(read(event.record), event), needs_data=False, weight=condition.weight
+    )
 
 
 def _either(value: object, place: str) -> _Pattern:
-    parts: list[_Pattern] = []
-
-    def compile_one(each: object, at: str) -> Condition:
-        part = _pattern(each, at)
-        parts.append(part)
-        return Condition(lambda _, event: part.matches(cast("_Event", event)), part.needles)
-
-    either = alternatives(value, place, compile_one)
+    parts = [_pattern(each, at) for each, at in alternatives(value, place)]
     return _Pattern(
-        lambda event: either.matches(None, event),
+        _any_matches(parts),
         any(part.needs_data for part in parts),
-        either.needles,
+        any_of(part.needles for part in parts),
         any(part.of_changes for part in parts),
+        sum(part.weight for part in parts),
     )
+
+
+def _any_matches(patterns: Sequence[_Pattern]) -> Callable[[_Event], Steps]:
+    tests = tuple(pattern.matches for pattern in patterns)
+
+    def any_matches(event: _Event) -> Steps:
+        for each in tests:
+            if (yield from each(event)):
+                return True
+        return False
+
+    return tests[0] if len(tests) == 1 else any_matches
 
 
 def _of_data(value: object, place: str) -> _Pattern:
     condition = compiled(value, place, ())
     matches = condition.matches
     if isinstance(value, list):
-        return _Pattern(lambda event: matches(event.data, [] if event.data is ABSENT else event.data), True)
+        return _Pattern(lambda event: matches(event.data, event), True, weight=condition.weight)
 
-    def test(event: _Event) -> bool:
+    def test(event: _Event) -> Steps:
         data = event.data
-        return type(data) in {dict, list} and matches(data, data)
+        return type(data) in {dict, list} and (yield from matches(data, event))
 
-    return _Pattern(test, True, condition.needles)
+    return _Pattern(test, True, condition.needles, weight=condition.weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,29 +216,41 @@ class RecordFilter:
 
     def kept(self, payload: Payload) -> Payload:
         """The records that match one of the patterns, in order."""
-        kept = [record for run in payload.runs for record in self._kept(run)]
-        return payload.only(kept)
+        return next(each for each in self.kept_in_steps(payload) if each is not None)
 
-    def _kept(self, records: Sequence[AnyRecord]) -> Iterable[AnyRecord]:
+    def kept_in_steps(self, payload: Payload) -> Iterator[Payload | None]:
+        """As `kept`, but None comes first after each few milliseconds that it takes."""
+        kept: list[AnyRecord] = []
+        work = Work()
+        for run in payload.runs:
+            yield from self._keep(run, kept, work)
+        yield payload.only(kept)
+
+    def _keep(
+        self, records: Sequence[AnyRecord], kept: list[AnyRecord], work: Work
+    ) -> Generator[None, None, None]:
         patterns = self._patterns
-        tests = tuple(pattern.matches for pattern in patterns)
-
-        def any_matches(event: _Event) -> bool:
-            return any(test(event) for test in tests)
-
-        matches = tests[0] if len(tests) == 1 else any_matches
+        matches = _any_matches(patterns)
+        weight = sum(pattern.weight for pattern in patterns)
         if not any(pattern.needs_data for pattern in patterns):
-            return [record for record in records if matches(_Event(record, b""))]
+            for record in records:
+                work.left -= weight
+                if work.left < 0:
+                    yield from work.pause()
+                if (yield from matches(_Event(record, b"", work))):
+                    kept.append(record)
+            return
         needles = any_of(pattern.needles for pattern in patterns)
         step = len(records) if isinstance(records, UserRecords) else _DECODED_AT_ONCE
-        kept: list[AnyRecord] = []
         for begin in range(0, len(records), step):
             some = records if step == len(records) else records[begin : begin + step]
             bodies = _bodies(some)
-            kept += [
-                record for at in _likely(bodies, needles) if matches(_Event(record := some[at], bodies[at]))
-            ]
-        return kept
+            for at in _likely(bodies, needles):
+                work.left -= weight + (len(bodies[at]) >> _PARSED_SHIFT)
+                if work.left < 0:
+                    yield from work.pause()
+                if (yield from matches(_Event(record := some[at], bodies[at], work))):
+                    kept.append(record)
 
 
 def _likely(bodies: Sequence[bytes], needles: frozenset[bytes] | None) -> Iterable[int]:

@@ -50,7 +50,6 @@ from kcl_daemon.retrieval.source import (
     ReadItem,
     ShardSource,
     facts_of,
-    oldest_s,
     read_from,
     waiting_in,
 )
@@ -342,11 +341,11 @@ class FanOutReader(BufferedReader):
         )
         gave = False
         facts = facts_of(pushed.payload, pushed.millis_behind_latest, self._clock, self._last_fetch)
-        for number, payload in enumerate(self._source.undelivered(whole)):
+        for number, part in enumerate(self._source.undelivered(whole)):
             await self._source.settle()
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
-            self._handing_out_s = oldest_s(payload, facts)
+            payload = await self._chosen(part, facts)
             if not gave:
                 self._record_fetch(pushed, empty=not payload and not at_the_end)
             decoder = self._source.decoder(payload)
@@ -355,9 +354,9 @@ class FanOutReader(BufferedReader):
                     gave = True
                     await self._deliver(payload, facts)
                 continue
-            while (part := await decoder.next()) is not None:
+            while (decoded := await decoder.next()) is not None:
                 gave = True
-                await self._deliver(part, facts)
+                await self._deliver(decoded, facts)
         self._handing_out_s = None
         if not gave:
             self._record_fetch(pushed, empty=not at_the_end)

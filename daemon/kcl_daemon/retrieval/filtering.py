@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
+from anyio.lowlevel import checkpoint
+
 from kcl_daemon.ports import FetchedRecords, PushedRecords
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.records.record_filter import RecordFilter
@@ -62,13 +64,18 @@ class FilteredSource(ShardSource):
         for part in super().undelivered(payload):
             if part:
                 self.looked.at = part.last
-            yield part if self.schemas is not None or not part else self.kept(part)
+            yield part
+
+    async def chosen(self, part: Payload) -> Payload:
+        return part if self.schemas is not None or not part else await self.kept(part)
 
     def decoder(self, payload: Payload) -> Decoder | None:
         return None if self.schemas is None else _FilteredParts(self, payload, super().decoder(payload))
 
-    def kept(self, payload: Payload) -> Payload:
-        kept = self._filter.kept(payload)
+    async def kept(self, payload: Payload) -> Payload:
+        steps = self._filter.kept_in_steps(payload)
+        while (kept := next(steps)) is None:
+            await checkpoint()
         self.looked.kept |= bool(kept)
         if self.skipped is not None and len(kept) < len(payload):
             self.skipped.filtered(len(payload) - len(kept))
@@ -85,7 +92,7 @@ class _FilteredParts:
 
     async def next(self) -> Payload | None:
         while (part := await self._next()) is not None:
-            kept = self.source.kept(part)
+            kept = await self.source.kept(part)
             if kept:
                 return kept
         return None

@@ -40,7 +40,6 @@ from kcl_daemon.retrieval.source import (
     ReadItem,
     ShardSource,
     facts_of,
-    oldest_s,
     read_from,
     waiting_in,
 )
@@ -333,11 +332,11 @@ class PollingReader(BufferedReader):
             fetched.payload, behind_ms, asked_ms, at_end=fetched.next_iterator is None
         )
         facts = facts_of(fetched.payload, behind_ms, self._clock, self._last_fetch)
-        for number, payload in enumerate(self._source.undelivered(whole)):
+        for number, part in enumerate(self._source.undelivered(whole)):
             await self._source.settle()
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
-            self._handing_out_s = oldest_s(payload, facts)
+            payload = await self._chosen(part, facts)
             decoder = self._source.decoder(payload)
             if decoder is not None:
                 is_empty = not await self._put_decoded(decoder, facts, whole.size_bytes) and is_empty

@@ -304,6 +304,10 @@ class ShardSource:
             self.skipped.before_checkpoint(len(payload) - len(rest))
         return rest
 
+    async def chosen(self, part: Payload) -> Payload:
+        """Those of them that are for the child, as far as they need not be decoded; others may run meanwhile."""
+        return part
+
     def decoder(self, payload: Payload) -> Decoder | None:
         """None if nothing needs decoding."""
         return None if self.schemas is None else self.schemas.decoder(payload)
@@ -537,6 +541,14 @@ class BufferedReader:
         )
         self._flow.memory_s += self._waited_s(began_s)
         return reservation
+
+    async def _chosen(self, part: Payload, facts: ReadFacts) -> Payload:
+        """Of an answer that is handed out; what is looked at has not been given either."""
+        self._handing_out_s = oldest_s(part, facts)
+        chosen = await self._source.chosen(part)
+        if chosen is not part:
+            self._handing_out_s = oldest_s(chosen, facts)
+        return chosen
 
     def _count(self, item: ReadItem) -> None:
         if isinstance(item, DeliveryBatch):

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Awaitable, Callable
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from kcl_daemon.config.children import ChildSettings
@@ -18,12 +19,14 @@ from kcl_daemon.config.retrieval import (
 )
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.metrics.own import NOT_DELIVERED
+from kcl_daemon.records.payload import Payload
 from kcl_daemon.records.record_filter import RecordFilter
+from kcl_daemon.retrieval.filtering import FilteredSource
 from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.retrieval.source import DeliveryBatch, Passed, ReadItem, ShardReader, ShardSource, StartMemory
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol import decode_daemon_line
-from kcl_protocol.messages import ProcessRecords
+from kcl_protocol.messages import ProcessRecords, Record
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.fan_out import MemoryFanOut
@@ -119,6 +122,28 @@ def test_what_was_passed_is_told_once_nothing_is_given(mode: RetrievalMode) -> N
         assert stage.reader.oldest_s is None
 
     play(scene, mode)
+
+
+def test_others_run_while_a_large_record_is_looked_at() -> None:
+    async def main() -> int:
+        source = FilteredSource(ShardSource(STREAM, SHARD, TRIM_HORIZON, None, StartMemory()), NEW)
+        text = base64.b64encode(b'{"t": [' + b"{}," * 100_000 + b'"new"]}').decode()
+        turns, over = 0, False
+
+        async def turn() -> None:
+            nonlocal turns
+            while not over:
+                turns += 1
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as background:
+            background.start_soon(turn)
+            kept = await source.chosen(Payload.of([Record(text, "k", "1", 0, 0)]))
+            over = True
+        assert len(kept) == 1
+        return turns
+
+    assert anyio.run(main) > 10
 
 
 def test_inside_aggregates_the_position_goes_to_the_last_record(mode: RetrievalMode) -> None:
