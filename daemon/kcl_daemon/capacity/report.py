@@ -15,6 +15,7 @@ from kcl_daemon.leases.lease import LeaseKey, WorkerId
 
 MOST_BYTES: Final = 4096
 VERSION: Final = 1
+_MOST: Final = 10**18
 _SHARD: Final = re.compile(r"(.*)shardId-([0-9]{12})", re.ASCII | re.DOTALL)
 _UNDERSCORE: Final = re.compile(r"_([a-z])")
 _BOUNDS: Final = {each.value: each for each in Bound}
@@ -134,10 +135,19 @@ def capacity_from(text: str) -> Capacity | None:
         named = msgspec.json.decode(text, type=dict[str, Any])
         if named.pop("format", None) != VERSION:
             return None
+        if not _are_figures(named):
+            return None
         plain = _renamed(named, lambda name: _CAPITAL.sub(lambda found: f"_{found[1].lower()}", name))
         return msgspec.convert(plain, Capacity)
     except (MsgspecError, UnicodeError, RecursionError):
         return None
+
+
+def _are_figures(value: Any) -> bool:
+    """Whether one can calculate with all numbers in it."""
+    if isinstance(value, dict | list):
+        return all(map(_are_figures, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, int | float) or 0 <= value <= _MOST
 
 
 def _renamed(value: Any, rename: Callable[[str], str]) -> Any:

@@ -45,6 +45,11 @@ _RETRY_S: Final = 15.0
 # Longer than the busy pause and a call that fails.
 _FAILING_S: Final = 8.0
 _DAY_MS: Final = 86_400_000
+_NOT_READ: Final = "grant dynamodb:GetItem on the coordinator table (`kcl-daemon iam-policy`)"
+_MALFORMED: Final = (
+    "the row was read, but a later version of the daemon or somebody else wrote it. Use one version of the daemon, or delete "
+    "that row, which ends all pauses and limits"
+)
 
 
 class HoldsNotWritten(KclError):
@@ -164,7 +169,7 @@ class HoldWatch:
         except TableNotFound:
             holds = ()
         except MalformedHoldsError as malformed:
-            self._failed(malformed)
+            self._failed(malformed, _MALFORMED)
             return
         if self._unreadable:
             self._log.info("holds_readable_again")
@@ -172,15 +177,14 @@ class HoldWatch:
         self._take(holds)
         self._done()
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception, cure: str = _NOT_READ) -> None:
         """What was read last stays in force, and records are not kept waiting."""
         if self._unreadable != str(error):
             self._log.warning(
                 "holds_unreadable",
                 error=str(error),
                 in_force=len(self.holds),
-                advice="pauses and limits that were read before stay in force, later ones are not seen: grant dynamodb:GetItem "
-                "on the coordinator table (`kcl-daemon iam-policy`), and use one version of the daemon",
+                advice=f"pauses and limits that were read before stay in force, later ones are not seen: {cure}",
             )
         self._unreadable, self._failures = str(error), self._failures + 1
         self._done()

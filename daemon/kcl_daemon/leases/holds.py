@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct, ValidationError
+from msgspec import Meta, Struct, ValidationError
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import replace
 
@@ -21,6 +21,12 @@ from kcl_daemon.leases.text_row import TEXT, text_of, text_unchanged, text_write
 
 HOLDS_KEY: Final = "daemon/holds"
 _VERSION: Final = 1
+
+
+# Until the end of year 9999: beyond it there are no dates.
+_Ms = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
+_Amount = Annotated[float, Meta(ge=0, le=1e15)]
+_Shards = Annotated[int, Meta(ge=0, le=10**9)]
 
 
 class LimitUnit(StrEnum):
@@ -41,13 +47,13 @@ class Hold(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
     by: str
     reason: str
-    since_ms: int
-    until_ms: int | None = None
+    since_ms: _Ms
+    until_ms: _Ms | None = None
     stream: str | None = None
     lease_key: str | None = None
     unit: LimitUnit | None = None
-    amount: float = 0.0
-    shards: int = 1
+    amount: _Amount = 0.0
+    shards: _Shards = 1
 
     @property
     def is_pause(self) -> bool:
@@ -95,8 +101,8 @@ def holds_from_row(row: Row | None) -> tuple[Hold, ...]:
     try:
         text = _DECODER.decode(text_of(row))
     except ValidationError as wrong:
-        raise MalformedHoldsError(f"row {HOLDS_KEY}: {wrong}") from wrong
-    except ValueError as wrong:
+        raise MalformedHoldsError(f"row {HOLDS_KEY}: {str(wrong)[:300]}") from wrong
+    except (ValueError, RecursionError) as wrong:
         raise MalformedHoldsError(f"row {HOLDS_KEY}: {TEXT} holds no JSON: {wrong}") from wrong
     if text.version != _VERSION:
         raise MalformedHoldsError(f"row {HOLDS_KEY} has version {text.version}; this daemon knows {_VERSION}")

@@ -27,6 +27,8 @@ _DEPUTY: Final = "daemonDeputy"
 _HOLDS: Final = "daemonHolds"
 
 _DEFAULT_DURATION_MS: Final = 120_000
+# About a day: no fleet is to be without a leader for longer, whoever wrote the row.
+_DURATION_DIGITS_MOST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def lock_from_row(row: Row | None) -> LeaderLock | None:
     if row is None:
         return None
     owner, version, duration = row.get(_OWNER), row.get(_VERSION), row.get(_DURATION)
-    readable = isinstance(duration, str) and duration.isdecimal()
+    readable = isinstance(duration, str) and duration.isdecimal() and len(duration) <= _DURATION_DIGITS_MOST
     assignment_epoch, deputy = row.get(_ASSIGNMENT_EPOCH), row.get(_DEPUTY)
     return LeaderLock(
         WorkerId(owner if isinstance(owner, str) else ""),

@@ -113,11 +113,14 @@ _REACHED: Final = "daemonReached"
 _SIX_PLACES: Final = Decimal("0.000001")
 _NO_SHARDS: Final = frozenset[ShardId]()
 _SHARDS_REMEMBERED: Final = 4096
+# A Java long. DynamoDB takes larger ones, but not always one more than that.
+_INTEGER_MOST: Final = 2**63 - 1
+_TIME_DIGITS_MOST: Final = 15
 
 
 class MalformedRowError(ValueError):
     def __init__(self, key: str, problem: str) -> None:
-        super().__init__(f"row {key}: {problem}")
+        super().__init__(f"row {key:.300}: {problem}")
         self.key = key
         self.problem = problem
 
@@ -152,7 +155,7 @@ def lease_from_row(row: Row) -> Lease:
         stream_created_s=created if isinstance(created := row.get(_STREAM_CREATED), int) else None,
         lanes=_lanes_from(row.get(_LANES), position) if _LANES in row else (),
         standby=standby if isinstance(standby := row.get(_STANDBY), str) else None,
-        fence=fence if isinstance(fence := row.get(_FENCE), int) else None,
+        fence=reader.integer(_FENCE) if isinstance(row.get(_FENCE), int) else None,
         reached_ms=_reached_from(row[_REACHED], position) if _REACHED in row else None,
     )
 
@@ -451,7 +454,8 @@ def _lanes_from(value: Value | None, mark: ExtendedSequenceNumber) -> tuple[Exte
 def _reached_from(value: Value, checkpoint: ExtendedSequenceNumber) -> int | None:
     """None if the checkpoint is another one: somebody has moved it, or the shard has been read on."""
     reached, _, at = value.partition(" ") if isinstance(value, str) else ("", "", "")
-    return int(reached) if reached.isdecimal() and at == str(checkpoint) else None
+    is_time = reached.isdecimal() and len(reached) <= _TIME_DIGITS_MOST
+    return int(reached) if is_time and at == str(checkpoint) else None
 
 
 def _position_of(text: str) -> ExtendedSequenceNumber:
@@ -488,8 +492,8 @@ class _Reader:
 
     def integer(self, name: str, *, absent: int | None = None) -> int:
         value = self._row.get(name, absent)
-        if not isinstance(value, int):
-            raise self._wrong(name, "a whole number")
+        if not isinstance(value, int) or abs(value) > _INTEGER_MOST:
+            raise self._wrong(name, "a whole number of 64 bits")
         return value
 
     def number(self, name: str) -> float | None:
@@ -518,7 +522,7 @@ class _Reader:
         text = self.text(name)
         sub = self._row.get(sub_name, 0)
         try:
-            if text is None or not isinstance(sub, int):
+            if text is None or not isinstance(sub, int) or sub > _INTEGER_MOST:
                 raise self._wrong(name, f"a sequence number, {sub_name} a whole number")
             return ExtendedSequenceNumber(text, sub)
         except ValueError as wrong:
@@ -540,7 +544,7 @@ class _Reader:
             return None
         hash_range = _parsed_hash_range(start, end)
         if hash_range is None:
-            raise self._wrong(_HASH_START, f"below {_HASH_END} {end!r}")
+            raise self._wrong(_HASH_START, f"below {_HASH_END} {end[:80]!r}")
         return hash_range
 
 

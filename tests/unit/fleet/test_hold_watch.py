@@ -207,6 +207,26 @@ def test_a_row_of_a_later_version_stops_nothing() -> None:
     assert watch(scene).log.events() == ["holds_unreadable"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"version":1,"holds":[{"by":"a","reason":"r","sinceMs":1,"untilMs":100000000000000000}]}',
+        '{"version":1,"holds":[],"more":' + "[" * 100_000,
+    ],
+)
+def test_a_row_that_others_have_spoiled_ends_no_worker_and_is_not_a_matter_of_permissions(text: str) -> None:
+    async def scene(stage: Watched) -> None:
+        await stage.table.put({"key": HOLDS_KEY, "entityType": "STREAM", "streamId": text})
+        stage.watch.noticed("another")
+        await anyio.sleep(10.0)
+        assert stage.watch.may_give()
+
+    lines = watch(scene).log.lines
+    (told,) = [fields for _, event, fields in lines if event == "holds_unreadable"]
+    assert "delete that row" in str(told["advice"])
+    assert "grant" not in str(told["advice"])
+
+
 def test_two_operators_at_once_lose_nothing() -> None:
     async def play() -> None:
         table = Coordinator()
