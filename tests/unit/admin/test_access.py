@@ -95,6 +95,10 @@ def test_only_reading_is_possible(method: str) -> None:
         ("Basic !!!", 401),
         ("Basic " + b64encode(b"\xff\xfe:x").decode(), 401),
         ("Bearer \u00e9", 401),
+        ("Basic \u00e9", 401),
+        ("Basic " + "\xff" * 10_000, 401),
+        ("Basic =", 401),
+        ("\xa0\x85", 401),
     ],
 )
 def test_where_there_is_a_token_it_has_to_be_shown(authorization: str, answer: int) -> None:
