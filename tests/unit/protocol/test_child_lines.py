@@ -302,3 +302,40 @@ def test_no_digit_of_a_long_sequence_number_is_read_as_a_number() -> None:
     digits = "9" * 5_000
     asked = decode_child_line(b'{"action":"checkpoint","sequenceNumber":' + digits.encode() + b"}")
     assert asked == CheckpointRequest(digits, None)
+
+
+PADDING = b',"more":[' + b"1," * 20_000 + b'1.5,{},null],"x":1e5}'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"action":"checkpoint","sequenceNumber":49590338271490256608559692538361571095921575989136588898,"subSequenceNumber":"3"',
+        b'{"action":"checkpoint","checkpoint":"123","subSequenceNumber":4.7',
+        b'{"action":"status","responseFor":"processRecords","frames":1,"pauseMillis":1e3',
+        b'{"action":"reject","sequenceNumber":"5","subSequenceNumber":-0,"reason":true',
+        b'{"action":"checkpoint","sequenceNumber":5,"subSequenceNumber":9223372036854775808',
+        b'{"action":"status","responseFor":["x"]',
+        b'{"action":1',
+    ],
+)
+def test_a_long_line_means_what_a_short_one_does(line: bytes) -> None:
+    short, long = decode_child_line(line + b"}"), decode_child_line(line + PADDING)
+    if isinstance(short, Stray):
+        assert isinstance(long, Stray)
+        assert long.reason == short.reason
+    else:
+        assert long == short
+
+
+@pytest.mark.parametrize("of", [b"1,", b"1.5,", b"{},", b"[],", b'{"":0},', b'"",', b"-1e5,"])
+def test_a_line_as_long_as_may_be_does_not_stop_the_loop(of: bytes) -> None:
+    line = b'{"action":"status","responseFor":"initialize","x":[' + of * (1_000_000 // len(of)) + b"0]}"
+    took_s = []
+    for _ in range(3):
+        began_s = time.thread_time()
+        assert decode_child_line(line) == Status("initialize")
+        took_s.append(time.thread_time() - began_s)
+    began_s = time.thread_time()
+    json.loads(line)
+    assert min(took_s) < max(0.1, 2 * (time.thread_time() - began_s))
