@@ -91,7 +91,7 @@ def shown(text: str, *, name: str = "") -> str:
     """
     if text and is_secret_name(name):
         return MASK
-    line = on_one_line(masked(text))
+    line = on_one_line(masked(text)[: SHOWN_CHARACTERS + 1])  # an escape is not shorter than its character
     if len(line) <= SHOWN_CHARACTERS:
         return line
     return f"{line[:SHOWN_CHARACTERS]}... ({len(text)} characters)"

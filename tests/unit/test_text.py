@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,6 +76,18 @@ def test_a_value_under_a_secret_name_is_not_shown_at_all() -> None:
 
 def test_a_long_value_is_cut_with_its_length() -> None:
     assert shown("x" * 1000) == "x" * 200 + "... (1000 characters)"
+
+
+def test_a_long_text_of_control_characters_is_cut_before_it_is_escaped() -> None:
+    text = "\x1b" * MASKED_CHARACTERS
+    began_s = time.thread_time()
+    for _ in range(20):
+        assert shown(text) == "\\x1b" * 50 + f"... ({MASKED_CHARACTERS} characters)"
+    assert time.thread_time() - began_s < 0.5, "it was 1 s and more"
+
+
+def test_a_secret_at_the_cut_is_masked() -> None:
+    assert "hunter2" not in shown("x" * 180 + " password=hunter2hunter2hunter2")
 
 
 def test_control_characters_are_escaped() -> None:
