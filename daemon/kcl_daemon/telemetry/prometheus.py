@@ -335,7 +335,10 @@ class PrometheusExposition:
         """
         if protobuf.wanted(accept):
             return ExpositionText(protobuf.CONTENT_TYPE, b"".join([each async for each in self._encoded()]))
-        write, content_type = self._choose(accept)
+        try:
+            write, content_type = self._choose(accept)
+        except TypeError:  # a version that is no number
+            write, content_type = self._choose("")
         open_metrics = "openmetrics" in content_type
         pieces: list[str] = []
         known: dict[Labels, str] = {}

@@ -225,6 +225,12 @@ def test_the_process_tells_of_itself() -> None:
     assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_open_fds"} <= names
 
 
+@pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
+def test_who_asks_for_a_version_that_is_none_gets_plain_text(kind: str) -> None:
+    text = anyio.run(PrometheusExposition(everything().totals, lambda: None).render, f"{kind};version=x.y.z")
+    assert text.content_type.startswith("text/plain; version=0.0.4")
+
+
 def test_a_family_is_in_one_piece_though_others_run_in_between() -> None:
     gathered = Gathered()
     for number in range(1000):
