@@ -556,7 +556,7 @@ class ChildRun:
 
     async def _give(self, connection: ChildConnection, gate: Gate, batch: DeliveryBatch) -> bool:
         """As `_process`."""
-        self._held.throughput.record(batch.data_bytes)
+        self._held.throughput.record(batch.data_bytes, now_s=self._parts.context.clock.monotonic())
         if self._expired.may_be_in(batch):
             fresh = await self._expired.set_aside(batch, connection)
             if fresh is None or fresh.last is None:

@@ -243,44 +243,53 @@ _BYTES_IN_KIB: Final = 1024
 _MIN_KBPS: Final = 0.0000005
 
 
-class Throughput:
-    """The smoothed throughput of one lease; not thread-safe. Each byte counts in one sample: all since the last, over the time.
+# So long, in least samples, nothing is delivered until that counts as idle.
+_IDLE_SAMPLES: Final = 3
 
-    Unlike in KCL, a new owner continues from the row: a lease moved because it is busy does not look idle.
+
+class Throughput:
+    """The smoothed throughput of one lease; not thread-safe.
+
+    A sample is all bytes since the last one over the time between both last deliveries, so that bursts count as what they are on
+    the average, whenever they are asked for. Each byte counts in one sample. Unlike in KCL, a new owner continues from the row: a
+    lease moved because it is busy does not look idle.
     """
 
     def __init__(self, least_s: float, *, now_s: float, stored_kbps: float | None = None) -> None:
-        """`least_s`: no sample is of a shorter time."""
+        """`least_s`: no sample is of a shorter time; after so long half of the average is new."""
         if least_s <= 0:
             raise ValueError(f"a sample of a throughput takes {least_s} s, it must be above 0")
         self._least_s = least_s
-        self._since_s = now_s
+        self._since_s = self._last_s = now_s
         self._kbps = stored_kbps
         self._bytes = 0
         self._has_begun = False
 
     def begins(self) -> None:
-        """The child may be given records: from now on no bytes are a figure, 0."""
+        """The child may be given records: from now on it is idle if it gets none."""
         self._has_begun = True
 
-    def record(self, size_bytes: int) -> None:
+    def record(self, size_bytes: int, *, now_s: float) -> None:
         self._bytes += size_bytes
-        self._has_begun = True
+        self._last_s, self._has_begun = now_s, True
 
     def at_renewal(self, *, now_s: float) -> float | None:
         """Update the average where a sample is due; in KiB per second.
 
-        It halves with each idle one. None: none is due, or there is no figure yet; what is stored stays.
+        None: none is due, or there is no figure yet; what is stored stays.
         """
-        took_s = now_s - self._since_s
+        if not self._has_begun:
+            self._since_s = self._last_s = now_s
+        elif now_s - self._last_s >= _IDLE_SAMPLES * self._least_s:
+            self._last_s = now_s
+        took_s = self._last_s - self._since_s
         if took_s < self._least_s:
             return None
         latest = self._bytes / _BYTES_IN_KIB / took_s
-        self._since_s, self._bytes = now_s, 0
-        if not self._has_begun:
-            return None
+        self._since_s, self._bytes = self._last_s, 0
         if self._kbps is not None:
-            smoothed = _ALPHA * latest + (1 - _ALPHA) * self._kbps
+            old = (1 - _ALPHA) ** (took_s / self._least_s)
+            smoothed = (1 - old) * latest + old * self._kbps
             self._kbps = smoothed if smoothed >= _MIN_KBPS else 0.0
         elif latest:
             self._kbps = latest

@@ -70,20 +70,19 @@ class Aged(Reader):
         return super()._answer_to(message)
 
 
-@pytest.mark.parametrize("limited", [False, True], ids=["free", "limited"])
-@pytest.mark.parametrize("fails", [False, True], ids=["sound", "failing"])
+@pytest.mark.parametrize("hindered", [False, True], ids=["freely", "limited, with poison"])
 @pytest.mark.parametrize("way", WAYS)
-def test_only_records_that_are_too_old_are_left_out(way: str, fails: bool, limited: bool) -> None:
+def test_only_records_that_are_too_old_are_left_out(way: str, hindered: bool) -> None:
     letters = Dated()
     stage = Seen(Ways(starts=False), replace(DEAD, max_age_ms=int(MOST_S * 1000)), letters=letters)
     stage.children.kind = Aged
-    stage.ways.dies_at = lambda text: fails and text in {"r130", "r180"}
+    stage.ways.dies_at = lambda text: hindered and text in {"r130", "r180"}
     kept = [f"r{number}" for number in range(PUT)]
     if "filter" in way:
         kept = [text for text in kept if not text.endswith("7")]
 
     async def scene() -> None:
-        if limited:
+        if hindered:
             await hold(stage, LIMIT)
         for number in range(PUT):
             stage.ways.starts = number > 150
