@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from tests.process.commands import run_command
-from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, Daemon, application
+from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, Daemon, application, wait_until
 from tests.process.local import Local
 
 pytestmark = pytest.mark.timeout(300)
@@ -75,3 +75,38 @@ def test_of_two_applications_with_one_name_one_reads_its_whole_stream(
             app.wait_done()
             one.stop()
         app.assert_account(repeated=0)
+
+
+def test_an_application_goes_over_to_another_stream_only_on_purpose(local: Local, tmp_path: Path) -> None:
+    with application(local, tmp_path, "before", shards=2) as app:
+        app.put(1)
+        with app.daemon(CAREFUL, QUICK) as daemon:
+            app.wait_done()
+            daemon.stop()
+        app.kinesis.create_stream(StreamName="after", ShardCount=3)
+        file = app.write_properties("moved", CAREFUL, {**QUICK, "streamName": "after"})
+
+        def leases(*words: str) -> str:
+            done = run_command("leases", *words, directory=tmp_path, environment=local.environment)
+            return f"{done.returncode} {done.stdout}{done.stderr}"
+
+        before = _tables(app)
+        shard = ("--shard", "shardId-000000000001")
+        for words in (
+            ("reset", file, "--to", "TRIM_HORIZON", "--yes"),
+            ("reset", file, "--to", "TRIM_HORIZON", *shard, "--yes"),
+            ("skip", file, *shard, "--yes"),
+        ):
+            said = leases(*words)
+            assert said.startswith("2 "), said
+            assert "stream/before" in said
+        dry = leases("adopt", file, "--dry-run")
+        assert dry.startswith("0 from: arn:aws:kinesis:us-east-1:123456789012:stream/before of "), dry
+        assert "the leases do not seem to be of it" in dry
+        assert _tables(app) == before
+        assert leases("adopt", file, "--yes").startswith("0 ")
+        assert leases("reset", file, "--to", "TRIM_HORIZON", "--yes").startswith("0 ")
+        with app.daemon(CAREFUL, {**QUICK, "streamName": "after"}, worker="moved") as daemon:
+            wait_until(lambda: set(app.owners().values()) == {"moved"}, "it reads all shards")
+            daemon.stop()
+        assert len(app.rows()) == 3

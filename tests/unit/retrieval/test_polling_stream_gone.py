@@ -56,6 +56,23 @@ def test_a_shard_whose_stream_is_gone_does_not_end_and_goes_on_when_it_is_back(a
     play(scene)
 
 
+def test_a_lease_of_a_shard_that_the_stream_never_had_does_not_end() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.put("a")
+        stage.kinesis.troubles.extend([StreamNotFound("gone")] * 3)
+        prefetch = watched(stage.prefetch(), [True])
+
+        async def never_had() -> bool:
+            return False
+
+        prefetch._source = replace(prefetch._source, has_forgotten=never_had)
+        start(prefetch)
+        assert await texts(prefetch, 1) == ["a"]
+        assert stage.log.events() == []
+
+    play(scene)
+
+
 @pytest.mark.parametrize("refused_s", [60.0, 300.0, 420.0])
 def test_at_latest_nothing_is_skipped_while_reads_are_refused(refused_s: float) -> None:
     """An iterator lives for five minutes, and LATEST anew would be after what came meanwhile."""
