@@ -10,7 +10,8 @@ import pytest
 
 from kcl_daemon.config.children import FailureSettings
 from kcl_daemon.config.retrieval import DeliverySettings
-from kcl_daemon.records.payload import Payload, ReadFacts
+from kcl_daemon.records.batch_text import ReadFacts
+from kcl_daemon.records.payload import Payload
 from kcl_daemon.retrieval.batch_window import BatchWindow
 from kcl_daemon.retrieval.source import DeliveryBatch, Passed, ReadItem
 from tests.simulator.habits import Habits, Nursery, When

@@ -1,9 +1,11 @@
-"""Finds one record in the line or frame of a batch, without opening the others."""
+"""Of a batch whose records are not opened: one of them, and what is known of all."""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from math import inf
+from typing import Final, NamedTuple
 
 from kcl_daemon.records.payload import Payload
 from kcl_protocol.codec import FRAME_START
@@ -20,7 +22,7 @@ _NUMBERS: Final = re.compile(
 
 
 class BatchText:
-    """`text` as written by `Payload.line` or `Payload.frame`."""
+    """Finds one record in `text`, which was written by `Payload.line` or `Payload.frame`."""
 
     __slots__ = ("_frame", "_last_at", "_text")
 
@@ -58,3 +60,33 @@ class BatchText:
         one = self._text[self._text.rfind(_BEGIN, 0, at) : end + 1]
         line = b'{"action":"processRecords","records":[%b],"millisBehindLatest":null}' % one
         return Payload.of_line(line)[0].decoded()[0]
+
+
+class ReadFacts(NamedTuple):
+    """What is known of all records of one answer, and so of each part of them.
+
+    Args:
+        arrived_s: monotonic arrival of what Kinesis dates `dated_ms` (epoch milliseconds; None: nothing is dated).
+        behind_ms: how far the end of the answer was behind the tip; None: not known.
+    """
+
+    arrived_s: float
+    dated_ms: int | None
+    behind_ms: int | None
+
+    def arrival_s(self, dated_ms: int | None) -> float:
+        """Of a record with this date, monotonic."""
+        if dated_ms is None or self.dated_ms is None:
+            return self.arrived_s
+        return self.arrived_s + (dated_ms - self.dated_ms) / 1000
+
+    def date_ms(self, arrived_s: float) -> float:
+        """Of a record that arrived then; before all dates if nothing is dated."""
+        return -inf if self.dated_ms is None else self.dated_ms + 1000 * (arrived_s - self.arrived_s)
+
+    @staticmethod
+    def joined(parts: Sequence[ReadFacts]) -> ReadFacts:
+        """Of records of several answers, in their order. Where these differ, a record is as young as one of them says."""
+        last = parts[-1]
+        youngest = max(parts, key=lambda each: each.arrival_s(last.dated_ms))
+        return youngest._replace(behind_ms=last.behind_ms)

@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Final
 from zlib import crc32
 
-from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, ReadFacts, detach, key_text
+from kcl_daemon.records.batch_text import ReadFacts
+from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, detach, key_text
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 Position = ExtendedSequenceNumber

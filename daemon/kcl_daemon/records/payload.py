@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from itertools import chain, islice, repeat
 from json.encoder import encode_basestring_ascii
-from math import inf
 from operator import attrgetter, getitem
 from typing import Final, Literal, NamedTuple, cast, overload
 
@@ -235,36 +234,6 @@ class Limits(NamedTuple):
 
     def allow(self, sizes: Limits) -> bool:
         return all(size <= limit for size, limit in zip(sizes, self, strict=True))
-
-
-class ReadFacts(NamedTuple):
-    """What is known of all records of one answer, and so of each part of them.
-
-    Args:
-        arrived_s: monotonic arrival of what Kinesis dates `dated_ms` (epoch milliseconds; None: nothing is dated).
-        behind_ms: how far the end of the answer was behind the tip; None: not known.
-    """
-
-    arrived_s: float
-    dated_ms: int | None
-    behind_ms: int | None
-
-    def arrival_s(self, dated_ms: int | None) -> float:
-        """Of a record with this date, monotonic."""
-        if dated_ms is None or self.dated_ms is None:
-            return self.arrived_s
-        return self.arrived_s + (dated_ms - self.dated_ms) / 1000
-
-    def date_ms(self, arrived_s: float) -> float:
-        """Of a record that arrived then; before all dates if nothing is dated."""
-        return -inf if self.dated_ms is None else self.dated_ms + 1000 * (arrived_s - self.arrived_s)
-
-    @staticmethod
-    def joined(parts: Sequence[ReadFacts]) -> ReadFacts:
-        """Of records of several answers, in their order. Where these differ, a record is as young as one of them says."""
-        last = parts[-1]
-        youngest = max(parts, key=lambda each: each.arrival_s(last.dated_ms))
-        return youngest._replace(behind_ms=last.behind_ms)
 
 
 class Payload:

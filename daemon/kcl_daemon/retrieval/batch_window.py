@@ -12,7 +12,8 @@ from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.ports import Clock
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LeaseProgress
-from kcl_daemon.records.payload import LINE_BYTES, Limits, Payload, ReadFacts
+from kcl_daemon.records.batch_text import ReadFacts
+from kcl_daemon.records.payload import LINE_BYTES, Limits, Payload
 from kcl_daemon.retrieval.byte_budget import Reservation
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,

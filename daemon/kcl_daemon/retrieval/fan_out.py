@@ -39,7 +39,8 @@ from kcl_daemon.ports import (
     StreamRef,
     Subscription,
 )
-from kcl_daemon.records.payload import EMPTY, Payload, ReadFacts
+from kcl_daemon.records.batch_text import ReadFacts
+from kcl_daemon.records.payload import EMPTY, Payload
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.source import (
     INCONSISTENT_END,

@@ -27,7 +27,8 @@ from kcl_daemon.errors import (
 )
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom
-from kcl_daemon.records.payload import EMPTY, Payload, ReadFacts
+from kcl_daemon.records.batch_text import ReadFacts
+from kcl_daemon.records.payload import EMPTY, Payload
 from kcl_daemon.retrieval.auto_pace import AutoPace
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.schemas import Decoder

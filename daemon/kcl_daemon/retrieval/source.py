@@ -18,7 +18,8 @@ from kcl_daemon.ports import Clock, IteratorKind, Log, Meters, ReadFrom, StreamR
 from kcl_daemon.progress.flow import ShardFlow
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LastFetch
-from kcl_daemon.records.payload import AnyRecord, Payload, ReadFacts, Split
+from kcl_daemon.records.batch_text import ReadFacts
+from kcl_daemon.records.payload import AnyRecord, Payload, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.distribution import Strays
 from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder

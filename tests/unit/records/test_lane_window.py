@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcl_daemon.records.batch_text import ReadFacts
 from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane, ShardOrder, key_hash
-from kcl_daemon.records.payload import AnyRecord, ReadFacts, raw_record
+from kcl_daemon.records.payload import AnyRecord, raw_record
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.progress.progress import LeaseProgress
-from kcl_daemon.records.payload import EMPTY, LINE_BYTES, Payload, ReadFacts
+from kcl_daemon.records.batch_text import ReadFacts
+from kcl_daemon.records.payload import EMPTY, LINE_BYTES, Payload
 from kcl_daemon.retrieval.batch_window import BatchWindow, not_yet_known
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, Passed, ReadItem
