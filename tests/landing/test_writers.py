@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.landing.daemon import Given, Refused, ShardOfDaemon, given
+from kcl_landing.keeping.chain import Problem
+from kcl_landing.keeping.verify import Verifier
+from tests.landing.daemon import BASE_MS, Given, Refused, ShardOfDaemon, given
 from tests.landing.landers import (
     Landed,
     LanderProgram,
@@ -71,6 +73,50 @@ def test_a_former_owner_that_finds_its_number_taken_lets_go(tmp_path: Path) -> N
         assert old_lander.wait_for("landing_let_go")["number"] == 0
         assert before.checkpoints == []
     assert Landed.at(new).numbers() == [1, 2, 3]
+
+
+HOUR_MS = 3_600_000
+
+
+def hour(number: int, *records: int) -> list[Given]:
+    return [Given(each, arrival_ms=BASE_MS + number * HOUR_MS) for each in records]
+
+
+@pytest.mark.parametrize("has_named", [False, True], ids=["before it names", "when it has named"])
+@pytest.mark.parametrize("ends", [False, True], ids=["records", "the end"])
+def test_a_first_writer_that_was_paused_cannot_begin_another_hour(
+    tmp_path: Path, has_named: bool, ends: bool
+) -> None:
+    """Without a checkpoint the next owner begins at another record: at `LATEST`, or after some were trimmed."""
+    old, new = (options(tmp_path, layout="dated") for _ in range(2))
+    with (
+        LanderThread(old) as old_lander,
+        LanderThread(new) as new_lander,
+        ShardOfDaemon(old_lander.socket, token=1) as before,
+        ShardOfDaemon(new_lander.socket, token=2) as after,
+    ):
+        before.initialize()
+        before.give(hour(0, 1, 2))
+        if has_named:
+            landed = Landed.at(new)
+            assert landed.log.other_begin(0, BASE_MS, is_end=False) is None
+        after.initialize()
+        if ends:
+            after.end([])
+        else:
+            after.give(hour(3, 11, 12))
+            after.shut_down()
+        with pytest.raises(Refused):
+            before.shut_down()
+        assert before.checkpoints == []
+    landed = Landed.at(new)
+    assert landed.numbers() == ([] if ends else [11, 12])
+    assert [(each.number, each.rows) for each in landed.entries][-1] == (int(has_named), 0 if ends else 2)
+    found = list((tmp_path / "log" / "words").rglob("*.parquet"))
+    assert len(found) == 1 + has_named, "each number once"
+    problems: list[Problem] = []
+    verdict = Verifier(landed.store, landed.info, problems.append, jobs=1, quick=False).run()
+    assert (problems, verdict.notes) == ([], [])
 
 
 def test_a_paused_lander_that_wakes_lets_go(tmp_path: Path) -> None:

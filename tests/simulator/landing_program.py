@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from kcl_landing.log import Entry, Footer, segment_path
+from kcl_landing.log import Begin, Entry, Footer, segment_path
 from kcl_landing.manifests import ShardLog
 from kcl_landing.positions import START, Position, position
 from kcl_landing.shard import Adopt, Call, Create, Find, Note, NoteTip, ShardLanding
@@ -310,6 +310,13 @@ class LandingProgram(Program):
         child, landing, writer = self._identity, self._landing, self._shard.writer
         landing.about_to_write(child.worker_id, child.shard_id, self._chance)
         yield Wait(self._chance.uniform(0.0, 0.01))
+        other: Begin | None = None
+        if call.after == START:
+            begins = call.number, call.first_ms, call.children is not None
+            other = yield from self._blocking(lambda: self._log.other_begin(*begins))
+        if other is not None and other.is_end:
+            return None
+        call = call if other is None else call.empty(other.first_ms)
         footer = call.footer(
             application=APPLICATION,
             stream=STREAM_NAME,
@@ -329,7 +336,7 @@ class LandingProgram(Program):
             is_end=call.children is not None,
         )
         is_new = yield from self._at_store("create", path, lambda store: store.create(path, content))
-        return footer.entry(len(content), crc32(content)) if is_new else None
+        return footer.entry(len(content), crc32(content)) if is_new and other is None else None
 
     def _blocking(self, call: Callable[[], T]) -> Steps[T]:
         steps = Blocking(self._store, call).steps()

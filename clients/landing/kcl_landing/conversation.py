@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from kcl_landing import segments
 from kcl_landing.control import EmitEvent, epoch_ms, monotonic_s, pause
-from kcl_landing.log import Entry, Footer, LogInfo, said, segment_path
+from kcl_landing.log import Begin, Entry, Footer, LogInfo, said, segment_path
 from kcl_landing.manifests import ShardLog
 from kcl_landing.positions import START, Position, position
 from kcl_landing.records import (
@@ -346,7 +346,13 @@ class ShardConversation:
         return None
 
     def _create(self, call: Create[Piece]) -> Entry | None:
-        info, shard = self._shared.info, self._shard_id
+        info, shard, is_end = self._shared.info, self._shard_id, call.children is not None
+        other: Begin | None = None
+        if call.after == START:
+            other = self._log.other_begin(call.number, call.first_ms, is_end)
+        if other is not None and other.is_end:
+            return None  # to be found there
+        call = call if other is None else call.empty(other.first_ms)
         footer = call.footer(
             application=info.application,
             stream=self._stream,
@@ -365,7 +371,7 @@ class ShardConversation:
             first_ms=call.first_ms,
             is_end=call.children is not None,
         )
-        if not self._shared.store.create(path, content):
+        if not self._shared.store.create(path, content) or other is not None:
             return None
         counters = self.state.counters
         counters.rows += call.rows

@@ -9,6 +9,7 @@ Below the prefix, with layout `log` or `dated`:
     _manifests/STREAM/SHARD.json                      Manifest: the newest entries; rewritten
     _manifests/STREAM/SHARD/000000000000.json         a page: the entries of PAGE numbers; in order
     _manifests/STREAM/SHARD.first.json                First: what was before has expired
+    _begins/STREAM/SHARD-000000000000.json            Begin: how the number is named while the log has no record (dated)
     _readers/NAME.json                                ReaderNote: how far a registered reader is
     _compaction/STREAM/SHARD/000000000000-256.json    Compaction: what is being done with a page (keeping/compact.py)
 
@@ -30,6 +31,7 @@ VERSION: Final = 1
 INFO: Final = "_kcl_landing.json"
 MANIFESTS: Final = "_manifests"
 READERS: Final = "_readers"
+BEGINS: Final = "_begins"
 PAGE: Final = 256
 """Numbers in a page; page K has the entries whose numbers begin in [K * PAGE, (K + 1) * PAGE)."""
 FOOTER: Final = b"kcl.segment"
@@ -137,6 +139,17 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
     version: int = VERSION
 
 
+class Begin(msgspec.Struct, frozen=True, rename="camel"):
+    """By which arrival a segment of layout `dated` is named that begins before any record.
+
+    Then two writers may begin with different records, whose hours give different names. Who creates this decides.
+    """
+
+    first_ms: int
+    is_end: bool
+    version: int = VERSION
+
+
 class First(msgspec.Struct, frozen=True, rename="camel"):
     """What has expired: all segments before number `first`.
 
@@ -200,6 +213,10 @@ def page_path(stream: str, shard: str, number: int) -> str:
 
 def first_path(stream: str, shard: str) -> str:
     return f"{MANIFESTS}/{stream}/{shard}.first.json"
+
+
+def begin_path(stream: str, shard: str, number: int) -> str:
+    return f"{BEGINS}/{stream}/{shard}-{number:012d}.json"
 
 
 def reader_path(name: str) -> str:

@@ -17,6 +17,7 @@ from kcl_landing.log import (
     MANIFESTS,
     PAGE,
     VERSION,
+    Begin,
     Damaged,
     Entry,
     First,
@@ -24,6 +25,7 @@ from kcl_landing.log import (
     Format,
     LogInfo,
     Manifest,
+    begin_path,
     entry_path,
     first_path,
     manifest_path,
@@ -38,6 +40,10 @@ from kcl_landing.writer import LogAltered, Tail
 ReadFooter: TypeAlias = Callable[[bytes | memoryview, Format], Footer]
 _LOOKED_AT_MOST: Final = 2000
 """Objects of the newest hours, in layout `dated`. Whatever lies beyond, the writer meets when its number is taken."""
+
+
+_HOUR_MS: Final = 3_600_000
+_MOST_MS: Final = 253_402_300_800_000
 
 
 class OtherLog(Refused):
@@ -125,6 +131,7 @@ class ShardLog:
         self._entries: list[Entry] = []
         self._found: dict[int, Entry] = {}
         self._bad_pages: set[str] = set()
+        self._others: dict[int, Begin] = {}
         before = "" if info.layout == "log" else rf"{re.escape(shard)}-"
         self._name = re.compile(rf"{before}(\d{{12,}})(?:-(\d{{12,}}))?\.{info.format}")
 
@@ -174,6 +181,8 @@ class ShardLog:
 
     def footer(self, number: int, first_ms: int, is_end: bool) -> Footer | None:
         """Of the segment that has the name which a new one would get."""
+        if number in self._others:
+            first_ms, is_end = self._others[number].first_ms, self._others[number].is_end
         path = segment_path(
             self._info, self._stream, self._shard, number=number, to=number, first_ms=first_ms, is_end=is_end
         )
@@ -183,6 +192,27 @@ class ShardLog:
             return None
         self._found = {number: self._found[number]}
         return footer
+
+    def other_begin(self, number: int, first_ms: int, is_end: bool) -> Begin | None:
+        """How another writer has named the segment before which there is no record; None: it may be created as it is.
+
+        Who finds another name fills it, or meets its writer there. LogAltered if it cannot be read.
+        """
+        if self._info.layout != "dated":
+            return None
+        path = begin_path(self._stream, self._shard, number)
+        if self._store.create(path, msgspec.json.encode(Begin(first_ms, is_end))):
+            return None
+        try:
+            found = msgspec.json.decode(self._store.read(path), type=Begin)
+        except (NoObject, msgspec.DecodeError) as error:
+            raise LogAltered(f"{path} cannot be read: {error}") from error
+        if found.version != VERSION or not 0 <= found.first_ms < _MOST_MS:
+            raise LogAltered(f"{path} cannot be used: {found}")
+        if (found.is_end, found.first_ms // _HOUR_MS) == (is_end, first_ms // _HOUR_MS):
+            return None
+        self._others[number] = found
+        return found
 
     def manifest(self) -> Manifest | None:
         """None if there is none, or, with a warning, if it is damaged."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from kcl_landing.log import Entry, Footer, said
@@ -105,6 +105,12 @@ class Create(Generic[P]):
             token=token,
             writer=writer,
             children=self.children,
+        )
+
+    def empty(self, first_ms: int) -> Create[P]:
+        """Instead of it, where another writer gave its number a name: no records, so that the other meets it there."""
+        return replace(
+            self, last=self.after, rows=0, first_ms=first_ms, last_ms=first_ms, draft=None, children=None
         )
 
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from kcl_landing.log import INFO, MANIFESTS, READERS, LogInfo, segment_path
+from kcl_landing.log import BEGINS, INFO, MANIFESTS, READERS, LogInfo, segment_path
 from kcl_landing.store import StoredObject
 
 COMPACTION: Final = "_compaction"
 """Below it the notes of compaction: `_compaction/STREAM/SHARD/PAGE-ENTRIES.json`."""
 
-Kind = Literal["segment", "manifest", "page", "first", "compaction", "reader", "info", "other"]
+Kind = Literal["segment", "manifest", "page", "first", "compaction", "reader", "begin", "info", "other"]
 ShardKey: TypeAlias = tuple[str, str]
 """Stream and shard."""
 _HOUR_MS: Final = 3_600_000
@@ -32,6 +32,7 @@ _KINDS: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
         ),
     ),
     ("reader", re.compile(rf"{READERS}/(?P<shard>[^/]+)\.json")),
+    ("begin", re.compile(rf"{BEGINS}/(?P<stream>[^/]+)/(?P<shard>[^/]+)-(?P<number>\d{{12,}})\.json")),
     ("info", re.compile(re.escape(INFO))),
 )
 _SEGMENT: Final = {
@@ -152,7 +153,11 @@ def sorted_out(
             found.others.append(each.path)
         elif what.kind == "reader":
             found.readers.append(what.key[1])
-        elif what.kind != "info" and stream in {None, what.key[0]} and shard in {None, what.key[1]}:
+        elif (
+            what.kind not in {"info", "begin"}
+            and stream in {None, what.key[0]}
+            and shard in {None, what.key[1]}
+        ):
             if what.key not in found.shards:
                 found.shards[what.key] = ShardObjects(info, what.key)
             found.shards[what.key].add(what, each.size_bytes)
