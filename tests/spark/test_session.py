@@ -87,6 +87,86 @@ def test_json_is_decoded_and_what_is_none_is_kept_as_it_was(spark: SparkSession)
     assert found.columns == ["id", "price", *decode.KEPT, "_corrupt"]
 
 
+PAYLOADS = (
+    (b'{"id":1,"name":"a"}', True),
+    (b' {"id":1}\r\n', True),
+    (b"{}", True),
+    (b'{"ID":5}', True),
+    (b'{"id":1,"id":2}', True),
+    ('{"name":"é \\u0000 } ] \U0001f600"}'.encode(), True),
+    (b'{"id":1}{"id":2}', False),
+    (b'{"id":1}\n{"id":2}\n{"id":3}\n', False),
+    (b'{"id":1},{"id":2}', False),
+    (b'{"id":1} trailing', False),
+    (b'{"id":1}]', False),
+    (b'{"id":1}],"junk":[{"id":2}', False),
+    (b'{"id":1}],"_all":[{"id":2}', False),
+    (b'{"id":1}]},"_all":{"a":[{"id":3}', False),
+    (b'{"id":1}]}} and more', False),
+    (b'{"id":1,"name":"\xff"}', False),
+    (b'{"id":1,"name":"\xed\xa0\x80"}', False),
+    (b'{"id":1,"name":"\xc0\xaf"}', False),
+    (b'{"id":"x"}', False),
+    (b'{"id":99999999999999999999}', False),
+    (b'[{"id":1},{"id":2}]', False),
+    (b"null", False),
+    (b"5", False),
+    (b"", False),
+    (b" ", False),
+)
+
+
+@pytest.mark.parametrize("has_function", [True, False], ids=["as Spark says", "as Spark 3 has it"])
+def test_json_is_one_object_with_all_bytes_of_the_record_or_corrupt(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, has_function: bool
+) -> None:
+    if not has_function:
+        monkeypatch.delattr(F, "is_valid_utf8", raising=False)
+    found = decode.json(records(spark, *(data for data, _ in PAYLOADS)), "id long, name string").collect()
+    assert len(found) == len(PAYLOADS)
+    for row, (data, is_good) in zip(found, PAYLOADS, strict=True):
+        assert row._corrupt == (None if is_good else bytearray(data)), data
+
+
+def test_lines_and_arrays_of_json_make_a_row_each(spark: SparkSession) -> None:
+    given = (
+        b'{"id":1}\n\n{"id":2}\r\nnonsense\n{"id":4} {"id":5}\n',
+        b' [{"id":6},\n {"id":7}]\n',
+        b'[{"id":8}, 9]',
+        b'[{"id":8}][{"id":9}]',
+        b"[]",
+        b"[null]",
+        b"",
+        b"\n \n",
+        b'{"id":9}\n\xff\n',
+        b'{"id":10}',
+    )
+    found = decode.json(records(spark, *given), "id long", lines=True).collect()
+    assert [(int(row.sequence_number), row._index, row.id, row._corrupt) for row in found] == [
+        (0, 0, 1, None),
+        (0, 1, 2, None),
+        (0, 2, None, bytearray(b"nonsense")),
+        (0, 3, None, bytearray(b'{"id":4} {"id":5}')),
+        (1, 0, 6, None),
+        (1, 1, 7, None),
+        *((at, 0, None, bytearray(given[at])) for at in range(2, 9)),
+        (9, 0, 10, None),
+    ]
+
+
+def test_a_value_of_another_type_marks_its_row_only(spark: SparkSession) -> None:
+    def decoder(data: bytes) -> Any:
+        return json.loads(data)
+
+    given = (b'{"id":1,"name":"a"}', b'{"id":"x"}', b'{"id":100000000000000000000}', b"[1]", b'{"name":5}')
+    found = decode.python(records(spark, *given, b'{"id":2}'), decoder, "id long, name string").collect()
+    assert [(row.id, row.name, row._corrupt) for row in found] == [
+        (1, "a", None),
+        *((None, None, bytearray(each)) for each in given[1:]),
+        (2, None, None),
+    ]
+
+
 def test_a_decoder_in_python_keeps_what_it_cannot_decode(spark: SparkSession) -> None:
     def decoder(data: bytes) -> dict[str, object]:
         return dict(json.loads(data))

@@ -10,12 +10,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from json import dumps, loads
-from typing import Any, Final
+from secrets import token_hex
+from typing import Any, Final, Union
 from uuid import UUID
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructField, StructType
 
 from kcl_spark import changes
 
@@ -70,16 +71,88 @@ UNPACKED_BYTES_MOST: Final = 32 * 2**20
 _CONFLUENT_HEADER_BYTES: Final = 5
 _ANY_LENGTH: Final = 2**31 - 1
 _WRAPPER: Final = "kcl_wrapper"
+_ARRAY: Final = r"^\s*\["
+_TAIL: Final = r"[\x{80}-\x{bf}]"
+_UTF8: Final = "|".join(
+    (
+        rf"[\x{{c2}}-\x{{df}}]{_TAIL}",
+        rf"\x{{e0}}[\x{{a0}}-\x{{bf}}]{_TAIL}",
+        rf"[\x{{e1}}-\x{{ec}}\x{{ee}}\x{{ef}}]{_TAIL}{{2}}",
+        rf"\x{{ed}}[\x{{80}}-\x{{9f}}]{_TAIL}",
+        rf"\x{{f0}}[\x{{90}}-\x{{bf}}]{_TAIL}{{2}}",
+        rf"[\x{{f1}}-\x{{f3}}]{_TAIL}{{3}}",
+        rf"\x{{f4}}[\x{{80}}-\x{{8f}}]{_TAIL}{{2}}",
+    )
+)
 
 Decoder = Callable[[bytes], "Mapping[str, Any] | None"]
 RecordBatch = Any
 
 
-def json(records: DataFrame, schema: str | StructType, *, keep: Sequence[str] = KEPT) -> DataFrame:
-    """JSON objects. `schema` is a StructType or its text: `id long, amount double`."""
+def json(
+    records: DataFrame, schema: str | StructType, *, lines: bool = False, keep: Sequence[str] = KEPT
+) -> DataFrame:
+    """One JSON object a record, all of it. `schema` is a StructType or its text: `id long, amount double`.
+
+    With `lines` a record is an array of objects, or has an object on each line that is not blank. Each makes a row, with its place
+    in `_index`, from 0; `_corrupt` then has the line, or the whole array.
+    """
     fields = struct_type(records, schema)
-    frame = records.withColumn("_parsed", _marked_json(F.col("data").cast("string"), fields))
-    return _spread(frame, fields, keep, F.col(f"_parsed.{CORRUPT}").isNotNull())
+    is_text = _is_utf8(F.col("data"))
+    frame = records.withColumn("_text", F.col("data").cast("string"))
+    if not lines:
+        frame, objects, is_whole = _objects(frame, _bracketed(F.col("_text")), fields)
+        frame = frame.withColumn("_parsed", F.when(F.size(objects) == 1, objects.getItem(0)))
+        one = is_text & is_whole & (F.size(objects) == 1)
+        return _spread(frame, fields, keep, ~F.coalesce(one, F.expr("false")))
+    several = F.filter(F.split("_text", "\r?\n"), lambda line: F.trim(line) != "")
+    is_one = ~is_text | F.col("_text").rlike(_ARRAY) | (F.size(several) == 0)
+    pieces = F.when(is_one, F.array("_text")).otherwise(several)
+    frame = frame.select("*", F.posexplode(pieces).alias("_line", "_piece"))
+    piece = F.col("_piece")
+    array = F.when(piece.rlike(_ARRAY), piece).otherwise(_bracketed(piece))
+    frame, objects, is_whole = _objects(frame, array, fields)
+    is_good = F.coalesce(is_text & is_whole & (F.size(objects) > 0), F.expr("false"))
+    rows = F.when(is_good, objects).otherwise(F.array(F.lit(None).cast(fields)))
+    frame = frame.select("*", F.posexplode(rows).alias("_place", "_parsed"))
+    data = F.when(is_text, piece.cast("binary")).otherwise(F.col("data"))
+    index = (F.col("_line") + F.col("_place")).alias("_index")
+    return _spread(frame, fields, keep, data=data, more=[index])
+
+
+def _bracketed(text: Column) -> Column:
+    return F.concat(F.lit("["), text, F.lit("]"))
+
+
+def _objects(frame: DataFrame, array: Column, fields: StructType) -> tuple[DataFrame, Column, Column]:
+    """All objects in the text of an array, and whether it is whole: nothing but JSON of this kind, to its end.
+
+    `from_json` stops behind the first value. So the array is put into an object with two keys that no record can know.
+    """
+    first, last = token_hex(), token_hex()
+    text = F.concat(F.lit(f'{{"_all":{{"{first}":'), array, F.lit(f',"{last}":[]}}}}'))
+    kind = StructType([StructField("_all", MapType(StringType(), ArrayType(fields)))])
+    frame = frame.withColumn("_found", _marked_json(text, kind))  # a column, so that it is parsed once
+    found, keys = F.col("_found._all"), F.map_keys("_found._all")
+    objects = F.flatten(F.map_values(found))
+    is_whole = (
+        F.col(f"_found.{CORRUPT}").isNull()
+        & (F.size(found) == 2)
+        & F.array_contains(keys, first)
+        & F.array_contains(keys, last)
+        & ~F.exists(objects, lambda each: each.isNull())
+    )
+    return frame, objects, is_whole
+
+
+def _is_utf8(data: Column) -> Column:
+    """Spark itself replaces what is none."""
+    known = getattr(F, "is_valid_utf8", None)  # of Spark 4
+    if known is not None:
+        return known(data.cast("string"))
+    # A character for each byte; what is left of them without those that are UTF-8.
+    left = F.regexp_replace(F.decode(data, "ISO-8859-1"), _UTF8, "")
+    return ~left.rlike("[\\x{80}-\\x{ff}]")
 
 
 def _marked_json(text: Column, fields: StructType) -> Column:
@@ -132,9 +205,9 @@ def protobuf(
 def python(
     records: DataFrame, decoder: Decoder, schema: str | StructType, *, keep: Sequence[str] = KEPT
 ) -> DataFrame:
-    """A decoder in Python: bytes to a mapping of fields. An exception or None makes the row corrupt.
+    """A decoder in Python: bytes to a mapping of fields.
 
-    Spark's workers call `decoder` once per record; its results have the `schema`.
+    An exception, None, or a value that is not of its type in `schema` makes the row corrupt. Spark's workers call `decoder` once per record; its results have the `schema`.
     """
     import pyarrow as pa  # noqa: PLC0415 - many clusters have none
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
@@ -150,13 +223,16 @@ def python(
 
     def decode(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         for batch in batches:
-            rows = [_decoded(decoder, data) for data in batch.column("data").to_pylist()]
-            columns = [
-                pa.array([None if row is None else row.get(name) for row, _ in rows], arrow.field(name).type)
-                for name in names
-            ]
+            data = batch.column("data").to_pylist()
+            rows = [_decoded(decoder, each, names) for each in data]
+            columns = [_converted(rows, at, arrow.field(name).type) for at, name in enumerate(names)]
+            if any(each is None for each in columns):  # a value of another type: its row is marked
+                kinds = [arrow.field(name).type for name in names]
+                rows = [row if row is None or _fits(row, kinds) else None for row in rows]
+                columns = [_converted(rows, at, kind) for at, kind in enumerate(kinds)]
             columns += [batch.column(field.name).cast(arrow.field(field.name).type) for field in kept]
-            columns.append(pa.array([corrupt for _, corrupt in rows], pa.binary()))
+            corrupt = [each if row is None else None for row, each in zip(rows, data)]
+            columns.append(pa.array(corrupt, pa.binary()))
             yield pa.record_batch(columns, schema=arrow)
 
     return frame.mapInArrow(decode, result)
@@ -255,22 +331,47 @@ def struct_type(records: DataFrame, schema: str | StructType) -> StructType:
     return records.sparkSession.createDataFrame([], schema).schema
 
 
-def _decoded(decoder: Decoder, data: bytes) -> tuple[Mapping[str, Any] | None, bytes | None]:
+Row = Union[Sequence[Any], None]
+
+
+def _decoded(decoder: Decoder, data: bytes, names: Sequence[str]) -> Row:
+    """The values of these fields. None: it could not be decoded."""
     try:
         row = decoder(data)
+        return None if row is None else [row.get(name) for name in names]
     except Exception:  # noqa: BLE001 - whatever a decoder raises, the record is kept
-        row = None
-    return row, data if row is None else None
+        return None
+
+
+def _converted(rows: Iterable[Row], at: int, kind: Any) -> Any:
+    """A column, or None if not all values are of its type."""
+    import pyarrow as pa  # noqa: PLC0415 - many clusters have none
+
+    try:
+        return pa.array([None if row is None else row[at] for row in rows], kind)
+    except Exception:  # noqa: BLE001 - of many kinds, by the value
+        return None
+
+
+def _fits(row: Sequence[Any], kinds: Sequence[Any]) -> bool:
+    return all(_converted([row], at, kind) is not None for at, kind in enumerate(kinds))
 
 
 def _spread(
-    frame: DataFrame, fields: StructType, keep: Sequence[str], marked: Column | None = None
+    frame: DataFrame,
+    fields: StructType,
+    keep: Sequence[str],
+    marked: Column | None = None,
+    *,
+    data: Column | None = None,
+    more: Sequence[Column] = (),
 ) -> DataFrame:
     corrupt = F.col("_parsed").isNull() if marked is None else F.col("_parsed").isNull() | marked
     return frame.select(
         *[F.col(f"_parsed.`{name}`").alias(name) for name in fields.fieldNames()],
         *keep,
-        F.when(corrupt, F.col("data")).alias(CORRUPT),
+        *more,
+        F.when(corrupt, F.col("data") if data is None else data).alias(CORRUPT),
     )
 
 
