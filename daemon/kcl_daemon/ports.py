@@ -99,10 +99,8 @@ class StreamSummary:
     status: str
     creation_time_s: float
     retention_s: float | None = None
-    view_type: str | None = None
-    """What a DynamoDB stream has of an item, such as `NEW_AND_OLD_IMAGES`; None: it is of Kinesis."""
-    distribution: str | None = None
-    """`AUTO`: keys do not choose the shard; None: the stream has no such setting, so they do."""
+    view_type: str | None = None  # of a DynamoDB stream, such as NEW_AND_OLD_IMAGES
+    distribution: str | None = None  # RecordDistributionStrategy; None: keys choose the shard
 
 
 class IteratorKind(Enum):

@@ -16,6 +16,7 @@ from kcl_daemon.records.payload import AnyRecord, Payload, detach, key_text
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.transport.event_stream import decode_event
 from kcl_daemon.transport.kinesis import fetched
+from kcl_landing.records import frame_to_arrow, read_line, to_arrow
 from kcl_protocol import ProcessRecords, decode_daemon_line, decode_frame
 from kcl_protocol.arrow import arrays_of, arrays_of_rows
 from kcl_protocol.codec import FRAME_START
@@ -90,6 +91,16 @@ def test_the_arrow_column_is_null() -> None:
     frame, _ = decode_frame(payload().frame(None))
     assert arrays_of(frame)[1].to_pylist() == KEYS
     assert arrays_of_rows(frame.rows())[1].to_pylist() == KEYS
+
+
+def test_the_columns_of_a_landing_segment_are_null() -> None:
+    frame, _ = decode_frame(payload().frame(None))
+    line = read_line(payload().line(None))
+    for batch in (
+        frame_to_arrow(frame, stream="s", shard_id="0"),
+        to_arrow(line.records, stream="s", shard_id="0"),
+    ):
+        assert batch.column("partition_key").to_pylist() == KEYS
 
 
 @pytest.mark.parametrize("write", [Payload.line, Payload.frame])

@@ -47,7 +47,7 @@ class FollowedShard:
 
 @dataclass(slots=True)
 class Follower:
-    """`say` gets what a person should know, each of it once. `left_out`: records whose keys belong to other shards."""
+    """`say` gets what a person should know, each of it once. `left_out`: records of so many `aggregates`."""
 
     kinesis: Kinesis
     stream: StreamRef
@@ -58,6 +58,7 @@ class Follower:
     on_records: OnRecords
     say: Callable[[str], object]
     left_out: int = 0
+    aggregates: int = 0
     distribution: Distribution = field(init=False)
     _unfinished: set[ShardId] = field(default_factory=set[ShardId])
     _waiting: dict[ShardId, FollowedShard] = field(default_factory=dict[ShardId, FollowedShard])
@@ -222,6 +223,7 @@ class _ShardTail:
 
     def _left_out(self, count: int, total: int, sequence_number: str) -> None:
         self._follower.left_out += count
+        self._follower.aggregates += 1
         self._follower.tell(
             "left_out",
             f"{counted(count, 'record')} left out: their keys belong to other shards ({count} of {total} in the KPL aggregate "

@@ -142,7 +142,7 @@ async def follow(place: StreamPlace, wanted: TailRange, form: TailForm) -> None:
                 names = short_shards([shard.shard_id for shard in followed]) if followed else "no shard"
                 say(f"{place.ref.name}: {names}, from {start.at.value}; Ctrl-C ends")
             await follower.run(followed)
-        if follower.left_out:
+        if follower.aggregates > 1:
             say(f"{counted(follower.left_out, 'record')} left out in all: their keys belong to other shards")
         if form.record_filter is not None or form.keys or form.text is not None:
             say(f"{counted(screen.shown, 'record')} of {screen.read} shown")
