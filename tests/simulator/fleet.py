@@ -312,9 +312,7 @@ class Fleet:
             state_folder=SimStateFolder(machine, life, chance.fork("state folder")),
         )
         leases = self._leases_of(number)
-        settings = self._settings_of(life.worker_id, leases, migrate_all=self.migrate_all and apart is None)
-        if kind is Kind.ASTRAY:
-            settings = replace(settings, stream_name=ASTRAY_STREAM)
+        settings = self._settings_of(life.worker_id, leases, kind, apart)
 
         def make() -> MeteredWorker:
             if kind is not Kind.JAVA:
@@ -341,9 +339,13 @@ class Fleet:
         current_loop().spawn(life.limiter, worker.host)
         return worker
 
-    def _settings_of(self, worker_id: str, leases: LeaseSettings, *, migrate_all: bool) -> Settings:
-        tables = replace(self._plan.tables, migrate_all=migrate_all)
+    def _settings_of(
+        self, worker_id: str, leases: LeaseSettings, kind: Kind, apart: StartApart | None
+    ) -> Settings:
+        tables = replace(self._plan.tables, migrate_all=self.migrate_all and apart is None)
         settings = worker_settings(worker_id, self._plan)
+        if kind is Kind.ASTRAY:
+            settings = replace(settings, stream_name=ASTRAY_STREAM)
         return replace(settings, leases=leases, tables=tables, run_until=self.run_until)
 
     def _leases_of(self, number: int) -> LeaseSettings:

@@ -59,10 +59,11 @@ class ComparedLeases:
     tried: int
     refused: tuple[str, ...]
 
-    @property
-    def why_not(self) -> str | None:
-        """Why they are not of the stream: a single checkpoint may be damaged, but if one is accepted, they are."""
-        return self.refused[0] if self.refused and len(self.refused) == self.tried else self.why
+
+def why_not_own(compared: ComparedLeases) -> str | None:
+    """Why the leases are not of the stream: a single checkpoint may be damaged, but if one is accepted, they are."""
+    refused = compared.refused
+    return refused[0] if refused and len(refused) == compared.tried else compared.why
 
 
 class OwnStreamCheck:
@@ -160,7 +161,7 @@ class OwnStreamCheck:
 
     async def _compare(self) -> None:
         leases = [lease for lease in await leases_of(self._tables.leases) if lease.stream is None]
-        why = (await self.compared(leases)).why_not if leases else None
+        why = why_not_own(await self.compared(leases)) if leases else None
         if why is not None:
             raise ConfigurationError(
                 f"the leases of the application {self._application} (table {self._tables.leases.name}) do not belong to "

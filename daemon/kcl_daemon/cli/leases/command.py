@@ -60,7 +60,7 @@ from kcl_daemon.cli.leases.show import (
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.fleet.assigner import assignment_strategies
 from kcl_daemon.fleet.context import timings
-from kcl_daemon.fleet.own_stream import stream_words
+from kcl_daemon.fleet.own_stream import stream_words, why_not_own
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.ports import Kinesis, StreamRef
 from kcl_daemon.records.payload import Payload
@@ -420,7 +420,7 @@ def adopt(settings: Settings, *, dry_run: bool, yes: bool) -> None:
                 "this application reads many streams, and each lease names its own: nothing to do"
             )
         stored, mine = await own.stored(), await own.mine()
-        why = (await own.compared(await all_leases(application.table))).why_not
+        why = why_not_own(await own.compared(await all_leases(application.table)))
         return (
             f"from: {'not known' if stored is None else stream_words(stored)}",
             f"to:   {stream_words(mine)}",
