@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -68,12 +69,12 @@ def _places(value: Any) -> Iterator[Callable[[Any], Any]]:
     if isinstance(value, dict | list):
         for key, each in list(value.items() if isinstance(value, dict) else enumerate(value)):
             for inner in _places(each):
-                yield lambda new, key=key, inner=inner: _with(value, key, inner(new))
+                yield partial(_within, value, key, inner)
 
 
-def _with(value: Any, key: Any, new: Any) -> Any:
+def _within(value: Any, key: Any, inner: Callable[[Any], Any], new: Any) -> Any:
     copy = value.copy()
-    copy[key] = new
+    copy[key] = inner(new)
     return copy
 
 
