@@ -113,7 +113,7 @@ _REACHED: Final = "daemonReached"
 _SIX_PLACES: Final = Decimal("0.000001")
 _NO_SHARDS: Final = frozenset[ShardId]()
 _SHARDS_REMEMBERED: Final = 4096
-# A Java long. DynamoDB takes larger ones, but not always one more than that.
+# A Java long.
 _INTEGER_MOST: Final = 2**63 - 1
 _TIME_DIGITS_MOST: Final = 15
 

@@ -29,7 +29,7 @@ _MAX_DEPTH: Final = 50
 _MAX_NEEDLES: Final = 8
 _OR: Final = "$or"
 _WORK: Final = 5_000
-# A test may take time in proportion to a text: some microseconds for so many characters.
+# A test of so long a text may take some microseconds.
 _LONG: Final = 4_096
 _LONG_SHIFT: Final = 6
 

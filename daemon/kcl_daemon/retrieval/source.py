@@ -306,7 +306,7 @@ class ShardSource:
         return rest
 
     async def chosen(self, part: Payload) -> Payload:
-        """Those of them that are for the child, as far as they need not be decoded; others may run meanwhile."""
+        """Those for the child, unless they must be decoded first."""
         return part
 
     def decoder(self, payload: Payload) -> Decoder | None:
@@ -544,7 +544,6 @@ class BufferedReader:
         return reservation
 
     async def _chosen(self, part: Payload, facts: ReadFacts) -> Payload:
-        """Of an answer that is handed out; what is looked at has not been given either."""
         self._handing_out_s = oldest_s(part, facts)
         chosen = await self._source.chosen(part)
         if chosen is not part:
