@@ -25,6 +25,10 @@ def told(app: Application) -> float | None:
     return float(row["throughputKBps"]["N"]) if "throughputKBps" in row else None
 
 
+def wait_for(due_s: float) -> None:
+    wait_until(lambda: monotonic_s() >= due_s, "it is time for the next records")
+
+
 @pytest.mark.parametrize(
     ("size_bytes", "every_s", "more"),
     [(1_000_000, 5.0, {}), (50_000, 0.5, {"batchWindowMillis": 5_000})],
@@ -43,7 +47,7 @@ def test_the_row_of_a_busy_shard_says_how_busy(
         began_s = monotonic_s()
         for number in count():
             due_s = began_s + number * every_s
-            wait_until(lambda due_s=due_s: monotonic_s() >= due_s, "it is time for the next records")
+            wait_for(due_s)
             if due_s - began_s > SETTLED_S:
                 figures.append(told(app))
             if due_s - began_s > SEEN_S:
