@@ -83,6 +83,7 @@ def test_a_record_without_a_key_has_null_in_the_event_as_in_lambda() -> None:
     handler = Handled()
     drive(processor_of(handler), [make_record("x", partition_key=None)])
     (event,) = handler.events
+    assert_event(event)
     assert event["Records"][0]["kinesis"]["partitionKey"] is None
 
 
