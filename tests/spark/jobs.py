@@ -172,7 +172,7 @@ def twins(records: DataFrame) -> Iterator[DataStreamWriter]:
 
 
 @pipeline
-def into_postgres(records: DataFrame) -> Iterator[DataStreamWriter]:
+def into_database(records: DataFrame) -> Iterator[DataStreamWriter]:
     """Rows by shard and number, and of each key only the newest; the address is in the environment."""
     url, user = os.environ["KCL_TEST_JDBC"], "kcl"
     text = F.split(records.data.cast("string"), ":")

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -24,6 +26,7 @@ from tests.spark.packaged import LONG_SHOP, VERSIONS
 from tests.spark.postgres import postgres, programs
 
 DRIVER = "org.postgresql:postgresql:42.7.8"
+SQLITE = "org.xerial:sqlite-jdbc:3.46.1.3"
 DELTA = {"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"}
 """By Spark's version, which Delta's packages must fit exactly; those for a new one come some time after it."""
 RECORDS = 1_500
@@ -78,7 +81,7 @@ def test_an_upsert_into_postgresql_is_right_after_a_replay(
             "CREATE TABLE kcl_newest (partition_key text PRIMARY KEY, shard_id text, number bigint);"
             f"INSERT INTO kcl_newest VALUES ('key-0', 'another host', {10 * RECORDS})"
         )
-        daemon = run_with_a_kill_after_the_sink(tmp_path, pipeline="jobs:into_postgres", packages=DRIVER)
+        daemon = run_with_a_kill_after_the_sink(tmp_path, pipeline="jobs:into_database", packages=DRIVER)
         rows = sorted(f"{shard}:{number}" for shard, number, _ in database.query("SELECT * FROM kcl_rows"))
         assert rows == daemon.expected()
         newest = {key: int(number) for key, _, number in database.query("SELECT * FROM kcl_newest")}
@@ -86,6 +89,26 @@ def test_an_upsert_into_postgresql_is_right_after_a_replay(
         assert newest == {**last, "key-0": 10 * RECORDS}  # what another host wrote is newer
         left = database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE '%_kcl_%'")
         assert left == []
+
+
+def test_an_upsert_into_sqlite_is_right_after_a_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark has no dialect for SQLite."""
+    file = tmp_path / "rows.db"
+    monkeypatch.setenv("KCL_TEST_JDBC", f"jdbc:sqlite:{file}?busy_timeout=60000")
+    with closing(sqlite3.connect(file)) as database:
+        database.executescript(
+            "CREATE TABLE kcl_rows (shard_id TEXT, number INTEGER, partition_key TEXT, PRIMARY KEY (shard_id, number));"
+            "CREATE TABLE kcl_newest (partition_key TEXT PRIMARY KEY, shard_id TEXT, number INTEGER);"
+        )
+    daemon = run_with_a_kill_after_the_sink(tmp_path, pipeline="jobs:into_database", packages=SQLITE)
+    with closing(sqlite3.connect(file)) as database:
+        rows = database.execute("SELECT shard_id, number FROM kcl_rows").fetchall()
+        assert sorted(f"{shard}:{number}" for shard, number in rows) == daemon.expected()
+        newest = dict(database.execute("SELECT partition_key, number FROM kcl_newest").fetchall())
+        assert newest == {f"key-{number % 7}": number for number in range(RECORDS)}
+        assert not database.execute("SELECT name FROM sqlite_master WHERE name LIKE '%_kcl_%'").fetchall()
 
 
 def test_a_delta_table_takes_a_batch_once(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from kcl_landing.control import Refused
 from kcl_spark.api import Batch
+from kcl_spark.queries import shortened
 from kcl_spark.session import parse
 from kcl_spark.sinks import iceberg_merge, jdbc_upsert, merge_statement, staging_table, statement
 from kcl_spark.state import QueryChanges, StateInUse, open_state
@@ -172,6 +173,22 @@ def test_queries_and_hosts_have_staging_tables_of_their_own() -> None:
     assert staging("totals", "one", "a-b") in names
     assert staging('shop."Daily totals"', "one", "q").startswith("shop._Daily_totals__kcl_")
     assert len(staging("t" * 63, "one", "q")) <= 63  # PostgreSQL cuts longer ones without a word
+
+
+def test_a_long_error_of_a_query_keeps_its_cause() -> None:
+    frames = "\n".join(
+        f"\tat org.apache.spark.Class{number}.call(Class.scala:{number})" for number in range(300)
+    )
+    python = '  File "pipeline.py", line 5, in write\n    raise ValueError()\n' * 50
+    long = f"[STREAM_FAILED] Query failed\n{python}ValueError: no room\n{frames}\nCaused by: no such table: totals\n{frames}"
+    assert len(long) > 20_000
+    assert (
+        shortened(long)
+        == "[STREAM_FAILED] Query failed\nValueError: no room\nCaused by: no such table: totals"
+    )
+    assert shortened("short\n\tat frame") == "short\n\tat frame"
+    endless = shortened(f"begins{'x' * 10_000}ends")
+    assert (endless[:6], endless[-4:], len(endless) < 4_100) == ("begins", "ends", True)
 
 
 def test_an_upsert_needs_keys_that_are_columns() -> None:

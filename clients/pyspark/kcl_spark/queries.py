@@ -36,6 +36,16 @@ _NO_WAIT: Final = "0 seconds"
 _FULL: Final = ("No space left on device", "Disk quota exceeded")
 
 
+def shortened(error: str) -> str:
+    """An error of Spark with the frames of Python and Java left out if it is long: what they were caused by comes last."""
+    if len(error) > _ERROR_CHARACTERS:
+        error = "\n".join(line for line in error.splitlines() if line.strip() and not line[0].isspace())
+    if len(error) > _ERROR_CHARACTERS:
+        half = _ERROR_CHARACTERS // 2
+        error = f"{error[:half]}\n...\n{error[-half:]}"
+    return error
+
+
 class PipelineFailed(Exception):
     """Raised when a query failed too often in one batch."""
 
@@ -168,7 +178,7 @@ class Queries:
             self._log_event("warning", "spark_disk_full", what=f"query {name}", error=full[:_LINE_CHARACTERS])
         query.failed_at_batch = batch_id
         query.all_failures += 1
-        said = said[:_ERROR_CHARACTERS]
+        said = shortened(said)
         ranges = {
             shard: _range(books.committed.get(shard, START), last)
             for shard, last in books.planned.items()

@@ -268,6 +268,8 @@ def jdbc_upsert(
     driver = _DRIVERS.get(":".join(url.split(":")[:2]))
     # Java does not find drivers in Spark's packages.
     settings = {"driver": driver, **options} if driver else options
+    if url.startswith("jdbc:sqlite"):
+        settings = {"numPartitions": "1", **settings}  # it has one writer at a time
 
     def write(frame: DataFrame, batch: Batch) -> None:
         if is_connect(frame):
@@ -277,8 +279,12 @@ def jdbc_upsert(
             )
         staging = staging_table(table, batch)
         upsert = statement(table, staging, frame.columns, keys, newest_by or ())
-        # Replaced: an interrupted batch leaves nothing behind.
-        frame.write.jdbc(url, staging, "overwrite", settings)
-        _execute(frame, url, settings, [upsert, f"DROP TABLE {staging}"])
+        # Made here: Spark does not find out that a table is not there in databases that it has no dialect for, such as SQLite. What
+        # an interrupted batch has left is dropped.
+        drop = f"DROP TABLE IF EXISTS {staging}"
+        likewise = f"SELECT {_listed(frame.columns)} FROM {table} WHERE 1 = 0"  # noqa: S608 - as in `statement`
+        _execute(frame, url, settings, [drop, f"CREATE TABLE {staging} AS {likewise}"])
+        frame.write.jdbc(url, staging, "append", settings)
+        _execute(frame, url, settings, [upsert, drop])
 
     return BatchHandler(write)
