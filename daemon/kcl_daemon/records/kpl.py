@@ -19,8 +19,8 @@ from typing import Final, Protocol, TypeVar, cast
 from msgspec import Raw
 
 from kcl_daemon.leases.lease import MAX_HASH, HashRange
+from kcl_daemon.records.base64_text import BASE64
 from kcl_daemon.records.payload import (
-    BASE64,
     LINE_OVERHEAD_BYTES,
     AnyRecord,
     Piece,

@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.util import find_spec
 from itertools import chain, islice, repeat
 from json.encoder import encode_basestring_ascii
-from operator import attrgetter, getitem
-from typing import Final, Literal, NamedTuple, cast, overload
+from operator import attrgetter
+from typing import Final, Literal, NamedTuple, overload
 
 from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import replace
 
+from kcl_daemon.records.base64_text import BASE64, FAST_FROM_BYTES, HAS_FAST
 from kcl_protocol.codec import FRAME_START, decode_daemon_line
 from kcl_protocol.frames import Columns, Row, decode_frame, encode_frame
 from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
@@ -647,61 +647,9 @@ def _text(raw: Raw) -> str:
         return str(json.loads(bytes(raw).decode("utf-8", "replace")))
 
 
-HAS_FAST: Final = find_spec("pybase64") is not None
-_FAST_FROM_BYTES: Final = 512
-_UNQUOTED: Final = slice(1, -1)
-_view: Final = cast("Callable[[Raw], memoryview]", memoryview)
-_cut: Final = cast("Callable[[memoryview, slice], memoryview]", getitem)
-_decoder: Final = Decoder(bytes)
-_encode: Final[Callable[[bytes], bytes]] = Encoder().encode
-
-
-class Base64Text:
-    def __init__(self, *, fast: bool = HAS_FAST) -> None:
-        self._fast_decode: Callable[[memoryview, None, bool], bytes] | None = None
-        self.fast_encode: Callable[[bytes], bytes] | None = None
-        if fast:
-            import pybase64  # noqa: PLC0415 - an optional extra
-
-            self._fast_decode = pybase64.b64decode
-            self.fast_encode = pybase64.b64encode
-
-    def decoded(self, text: Raw) -> bytes:
-        """ValueError if the text is not base64."""
-        view = memoryview(text)
-        if self._fast_decode is not None and len(view) >= _FAST_FROM_BYTES:
-            try:
-                return self._fast_decode(view[1:-1], None, True)
-            except ValueError:
-                pass  # an escaped slash, which msgspec accepts
-        try:
-            return _decoder.decode(view)
-        except DecodeError as error:
-            raise ValueError(str(error)) from error
-
-    def all_decoded(self, texts: Sequence[Raw]) -> list[bytes]:
-        """As `decoded`, without Python code for each."""
-        if self._fast_decode is not None and sum(map(len, texts)) >= _FAST_FROM_BYTES * len(texts):
-            try:
-                views = map(_cut, map(_view, texts), repeat(_UNQUOTED))
-                # Keywords would cost as much as a small record.
-                return list(map(self._fast_decode, views, repeat(None), repeat(True)))
-            except ValueError:
-                pass  # as above
-        return list(map(_decoder.decode, texts))
-
-    def encoded(self, data: bytes) -> Raw:
-        if self.fast_encode is not None and len(data) >= _FAST_FROM_BYTES:
-            return Raw(b'"%b"' % self.fast_encode(data))
-        return Raw(_encode(data))
-
-
-BASE64: Final = Base64Text()
-
-
 def user_record_type(size_bytes: int, count: int) -> MakeUserRecord:
     """What is cheaper for `count` records of an aggregate."""
-    return _encoded_record if HAS_FAST and size_bytes >= _FAST_FROM_BYTES * count else UserRecord
+    return _encoded_record if HAS_FAST and size_bytes >= FAST_FROM_BYTES * count else UserRecord
 
 
 def _encoded_record(

@@ -15,6 +15,7 @@ from typing import Final, cast
 import orjson
 from msgspec import DecodeError
 
+from kcl_daemon.records.base64_text import BASE64
 from kcl_daemon.records.event_pattern import (
     ABSENT,
     PatternError,
@@ -28,7 +29,7 @@ from kcl_daemon.records.event_pattern import (
     parsed_json,
     refuse,
 )
-from kcl_daemon.records.payload import BASE64, AnyRecord, Payload, UserRecord, UserRecords, key_text
+from kcl_daemon.records.payload import AnyRecord, Payload, UserRecord, UserRecords, key_text
 
 ONLY_CHANGES: Final = (
     "only records of a DynamoDB stream have these fields; those of your JSON stand inside data"

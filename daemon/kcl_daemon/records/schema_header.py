@@ -17,7 +17,8 @@ from uuid import UUID
 
 from msgspec import Raw
 
-from kcl_daemon.records.payload import BASE64, AnyRecord
+from kcl_daemon.records.base64_text import BASE64
+from kcl_daemon.records.payload import AnyRecord
 
 MAX_UNPACKED_BYTES: Final = 32 * 2**20
 """A few bytes of zlib can expand to fill the memory."""

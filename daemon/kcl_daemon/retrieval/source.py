@@ -543,7 +543,7 @@ class BufferedReader:
         self._flow.memory_s += self._waited_s(began_s)
         return reservation
 
-    async def _chosen(self, part: Payload, facts: ReadFacts) -> Payload:
+    async def _chosen(self, part: Payload, facts: ReadFacts | None) -> Payload:
         self._handing_out_s = oldest_s(part, facts)
         chosen = await self._source.chosen(part)
         if chosen is not part:

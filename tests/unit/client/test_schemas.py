@@ -215,6 +215,7 @@ def test_a_decimal_may_repeat_its_sign() -> None:
 )
 @settings(max_examples=examples(300))
 def test_what_the_walk_lets_through_is_what_fastavro_reads(data: bytes, definition: Any) -> None:
+    found: Any
     try:
         found = fastavro.schemaless_reader(rest := BytesIO(data), fastavro.parse_schema(definition), None)
     except Exception:  # noqa: BLE001 - it raises anything

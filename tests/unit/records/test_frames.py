@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from kcl_daemon.records import payload as payloads
+from kcl_daemon.records.base64_text import Base64Text
 from kcl_daemon.records.kpl import Deaggregator
-from kcl_daemon.records.payload import EMPTY, Base64Text, Payload, RawRecord
+from kcl_daemon.records.payload import EMPTY, Payload, RawRecord
 from kcl_protocol import ProcessRecords, decode_daemon_line, decode_frame
 from kcl_protocol.codec import FRAME_START
 from kcl_protocol.messages import Record, RecordSchema

@@ -20,8 +20,9 @@ from kcl_daemon.config.services import Endpoints
 from kcl_daemon.errors import AwsError, ConfigurationError, SchemaNotFound
 from kcl_daemon.ports import Clock, Schema
 from kcl_daemon.records import schema_header
+from kcl_daemon.records.base64_text import BASE64
 from kcl_daemon.records.content import SeenRecord, SeenSchema, json_of, uncompressed
-from kcl_daemon.records.payload import BASE64, AnyRecord, key_text
+from kcl_daemon.records.payload import AnyRecord, key_text
 from kcl_daemon.records.schema_header import UnreadablePayload
 from kcl_protocol.messages import Record, RecordSchema
 
