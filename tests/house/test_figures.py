@@ -12,7 +12,9 @@ are shipped to any Spark (`kcl_spark_source.py`, `kcl_spark_sink.py`) are counte
 DynamoDB streams (#21): reading them 850 lines, followed tables 300, three forms of a record 500, snapshots 900, the client and
 Spark 500, the local service 1,050, the demo 550. One function (#22): `run`, App and their child 1,400 lines, handlers of Lambda 600, `tail`,
 `put` and `peek` 1,650, `init`, the schema and `check`'s lines 1,050, other systems than Linux 350. Its processors, one method each, as
-users write them, and small readers of a stream raised the share of such classes.
+users write them, and small readers of a stream raised the share of such classes. What reviewers found (#33): which stream the tables belong
+to 370 lines, streams that distribute records by themselves 340, bounds of Avro, letters and segments 480, answers of Lambda 230, filters,
+rows and lines of others 220, `check` 190, holds beside Java 70.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ import pytest
 from tests.house.figures import figures, package_cycles, source_files
 
 BOUNDS: Final = {
-    "source files": 387,
-    "source lines": 82_000,
+    "source files": 391,
+    "source lines": 83_750,
     "longest file, lines": 700,
-    "docstring and comment words": 71_900,
+    "docstring and comment words": 74_400,
     "packages in import cycles": 0,
-    "classes with one public method, %": 9.8,
+    "classes with one public method, %": 9.9,
     "constructors with more than 8 parameters": 0,
     "README lines": 140,
 }

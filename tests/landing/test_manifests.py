@@ -142,7 +142,15 @@ def _out_of_order(shard: Shard) -> None:
     )
 
 
-@pytest.mark.parametrize("damage", [_lose, _truncate, _other_shard, _alter, _out_of_order])
+def _far_future(shard: Shard) -> None:
+    """Arrival in microseconds: no date can be made of it."""
+    manifest = stored(shard.store)
+    first, *rest = manifest.entries
+    moved = msgspec.structs.replace(first, first_ms=10**17, last_ms=10**17)
+    shard.store.replace(AT, msgspec.json.encode(msgspec.structs.replace(manifest, entries=(moved, *rest))))
+
+
+@pytest.mark.parametrize("damage", [_lose, _truncate, _other_shard, _alter, _out_of_order, _far_future])
 @pytest.mark.parametrize("last", [4, PAGE + 4])
 def test_a_damaged_manifest_is_written_again(
     shard: Shard, damage: Callable[[Shard], None], last: int

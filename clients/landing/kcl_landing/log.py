@@ -21,7 +21,7 @@ segment itself is trusted. An entry repeats what a segment says; a manifest may 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -39,6 +39,8 @@ FOOTER: Final = b"kcl.segment"
 
 Layout = Literal["log", "dated"]
 Format = Literal["parquet", "arrow"]
+ArrivalMs = Annotated[int, msgspec.Meta(ge=0, lt=253_402_300_800_000)]
+"""Up to the year 10000: it names folders, and others can write manifests."""
 
 
 class Damaged(Exception):
@@ -74,8 +76,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rows: int
     size_bytes: int
     crc: int
-    first_ms: int
-    last_ms: int
+    first_ms: ArrivalMs
+    last_ms: ArrivalMs
     token: int = 0
     children: tuple[str, ...] | None = None
 
@@ -99,8 +101,8 @@ class Footer(msgspec.Struct, frozen=True, rename="camel"):
     after: str
     last: str
     rows: int
-    first_ms: int
-    last_ms: int
+    first_ms: ArrivalMs
+    last_ms: ArrivalMs
     token: int
     writer: str
     children: tuple[str, ...] | None = None

@@ -147,9 +147,8 @@ def _objects(frame: DataFrame, array: Column, fields: StructType) -> tuple[DataF
 
 def _is_utf8(data: Column) -> Column:
     """Spark itself replaces what is none."""
-    known = getattr(F, "is_valid_utf8", None)  # of Spark 4
-    if known is not None:
-        return known(data.cast("string"))
+    if hasattr(F, "is_valid_utf8"):  # Spark 4
+        return F.is_valid_utf8(data.cast("string"))
     # A character for each byte; what is left of them without those that are UTF-8.
     left = F.regexp_replace(F.decode(data, "ISO-8859-1"), _UTF8, "")
     return ~left.rlike("[\\x{80}-\\x{ff}]")
