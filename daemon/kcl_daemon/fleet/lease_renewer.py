@@ -153,7 +153,7 @@ class LeaseRenewer:
 
     def adopt(self, lease: Lease, *, moved_s: float) -> HeldLease:
         """`moved_s` is the monotonic time before the write that made the lease ours."""
-        least_s = self._timings.renew_s - _TOLERANCE_S
+        least_s = max(self._timings.renew_s - _TOLERANCE_S, self._timings.renew_s / 2)
         throughput = Throughput(least_s, now_s=moved_s, stored_kbps=lease.throughput_kbps)
         spread_s = self._timings.renew_s * _SPREAD
         early_s = self._context.randomness.uniform(0.0, spread_s)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio
 import pytest
 
+from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.fleet.context import timings
 from kcl_daemon.fleet.lease_renewer import HeldLease
-from kcl_daemon.leases.lease import Throughput
-from tests.unit.fleet.renewer_stage import Stage, at, play
-from tests.unit.troubled import Trouble
+from kcl_daemon.leases.lease import Lease, Throughput
+from kcl_protocol.sequence import TRIM_HORIZON
+from tests.simulator.loop import run_virtual
+from tests.unit.fleet.contexts import lease_renewer, worker_context
+from tests.unit.fleet.renewer_stage import KEY, ME, Stage, at, play
+from tests.unit.troubled import Trouble, TroubledTable
 
 KIB = 1024
 PERIOD_S = 4.0
@@ -119,3 +126,16 @@ def test_a_lease_just_taken_keeps_its_figure_until_its_child_may_be_given_record
         assert figure <= 25.0
 
     play(scene, running=True)
+
+
+@pytest.mark.parametrize("failover_ms", [1, 10, 25, 30])
+def test_a_lease_is_taken_whatever_the_failover_time(failover_ms: int) -> None:
+    async def scene() -> None:
+        context = replace(worker_context(ME), timings=timings(LeaseSettings(failover_time_ms=failover_ms)))
+        lease = Lease(KEY, 7, TRIM_HORIZON, lease_owner=ME)
+        held = lease_renewer(context, TroubledTable()).adopt(lease, moved_s=anyio.current_time())
+        now_s = anyio.current_time() + 1.0
+        held.throughput.record(KIB, now_s=now_s)
+        assert held.throughput.at_renewal(now_s=now_s) == pytest.approx(1.0)
+
+    run_virtual(scene)
