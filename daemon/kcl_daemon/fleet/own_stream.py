@@ -75,7 +75,7 @@ class OwnStreamCheck:
         self._streams = streams
         self._log = streams.log
         self._application = application
-        self._is_new = False
+        self._deleted: OwnStream | None = None  # what the row of a deleted application says
         self._row: Row | None = None
 
     async def mine(self) -> OwnStream:
@@ -90,18 +90,20 @@ class OwnStreamCheck:
             ConfigurationError: the tables are of another stream, or nothing shows that they are of this one.
             AwsError: the stream or a table could not be read.
         """
-        self._is_new = self._is_new or is_new
-        if not await self.is_known() and not self._is_new:
+        if not await self.is_known(is_new=is_new) and not is_new:
             await self._compare()
         mine = await self.mine()
         if mine.created_s is not None:
             self._streams.stream.watch.was_created(mine.created_s)
 
-    async def is_known(self) -> bool:
+    async def is_known(self, *, is_new: bool = False) -> bool:
         """Whether the row names the stream. Raises ConfigurationError if it names another one, and AwsError."""
         mine = await self.mine()
         self._row, stored = await read_own_stream(self._tables.coordinator)
-        if stored is not None and not self._is_new:
+        if is_new:
+            self._deleted = stored
+        is_known = stored is not None and stored != self._deleted
+        if stored is not None and is_known:
             self._require(stored, mine)
         if stored is None and self._row is not None:
             self._log.warning(
@@ -110,7 +112,7 @@ class OwnStreamCheck:
                 advice="a later version of the daemon wrote it, or somebody else. The leases are compared with the stream "
                 "instead. Use one version, or write the row anew with `kcl-daemon leases adopt FILE`",
             )
-        return stored is not None
+        return is_known
 
     async def store(self) -> None:
         """Raises as `check`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.errors import AwsError, ConfigurationError
 from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.streams import SingleStreamTracker, StreamMonitor, TrackedStream, leases_of
 from kcl_daemon.leases import row as lease_row
@@ -133,6 +133,36 @@ def test_of_two_new_workers_of_different_streams_one_starts() -> None:
         with pytest.raises(ConfigurationError, match="stream/zero"):
             await first.store()
         assert (await stage.stored() or pytest.fail()).arn == stage.arn("leak")
+
+    anyio.run(scene)
+
+
+def test_a_new_worker_that_was_delayed_sees_what_another_one_has_stored_meanwhile() -> None:
+    async def scene() -> None:
+        stage = Stage(zero=4, leak=2)
+        delayed = stage.check_of(StreamRef("leak"))
+        stage.model.fail_next("DescribeStreamSummary", "LimitExceededException")
+        with pytest.raises(AwsError):
+            await delayed.check(True)
+        await delayed.check(True)
+        await stage.starts("zero", is_new=True)
+        before = await stage.rows()
+        with pytest.raises(ConfigurationError, match="stream/zero"):
+            await delayed.check(False)
+        assert await stage.rows() == before
+
+    anyio.run(scene)
+
+
+def test_a_new_worker_that_was_delayed_takes_no_leases_of_another_stream_for_its_own() -> None:
+    async def scene() -> None:
+        stage = Stage(zero=4, leak=2, old=1)
+        await stage.starts("old", is_new=True)
+        delayed = stage.check_of(StreamRef("leak"))
+        await delayed.check(True)
+        await stage.has_leases_of("zero")
+        with pytest.raises(ConfigurationError, match="do not belong to the stream"):
+            await delayed.check(False)
 
     anyio.run(scene)
 
