@@ -110,3 +110,25 @@ def test_an_application_goes_over_to_another_stream_only_on_purpose(local: Local
             wait_until(lambda: set(app.owners().values()) == {"moved"}, "it reads all shards")
             daemon.stop()
         assert len(app.rows()) == 3
+
+
+@pytest.mark.parametrize("layout", ["separate", "single"])
+def test_a_reset_writes_leases_only_where_no_row_names_the_stream(
+    local: Local, tmp_path: Path, layout: str
+) -> None:
+    """A fleet of KCL 2.x has one table, in which its workers fail on other rows than leases."""
+    with application(local, tmp_path, f"old-{layout}", shards=2) as app:
+        with app.daemon(CAREFUL, QUICK) as daemon:
+            wait_until(lambda: len(app.rows()) == 2, "it has leases")
+            daemon.stop()
+        for name in app.all_tables():
+            if name.startswith(f"{app.name}-"):
+                app.dynamodb.delete_table(TableName=name)
+        file = app.write_properties("reset", CAREFUL, {**QUICK, "metadataTableLayout": layout})
+        words = ("leases", "reset", file, "--to", "TRIM_HORIZON", "--yes")
+        done = run_command(*words, directory=tmp_path, environment=local.environment)
+        assert done.returncode == 0, done.stderr
+        ((table, rows),) = _tables(app).items()
+        assert table == app.name
+        assert isinstance(rows, list)
+        assert len(rows) == 2
