@@ -122,9 +122,11 @@ class Daemon:
             return self._named(event, fields)
 
     def loud(self) -> list[dict[str, Any]]:
-        """Every warning and error so far."""
+        """Every warning and error so far, but that a time is short: tests ask for that."""
+        levels = {"warning", "error", "critical"}
         with self._assignment_epoch:
-            return [each for each in self._events if each["level"] in {"warning", "error", "critical"}]
+            loud = [each for each in self._events if each["level"] in levels]
+        return [each for each in loud if each["event"] != "time_unit_doubtful"]
 
     def _named(self, event: str, fields: Mapping[str, object]) -> list[dict[str, Any]]:
         return [each for each in self._events if each["event"] == event and fields.items() <= each.items()]
