@@ -243,8 +243,10 @@ _BYTES_IN_KIB: Final = 1024
 _MIN_KBPS: Final = 0.0000005
 
 
-# So long, in least samples, nothing is delivered until that counts as idle.
+# So long, in least samples, nothing is delivered until that counts as idle; or in pauses like the longest of the last sample.
 _IDLE_SAMPLES: Final = 3
+_IDLE_PAUSES: Final = 2
+_PAUSE_MOST_S: Final = 300.0
 
 
 class Throughput:
@@ -260,7 +262,8 @@ class Throughput:
         if least_s <= 0:
             raise ValueError(f"a sample of a throughput takes {least_s} s, it must be above 0")
         self._least_s = least_s
-        self._since_s = self._last_s = now_s
+        self._since_s = self._last_s = self._delivered_s = now_s
+        self._pause_s = self._longest_s = 0.0
         self._kbps = stored_kbps
         self._bytes = 0
         self._has_begun = False
@@ -271,7 +274,9 @@ class Throughput:
 
     def record(self, size_bytes: int, *, now_s: float) -> None:
         self._bytes += size_bytes
-        self._last_s, self._has_begun = now_s, True
+        self._longest_s = max(self._longest_s, now_s - self._delivered_s)
+        self._last_s = self._delivered_s = now_s
+        self._has_begun = True
 
     def at_renewal(self, *, now_s: float) -> float | None:
         """Update the average where a sample is due; in KiB per second.
@@ -279,12 +284,14 @@ class Throughput:
         None: none is due, or there is no figure yet; what is stored stays.
         """
         if not self._has_begun:
-            self._since_s = self._last_s = now_s
-        elif now_s - self._last_s >= _IDLE_SAMPLES * self._least_s:
+            self._since_s = self._last_s = self._delivered_s = now_s
+        elif now_s - self._last_s >= max(_IDLE_SAMPLES * self._least_s, _IDLE_PAUSES * self._pause_s):
             self._last_s = now_s
         took_s = self._last_s - self._since_s
         if took_s < self._least_s:
             return None
+        if self._bytes:
+            self._pause_s, self._longest_s = min(self._longest_s, _PAUSE_MOST_S), 0.0
         latest = self._bytes / _BYTES_IN_KIB / took_s
         self._since_s, self._bytes = self._last_s, 0
         if self._kbps is not None:

@@ -93,7 +93,7 @@ def test_a_renewal_that_failed_is_made_good_with_a_figure_a_period_later() -> No
     play(scene, running=True)
 
 
-@pytest.mark.parametrize("between_s", [0.5, 1.0, 2.0, 3.0, 5.0, 6.0, 8.0])
+@pytest.mark.parametrize("between_s", [0.5, 1.0, 2.0, 3.0, 5.0, 6.0, 8.0, 13.0, 20.0, 60.0])
 @pytest.mark.parametrize("checkpoints", [True, False])
 def test_bursts_count_whole_whatever_their_distance_and_whether_they_are_checkpointed(
     between_s: float, checkpoints: bool
