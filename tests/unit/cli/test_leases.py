@@ -18,12 +18,14 @@ def invoke(*words: str) -> Result:
 def test_the_group_is_a_command_of_the_program() -> None:
     command = main.get_command(click.Context(main), "leases")
     assert isinstance(command, click.Group)
-    assert sorted(command.commands) == ["delete", "explain", "list", "release", "reset", "skip", "tree"]
+    known = ["adopt", "delete", "explain", "list", "release", "reset", "skip", "tree"]
+    assert sorted(command.commands) == known
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["adopt", "--help"], "--dry-run"),
         (["list", "--help"], "--lag"),
         (["explain", "--help"], "--watch"),
         (["--help"], "which worker"),
