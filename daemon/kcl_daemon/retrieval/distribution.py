@@ -52,10 +52,10 @@ class Distribution:
         now_s = self._clock.monotonic()
         if now_s < max(self._auto_until_s, self._doubt_until_s):
             return True
-        if self._answered_s < received_s:
-            return None
         arrived_ms, since_ms = record.approximate_arrival_timestamp, self._by_key_since_ms
-        return arrived_ms is None or since_ms is None or arrived_ms < since_ms + _MARGIN_MS
+        if since_ms is not None and (arrived_ms is None or arrived_ms < since_ms + _MARGIN_MS):
+            return True  # whatever the answer is
+        return None if self._answered_s < received_s else since_ms is None
 
     async def ask(self, received_s: float) -> None:
         """Return when it was asked after that time; also if there was no answer."""

@@ -173,7 +173,7 @@ def test_without_an_answer_all_is_delivered_and_a_person_is_told(mode: Retrieval
         stage.put(("k", b"a", ELSEWHERE))
         reader = stage.reader()
         start(reader)
-        await anyio.sleep(1)
+        await anyio.sleep(1 if stage.kinesis.refuses else 100)
         stage.kinesis.refuses = True
         stage.put(("k", b"b", ELSEWHERE))
         assert await texts(reader, 2) == ["a", "b"]
@@ -227,5 +227,24 @@ def test_an_answer_from_before_a_record_came_does_not_count() -> None:
         stage.kinesis.refuses = False
         await distribution.ask(received_s)
         assert distribution.kept(here, received_s) is False
+
+    play(lambda: Stage(RetrievalMode.POLLING), scene)
+
+
+def test_for_records_that_are_delivered_whatever_the_answer_nobody_is_asked_again() -> None:
+    async def scene(stage: Stage, _start: Start) -> None:
+        now_ms = LoopClock().wall_ms()
+        distribution = Distribution(stage.kinesis, STREAM, LoopClock())
+        stage.model.handle(
+            "UpdateStreamRecordDistributionStrategy",
+            {"StreamARN": ARN, "RecordDistributionStrategy": BY_KEY},
+        )
+        await distribution.ask(0.0)
+        await anyio.sleep(3600)
+        for arrived_ms in (now_ms - 86_400_000, now_ms + 50_000, None):
+            record = raw_record(Record("AAAA", "k", "1", arrived_ms))
+            assert distribution.kept(record, anyio.current_time()) is True
+        later = raw_record(Record("AAAA", "k", "1", now_ms + 100_000))
+        assert distribution.kept(later, anyio.current_time()) is None
 
     play(lambda: Stage(RetrievalMode.POLLING), scene)
