@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import anyio
+import msgspec
 import orjson
 
 from kcl_daemon.children.pipes import LineCutter, PipeReader, PipeWriter
@@ -188,8 +189,6 @@ async def _forward(pipe: PipeReader, log_line: Callable[[str], None]) -> None:
         log_line(line)
 
 
-FORGOTTEN_S: Final = 30.0
-"""Figures expire: a hung helper must not look like a working one. They come every two seconds."""
 # For the last checkpoints after a drain.
 _FINAL_CHECKPOINTS_MS: Final = 5_000
 
@@ -231,12 +230,42 @@ class StoppableWorker(Protocol):
 View_co = TypeVar("View_co", covariant=True)
 
 
-class Figures(Protocol[View_co]):
-    def forget(self) -> None: ...
+FORGOTTEN_S: Final = 30.0
+"""Figures expire: a hung helper must not look like a working one. They come every two seconds."""
+
+
+class HelperFigures(Generic[View_co]):
+    """The last report. `read` raises ValidationError; `aged` adds to it the seconds since it came."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        read: Callable[[Mapping[str, object]], View_co],
+        aged: Callable[[View_co, float], View_co],
+    ) -> None:
+        self._clock = clock
+        self._read = read
+        self._aged = aged
+        self._reported: View_co | None = None
+        self._reported_s = 0.0
+
+    def take(self, fields: Mapping[str, object]) -> str | None:
+        """The error if the fields are unreadable."""
+        try:
+            self._reported = self._read(fields)
+        except msgspec.ValidationError as error:
+            self._reported = None
+            return str(error)
+        self._reported_s = self._clock.monotonic()
+        return None
+
+    def forget(self) -> None:
+        self._reported = None
 
     def now(self) -> View_co | None:
         """None: no recent report."""
-        ...
+        reported, age_s = self._reported, self._clock.monotonic() - self._reported_s
+        return None if reported is None or age_s > FORGOTTEN_S else self._aged(reported, age_s)
 
 
 class Helper(ABC, Generic[View_co]):
@@ -253,7 +282,7 @@ class Helper(ABC, Generic[View_co]):
         *,
         command: tuple[str, ...],
         closed: Path,
-        figures: Figures[View_co],
+        figures: HelperFigures[View_co],
         clock: Clock,
         log: Log,
         environment: Mapping[str, str],

@@ -18,9 +18,9 @@ from kcl_daemon.errors import ConfigurationError, KclError
 from kcl_daemon.helper_process import (
     CLOSED,
     EXIT_REFUSED,
-    FORGOTTEN_S,
     ONE_VERSION,
     Helper,
+    HelperFigures,
     UnreadableLine,
     helper_environment,
     relay_file,
@@ -42,41 +42,8 @@ class _Report(msgspec.Struct, frozen=True):
     trouble: LandingTrouble | None = None
 
 
-class LandingFigures:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._reported: LandingView | None = None
-        self._reported_s = 0.0
-
-    def take(self, fields: Mapping[str, object]) -> str | None:
-        """The error if the fields are unreadable."""
-        try:
-            self._reported = _view(msgspec.convert(fields, _Report))
-        except msgspec.ValidationError as error:
-            self._reported = None
-            return str(error)
-        self._reported_s = self._clock.monotonic()
-        return None
-
-    def forget(self) -> None:
-        self._reported = None
-
-    def now(self) -> LandingView | None:
-        """None: no recent report."""
-        reported, age_s = self._reported, self._clock.monotonic() - self._reported_s
-        if reported is None or age_s > FORGOTTEN_S:
-            return None
-        trouble = reported.trouble
-        return LandingView(
-            trouble=None if trouble is None else replace(trouble, since_s=trouble.since_s + age_s),
-            shards=tuple(
-                replace(each, lag_s=each.lag_s + age_s if each.waiting_rows else 0.0)
-                for each in reported.shards
-            ),
-        )
-
-
-def _view(reported: _Report) -> LandingView:
+def _view(fields: Mapping[str, object]) -> LandingView:
+    reported = msgspec.convert(fields, _Report)
     shards = [
         msgspec.convert({**each, "name": on_one_line(name)}, LandingShardView)
         for name, each in sorted(reported.shards.items())
@@ -86,6 +53,16 @@ def _view(reported: _Report) -> LandingView:
         message = on_one_line(masked(trouble.message))[:_MESSAGE_CHARACTERS]
         trouble = replace(trouble, cause=on_one_line(trouble.cause), message=message)
     return LandingView(tuple(shards), trouble)
+
+
+def _aged(reported: LandingView, age_s: float) -> LandingView:
+    trouble = reported.trouble
+    return LandingView(
+        trouble=None if trouble is None else replace(trouble, since_s=trouble.since_s + age_s),
+        shards=tuple(
+            replace(each, lag_s=each.lag_s + age_s if each.waiting_rows else 0.0) for each in reported.shards
+        ),
+    )
 
 
 def lander_options(settings: Settings, socket: Path) -> bytes:
@@ -113,7 +90,7 @@ class Lander(Helper[LandingView]):
         command: tuple[str, ...] = COMMAND,
         profile: str | None = None,
     ) -> None:
-        self._landed = LandingFigures(clock)
+        self._landed = HelperFigures(clock, _view, _aged)
         more = {} if profile is None else {"AWS_PROFILE": profile}
         super().__init__(
             options,

@@ -18,9 +18,9 @@ from kcl_daemon.errors import ConfigurationError, KclError
 from kcl_daemon.helper_process import (
     CLOSED,
     EXIT_REFUSED,
-    FORGOTTEN_S,
     ONE_VERSION,
     Helper,
+    HelperFigures,
     NoHelper,
     UnreadableLine,
     helper_environment,
@@ -38,46 +38,8 @@ class _EngineReport(msgspec.Struct, frozen=True):
     shards: dict[str, dict[str, object]]
 
 
-class EngineMetrics:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._ui: str | None = None
-        self._reported: SparkView | None = None
-        self._reported_s = 0.0
-
-    def set_ui(self, ui: object) -> None:
-        self._ui = on_one_line(masked(ui)) if isinstance(ui, str) else None
-
-    def take(self, fields: Mapping[str, object]) -> str | None:
-        """The error if the fields are unreadable."""
-        try:
-            self._reported = _view(msgspec.convert(fields, _EngineReport))
-        except msgspec.ValidationError as error:
-            self._reported = None
-            return str(error)
-        self._reported_s = self._clock.monotonic()
-        return None
-
-    def forget(self) -> None:
-        self._reported = self._ui = None
-
-    def now(self) -> SparkView | None:
-        """None: no recent report."""
-        reported, age_s = self._reported, self._clock.monotonic() - self._reported_s
-        if reported is None or age_s > FORGOTTEN_S:
-            return None
-        return SparkView(
-            ui=self._ui,
-            queries=tuple(
-                replace(each, since_commit_s=each.since_commit_s + age_s) for each in reported.queries
-            ),
-            shards=tuple(
-                replace(each, lag_s=each.lag_s + age_s if each.waiting else 0.0) for each in reported.shards
-            ),
-        )
-
-
-def _view(reported: _EngineReport) -> SparkView:
+def _view(fields: Mapping[str, object]) -> SparkView:
+    reported = msgspec.convert(fields, _EngineReport)
     return SparkView(
         ui=None,
         queries=tuple(
@@ -97,6 +59,33 @@ def _view(reported: _EngineReport) -> SparkView:
             for name, each in sorted(reported.shards.items())
         ),
     )
+
+
+def _aged(reported: SparkView, age_s: float) -> SparkView:
+    return replace(
+        reported,
+        queries=tuple(replace(each, since_commit_s=each.since_commit_s + age_s) for each in reported.queries),
+        shards=tuple(
+            replace(each, lag_s=each.lag_s + age_s if each.waiting else 0.0) for each in reported.shards
+        ),
+    )
+
+
+class EngineMetrics(HelperFigures[SparkView]):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock, _view, _aged)
+        self._ui: str | None = None
+
+    def set_ui(self, ui: object) -> None:
+        self._ui = on_one_line(masked(ui)) if isinstance(ui, str) else None
+
+    def forget(self) -> None:
+        super().forget()
+        self._ui = None
+
+    def now(self) -> SparkView | None:
+        view = super().now()
+        return None if view is None else replace(view, ui=self._ui)
 
 
 def engine_options(settings: Settings, socket: Path) -> bytes:
