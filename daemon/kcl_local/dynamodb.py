@@ -57,7 +57,6 @@ Other = Literal["sts", "glue", "s3", "sns", "sqs"]
 
 DYNAMODB: Final = Service("dynamodb", "DynamoDB_20120810.", ERROR_PREFIX)
 CLOUDWATCH: Final = Service("cloudwatch", "GraniteServiceVersion20100801.")
-# Loaded on first use.
 _FOR_LETTERS: Final[tuple[Other, ...]] = ("s3", "sns", "sqs")
 BESIDE_DYNAMODB: Final[Mapping[str, Other]] = {"AWSGlue.": "glue", "": "sts"}
 
@@ -95,7 +94,6 @@ class LettersEndpoint(FaultyService):
 
 
 _SIGNED_FOR: Final = re.compile(r"/([a-z0-9]+)/aws4_request")
-# By method and whether the path names an object.
 _OF_S3: Final = {
     ("PUT", True): "PutObject",
     ("GET", True): "GetObject",

@@ -63,8 +63,6 @@ class ResponseFault:
 
 
 class FaultQueue(Generic[T]):
-    """First in, first out for each operation; any thread may add some."""
-
     def __init__(self) -> None:
         self._waiting: dict[str, deque[T]] = {}
 
@@ -82,8 +80,6 @@ class FaultQueue(Generic[T]):
 
 
 class FaultyService(ABC):
-    """Counts the calls of a service and holds the faults ordered for them."""
-
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.faults: FaultQueue[Fault] = FaultQueue()

@@ -69,7 +69,6 @@ def find() -> dict[str, str] | None:
 
 
 def pid() -> int:
-    """Of the process whose endpoints `find` has found."""
     return int(json.loads(_text_of(_folder() / _FILE) or "{}").get("pid", 0))
 
 

@@ -42,8 +42,6 @@ class Order(msgspec.Struct):
 
 
 class StreamsAnswers:
-    """Call it from one event loop only."""
-
     def __init__(self, model: StreamsModel) -> None:
         self.model = model
         self.tables = TableChanges(model)
@@ -61,7 +59,6 @@ class StreamsAnswers:
         return self._response(200, text)
 
     async def obey(self, request: web.Request) -> web.Response:
-        """The answer has the ids of new shards."""
         with refused_as("nothing is done", ServiceError, KeyError):
             made = self._obeyed(msgspec.json.decode(await request.read(), type=Order))
         return web.Response(body=orjson.dumps({"shards": made}) + b"\n", content_type="application/json")

@@ -62,7 +62,6 @@ class StreamsModel(FaultyService):
         return perform(Arguments(arguments))
 
     def handle(self, operation: str, arguments: Mapping[str, object]) -> dict[str, object]:
-        """`answer`, read."""
         return cast("dict[str, object]", orjson.loads(self.answer(operation, arguments)))
 
     def enable(
@@ -136,7 +135,6 @@ class StreamsModel(FaultyService):
         return str(number)
 
     def fill(self, table: str, count: int, size_bytes: int = 1024, prefix: str = "item-") -> None:
-        """That many new items at once, none of them in the table: `item-0` and so on, with `data` of one letter."""
         stream = self.stream(table)
         head, tail = _template(stream, size_bytes, prefix)
         keys = head.count(b"%b")
@@ -166,7 +164,6 @@ class StreamsModel(FaultyService):
         return [child for each in chosen for child in how(stream, each, self._now_s)]
 
     def trim(self, table: str, before_s: float) -> None:
-        """Drop what is older, in all streams of a table."""
         self._advance()
         for stream in self._streams.values():
             if stream.table_arn == table_arn_of(table):
@@ -276,7 +273,6 @@ class StreamsModel(FaultyService):
 
 
 def table_arn_of(table: str) -> str:
-    """Of a name, or an ARN."""
     return table if table.startswith("arn:") else f"arn:aws:dynamodb:{REGION}:{ACCOUNT_ID}:table/{table}"
 
 
@@ -298,7 +294,6 @@ def _shard_json(stream: Stream, shard: Shard) -> dict[str, object]:
 
 
 def _position(stream: Stream, shard: Shard, arguments: Arguments) -> int:
-    """The number that reading begins at."""
     numbers, latest = shard.changes.numbers, (shard.last or stream.last_number) + 1
     oldest = numbers[0] if numbers else max(shard.first, shard.changes.trimmed_to)
     match arguments.text("ShardIteratorType"):
@@ -356,7 +351,6 @@ def _record(stream: Stream, kind: str, number: int, body: Mapping[str, object]) 
 
 
 def _template(stream: Stream, size_bytes: int, prefix: str) -> tuple[bytes, bytes]:
-    """Of a new item: to be formatted with number, number, and the partition key once or twice; and what follows."""
     item: dict[str, dict[str, object]] = {stream.keys[0]: {"S": "<key>"}}
     item.update({name: {"N": "0"} for name in stream.keys[1:]})
     body: dict[str, object] = {"SequenceNumber": "<number>", "SizeBytes": size_bytes, "Keys": item}

@@ -152,7 +152,7 @@ class Stream:
         self._options = options
         self._chance = Random(f"{options.seed}{self.arn}")  # noqa: S311 # nosec B311
         self._shards: dict[str, Shard] = {}
-        self._youngest: list[Shard] = []  # by hash
+        self._youngest: list[Shard] = []
         self._due: list[tuple[float, str]] = []
         self._closed_ones: deque[Shard] = deque()
         starts = even_starts(shards)
@@ -161,7 +161,6 @@ class Stream:
 
     @property
     def shards(self) -> list[Shard]:
-        """By id, as the service lists them."""
         return [self._shards[shard_id] for shard_id in sorted(self._shards)]
 
     @property
@@ -178,7 +177,6 @@ class Stream:
         return max(self.now_s - self._options.retention_s, self.trimmed_before_s)
 
     def advance(self, now_s: float) -> None:
-        """Roll what is due by then, and forget shards that have nothing any more."""
         while self._due and self._due[0][0] <= now_s:
             at_s, shard_id = heapq.heappop(self._due)
             if shard_id in self._shards and self._shards[shard_id].is_open:
@@ -198,7 +196,6 @@ class Stream:
         return self._succeed(shard, at_s, [(shard.start_hash, middle), (middle + 1, shard.end_hash)])
 
     def end(self, shard_id: str, at_s: float) -> list[str]:
-        """Its child comes with the next change that it would have had."""
         self._closed(shard_id, at_s)
         return []
 
@@ -220,14 +217,12 @@ class Stream:
         return shard.parent_id is None or self.now_s >= shard.opened_s + self._options.children_lag_s
 
     def next_number(self) -> int:
-        """Greater than all before."""
         self._ticks += 1
         elapsed_s = max(0, int(self.now_s - self.created_s))
         self.last_number = max(self.last_number + 1, _SMALLEST + elapsed_s * _PER_SECOND + self._ticks)
         return self.last_number
 
     def holder(self, partition_key: object) -> Shard:
-        """The open shard of a partition key, given as its JSON."""
         digest = hashlib.md5(orjson.dumps(partition_key), usedforsecurity=False).digest()
         place = bisect_right(self._youngest, int.from_bytes(digest), key=lambda each: each.start_hash) - 1
         found = self._youngest[place]

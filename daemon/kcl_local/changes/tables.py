@@ -1,7 +1,7 @@
 """The tables of moto as the source of changes: a stream that is switched on or off, and every write that succeeds.
 
 moto keeps a list of changes for each table with a stream. Something of ours stands in its place, and a table's stream
-has our label. That a table gets or loses its stream is seen by standing around three functions of moto.
+has our label. Three wrapped functions of moto tell that a table gets or loses its stream.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class TableChanges:
         self._written[place] = (self._written[place][0] if place in self._written else old, new)
 
     def settle(self, *, happened: bool, by_ttl: bool = False) -> None:
-        """After each call: whether it has succeeded."""
         written, self._written = self._written, {}
         for (table_arn, _), (old, new) in written.items():
             if happened and self.model.is_enabled(table_arn):
@@ -115,8 +114,6 @@ def _found(table: str) -> tuple[Table, DynamoDBBackend]:
 
 
 class _Tap:
-    """Stands where moto keeps the changes of a table."""
-
     def __init__(self, table: Table, changes: TableChanges) -> None:
         self._table_arn = table.table_arn
         self._keys = tuple(table.table_key_attrs)
@@ -137,7 +134,6 @@ def _json(item: MotoItem | None) -> Item | None:
 
 
 def _of_json(value: object) -> object:
-    """Binary values and sets, which moto has as such."""
     if isinstance(value, bytes):
         return binascii.b2a_base64(value, newline=False).decode()
     return list(cast("Iterable[object]", value))
@@ -152,7 +148,6 @@ _PATCHED: Final = (
 
 @contextmanager
 def following_tables(changes: TableChanges) -> Generator[None]:
-    """The tables of moto write into the model while this lasts."""
     model = changes.model
     specify, update, delete = originals = [getattr(owner, name) for owner, name in _PATCHED]
 

@@ -82,8 +82,6 @@ def why_no_spark() -> str | None:
 
 @dataclass
 class CopyRun:
-    """Daemons and what they made, in one folder."""
-
     directory: Path
     urls: Urls
     table: DemoTable
@@ -99,7 +97,6 @@ class CopyRun:
         return self.directory / "ledgers"
 
     async def start(self, worker: str, more: Mapping[str, str]) -> None:
-        """`more` counts at the first start only."""
         path = self.directory / worker / f"{worker}.properties"
         if not path.exists():
             path.parent.mkdir()
@@ -109,7 +106,6 @@ class CopyRun:
         )
 
     async def kill(self, worker: str, module: str | None = None) -> None:
-        """A daemon, which is started again after a while, or the processes of it that run a module."""
         daemon = self.daemons[worker]
         what = "a daemon" if module is None else f"a process of {module}"
         self.screen.say(f"kill -9 of {what} ({worker})")
@@ -174,7 +170,6 @@ def _properties(urls: Urls, worker: str) -> dict[str, str]:
 
 
 def copied_by_spark(folder: Path) -> dict[str, str]:
-    """Empty while Spark writes."""
     try:
         turn = int((folder / "_kcl_newest_batch").read_text("ascii")) % 2
         rows = rows_of(sorted((folder / f"turn={turn}").glob("*.parquet")))
@@ -213,7 +208,6 @@ async def run_changes(
 
 
 async def _play(run: CopyRun, pace: WriteRate) -> None:
-    """Writing goes on from before the first item is delivered until `pace.seconds` after it."""
     run.screen.say("writing, updating and deleting items ...")
     async with anyio.create_task_group() as together, anyio.create_task_group() as live:
         together.start_soon(run.table.write, pace)
@@ -262,7 +256,6 @@ async def _show(run: CopyRun) -> None:
 
 
 async def _settled(run: CopyRun) -> None:
-    """Until the copies are the table, or that has not come true for long."""
     run.screen.say("waiting until the copies are as the table ...")
     with anyio.move_on_after(SETTLED_WITHIN_S):
         while True:

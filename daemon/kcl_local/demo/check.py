@@ -67,7 +67,6 @@ class LedgerWriter:
         self._append(kind, monotonic_s(), ())
 
     def records(self, at_s: float, records: Sequence[CountedRecord]) -> None:
-        """As `note`."""
         self._append("records", at_s, records)
 
     def _append(self, kind: EntryKind, at_s: float, records: Sequence[CountedRecord]) -> None:
@@ -187,7 +186,6 @@ class Checker:
         self._words_written.update(word_counts)
 
     def reported(self, entry: LedgerEntry) -> None:
-        """Entries of one process must come in order."""
         shard = self._shard(entry.shard_id)
         match entry.kind:
             case "start":
@@ -228,7 +226,6 @@ class Checker:
         return self._shards.setdefault(shard_id, ShardProgress(shard_id))
 
     def progress(self) -> tuple[ShardProgress, ...]:
-        """By ID; they change while the run goes on."""
         return tuple(shard for _, shard in sorted(self._shards.items()))
 
     @property

@@ -310,7 +310,6 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def _main(play: Scenario, screen: Screen, stopped_by: list[signal.Signals]) -> Outcome | None:
-    """The outcome; None if signals, which are added to `stopped_by`, ended the run."""
     processes = Processes()
     outcome: Outcome | None = None
     async with anyio.create_task_group() as tasks:

@@ -36,8 +36,6 @@ _LANDER: Final = "kcl_landing.lander"
 
 @dataclass(frozen=True, slots=True)
 class LandingOutcome:
-    """`verified` is the last line of `kcl-daemon landing verify`."""
-
     written: int
     shards: int
     in_spark: int
@@ -63,8 +61,6 @@ class LandingOutcome:
 
 @dataclass(slots=True)
 class SeenBySpark:
-    """What a query has committed, by the log of Spark's file sink."""
-
     folder: Path
     numbers: Counter[int] = field(default_factory=Counter[int])
     _read: set[Path] = field(default_factory=set[Path])
@@ -81,8 +77,6 @@ _KILLS: Final = 3
 
 
 class LandingRun:
-    """Daemons, driver and what they made, in one folder. `killed` says what was killed."""
-
     def __init__(self, set_up: Stage, stack: AsyncExitStack, screen: Screen) -> None:
         self._set_up = set_up
         self._stack = stack
@@ -143,7 +137,6 @@ class LandingRun:
         await self.start_driver()
 
     async def settled(self, written: int) -> None:
-        """Until Spark has committed as many records, or nothing new has come for long."""
         with anyio.move_on_after(SETTLED_WITHIN_S):
             while True:
                 if await anyio.to_thread.run_sync(self.seen.poll) >= written:

@@ -64,7 +64,6 @@ class RunningProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def descendants(self) -> list[int]:
-        """Its children and theirs, now."""
         with suppress(psutil.NoSuchProcess):
             return [each.pid for each in psutil.Process(self._process.pid).children(recursive=True)]
         return []
@@ -190,7 +189,7 @@ def tie(group: int) -> Generator[None]:
             yield
         finally:
             assert shell.stdin is not None
-            with suppress(BrokenPipeError):  # somebody ended it
+            with suppress(BrokenPipeError):
                 shell.stdin.write(b"\n")
                 shell.stdin.flush()
 

@@ -37,8 +37,6 @@ Window = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class SparkOutcome:
-    """`words_agree` compares the counts per window with a batch computation over the stream."""
-
     records: int
     lost: int
     repeated: int
@@ -99,7 +97,6 @@ class SparkJob:
         await anyio.to_thread.run_sync(self.output.poll)
 
     async def settled(self, records: int) -> None:
-        """Wait until all is counted, at most SETTLED_WITHIN_S."""
         with anyio.move_on_after(SETTLED_WITHIN_S):
             while len(self.output.seen) < records:
                 await self.poll()

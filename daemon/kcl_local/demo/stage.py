@@ -64,7 +64,6 @@ class WriteRate:
 
     @property
     def lasts_s(self) -> float:
-        """How long writing takes at most."""
         return self.seconds if self.records is None else min(self.seconds, self.records / self.rate)
 
     def is_done(self, sent: int) -> bool:
@@ -72,7 +71,6 @@ class WriteRate:
 
 
 def batches(lines: Iterable[L]) -> Iterator[list[L]]:
-    """Each fits one PutRecords."""
     batch: list[L] = []
     size_bytes = 0
     for line in lines:
@@ -156,8 +154,6 @@ POLL_EVERY_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class StoredLease:
-    """`checkpoint` is a sequence number or a sentinel."""
-
     checkpoint: str
     owner: str | None
 

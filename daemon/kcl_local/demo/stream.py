@@ -71,7 +71,6 @@ async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
 
 async def call(operation: str, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """A call of AWS, in a thread; DemoError names the operation if it fails."""
     try:
         return await in_thread(method, *args, **kwargs)
     except (ClientError, BotoCoreError) as error:

@@ -61,7 +61,6 @@ class DemoTable:
             await self._write([self._put(name) for name in names[first : first + _BATCH]])
 
     async def write(self, pace: WriteRate) -> None:
-        """Until as many records as `pace` says are written; it may be cancelled."""
         started_s, sent = monotonic_s(), 0
         while not pace.is_done(sent):
             due = min(_BATCH, pace.due(monotonic_s() - started_s, sent))
@@ -74,7 +73,6 @@ class DemoTable:
             sent += len(names) + 1
 
     async def order(self, action: str) -> int:
-        """`roll` or `split`: how many shards follow."""
         body = orjson.dumps({"table": TABLE, "action": action})
 
         def send() -> bytes:
@@ -86,7 +84,6 @@ class DemoTable:
         return len(orjson.loads(await call(f"order to {action}", send))["shards"])
 
     async def items(self) -> dict[str, str]:
-        """By a scan: for each key the text of its item."""
         found: dict[str, str] = {}
         begin: dict[str, Any] = {}
         while True:

@@ -45,7 +45,6 @@ def _plain(value: object) -> object:
 
 
 def open_copy(directory: Path) -> sqlite3.Connection:
-    """Of all processes together."""
     database = sqlite3.connect(directory / _FILE, timeout=_BUSY_FOR_S, isolation_level=None)
     database.execute("PRAGMA journal_mode = WAL")
     database.executescript(_SCHEMA)
@@ -58,7 +57,6 @@ def copied(directory: Path) -> dict[str, str]:
 
 
 def counted(directory: Path) -> Counter[str]:
-    """Changes by kind, with those that came again."""
     with closing(open_copy(directory)) as database:
         return Counter(dict(database.execute("SELECT kind, changes FROM kinds")))
 

@@ -35,7 +35,6 @@ class Line:
 
 
 def words(data: bytes) -> list[str]:
-    """Lower-case words of any script, with one inner apostrophe; bad UTF-8 separates."""
     return _WORD.findall(data.decode("utf-8", "replace").lower())
 
 
@@ -58,7 +57,6 @@ def licence_file() -> Path | None:
 
 
 def library_files() -> list[tuple[str, Path]]:
-    """The licence and sources of this Python's standard library."""
     library = Path(sysconfig.get_path("stdlib"))
     sources = sorted(_sources(library), key=lambda path: (len(path.parts) > 1, path.as_posix()))
     files = [(partition_key(path.as_posix()), library / path) for path in sources]
@@ -89,7 +87,6 @@ def _with_key(key: str, path: Path) -> Iterator[Line]:
 
 
 def interleave(sources: Iterator[Iterator[Line]], at_a_time: int = FILES_AT_A_TIME) -> Iterator[Line]:
-    """Lines of several sources in turn, so that many keys are in use."""
     open_sources = deque(islice(sources, at_a_time))
     while open_sources:
         source = open_sources.popleft()

@@ -112,8 +112,6 @@ class Token(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_field
 
 
 class ShardIterator(Token, frozen=True):
-    """Every record above `after_tick` is still to be read."""
-
     shard_id: str
     after_tick: int
     issued_s: float

@@ -19,12 +19,10 @@ class ServiceError(Exception):
 
 
 def invalid_argument(message: str) -> ServiceError:
-    """Well-formed, but makes no sense here."""
     return ServiceError("InvalidArgumentException", message)
 
 
 def malformed(message: str) -> ServiceError:
-    """Missing, of the wrong type or out of range."""
     return ServiceError("ValidationException", message)
 
 

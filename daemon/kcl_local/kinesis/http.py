@@ -39,7 +39,6 @@ _CHECKSUM: Final = struct.Struct("!I")
 
 
 def event_frame(event_type: str, payload: bytes) -> bytes:
-    """A frame of `application/vnd.amazon.eventstream`."""
     return _frame({":message-type": "event", ":event-type": event_type, ":content-type": _JSON}, payload)
 
 
@@ -66,7 +65,6 @@ async def _send_events(
     subscription: Subscription,
     trouble: ResponseFault | None,
 ) -> None:
-    """`trouble` happens to one of the events."""
     numbers = count()
     while True:
         bell = Event()
@@ -166,7 +164,6 @@ class _Answers:
         return web.Response(status=204)
 
     async def end_streams(self, _application: web.Application) -> None:
-        """So that the server need not wait for them."""
         for scope in self._streams:
             scope.cancel()
 

@@ -242,7 +242,6 @@ def update_stream_mode(account: Account, arguments: Arguments) -> Answer:
 
 
 def update_record_distribution(account: Account, arguments: Arguments) -> Answer:
-    """It is for new records; those that are there stay in their shards."""
     arguments.text("StreamARN")  # StreamName is not enough here
     stream = account.active_stream(arguments)
     stream.is_auto = _is_auto(arguments, stream.mode)

@@ -72,7 +72,6 @@ class KinesisModel(FaultyService):
         return read_write.subscribe(self._account, self._advance_clock, Arguments(arguments))
 
     def wake(self) -> None:
-        """Call it after a test has set the clock."""
         for stream in self._account.streams.values():
             for shard in stream.shards:
                 shard.wake()

@@ -28,7 +28,6 @@ from kcl_local.kinesis.stream import NewRecord, RegisteredConsumer, Shard, Strea
 def _after_tick(
     account: Account, stream: Stream, shard: Shard, given: Arguments, names: tuple[str, str]
 ) -> int:
-    """`names` are the arguments with the type and the sequence number."""
     kind, number = given.text(names[0]), given.optional_text(names[1])
     timestamp_s = given.optional_timestamp("Timestamp")
     match kind:
@@ -69,7 +68,6 @@ def _issued_tick(stream: Stream, shard: Shard, number: str | None) -> int:
 def _page(
     account: Account, stream: Stream, shard: Shard, after_tick: int, *, bytes_max: int, limit: int = PAGE_MAX
 ) -> tuple[int, int]:
-    """Start and end index of the next records."""
     records = shard.records
     records.trim(stream.horizon_s(account.now_s))
     start = records.first_after(after_tick)
@@ -156,8 +154,6 @@ def _require_capacity(account: Account, stream: Stream, shard: Shard) -> None:
 
 
 class Subscription:
-    """It ends with the shard or after its lifetime."""
-
     def __init__(
         self,
         account: Account,
