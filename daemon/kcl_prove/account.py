@@ -39,7 +39,6 @@ class Account:
         self._put_s[shard_id][int(sequence_number)] = put_s
 
     def without_answer(self, words: Iterable[str]) -> None:
-        """They may be in the stream, at positions that nobody told; the producer writes them again."""
         self._without_answer.update(words)
 
     def reported(self, entry: LedgerEntry) -> None:
@@ -50,7 +49,6 @@ class Account:
                 self._words[entry.shard_id, int(record.sequence_number)] = next(iter(record.words))
 
     def settle(self) -> Settled:
-        """Once nothing is written any more."""
         self._find_twice()
         latencies = sorted(late_s for times in self._times() for late_s in map(_lateness, times))
         gaps = [gap_s for times in self._times() if (gap_s := longest_gap_s(times)) is not None]
@@ -71,7 +69,6 @@ class Account:
                     self._twice += 1
 
     def _times(self) -> Iterator[list[tuple[float, float]]]:
-        """For each shard: when a record was put, when it was first delivered."""
         for shard in self.checker.progress():
             put_s = self._put_s[shard.shard_id]
             yield [(put_s[each], at_s) for each, at_s in shard.first_delivered_s.items() if each in put_s]

@@ -132,7 +132,6 @@ def _prove(
 
 
 def chosen(scenes: Sequence[Scene], only: str | None, without: str | None) -> tuple[Scene, ...]:
-    """UsageError names what there is."""
     names = [scene.name for scene in scenes]
     wanted, unwanted = _names(only, names), _names(without, names)
     found = tuple(
@@ -203,7 +202,6 @@ async def _as_code(act: Awaitable[bool]) -> int:
 
 
 def _wanted(found: Sequence[Leftover], *, yes: bool) -> Sequence[Leftover]:
-    """What only has a name like ours is removed only if a person says so."""
     click.echo("nothing is left over here" if not found else "found:")
     for each in found:
         click.echo(f"  {each.item.kind} {each.item.name}{'' if each.tagged else ' (without our tag)'}")
@@ -220,7 +218,6 @@ def _say(text: str) -> None:
 
 
 def _run(act: Callable[[Callable[[str], None]], Awaitable[int]]) -> int:
-    """The exit code. One signal ends the run in order, a second one at once."""
     stopped_by: list[signal.Signals] = []
     code = EXIT_WRONG
     try:

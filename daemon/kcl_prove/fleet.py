@@ -48,8 +48,6 @@ _ASK_WITHIN_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What all workers of a scene have in common."""
-
     name: str
     stream: str
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -101,7 +99,6 @@ class Fleet:
         return worker
 
     async def kill(self, worker: Worker) -> None:
-        """SIGKILL. Its calls of the last moment are not counted."""
         await self._count(worker)
         worker.is_expected_to_run = False
         worker.process.signal(signal.SIGKILL)

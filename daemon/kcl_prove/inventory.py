@@ -93,7 +93,6 @@ class Inventory:
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """Not yet removed, in the order of their making."""
         return tuple(self._items)
 
     def set_run(self, run: Run) -> None:

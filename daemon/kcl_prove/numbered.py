@@ -8,7 +8,6 @@ import zlib
 
 
 def numbered_data(run_id: str, number: int, key: str, size_bytes: int = 0) -> bytes:
-    """JSON, filled up to `size_bytes`."""
     at_ms = time.time_ns() // 1_000_000  # for people who look into the stream
     told = {"number": number, "run": run_id, "key": key, "put_ms": at_ms, "fill": ""}
     head = json.dumps(told).encode()

@@ -120,9 +120,7 @@ class Stage(Protocol):
     @property
     def session(self) -> boto3.Session: ...
 
-    def client(self, service: str) -> Any:
-        """A boto3 client of that service, at the right endpoint; one for each service."""
-        ...
+    def client(self, service: str) -> Any: ...
 
     async def create_stream(
         self, name: str, *, shards: int | None, max_record_bytes: int | None = None
@@ -151,16 +149,12 @@ class Stage(Protocol):
         """Before it is used. Raises BudgetReached. Hours are counted again as they begin, until the scene ends."""
         ...
 
-    def say(self, text: str, /) -> None:
-        """One line for the user."""
-        ...
+    def say(self, text: str, /) -> None: ...
 
 
 class Scene(Protocol):
     @property
-    def name(self) -> str:
-        """One word or two with a dash, such as `kill-leader`."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def title(self) -> str: ...

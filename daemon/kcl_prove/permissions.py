@@ -66,7 +66,6 @@ class Caller:
 
 
 def needed_actions(scenes: Iterable[Scene], caller: Caller) -> tuple[str, ...]:
-    """Those of the scenes that are played, and those of removing what they make."""
     found = set(EVERY_SCENE)
     for scene in scenes:
         found |= scene.actions
@@ -116,7 +115,6 @@ def resources(action: str, caller: Caller) -> tuple[str, ...]:
 
 
 def policy(actions: Iterable[str], caller: Caller) -> dict[str, Any]:
-    """To paste: a statement for each set of resources."""
     by_resources: dict[tuple[str, ...], list[str]] = {}
     for action in actions:
         by_resources.setdefault(resources(action, caller), []).append(action)
@@ -156,7 +154,6 @@ def _simulated(clients: Clients, actions: tuple[str, ...], caller: Caller) -> tu
 
 
 def _context(caller: Caller) -> list[dict[str, Any]]:
-    """What conditions of common policies look at."""
     entries = {"aws:RequestedRegion": caller.region, "iam:PassedToService": "fis.amazonaws.com"}
     return [
         {"ContextKeyName": name, "ContextKeyValues": [value], "ContextKeyType": "string"}
@@ -173,7 +170,6 @@ def _allowed(result: Mapping[str, Any]) -> bool:
 
 
 def _policy_source(clients: Clients, caller: Caller) -> str | None:
-    """A user or role: of a session, the role with its path."""
     match = _ROLE.match(caller.arn)
     if match is None:
         return caller.arn if f":iam::{caller.account}:user/" in caller.arn else None
@@ -186,7 +182,6 @@ def _policy_source(clients: Clients, caller: Caller) -> str | None:
 
 
 def _probed(clients: Clients, action: str, caller: Caller) -> frozenset[str]:
-    """What the answer says is missing: mostly this action, sometimes another one that it needs."""
     service, _, operation = action.partition(":")
     arguments = probe_arguments(caller).get(action)
     if arguments is None:

@@ -43,15 +43,12 @@ _HOUR_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class CostItem:
-    """`amount` is in `unit`."""
-
     unit: str
     amount: float
     dollars: float
 
 
 def cost_items(usage: Usage) -> tuple[CostItem, ...]:
-    """What is not used is left out."""
     amounts = [(price, getattr(usage, name) / price.per) for name, price in PRICES.items()]
     return tuple(CostItem(price.unit, each, each * price.dollars) for price, each in amounts if each)
 
@@ -93,7 +90,6 @@ class Budget:
             self._hourly[number] = (since_s, begun, usage)
 
     def stopped(self) -> None:
-        """What costs by the hour is removed."""
         self._hourly.clear()
 
     def _count(self, usage: Usage) -> None:

@@ -131,7 +131,6 @@ def write(folder: Path, found: Mapping[str, Any]) -> tuple[Path, Path]:
 
 
 def summary(found: Mapping[str, Any]) -> Iterator[str]:
-    """In the demo's order; the last line is `lost N`."""
     total, money, scenes = found["total"], found["cost"], found["scenes"]
     played = [each for each in scenes if not each["left_out"]]
     yield f"played          {len(played)} of {len(scenes)} scenes in {found['seconds']:,.0f} s"
@@ -197,7 +196,6 @@ _STYLE: Final = (
 
 
 def html(found: Mapping[str, Any]) -> Iterator[str]:
-    """One page that loads nothing and runs nothing."""
     where, result = found["environment"], found["result"]
     kind = "right" if result.startswith("right") else "wrong"
     yield f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(found["run"])}: {escape(result)}</title>'

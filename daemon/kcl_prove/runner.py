@@ -36,7 +36,6 @@ class Played:
 
     @property
     def is_right(self) -> bool:
-        """Something was played, and all that was."""
         return bool(self.shown) and not self.ended_by and all(result.passed for result in self.results)
 
 

@@ -72,7 +72,6 @@ def aws_clients(profile: str | None, region: str | None) -> Clients:
 
 
 def clients_of(run: Run, profile: str | None) -> Clients:
-    """For what an earlier run left behind."""
     return Clients(local_session(), run.endpoints) if run.endpoints else aws_clients(profile, run.region)
 
 
@@ -185,7 +184,6 @@ def say_not_removed(left: Sequence[NotRemoved], say: Callable[[str], None]) -> N
 
 
 def _leave_files(folder: Path, inventory: Inventory, say: Callable[[str], None], *, are_wanted: bool) -> None:
-    """Logs of what went wrong stay for the user."""
     if are_wanted:
         say(f"the logs of this run stay in {folder}")
     else:

@@ -75,7 +75,6 @@ async def pause_a_worker(play: Play) -> None:
 
 
 async def deploy_one_by_one(play: Play) -> None:
-    """Each worker gets a successor, then SIGTERM."""
     old = play.fleet.running
     for number, worker in enumerate(old):
         await play.at(0.1 + 0.8 * number / len(old))

@@ -29,7 +29,6 @@ async def was_polled(play: Play) -> None:
 
 
 async def was_pushed(play: Play) -> None:
-    """Fan-out, and nothing else."""
     if not called(play, "kinesis:SubscribeToShard") or called(play, "kinesis:GetRecords"):
         play.missed.append("records did not come by SubscribeToShard alone")
 
@@ -53,7 +52,6 @@ def no_glue(options: Options) -> str:
 
 
 def header(version_id: str) -> bytes:
-    """What producers of the Glue Schema Registry put before uncompressed data."""
     return _UNCOMPRESSED + UUID(version_id).bytes
 
 

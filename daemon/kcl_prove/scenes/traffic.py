@@ -54,7 +54,6 @@ class Play:
     began_s: float = 0.0
 
     async def poll(self) -> None:
-        """Read what the children have noted, then see whether all that should run does."""
         for shard in await self.stream.shards():
             self.account.checker.lineage(shard.shard_id, parents=shard.parents, is_open=shard.is_open)
         for entry in self.reader.new_entries():
@@ -71,14 +70,12 @@ class Play:
         return False
 
     async def at(self, share: float) -> None:
-        """Wait until this share of the traffic's time has passed."""
         await anyio.sleep(max(0.0, self.began_s + share * self.size.seconds - monotonic_s()))
 
     async def owned_by(self, worker: Worker) -> list[str]:
         return [shard for shard, owner in (await self.fleet.owners()).items() if owner == worker.name]
 
     async def follower(self) -> Worker:
-        """A worker that has leases and does not lead, once there is one."""
         found: list[Worker] = []
 
         async def there_is() -> bool:
@@ -93,8 +90,6 @@ class Play:
         return found[0]
 
     async def taken_from(self, worker: Worker) -> None:
-        """Wait until others own all; a miss if they do not."""
-
         async def others_own_all() -> bool:
             owners = await self.fleet.owners()
             return worker.name not in owners.values() and None not in owners.values()
@@ -117,13 +112,10 @@ async def nothing(_play: Play) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A scene of records and one act meanwhile.
+    """Records, and one act meanwhile.
 
     Args:
-        start: workers for the start, instead of those of the size.
-        after: looks at calls and tables at the end.
-        new_shards: opened by the act, for the price.
-        forms: a header for each record, and the name of the schema that children hear.
+        form: a header for each record, and the name of the schema that children hear.
         reason: why it cannot be played with these options; empty: it can.
     """
 
@@ -215,7 +207,6 @@ class Traffic:
             yield Play(stage, view, fleet, size, LedgerReader(ledgers))
 
     async def _start(self, play: Play) -> None:
-        """Returns once every shard is read, and every worker reads one."""
         if self.start is None:
             for _ in range(play.size.workers):
                 await play.fleet.start()
@@ -240,7 +231,6 @@ class Traffic:
             )
 
     async def _traffic(self, play: Play) -> None:
-        """Until all is delivered, or for long enough."""
         records = await self._records(play.stage)
         count, seconds = self.records(play.size), play.size.seconds
         producer = Producer(putting_client(play.stage), play.stream.name, play.account)
@@ -279,12 +269,10 @@ def putting_client(stage: Stage) -> KinesisClient:
 
 
 def writes_of(shards: int, workers: int, minutes: float, traffic_s: float) -> float:
-    """Renewals, heartbeats, reports; a checkpoint a second and shard while records come; leases and hand-overs."""
     return minutes * (15 * shards + 20 + 2 * workers) + traffic_s * shards + 20 * shards + 10 * workers
 
 
 def reads_of(workers: int, minutes: float) -> float:
-    """The leader's scans, locks and pauses looked up, and queries, which come every second in a worker's first minute."""
     return minutes * (20 + 45 * workers) + 60 * workers
 
 
