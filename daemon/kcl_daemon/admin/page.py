@@ -152,7 +152,6 @@ _HEIGHTS: Final = tuple(f"{_HEIGHT - 1.5 - step / 10:.1f}" for step in range(_ST
 
 
 def sparklines(history: ThroughputHistory, now_s: float) -> Callable[[str], str]:
-    """Draws the line of a lease key; nothing for fewer than two samples."""
     ages_s = history.ages_s(now_s)
     per_s = (_WIDTH - 2) / max(ages_s[0] if ages_s else 0.0, _SECONDS_LEAST)
     places = [f"{_WIDTH - 1 - age_s * per_s:.0f}," for age_s in ages_s]

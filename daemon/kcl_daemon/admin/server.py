@@ -122,8 +122,6 @@ class AdminServer:
 
 
 class _Refused(Exception):
-    """Raised to answer with an error and end the connection."""
-
     def __init__(self, status: HTTPStatus, words: str, **headers: str) -> None:
         super().__init__(words)
         self.answer = plain(status, words, **headers)

@@ -39,8 +39,6 @@ MAX_DEPTH: Final = 8
 
 
 class DisplayState(Enum):
-    """Those of `ShardState`, and those of leases that this worker does not hold."""
-
     FAILING = "failing"
     STALLED = "stalled"
     READING = "reading"
@@ -169,7 +167,6 @@ _TROUBLE: Final = {DisplayState.FAILING: 0, DisplayState.STALLED: 1, DisplayStat
 
 
 def trouble_first(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
-    """Failing, stalled, unowned and late shards come first, the rest by lineage."""
     troubled = sorted((entry for entry in known if is_trouble(entry)), key=urgency)
     yield from (LineageEntry(entry, 0, "") for entry in troubled)
     yield from lineage([entry for entry in known if not is_trouble(entry)])
@@ -513,7 +510,6 @@ def _as_shard(shard: ShardView, lane: LaneView) -> ShardView:
 
 
 def child_cells(shard: ShardView) -> tuple[str, ...]:
-    """All but the last lines of stderr."""
     child = shard.child
     runs = ("", "", "")
     if child is not None:
@@ -530,7 +526,7 @@ def stderr_of(shard: ShardView) -> tuple[str, ...]:
 
 
 def lane_table(snapshot: Snapshot) -> StatusTable | None:
-    """The shards with several children, those first whose checkpoint is held back longest; None: there are none."""
+    """None: no shard has several children."""
     found = [(shard, shard.lanes) for shard in snapshot.shards if shard.lanes is not None]
     found.sort(key=lambda each: (-(each[1].held_s or 0.0), each[0].key))
     return replace(LANES, rows=tuple(_lane_cells(*each) for each in found)) if found else None
@@ -598,7 +594,6 @@ def _spark_shard_cells(shard: SparkShardView) -> tuple[str, ...]:
 
 
 def landing_table(view: LandingView) -> StatusTable:
-    """Those first whose records wait longest."""
     shown = sorted(view.shards, key=lambda each: (-each.lag_s, each.name))
     title = LANDING.title if view.trouble is None else f"{LANDING.title}, store: {view.trouble}"
     return replace(LANDING, title=title, rows=tuple(map(_landing_cells, shown)))

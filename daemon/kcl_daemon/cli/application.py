@@ -28,8 +28,6 @@ Streams = SingleStreamTracker | MultiStreamTracker
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """One that has run before; `table` is its lease table."""
-
     opened: OpenedTables
     table: Table
     kinesis: Kinesis
@@ -72,7 +70,6 @@ stream_option: Final = click.option(
 
 
 def names_single(stream: str, settings: Settings) -> bool:
-    """Whether a person may call the only stream so."""
     mine, asked = TableStream.of(settings.stream_arn or ""), TableStream.of(stream)
     tables = {settings.changes.table, None if mine is None else mine.table} - {None}
     is_one_of_the_table = asked is not None and settings.changes.table == asked.table

@@ -60,7 +60,7 @@ Exit codes:
 
 @dataclass(frozen=True, slots=True)
 class CapacityNews:
-    """What was read, and `peeked`: workers wanted by a look into the stream, and why; None: it was not needed."""
+    """`peeked`: workers wanted by a look into the stream, and why; None: not needed."""
 
     capacity: Capacity | None
     now_ms: int
@@ -77,8 +77,6 @@ class CapacityNews:
 
 
 class CapacityReader:
-    """Reads the tables, and with `scaleToZero` the stream, when it is asked."""
-
     def __init__(self, application: Application, settings: Settings) -> None:
         self._application = application
         self._settings = settings

@@ -154,7 +154,6 @@ def _readers(functions: Sequence[str]) -> str:
 
 
 async def lease_findings(settings: Settings, kinesis: Kinesis, separate: Tables) -> list[Finding]:
-    """Compares the leases with the stream's shards, and tries a few checkpoints."""
     clock = SystemClock()
     log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
     try:
@@ -233,7 +232,7 @@ _NEVER: Final = (Equals("kcl-daemon-check", "never"),)
 
 
 async def check_services(settings: Settings) -> list[Finding]:
-    """Make all checks.
+    """All checks.
 
     ConfigurationError for an unusable region, profile or endpoint, Unavailable if the instance metadata has
     no region, AccessDenied without credentials.
@@ -378,7 +377,6 @@ _PRICE: Final = "retrievalMode is FANOUT by default, for which Amazon charges by
 _SCRIPTS: Final = frozenset(
     {".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".sh", ".php", ".lua", ".r", ".jar", ".dll"}
 )
-# Code or a module follows these options, not a script.
 _IN_PLACE_OF_A_SCRIPT: Final = frozenset({"-m", "-c", "-e", "--eval"})
 
 
@@ -413,7 +411,6 @@ def sentence(notice: Notice, file: str) -> str:
 
 
 def missing_script(command: Sequence[str], exists: Callable[[str], bool]) -> str | None:
-    """The script of a command such as `python3 consumer.py`, if it is missing."""
     for argument in command[1:]:
         if argument in _IN_PLACE_OF_A_SCRIPT:
             return None

@@ -30,8 +30,6 @@ _ENTRY: Final = re.compile(r"(?P<indent>[ \t\f]*)(?P<key>[^ \t\f:=]+)(?P<between
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A properties file as it is written; `entries` by their first line."""
-
     file: str
     lines: Sequence[str] = ()
     entries: Mapping[int, PropertyEntry] = field(default_factory=dict[int, PropertyEntry])
@@ -107,7 +105,6 @@ class Ink:
 
 
 def explained(sentence: str, level: Level, source: Source, ink: Ink) -> Iterator[str]:
-    """A sentence, then the line that it is about."""
     colour = _COLOURS[level]
     where, colon, rest = sentence.partition(": ")
     yield f"{ink(where, bold=True)}{colon}{ink(rest, fg=colour) if level == 'error' else _toned(rest, level, ink)}"

@@ -66,7 +66,6 @@ def replay_policy(settings: Settings, *, account: str | None = None) -> dict[str
 
 
 def letters_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
-    """For a person or job that runs `kcl-daemon letters` with these properties."""
     failures, statements = settings.failures, list[dict[str, Any]]()
     for name, place in (("Letters", failures.dead_letters), ("LetterData", failures.dead_letter_overflow)):
         if place is None or place.box in {DeadLetterStore.FILE, DeadLetterStore.SNS}:
@@ -84,7 +83,6 @@ def letters_policy(settings: Settings, *, account: str | None = None) -> dict[st
 
 
 def capacity_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
-    """For a person or an autoscaler that runs `kcl-daemon capacity` with these properties."""
     statements = [
         _statement("Tables", "dynamodb", ("DescribeTable", "GetItem", "Scan"), _tables(settings, account))
     ]
@@ -134,7 +132,7 @@ def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
 
 
 def _changes(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
-    """A table has streams that do not exist yet."""
+    """The streams by pattern: a table gets new ones."""
     arns = _table_streams(settings, account)
     if arns:
         yield _statement("ReadChanges", "dynamodb", _CHANGES, arns)
@@ -151,7 +149,6 @@ def _table_streams(settings: Settings, account: str | None) -> list[str]:
 
 
 def _streams(settings: Settings, account: str | None) -> list[str]:
-    """Those of Kinesis."""
     arn = partial(_stream_arn, settings, account)
     found = [each.arn or arn(each.name) for each in settings.stream_refs if not each.is_of_dynamodb]
     if settings.streams.name_filter is not None:

@@ -38,9 +38,7 @@ class Language:
 
     Args:
         processor: its file in the samples; `others` are copied beside it.
-        program: the line of the properties file.
-        test: the command; `sh test.sh` runs `command` with a folder for its output.
-        build: the command before a start.
+        test: `sh test.sh` runs `command` with a folder for its output.
         copied: what goes into the image; `stages` and `tools` are instructions for it.
     """
 
@@ -136,7 +134,6 @@ class Project:
     region: str | None
 
     def files(self) -> dict[str, str]:
-        """What is written, by path in the folder."""
         language = LANGUAGES[self.language]
         samples = shipped_folder("samples", "clients/samples")
         copied = {Path(each).name: samples / each for each in (language.processor, *language.others)}
@@ -173,7 +170,6 @@ class Project:
         }
 
     def _unit(self) -> str:
-        """The unit of packaging/, with this folder in /srv."""
         text = (shipped_folder("packaging") / "systemd/kcl-daemon.service").read_text("utf-8")
         folder = f"/srv/{self.application}"
         for old, new in (
@@ -291,7 +287,6 @@ def write(texts: Mapping[str, str], folder: Path, *, force: bool) -> list[Path]:
 
 
 def _make_folders(folder: Path, made: list[Path]) -> None:
-    """Remembers which ones are new, outermost first."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir()

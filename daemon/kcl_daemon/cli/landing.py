@@ -70,7 +70,6 @@ class ChosenLog:
     as_json: bool
 
     def tell(self, line: object) -> None:
-        """For people; with --json on stderr."""
         click.echo(masked(on_one_line(str(line))), err=self.as_json)
 
     def end(self, document: object, *lines: str) -> None:
@@ -81,8 +80,6 @@ class ChosenLog:
 
 
 def _on_log(command: Callable[..., object]) -> Callable[..., object]:
-    """Calls a command with the log; what is wrong with it ends the process with one line."""
-
     @wraps(command)
     def called(
         *,

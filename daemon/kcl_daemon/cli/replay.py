@@ -63,7 +63,7 @@ _SIZES: Final = {"": 1, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Of the stream's records, or of their bytes, in a second over all shards."""
+    """Records or bytes in a second, over all shards."""
 
     per_s: float
     bytes: bool = False
@@ -136,8 +136,6 @@ def _shown(text: str | None) -> str | None:
 
 
 class ReplayFigures(NoMeters):
-    """Counts what the children were given."""
-
     def __init__(self) -> None:
         self.counts: dict[str, float] = {}
 
@@ -161,8 +159,6 @@ class ReplayRequest:
 
 
 class Replay:
-    """One run of it, from the first look at its table to the summary."""
-
     def __init__(self, request: ReplayRequest, clock: Clock, log: Log) -> None:
         self._request = request
         self._clock = clock
@@ -201,7 +197,6 @@ class Replay:
             yield number
 
     async def _prepare(self) -> None:
-        """Create the table or find it; what was begun goes on with its own times."""
         settings, asked = self.settings, self._request.asked
         async with open_clients(settings.endpoints) as clients:
             table = build_tables(settings, clients, self._clock).leases
@@ -226,7 +221,7 @@ class Replay:
         _say(f"goes on: {found}")
 
     async def _refuse_if_foreign(self, table: Table) -> None:
-        """It would be removed at the end."""
+        """A table of somebody else would be removed at the end."""
         if await table.get(ReplayRange.ROW) is None and await table.scan():
             raise ConfigurationError(
                 f"the table {table.name} has rows and is not that of a replay; choose another --name"

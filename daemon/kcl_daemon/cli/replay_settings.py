@@ -52,7 +52,6 @@ class ReplayRange:
         return ReplayRange(texts, start / 1000, end / 1000, frozenset(str(row.get("shards") or "").split()))
 
     def is_asked_by(self, asked: ReplayRange) -> bool:
-        """Whether the same command was given, or the same times."""
         same = self.texts == asked.texts or (self.from_s, self.to_s) == (asked.from_s, asked.to_s)
         return same and self.shards == asked.shards
 

@@ -73,8 +73,6 @@ class NoSuchCommand(click.UsageError):
 
 
 class CommandGroup(click.Group):
-    """A group whose default command takes options, files and Java's command line."""
-
     def __init__(
         self,
         *,

@@ -87,7 +87,6 @@ class ServiceManager:
         self._report("WATCHDOG=1" if self._is_ready else f"EXTEND_TIMEOUT_USEC={START_EXTENDED_S * 1e6:.0f}")
 
     async def run_watchdog(self, clock: Clock) -> None:
-        """Reports twice in each watchdog period, until cancelled."""
         if self._address is None:
             await anyio.sleep_forever()
         while True:
@@ -179,8 +178,6 @@ QUIET_STOP_S: Final = 1.0
 
 
 class ServiceManaged:
-    """Also logs a stop that waits for children."""
-
     def __init__(
         self,
         worker: SupervisedWorker,
@@ -320,7 +317,6 @@ def with_doubtful_starts(loaded: Loaded, now_s: float) -> Loaded:
 
 
 def check_room(loaded: Loaded, room_of_this_host: Callable[[], ChildRoom | None]) -> Loaded:
-    """Whether the system allows as many children as `shardConcurrency` wants."""
     lanes, max_leases = loaded.settings.concurrency.lanes.most, loaded.settings.leases.max_leases_for_worker
     room = None if lanes == 1 else room_of_this_host()
     if room is None:

@@ -170,7 +170,6 @@ async def _converse(
 
 
 def new_lines(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
-    """Of the last lines of a text, those that were not there before."""
     kept = next(count for count in range(len(now), -1, -1) if before[len(before) - count :] == now[:count])
     return now[kept:]
 
@@ -193,7 +192,6 @@ class MemoryCheckpoints:
         self.requests = 0
 
     def begin_again(self) -> None:
-        """For another child."""
         self._largest = self.position
 
     def delivering(self, last: Record) -> None:
@@ -299,7 +297,6 @@ def records_of_changes(data: bytes, form: ChangeForm) -> list[Record]:
 
 
 def _texts(data: bytes) -> list[bytes]:
-    """By line, if each is JSON."""
     lines = [line for line in data.splitlines() if line.strip()]
     try:
         orjson.loads(lines[0])

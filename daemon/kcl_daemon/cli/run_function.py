@@ -35,8 +35,6 @@ _SCHEME: Final = "file:"
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the function says of itself. `problem`: it cannot be run, in one line."""
-
     takes: str = "record"
     is_async: bool = False
     where: str = ""
@@ -188,7 +186,6 @@ def loaded_from(lines: list[Line], *, worker_id: str, environment: Mapping[str, 
 
 
 def letters_of(loaded: Loaded) -> str:
-    """Where what is rejected goes, with the whole path of a file."""
     found = loaded.settings.failures.dead_letters
     if found is None:
         return "none"

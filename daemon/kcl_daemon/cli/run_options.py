@@ -30,7 +30,6 @@ class FunctionOptions:
         return tuple(spelling for name, spelling in SPELLINGS.items() if getattr(self, name))
 
     def words(self) -> Iterator[str]:
-        """The same on a command line."""
         for name, spelling in SPELLINGS.items():
             value = getattr(self, name)
             for each in value if isinstance(value, tuple) else (value,):
@@ -103,8 +102,6 @@ _OPTIONS: Final = (
 
 
 def with_function_options(command: Callable[..., object]) -> Callable[..., object]:
-    """Calls it with `options`, a FunctionOptions."""
-
     @wraps(command)
     def called(**given: Any) -> object:
         own = {each.name: given.pop(each.name) for each in fields(FunctionOptions)}

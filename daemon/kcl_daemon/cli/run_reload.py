@@ -32,7 +32,6 @@ Stamps = Mapping[str, tuple[int, int]]
 
 
 def stamps_of(folders: list[Path]) -> Stamps:
-    """Of all Python files below, without those of environments and hidden folders."""
     found: dict[str, tuple[int, int]] = {}
     for path in _python_files(folders):
         with suppress(OSError):  # an editor replaces it just now
@@ -59,12 +58,10 @@ def _is_users(folder: str) -> bool:
 
 
 def changed(before: Stamps, now: Stamps) -> list[str]:
-    """Also what is new or gone."""
     return sorted(path for path in {*before, *now} if before.get(path) != now.get(path))
 
 
 def folders_of(target: str) -> list[Path]:
-    """The current folder, and that of the file if it is elsewhere."""
     here, (where, _, _) = Path.cwd(), target.rpartition(":")
     folder = Path(where).parent.resolve() if where.endswith(".py") else here
     return [here] if folder.is_relative_to(here.resolve()) else [here, folder]

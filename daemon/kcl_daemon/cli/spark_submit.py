@@ -129,8 +129,6 @@ def spark_submit(
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What `spark-submit` gets."""
-
     main: Path
     archive: Path
 
@@ -156,7 +154,6 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def find_program(environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """`spark-submit`, and its environment."""
     if home := environment.get("SPARK_HOME"):
         program = Path(home, "bin", PROGRAM)
         if not program.is_file():

@@ -58,7 +58,7 @@ SCHEMA: Final = 1
 
 
 class Rate(NamedTuple):
-    """A second."""
+    """`amount` is of one second."""
 
     amount: float
     unit: LimitUnit
@@ -136,7 +136,6 @@ def _with_end(command: _Command) -> _Command:
 async def _targets(
     application: Application, settings: Settings, stream: str | None, shards: Sequence[str]
 ) -> list[Hold]:
-    """Empty holds, one for each scope that was named."""
     leases = leases_of(await all_leases(application.table), stream, settings)
     if stream is not None and not leases:
         raise NotChanged(

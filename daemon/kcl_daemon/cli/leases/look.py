@@ -92,7 +92,6 @@ class ObservedFleet:
         return None if row is None else self.wall_s - row.last_update_s
 
 
-# Not a real worker.
 _OBSERVER: Final = WorkerId("(observer)")
 # The worker needs most of a shard's five reads a second.
 _MAX_PARALLEL_LAGS: Final = 8
@@ -153,7 +152,6 @@ async def observe(
 async def _unreadable(
     tables: Tables, monitor: FleetMonitor, lock: LeaderLock | None
 ) -> AsyncIterator[UnreadableRow]:
-    """Reads again what the monitor left out."""
     if monitor.unreadable_leases:
         for row in await tables.leases.scan():
             try:

@@ -294,7 +294,6 @@ def _note(others: int, application: str | None) -> None:
 
 
 async def _replay(replay: LetterReplay, letters: Sequence[StoredLetter], found: FoundLetters) -> int:
-    """The exit code."""
     done = [each for each in letters if replay.receipts.is_done(each)]
     if done:
         click.echo(f"{numbered(len(done), 'letter')} done before")

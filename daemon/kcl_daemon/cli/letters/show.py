@@ -29,7 +29,6 @@ def time_text(epoch_ms: int | None) -> str:
 
 
 def counts(letters: Sequence[StoredLetter]) -> list[dict[str, Any]]:
-    """By cause and shard."""
     found: dict[tuple[str, ...], list[StoredLetter]] = {}
     for each in letters:
         letter = each.letter
@@ -129,7 +128,6 @@ def show_lines(stored: StoredLetter, letter: DeadLetter, source: str) -> Iterato
 
 
 def data_lines(data: bytes) -> Iterator[str]:
-    """The beginning: as text if it is printable, else in hexadecimal."""
     try:
         text: str | None = data.decode()
     except UnicodeDecodeError:
@@ -150,7 +148,6 @@ def data_lines(data: bytes) -> Iterator[str]:
 def replay_lines(
     letters: Sequence[StoredLetter], receipts: Receipts, bad: Sequence[BadPlace]
 ) -> Iterator[str]:
-    """What was not done, and a summary."""
     found = {each.name: receipts.now.get(each.name) for each in letters}
     for each in letters:
         receipt = found[each.name]

@@ -83,7 +83,6 @@ class Opener:
         self._said: set[str] = set()
 
     async def opened(self, shard_id: str, record: AnyRecord) -> SeenRecord:
-        """As much as can be opened; what cannot stays as it came."""
         record_schema, data = None, record.data
         text = schema_header.beginning(data)
         head = None if text is None else schema_header.header(text)
@@ -136,7 +135,6 @@ class Opener:
 
 
 def _as_plain(value: object) -> object:
-    """A message of Protocol buffers as a dict."""
     if not hasattr(value, "DESCRIPTOR"):
         return value
     from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - an optional extra

@@ -201,7 +201,6 @@ class _ShardTail:
             self._follower.tell("unavailable", f"{error}; trying again")
 
     def _bounded(self, fetched: FetchedRecords, asked_ms: int) -> tuple[Payload, bool]:
-        """What is wanted of it, and whether that is all."""
         until, payload, behind_ms = self._follower.until, fetched.payload, fetched.millis_behind_latest
         if until is None or (until.time_ms is None and fetched.next_iterator is None):
             return payload, False

@@ -60,8 +60,6 @@ def _missing(place: StreamPlace, clients: Clients) -> str:
 
 
 def with_place(command: Callable[..., object]) -> Callable[..., object]:
-    """Calls a command with the `place` that its argument and options name."""
-
     @wraps(command)
     def called(
         *,

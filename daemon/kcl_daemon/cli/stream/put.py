@@ -91,8 +91,6 @@ def read_line(form: LineForm, line: Line) -> KeyedLine:
 
 @dataclass(slots=True)
 class PutRun:
-    """From files to the summary."""
-
     files: Sequence[Path]
     form: LineForm
     rate: float | None
@@ -188,7 +186,6 @@ class PutRun:
                 await stopped.wait()
 
     def exit_code(self, stream: str) -> int:
-        """Says what was put, and what was not."""
         writer = self.writer
         if writer is None:
             return EXIT_FAILURE

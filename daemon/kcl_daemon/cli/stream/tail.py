@@ -49,8 +49,6 @@ Exit codes:
 
 @dataclass(frozen=True, slots=True)
 class TailForm:
-    """Which records are shown, and how."""
-
     record_filter: RecordFilter | None
     text: str | None
     keys: frozenset[str]
@@ -70,7 +68,6 @@ class TailForm:
 
 
 def _payload_of(seen: SeenRecord) -> Payload:
-    """As the content would come if it were not packed."""
     raw = raw_record(Record("", seen.partition_key, seen.sequence_number, seen.arrival_ms))
     record = UserRecord(
         seen.data, raw.partition_key, seen.sequence_number, seen.arrival_ms, seen.sub_sequence_number
@@ -79,8 +76,6 @@ def _payload_of(seen: SeenRecord) -> Payload:
 
 
 class Screen:
-    """Writes records to stdout until there are enough."""
-
     def __init__(self, form: TailForm, opener: Opener, most: int | None) -> None:
         self._form = form
         self._opener = opener

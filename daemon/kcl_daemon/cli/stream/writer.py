@@ -109,7 +109,6 @@ class Writer:
         return [shard for shard in self._shards.values() if shard.is_open]
 
     async def _put_all(self, request: Sequence[Entry]) -> list[KeyedLine]:
-        """The lines that a reshard has led into a wrong shard; they must be put again."""
         left, tries, again = list(request), 0, list[KeyedLine]()
         since_s = self.clock.monotonic()
         while left and not self.is_stopping:
@@ -130,7 +129,6 @@ class Writer:
         return again
 
     async def _put_once(self, entries: Sequence[Entry], again: list[KeyedLine]) -> tuple[list[Entry], str]:
-        """Those that must be tried again, and why."""
         try:
             results = await self.put_records(self.stream, entries)
         except (Throttled, Unavailable) as error:
