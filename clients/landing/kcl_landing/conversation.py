@@ -45,8 +45,6 @@ _RETRYABLE: Final = frozenset({"ThrottlingException", "KinesisClientLibDependenc
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Records as they were delivered, or some of them."""
-
     batch: RecordBatch
     arrivals_ms: Sequence[int | None]
     last: Position
@@ -65,7 +63,6 @@ class Piece:
 
     @classmethod
     def new(cls, batch: RecordBatch, arrivals_ms: Sequence[int | None], mark: Position) -> Self | None:
-        """What comes after a position; None: nothing."""
         known = rows_up_to(batch, mark)
         if known == len(arrivals_ms):
             return None
@@ -131,8 +128,6 @@ class Counters:
 
 @dataclass(slots=True)
 class ShardState:
-    """The state of a conversation, for other threads."""
-
     shard_id: str = ""
     ended: bool = False
     counters: Counters = field(default_factory=Counters)
@@ -141,8 +136,6 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """What all shards of one process share."""
-
     store: LogStore
     info: LogInfo
     stream: str
@@ -220,7 +213,6 @@ class ShardConversation:
         return True
 
     def _next(self) -> Message | None:
-        """The next message; segments that are due meanwhile are written."""
         while True:
             due_s = self.state.landing.due_s() if self.state.landing else None
             try:

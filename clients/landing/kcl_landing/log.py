@@ -209,7 +209,6 @@ def manifest_path(stream: str, shard: str) -> str:
 
 
 def page_path(stream: str, shard: str, number: int) -> str:
-    """The page that has this number."""
     return f"{MANIFESTS}/{stream}/{shard}/{number // PAGE * PAGE:012d}.json"
 
 

@@ -272,7 +272,6 @@ class ShardLog:
         self._store.replace(self._at, msgspec.json.encode(manifest))
 
     def _newest(self) -> list[Entry]:
-        """Of the newest page that has any."""
         manifest = self.manifest()
         if manifest and manifest.entries:
             return list(manifest.entries)

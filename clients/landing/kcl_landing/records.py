@@ -87,7 +87,6 @@ def frame_to_arrow(frame: Frame, *, stream: str, shard_id: str) -> RecordBatch:
 
 
 def plain_batch(records: Sequence[Record]) -> RecordBatch:
-    """Without stream and shard."""
     columns = [
         pa.array([record.data for record in records], pa.binary()),
         pa.array([record.partition_key for record in records], _TEXT),

@@ -147,7 +147,6 @@ class S3Store:
             raise StoreTrouble(cause, f"{self._name(path)}: {error}") from error
 
     def _answered(self, error: ClientError, path: str) -> Exception:
-        """What an answer means that is not the wanted one."""
         code = error.response.get("Error", {}).get("Code", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if code == "NoSuchKey":

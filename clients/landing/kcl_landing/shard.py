@@ -218,7 +218,6 @@ class ShardLanding(Generic[P]):
         self._behind_ms = behind_ms
 
     def end(self, children: Sequence[str] | None) -> None:
-        """No more records will come."""
         self._children = tuple(children or ())
 
     def forget(self) -> None:

@@ -112,7 +112,6 @@ def _order(number: Column, has_shards: bool) -> Column:
 
 
 def _time(text: Column) -> Column:
-    """From seconds, or milliseconds."""
     number = text.cast("decimal(24,6)")
     return F.when(number >= _MILLISECONDS_FROM, number / 1000).otherwise(number).cast("timestamp")
 

@@ -72,7 +72,6 @@ class Segment:
 
     @property
     def schema(self) -> Any:
-        """That of its file."""
         return SCHEMA.with_metadata({"after": to_text(self.after), "last": to_text(self.last)})
 
 

@@ -107,7 +107,6 @@ def spans_of(segments: Iterable[Held]) -> Spans:
 
 
 def differences(said: Entry, found: Entry) -> list[str]:
-    """What an entry of a page says otherwise than its segment."""
     return [
         f"{name} is {getattr(found, name)}, and its entry says {getattr(said, name)}"
         for name in Entry.__struct_fields__

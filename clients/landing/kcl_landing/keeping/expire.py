@@ -118,7 +118,6 @@ class Expirer:
         self._dry_run = dry_run
 
     def run(self, found: LogObjects, rules: Rules, jobs: int) -> Cut:
-        """`jobs` shards at a time. The sum of what has expired."""
         whole = Cut(First(0))
         for each in side_by_side(
             lambda head: self._shard(head, rules), heads(self._store, found.shards.values()), jobs
@@ -188,7 +187,6 @@ class Expirer:
             self._store.remove(gone)
 
     def _remove_notes(self, head: Head, page: int) -> None:
-        """With all that compaction has left for later."""
         for number, count in head.objects.compactions:
             path = compaction_path(head.key, page, count)
             note = optional(self._store, path, Compaction) if number == page else None

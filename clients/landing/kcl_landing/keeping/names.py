@@ -87,8 +87,6 @@ def _hour_ms(day: str | None, hour: str | None) -> int:
 
 
 class Held(NamedTuple):
-    """A segment that the store has."""
-
     number: int
     to: int
     size_bytes: int

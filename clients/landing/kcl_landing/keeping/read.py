@@ -128,17 +128,14 @@ class Head:
 
     @property
     def newest(self) -> tuple[Entry, ...]:
-        """The entries of the manifest that have not expired."""
         return () if self.manifest is None else live(self.manifest.entries, self.first.first)
 
     @property
     def tail_page(self) -> int | None:
-        """The page that the manifest holds. All before must be there."""
         entries = () if self.manifest is None else self.manifest.entries
         return entries[-1].number // PAGE * PAGE if entries else None
 
     def older_pages(self) -> list[int]:
-        """Pages to read besides the manifest."""
         tail = self.tail_page
         return [
             each

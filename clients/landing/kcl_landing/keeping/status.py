@@ -92,8 +92,6 @@ def status(store: LogStore, info: LogInfo, stream: str | None = None, shard: str
 
 
 def _parts(store: LogStore, known: Iterable[Head]) -> Iterator[tuple[Head, Sequence[Entry]]]:
-    """The entries of each page, and of the manifests last."""
-
     def read(work: tuple[Head, int | None]) -> tuple[Head, Sequence[Entry]]:
         head, page = work
         return head, head.newest if page is None else page_of(store, head.key, page) or ()

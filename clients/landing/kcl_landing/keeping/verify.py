@@ -51,8 +51,6 @@ class Work:
 
 @dataclass(slots=True)
 class Facts:
-    """What was found in one page; `main` are its segments in order, each with its path."""
-
     head: Head
     main: list[tuple[Entry, str]] = field(default_factory=list)
     replaced: int = 0
@@ -167,7 +165,6 @@ class Verifier:
             facts.problems = [Problem("the page was lost; it is there again", work.head.key, work.page, path)]
 
     def _entries(self, work: Work, facts: Facts) -> list[Entry]:
-        """Of the page and the manifest; one that is lost or wrong is a problem."""
         head, key = work.head, work.head.key
         path = page_path(*key, work.page)
         entries: Sequence[Entry] = ()
@@ -232,7 +229,7 @@ class Verifier:
             except Damaged as error:
                 wrong.append(f"it is damaged: {error}")
         found = footer.entry(len(content), zlib.crc32(content))
-        # What its name says is where it stands; that it says otherwise has been said.
+        # By its name; `_foreign` has told where the footer differs.
         return msgspec.structs.replace(found, number=held.number, to=held.to), wrong
 
     def _foreign(self, held: Held, footer: Footer) -> list[str]:
