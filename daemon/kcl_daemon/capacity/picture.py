@@ -60,7 +60,6 @@ class Picture:
 
     @property
     def late(self) -> tuple[SeenShard, ...]:
-        """Shards beyond the service level."""
         return tuple(each for each in self.shards if each.behind_s > self.targets.level_s)
 
     @property
@@ -129,7 +128,6 @@ def quickest_s(shard: SeenShard) -> float:
 
 
 def longest_s(shards: Iterable[SeenShard]) -> float | None:
-    """Until the last of them is within the service level."""
     longest = 0.0
     for each in shards:
         if each.drains_s is None:

@@ -131,7 +131,6 @@ def _is_quiet(picture: Picture) -> bool:
 
 
 def _is_calm(picture: Picture) -> bool:
-    """Everything is known, no shard is held, and all are within the service level."""
     state = picture.state
     return (
         not (state.silent or picture.untold or picture.late)

@@ -104,7 +104,6 @@ def unknown(picture: Picture) -> str:
 
 
 def sentence(found: Capacity, enough: int) -> str:
-    """`enough`: as many workers would do."""
     whole = found.whole
     if not whole.shards:
         return "there are no shards to read"

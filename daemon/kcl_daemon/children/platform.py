@@ -71,8 +71,6 @@ class Leader(ABC):
 
 
 class _LinuxChild(Leader):
-    """A child of this process."""
-
     def look(self) -> Seen:
         try:
             found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -353,7 +353,6 @@ def _find_in(directories: list[str], program: str) -> str:
 
 
 def _advice_for(program: str) -> str:
-    """What to write instead of a name that is not in PATH."""
     if (problem := _problem_with(f"./{program}")) != _ABSENT:
         more = "" if problem is None else ", and make it executable (chmod +x)"
         return f"it is in {_here()}, but a name without a slash is looked for in PATH only: write ./{program}{more}"

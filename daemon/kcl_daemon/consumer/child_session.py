@@ -398,7 +398,6 @@ class ChildRun:
         return Reading(reader)
 
     def _shaped(self, source: ShardSource) -> ShardReader:
-        """In batches of the size that the settings ask for."""
         parts, hash_range = self._parts, self._held.lease.hash_range
         settings = parts.settings.delivery
         if self._lane is not None or not settings.shapes_batches:  # lanes have records of their own to join
@@ -579,7 +578,6 @@ class ChildRun:
         self._progress.done(last, batch.count, batch.data_bytes, span_s=batch.span_s, stored=stored)
 
     async def _end_at_bound(self, connection: ChildConnection) -> Reached:
-        """As at a stop, but the lease is kept."""
         self._progress.works("shutdownRequested")
         await connection.perform(ShutdownRequested())
         self._progress.works("leaseLost")

@@ -25,8 +25,6 @@ _REACH_PAUSE_S: Final = 1.0
 
 
 class ShardConsumer:
-    """A failing child is replaced without effect on other shards."""
-
     def __init__(self, *, parts: ConsumerContext, held: HeldLease) -> None:
         self._parts = parts
         self._held = held
@@ -102,7 +100,6 @@ class ShardConsumer:
         return until_ms is not None and not lease.is_finished and lease.is_at(until_ms)
 
     async def _stay_at_bound(self) -> None:
-        """Keep the lease, without a child, until the whole run ends."""
         until_ms, held = self._parts.until_ms, self._held
         assert until_ms is not None, "the run is bounded"
         self._works = False

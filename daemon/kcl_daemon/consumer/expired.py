@@ -20,8 +20,6 @@ _AT_ONCE: Final = 500
 
 
 class ExpiredRecords:
-    """Of one child's deliveries."""
-
     def __init__(
         self,
         *,

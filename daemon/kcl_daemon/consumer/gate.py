@@ -16,8 +16,6 @@ from kcl_daemon.retrieval.source import DeliveryBatch
 
 
 class Gate:
-    """Of one child. The children of a shard share its limits."""
-
     def __init__(
         self, parts: ConsumerContext, held: HeldLease, stop_signal: StopSignal, connection: ChildConnection
     ) -> None:

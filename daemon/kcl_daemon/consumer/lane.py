@@ -35,12 +35,9 @@ class Lane:
     """One child after another, for the same keys.
 
     Args:
-        idle: its child has processed all that it was given, and waits.
         waits_for_release: its child has made its last checkpoint.
-        offers_empty: its child gets an empty batch.
         batch: records and bytes that its child works on.
         kept_bytes: of the line of this batch, kept because records of it may be rejected.
-        takes_frames: whether its child does.
         furthest: the last record that any child of it was given.
         until_s: when it is given what is gathered for its next batch; None: nothing is.
     """
@@ -63,8 +60,6 @@ class Lane:
 
 
 class Lanes(Protocol):
-    """What is done for all lanes of a shard."""
-
     def checkpointed(self, lane: Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None: ...
 
     async def until_released(self, lane: Lane) -> None: ...
@@ -73,8 +68,6 @@ class Lanes(Protocol):
 
 
 class LaneLeases:
-    """`ConsumerLeases` of one lane."""
-
     keeps_finished = False
 
     def __init__(self, lanes: Lanes, lane: Lane) -> None:
@@ -106,8 +99,6 @@ class LaneLeases:
 
 
 class LaneReader:
-    """Both `Readers` and the `ShardReader` of one lane."""
-
     trouble = None
     oldest_s = None
     waiting = (0, 0)

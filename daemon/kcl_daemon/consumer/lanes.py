@@ -142,7 +142,6 @@ class ShardLanes:
         return Finished() if self._held.lease.is_finished else Stopped()
 
     async def _dismiss_unneeded(self) -> None:
-        """Children that stood by for lanes that get no records."""
         await self._clock.sleep(_STANDBY_KEPT_S)
         self._parts.standby.dismiss(self._held.key)
 
@@ -160,7 +159,6 @@ class ShardLanes:
         return self._is_stopping or self._reads_again
 
     def _stop_requested(self) -> None:
-        """What a lane has to know of the lease of the shard."""
         held = self._held
         for lane in self._lanes:
             lane.held.lost, lane.held.announced = held.lost, held.announced
@@ -175,8 +173,6 @@ class ShardLanes:
 
     async def _interruptible_change(self) -> None:
         await self._stop_signal.interruptible(self._changed.wait)
-
-    # From the stream to the lanes.
 
     async def _work(self) -> None:
         while not self._is_stopping:
@@ -321,7 +317,6 @@ class ShardLanes:
             self._progress.held_back_s = None if held_back is None else self._clock.monotonic()
 
     def _show(self) -> None:
-        """What the shard waits for, for the watchdog, the page and the commands."""
         hold = self._parts.holds.of(self._held.lease)
         if self._store_trouble is not None:
             self._progress.waits(WaitReason.DYNAMODB, self._store_trouble)
@@ -342,8 +337,6 @@ class ShardLanes:
         key_hash = self._window.first_key_hash(slowest)
         return slowest, "" if key_hash is None else f"at a record whose key has the hash {key_hash:08x}"
 
-    # The end of the shard.
-
     async def _create_child_leases(self, end: EndOfShard) -> bool:
         """False if it was interrupted."""
         self._progress.read_to_end()
@@ -361,7 +354,6 @@ class ShardLanes:
         return True
 
     async def _finish_at_bound(self) -> None:
-        """Until the lanes have processed what was read. A lane that fails reads again."""
         self._progress.read_to_end()
         while not self._is_interrupted and not self._is_drained:
             self._show()
@@ -382,8 +374,6 @@ class ShardLanes:
             await self._interruptible_change()
         self._at_end = False
         return False
-
-    # One lane.
 
     def _wake(self, lane: Lane) -> None:
         if not lane.running and not self._is_stopping:
@@ -441,7 +431,6 @@ class ShardLanes:
         self._stop_signal.wake()
 
     async def next_of(self, lane: Lane) -> DeliveryBatch | EndOfShard:
-        """The next batch of a lane, which has processed the one before."""
         self._processed(lane)
         while True:
             records = self._window.take(lane.number, LINE_BYTES, self._batch_records(lane))
@@ -551,8 +540,6 @@ class ShardLanes:
         self._count()
         self._notify()
 
-    # The stored checkpoint, and the release.
-
     async def _store_marks(self) -> None:
         while True:
             await self._mark_moved.wait()
@@ -616,7 +603,6 @@ class ShardLanes:
 
     @property
     def _is_held(self) -> bool:
-        """By an operator, or one of the children has asked for a pause."""
         paused = (lane.held.progress.cause is WaitReason.PAUSED for lane in self._lanes)
         return self._parts.holds.of(self._held.lease) is not NOT_HELD or any(paused)
 

@@ -80,8 +80,6 @@ async def is_readable(
 
 
 class Reading:
-    """A reader at work that can be ended before its child."""
-
     def __init__(self, reader: ShardReader) -> None:
         self.reader = reader
         self._scope = anyio.CancelScope()

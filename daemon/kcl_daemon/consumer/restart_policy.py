@@ -31,7 +31,6 @@ class RestartPolicy:
             )
 
     async def cool_down(self) -> None:
-        """Pause if this worker has just released the lease for its failures."""
         rest = self._parts.degraded.rest(self._held.lease)
         if rest is None:
             return

@@ -47,8 +47,6 @@ def _never() -> bool:
 
 
 class SetAside:
-    """Of one shard, or of one lane, over all its children."""
-
     def __init__(self, *, parts: ConsumerContext, held: HeldLease, stop_signal: StopSignal, log: Log) -> None:
         self._parts = parts
         self._held = held
@@ -179,18 +177,15 @@ class SetAside:
         return DeadLetterNotStored(f"no answer within {limit_s:g} s")
 
     def counted(self, cause: LetterCause, count: int, reason: str) -> None:
-        """They are done, stored or left out."""
         self._parts.context.meters.add(SET_ASIDE, count, **self._labels, cause=cause.value)
         self._held.progress.set_aside.add(cause.value, count, reason)
 
     def rejected(self, reasons: Iterable[str]) -> None:
-        """Told of at the first, then once a minute at most."""
         self._reasons.update(reason[:_REASON_CHARACTERS] for reason in reasons)
         if self._clock.monotonic() - self._summed_s >= _SUMMARY_EVERY_S:
             self.summarize()
 
     def expired(self, count: int, first_arrived_ms: int | None) -> None:
-        """As `rejected`."""
         self._expired += count
         if self._clock.monotonic() - self._expired_told_s >= _SUMMARY_EVERY_S:
             self._tell_expired(first_arrived_ms)

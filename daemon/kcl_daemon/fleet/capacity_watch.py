@@ -62,7 +62,6 @@ class CapacityWatch:
         self._row_is_known = False
 
     def assigned(self) -> None:
-        """The leader has read the fleet, and assigned leases."""
         self._wakeup.wake()
 
     async def run(self) -> None:

@@ -60,7 +60,6 @@ class PendingHandoffs:
             self._wakeup.wake()
 
     def expect_soon(self, key: LeaseKey) -> None:
-        """Look as often as in the beginning."""
         if key in self._expected:
             del self._expected[key]
             self.expect(key)
@@ -160,8 +159,6 @@ _MAX_PARALLEL_READS: Final = 10
 
 
 class Standby(Protocol):
-    """Children of leases that are on their way to this worker."""
-
     def prepare(self, lease: Lease) -> None: ...
 
     def dismiss(self, key: LeaseKey) -> None: ...

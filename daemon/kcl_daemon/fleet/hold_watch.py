@@ -234,8 +234,6 @@ class HoldWatch:
                     "stream: end the pause with `kcl-daemon resume --properties FILE`",
                 )
 
-    # For consumers.
-
     def of(self, lease: Lease) -> LeaseHold:
         return lease_hold(self.holds, lease, self._clock.wall_ms()) if self.holds else NOT_HELD
 
@@ -254,7 +252,6 @@ class HoldWatch:
         return True
 
     def pace(self, lease: Lease, hold: LeaseHold) -> Pace:
-        """Of the limits of a lease; its children share it."""
         if not hold.limits:
             self._paces.pop(lease.lease_key, None)
             return Pace()
@@ -270,7 +267,6 @@ class HoldWatch:
 
 
 def hold_fields(hold: Hold) -> dict[str, object]:
-    """For the log."""
     scope = {"stream": hold.stream, "lease_key": hold.lease_key}
     return {
         "what": "pause" if hold.unit is None else f"limit of {hold.amount:g} {hold.unit}/s",

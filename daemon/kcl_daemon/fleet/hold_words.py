@@ -102,7 +102,6 @@ def time_text(at_ms: int) -> str:
 
 
 def share_text(hold: Hold) -> str:
-    """What a limit leaves to one shard."""
     assert hold.unit is not None, "it is a limit"
     return f"{_amount(hold.share, hold.unit)} {why_text(hold)}"
 

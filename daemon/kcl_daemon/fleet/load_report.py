@@ -17,8 +17,6 @@ _AT_TIP_S: Final = 2.0
 
 
 class LoadReport:
-    """Of one worker, from what its watchdog sees."""
-
     def __init__(self, context: WorkerContext, watchdog: Watchdog) -> None:
         self._context = context
         self._watchdog = watchdog

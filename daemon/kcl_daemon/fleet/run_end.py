@@ -105,7 +105,6 @@ class RunEnd:
         )
 
     async def run(self, on_end: Callable[[], None]) -> None:
-        """Calls `on_end` once the run is over."""
         until_ms, pause_s = self.until_ms, min(self._context.timings.failover_s, _PAUSE_MOST_S)
         assert until_ms is not None, "the run has begun"
         while True:

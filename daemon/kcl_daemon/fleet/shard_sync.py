@@ -359,8 +359,6 @@ _MAX_NOTES_PER_RUN: Final = 200
 
 
 class MultiStreamShardSync:
-    """A stream in trouble does not block the others."""
-
     def __init__(
         self,
         context: WorkerContext,

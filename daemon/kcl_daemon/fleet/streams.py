@@ -321,7 +321,6 @@ def _table_stream(summary: StreamSummary) -> TableStream:
 
 
 def _first_of(summaries: Sequence[StreamSummary], position: InitialPosition) -> int:
-    """The index of the stream that has the position."""
     if position.at is not StartAt.TIMESTAMP or position.timestamp_s is None:
         return len(summaries) - 1 if position.at is StartAt.LATEST else 0
     return max(sum(each.creation_time_s <= position.timestamp_s for each in summaries) - 1, 0)

@@ -38,7 +38,6 @@ class TableStream:
         return "$".join((self.region, self.account, self.table, self.label.replace(":", "_")))
 
     def is_beside(self, other: TableStream) -> bool:
-        """Whether both are of the same table."""
         return replace(self, label=other.label) == other
 
     @property

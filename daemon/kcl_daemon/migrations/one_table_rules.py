@@ -279,8 +279,6 @@ class AdvanceStatus:
 
 @dataclass(frozen=True, slots=True)
 class SwitchOver:
-    """For all workers."""
-
     reason: str
 
 

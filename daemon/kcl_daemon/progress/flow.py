@@ -72,8 +72,6 @@ class FlowSample:
 
 
 class FlowMeter:
-    """Of one held lease."""
-
     def __init__(self) -> None:
         self._samples: deque[FlowSample] = deque()
         self._finished: deque[tuple[float, float]] = deque()

@@ -239,7 +239,6 @@ def _bodies(events: Sequence[_Event], form: ChangeForm, stream_arn: str) -> list
 
 
 def _parts(stream_arn: str) -> tuple[str, str]:
-    """Region and table."""
     parts = stream_arn.split(":", 5)
     return (parts[3], parts[5].split("/")[1]) if len(parts) > 5 and "/" in parts[5] else ("", stream_arn)
 

@@ -270,8 +270,6 @@ OnBadKeys = Callable[[str, int, int, str], None]
 
 
 class OtherShards(Protocol):
-    """What becomes of user records whose keys belong to another shard."""
-
     def kept(self, record: AnyRecord, /) -> bool | None:
         """Whether those of this aggregate are delivered; None: not known, so the service is to be asked."""
         ...
@@ -556,7 +554,6 @@ _FIELDS_BYTES_MOST: Final = 32
 
 
 def _number(value: int) -> bytes:
-    """As a varint."""
     parts = bytearray()
     while value > _LOW:
         parts.append(value & _LOW | _MORE)
@@ -580,5 +577,4 @@ def _hash(hash_key: bytes) -> int | None:
 
 
 def hash_of_key(partition_key: bytes) -> int:
-    """What decides about the shard of a record."""
     return int.from_bytes(hashlib.md5(partition_key, usedforsecurity=False).digest())

@@ -47,8 +47,6 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Range:
-    """Records without data, which their child has processed and not checkpointed."""
-
     before: Position
     last: Position
     count: int
@@ -145,7 +143,6 @@ class LaneWindow:
         return min(undone)[1] if undone else self.holds_mark
 
     def is_behind(self, lane: int) -> bool:
-        """Whether it has records that its child has not processed."""
         return self._lanes[lane].answered < len(self._lanes[lane].entries) or self.is_rereading(lane)
 
     @property
@@ -177,7 +174,6 @@ class LaneWindow:
 
     @property
     def all_taken(self) -> bool:
-        """Whether the children were given all that was read."""
         return not any(lane.reread is not None or len(lane.entries) > lane.taken for lane in self._lanes)
 
     @property
@@ -287,12 +283,10 @@ class LaneWindow:
         return taken
 
     def untaken(self, lane: int) -> Iterator[AnyRecord]:
-        """What its child has not been given."""
         mine = self._lanes[lane]
         return (entry.record for entry in islice(mine.entries, mine.taken, None))
 
     def answered(self, lane: int) -> None:
-        """Its child has processed all that it was given."""
         mine = self._lanes[lane]
         for entry in islice(mine.entries, mine.answered, mine.taken):
             self.answered_bytes += entry.size_bytes

@@ -59,15 +59,12 @@ class LetterQueue:
         self._in_hand = []
 
     def stored(self, position: ExtendedSequenceNumber) -> list[StoredLetter]:
-        """The letters that are done with this checkpoint."""
         return self._settle([each for each in self._given if each.position <= position])
 
     def ended(self) -> list[StoredLetter]:
-        """The letters that are done because the child has ended well."""
         return self._settle(list(self._given))
 
     def held(self, sequence_number: str | None, sub_sequence_number: int | None) -> StoredLetter | None:
-        """The letter of the current batch with this position."""
         for each in self._in_hand:
             record = each.letter.record
             if (record.sequence_number, record.sub_sequence_number) == (

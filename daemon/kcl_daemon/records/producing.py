@@ -60,8 +60,6 @@ def size_bytes_of(record: KeyedLine | Entry) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """What became of one entry: the shard that has it, or `error`."""
-
     shard_id: str
     error: str = ""
 
@@ -171,7 +169,6 @@ def _has(hash_range: HashRange, hashed: int) -> bool:
 
 
 def requests(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """In order, as many as one call takes."""
     request: list[Entry] = []
     size_bytes = 0
     for entry in entries:

@@ -216,7 +216,6 @@ class RecordFilter:
         return any(pattern.of_changes for pattern in self._patterns)
 
     def kept(self, payload: Payload) -> Payload:
-        """The records that match one of the patterns, in order."""
         return next(each for each in self.kept_in_steps(payload) if each is not None)
 
     def kept_in_steps(self, payload: Payload) -> Iterator[Payload | None]:

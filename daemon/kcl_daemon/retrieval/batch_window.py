@@ -115,7 +115,6 @@ class BatchWindow:
         return item
 
     def rest(self) -> ReadItem | None:
-        """What was gathered, although its window is not over; None: no more."""
         return self._joined() if self._gathered else self._following()
 
     @property
@@ -134,7 +133,6 @@ class BatchWindow:
         return None
 
     def _following(self) -> ReadItem | None:
-        """What was read after all that was gathered. The end of a shard stays."""
         item = self._next
         if not isinstance(item, EndOfShard):
             self._next = None
@@ -165,7 +163,6 @@ class BatchWindow:
                 self._waiting.cancel()
 
     def _joined(self) -> DeliveryBatch:
-        """The first of what was gathered: as much as one batch may have, at least one record."""
         facts, parts, left = list[ReadFacts](), list[Payload](), self._limits
         while self._gathered and left.records > 0:
             gathered = self._gathered.popleft()

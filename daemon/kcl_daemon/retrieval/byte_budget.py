@@ -155,7 +155,6 @@ class ByteBudget:
             self.wake()
 
     def wake(self) -> None:
-        """Admit all that fit now, because a child starts to wait."""
         for waiter in self._queue():
             if not self._fits(waiter.size_bytes, is_child_waiting=waiter.is_child_waiting()) and not (
                 waiter.holding_bytes and self._all_wait()

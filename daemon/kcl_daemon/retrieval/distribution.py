@@ -29,8 +29,6 @@ _MARGIN_MS: Final = 60_000
 
 
 class Distribution:
-    """Of one stream, for all its shards."""
-
     def __init__(self, kinesis: Kinesis, stream: StreamRef, clock: Clock, log: Log | None = None) -> None:
         self._kinesis = kinesis
         self._stream = stream
@@ -113,7 +111,6 @@ class Strays:
         self._must_ask = True
 
     async def settle(self) -> None:
-        """Between two pieces."""
         if self._must_ask:
             self._must_ask = False
             await self._distribution.ask(self._received_s)
@@ -122,7 +119,6 @@ class Strays:
 async def user_records(
     payload: Payload, hash_range: HashRange | None, distribution: Distribution, clock: Clock
 ) -> AsyncGenerator[AnyRecord]:
-    """What a child would get of an answer that has just come."""
     strays = Strays(distribution, clock)
     strays.received()
     for part in payload.expanded(Deaggregator(hash_range, _as_it_came, strays=strays)):

@@ -334,7 +334,6 @@ class FanOutReader(BufferedReader):
         self._log.debug("subscribed", position=where.kind.value, sequence_number=where.sequence_number)
 
     async def _accept(self, pushed: PushedRecords, asked_ms: int) -> bool:
-        """Whether a bounded run ends here."""
         self._remember(pushed)
         at_the_end = pushed.continuation is None
         whole, at_bound = self._source.bounded(

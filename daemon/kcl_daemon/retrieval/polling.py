@@ -111,7 +111,6 @@ def has_service_limits(endpoint: str | None) -> bool:
     return host is None or host.endswith(_SERVICE_DOMAINS)
 
 
-# Then the call is made again.
 _CALL_TIMEOUT_S: Final = 60.0
 # After this many refusals in a row the iterator has not simply expired.
 _SUSPICIOUS_FAILURES: Final = 3

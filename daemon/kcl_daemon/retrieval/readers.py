@@ -162,7 +162,6 @@ class ReaderFactory:
         return self._budget.take(0, shrink, invariants=invariants)
 
     def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:
-        """Adds deaggregation, schema decoding and counts of skipped records to `source`."""
         context, cache = replace(self._context, log=log), self._schemas
         on_failure = self._settings.schemas.on_failure
         skipped = SkippedRecords(context.meters, shard_labels(source.shard_id, source.stream), log)
@@ -238,8 +237,6 @@ class ReaderFactory:
 
 
 class FanOutOrPolling:
-    """Chooses before anything is read: polling only if fan-out is impossible."""
-
     def __init__(
         self,
         consumer: ConsumerRegistration,

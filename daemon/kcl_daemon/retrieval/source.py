@@ -306,7 +306,6 @@ class ShardSource:
         return rest
 
     async def chosen(self, part: Payload) -> Payload:
-        """Those for the child, unless they must be decoded first."""
         return part
 
     def decoder(self, payload: Payload) -> Decoder | None:
@@ -386,11 +385,9 @@ class DeliveryBatch:
         return payload
 
     def take_records(self) -> Sequence[AnyRecord]:
-        """Instead of the line: batches are made of them by `part`."""
         return Payload.of_line(self.take_line())[0].records
 
     def part(self, records: Sequence[AnyRecord]) -> DeliveryBatch:
-        """Some of its records, with all that is known of them."""
         payload = Payload(records, self.size_bytes)
         return DeliveryBatch(payload, self.behind_ms, facts=self.facts, takes_frames=self._takes_frames)
 
@@ -604,7 +601,6 @@ class BufferedReader:
         )
 
     async def _stand_still(self) -> None:
-        """After a loss that stops this shard; then it is tried again."""
         self._last_fetch.trouble, self._last_fetch.lost = self._loss, True
         await self._source.wait_out(self._clock, _LOSS_PAUSE_S)
 
