@@ -28,9 +28,9 @@ from tests.house.figures import figures, package_cycles, source_files
 
 BOUNDS: Final = {
     "source files": 391,
-    "source lines": 83_750,
+    "source lines": 83_378,
     "longest file, lines": 700,
-    "docstring and comment words": 74_400,
+    "docstring and comment words": 71_885,
     "packages in import cycles": 0,
     "classes with one public method, %": 9.9,
     "constructors with more than 8 parameters": 0,
