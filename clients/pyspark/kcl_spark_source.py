@@ -21,7 +21,9 @@ Options:
     reader: a name. `_readers/NAME.json` says what the query has committed; `kcl-daemon landing expire` follows it. One
         query for each name.
     failOnDataLoss: `true` (default): stop if segments that were not read yet have expired. `false`: go on.
-    maxTasks: at most so many tasks in a batch. Default: one for each 64 MiB.
+    minTasks: at least so many tasks in a batch, where each gets 2,000 records or so. Default: the cores that Spark had,
+        or may grow to, at `register`; 16 where it does not say.
+    maxTasks: at most so many tasks in a batch. Default: minTasks, or one for each 64 MiB if that is more.
     splitShards: `true`: records of one shard may go to several tasks of a batch. Default: `false` for streams, so that
         a task has all of a shard's records of the batch, in order; `true` for batch reads.
     endpoint, region: of S3.
@@ -90,6 +92,9 @@ _PAGE = 256
 _START = "-1/0"
 _OPEN_MS = 2**63 - 1
 _TASK_BYTES = 64 * 1024 * 1024
+_TASK_ROWS = 2_000
+"""A task that has fewer takes longer to begin than to work."""
+_UNKNOWN_CORES = 16
 _ARROW_BYTES = 1024 * 1024
 """Of one Arrow batch, about: what fits the caches of a CPU is handed over fastest."""
 _AHEAD_BYTES = 32 * 1024 * 1024
@@ -202,6 +207,7 @@ class Settings:
     wait_ms: int
     reader: str
     fail: bool
+    min_tasks: int
     max_tasks: int
     split: bool | None
     endpoint: str
@@ -211,7 +217,7 @@ class Settings:
 # --- decisions, without I/O ------------------------------------------------------------------------------------------
 
 
-def settings_of(options: Mapping[str, str]) -> Settings:
+def settings_of(options: Mapping[str, str], cores: int = _UNKNOWN_CORES) -> Settings:
     """Raises LandingError."""
     path = options.get("path", "")
     if not path:
@@ -231,6 +237,7 @@ def settings_of(options: Mapping[str, str]) -> Settings:
         wait_ms=_number(options, "maxSkewWaitMillis", 60_000),
         reader=_reader_name(options.get("reader", "")),
         fail=_flag(options, "failOnDataLoss", default=True),
+        min_tasks=_number(options, "minTasks", cores),
         max_tasks=_number(options, "maxTasks", 0) or sys.maxsize,
         split=None if split is None else _flag(options, "splitShards", default=False),
         endpoint=options.get("endpoint", ""),
@@ -427,10 +434,17 @@ def pieces(key: str, start: Place, end: Place, entries: Entries) -> Iterator[Pie
             yield Piece(key, entry, first, upto, after < begin or last > until)
 
 
-def balanced(shards: Sequence[Sequence[Piece]], most: int) -> list[list[Piece]]:
+def task_count(its_pieces: Sequence[Piece], least: int, most: int) -> int:
+    """Enough for memory, and so many that the cores have work; what a segment holds beyond a border counts, too."""
+    by_bytes = -(-sum(piece.entry.size_bytes for piece in its_pieces) // _TASK_BYTES)
+    by_rows = sum(piece.entry.rows for piece in its_pieces) // _TASK_ROWS
+    return min(most, max(1, by_bytes, min(least, by_rows)))
+
+
+def balanced(shards: Sequence[Sequence[Piece]], count: int) -> list[list[Piece]]:
     """Tasks for a stream's batch: each shard whole in one of them, the largest first to where least is."""
     sizes = [sum(piece.entry.size_bytes for piece in shard) for shard in shards]
-    count = min(most, max(1, -(-sum(sizes) // _TASK_BYTES)), len(shards))
+    count = min(count, len(shards))
     heap: list[tuple[int, int, list[Piece]]] = [(0, number, []) for number in range(count)]
     for place in sorted(range(len(shards)), key=lambda place: -sizes[place]):
         size, number, task = heap[0]
@@ -439,14 +453,13 @@ def balanced(shards: Sequence[Sequence[Piece]], most: int) -> list[list[Piece]]:
     return [task for _, _, task in sorted(heap, key=lambda each: each[1])]
 
 
-def in_order(all_pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
+def in_order(all_pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
     """Tasks of about the same size, one after the other."""
-    total = sum(piece.entry.size_bytes for piece in all_pieces)
-    wanted = max(1, total // min(most, max(1, -(-total // _TASK_BYTES))))
+    wanted = max(1, sum(piece.entry.size_bytes for piece in all_pieces) // count)
     found: list[list[Piece]] = []
     size = 0
     for piece in all_pieces:
-        if not found or (size >= wanted * len(found) and len(found) < most):
+        if not found or (size >= wanted * len(found) and len(found) < count):
             found.append([])
         found[-1].append(piece)
         size += piece.entry.size_bytes
@@ -1030,11 +1043,32 @@ def register(spark: Any) -> None:
 
     by_value: Any = cloudpickle.register_pickle_by_value
     by_value(sys.modules[KclDataSource.__module__])
-    spark.dataSource.register(KclDataSource)
+    spark.dataSource.register(source_for(spark))
+
+
+def source_for(spark: Any) -> type[KclDataSource]:
+    """The data source that knows how many tasks this Spark can run at once."""
+    return type("KclDataSource", (KclDataSource,), {"cores": cores_of(spark)})
+
+
+def cores_of(spark: Any) -> int:
+    """Those that run tasks now or, with dynamic allocation, at most; a Connect client knows none."""
+    try:
+        context = spark.sparkContext
+        configured = dict(context.getConf().getAll())
+    except Exception:  # noqa: BLE001 - Connect, Databricks and others refuse it, each with an error of its own
+        return _UNKNOWN_CORES
+    grown = 0
+    if configured.get("spark.dynamicAllocation.enabled") == "true":
+        executors = configured.get("spark.dynamicAllocation.maxExecutors", "")
+        grown = int(executors or 0) * int(configured.get("spark.executor.cores", "1"))
+    return max(1, int(context.defaultParallelism), grown)
 
 
 class KclDataSource(DataSource):
     """The data source `kcl`; the options are at the top of this file."""
+
+    cores = _UNKNOWN_CORES
 
     @classmethod
     def name(cls) -> str:
@@ -1050,10 +1084,10 @@ class KclDataSource(DataSource):
         )
 
     def reader(self, schema: StructType) -> KclReader:
-        return KclReader(settings_of(self.options), schema.fieldNames())
+        return KclReader(settings_of(self.options, self.cores), schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> KclStreamReader:  # noqa: N802 - Spark's name
-        return KclStreamReader(settings_of(self.options), schema.fieldNames())
+        return KclStreamReader(settings_of(self.options, self.cores), schema.fieldNames())
 
 
 class _Columns:
@@ -1092,7 +1126,8 @@ class KclReader(_Columns, DataSourceReader):
         with ThreadPoolExecutor(_THREADS) as readers:
             found = [each for part in readers.map(partial(self._pieces, log), keys) for each in part]
         log.close()
-        return [Task(log.info, each) for each in in_order(found, settings.max_tasks)]
+        count = task_count(found, settings.min_tasks, settings.max_tasks)
+        return [Task(log.info, each) for each in in_order(found, count)]
 
     def _pieces(self, log: Log, key: str) -> list[Piece]:
         settings, shard = self.settings, log.shards[key]
@@ -1222,14 +1257,10 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
         shards = [
             list(pieces(key, starts[key], ends[key], log.entries)) for key in sorted(ends) if key in starts
         ]
-        most = self.settings.max_tasks
-        if self.settings.split:
-            return [
-                Task(log.info, each)
-                for each in in_order([piece for shard in shards for piece in shard], most)
-            ]
-        filled = [shard for shard in shards if shard]
-        return [Task(log.info, each) for each in balanced(filled, most)] if filled else []
+        every, filled = [piece for shard in shards for piece in shard], [shard for shard in shards if shard]
+        count = task_count(every, self.settings.min_tasks, self.settings.max_tasks)
+        tasks = in_order(every, count) if self.settings.split else balanced(filled, count)
+        return [Task(log.info, each) for each in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Called when the next batch is planned, so the note of a reader is one batch late."""

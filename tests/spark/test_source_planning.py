@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from kcl_spark_source import (
     Entry,
     LandingError,
+    Piece,
     Place,
     Shard,
     balanced,
     behind,
+    cores_of,
     from_offset,
     generations,
     horizon_ms,
@@ -25,6 +28,8 @@ from kcl_spark_source import (
     pieces,
     plan,
     settings_of,
+    source_for,
+    task_count,
     to_offset,
 )
 from tests.examples import examples
@@ -262,6 +267,69 @@ def test_tasks_have_every_piece_once_and_a_shard_in_one_task(sizes: list[list[in
     assert [piece for task in cut for piece in task] == every
     assert len(cut) <= most
     assert all(cut)
+
+
+def steady(shards: int, rows: int, size: int) -> list[list[Piece]]:
+    return [
+        [Piece(f"s/{shard}", entry(0, 1, size=size)._replace(rows=rows), "0/0", "10/0")]
+        for shard in range(shards)
+    ]
+
+
+def test_a_steady_batch_of_many_shards_has_work_for_all_cores() -> None:
+    """60 MB over 1,000 shards: one task until now."""
+    shards = steady(1_000, 60, 60_000)
+    every = [piece for its in shards for piece in its]
+    assert task_count(every, 16, sys.maxsize) == 16
+    assert len(balanced(shards, 16)) == len(in_order(every, 16)) == 16
+    assert task_count(every, 200, sys.maxsize) == 30, "fewer than 2,000 records are not worth a task"
+    assert task_count(every, 16, 5) == 5
+
+
+def test_a_batch_with_few_records_is_one_task() -> None:
+    assert task_count(steady(1_000, 1, 500)[0], 16, sys.maxsize) == 1
+    assert task_count([], 16, sys.maxsize) == 1
+    assert balanced([], 1) == in_order([], 1) == []
+
+
+def test_a_batch_of_large_segments_has_a_task_for_each_64_mib() -> None:
+    large = [piece for its in steady(10, 100, 64 * 2**20) for piece in its]
+    assert task_count(large, 2, sys.maxsize) == 10
+
+
+class Context:
+    defaultParallelism = 2  # noqa: N815 - Spark's name
+
+    def __init__(self, **configured: str) -> None:
+        self._configured = {f"spark.{name.replace('_', '.')}": value for name, value in configured.items()}
+
+    def getConf(self) -> Context:  # noqa: N802
+        return self
+
+    def getAll(self) -> list[tuple[str, str]]:  # noqa: N802
+        return list(self._configured.items())
+
+
+class Session:
+    def __init__(self, context: Context | None) -> None:
+        self._context = context
+
+    @property
+    def sparkContext(self) -> Context:  # noqa: N802
+        if self._context is None:
+            raise RuntimeError("not here")
+        return self._context
+
+
+def test_the_cores_are_those_that_spark_has_or_may_grow_to() -> None:
+    grows = {"dynamicAllocation_enabled": "true", "executor_cores": "4"}
+    assert cores_of(Session(Context())) == 2
+    assert cores_of(Session(Context(**grows, dynamicAllocation_maxExecutors="10"))) == 40
+    assert cores_of(Session(Context(**grows))) == 2
+    assert cores_of(Session(None)) == 16
+    assert source_for(Session(Context()))({"path": "p"}).cores == 2
+    assert settings_of({"path": "p"}, 7).min_tasks == 7
+    assert settings_of({"path": "p", "minTasks": "3"}, 7).min_tasks == 3
 
 
 def test_generations_have_parents_first_and_name_a_circle() -> None:

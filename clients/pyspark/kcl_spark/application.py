@@ -229,7 +229,7 @@ def _source_stream(spark: SparkSession, landing: str, options: Mapping[str, str]
         )
     module = import_module(_MODULE)
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # cloudpickle
-    register_source(spark, module.KclDataSource)
+    register_source(spark, module.source_for(spark))
     return spark.readStream.format("kcl").options(**options).load(_as_arrow_knows_it(landing))
 
 
