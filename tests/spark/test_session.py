@@ -11,8 +11,9 @@ import tracemalloc
 import uuid
 import zlib
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyspark
 import pytest
@@ -152,6 +153,77 @@ def test_lines_and_arrays_of_json_make_a_row_each(spark: SparkSession) -> None:
         *((at, 0, None, bytearray(given[at])) for at in range(2, 9)),
         (9, 0, 10, None),
     ]
+
+
+ARRIVED: Final = datetime(2026, 11, 26, 12, tzinfo=UTC)
+TIMES: Final = (
+    (b'{"id":1,"ts":"2026-11-26T12:00:59Z"}', "59 s after its arrival"),
+    (b'{"id":2,"ts":"2026-11-26T12:01:01Z"}', "too late"),
+    (b'{"id":3,"ts":1795690600000}', "too late"),  # milliseconds where seconds are meant: the year 58873
+    (b'{"id":4}', "without a time"),
+    (b'{"id":5,"ts":"1999-01-01T00:00:00Z"}', "old"),
+)
+
+
+def a_minute_of_json(data: bytes) -> dict[str, Any]:
+    found = json.loads(data)
+    at = found.get("ts")
+    if isinstance(at, str):
+        found["ts"] = datetime.fromisoformat(at)
+    elif at is not None:
+        found["ts"] = datetime(9000, 1, 1, tzinfo=UTC)
+    return {"id": found["id"], "ts": found.get("ts")}
+
+
+@pytest.mark.parametrize("with_python", [False, True], ids=["json", "python"])
+def test_a_time_after_its_arrival_marks_its_row_and_reaches_no_watermark(
+    spark: SparkSession, with_python: bool
+) -> None:
+    given = records(spark, *(data for data, _ in TIMES)).withColumn(
+        "approximate_arrival_timestamp", F.lit(ARRIVED)
+    )
+    guard, schema = decode.event_time("ts", not_after="1 minute"), "id long, ts timestamp"
+    found = (
+        decode.python(given, a_minute_of_json, schema, event_time=guard)
+        if with_python
+        else decode.json(given, schema, event_time=guard)
+    )
+    assert found.columns == ["id", "ts", *decode.KEPT, "_corrupt"]
+    rows = found.withColumn("ts", F.col("ts").cast("string")).collect()
+    for row, (data, what) in zip(rows, TIMES, strict=True):
+        is_corrupt = what == "too late"
+        assert row._corrupt == (bytearray(data) if is_corrupt else None), what
+        assert (row.ts is None) == (is_corrupt or what == "without a time"), what
+
+
+def test_a_time_after_its_arrival_can_be_taken_for_its_arrival(spark: SparkSession) -> None:
+    given = records(spark, *(data for data, _ in TIMES)).withColumn(
+        "approximate_arrival_timestamp", F.lit(ARRIVED)
+    )
+    guard = decode.event_time("ts", clamp=True)
+    found = decode.json(given, "id long, ts timestamp", event_time=guard)
+    rows = found.select("id", F.unix_seconds("ts").alias("ts"), "_corrupt").collect()
+    arrived_s = int(ARRIVED.timestamp())
+    assert [row.ts for row in rows] == [arrived_s + 59, arrived_s, arrived_s, None, 915148800]
+    assert {row._corrupt for row in rows} == {None}
+
+
+def test_a_time_without_an_arrival_is_not_believed(spark: SparkSession) -> None:
+    given = records(spark, *(data for data, _ in TIMES)).withColumn(
+        "approximate_arrival_timestamp", F.lit(None).cast("timestamp")
+    )
+    found = decode.json(given, "id long, ts timestamp", event_time=decode.event_time("ts")).collect()
+    assert [row.ts for row in found] == [None] * len(TIMES)
+    assert [row.id for row in found if row._corrupt is None] == [4]
+
+
+def test_a_guard_of_a_column_that_is_no_time_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(TypeError, match="id is no timestamp"):
+        decode.json(
+            records(spark, b"{}").withColumn("approximate_arrival_timestamp", F.lit(ARRIVED)),
+            "id long",
+            event_time=decode.event_time("id"),
+        )
 
 
 def test_a_value_of_another_type_marks_its_row_only(spark: SparkSession) -> None:

@@ -11,12 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from json import dumps, loads
 from secrets import token_hex
-from typing import Any, Final, Union
+from typing import Any, Final, NamedTuple, Union
 from uuid import UUID
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
-from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from kcl_spark import changes
 
@@ -86,11 +94,34 @@ _UTF8: Final = "|".join(
 )
 
 Decoder = Callable[[bytes], "Mapping[str, Any] | None"]
+_ARRIVALS: Final = ("approximate_arrival_timestamp", "approximateArrivalTimestamp")
+
+
+class EventTime(NamedTuple):
+    column: str
+    not_after: str
+    clamp: bool
+
+
+def event_time(column: str, not_after: str = "1 minute", *, clamp: bool = False) -> EventTime:
+    """For `event_time=` of a decoder: guards Spark's watermark, which follows the latest time and never goes back.
+
+    A record whose `column` is later than its arrival and `not_after` is corrupt; so is one with a time and without an arrival. With
+    `clamp` it gets the time of its arrival instead. Kinesis sets the arrival; producers cannot.
+    """
+    return EventTime(column, not_after, clamp)
+
+
 RecordBatch = Any
 
 
 def json(
-    records: DataFrame, schema: str | StructType, *, lines: bool = False, keep: Sequence[str] = KEPT
+    records: DataFrame,
+    schema: str | StructType,
+    *,
+    lines: bool = False,
+    event_time: EventTime | None = None,
+    keep: Sequence[str] = KEPT,
 ) -> DataFrame:
     """One JSON object a record, all of it. `schema` is a StructType or its text: `id long, amount double`.
 
@@ -104,7 +135,7 @@ def json(
         frame, objects, is_whole = _objects(frame, _bracketed(F.col("_text")), fields)
         frame = frame.withColumn("_parsed", F.when(F.size(objects) == 1, objects.getItem(0)))
         one = is_text & is_whole & (F.size(objects) == 1)
-        return _spread(frame, fields, keep, ~F.coalesce(one, F.expr("false")))
+        return _spread(frame, fields, keep, ~F.coalesce(one, F.expr("false")), event_time=event_time)
     several = F.filter(F.split("_text", "\r?\n"), lambda line: F.trim(line) != "")
     is_one = ~is_text | F.col("_text").rlike(_ARRAY) | (F.size(several) == 0)
     pieces = F.when(is_one, F.array("_text")).otherwise(several)
@@ -117,7 +148,7 @@ def json(
     frame = frame.select("*", F.posexplode(rows).alias("_place", "_parsed"))
     data = F.when(is_text, piece.cast("binary")).otherwise(F.col("data"))
     index = (F.col("_line") + F.col("_place")).alias("_index")
-    return _spread(frame, fields, keep, data=data, more=[index])
+    return _spread(frame, fields, keep, data=data, more=[index], event_time=event_time)
 
 
 def _bracketed(text: Column) -> Column:
@@ -160,7 +191,12 @@ def _marked_json(text: Column, fields: StructType) -> Column:
 
 
 def avro(
-    records: DataFrame, avro_schema: str, *, data: Column | None = None, keep: Sequence[str] = KEPT
+    records: DataFrame,
+    avro_schema: str,
+    *,
+    data: Column | None = None,
+    event_time: EventTime | None = None,
+    keep: Sequence[str] = KEPT,
 ) -> DataFrame:
     """Avro without a container. Needs `org.apache.spark:spark-avro_2.13` in `sparkPackages`.
 
@@ -173,7 +209,7 @@ def avro(
     wrapped = {"type": "record", "name": _WRAPPER, "fields": [{"name": "v", "type": loads(avro_schema)}]}
     parsed = from_avro(F.col("data") if data is None else data, dumps(wrapped), {"mode": "PERMISSIVE"})
     frame = records.withColumn("_parsed", parsed["v"])
-    return _spread(frame, _type_of(frame), keep)
+    return _spread(frame, _type_of(frame), keep, event_time=event_time)
 
 
 def protobuf(
@@ -182,6 +218,7 @@ def protobuf(
     *,
     descriptor: bytes,
     data: Column | None = None,
+    event_time: EventTime | None = None,
     keep: Sequence[str] = KEPT,
 ) -> DataFrame:
     """Protocol buffers. Needs `org.apache.spark:spark-protobuf_2.13` in `sparkPackages`.
@@ -198,11 +235,16 @@ def protobuf(
         binaryDescriptorSet=with_wrapper(descriptor, message),
     )
     frame = records.withColumn("_parsed", parsed["v"])
-    return _spread(frame, _type_of(frame), keep)
+    return _spread(frame, _type_of(frame), keep, event_time=event_time)
 
 
 def python(
-    records: DataFrame, decoder: Decoder, schema: str | StructType, *, keep: Sequence[str] = KEPT
+    records: DataFrame,
+    decoder: Decoder,
+    schema: str | StructType,
+    *,
+    event_time: EventTime | None = None,
+    keep: Sequence[str] = KEPT,
 ) -> DataFrame:
     """A decoder in Python: bytes to a mapping of fields.
 
@@ -212,6 +254,8 @@ def python(
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
     fields = struct_type(records, schema)
+    if event_time is not None:
+        return _python_guarded(records, decoder, fields, event_time, keep)
     frame = records.select("data", *keep)
     kept = [field for field in frame.schema.fields if field.name != "data"]
     result = StructType([*fields.fields, *kept, StructField(CORRUPT, BinaryType())])
@@ -235,6 +279,38 @@ def python(
             yield pa.record_batch(columns, schema=arrow)
 
     return frame.mapInArrow(decode, result)
+
+
+def _python_guarded(
+    records: DataFrame, decoder: Decoder, fields: StructType, guard: EventTime, keep: Sequence[str]
+) -> DataFrame:
+    arrival = _arrival_of(records)
+    carried = [*keep, *([] if arrival in keep else [arrival]), "_data"]
+    found = python(records.withColumn("_data", F.col("data")), decoder, fields, keep=carried)
+    values = {name: F.col(f"`{name}`") for name in fields.fieldNames()}
+    lies = _guard(found, fields, values, guard)
+    corrupt = F.when(lies | F.col(CORRUPT).isNotNull(), F.col("_data")).alias(CORRUPT)
+    return found.select(*[values[name].alias(name) for name in values], *keep, corrupt)
+
+
+def _arrival_of(frame: DataFrame) -> str:
+    for name in _ARRIVALS:
+        if name in frame.columns:
+            return name
+    raise ValueError(f"event_time compares with the arrival of a record: the column {_ARRIVALS[0]} is needed")
+
+
+def _guard(frame: DataFrame, fields: StructType, values: dict[str, Column], guard: EventTime) -> Column:
+    """Which rows lie; `values` are changed so that none of them has a time that is too late."""
+    if not isinstance(fields[guard.column].dataType, TimestampType):
+        raise TypeError(f"event_time: {guard.column} is no timestamp; `schema` must say so")
+    at, arrived = values[guard.column], F.col(_arrival_of(frame))
+    latest = arrived + F.expr(f"INTERVAL {guard.not_after}")
+    lies = at.isNotNull() & ~F.coalesce(at <= latest, F.expr("false"))
+    values[guard.column] = F.when(~lies, at).otherwise(
+        arrived if guard.clamp else F.lit(None).cast("timestamp")
+    )
+    return F.expr("false") if guard.clamp else lies
 
 
 def dynamodb(
@@ -364,10 +440,14 @@ def _spread(
     *,
     data: Column | None = None,
     more: Sequence[Column] = (),
+    event_time: EventTime | None = None,
 ) -> DataFrame:
     corrupt = F.col("_parsed").isNull() if marked is None else F.col("_parsed").isNull() | marked
+    values = {name: F.col(f"_parsed.`{name}`") for name in fields.fieldNames()}
+    if event_time is not None:
+        corrupt |= _guard(frame, fields, values, event_time)
     return frame.select(
-        *[F.col(f"_parsed.`{name}`").alias(name) for name in fields.fieldNames()],
+        *[values[name].alias(name) for name in values],
         *keep,
         *more,
         F.when(corrupt, F.col("data") if data is None else data).alias(CORRUPT),
