@@ -93,7 +93,7 @@ def test_a_java_worker_that_stops_leaves_its_leases_to_expire() -> None:
 
 
 def test_both_kinds_lead_and_take_over_from_each_other() -> None:
-    run = run_plan(draw_plan("mixed_fleet", 6), scenario="mixed_fleet", seed=6)
+    run = run_plan(draw_plan("mixed_fleet", 14), scenario="mixed_fleet", seed=14)
     assert run.violation is None
     successions = set(pairwise(name.split("-")[0] for name in run.leaders))
     assert {("java", "worker"), ("worker", "java")} <= successions

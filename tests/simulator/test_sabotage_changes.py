@@ -200,4 +200,5 @@ def test_each_rule_of_changes_can_be_broken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken(monkeypatch)
-    assert violation(changes, *happenings, backlog=4 * changes.items if changes.snapshot else 0) in noticed
+    backlog = 4 * changes.items if changes.snapshot else 0
+    assert any(violation(changes, *happenings, seed=seed, backlog=backlog) in noticed for seed in (1, 2))

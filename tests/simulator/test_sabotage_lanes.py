@@ -10,6 +10,7 @@ from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.consumer.lanes import ShardLanes
 from kcl_daemon.progress.progress import LeaseProgress, WaitReason
 from kcl_daemon.records import lane_window
+from kcl_daemon.records.batch_text import ReadFacts
 from kcl_daemon.records.lane_window import LaneWindow, Position, key_hash
 from kcl_daemon.records.payload import AnyRecord
 from tests.simulator.habits import Habits, Mischief, Nursery, When
@@ -78,8 +79,10 @@ def not_read_again(patch: pytest.MonkeyPatch) -> None:
 def a_gap(patch: pytest.MonkeyPatch) -> None:
     add = LaneWindow.add
 
-    def without_the_first(window: LaneWindow, records: Iterable[AnyRecord]) -> set[int]:
-        return add(window, list(records)[1:])
+    def without_the_first(
+        window: LaneWindow, records: Iterable[AnyRecord], facts: ReadFacts | None = None
+    ) -> set[int]:
+        return add(window, list(records)[1:], facts)
 
     patch.setattr(LaneWindow, "add", without_the_first)
 

@@ -37,7 +37,7 @@ def violation(*more: Planned) -> str | None:
 def test_planned_handovers_are_measured_and_short() -> None:
     sound = outcome()
     assert sound.violation is None
-    assert len(sound.gaps_s) >= 4
+    assert len(sound.gaps_s) >= 3
     assert sound.repeats == 0
 
 

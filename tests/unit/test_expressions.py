@@ -20,6 +20,7 @@ import pytest
 
 from kcl_daemon.children.pipes import LineCutter
 from kcl_daemon.config.kinds import InvalidValue
+from kcl_daemon.config.load import _JSON
 from kcl_daemon.config.properties import expanded, is_service_link
 from kcl_daemon.records.batch_text import BatchText
 from kcl_daemon.records.kpl import _parsed_in_c
@@ -52,6 +53,10 @@ NAMED: Final = {
     "kcl_daemon.records.letters:_SEQUENCE_NUMBER": "fullmatch",
     "kcl_daemon.records.letters:_S3": "fullmatch",
     "kcl_daemon.records.batch_text:_NUMBERS": "measured by its function",
+    "kcl_daemon.children.start:_FUNCTION": "fullmatch",
+    "kcl_daemon.config.load:_JSON": "measured by its function",
+    "kcl_daemon.config.reading:_TEMPLATE": "search",
+    "kcl_daemon.shards.lineage:_ORDINAL": "fullmatch",
     "kcl_daemon.config.children:_BUCKET": "fullmatch",
     "kcl_daemon.config.children:_TOPIC": "fullmatch",
     "kcl_daemon.config.kinds:_AGE": "fullmatch",
@@ -193,6 +198,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], object]]] = {
     "BatchText": lambda text: BatchText(
         b'"sequenceNumber":"7","approximateArrivalTimestamp":' + text.encode()
     ).find("7", 8),
+    "a file of JSON": lambda text: _JSON.match(text.encode()),
     "masked": masked,
     "shown": shown,
     "on_one_line": on_one_line,

@@ -100,6 +100,7 @@ _CHILDREN: Final = "childShardIds"
 _HASH_START: Final = "startingHashKey"
 _HASH_END: Final = "endingHashKey"
 _THROUGHPUT: Final = "throughputKBps"
+_FIGURE_BELOW: Final = 10**12
 _STREAM: Final = "streamName"
 _SHARD: Final = "shardId"
 # Our own attributes; KCL ignores and keeps them.
@@ -149,7 +150,7 @@ def lease_from_row(row: Row) -> Lease:
         parent_shard_ids=reader.shard_ids(_PARENTS),
         child_shard_ids=reader.shard_ids(_CHILDREN),
         hash_range=reader.hash_range(),
-        throughput_kbps=reader.number(_THROUGHPUT),
+        throughput_kbps=reader.figure(_THROUGHPUT),
         stream=reader.stream() if _STREAM in row else None,
         degraded_by=reader.worker(_DEGRADED),
         stream_created_s=created if isinstance(created := row.get(_STREAM_CREATED), int) else None,
@@ -496,13 +497,14 @@ class _Reader:
             raise self._wrong(name, "a whole number of 64 bits")
         return value
 
-    def number(self, name: str) -> float | None:
+    def figure(self, name: str) -> float | None:
+        """None: there is none, or it is one that no worker measures. Only hints are read so."""
         value = self._row.get(name)
         if value is None:
             return None
         if not isinstance(value, int | Decimal):
             raise self._wrong(name, "a number")
-        return float(value)
+        return float(value) if 0 <= value < _FIGURE_BELOW else None
 
     def binary(self, name: str) -> bytes | None:
         value = self._row.get(name)

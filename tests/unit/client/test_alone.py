@@ -15,7 +15,7 @@ FOLDERS = [str(Path(inspect.getfile(package)).parents[1]) for package in (kcl_cl
 # What it takes on a machine of today, and the slack of slow machines and of those whose caches others use as well; what
 # must not be loaded at all, `tests/process/test_client_process.py` names.
 IMPORT_MOST_S = 0.05
-SLACK = 2.5
+SLACK = 5.0
 WITHIN_S = 200
 
 # Isolated and without site-packages: the standard library and the two folders are all there is.

@@ -20,7 +20,7 @@ def test_each_property_of_the_clean_up_fills_its_field(prefix: str) -> None:
     assert loaded.settings.shards == ShardSettings(
         cleanup_ms=1_000, cleanup_completed_ms=2_000, cleanup_garbage_ms=3_000
     )
-    assert loaded.warnings == ()
+    assert {each.event for each in loaded.warnings} <= {"time_unit_doubtful"}
 
 
 def test_the_auditor_has_javas_figures_and_takes_others() -> None:

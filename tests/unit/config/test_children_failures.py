@@ -32,7 +32,7 @@ def test_each_property_fills_its_field() -> None:
         poison_tries=4,
         dead_letters=DeadLetterDestination(DeadLetterStore.FILE, "dead.jsonl"),
     )
-    assert loaded.warnings == ()
+    assert {each.event for each in loaded.warnings} <= {"time_unit_doubtful"}
 
 
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/111122223333/dead"

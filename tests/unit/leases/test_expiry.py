@@ -138,7 +138,7 @@ def test_rows_that_are_no_valid_report_are_not_workers() -> None:
         {**good, "sts": {"C": (1,)}, "opr": {}},
         {**good, "sts": "x"},
     ]
-    assert worker_from_row(good, key_attribute="wid") == WorkerRow(A, 5)
+    assert worker_from_row(good, key_attribute="wid") == WorkerRow(A, 5, is_java=True)
     assert [worker_from_row(row, key_attribute="wid") for row in bad] == [None] * len(bad)
 
 
