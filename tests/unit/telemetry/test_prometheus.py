@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Final
 
 import anyio
 import pytest
