@@ -24,9 +24,15 @@ def new_pid(_self):
     while True:
         pass
 
-batch.RUN_MOST_S = 0.5
+batch.STANDS_MOST_S = 0.5
 machine.Machine.new_pid = new_pid
 __main__.main(["--scenario", "steady", "--seeds", "1", "--first", "9", "--jobs", "1"])
+"""
+_TAKES_LONG: Final = """
+from tests.simulator import __main__, batch
+
+batch.STANDS_MOST_S = 0.5
+__main__.main(["--scenario", "steady", "--seeds", "1", "--first", "9", "--jobs", "1", "--seconds", "300"])
 """
 _STANDS_STILL_FOR_HOURS: Final = _STANDS_STILL.replace('"--seeds", "1"', '"--hours", "0.0003"')
 _FAILS_FOR_HOURS: Final = """
@@ -145,10 +151,19 @@ def test_hours_go_on_after_a_run_without_an_end() -> None:
     assert ended.stdout.splitlines()[-1].startswith("first seed 9 ")
 
 
+def test_a_run_that_takes_long_is_not_ended_while_virtual_time_goes_on() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _TAKES_LONG], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.stdout.splitlines()[-1].endswith("violations 0")
+
+
 def test_a_run_without_an_end_is_named_with_the_place_where_it_stands_still() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _STANDS_STILL], capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 1
-    assert ended.stdout == "steady seed 9: no end after 0.5 s of CPU time\n"
+    assert re.fullmatch(
+        r"steady seed 9: virtual time stands at [\d.]+ s after 0.5 s of CPU time\n", ended.stdout
+    )
     assert "in new_pid" in ended.stderr
