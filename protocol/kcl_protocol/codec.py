@@ -294,8 +294,9 @@ def decode_frame_header(line: bytes) -> FrameHeader:
         behind_ms, schemas = _integer_or_none(fields, "millisBehindLatest"), fields.get("schemas", [])
         if not _is_array(schemas):
             raise _wrong("schemas", schemas, "an array")
-        keyless = fields.get("keyless") is True
-        return FrameHeader(size_bytes, count, behind_ms, tuple(map(_listed_schema, schemas)), keyless)
+        known, keyless = tuple(map(_listed_schema, schemas)), fields.get("keyless") is True
+        complete_ms = _integer_or_none(fields, "completeMillis")
+        return FrameHeader(size_bytes, count, behind_ms, known, keyless, complete_ms)
     except _Malformed as error:
         raise RemoteProtocolError(f"{error}, in the daemon's line {_daemon_line_excerpt(line)}") from None
 
@@ -363,6 +364,7 @@ def _process_records(fields: _Fields) -> ProcessRecords:
     return ProcessRecords(
         records=[_record(record, index) for index, record in enumerate(records)],
         millis_behind_latest=_integer_or_none(fields, "millisBehindLatest"),
+        complete_ms=_integer_or_none(fields, "completeMillis"),
     )
 
 
@@ -487,6 +489,7 @@ def _fields(message: Message) -> dict[str, object]:
         case ProcessRecords():
             fields["records"] = [_record_fields(record) for record in message.records]
             fields["millisBehindLatest"] = message.millis_behind_latest
+            fields |= _given(completeMillis=message.complete_ms)
         case Initialize():
             fields["shardId"] = message.shard_id
             fields["sequenceNumber"] = message.sequence_number
@@ -499,7 +502,12 @@ def _fields(message: Message) -> dict[str, object]:
         case CheckpointAnswer() | RejectAnswer() | CheckpointRequest() | Reject():
             fields |= _asked(message)
         case Status():
-            fields |= {"responseFor": message.response_for} | _status_extensions(message)
+            fields |= {"responseFor": message.response_for} | _given(
+                frames=message.frames,
+                pauseMillis=message.pause_ms,
+                sequenceNumber=message.sequence_number,
+                subSequenceNumber=message.sub_sequence_number,
+            )
         case Shutdown():
             fields["reason"] = message.reason
         case ShardEnded(child_shards=None) | LeaseLost() | ShutdownRequested():
@@ -525,14 +533,8 @@ def _asked(message: CheckpointRequest | CheckpointAnswer | Reject | RejectAnswer
     return fields
 
 
-def _status_extensions(status: Status) -> dict[str, object]:
-    """Only those that are given: other daemons refuse what they do not know."""
-    extensions: dict[str, object] = {
-        "frames": status.frames,
-        "pauseMillis": status.pause_ms,
-        "sequenceNumber": status.sequence_number,
-        "subSequenceNumber": status.sub_sequence_number,
-    }
+def _given(**extensions: object) -> dict[str, object]:
+    """Who does not know an extension may refuse it."""
     return {name: value for name, value in extensions.items() if value is not None}
 
 

@@ -59,7 +59,7 @@ class Columns:
         return cls(*(list(chain.from_iterable(column)) for column in columns))
 
 
-def encode_frame(columns: Columns, millis_behind_latest: int | None) -> bytes:
+def encode_frame(columns: Columns, millis_behind_latest: int | None, complete_ms: int | None = None) -> bytes:
     """The header line and its frame.
 
     Raises:
@@ -83,6 +83,8 @@ def encode_frame(columns: Columns, millis_behind_latest: int | None) -> bytes:
         "count": count,
         "millisBehindLatest": millis_behind_latest,
     }
+    if complete_ms is not None:
+        fields["completeMillis"] = complete_ms
     if schemas:
         fields["schemas"] = list(map(schema_fields, schemas))
     if keyless:
@@ -117,7 +119,7 @@ def decode_frame(data: bytes) -> tuple[Frame, int | None]:
 
 def framed_records(header: FrameHeader, body: bytes) -> ProcessRecords:
     """For `ChildSide`. RemoteProtocolError if they do not fit together."""
-    return ProcessRecords(Frame(header, body), header.millis_behind_latest)
+    return ProcessRecords(Frame(header, body), header.millis_behind_latest, header.complete_ms)
 
 
 class Frame(Sequence[Record]):

@@ -58,9 +58,12 @@ class Initialize:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecords:
+    """`complete_ms` is an extension, sent only to relays: all that arrived before it has been sent, this included; epoch milliseconds."""
+
     action: ClassVar[str] = "processRecords"
     records: Sequence[Record]
     millis_behind_latest: int | None
+    complete_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class FrameHeader:
     millis_behind_latest: int | None
     schemas: tuple[RecordSchema, ...] = ()
     keyless: bool = False
+    complete_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class Message(msgspec.Struct, frozen=True, rename="camel"):
     error: str | None = None
     stream_name: str | None = None
     child_shards: tuple[str, ...] | None = None
+    complete_millis: int | None = None
 
 
 class FrameMessage(Message, frozen=True, kw_only=True):
@@ -68,8 +69,12 @@ read_line: Final = msgspec.json.Decoder(Message).decode
 
 
 def read_frame(header: FrameHeader, body: bytes) -> Message:
-    behind_ms = header.millis_behind_latest
-    return FrameMessage("processRecords", frame=Frame(header, body), millis_behind_latest=behind_ms)
+    return FrameMessage(
+        "processRecords",
+        frame=Frame(header, body),
+        millis_behind_latest=header.millis_behind_latest,
+        complete_millis=header.complete_ms,
+    )
 
 
 def behind(records: Sequence[Record], mark: Position) -> Sequence[Record]:

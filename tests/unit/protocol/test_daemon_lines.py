@@ -112,6 +112,10 @@ def test_reads_old_and_new_forms(line: str, message: DaemonMessage) -> None:
             '"millisBehindLatest" must be an integer of 64 bits or null, but is True',
         ),
         (
+            b'{"action":"processRecords","records":[],"millisBehindLatest":0,"completeMillis":"1"}',
+            "\"completeMillis\" must be an integer of 64 bits or null, but is '1'",
+        ),
+        (
             b'{"action":"processRecords","records":[],"millisBehindLatest":1.5}',
             '"millisBehindLatest" must be an integer of 64 bits or null, but is 1.5',
         ),

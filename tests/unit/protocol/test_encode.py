@@ -60,6 +60,10 @@ GOLDEN: list[tuple[Message, str]] = [
     ),
     (ProcessRecords([], None), '{"action":"processRecords","records":[],"millisBehindLatest":null}'),
     (
+        ProcessRecords([], 0, 1_735_689_601_000),
+        '{"action":"processRecords","records":[],"millisBehindLatest":0,"completeMillis":1735689601000}',
+    ),
+    (
         CheckpointAnswer(None, None, None),
         '{"action":"checkpoint","sequenceNumber":null,"subSequenceNumber":null,"error":null}',
     ),
@@ -116,7 +120,7 @@ daemon_messages: st.SearchStrategy[DaemonMessage] = st.one_of(
         st.none() | any_text,
         st.none() | any_text,
     ),
-    st.builds(ProcessRecords, st.lists(records, max_size=4), st.none() | integers),
+    st.builds(ProcessRecords, st.lists(records, max_size=4), st.none() | integers, st.none() | integers),
     st.builds(CheckpointAnswer, st.none() | any_text, st.none() | integers, st.none() | any_text),
     st.builds(
         RejectAnswer, st.none() | any_text, st.none() | integers, st.none() | any_text, st.none() | any_text

@@ -75,6 +75,21 @@ def test_what_is_put_into_a_frame_comes_out_of_it(records: list[Record], behind_
     assert [frame[index] for index in range(len(frame))] == records == frame[:]
 
 
+@given(RECORDS, BEHIND)
+def test_until_when_a_frame_is_complete_stands_in_its_line(
+    records: list[Record], complete_ms: int | None
+) -> None:
+    encoded = encode_frame(columns(records), 0, complete_ms)
+    assert (b"completeMillis" in encoded) is (complete_ms is not None)
+    side = child()
+    side.receive_data(encode(Initialize("s", "LATEST", 0)) + encoded)
+    side.next_message()
+    side.send(Status("initialize"))
+    message = side.next_message()
+    assert isinstance(message, ProcessRecords)
+    assert (list(message.records), message.complete_ms) == (records, complete_ms)
+
+
 @given(st.lists(RECORDS, max_size=4), st.booleans(), st.data())
 def test_frames_among_lines_may_be_cut_anywhere(
     batches: list[list[Record]], is_line: bool, data: st.DataObject
