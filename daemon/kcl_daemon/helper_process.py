@@ -197,13 +197,14 @@ def with_relays(settings: Settings, *, relay: Path, socket: Path, drain_ms: int)
     """Settings whose children are relays.
 
     Answers have no timeout, because the helper holds relays back. Empty batches let idle shards checkpoint what
-    is done.
+    is done, and tell until when all is known of them.
     """
     grace_ms = max(settings.child.shutdown_grace_ms, drain_ms + _FINAL_CHECKPOINTS_MS)
     child = replace(
         settings.child,
         command=(sys.executable, "-I", "-S", str(relay), str(socket)),
         call_for_empty=True,
+        is_relay=True,
         stuck_timeout_ms=None,
         timeout_s=None,
         shutdown_grace_ms=grace_ms,

@@ -56,6 +56,10 @@ class Clock(Protocol):
         """Epoch milliseconds, for what other machines read; may jump."""
         ...
 
+    def passed_ms(self) -> int:
+        """Epoch milliseconds by the service's clock that it has certainly passed; `wall_ms` where nothing is known of it."""
+        ...
+
     async def sleep(self, seconds: float) -> None: ...
 
     def move_on_after(self, seconds: float | None) -> CancelScope:

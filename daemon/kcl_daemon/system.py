@@ -5,12 +5,15 @@ from __future__ import annotations
 import random  # noqa: TID251 - this module is the adapter of the Randomness port
 import time
 import uuid
+from math import inf
 from typing import Final
 
 import anyio
 
 _MILLISECONDS: Final = 1_000_000  # nanoseconds in one
 _SKEW_LEAST_S: Final = 5.0
+# A machine's monotonic clock may be wrong by so much, slewed by NTP.
+_DRIFT: Final = 0.001
 
 
 class SystemClock:
@@ -19,6 +22,9 @@ class SystemClock:
 
     def wall_ms(self) -> int:
         return time.time_ns() // _MILLISECONDS
+
+    def passed_ms(self) -> int:
+        return self.wall_ms()
 
     async def sleep(self, seconds: float) -> None:
         """Always a point of cancellation."""
@@ -36,14 +42,27 @@ class ServiceClock(SystemClock):
 
     def __init__(self) -> None:
         self._skew_s = 0.0
+        self._passed_s = -inf
+        self._learned_s = 0.0
 
     def learn(self, service_s: float) -> None:
         """Whole epoch seconds, so small differences are ignored."""
         skew_s = service_s - super().wall_ms() / 1000
         self._skew_s = skew_s if abs(skew_s) > _SKEW_LEAST_S else 0.0
+        passed_s = self._passed_at(self.monotonic())
+        self._passed_s = passed_s if 0 <= passed_s - service_s < _SKEW_LEAST_S else service_s
+        self._learned_s = self.monotonic()
 
     def wall_ms(self) -> int:
         return super().wall_ms() + round(self._skew_s * 1000)
+
+    def passed_ms(self) -> int:
+        """By what was learned alone: the machine's time of day may be ahead, or be set."""
+        passed_s = self._passed_at(self.monotonic())
+        return int(passed_s * 1000) if passed_s > -inf else self.wall_ms()
+
+    def _passed_at(self, now_s: float) -> float:
+        return self._passed_s + (now_s - self._learned_s) * (1 - _DRIFT)
 
 
 class SystemRandomness:

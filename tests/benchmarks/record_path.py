@@ -139,6 +139,7 @@ def _pushed(case: Case, caller: AwsJsonClient, budget: ByteBudget) -> ShardReade
         context,
         budget,
         fan_out=fan_out,
+        kinesis=model,
         consumer=ConsumerRegistration(
             context,
             fan_out=fan_out,

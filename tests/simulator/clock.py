@@ -44,6 +44,10 @@ class SimClock:
         """Epoch milliseconds by this worker's clock."""
         return int((EPOCH_S + now() * self._speed + self._wall_skew_s) * 1000)
 
+    def passed_ms(self) -> int:
+        """Of the service, whose date is the true one."""
+        return int((EPOCH_S + now()) * 1000)
+
     def step_wall(self, seconds: float) -> None:
         """Jump with the date, as after a time synchronisation."""
         self._wall_skew_s += seconds

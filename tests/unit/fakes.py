@@ -16,6 +16,9 @@ class LoopClock:
     def wall_ms(self) -> int:
         return 1_770_000_000_000 + int(anyio.current_time() * 1000)
 
+    def passed_ms(self) -> int:
+        return self.wall_ms()
+
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)
 

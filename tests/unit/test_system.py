@@ -53,6 +53,19 @@ def test_the_services_clock_takes_the_time_of_day_that_it_is_told(off_s: float) 
     assert abs(clock.wall_ms() - machine.wall_ms()) < 500, "a second is what the header rounds off"
 
 
+@pytest.mark.parametrize("off_s", [-3.0, 3.0, 250.0])
+def test_a_time_that_has_passed_for_the_service_is_not_the_machines(off_s: float) -> None:
+    clock, machine = ServiceClock(), SystemClock()
+    assert abs(clock.passed_ms() - machine.wall_ms()) < 5_000
+    told_s = int(machine.wall_ms() / 1000 + off_s)
+    clock.learn(told_s)
+    assert 0 <= clock.passed_ms() - told_s * 1000 < 500
+    clock.learn(told_s - 1)
+    assert 0 <= clock.passed_ms() - told_s * 1000 < 500, "it was later already"
+    clock.learn(told_s - 60)
+    assert clock.passed_ms() < told_s * 1000, "what was told before is not true"
+
+
 def faults_of_batches() -> int:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(20):

@@ -115,7 +115,8 @@ def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
     if not streams:
         return
     fan_out = settings.retrieval.mode is RetrievalMode.FANOUT
-    polls = not fan_out or settings.fan_out.fallback_to_polling
+    # A relay is told that a quiet shard is complete, by a read.
+    polls = not fan_out or settings.fan_out.fallback_to_polling or settings.bundled is not None
     registers = fan_out and settings.fan_out.consumer_arn is None
     actions = (*_STREAM, *(_POLLING if polls else ()), *(("RegisterStreamConsumer",) if registers else ()))
     yield _statement("ReadStream", "kinesis", actions, streams)

@@ -138,6 +138,8 @@ class ChildSettings:
     log_messages: bool = ours("childLogMessages", truth(), default=False)
     """Whether [`log` messages](protocol.md#log-messages) of children are logged (`child_log`). If not, they
     are stray output, as in Java."""
+    is_relay: bool = False
+    """Of no property: whether the children pass on what they are told to a helper of ours."""
 
 
 class ChildFailurePolicy(Enum):

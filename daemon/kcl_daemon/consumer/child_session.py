@@ -392,6 +392,7 @@ class ChildRun:
             until_ms=parts.until_ms,
             only=parts.settings.shards.only,
             invariants=self._progress.invariants,
+            tells_complete=self._settings.is_relay,
         )
         reader = self._shaped(source)
         self._progress.reading(reader)

@@ -57,7 +57,7 @@ class ExpiredRecords:
         if expired:
             first_fresh = fresh[0].position if fresh else SHARD_END
             await self._passed(max(each.position for each in expired if each.position < first_fresh))
-        return batch.part(fresh)
+        return batch.part(fresh, is_last=True)
 
     async def _stored(self, records: Sequence[AnyRecord], connection: ChildConnection) -> bool:
         """False if a stop came first. ChildExited if the child has ended meanwhile."""

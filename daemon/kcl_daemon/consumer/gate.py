@@ -85,7 +85,7 @@ class Gate:
         records, begin = batch.take_records(), 0
         while begin < len(records):
             end = _end_of_part(records, begin, self._pace)
-            part = batch.part(records[begin:end])
+            part = batch.part(records[begin:end], is_last=end == len(records))
             self._holds.given(self._held.lease, part.count, part.data_bytes)
             begin = end
             if not await deliver(part) or (begin < len(records) and not await self.opens(gives=True)):

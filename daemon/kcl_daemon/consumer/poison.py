@@ -227,7 +227,8 @@ class PoisonSearch:
                 delivery = Delivery(self._done, positions[end - 1], step.take, alone=step.take == 1)
                 is_kept = delivery.alone or self._settings.attempts is not None
                 self._given = Payload(part, 0) if is_kept else None
-                await self._deliver_part(batch.part(part), delivery, connection, checkpointer)
+                given = batch.part(part, is_last=end == len(records))
+                await self._deliver_part(given, delivery, connection, checkpointer)
             else:
                 self._done = positions[end - 1]
                 checkpointer.passed(self._done)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from itertools import chain, islice, repeat
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter
@@ -186,10 +187,11 @@ Split = Callable[[AnyRecord], Iterable[Piece]]
 """The pieces of an aggregate, or the record itself."""
 
 
-class _Line(Struct, gc=False, rename="camel"):
+class _Line(Struct, gc=False, rename="camel", omit_defaults=True):
     action: str
     records: Sequence[AnyRecord]
     millis_behind_latest: int | None
+    complete_millis: int | None = None
 
 
 class _RawLine(Struct, gc=False, rename="camel"):
@@ -237,11 +239,14 @@ class Limits(NamedTuple):
 
 
 class Payload:
-    __slots__ = ("_known_bytes", "records", "size_bytes")
+    """`complete_ms`: no record behind these arrived before it, by the service's clock, epoch milliseconds; None: that is not known."""
 
-    def __init__(self, records: Sequence[AnyRecord], size_bytes: int) -> None:
+    __slots__ = ("_known_bytes", "complete_ms", "records", "size_bytes")
+
+    def __init__(self, records: Sequence[AnyRecord], size_bytes: int, complete_ms: int | None = None) -> None:
         self.records = records
         self.size_bytes = size_bytes
+        self.complete_ms = complete_ms
         self._known_bytes: int | None = None
 
     @classmethod
@@ -320,10 +325,19 @@ class Payload:
             return sum(map(data_bytes_of, self.records))
         return (sum(map(len, texts)) - 2 * len(texts)) * 3 // 4 - padding
 
+    def completed(self, complete_ms: int | None) -> Payload:
+        """The same records, of which that is known."""
+        if complete_ms is None:
+            return self
+        made = copy(self)
+        made.complete_ms = complete_ms
+        return made
+
     def after(self, position: ExtendedSequenceNumber) -> Payload:
         if not self or position < self.first:
             return self
-        return self._with([each for each in self.records if position < each.position])
+        rest = [each for each in self.records if position < each.position]
+        return self._with(rest, self.complete_ms)
 
     def arrived_before(self, time_ms: int) -> Payload:
         """Up to the first record that arrived then or later, whatever follows it."""
@@ -332,8 +346,8 @@ class Payload:
                 return self._with(self.records[:place])
         return self
 
-    def _with(self, records: Sequence[AnyRecord]) -> Payload:
-        return Payload(records, self.size_bytes)
+    def _with(self, records: Sequence[AnyRecord], complete_ms: int | None = None) -> Payload:
+        return Payload(records, self.size_bytes, complete_ms)
 
     @property
     def runs(self) -> Sequence[Sequence[AnyRecord]]:
@@ -342,7 +356,8 @@ class Payload:
 
     @staticmethod
     def joined(parts: Sequence[Payload]) -> Payload:
-        return _Expanded((run for part in parts for run in part.runs), sum(part.size_bytes for part in parts))
+        runs = (run for part in parts for run in part.runs)
+        return _Expanded(runs, sum(part.size_bytes for part in parts), parts[-1].complete_ms)
 
     @property
     def sizes(self) -> Limits:
@@ -357,7 +372,7 @@ class Payload:
             if not limits.allow(Limits.of(count + 1, data_bytes)):
                 break
             count += 1
-        return self._with(records[:count]), self._with(records[count:])
+        return self._with(records[:count]), self._with(records[count:], self.complete_ms)
 
     def pieces(self, limits: Limits) -> Iterator[Payload]:
         """All of it, in parts within the limits; one record may exceed them."""
@@ -373,15 +388,15 @@ class Payload:
                 part, data_bytes = [], 0
             part.append(record)
             data_bytes += size_bytes
-        yield self._with(part)
+        yield self._with(part, self.complete_ms)
 
     @staticmethod
-    def only(records: Sequence[AnyRecord]) -> Payload:
+    def only(records: Sequence[AnyRecord], complete_ms: int | None = None) -> Payload:
         """Records that do not keep in memory what they came in."""
         for record in records:
             detach(record)
         texts = sum(4 * data_bytes_of(record) // 3 + len(record.partition_key) for record in records)
-        return _Expanded([records], texts + LINE_OVERHEAD_BYTES * len(records))
+        return _Expanded([records], texts + LINE_OVERHEAD_BYTES * len(records), complete_ms)
 
     def expanded(
         self, split: Split, max_bytes: int = LINE_BYTES, slice_bytes: int = SLICE_BYTES
@@ -414,21 +429,22 @@ class Payload:
                 else:
                     part.append(list(piece))
                 part_bytes += piece_bytes
-        yield _Expanded(part, part_bytes)
+        yield _Expanded(part, part_bytes, self.complete_ms)
 
     def line(self, millis_behind_latest: int | None) -> bytes:
         """The `processRecords` line, in ASCII, with LF."""
-        line = _encoded(self.records, millis_behind_latest)
+        known = millis_behind_latest, self.complete_ms
+        line = _encoded(self.records, *known)
         if line.isascii():
             return line
-        return _encoded([_in_ascii(record) for record in self.records], millis_behind_latest)
+        return _encoded([_in_ascii(record) for record in self.records], *known)
 
     def frame(self, millis_behind_latest: int | None) -> bytes:
         """For a child that takes frames. A line if there are no records, or one that fits in no frame."""
         if not self:
             return self.line(millis_behind_latest)
         try:
-            return encode_frame(self._columns(), millis_behind_latest)
+            return encode_frame(self._columns(), millis_behind_latest, self.complete_ms)
         except (ValueError, OverflowError, DecodeError):
             return self.line(millis_behind_latest)
 
@@ -464,11 +480,14 @@ class _Expanded(Payload):
 
     __slots__ = ("_records", "_runs")
 
-    def __init__(self, runs: Iterable[Sequence[AnyRecord]], size_bytes: int) -> None:
+    def __init__(
+        self, runs: Iterable[Sequence[AnyRecord]], size_bytes: int, complete_ms: int | None = None
+    ) -> None:
         self._runs = [run for run in runs if run]
         self._records: Sequence[AnyRecord] | None = None
         self._known_bytes = None
         self.size_bytes = size_bytes
+        self.complete_ms = complete_ms
 
     @property
     def records(self) -> Sequence[AnyRecord]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride] - made once
@@ -486,8 +505,8 @@ class _Expanded(Payload):
     def _record(self, index: Literal[0, -1]) -> AnyRecord:
         return self._runs[index][index]
 
-    def _with(self, records: Sequence[AnyRecord]) -> Payload:
-        return _Expanded([records], self.size_bytes)
+    def _with(self, records: Sequence[AnyRecord], complete_ms: int | None = None) -> Payload:
+        return _Expanded([records], self.size_bytes, complete_ms)
 
     def _columns(self) -> Columns:
         return Columns.joined(
@@ -592,12 +611,14 @@ def _looks_aggregated(record: AnyRecord) -> bool:
     return bytes(record.data).startswith(_AGGREGATE_PREFIX)
 
 
-def _encoded(records: Sequence[AnyRecord], millis_behind_latest: int | None) -> bytes:
+def _encoded(
+    records: Sequence[AnyRecord], millis_behind_latest: int | None, complete_ms: int | None
+) -> bytes:
     # What comes from Kinesis needs no look at each record.
     if (fast := BASE64.fast_encode) and records and all(map(isinstance, records, repeat(UserRecord))):
         records = _in_base64(records, fast)
     # A list, because msgspec 0.22 leaks other iterators. Adds the LF without a copy.
-    return _encoder.encode_lines([_Line("processRecords", records, millis_behind_latest)])
+    return _encoder.encode_lines([_Line("processRecords", records, millis_behind_latest, complete_ms)])
 
 
 def _in_base64(records: Sequence[AnyRecord], encode: Callable[[bytes], bytes]) -> list[AnyRecord]:

@@ -224,7 +224,7 @@ class RecordFilter:
         work = Work()
         for run in payload.runs:
             yield from self._keep(run, kept, work)
-        yield payload.only(kept)
+        yield payload.only(kept, payload.complete_ms)
 
     def _keep(
         self, records: Sequence[AnyRecord], kept: list[AnyRecord], work: Work

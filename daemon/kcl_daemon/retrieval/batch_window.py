@@ -142,6 +142,8 @@ class BatchWindow:
         if isinstance(item, DeliveryBatch) and item.count:
             self._gather(item)
         elif isinstance(item, DeliveryBatch) and self._gathered:
+            last = self._gathered[-1]
+            self._gathered[-1] = replace(last, payload=last.payload.completed(item.complete_ms))
             item.release()
         else:
             self._next = item

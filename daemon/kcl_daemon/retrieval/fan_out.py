@@ -72,6 +72,8 @@ _ADVICE_DENIED: Final = (
     "fanoutFallbackToPolling=true"
 )
 
+_ADVICE_TIP: Final = "without it, windows over this shard wait while it is quiet: grant kinesis:GetShardIterator and GetRecords on the stream"
+
 IMPOSSIBLE: Final = (ConsumerLimitReached, AccessDenied, InvalidRequest)
 
 
@@ -223,6 +225,9 @@ _PROTECTED_S: Final = 5.2
 # The lease is probably moving to another worker. Competing would hurt both.
 _OVERTAKEN_S: Final = 10.0
 _GONE_PAUSE_S: Final = 60.0
+# A quiet shard is asked so often whether it is, which takes two of its five calls a second for a moment.
+_ASK_EVERY_S: Final = 2.0
+_ASK_WITHIN_S: Final = 10.0
 _SHORTEST_BACKOFF_S: Final = 0.5
 _LONGEST_BACKOFF_S: Final = 10.0
 _MAX_DOUBLINGS: Final = 10
@@ -238,15 +243,19 @@ class FanOutReader(BufferedReader):
         budget: ByteBudget,
         *,
         fan_out: FanOut,
+        kinesis: Kinesis,
         consumer: ConsumerRegistration,
         reports_empty: bool,
     ) -> None:
         super().__init__(source, context, budget)
         self._fan_out = fan_out
+        self._kinesis = kinesis
         self._consumer = consumer
         self._reports_empty = reports_empty
         self._item: ReadItem | None = None
         self._continuation: str | None = None
+        self._tip: str | None = None
+        """`_continuation` where the shard seemed to end when it was given."""
         self._failures = 0
 
     @property
@@ -271,6 +280,47 @@ class FanOutReader(BufferedReader):
             item.release()
 
     async def run(self) -> None:
+        if not self._source.tells_complete:
+            await self._run()
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._ask)
+            await self._run()
+            tasks.cancel_scope.cancel()
+
+    async def _ask(self) -> None:
+        """Tell the child now and then until when it has all.
+
+        An event does not show when it was sent: it may have waited in a buffer while this process stood still. A read
+        is no older than its request.
+        """
+        refused = False
+        while True:
+            await self._clock.sleep(_ASK_EVERY_S)
+            try:
+                complete_ms = await self._asked(self._tip) if self._tip and self._is_free() else None
+            except AwsError as error:
+                log_event = self._log.debug if refused else self._log.warning
+                log_event("tip_not_asked", error=str(error), advice=_ADVICE_TIP)
+                refused = True
+                continue
+            if complete_ms is not None and self._is_free():
+                self._item = DeliveryBatch(EMPTY.completed(complete_ms), 0)
+                self._filled.set()
+
+    def _is_free(self) -> bool:
+        return self._item is None and self._child_waits
+
+    async def _asked(self, tip: str) -> int | None:
+        where, source = ReadFrom(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number=tip), self._source
+        at = self._kinesis.get_shard_iterator(source.stream, source.shard_id, where)
+        iterator = await self._context.call(at, "GetShardIterator", timeout_s=_ASK_WITHIN_S)
+        asked_ms = self._clock.passed_ms()
+        answer = self._kinesis.get_records(source.stream, source.shard_id, iterator, 1)
+        fetched = await self._context.call(answer, "GetRecords", timeout_s=_ASK_WITHIN_S)
+        return None if fetched.payload else source.complete_ms(asked_ms, fetched.millis_behind_latest)
+
+    async def _run(self) -> None:
         while True:
             try:
                 arn = await self._consumer.arn()
@@ -298,7 +348,7 @@ class FanOutReader(BufferedReader):
 
     async def _subscribe(self, arn: str) -> bool:
         where, source = self._position(), self._source
-        asked_ms = 0 if source.until_ms is None else self._clock.wall_ms()
+        asked_ms = self._clock.passed_ms()
         async with self._fan_out.subscribe(source.stream, arn, source.shard_id, where) as subscription:
             self._began(where)
             return await self._take_all(subscription, asked_ms)
@@ -313,6 +363,7 @@ class FanOutReader(BufferedReader):
                 await self._put(ReachedBound(()) if at_bound else self._source.end(pushed.child_shards))
                 return True
             self._continuation = pushed.continuation
+            self._tip = pushed.continuation if pushed.millis_behind_latest == 0 else None
             # An event says nothing of its age, which only a new subscription limits.
             seems_beyond = self._source.is_beyond(pushed.millis_behind_latest, self._clock.wall_ms())
             del pushed  # frees its body

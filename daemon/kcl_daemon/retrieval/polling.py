@@ -157,6 +157,7 @@ class PollingReader(BufferedReader):
         self._iterator_at_s = 0.0
         self._at_oldest = False  # what was next is lost
         self._expected_bytes = _FIRST_EXPECTED_BYTES
+        self._told_ms: int | None = None
         self._reservation: Reservation | None = None
 
     @property
@@ -203,7 +204,7 @@ class PollingReader(BufferedReader):
                 iterator = None
             try:
                 iterator = iterator or await self._new_iterator()
-                asked_ms = 0 if self._source.until_ms is None else self._clock.wall_ms()
+                asked_ms = self._clock.passed_ms()
                 fetched = await self._fetch(iterator)
                 self._remember(fetched)
             except Trimmed as error:
@@ -328,8 +329,9 @@ class PollingReader(BufferedReader):
         """None: nothing follows."""
         is_empty = fetched.next_iterator is not None
         behind_ms = fetched.millis_behind_latest
+        complete_ms = self._source.complete_ms(asked_ms, behind_ms)
         whole, at_bound = self._source.bounded(
-            fetched.payload, behind_ms, asked_ms, at_end=fetched.next_iterator is None
+            fetched.payload.completed(complete_ms), behind_ms, asked_ms, at_end=fetched.next_iterator is None
         )
         facts = facts_of(fetched.payload, behind_ms, self._clock, self._last_fetch)
         for number, part in enumerate(self._source.undelivered(whole)):
@@ -348,8 +350,10 @@ class PollingReader(BufferedReader):
         self._handing_out_s = None
         self._last_fetch.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
         # Empty answers must not replace full ones.
-        if self._reports_empty and not self._buffer:
-            self._put(self._batch(EMPTY, behind_ms, None))
+        if self._reports_empty and (
+            not self._buffer or (not is_empty and self._told_ms != whole.complete_ms)
+        ):
+            self._put(self._batch(EMPTY.completed(whole.complete_ms), behind_ms, None))
         self._release_reservation()
         self._expected_bytes = max(whole.size_bytes, _MIN_EXPECTED_BYTES)
         if at_bound or fetched.next_iterator is None:
@@ -411,6 +415,7 @@ class PollingReader(BufferedReader):
         if isinstance(item, DeliveryBatch):
             self._buffered_bytes += item.size_bytes
             self._buffered_records += item.count
+            self._told_ms = item.complete_ms
         self._filled.set()
 
     def _iterator_after(self, error: AwsError, iterator: str | None) -> str | None:

@@ -192,6 +192,7 @@ class ReaderFactory:
             context,
             self._budget,
             fan_out=self._fan_out,
+            kinesis=self._kinesis,
             consumer=consumer,
             reports_empty=self._settings.child.call_for_empty,
         )

@@ -8,7 +8,6 @@ deliver as received.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -136,7 +135,7 @@ class ShardSchemaDecoder:
         """None if nothing needs decoding."""
         if not schema_header.may_have_header(payload.records):
             return None
-        return PayloadDecoder(self, payload.records)
+        return PayloadDecoder(self, payload)
 
     async def must_retry(self, failure: DecodeFailure, error: AwsError | UnreadablePayload) -> bool:
         """Wait before each attempt, forever if need be. False: deliver the record as received."""
@@ -198,9 +197,10 @@ class Decoder(Protocol):
 
 
 class PayloadDecoder:
-    def __init__(self, schemas: ShardSchemaDecoder, records: Sequence[AnyRecord]) -> None:
+    def __init__(self, schemas: ShardSchemaDecoder, payload: Payload) -> None:
         self._schemas = schemas
-        self._records = records
+        self._records = payload.records
+        self._complete_ms = payload.complete_ms
         self._at = 0
         self._known: dict[bytes, _KnownSchema] = {}
 
@@ -221,7 +221,9 @@ class PayloadDecoder:
             self._at += 1
             part.append(opened)
             part_bytes += _size_bytes(opened)
-        return Payload(part, part_bytes) if part else None
+        if not part:
+            return None
+        return Payload(part, part_bytes, self._complete_ms if self._at == len(self._records) else None)
 
     async def _opened(self, record: AnyRecord, *, may_wait: bool) -> AnyRecord | None:
         """None if the record must wait but `may_wait` is False."""

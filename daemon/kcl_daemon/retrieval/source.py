@@ -31,6 +31,8 @@ from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber, Sentinel
 _CLOCK_MARGIN_S: Final = 30.0
 # Our clock of Kinesis' time may be wrong by so much, and a record may be seen later than it arrived.
 _LATE_MS: Final = 7_000
+# A record has its date before it can be read, and the clocks of the service differ a little.
+_UNREADABLE_MS: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -210,7 +212,7 @@ class ShardSource:
     unchanged. Without `stream_is_there` a shard not found counts as gone.
     `takes_frames`: whether the child has announced it; asked for each batch. Of a bounded run, `until_ms` is its end in
     epoch milliseconds. `only`: child shards with other names are left out; empty: none is. `stops_at_loss`: nothing is delivered after records were lost
-    because they were too old.
+    because they were too old. `tells_complete`: the child is a relay, and is told until when it has all records.
     """
 
     stream: StreamRef
@@ -231,6 +233,15 @@ class ShardSource:
     only: frozenset[str] = frozenset()
     invariants: Invariants = field(default_factory=Invariants)
     stops_at_loss: bool = False
+    tells_complete: bool = False
+
+    def complete_ms(self, asked_ms: int, behind_ms: int | None) -> int | None:
+        """What `Payload.complete_ms` is of an answer that was asked for then and tells of the tip.
+
+        DynamoDB never tells of it: its answers may be empty in the middle of a shard.
+        """
+        knows = self.tells_complete and behind_ms == 0 and not self.stream.is_of_dynamodb
+        return asked_ms - _UNREADABLE_MS if knows else None
 
     def bounded(
         self, payload: Payload, behind_ms: int | None, asked_ms: int, *, at_end: bool
@@ -331,6 +342,7 @@ class DeliveryBatch:
         "_takes_frames",
         "arrived_s",
         "behind_ms",
+        "complete_ms",
         "count",
         "data_bytes",
         "facts",
@@ -350,6 +362,7 @@ class DeliveryBatch:
         takes_frames: TakesFrames = _takes_lines,
     ) -> None:
         self.behind_ms = millis_behind_latest
+        self.complete_ms = payload.complete_ms
         self.facts = facts
         self._takes_frames = takes_frames
         self.arrived_s = oldest_s(payload, facts)
@@ -387,8 +400,8 @@ class DeliveryBatch:
     def take_records(self) -> Sequence[AnyRecord]:
         return Payload.of_line(self.take_line())[0].records
 
-    def part(self, records: Sequence[AnyRecord]) -> DeliveryBatch:
-        payload = Payload(records, self.size_bytes)
+    def part(self, records: Sequence[AnyRecord], *, is_last: bool) -> DeliveryBatch:
+        payload = Payload(records, self.size_bytes, self.complete_ms if is_last else None)
         return DeliveryBatch(payload, self.behind_ms, facts=self.facts, takes_frames=self._takes_frames)
 
     def release(self) -> None:

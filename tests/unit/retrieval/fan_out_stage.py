@@ -152,11 +152,14 @@ class FanOutStage:
         checkpoint: ExtendedSequenceNumber = TRIM_HORIZON,
         hash_range: HashRange | None = None,
         flow: ShardFlow | None = None,
+        *,
+        tells_complete: bool = False,
     ) -> ShardReader:
         source = ShardSource(
             *(STREAM, SHARD, checkpoint, None, self.memory),
             stream_is_there=self._is_there,
             flow=flow or ShardFlow(),
+            tells_complete=tells_complete,
         )
         return self.readers.reader(source, hash_range=hash_range, log=self.log)
 

@@ -96,6 +96,7 @@ class Stage:
         clock: Clock | None = None,
         takes_frames: Callable[[], bool | None] = lambda: False,
         until_ms: int | None = None,
+        tells_complete: bool = False,
     ) -> PollingReader:
         return PollingReader(
             ShardSource(
@@ -107,6 +108,7 @@ class Stage:
                 split,
                 takes_frames=takes_frames,
                 until_ms=until_ms,
+                tells_complete=tells_complete,
             ),
             worker_context(clock=clock, log=self.log),
             budget or ByteBudget(clock or LoopClock()),

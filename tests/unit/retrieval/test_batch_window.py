@@ -331,7 +331,7 @@ def test_every_part_of_what_was_read_knows_when_it_arrived(
             rows = batch.take_records()
             assert batch.behind_ms == behind_ms[int(rows[-1].sequence_number)]
             for begin in range(0, len(rows), cut):
-                part = batch.part(rows[begin:][:cut])
+                part = batch.part(rows[begin:][:cut], is_last=False)
                 at = int(rows[begin].sequence_number)
                 assert part.arrived_s is not None
                 assert part.arrived_s >= arrived_s[at] - 1e-6, "never older than it is"
