@@ -72,6 +72,7 @@ def lander_options(settings: Settings, socket: Path) -> bytes:
         "application": settings.application_name,
         "stream": settings.stream_name,
         "socket": str(socket),
+        "worker": settings.worker_id,
         "region": settings.endpoints.region_name or "",
     }
     return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)

@@ -38,7 +38,7 @@ def given(first: int, last: int, *, step_ms: int = 1, data: bytes = b"x") -> lis
     return [Given(number, data, arrival_ms=BASE_MS + number * step_ms) for number in range(first, last + 1)]
 
 
-def line_of(records: Sequence[Given], behind_ms: int | None) -> bytes:
+def line_of(records: Sequence[Given], behind_ms: int | None, complete_ms: int | None = None) -> bytes:
     each = [
         {
             "action": "record",
@@ -51,10 +51,11 @@ def line_of(records: Sequence[Given], behind_ms: int | None) -> bytes:
         for record in records
     ]
     fields = {"action": "processRecords", "records": each, "millisBehindLatest": behind_ms}
+    fields |= {} if complete_ms is None else {"completeMillis": complete_ms}
     return json.dumps(fields).encode() + b"\n"
 
 
-def frame_of(records: Sequence[Given], behind_ms: int | None) -> bytes:
+def frame_of(records: Sequence[Given], behind_ms: int | None, complete_ms: int | None = None) -> bytes:
     columns = Columns(
         [each.data for each in records],
         [each.key.encode() for each in records],
@@ -62,7 +63,7 @@ def frame_of(records: Sequence[Given], behind_ms: int | None) -> bytes:
         [each.arrival_ms for each in records],
         [each.sub for each in records],
     )
-    return encode_frame(columns, behind_ms)
+    return encode_frame(columns, behind_ms, complete_ms)
 
 
 class Refused(Exception):
@@ -117,9 +118,14 @@ class ShardOfDaemon:
         return position(status.get("sequenceNumber"), status.get("subSequenceNumber"))
 
     def give(
-        self, records: Sequence[Given], *, behind_ms: int | None = 0, frame: bool = True
+        self,
+        records: Sequence[Given],
+        *,
+        behind_ms: int | None = 0,
+        frame: bool = True,
+        complete_ms: int | None = None,
     ) -> dict[str, Any]:
-        self.send((frame_of if frame else line_of)(records, behind_ms))
+        self.send((frame_of if frame else line_of)(records, behind_ms, complete_ms))
         return self.until_status("processRecords")
 
     def act(self, message: dict[str, Any]) -> dict[str, Any]:

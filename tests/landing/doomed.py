@@ -16,6 +16,7 @@ import msgspec
 from kcl_landing import lander
 from kcl_landing.lander import LanderOptions
 from kcl_landing.log import MANIFESTS
+from kcl_landing.marks import Rosters
 from kcl_landing.stores import FolderStore
 from tests.landing.landers import Events
 
@@ -34,9 +35,10 @@ class DoomedStore(FolderStore):
         return done
 
     def replace(self, path: str, content: bytes) -> None:
-        self._come_to("before-manifest")
+        what = "manifest" if path.startswith(MANIFESTS) else "other"
+        self._come_to(f"before-{what}")
         super().replace(path, content)
-        self._come_to("after-manifest")
+        self._come_to(f"after-{what}")
 
     def _come_to(self, point: str) -> None:
         self._left -= point == self._point
@@ -46,7 +48,9 @@ class DoomedStore(FolderStore):
 
 def main(given: str, point: str, nth: str) -> None:
     options = msgspec.json.decode(given, type=LanderOptions)
-    lander.run(options, Events(), threading.Event(), store=DoomedStore(options.uri, point, int(nth)))
+    events = Events()
+    store = DoomedStore(options.uri, point, int(nth))
+    lander.run(options, events, threading.Event(), Rosters(events), store=store)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from kcl_landing.control import monotonic_s, pause
 from kcl_landing.lander import LanderOptions
 from kcl_landing.log import Entry, Format, LogInfo, entry_path
 from kcl_landing.manifests import ShardLog, known_log
+from kcl_landing.marks import Rosters
 from kcl_landing.store import LogStore
 from kcl_landing.stores import open_store
 from tests.landing.daemon import SHARD, WITHIN_S
@@ -33,6 +34,7 @@ def options(folder: Path, **more: Any) -> LanderOptions:
         "application": "app",
         "stream": STREAM,
         "socket": str(folder / f"s{os.urandom(4).hex()}"),
+        "worker": "host-1",
         "window_ms": 60_000,
     }
     return LanderOptions(**{**usual, **more})
@@ -69,12 +71,13 @@ class LanderThread(Events):
         self.error: BaseException | None = None
         self._stop = threading.Event()
         self._store = store
+        self.rosters = Rosters(self)
         self._thread = threading.Thread(target=self._run, args=(chosen,))
         self._thread.start()
 
     def _run(self, chosen: LanderOptions) -> None:
         try:
-            lander.run(chosen, self, self._stop, store=self._store)
+            lander.run(chosen, self, self._stop, self.rosters, store=self._store)
         except BaseException as error:  # noqa: BLE001 - for the test
             self.error = error
 

@@ -59,6 +59,7 @@ async def test_the_lander_understands_what_the_daemon_writes() -> None:
         "billing",
         "orders",
         "/tmp/s",
+        given.worker_id,
         processes=3,
         endpoint="http://127.0.0.1:9000",
         region="eu-west-1",

@@ -12,8 +12,11 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+_LINE_BYTES: Final = 16 * 1024 * 1024
 
 
 class EmitEvent(Protocol):
@@ -46,20 +49,38 @@ def take_over_stdout() -> ControlPipe:
     return ControlPipe(private)
 
 
-def begin() -> tuple[bytes, threading.Event]:
-    """The options of the daemon, and the event that its end, SIGTERM or SIGINT set. Call it in the main thread, once."""
+def begin(hear: Callable[[bytes], object] = lambda _line: None) -> tuple[bytes, threading.Event]:
+    """The options of the daemon, and the event that its end, SIGTERM or SIGINT set. Call it in the main thread, once.
+
+    `hear` is given each further line, in a thread of its own.
+    """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    options = sys.stdin.buffer.readline()
-    threading.Thread(target=_until_daemon_goes, args=(stop,), daemon=True).start()
+    lines = _lines()
+    options = next(lines, b"")
+
+    def listen() -> None:
+        for line in lines:
+            hear(line)
+        stop.set()
+
+    threading.Thread(target=listen, daemon=True).start()
     return options, stop
 
 
-def _until_daemon_goes(stop: threading.Event) -> None:
-    while os.read(0, 4096):  # sys.stdin would hold its lock at exit
-        pass
-    stop.set()
+def _lines() -> Iterator[bytes]:
+    """Of descriptor 0, as sys.stdin would hold its lock at exit. What is longer than may be is cut."""
+    line = bytearray()
+    while piece := os.read(0, 64 * 1024):
+        first, *others = piece.split(b"\n")
+        line += first
+        for each in others:
+            yield bytes(line)
+            line = bytearray(each)
+        del line[_LINE_BYTES:]
+    if line:
+        yield bytes(line)
 
 
 def monotonic_s() -> float:

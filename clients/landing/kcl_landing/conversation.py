@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 from zlib import crc32
@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from kcl_landing import segments
 from kcl_landing.control import EmitEvent, epoch_ms, monotonic_s, pause
-from kcl_landing.log import Begin, Entry, Footer, LogInfo, said, segment_path
+from kcl_landing.log import Begin, Entry, Footer, LogInfo, Mark, said, segment_path
 from kcl_landing.manifests import ShardLog
+from kcl_landing.marks import merged
 from kcl_landing.positions import START, Position, position
 from kcl_landing.records import (
     FrameMessage,
@@ -128,7 +129,10 @@ class Counters:
 
 @dataclass(slots=True)
 class ShardState:
+    """`key`: `STREAM/SHARD`."""
+
     shard_id: str = ""
+    key: str = ""
     ended: bool = False
     counters: Counters = field(default_factory=Counters)
     landing: ShardLanding[Piece] | None = None
@@ -229,7 +233,7 @@ class ShardConversation:
         self._stream = message.stream_name or self._shared.stream
         name = shard_id if self._stream == self._shared.stream else f"{self._stream}/{shard_id}"
         stored = position(message.sequence_number, message.sub_sequence_number)
-        self.state.shard_id = name
+        self.state.shard_id, self.state.key = name, f"{self._stream}/{shard_id}"
         self._log = ShardLog(
             self._shared.store,
             self._shared.info,
@@ -275,7 +279,7 @@ class ShardConversation:
         if arrivals:
             part = Piece.new(batch, arrivals, landing.writer.mark)
             landing.take(part, last_position(batch), len(arrivals), monotonic_s())
-        landing.at(message.millis_behind_latest)
+        landing.at(message.millis_behind_latest, message.complete_millis)
         self.state.counters.redelivered += landing.redelivered - before
 
     def _hold_back(self) -> None:
@@ -439,6 +443,16 @@ class ShardConversation:
 
     def _warn(self, message: str) -> None:
         self._log_event("warning", "landing_manifest_damaged", shard_id=self.state.shard_id, error=message)
+
+
+def stated(states: Iterable[ShardState]) -> dict[str, Mark]:
+    """What is stated of these shards now. What has ended needs no mark."""
+    marks = (
+        {each.key: mark}
+        for each in states
+        if not each.ended and each.landing is not None and (mark := each.landing.mark) is not None
+    )
+    return merged(marks)
 
 
 def figures(state: ShardState, now_ms: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The lander: the process of a host that writes the records of its shards into the landing log.
 
-The first line of stdin has the options; its end, like SIGTERM, requests a stop. Exit codes: 0 stopped, 78 a person must
+The first line of stdin has the options, further ones rosters; its end, like SIGTERM, requests a stop. Exit codes: 0 stopped, 78 a person must
 fix something first, 1 an internal error. With several processes the first one has the socket, starts the others, which
 accept on it, too, and starts again what died.
 """
@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
@@ -22,9 +23,10 @@ import msgspec
 import pyarrow as pa
 
 from kcl_landing.control import EmitEvent, Refused, begin, epoch_ms, monotonic_s, take_over_stdout
-from kcl_landing.conversation import Landing, Memory, ShardConversation, ShardState, figures
-from kcl_landing.log import Format, Layout, LogInfo
+from kcl_landing.conversation import Landing, Memory, ShardConversation, ShardState, figures, stated
+from kcl_landing.log import Format, Layout, LogInfo, Mark
 from kcl_landing.manifests import known_log, open_log
+from kcl_landing.marks import MARKS_S, HostObjects, Rosters, Stated, merged
 from kcl_landing.relays import RelayConnection, RelayListener
 from kcl_landing.shard import retry_pause_s
 from kcl_landing.store import LogStore, StoreTrouble
@@ -38,6 +40,7 @@ _TICK_S: Final = 0.1
 _RESTART_S: Final = 1.0
 _END_S: Final = 10.0
 _FIGURES: Final = "landing_figures"
+_MARKS: Final = "landing_marks"
 _MALLOC: Final = ((-3, 32 * 2**20), (-1, 64 * 2**20))
 """M_MMAP_THRESHOLD, M_TRIM_THRESHOLD."""
 
@@ -49,6 +52,7 @@ class LanderOptions(msgspec.Struct, frozen=True):
     application: str
     stream: str | None
     socket: str
+    worker: str
     window_ms: int = 5_000
     max_bytes: int = 64 * 1024 * 1024
     layout: Layout = "log"
@@ -61,7 +65,12 @@ class LanderOptions(msgspec.Struct, frozen=True):
 
 
 def run(
-    options: LanderOptions, log_event: EmitEvent, stop: threading.Event, *, store: LogStore | None = None
+    options: LanderOptions,
+    log_event: EmitEvent,
+    stop: threading.Event,
+    rosters: Rosters,
+    *,
+    store: LogStore | None = None,
 ) -> None:
     """Until `stop`. Refused: a person must fix something first."""
     watch = StoreWatch(log_event)
@@ -92,7 +101,10 @@ def run(
         Path(options.socket), partial(_converse, shared), log_event, fail, listening
     )
     others = _Others(options, listener.descriptor, log_event, stop) if listening is None else None
-    if listening is None:
+    if others is not None:
+        objects = HostObjects(info, options.worker, options.window_ms, rosters)
+        writing = (objects, store, partial(_stated, listener, others), watch, stop)
+        threading.Thread(target=_write_marks, args=writing, daemon=True).start()
         log_event("info", "lander_ready", uri=options.uri, log_id=info.log_id, processes=options.processes)
     try:
         _report(listener, watch, others, log_event, stop)
@@ -103,6 +115,32 @@ def run(
             others.end()
     if failures:
         raise failures[0]
+
+
+def _stated(listener: RelayListener[ShardState], others: _Others) -> dict[str, Mark]:
+    return merged([stated(listener.states()), *others.marks()])
+
+
+def _write_marks(
+    objects: HostObjects,
+    store: LogStore,
+    all_stated: Callable[[], Stated],
+    watch: StoreWatch,
+    stop: threading.Event,
+) -> None:
+    """In a thread of its own: no shard waits for it."""
+    while not stop.wait(_TICK_S):
+        put = objects.next(monotonic_s(), epoch_ms(), all_stated)
+        if put is None:
+            continue
+        try:
+            store.replace(*put)
+        except StoreTrouble as trouble:
+            watch.failed(objects, trouble)
+            objects.trouble(monotonic_s())
+        else:
+            watch.worked(objects)
+            objects.done()
 
 
 def _converse(shared: Landing, relay: RelayConnection) -> ShardConversation:
@@ -138,8 +176,11 @@ def _report(
     log_event: EmitEvent,
     stop: threading.Event,
 ) -> None:
-    next_s = monotonic_s()
+    next_s = next_marks_s = monotonic_s()
     while not stop.wait(_TICK_S):
+        if others is None and monotonic_s() >= next_marks_s:
+            next_marks_s += MARKS_S
+            log_event("debug", _MARKS, shards=msgspec.to_builtins(stated(listener.states())))
         if monotonic_s() < next_s:
             continue
         next_s += FIGURES_S
@@ -163,6 +204,7 @@ class _Others:
         self._log_event = log_event
         self._stop = stop
         self._reports: dict[int, dict[str, Any]] = {}
+        self._marks: dict[int, dict[str, Mark]] = {}
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._threads = [
             threading.Thread(target=self._keep, args=(number,), daemon=True)
@@ -173,6 +215,9 @@ class _Others:
 
     def reports(self) -> list[dict[str, Any]]:
         return list(self._reports.values())
+
+    def marks(self) -> list[dict[str, Mark]]:
+        return list(self._marks.values())
 
     def end(self) -> None:
         for each in list(self._running.values()):
@@ -198,6 +243,7 @@ class _Others:
                 code = process.wait()
             self._running.pop(number, None)
             self._reports.pop(number, None)
+            self._marks.pop(number, None)
             if not self._stop.is_set():
                 self._log_event("warning", "lander_process_ended", code=code)
                 self._stop.wait(_RESTART_S)
@@ -208,6 +254,8 @@ class _Others:
             level, name = event.pop("level"), event.pop("event")
             if name == _FIGURES:
                 self._reports[number] = event
+            elif name == _MARKS:
+                self._marks[number] = msgspec.convert(event["shards"], dict[str, Mark])
             elif name != "lander_stopped":
                 self._log_event(level, name, **event)
 
@@ -224,10 +272,11 @@ def _keep_freed_memory() -> None:
 def main() -> int:
     log_event = take_over_stdout()
     _keep_freed_memory()
-    line, stop = begin()
+    rosters = Rosters(log_event)
+    line, stop = begin(rosters.hear)
     options = msgspec.json.decode(line, type=LanderOptions)
     try:
-        run(options, log_event, stop)
+        run(options, log_event, stop, rosters)
     except Refused as error:
         log_event("error", "landing_refused", error=str(error))
         return EXIT_REFUSED

@@ -11,6 +11,8 @@ Below the prefix, with layout `log` or `dated`:
     _manifests/STREAM/SHARD.first.json                First: what was before has expired
     _begins/STREAM/SHARD-000000000000.json            Begin: how the number is named while the log has no record (dated)
     _readers/NAME.json                                ReaderNote: how far a registered reader is
+    _marks/NAME.json                                  Marks: until when a host's shards are complete; rewritten
+    _shards/STREAM.json                               Roster: the shards of the leases, by the leader; rewritten
     _compaction/STREAM/SHARD/000000000000-256.json    Compaction: what is being done with a page (keeping/compact.py)
 
 A segment is never changed. Who creates the object of a number owns that number; so all who would write number N
@@ -20,7 +22,9 @@ segment itself is trusted. An entry repeats what a segment says; a manifest may 
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -31,6 +35,8 @@ VERSION: Final = 1
 INFO: Final = "_kcl_landing.json"
 MANIFESTS: Final = "_manifests"
 READERS: Final = "_readers"
+MARKS: Final = "_marks"
+ROSTERS: Final = "_shards"
 BEGINS: Final = "_begins"
 PAGE: Final = 256
 """Numbers in a page; page K has the entries whose numbers begin in [K * PAGE, (K + 1) * PAGE)."""
@@ -131,6 +137,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
     Args:
         behind_ms: how far the last delivered record was behind the tip of the shard; None: unknown.
         at_ms: when this was written, by the writer's clock.
+        marks: its writer's host states marks, so that `behind_ms` is for readers that know none.
     """
 
     stream: str
@@ -138,6 +145,46 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
     entries: tuple[Entry, ...]
     behind_ms: int | None
     at_ms: int
+    version: int = VERSION
+    marks: bool = False
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False, order=True):
+    """Every record of a shard that arrived before `complete_ms` is in segments up to `number`, which the manifest has.
+
+    `token` is the writer's. For one token neither goes back.
+    """
+
+    number: int
+    complete_ms: ArrivalMs
+    token: int = 0
+
+
+class Marks(msgspec.Struct, frozen=True, rename="camel"):
+    """What one host states, by `STREAM/SHARD`: true for ever, and renewed while it lives.
+
+    Args:
+        log: the log's `log_id`.
+        at_ms: when this was written, by the writer's clock; no `complete_ms` is later.
+        window_ms: the host's landingWindowMillis.
+    """
+
+    log: str
+    worker: str
+    at_ms: ArrivalMs
+    window_ms: int
+    shards: dict[str, Mark]
+    version: int = VERSION
+
+
+class Roster(msgspec.Struct, frozen=True, rename="camel"):
+    """The shards of a stream that have a lease, with their parents, as the leader knows them."""
+
+    log: str
+    stream: str
+    at_ms: ArrivalMs
+    failover_ms: int
+    shards: dict[str, tuple[str, ...]]
     version: int = VERSION
 
 
@@ -222,6 +269,16 @@ def begin_path(stream: str, shard: str, number: int) -> str:
 
 def reader_path(name: str) -> str:
     return f"{READERS}/{name}.json"
+
+
+def marks_path(worker: str) -> str:
+    """A name that is safe everywhere, and another one for each worker."""
+    readable = re.sub(r"[^A-Za-z0-9_-]", "-", worker)[:64]
+    return f"{MARKS}/{readable}-{sha256(worker.encode(errors='replace')).hexdigest()[:12]}.json"
+
+
+def roster_path(stream: str) -> str:
+    return f"{ROSTERS}/{stream}.json"
 
 
 def place(text: str) -> Position:

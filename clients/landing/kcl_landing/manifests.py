@@ -268,7 +268,7 @@ class ShardLog:
         self._entries = []
 
     def _write(self, behind_ms: int | None, at_ms: int) -> None:
-        manifest = Manifest(self._stream, self._shard, tuple(self._entries), behind_ms, at_ms)
+        manifest = Manifest(self._stream, self._shard, tuple(self._entries), behind_ms, at_ms, marks=True)
         self._store.replace(self._at, msgspec.json.encode(manifest))
 
     def _newest(self) -> list[Entry]:

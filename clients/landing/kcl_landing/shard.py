@@ -14,12 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
-from kcl_landing.log import Entry, Footer, said
+from kcl_landing.log import Entry, Footer, Mark, said
 from kcl_landing.positions import START, Position
 from kcl_landing.writer import Limits, LogAltered, ShardWriter, Taken, cuts, known_arrivals
 
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 30.0
+_NEVER_MS: Final = 2**63
+_DISORDER_MS: Final = 1_000
+"""Records of a shard do not arrive quite in its order."""
 
 
 class Part(Protocol):
@@ -47,7 +50,10 @@ P = TypeVar("P", bound=Part)
 
 @dataclass(eq=False, slots=True)
 class Draft(Generic[P]):
-    """What becomes a segment. `since_s`: when its first record came; `opened_ms`: the first arrival that is known."""
+    """What becomes a segment. `since_s`: when its first record came; `opened_ms`: the first arrival that is known.
+
+    `earliest_ms`: the earliest one.
+    """
 
     since_s: float
     parts: list[P] = field(default_factory=list[P])
@@ -56,6 +62,7 @@ class Draft(Generic[P]):
     first_ms: int = 0
     last_ms: int = 0
     opened_ms: int | None = None
+    earliest_ms: int = _NEVER_MS
     is_closed: bool = False
 
     @property
@@ -69,6 +76,7 @@ class Draft(Generic[P]):
         if known := known_arrivals(arrivals):
             self.opened_ms = known[0] if self.opened_ms is None else self.opened_ms
             self.last_ms = max(self.last_ms, max(known))  # noqa: PLW3301 - thousands of arguments
+            self.earliest_ms = min(self.earliest_ms, min(known))  # noqa: PLW3301
         self.parts.append(part)
         self.size_bytes += part.size_bytes
         self.rows += part.rows
@@ -163,6 +171,7 @@ class ShardLanding(Generic[P]):
         has_let_go: a newer owner writes; nothing more may be done.
         failures: attempts at the store that failed since the last one that did not.
         segments, redelivered: how many were written, and records dropped because the log has them.
+        mark: what is stated of the shard; None: nothing is known yet. Another thread may read it.
     """
 
     def __init__(self, writer: ShardWriter, stored: Position, limits: Limits, *, by_hour: bool) -> None:
@@ -173,6 +182,7 @@ class ShardLanding(Generic[P]):
         self.has_let_go = False
         self.failures = 0
         self.segments = self.redelivered = 0
+        self.mark: Mark | None = None
         self.drafts: deque[Draft[P]] = deque()
         self._limits = limits
         self._by_hour = by_hour
@@ -183,6 +193,8 @@ class ShardLanding(Generic[P]):
         self._retry_s = 0.0
         self._behind_ms: int | None = None
         self._noted_behind_ms: int | None = None
+        self._reached_ms: int | None = None
+        self._begun_ms: int | None = None
 
     @property
     def waiting_bytes(self) -> int:
@@ -213,9 +225,20 @@ class ShardLanding(Generic[P]):
         for index, piece in enumerate(part.split([each for each in begins if each])):
             self._add(piece, now_s, is_cut=index > 0 or begins[:1] == [0])
         self.writer.take(last)
+        if known := known_arrivals(part.arrivals_ms):
+            self._begun_ms = min(known) if self._begun_ms is None else self._begun_ms
+            newest_ms = max(known) - _DISORDER_MS
+            if (
+                newest_ms >= self._begun_ms
+            ):  # no former mark of this token was later than what the log has not
+                self._reached_ms = max(newest_ms, self._reached_ms or 0)
 
-    def at(self, behind_ms: int | None) -> None:
+    def at(self, behind_ms: int | None, complete_ms: int | None = None) -> None:
+        """After `take`. `complete_ms`: every record that arrived before has been delivered; None: nothing is said."""
         self._behind_ms = behind_ms
+        if complete_ms is not None:
+            self._reached_ms = max(complete_ms, self._reached_ms or 0)
+        self._state()
 
     def end(self, children: Sequence[str] | None) -> None:
         self._children = tuple(children or ())
@@ -224,6 +247,7 @@ class ShardLanding(Generic[P]):
         """The lease is lost: what is not written is the next owner's."""
         self.drafts.clear()
         self.has_let_go = True
+        self.mark = None
 
     def next_call(self, now_s: float, *, flush: bool = False) -> Call[P] | None:
         """`flush`: segments are due now. None: nothing before `due_s`."""
@@ -266,6 +290,7 @@ class ShardLanding(Generic[P]):
                 self._noted_behind_ms = call.behind_ms
             case NoteTip():
                 self._noted_behind_ms = call.behind_ms
+        self._state()
 
     def trouble(self, now_s: float) -> None:
         self.failures += 1
@@ -276,6 +301,17 @@ class ShardLanding(Generic[P]):
         """What may be stored now; None: nothing new."""
         durable = min(self.delivered, self.writer.tail.last)
         return durable if durable > self.stored and not self.has_let_go else None
+
+    def _state(self) -> None:
+        """What is durable, but not in the manifest, is not stated yet."""
+        if self._reached_ms is None or self._unnoted or self._found_footer or self.has_let_go:
+            return
+        complete_ms = min(
+            self._reached_ms, min((each.earliest_ms for each in self.drafts), default=_NEVER_MS)
+        )
+        if self.mark is not None:
+            complete_ms = max(complete_ms, self.mark.complete_ms)
+        self.mark = Mark(self.writer.tail.number, complete_ms, self.writer.token)
 
     @property
     def _must_note_tip(self) -> bool:

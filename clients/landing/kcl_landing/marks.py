@@ -1,0 +1,126 @@
+"""What a host says of its shards in the log: its marks, and as the leader's host the rosters. No store, no threads."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from kcl_landing.control import EmitEvent
+from kcl_landing.log import LogInfo, Mark, Marks, Roster, marks_path, roster_path
+
+MARKS_S: Final = 1.0
+"""At most one write of any object in this time."""
+_RENEWED_S: Final = 5.0
+
+Stated: TypeAlias = Mapping[str, Mark]
+"""By `STREAM/SHARD`."""
+
+
+class _Said(msgspec.Struct, frozen=True, rename="camel"):
+    roster: dict[str, dict[str, tuple[str, ...]]]
+    failover_ms: int
+
+
+class _Roster(NamedTuple):
+    stream: str
+    failover_ms: int
+    shards: dict[str, tuple[str, ...]]
+
+
+_read_said: Final = msgspec.json.Decoder(_Said).decode
+
+
+class Rosters:
+    """The newest that the daemon has said of each stream, until it is written. Thread-safe."""
+
+    def __init__(self, log_event: EmitEvent) -> None:
+        self._log_event = log_event
+        self._lock = threading.Lock()
+        self._waiting: dict[str, _Roster] = {}
+
+    def hear(self, line: bytes) -> None:
+        """What cannot be read is logged, and changes nothing."""
+        try:
+            said = _read_said(line)
+            if wrong := [each for each in said.roster if not each or "/" in each or each.startswith(".")]:
+                raise msgspec.ValidationError(f"{wrong[0]!r} is no name of a stream")
+        except (msgspec.MsgspecError, RecursionError) as error:
+            self._log_event("warning", "landing_roster_not_read", error=str(error), line=repr(line[:200]))
+            return
+        with self._lock:
+            for stream, shards in said.roster.items():
+                self._waiting[stream] = _Roster(stream, said.failover_ms, shards)
+
+    def take(self) -> _Roster | None:
+        with self._lock:
+            stream = next(iter(self._waiting), None)
+            return None if stream is None else self._waiting.pop(stream)
+
+    def give_back(self, roster: _Roster) -> None:
+        """It was not written."""
+        with self._lock:
+            self._waiting.setdefault(roster.stream, roster)
+
+
+def merged(stated: Iterable[Stated]) -> dict[str, Mark]:
+    """Of several statements about a shard, which are all true, the newest writer's last one."""
+    found: dict[str, Mark] = {}
+    for each in stated:
+        for key, mark in each.items():
+            before = found.get(key, mark)
+            found[key] = max(before, mark, key=lambda one: (one.token, one.complete_ms, one.number))
+    return found
+
+
+class HostObjects:
+    """Which object is written next: at most one in MARKS_S, rosters and marks in turn."""
+
+    def __init__(self, info: LogInfo, worker: str, window_ms: int, rosters: Rosters) -> None:
+        self._log_id = info.log_id
+        self._worker = worker
+        self._window_ms = window_ms
+        self._rosters = rosters
+        self._roster: _Roster | None = None
+        self._said: Stated = {}
+        self._said_s = self._next_s = -math.inf
+        self._failures = 0
+
+    def next(self, now_s: float, at_ms: int, stated: Callable[[], Stated]) -> tuple[str, bytes] | None:
+        """Path and content of what must be written now. None: nothing."""
+        if now_s < self._next_s:
+            return None
+        shards = stated()
+        is_due = shards != self._said or (bool(shards) and now_s - self._said_s >= _RENEWED_S)
+        self._roster = None if is_due and self._roster is not None else self._rosters.take()
+        if self._roster is None and not is_due:
+            return None
+        self._next_s = now_s + MARKS_S
+        if self._roster is not None:
+            stream, failover_ms, parents = self._roster
+            roster = Roster(self._log_id, stream, at_ms, failover_ms, parents)
+            return roster_path(stream), msgspec.json.encode(roster)
+        self._said, self._said_s = shards, now_s
+        return marks_path(self._worker), self._marks(shards, at_ms)
+
+    def done(self) -> None:
+        self._failures = 0
+
+    def trouble(self, now_s: float) -> None:
+        """Whether it was written is unknown; what was there before stays true, too."""
+        self._failures += 1
+        self._next_s = now_s + min(MARKS_S * 2**self._failures, _RENEWED_S)
+        if self._roster is not None:
+            self._rosters.give_back(self._roster)
+        else:
+            self._said_s = -math.inf
+
+    def _marks(self, shards: Stated, at_ms: int) -> bytes:
+        # Kinesis' clock may be before ours, and what is later than now would be taken for wrong.
+        known = {
+            key: Mark(mark.number, min(mark.complete_ms, at_ms), mark.token) for key, mark in shards.items()
+        }
+        return msgspec.json.encode(Marks(self._log_id, self._worker, at_ms, self._window_ms, known))
