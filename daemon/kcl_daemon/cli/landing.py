@@ -35,6 +35,7 @@ from kcl_daemon.text import NONE, about, counted, masked, on_one_line, size
 from kcl_landing.control import Refused
 from kcl_landing.keeping.chain import Problem
 from kcl_landing.keeping.compact import Compactor
+from kcl_landing.keeping.complete import expire_marks, statements_of
 from kcl_landing.keeping.expire import Expirer, rules_of
 from kcl_landing.keeping.names import COMPACTION, sorted_out
 from kcl_landing.keeping.read import Unreadable, readers_of, survey
@@ -169,7 +170,7 @@ def landing() -> None:
 def status(log: ChosenLog) -> None:
     """Show segments, records and bytes of each shard, how new they are, and how far behind registered readers are.
 
-    Reads manifests only.
+    COMPLETE is how long ago the time is before which all that arrived is in the log. Reads manifests, marks and rosters only.
     """
     found = status_of(log.store, log.info, log.stream, log.shard)
     now_ms = _CLOCK.wall_ms()
@@ -178,7 +179,20 @@ def status(log: ChosenLog) -> None:
 
 def _status_lines(found: LogStatus, now_ms: int) -> Iterator[str]:
     yield _sentence(found, now_ms)
-    headings = ("SHARD", "SEGMENTS", "FIRST", "LAST", "RECORDS", "BYTES", "NEWEST", "BEHIND", "STATE")
+    if found.holder is not None:
+        yield _horizon(found, found.holder, now_ms)
+    headings = (
+        "SHARD",
+        "SEGMENTS",
+        "FIRST",
+        "LAST",
+        "RECORDS",
+        "BYTES",
+        "NEWEST",
+        "BEHIND",
+        "COMPLETE",
+        "STATE",
+    )
     if found.shards:
         rows = [_row(each, now_ms) for each in found.shards]
         yield from aligned(headings, rows, {1, 2, 3, 4, 5})
@@ -209,6 +223,14 @@ def _sentence(found: LogStatus, now_ms: int) -> str:
     )
 
 
+def _horizon(found: LogStatus, holder: ShardStatus, now_ms: int) -> str:
+    until = f"{_age(holder.complete_ms, now_ms)} ago" if holder.complete_ms else "no time yet"
+    who = "no mark says more"
+    if holder.worker:
+        who = f"the mark of {holder.worker} is {_age(found.hosts[holder.worker], now_ms)} old"
+    return f"complete until {until}: {holder.stream}/{holder.shard} holds it; {who}"
+
+
 def _row(each: ShardStatus, now_ms: int) -> tuple[str, ...]:
     state = f"ended: {', '.join(each.children) or 'no children'}" if each.children is not None else "open"
     return (
@@ -220,6 +242,7 @@ def _row(each: ShardStatus, now_ms: int) -> tuple[str, ...]:
         size(each.size_bytes),
         _age(each.newest_ms, now_ms),
         NONE if each.behind_ms is None else about(each.behind_ms / 1000),
+        _age(each.complete_ms, now_ms),
         each.trouble or state,
     )
 
@@ -242,6 +265,8 @@ def _status_json(found: LogStatus, now_ms: int) -> dict[str, object]:
         "at_ms": now_ms,
         "shards": shards,
         "readers": readers,
+        "hosts": found.hosts,
+        "holder": None if found.holder is None else f"{found.holder.stream}/{found.holder.shard}",
         "trouble": found.trouble,
     }
 
@@ -254,8 +279,8 @@ def _status_json(found: LogStatus, now_ms: int) -> dict[str, object]:
 def verify(log: ChosenLog, *, quick: bool, mend: bool, jobs: int) -> None:
     """Read every segment, and name each problem with number, position and path.
 
-    Numbers have no hole, each segment continues the one before, records are in order, checksums fit, and manifests say
-    what the segments say. The last line says `clean`, or how many problems there are.
+    Numbers have no hole, each segment continues the one before, records are in order, checksums fit, manifests say
+    what the segments say, and marks no more than there is. The last line says `clean`, or how many problems there are.
     """
     problems: list[str] = []
 
@@ -373,6 +398,7 @@ def expire(
     """Remove segments from the beginning of each shard's log. All conditions that are given must hold.
 
     What a registered reader still needs stays, unless --force is given. The newest segment of a shard always stays.
+    Marks of hosts that have not written for a week go, too.
     """
     for name in forgotten:
         if dry_run:
@@ -387,10 +413,12 @@ def expire(
         log.end(document, "nothing else was asked for")
         return
     found = survey(log.store, log.info, log.stream, log.shard)
+    stated = statements_of(log.store, log.info, found)
     readers = [each for each in readers_of(log.store, found.readers, log.tell) if each.name not in forgotten]
     before_ms = None if older_ms is None else now_ms - older_ms
     rules = rules_of(readers, before_ms=before_ms, read_by=read_by, all_readers=all_readers, force=force)
     noted = sorted_out(log.info, _known_objects(log.store), log.stream, log.shard)
+    expire_marks(log.store, stated, log.tell, at_ms=now_ms, dry_run=dry_run)
     gone = Expirer(log.store, log.info, log.tell, at_ms=now_ms, dry_run=dry_run).run(noted, rules, jobs)
     document |= {"segments": gone.segments, "rows": gone.rows, "size_bytes": gone.size_bytes}
     would = "would expire" if dry_run else "expired"

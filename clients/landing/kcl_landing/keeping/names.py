@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from kcl_landing.log import BEGINS, INFO, MANIFESTS, READERS, LogInfo, segment_path
+from kcl_landing.log import BEGINS, INFO, MANIFESTS, MARKS, READERS, ROSTERS, LogInfo, segment_path
 from kcl_landing.store import StoredObject
 
 COMPACTION: Final = "_compaction"
 """Below it the notes of compaction: `_compaction/STREAM/SHARD/PAGE-ENTRIES.json`."""
 
-Kind = Literal["segment", "manifest", "page", "first", "compaction", "reader", "begin", "info", "other"]
+Kind = Literal[
+    "segment", "manifest", "page", "first", "compaction", "reader", "statement", "begin", "info", "other"
+]
 ShardKey: TypeAlias = tuple[str, str]
 """Stream and shard."""
 _HOUR_MS: Final = 3_600_000
@@ -32,6 +34,7 @@ _KINDS: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
         ),
     ),
     ("reader", re.compile(rf"{READERS}/(?P<shard>[^/]+)\.json")),
+    ("statement", re.compile(rf"(?:{MARKS}|{ROSTERS})/[^/]+\.json")),
     ("begin", re.compile(rf"{BEGINS}/(?P<stream>[^/]+)/(?P<shard>[^/]+)-(?P<number>\d{{12,}})\.json")),
     ("info", re.compile(re.escape(INFO))),
 )
@@ -135,9 +138,12 @@ class ShardObjects:
 
 @dataclass(slots=True)
 class LogObjects:
+    """`statements`: paths of marks and rosters."""
+
     shards: dict[ShardKey, ShardObjects]
     readers: list[str]
     others: list[str]
+    statements: list[str] = field(default_factory=list[str])
 
 
 def sorted_out(
@@ -151,6 +157,8 @@ def sorted_out(
             found.others.append(each.path)
         elif what.kind == "reader":
             found.readers.append(what.key[1])
+        elif what.kind == "statement":
+            found.statements.append(each.path)
         elif (
             what.kind not in {"info", "begin"}
             and stream in {None, what.key[0]}

@@ -6,15 +6,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, TypeVar
 
 import msgspec
 
-from kcl_landing.keeping.names import LogObjects, ShardKey, ShardObjects, named, sorted_out
+from kcl_landing.keeping.names import LogObjects, ShardKey, ShardObjects, sorted_out
 from kcl_landing.log import (
     MANIFESTS,
+    MARKS,
     PAGE,
     READERS,
+    ROSTERS,
     VERSION,
     Entry,
     First,
@@ -37,7 +40,7 @@ _Struct = TypeVar("_Struct")
 
 
 class Unreadable(Exception):
-    """Raised when an object below `_manifests` or `_readers` does not hold what it must."""
+    """Raised when an object that is no segment does not hold what it must."""
 
     def __init__(self, path: str, why: object) -> None:
         super().__init__(f"{path} cannot be read: {why}; {_advice(path)}")
@@ -48,6 +51,8 @@ def _advice(path: str) -> str:
     if path.startswith(f"{READERS}/"):
         name = path.rpartition("/")[2].removesuffix(".json")
         return f"its reader needs everything until it has written its note again, or `landing expire --forget {name}`"
+    if path.startswith((f"{MARKS}/", f"{ROSTERS}/")):
+        return "readers ignore it; its host's next write replaces it, or remove it"
     if path.endswith(".first.json"):
         return "nothing of this shard expires until it is put back; `landing verify` shows where its segments begin"
     if path.rpartition("/")[2].removesuffix(".json").isdecimal():
@@ -162,10 +167,9 @@ def heads(store: LogStore, shards: Iterable[ShardObjects]) -> Iterator[Head]:
 
 
 def survey(store: LogStore, info: LogInfo, stream: str | None = None, shard: str | None = None) -> LogObjects:
-    """What manifests there are, and readers; nothing of the segments is listed."""
-    found = sorted_out(info, store.listing(MANIFESTS), stream, shard)
-    found.readers = [named(info, each.path).key[1] for each in store.listing(READERS)]
-    return found
+    """What manifests there are, readers, marks and rosters; nothing of the segments is listed."""
+    folders = (store.listing(each) for each in (MANIFESTS, READERS, MARKS, ROSTERS))
+    return sorted_out(info, chain.from_iterable(folders), stream, shard)
 
 
 def readers_of(store: LogStore, names: Iterable[str], tell: Callable[[str], object]) -> list[ReaderNote]:

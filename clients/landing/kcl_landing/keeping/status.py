@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
+from kcl_landing.keeping.complete import Known, Statements, complete_ms, statements_of
 from kcl_landing.keeping.names import ShardKey
 from kcl_landing.keeping.read import Head, heads, page_of, readers_of, side_by_side, survey
 from kcl_landing.log import Entry, First, LogInfo, ReaderNote
@@ -39,6 +40,9 @@ class ShardStatus(msgspec.Struct):
 
     Args:
         behind_ms: how far the last record was behind the tip of the shard at `at_ms`.
+        complete_ms: all that arrived before is in the log; 0: unknown, or all of the shard is.
+        worker: whose mark says so; empty: the log itself.
+        marks: its writer states marks.
         readers: what each registered reader still needs, by name.
         trouble: why the manifest is not known.
     """
@@ -55,18 +59,28 @@ class ShardStatus(msgspec.Struct):
     children: tuple[str, ...] | None = None
     behind_ms: int | None = None
     at_ms: int = 0
+    complete_ms: int = 0
+    worker: str = ""
+    marks: bool = False
     readers: dict[str, Unread] = {}
     trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """`trouble`: which notes of readers cannot be read, and why."""
+    """`trouble`: which notes of readers, marks and rosters cannot be used, and why.
+
+    Args:
+        hosts: when the marks of each worker were written.
+        holder: the shard that is complete until the earliest time, at which readers wait; None: none is, or unknown.
+    """
 
     info: LogInfo
     shards: Sequence[ShardStatus]
     readers: Sequence[ReaderNote]
     trouble: Sequence[str] = ()
+    hosts: Mapping[str, int] = field(default_factory=dict[str, int])
+    holder: ShardStatus | None = None
 
     def unread(self, reader: str) -> Unread:
         whole = Unread()
@@ -82,13 +96,40 @@ def needs(reader: ReaderNote, key: ShardKey) -> int:
 
 def status(store: LogStore, info: LogInfo, stream: str | None = None, shard: str | None = None) -> LogStatus:
     found = survey(store, info, stream, shard)
+    stated = statements_of(store, info, found)
     trouble: list[str] = []
     readers = readers_of(store, found.readers, trouble.append)
     shards: dict[ShardKey, ShardStatus] = {}
     for head, each in _parts(store, heads(store, found.shards.values())):
         shards.setdefault(head.key, _begun(head, readers))
         _add(shards[head.key], each, readers, head.first.first)
-    return LogStatus(info, tuple(shards.values()), readers, trouble)
+    trouble += map(str, stated.trouble)
+    holder = _complete(shards, stated, readers, stream, shard)
+    hosts = {each.worker: each.at_ms for each in stated.hosts}
+    return LogStatus(info, tuple(shards.values()), readers, trouble, hosts, holder)
+
+
+def _complete(
+    shards: dict[ShardKey, ShardStatus],
+    stated: Statements,
+    readers: Iterable[ReaderNote],
+    stream: str | None,
+    shard: str | None,
+) -> ShardStatus | None:
+    for roster in stated.rosters:
+        for name in roster.shards:
+            key = roster.stream, name
+            if key not in shards and stream in {None, roster.stream} and shard in {None, name}:
+                shards[key] = ShardStatus(*key, First(0), marks=True, trouble="nobody has written of it yet")
+                shards[key].readers = {each.name: Unread() for each in readers}
+    known = {
+        key: Known(each.number, each.newest_ms, each.children, each.marks, each.behind_ms != 0)
+        for key, each in shards.items()
+    }
+    complete = complete_ms(known, stated)
+    for key, (until_ms, host) in complete.items():
+        shards[key].complete_ms, shards[key].worker = until_ms, "" if host is None else host.worker
+    return shards[min(complete, key=lambda key: complete[key][0])] if complete else None
 
 
 def _parts(store: LogStore, known: Iterable[Head]) -> Iterator[tuple[Head, Sequence[Entry]]]:
@@ -107,6 +148,7 @@ def _begun(head: Head, readers: Iterable[ReaderNote]) -> ShardStatus:
     begun = ShardStatus(stream, shard, head.first, trouble=head.trouble)
     if head.manifest is not None:
         begun.behind_ms, begun.at_ms = head.manifest.behind_ms, head.manifest.at_ms
+        begun.marks = head.manifest.marks
     elif not head.trouble:
         begun.trouble = "there is no manifest; the writer of the shard makes one when it next begins"
     for each in readers:

@@ -19,8 +19,9 @@ from kcl_landing.keeping.chain import (
     spans_of,
     uncovered,
 )
+from kcl_landing.keeping.complete import statements_of, wrong_marks
 from kcl_landing.keeping.names import Held, LogObjects, ShardKey, sorted_out
-from kcl_landing.keeping.read import Head, Unreadable, heads, live, page_of, side_by_side
+from kcl_landing.keeping.read import Head, Unreadable, heads, live, page_of, side_by_side, survey
 from kcl_landing.keeping.rows import position_problems
 from kcl_landing.log import (
     PAGE,
@@ -95,14 +96,23 @@ class Verifier:
         self._quick = quick
         self._mend = mend
         self._children: dict[ShardKey, tuple[str, ...]] = {}
+        self._ends: dict[ShardKey, int] = {}
         self._verdict = Verdict()
 
     def run(self, stream: str | None = None, shard: str | None = None) -> Verdict:
+        # Before the segments: what a mark names is there when it is written.
+        stated = statements_of(self._store, self._info, survey(self._store, self._info, stream, shard))
         found = sorted_out(self._info, self._store.listing(""), stream, shard)
         everything = side_by_side(self._page, self._works(found), self._jobs)
         for _key, pages in groupby(everything, lambda facts: facts.head.key):
             self._shard(pages)
         for each in family_problems(self._children):
+            self._problem(each)
+        for error in stated.trouble:
+            self._problem(Problem(str(error)))
+        for each in wrong_marks(
+            stated.hosts, self._ends, lambda key: stream in {None, key[0]} and shard in {None, key[1]}
+        ):
             self._problem(each)
         self._note_others(found)
         return self._verdict
@@ -273,6 +283,7 @@ class Verifier:
             self._end_of_shard(head, chain)
 
     def _end_of_shard(self, head: Head, chain: Chain) -> None:
+        self._ends[head.key] = chain.number - 1
         if chain.is_ended:
             self._children[head.key] = chain.children
         known = -1 if head.manifest is None or not head.newest else head.newest[-1].to
