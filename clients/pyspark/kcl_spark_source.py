@@ -48,7 +48,7 @@ import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -102,7 +102,12 @@ _THREADS = 16
 _SETTLED_S = 1.5
 """An object read so long after its time of change was first seen is not read again: some stores' clocks tick in seconds."""
 _NOTE_S = 5.0
-_PART_MS = 5_000
+_PART_MS = 4_000
+_REACH_MS = 4_000
+"""At least a part, so that one that waits is never older than the horizon."""
+_LATEST_MS = 253_402_300_800_000
+_AHEAD_MS = 60_000
+"""By which clocks may differ."""
 _LISTED_S = 0.2
 """Spark asks for more every few milliseconds; a listing costs money in S3."""
 _NAMES = {
@@ -178,9 +183,69 @@ class Shard(NamedTuple):
     behind_ms: int | None = None
     silent_ms: float = 0.0
     first: Place = Place(0)
+    marks: bool = False
 
 
 Shards = Mapping[str, Shard]
+
+
+class Mark(NamedTuple):
+    """What a host says of a shard: what arrived before `complete_ms` is in segments up to `number`, -1: in none."""
+
+    number: int
+    complete_ms: int
+
+
+class Host(NamedTuple):
+    """What a host said of its shards, by `STREAM/SHARD`, and when. `refused`: what it said that cannot be."""
+
+    at_ms: int
+    window_ms: int
+    marks: Mapping[str, Mark]
+    refused: tuple[str, ...] = ()
+
+
+class Roster(NamedTuple):
+    """The shards of a stream that there are, with their parents, by `STREAM/SHARD`."""
+
+    shards: Mapping[str, tuple[str, ...]]
+    failover_ms: int
+
+
+class Statements(NamedTuple):
+    """What hosts and leaders say beside the manifests. `rosters`: by stream; `window_ms`: of the newest mark."""
+
+    marks: Mapping[str, Sequence[Mark]] = {}
+    rosters: Mapping[str, Roster] = {}
+    window_ms: int = 0
+    streams: frozenset[str] = frozenset()
+
+    @property
+    def reach_ms(self) -> int:
+        """How far beyond the horizon a batch may end: less than the smallest delay of a watermark that is documented."""
+        return 2 * self.window_ms + _REACH_MS if self.window_ms else 0
+
+
+class Horizon(NamedTuple):
+    """Up to when all shards are complete, and by whom no more.
+
+    Args:
+        ms: every record that arrived before is in the log.
+        holder: the shard that has nothing to say of later.
+        first_ms: no part of a batch begins later (of a log without marks).
+        last_ms: no part of a batch ends later.
+        left: shards that were waited for long enough, and up to when they are complete.
+    """
+
+    ms: int = _OPEN_MS
+    holder: str = ""
+    first_ms: int = _OPEN_MS
+    last_ms: int = _OPEN_MS
+    left: Mapping[str, int] = {}
+
+
+_NOTHING_SAID = Statements()
+_NO_HORIZON = Horizon()
 
 
 class Piece(NamedTuple):
@@ -329,26 +394,213 @@ def parents_of(shards: Shards) -> dict[str, list[str]]:
     return found
 
 
-def horizon_ms(shards: Shards, wait_ms: int) -> int:
-    """Records that arrived before this time may still come into the log, so no batch may go beyond.
+def host_of(content: bytes, log_id: str) -> Host:
+    """Of `_marks/NAME.json`. Raises ValueError."""
+    said = _said(content, log_id)
+    at_ms = _within(said.get("atMs"), 0, _LATEST_MS, "atMs")
+    window_ms = _within(said.get("windowMs"), 1, 3_600_000, "windowMs")
+    marks: dict[str, Mark] = {}
+    refused: list[str] = []
+    for key, each in _object(said.get("shards"), "shards").items():
+        found = _mark_of(key, each, at_ms)
+        if isinstance(found, Mark):
+            marks[key] = found
+        else:
+            refused.append(found)
+    return Host(at_ms, window_ms, marks, tuple(refused))
 
-    They come from shards that are behind, and from children that are not there yet.
+
+def _mark_of(key: str, said: Any, at_ms: int) -> Mark | str:
+    """Or why it counts for nothing."""
+    if not all(key.partition("/")):
+        return f"{key!r:.200} is no STREAM/SHARD"
+    try:
+        number, complete_ms, *_ = _list_of(said, "its mark")
+        _within(number, -1, 10**15, "its number")
+        _within(complete_ms, 0, at_ms + 1_000, "its completeMs")
+    except ValueError as error:
+        return f"{key!r:.200}: {error}"
+    return Mark(number, complete_ms)
+
+
+def roster_of(content: bytes, log_id: str, stream: str) -> Roster:
+    """Of `_shards/STREAM.json`. Raises ValueError."""
+    said = _said(content, log_id)
+    if said.get("stream") != stream:
+        raise ValueError(f"it is of stream {said.get('stream')!r:.200}")
+    shards: dict[str, tuple[str, ...]] = {}
+    for shard, parents in _object(said.get("shards"), "shards").items():
+        names = [shard, *_list_of(parents, f"parents of {shard!r:.200}")]
+        if not all(isinstance(each, str) and each and "/" not in each for each in names):
+            raise ValueError(f"{names!r:.200} are no names of shards")
+        shards[f"{stream}/{shard}"] = tuple(f"{stream}/{each}" for each in names[1:])
+    return Roster(shards, _within(said.get("failoverMs"), 1, 86_400_000, "failoverMs"))
+
+
+def _said(content: bytes, log_id: str) -> dict[str, Any]:
+    try:
+        said = _object(json.loads(content, parse_int=_short, parse_constant=_short), "it")
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if said.get("version") != _VERSION or said.get("log") != log_id:
+        raise ValueError(f"it is of log {said.get('log')!r:.200}, version {said.get('version')!r:.200}")
+    return said
+
+
+def _short(text: str) -> int:
+    if len(text) > 20:
+        raise ValueError(f"{text:.20}... is no number of a log")
+    return int(text)
+
+
+def _object(said: Any, what: str) -> dict[str, Any]:
+    if isinstance(said, dict):
+        return said
+    raise ValueError(f"{what} is no object")
+
+
+def _list_of(said: Any, what: str) -> list[Any]:
+    if isinstance(said, list):
+        return said
+    raise ValueError(f"{what} is no list")
+
+
+def _within(said: Any, least: int, most: int, what: str) -> int:
+    if type(said) is not int or not least <= said <= most:
+        raise ValueError(f"{what} is no whole number from {least} to {most}: {said!r:.200}")
+    return said
+
+
+def statements_of(hosts: Sequence[Host], rosters: Mapping[str, Roster], now_ms: float) -> Statements:
+    """Marks from a future that our clock does not know count for nothing."""
+    marks: dict[str, list[Mark]] = {}
+    for host in hosts:
+        for key, mark in host.marks.items():
+            if mark.complete_ms <= now_ms + _AHEAD_MS:
+                marks.setdefault(key, []).append(mark)
+    windows = [(host.at_ms, host.window_ms) for host in hosts if host.at_ms <= now_ms + _AHEAD_MS]
+    streams = {*rosters, *(key.partition("/")[0] for key in marks)}
+    return Statements(marks, rosters, max(windows, default=(0, 0))[1], frozenset(streams))
+
+
+def judged_by_marks(key: str, shard: Shard, said: Statements) -> bool:
+    return shard.marks and key.partition("/")[0] in said.streams
+
+
+def complete_ms(shards: Shards, said: Statements) -> dict[str, int]:
+    """Of each shard that can get records that are not in the log: all of it that arrived before this time is.
+
+    Without those that the manifests of an older writer judge.
     """
+    above = {key: parents for roster in said.rosters.values() for key, parents in roster.shards.items()}
+    for key, parents in parents_of(shards).items():
+        above[key] = (*above.get(key, ()), *parents)
+    begun = {*shards, *said.marks}
+    over = _above_all(begun, above)
+    reached = _reached_ms(shards, above)
+    found = {}
+    for key in {*begun, *above}:
+        shard = shards.get(key)
+        if shard is None:
+            # Children are read after their parents, and what follows a snapshot after all of its segments.
+            follows = key not in begun and any(map(_is_segment, above.get(key, ())))
+            waits = key not in over and not follows and key.partition("/")[0] in said.streams
+        else:
+            waits = judged_by_marks(key, shard, said) and not shard.end.ended
+        if waits:
+            end = shard.end.number if shard else 0
+            marks = [each.complete_ms for each in said.marks.get(key, ()) if each.number < end]
+            found[key] = max([reached.get(key, 0), *marks])
+    return found
+
+
+def _above_all(keys: Iterable[str], above: Mapping[str, Sequence[str]]) -> set[str]:
+    """Those that these shards descend from."""
+    found: set[str] = set()
+    todo = list(keys)
+    while todo:
+        new = set(above.get(todo.pop(), ())) - found
+        found |= new
+        todo.extend(new)
+    return found
+
+
+def _reached_ms(shards: Shards, above: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """The newest arrival in a shard and those that it descends from; nothing of it arrived before they ended."""
+    below: dict[str, list[str]] = {}
+    for key, parents in above.items():
+        for parent in parents:
+            below.setdefault(parent, []).append(key)
+    found: dict[str, int] = {}
+    for newest in sorted(shards, key=lambda key: shards[key].end.ms, reverse=True):
+        todo = [newest]
+        while todo:
+            key = todo.pop()
+            if key not in found:
+                found[key] = shards[newest].end.ms
+                todo.extend(below.get(key, ()))
+    return found
+
+
+def _is_segment(key: str) -> bool:
+    """Of a snapshot of DynamoDB."""
+    return key.rpartition("/")[2].startswith("snapshot-")
+
+
+Since = Mapping[str, tuple[int, float]]
+"""Up to when a shard is complete, and since when that has not moved, in seconds of our clock."""
+
+
+def stands_since(before: Since, complete: Mapping[str, int], now_s: float) -> dict[str, tuple[int, float]]:
+    found = {}
+    for key, ms in complete.items():
+        known = before.get(key)
+        found[key] = known if known is not None and known[0] >= ms else (ms, now_s)
+    return found
+
+
+def horizon_ms(
+    shards: Shards,
+    wait_ms: int,
+    said: Statements = _NOTHING_SAID,
+    still_ms: Mapping[str, float] | None = None,
+) -> Horizon:
+    """What no batch may go beyond, as records that arrived before may still come into the log.
+
+    They come from shards that are behind, that nobody writes, and that are not there yet. One for which what it is
+    complete to has not moved for `still_ms` of at least `wait_ms` is left behind.
+    """
+    complete, still_ms = complete_ms(shards, said), still_ms or {}
+    left = {key: ms for key, ms in complete.items() if still_ms.get(key, 0) >= wait_ms}
+    ours = min(((ms, key) for key, ms in complete.items() if key not in left), default=(_OPEN_MS, ""))
+    before = min(_behind(shards, said, wait_ms, complete), default=(_OPEN_MS, ""))
+    ms, holder = min(ours, before)
+    last_ms = ours[0] + said.reach_ms if ours[1] else _OPEN_MS
+    return Horizon(ms, holder, before[0], last_ms, left)
+
+
+def _behind(
+    shards: Shards, said: Statements, wait_ms: int, complete: Mapping[str, int]
+) -> Iterator[tuple[int, str]]:
+    """The shards that hold back by what their manifests say, as before there were marks."""
     parents = parents_of(shards)
-    found = _OPEN_MS
     for key, shard in shards.items():
-        if shard.silent_ms >= wait_ms:
+        if judged_by_marks(key, shard, said) or shard.silent_ms >= wait_ms:
             continue
         if shard.end.ended:
+            missing = [child for child in shard.children if child not in shards and child not in complete]
             # What follows a segment of a snapshot of DynamoDB comes when all segments are over.
-            is_segment = key.rpartition("/")[2].startswith("snapshot-")
-            waits = not is_segment and any(child not in shards for child in shard.children)
+            waits = bool(missing) and not _is_segment(key)
         else:
             waits = shard.behind_ms != 0
         if waits:
             reached = [shard.end.ms, *(shards[parent].end.ms for parent in parents.get(key, ()))]
-            found = min(found, max(reached))
-    return found
+            yield max(reached), key
+
+
+Step = tuple[int, str, int, Place, int]
+"""When the turn of a shard's next records is, which never goes back; the shard; their latest arrival; where they end;
+their bytes."""
 
 
 def plan(
@@ -358,7 +610,7 @@ def plan(
     *,
     parts: Parts | None = None,
     most_bytes: int | None = None,
-    horizon: int = _OPEN_MS,
+    horizon: Horizon = _NO_HORIZON,
     end_ms: int | None = None,
 ) -> dict[str, Place]:
     """Where the next batch ends. `starts` has a place for each shard.
@@ -372,7 +624,7 @@ def plan(
         for key in sorted(shards)
         if not starts[key].ended and all(starts[parent].ended for parent in parents.get(key, ()))
     ]
-    heap: list[tuple[int, str, Place, int, Iterator[tuple[int, str, Place, int]]]] = []
+    heap: list[tuple[int, str, int, Place, int, Iterator[Step]]] = []
     for key in ready:
         steps = _steps(key, starts[key], shards[key], entries, end_ms=end_ms, parts=parts or _whole)
         heap.extend((*step, steps) for step in [next(steps, None)] if step is not None)
@@ -380,10 +632,10 @@ def plan(
         return dict(starts)
     heapq.heapify(heap)
     ends = [shards[key].end for key in ready if any(child in shards for child in shards[key].children)]
-    limit = min(horizon, max(min((end.ms for end in ends), default=_OPEN_MS), heap[0][0]))
+    limit = min(horizon.first_ms, max(min((end.ms for end in ends), default=_OPEN_MS), heap[0][0]))
     reached, taken = dict(starts), 0
-    while heap and heap[0][0] <= limit:
-        _, key, place, size_bytes, steps = heap[0]
+    while heap and heap[0][0] <= limit and heap[0][2] <= horizon.last_ms:
+        _, key, _, place, size_bytes, steps = heap[0]
         if taken and most_bytes is not None and taken + size_bytes > most_bytes:
             break
         taken += size_bytes
@@ -398,8 +650,7 @@ def plan(
 
 def _steps(
     key: str, start: Place, shard: Shard, entries: Entries, *, end_ms: int | None, parts: Parts
-) -> Iterator[tuple[int, str, Place, int]]:
-    """When the turn of the next records is, which never goes back; where they end; their bytes."""
+) -> Iterator[Step]:
     turn_ms, place = 0, start
     if start.number >= shard.end.number:
         return
@@ -413,7 +664,7 @@ def _steps(
             turn_ms = max(turn_ms, first_ms or start.ms)
             further = Place(entry.number, last, max(last_ms, place.ms))
             place = behind(entry, place) if is_last else further
-            yield turn_ms, key, place, size_bytes
+            yield turn_ms, key, last_ms, place, size_bytes
 
 
 def _whole(_key: str, entry: Entry) -> list[Part]:
@@ -1147,7 +1398,7 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
     def _forget(self) -> None:
         self._log: Log | None = None
         self._end: dict[str, Any] | None = None
-        self._until: int | None = None
+        self._until: Horizon | None = None
         self._noted: tuple[float, dict[str, int] | None] = (0.0, None)
         self._done: dict[str, int] | None = None
         self._said: set[str] = set()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random  # noqa: TID251 - of a seed that Hypothesis draws
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,27 +16,38 @@ from hypothesis import strategies as st
 
 from kcl_spark_source import (
     Entry,
+    Horizon,
+    Host,
     LandingError,
+    Mark,
     Piece,
     Place,
+    Roster,
     Shard,
+    Statements,
     balanced,
     behind,
+    complete_ms,
     cores_of,
     from_offset,
     generations,
     horizon_ms,
+    host_of,
     in_order,
     kcl_lag,
     lost,
     pieces,
     plan,
+    roster_of,
     settings_of,
     source_for,
+    stands_since,
+    statements_of,
     task_count,
     to_offset,
 )
 from tests.examples import examples
+from tests.spark.writers import Reader, World
 
 Logs = Mapping[str, Sequence[Entry]]
 WAIT_MS = 60_000
@@ -220,6 +235,49 @@ def test_everything_comes_once_in_order_parents_first_and_within_the_limit(
     assert came == {key: [each.number for each in its] for key, its in logs.items()}
 
 
+def read_along(seed: int, *, limited: bool) -> tuple[World, Reader, set[str]]:
+    """Hosts die, freeze, lose their store; shards split and merge. Returns the shards whose rows came late, too."""
+    random = Random(seed)
+    world = World(random)
+    reader = Reader(world)
+    late: set[str] = set()
+    for number in range(380):
+        live = number < 250
+        world.step(faults=live, traffic=live)
+        if random.random() < 0.3:
+            reader.look()
+            if random.random() < 0.5:
+                world.step(faults=live, traffic=live)
+            rows = reader.batch(random.choice([200, 2_000]) if limited else None)
+            late |= {key for key, ms in rows if ms < reader.h_ms}
+            reader.taken(rows)
+    for _ in range(30):
+        world.step(faults=False, traffic=False)
+        reader.look()
+        late |= {key for key, ms in reader.batch(None) if ms < reader.h_ms}
+    return world, reader, late
+
+
+@settings(max_examples=examples(100))
+@given(st.integers(0, 2**32), st.booleans())
+def test_only_shards_that_were_left_behind_have_rows_that_are_older_than_what_was_complete(
+    seed: int, limited: bool
+) -> None:
+    world, reader, late = read_along(seed, limited=limited)
+    assert late <= world.descendants(reader.left)
+    assert reader.rows == sum(len(source.arrivals) for source in world.sources.values())
+
+
+def test_without_marks_the_last_word_of_a_dead_host_makes_rows_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = World.shards
+
+    def unmarked(world: World) -> dict[str, Shard]:
+        return {key: each._replace(marks=False) for key, each in shards(world).items()}
+
+    monkeypatch.setattr(World, "shards", unmarked)
+    assert any(read_along(seed, limited=True)[2] for seed in range(30))
+
+
 @settings(max_examples=examples(100))
 @given(st.data())
 def test_pieces_of_consecutive_batches_are_all_records_once_even_after_compaction(
@@ -404,3 +462,198 @@ def test_lag_is_read_from_a_progress() -> None:
         "s/b": {"segments": 2, "ms": 0, "daemon_ms": -1},
     }
     assert kcl_lag(None) == {}
+
+
+SAID: dict[str, Any] = {"version": 1, "log": "log-1", "atMs": 5_000}
+MARKS = {**SAID, "worker": "w", "windowMs": 2_000, "shards": {"s/a": [-1, 4_000, 7], "s/b": [12, 6_000, 7]}}
+ROSTER = {**SAID, "stream": "s", "failoverMs": 10_000, "shards": {"a": [], "b": ["a"]}}
+
+
+def test_marks_and_a_roster_are_read() -> None:
+    host = host_of(json.dumps(MARKS).encode(), "log-1")
+    assert host == Host(5_000, 2_000, {"s/a": Mark(-1, 4_000), "s/b": Mark(12, 6_000)})
+    roster = roster_of(json.dumps(ROSTER).encode(), "log-1", "s")
+    assert roster == Roster({"s/a": (), "s/b": ("s/a",)}, 10_000)
+    said = statements_of([host, host._replace(at_ms=9_000, window_ms=500)], {"s": roster}, 10_000)
+    assert said.marks["s/b"] == [Mark(12, 6_000)] * 2
+    assert (said.window_ms, said.reach_ms, said.streams) == (500, 5_000, frozenset({"s"}))
+
+
+@pytest.mark.parametrize(
+    ("marks", "reason"),
+    [
+        ({"s/a": [0, 6_001, 7]}, "'s/a': its completeMs is no whole number from 0 to 6000: 6001"),
+        ({"s/a": [0, -1, 7]}, "completeMs"),
+        ({"s/a": [0, 4e3, 7]}, "completeMs"),
+        ({"s/a": [0, True, 7]}, "completeMs"),
+        ({"s/a": [-2, 4_000, 7]}, "'s/a': its number"),
+        ({"s/a": ["0", 4_000, 7]}, "'s/a': its number"),
+        ({"s/a": [0]}, "'s/a': not enough"),
+        ({"s/a": None}, "'s/a': its mark is no list"),
+        ({"s/": [0, 4_000, 7]}, "'s/' is no STREAM/SHARD"),
+        ({"x" * 10_000: [0, 4_000, 7]}, "is no STREAM/SHARD"),
+    ],
+)
+def test_a_mark_that_cannot_be_is_refused_and_the_others_count(marks: dict[str, Any], reason: str) -> None:
+    host = host_of(json.dumps({**MARKS, "shards": {**marks, "s/b": [1, 2, 3]}}).encode(), "log-1")
+    assert dict(host.marks) == {"s/b": Mark(1, 2)}
+    (said,) = host.refused
+    assert reason in said
+    assert len(said) < 600
+
+
+def read_marks(content: bytes) -> object:
+    return host_of(content, "log-1")
+
+
+def read_roster(content: bytes) -> object:
+    return roster_of(content, "log-1", "s")
+
+
+@pytest.mark.parametrize(("read", "whole"), [(read_marks, MARKS), (read_roster, ROSTER)])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"log": "another"},
+        {"atMs": -1, "stream": "other"},
+        {"windowMs": 0, "failoverMs": 0},
+        {"windowMs": 10**9, "failoverMs": 10**9},
+        {"windowMs": None, "failoverMs": None},
+        {"shards": []},
+        {"shards": None},
+        {"failoverMs": "10000", "windowMs": "5000"},
+    ],
+)
+def test_an_object_that_is_not_of_this_log_or_out_of_range_is_refused(
+    read: Callable[[bytes], object], whole: dict[str, Any], change: dict[str, Any]
+) -> None:
+    read(json.dumps(whole).encode())
+    with pytest.raises(ValueError, match=r"."):
+        read(json.dumps({**whole, **change}).encode())
+
+
+@pytest.mark.parametrize("parents", [[["a/b"]], [[""]], [[7]], ["a"], [None], [{}]])
+def test_a_roster_with_parents_that_are_no_names_is_refused(parents: list[Any]) -> None:
+    for each in parents:
+        with pytest.raises(ValueError, match=r"."):
+            roster_of(json.dumps({**ROSTER, "shards": {"b": each}}).encode(), "log-1", "s")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff" * 100,
+        b"[" * 1_000_000,
+        b'{"version":' * 100_000,
+        b'{"version":' + b"1" * 1_000_000 + b"}",
+        b'{"version":NaN}',
+        b'{"atMs":1e999}',
+        b"null",
+    ],
+)
+def test_hostile_text_is_refused_in_bounded_time(content: bytes) -> None:
+    begun_s = time.process_time()
+    for read in (read_marks, read_roster):
+        with pytest.raises(ValueError, match=r".") as caught:
+            read(content)
+        assert len(str(caught.value)) < 1_000
+    assert time.process_time() - begun_s < 1.0
+
+
+def judged(
+    shards: Mapping[str, Shard],
+    marks: Mapping[str, Sequence[Mark]],
+    roster: Mapping[str, tuple[str, ...]],
+) -> dict[str, int]:
+    said = Statements(marks, {"s": Roster(roster, 10_000)}, 2_000, frozenset({"s"}))
+    return complete_ms(shards, said)
+
+
+def shard(number: int, ms: int, *children: str) -> Shard:
+    return Shard(Place(number, f"{number}/0", ms, ended=bool(children)), children, 0, marks=True)
+
+
+def test_a_shard_is_complete_up_to_the_best_mark_that_its_manifest_has() -> None:
+    known = {"s/a": shard(3, 100)}
+    assert judged(known, {"s/a": [Mark(2, 150), Mark(1, 120)]}, {}) == {"s/a": 150}
+    assert judged(known, {"s/a": [Mark(3, 150), Mark(1, 120)]}, {}) == {"s/a": 120}
+    assert judged(known, {"s/a": [Mark(2, 50)]}, {}) == {"s/a": 100}
+    assert judged(known, {}, {"s/a": ()}) == {"s/a": 100}
+
+
+def test_a_shard_that_nobody_has_taken_holds_all() -> None:
+    assert judged({"s/a": shard(3, 100)}, {}, {"s/a": (), "s/b": ()}) == {"s/a": 100, "s/b": 0}
+    assert judged({}, {"s/b": [Mark(-1, 70)]}, {"s/b": ()}) == {"s/b": 70}
+    assert judged({}, {"s/b": [Mark(0, 70)]}, {"s/b": ()}) == {"s/b": 0}
+
+
+def test_a_child_is_complete_up_to_the_ends_of_its_parents() -> None:
+    parents = {"s/a": shard(3, 100, "s/c"), "s/b": shard(3, 130, "s/c")}
+    roster = {"s/c": ("s/a", "s/b")}
+    assert judged(parents, {}, {}) == judged(parents, {}, roster) == {"s/c": 130}
+    assert judged({**parents, "s/c": shard(0, 0)}, {}, {}) == {"s/c": 130}
+    assert judged({**parents, "s/c": shard(0, 0, "s/d")}, {}, roster) == {"s/d": 130}
+    assert judged({**parents, "s/c": shard(1, 200, "s/d"), "s/d": shard(0, 0)}, {}, {}) == {"s/d": 200}
+
+
+def test_shards_that_ended_before_the_log_began_hold_nobody() -> None:
+    roster = {"s/a": (), "s/b": ("s/a",), "s/c": ("s/b",)}
+    assert judged({"s/c": shard(1, 50)}, {}, roster) == {"s/c": 50}
+    assert judged({}, {"s/c": [Mark(-1, 50)]}, roster) == {"s/c": 50}
+    assert judged({}, {}, roster) == {"s/a": 0, "s/b": 0, "s/c": 0}
+
+
+def test_what_follows_a_snapshot_holds_nobody_before_it_is_there() -> None:
+    first, second = (f"s/snapshot-1795491048410-000{number}-0002" for number in range(2))
+    shards = {first: shard(2, 10, "s/a"), second: shard(1, 90)}
+    roster = {first: (), second: (), "s/a": (first, second)}
+    assert judged(shards, {}, roster) == judged(shards, {}, {}) == {second: 90}
+
+
+def test_a_circle_of_parents_ends() -> None:
+    roster = {"s/a": ("s/b",), "s/b": ("s/a",), "s/c": ("s/c",)}
+    assert judged({}, {}, roster) == {"s/a": 0, "s/b": 0, "s/c": 0}
+    assert set(judged({"s/a": shard(1, 5)}, {}, roster)) == {"s/a", "s/c"}
+
+
+def test_a_manifest_of_an_older_writer_is_judged_as_before() -> None:
+    said = Statements({"s/a": [Mark(0, 10)]}, {}, 2_000, frozenset({"s"}))
+    shards = {"s/a": shard(1, 10), "s/b": shard(1, 40)._replace(marks=False, behind_ms=5)}
+    found = horizon_ms(shards, WAIT_MS, said)
+    assert (found.ms, found.holder, found.first_ms, found.last_ms) == (10, "s/a", 40, 8_010)
+    idle = {**shards, "s/b": shards["s/b"]._replace(behind_ms=0)}
+    assert horizon_ms(idle, WAIT_MS, said).first_ms == horizon_ms({}, WAIT_MS).ms
+
+
+def test_a_shard_that_stands_still_for_long_is_left_behind() -> None:
+    said = Statements({"s/a": [Mark(0, 10)]}, {}, 2_000, frozenset({"s"}))
+    shards = {"s/a": shard(1, 10), "s/b": shard(1, 400)}
+    since = stands_since({}, complete_ms(shards, said), 1.0)
+    since = stands_since(since, complete_ms(shards, said), 50.0)
+    assert since == {"s/a": (10, 1.0), "s/b": (400, 1.0)}
+    still = {"s/a": 60_000.0, "s/b": 1.0}
+    found = horizon_ms(shards, WAIT_MS, said, still)
+    assert (found.ms, found.holder, dict(found.left)) == (400, "s/b", {"s/a": 10})
+    assert stands_since(since, {"s/a": 11, "s/b": 300}, 70.0) == {"s/a": (11, 70.0), "s/b": (400, 1.0)}
+    assert horizon_ms(shards, WAIT_MS, said, {"s/a": 59_999.0}).holder == "s/a"
+
+
+def test_marks_from_a_future_that_our_clock_does_not_know_count_for_nothing() -> None:
+    host = Host(100_000, 2_000, {"s/a": Mark(0, 100_000)})
+    assert statements_of([host], {}, 40_000).marks == {"s/a": [Mark(0, 100_000)]}
+    early = statements_of([host], {}, 39_999)
+    assert (dict(early.marks), early.window_ms) == ({}, 0)
+
+
+def test_a_batch_ends_where_the_next_part_ends_beyond_the_horizon_and_its_reach() -> None:
+    logged = Logged(
+        {"s/a": [entry(0, 0, 90), entry(1, 91, 150)], "s/b": [entry(0, 0, 99), entry(1, 100, 120)]}
+    )
+    ends = plan(logged.starts, logged.shards, logged.entries, horizon=Horizon(100, "s/b", last_ms=130))
+    assert {key: place.number for key, place in ends.items()} == {"s/a": 1, "s/b": 1}
+    ends = plan(logged.starts, logged.shards, logged.entries, horizon=Horizon(100, "s/b", last_ms=150))
+    assert {key: place.number for key, place in ends.items()} == {"s/a": 2, "s/b": 2}
