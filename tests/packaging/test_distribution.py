@@ -32,7 +32,7 @@ PACKAGES: Final = {
     "kcl_prove",
     "kcl_spark",
 }
-MODULE: Final = "kcl_spark_source.py"
+SOURCE: Final = {"kcl_spark_source.py", "pyspark_kcl.py"}
 
 
 # Where this environment has what ours depends on; ours itself is installed here as a link, which is not followed from there.
@@ -90,7 +90,7 @@ def modules(names: Sequence[str]) -> set[str]:
 def test_the_wheel_holds_every_module_and_no_test(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         names = wheel.namelist()
-    assert {name.partition("/")[0] for name in modules(names)} == {*PACKAGES, MODULE, "kcl_spark_sink.py"}
+    assert {name.partition("/")[0] for name in modules(names)} == {*PACKAGES, *SOURCE, "kcl_spark_sink.py"}
     folders = ("daemon", "protocol", "clients/python", "clients/landing", "clients/pyspark")
     ours = {
         str(path.relative_to(ROOT / folder)) for folder in folders for path in (ROOT / folder).rglob("*.py")
@@ -105,8 +105,9 @@ def test_the_source_of_spark_is_a_distribution_of_its_own(tmp_path: Path) -> Non
     )  # fmt: skip
     (path,) = tmp_path.iterdir()
     with zipfile.ZipFile(path) as wheel:
-        assert modules(wheel.namelist()) == {MODULE}
-        assert wheel.read(MODULE) == (ROOT / "clients" / "pyspark" / MODULE).read_bytes()
+        assert modules(wheel.namelist()) == SOURCE
+        for name in SOURCE:
+            assert wheel.read(name) == (ROOT / "clients" / "pyspark" / name).read_bytes()
     assert path.name == f"kcl_spark_source-{kcl_daemon.__version__}-py3-none-any.whl"
 
 
