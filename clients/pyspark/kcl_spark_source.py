@@ -60,6 +60,7 @@ from typing import (
     Callable,
     NamedTuple,
 )
+from urllib.parse import parse_qsl, urlencode
 
 import pyarrow as pa
 import pyarrow.compute
@@ -125,8 +126,15 @@ _TYPES = {
     "approximate_arrival_timestamp": ("TIMESTAMP", pa.timestamp("us", tz="UTC")),
 }
 _TEXT = ("STRING", pa.string())
+_OURS = {**{name: name for name in _NAMES}, **{theirs: name for name, theirs in _NAMES.items()}}
 _PLACES = ("sequence_number", "sub_sequence_number")
 _ARRIVED = ("approximate_arrival_timestamp",)
+_TABLE = "landing log: "
+"""What the comment of a table's first column begins with. All that Spark keeps of a table of such a source is its columns."""
+_WHERE = (
+    "say where the landing log is: .load(\"s3://bucket/prefix\"), or USING kcl OPTIONS (path 's3://bucket/prefix') in SQL. "
+    "Spark forgets the options of a table that was created with columns: create it without"
+)
 
 
 class LandingError(Exception):
@@ -286,7 +294,7 @@ def settings_of(options: Mapping[str, str], cores: int = _UNKNOWN_CORES) -> Sett
     """Raises LandingError."""
     path = options.get("path", "")
     if not path:
-        raise LandingError('say where the landing log is: .load("s3://bucket/prefix")')
+        raise LandingError(_WHERE)
     position = options.get("startingPosition", "trim_horizon").lower()
     if position not in {"trim_horizon", "latest"}:
         raise LandingError(f"startingPosition is trim_horizon or latest, not {position}")
@@ -308,6 +316,25 @@ def settings_of(options: Mapping[str, str], cores: int = _UNKNOWN_CORES) -> Sett
         endpoint=options.get("endpoint", ""),
         region=options.get("region", ""),
     )
+
+
+def table_comment(options: Mapping[str, str]) -> str:
+    """What CREATE TABLE said in OPTIONS or LOCATION, for `of_table`; nothing elsewhere. Raises LandingError."""
+    if "provider" not in options:
+        return ""
+    settings_of(options)
+    said = {name[len("option.") :]: value for name, value in options.items() if name.startswith("option.")}
+    return _TABLE + urlencode({**said, "path": options["path"]}, safe=":/,")
+
+
+def of_table(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
+    """The options, and below them those of `table_comment`."""
+    comment = str((schema.fields[0].metadata or {}).get("comment", "")) if schema.fields else ""
+    if not comment.startswith(_TABLE):
+        return options
+    without_case: Any = type(options)
+    whole: Mapping[str, str] = without_case({**dict(parse_qsl(comment[len(_TABLE) :])), **options})
+    return whole
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -1329,29 +1356,33 @@ class KclDataSource(DataSource):
         kind = self.options.get("columns", "kcl")
         if kind not in {"kcl", "aws"}:
             raise LandingError(f"columns is kcl or aws, not {kind}")
-        return ", ".join(
+        columns = [
             f"{theirs if kind == 'aws' else ours} {_TYPES.get(ours, _TEXT)[0]}"
             for ours, theirs in _NAMES.items()
-        )
+        ]
+        if comment := table_comment(self.options):
+            columns[0] += f" COMMENT '{comment}'"
+        return ", ".join(columns)
 
     def reader(self, schema: StructType) -> KclReader:
-        return KclReader(settings_of(self.options, self.cores), schema.fieldNames())
+        return KclReader(self._settings(schema), schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> KclStreamReader:  # noqa: N802 - Spark's name
-        return KclStreamReader(settings_of(self.options, self.cores), schema.fieldNames())
+        return KclStreamReader(self._settings(schema), schema.fieldNames())
+
+    def _settings(self, schema: StructType) -> Settings:
+        return settings_of(of_table(self.options, schema), self.cores)
 
 
 class _Columns:
     """The columns of the log that stand for Spark's."""
 
     def __init__(self, settings: Settings, asked: Sequence[str]) -> None:
-        ours = {name: name for name in _NAMES}
-        ours.update({theirs: name for name, theirs in _NAMES.items()})
-        unknown = [name for name in asked if name not in ours]
+        unknown = [name for name in asked if name not in _OURS]
         if unknown:
             raise LandingError(f"there is no column {', '.join(unknown)}; there are {', '.join(_NAMES)}")
         self.settings = settings
-        self._names = [ours[name] for name in asked]
+        self._names = [_OURS[name] for name in asked]
         self._asked = list(asked)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
+from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import StringType, StructType
 
@@ -393,3 +394,45 @@ def test_the_path_of_another_log_and_no_log_are_refused(landed: Landed, tmp_path
 def stream_of(folder: Path) -> KclStreamReader:
     made = KclDataSource({"path": str(folder)})
     return made.streamReader(fields(made.schema()))
+
+
+def create_table(**more: str) -> KclDataSource:
+    """As CREATE TABLE makes it."""
+    return KclDataSource(CaseInsensitiveDict({"provider": "kcl", "owner": "me", **more}))
+
+
+def test_a_table_is_read_with_the_options_that_it_was_created_with(landed: Landed) -> None:
+    """Spark keeps the columns of a table, with their comments, and nothing else."""
+    path = f"file:{landed.folder}"
+    options = {"path": path, "location": path, "startingTimestamp": str(BEGIN_MS + 3000)}
+    made = create_table(**options, **{"option.startingTimestamp": options["startingTimestamp"]})
+    first, _, rest = made.schema().partition("', ")
+    said = first.partition(" COMMENT '")[2]
+    assert said == f"landing log: startingtimestamp={BEGIN_MS + 3000}&path={path}"
+    columns = StructType().add("data", StringType(), metadata={"comment": said})
+    for each in fields(rest):
+        columns.add(each)
+    reader = KclDataSource(CaseInsensitiveDict()).reader(columns)
+    assert texts(reader, reader.partitions()) == [*landed.data(0)[30:], *landed.data(1)[15:]]
+    with_options = KclDataSource(CaseInsensitiveDict({"shards": name(1)})).reader(columns)
+    assert texts(with_options, with_options.partitions()) == landed.data(1)[15:]
+    live = KclDataSource(CaseInsensitiveDict()).streamReader(columns)
+    assert [len(each) for each in batches(live)] == [15]
+
+
+def test_what_a_comment_cannot_hold_as_it_is_comes_back_from_it() -> None:
+    path = "s3://it's/a;b\\c&d= é"
+    (first, *_) = create_table(path=path).schema().split(", ")
+    said = first.removeprefix("data BINARY COMMENT '").removesuffix("'")
+    assert not set(said) & set("'\\;\"")
+    columns = StructType().add("data", StringType(), metadata={"comment": said})
+    assert kcl_spark_source.of_table({}, columns) == {"path": path}
+
+
+def test_a_table_without_a_log_or_with_a_wrong_option_is_refused() -> None:
+    with pytest.raises(LandingError, match=r"OPTIONS \(path 's3://bucket/prefix'\)"):
+        create_table().schema()
+    with pytest.raises(LandingError, match="minTasks is a whole number"):
+        create_table(path="p", minTasks="many").schema()
+    with pytest.raises(LandingError, match="created with columns: create it without"):
+        KclDataSource(CaseInsensitiveDict()).reader(fields("data BINARY"))
