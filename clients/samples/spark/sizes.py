@@ -1,4 +1,4 @@
-"""The bytes that each key has sent, with state that Spark keeps: `sparkPipeline = sizes:sizes`."""
+"""The bytes that each key has sent, with state that Spark keeps, and orders by minute: `sparkPipeline = sizes:sizes`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - the customary name
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from kcl_spark import pipeline
+from kcl_spark import decode, pipeline
 
 
 class BytesOfKey(StatefulProcessor):
@@ -26,8 +27,13 @@ class BytesOfKey(StatefulProcessor):
 
 
 @pipeline
-def sizes(records: DataFrame) -> DataStreamWriter:
+def sizes(records: DataFrame) -> Iterator[DataStreamWriter]:
     of_keys = records.groupBy("partition_key").transformWithState(
         BytesOfKey(), "partition_key string, bytes long", outputMode="update", timeMode="none"
     )
-    return of_keys.writeStream.queryName("sizes").outputMode("update").format("console")
+    yield of_keys.writeStream.queryName("sizes").outputMode("update").format("console")
+    # A time that is later than the record's arrival would move the watermark, for good: it is `_corrupt`.
+    orders = decode.json(records, "amount double, at timestamp", event_time=decode.event_time("at"), keep=())
+    timed = orders.where("_corrupt is null").withWatermark("at", "2 minutes")
+    by_minute = timed.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.sum("amount").alias("amount"))
+    yield by_minute.writeStream.queryName("by_minute").outputMode("update").format("console")

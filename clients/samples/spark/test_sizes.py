@@ -19,7 +19,7 @@ PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 class Sizes(unittest.TestCase):
     """What the console would show is put into a table."""
 
-    def test_the_bytes_of_each_key_are_summed(self) -> None:
+    def test_keys_and_minutes_are_summed(self) -> None:
         conf: dict[str, bool | float | int | str | None] = {
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
@@ -28,17 +28,21 @@ class Sizes(unittest.TestCase):
         }
         spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
         self.addCleanup(spark.stop)
+        lines = spark.read.text(str(HERE / "records.txt"))
+        key, data = F.get_json_object("value", "$.id"), F.col("value").cast("binary")
+        arrived = F.current_timestamp().alias("approximate_arrival_timestamp")
+        records = lines.select(key.alias("partition_key"), data.alias("data"), arrived)
         with tempfile.TemporaryDirectory() as folder:
-            lines = spark.read.text(str(HERE / "records.txt"))
-            key = F.get_json_object("value", "$.id").alias("partition_key")
-            records = lines.select(key, F.col("value").cast("binary").alias("data"))
             records.write.parquet(f"{folder}/in")
-            writer = sizes(spark.readStream.schema(records.schema).parquet(f"{folder}/in"))
-            writer = writer.format("memory").option("checkpointLocation", f"{folder}/state")
-            self.assertTrue(writer.trigger(availableNow=True).start().awaitTermination(120))
+            stream = spark.readStream.schema(records.schema).parquet(f"{folder}/in")
+            for number, query in enumerate(sizes(stream)):
+                writer = query.format("memory").option("checkpointLocation", f"{folder}/{number}")
+                self.assertTrue(writer.trigger(availableNow=True).start().awaitTermination(120))
             found = {row.partition_key: row.bytes for row in spark.table("sizes").collect()}
+            by_minute = [row.amount for row in spark.table("by_minute").orderBy("minute").collect()]
         wanted = (HERE / "records.txt").read_text("utf-8").splitlines()
         self.assertEqual(sorted(found.values()), sorted(len(line.encode()) for line in wanted))
+        self.assertEqual([round(amount, 2) for amount in by_minute], [3.3, 0.4])
 
 
 if __name__ == "__main__":
