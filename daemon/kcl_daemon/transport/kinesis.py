@@ -32,11 +32,13 @@ _QUOTE: Final = b'"'
 _KEY_STARTS: Final = (_QUOTE, bytes(NULL))
 
 
-class WireRecord(Struct, gc=False, rename="pascal"):
+class WireRecord(Struct, gc=False, rename="pascal", kw_only=True):
+    """In the order of the service, which is decoded quicker."""
+
     sequence_number: str
+    approximate_arrival_timestamp: float | None = None
     data: Raw
     partition_key: Raw = NULL
-    approximate_arrival_timestamp: float | None = None
 
 
 class _Answer(Struct, gc=False, rename="pascal"):

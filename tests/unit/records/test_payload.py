@@ -145,6 +145,13 @@ def test_the_smallest_and_the_largest_record_pass(size: int) -> None:
     assert fetched.payload.data_bytes == data_bytes_of(fetched.payload.records[0]) == size
 
 
+@pytest.mark.parametrize("least", [0, 100, 3_000])
+def test_the_bytes_of_many_short_and_of_many_long_records_are_exact(least: int) -> None:
+    sizes = [least + number % 50 for number in range(700)]
+    many = [Record(base64.b64encode(bytes(size)).decode(), "a=", "7") for size in sizes]
+    assert kinesis.fetched(body(many, 0, escaped=False)).payload.data_bytes == sum(sizes)
+
+
 @given(records(), st.integers(0, 10**56), st.integers(0, 3))
 def test_what_a_position_covers_is_dropped(given_records: list[Record], number: int, sub: int) -> None:
     position = ExtendedSequenceNumber(str(number), sub)
