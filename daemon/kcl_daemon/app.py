@@ -7,7 +7,7 @@ Building calls nothing outside the process; `Worker.run` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
@@ -226,6 +226,11 @@ class Application:
         self._tables = self._application_tables.tables
         self._routes = self._application_tables.routes
         self._malformed = MalformedRowLog(log)
+
+    def leases_as_leader(self) -> Sequence[Lease] | None:
+        """As they were read last; None: another worker leads, or one of them cannot be read."""
+        known = self._elector.is_leader and not self._monitor.unreadable_leases
+        return self._monitor.leases or None if known else None
 
     @cached_property
     def worker(self) -> Worker:

@@ -1,6 +1,6 @@
 """A program that runs beside the daemon and serves its children, the relays: restarted until that does not help.
 
-It gets its options as the first line of stdin and sends events as JSON lines. The daemon ends with it if it refuses to
+It gets its options as the first line of stdin, perhaps more lines later, and sends events as JSON lines. The daemon ends with it if it refuses to
 go on.
 """
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -115,21 +115,24 @@ class HelperProcess:
 
     async def listen(
         self,
-        options: bytes,
+        lines: AsyncGenerator[bytes, None],
         on_event: Callable[[Event | UnreadableLine], None],
         log_line: Callable[[str], None],
     ) -> int:
         """Report events until the helper ends; gives the exit code.
 
-        Ends its group with it, also when cancelled. What it prints is logged by `log_line`.
+        Ends its group with it, also when cancelled. `lines` are asked for when it has room for the next one. What it
+        prints is logged by `log_line`.
         """
+        giving = anyio.CancelScope()
         try:
             async with anyio.create_task_group() as pipes:
-                pipes.start_soon(self._give, options)
+                pipes.start_soon(self._give, lines, giving)
                 pipes.start_soon(self._forward_stderr, log_line)
                 pipes.start_soon(_events, self._stdout, on_event)
                 await self._group.reaped()
                 # A process that left the group may hold the other ends: do not wait.
+                giving.cancel()
                 self._stdin.close()
                 self._stdout.finish()
                 self._stderr.finish()
@@ -150,9 +153,11 @@ class HelperProcess:
         await _forward(self._stderr, log_line)
         self._group.pipe_closed()
 
-    async def _give(self, options: bytes) -> None:
-        with suppress(BrokenPipeError):
-            await self._stdin.send(options)
+    async def _give(self, lines: AsyncGenerator[bytes, None], giving: anyio.CancelScope) -> None:
+        with giving, suppress(BrokenPipeError):
+            async with aclosing(lines):
+                async for line in lines:
+                    await self._stdin.send(line)
 
     async def _end(self) -> None:
         if self._group.status is None:
@@ -323,6 +328,10 @@ class Helper(ABC, Generic[View_co]):
     def heard(self, name: str, fields: Mapping[str, object], log: Log) -> None:
         """An event, already logged. It may call `is_ready` and `request_worker_stop`."""
 
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        """What it is told from its start on."""
+        yield self._options
+
     def background(self, worker: StoppableWorker) -> StoppableWorker:
         """The worker to run; its stop also reaches the helper.
 
@@ -391,7 +400,7 @@ class Helper(ABC, Generic[View_co]):
         self.log_started(log)
         try:
             return await process.listen(
-                self._options,
+                self.lines(),
                 lambda event: self._heard(event, process.pid),
                 lambda line: self.log_line(log, line),
             )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +27,7 @@ from kcl_daemon.helper_process import (
     running,
     with_relays,
 )
+from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.telemetry.helper_views import LandingShardView, LandingTrouble, LandingView
 from kcl_daemon.text import masked, on_one_line
@@ -35,6 +36,8 @@ COMMAND: Final = (sys.executable, "-m", "kcl_landing.lander")
 # A store answers within a minute, or says that it cannot.
 _FLUSH_MS: Final = 60_000
 _MESSAGE_CHARACTERS: Final = 300
+_ROSTER_LOOK_S: Final = 1.0
+_ROSTER_EVERY_S: Final = 60.0
 
 
 class _Report(msgspec.Struct, frozen=True):
@@ -78,6 +81,40 @@ def lander_options(settings: Settings, socket: Path) -> bytes:
     return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)
 
 
+def roster_line(leases: Sequence[Lease], settings: Settings) -> bytes:
+    """Which shards a reader must know of, with their parents, by the lander's name of their stream."""
+    roster: dict[str, dict[str, list[str]]] = {}
+    for lease in leases:
+        stream = settings.stream_name if lease.stream is None else lease.stream.name
+        roster.setdefault(stream, {})[lease.shard_id] = sorted(lease.parent_shard_ids)
+    said = {"roster": roster, "failoverMs": settings.leases.failover_time_ms}
+    return orjson.dumps(said, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SORT_KEYS)
+
+
+class Rosters:
+    """`leases`: of all streams, as the leader has read them last; None while another worker leads."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.leases: Callable[[], Sequence[Lease] | None] = lambda: None
+        self._settings = settings
+        self._clock = clock
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        """The newest when it differs from the last one, and at least each minute."""
+        line, leases, told_s = b"", None, 0.0
+        while True:
+            await self._clock.sleep(_ROSTER_LOOK_S)
+            read, now_s = self.leases(), self._clock.monotonic()
+            if read is None:
+                continue
+            told = line
+            if read is not leases:  # each look at the table makes a list of its own
+                line, leases = roster_line(read, self._settings), read
+            if line != told or now_s - told_s >= _ROSTER_EVERY_S:
+                told_s = now_s
+                yield line
+
+
 class Lander(Helper[LandingView]):
     pid_field = "lander_pid"
 
@@ -90,7 +127,9 @@ class Lander(Helper[LandingView]):
         log: Log,
         command: tuple[str, ...] = COMMAND,
         profile: str | None = None,
+        rosters: Rosters | None = None,
     ) -> None:
+        self.rosters = rosters
         self._landed = HelperFigures(clock, _view, _aged)
         more = {} if profile is None else {"AWS_PROFILE": profile}
         super().__init__(
@@ -102,6 +141,13 @@ class Lander(Helper[LandingView]):
             log=log,
             environment=helper_environment(credentials=True, **more),  # it is ours, and writes to the store
         )
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        yield self._options
+        if self.rosters is not None:
+            async with aclosing(self.rosters.lines()) as lines:
+                async for line in lines:
+                    yield line
 
     def judge(self, code: int) -> KclError | None:
         refuses = code == EXIT_REFUSED
@@ -145,6 +191,7 @@ async def lander(
             clock=clock,
             log=log,
             profile=next(filter(None, (each.profile_name for each in providers)), None),
+            rosters=Rosters(settings, clock),
         )
         async with running(helper):
             yield with_relays(settings, relay=relay, socket=socket, drain_ms=_FLUSH_MS), helper

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import anyio
@@ -15,16 +16,19 @@ from kcl_daemon.cli.landing_check import landing_finding
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.helper_process import EXIT_REFUSED
-from kcl_daemon.landing import Lander, lander, lander_options
+from kcl_daemon.landing import Lander, Rosters, lander, lander_options, roster_line
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, StreamIdentity
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.helper_views import LandingTrouble, LandingView
 from kcl_landing.lander import LanderOptions
 from kcl_landing.log import LogInfo
 from kcl_landing.manifests import open_log
 from kcl_landing.stores import open_store
+from kcl_protocol.sequence import SHARD_END
+from tests.simulator.loop import run_virtual
 from tests.unit.config.helpers import read
 from tests.unit.config.test_landing import BASE
-from tests.unit.fakes import MemoryLog
+from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.metrics.snapshots import LANDER, shard, snapshot
 
 pytestmark = pytest.mark.anyio
@@ -104,6 +108,74 @@ async def test_figures_are_there_while_the_lander_runs_and_go_with_it() -> None:
     assert [(each.name, each.rows, each.number) for each in view.shards] == [(reported.name, 900, 6)]
     assert view.shards[0].lag_s >= 2.5
     assert helper.figures() is None
+
+
+def lease(shard: int, *parents: int, stream: StreamIdentity | None = None) -> Lease:
+    key = f"shardId-{shard}" if stream is None else f"{stream}:shardId-{shard}"
+    before = frozenset(ShardId(f"shardId-{each}") for each in parents)
+    return Lease(LeaseKey(key), 1, SHARD_END, parent_shard_ids=before, stream=stream)
+
+
+async def test_a_roster_names_all_leases_with_their_parents_by_stream() -> None:
+    both = StreamIdentity("123456789012", "clicks", 1)
+    leases = [lease(1), lease(2), lease(3, 2, 1), lease(4, stream=both)]
+    assert json.loads(roster_line(leases, settings("failoverTimeMillis = 7000\n"))) == {
+        "roster": {
+            "orders": {"shardId-1": [], "shardId-2": [], "shardId-3": ["shardId-1", "shardId-2"]},
+            "clicks": {"shardId-4": []},
+        },
+        "failoverMs": 7000,
+    }
+
+
+def test_a_roster_comes_when_it_changes_and_each_minute() -> None:
+    async def main() -> list[tuple[float, int]]:
+        rosters, came = Rosters(settings(), LoopClock()), list[tuple[float, int]]()
+        now = [lease(1)]
+        more = [lease(1), lease(2, 1)]
+        changes = {5.0: None, 10.0: [lease(1)], 20.0: more, 30.0: None, 100.0: more}
+
+        def leases() -> list[Lease] | None:
+            nonlocal now
+            at = max((each for each in changes if each <= anyio.current_time()), default=None)
+            return now if at is None else changes[at]
+
+        rosters.leases = leases
+        with anyio.move_on_after(200):
+            async for line in rosters.lines():
+                came.append((anyio.current_time(), line.count(b"shardId-")))
+        return came
+
+    assert run_virtual(main) == [(1.0, 1), (20.0, 3), (100.0, 3), (160.0, 3)]
+
+
+async def test_a_lander_that_does_not_read_holds_nobody_up_and_is_given_the_newest(tmp_path: Path) -> None:
+    heard, waits = tmp_path / "heard", tmp_path / "go"
+    code = (
+        "import sys, time, pathlib\n"
+        "sys.stdin.readline()\n"
+        f"while not pathlib.Path({str(waits)!r}).exists(): time.sleep(0.01)\n"
+        f"for line in sys.stdin: open({str(heard)!r}, 'a').write(line[-30:])\n"
+    )
+    helper, asked = made(code, MemoryLog()), 0
+
+    class Many(Rosters):
+        async def lines(self) -> AsyncGenerator[bytes, None]:
+            nonlocal asked
+            while True:
+                await anyio.sleep(0.001)
+                asked += 1
+                yield b"x" * 1_000_000 + b" %d\n" % asked
+
+    helper.rosters = Many(settings(), SystemClock())
+    async with anyio.create_task_group() as group:
+        group.start_soon(helper.run)
+        await anyio.sleep(1.0)
+        assert asked <= 3, "the pipe holds no more"
+        waits.touch()
+        while not heard.exists() or " 5\n" not in heard.read_text():  # noqa: ASYNC110 - what a real process does
+            await anyio.sleep(0.01)
+        await helper.stop()
 
 
 async def test_a_lander_that_refuses_ends_the_daemon_with_its_words() -> None:

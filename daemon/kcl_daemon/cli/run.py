@@ -33,7 +33,7 @@ from kcl_daemon.config.settings import DEFAULTS, Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError
 from kcl_daemon.helper_process import relay_file
 from kcl_daemon.interrupt import exit_now
-from kcl_daemon.landing import lander
+from kcl_daemon.landing import Lander, lander
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.production import Telemetry, real_adapters, telemetry_of
 from kcl_daemon.spark.supervisor import spark_engine
@@ -362,6 +362,8 @@ async def _serve(
             helper.log_to(telemetry.adapters.log)
             assembled = Application(mine, telemetry.adapters, helper.figures)
             worker = assembled.worker
+            if isinstance(helper, Lander) and helper.rosters is not None:
+                helper.rosters.leases = assembled.leases_as_leader
             reported = ServiceManaged(
                 worker,
                 started=worker.started,
