@@ -6,6 +6,7 @@ Owns what the kernel would own. Knows nothing of what the processes say (`progra
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Final, assert_never
 
 import anyio
@@ -13,11 +14,11 @@ import anyio
 from kcl_daemon.errors import ChildExited, ChildStartFailed
 from kcl_daemon.leases.lease import ShardId, lease_key_of
 from kcl_daemon.ports import ChildLane, StreamRef
-from kcl_protocol.codec import FRAME_START, decode_daemon_line
+from kcl_protocol.codec import FRAME_START, decode_daemon_line, decode_frame_header
 from kcl_protocol.conversation import LineFramer
 from kcl_protocol.errors import ProtocolError
-from kcl_protocol.frames import decode_frame
-from kcl_protocol.messages import DaemonMessage, ProcessRecords
+from kcl_protocol.frames import framed_records
+from kcl_protocol.messages import DaemonMessage
 from tests.simulator.bank_program import BankProgram
 from tests.simulator.chance import Chance
 from tests.simulator.deliveries import Deliveries, Incarnation
@@ -202,8 +203,10 @@ class SimChild:
     def _arrived(self, line: bytes) -> None:
         try:
             if line.startswith(FRAME_START):
-                frame, behind_ms = decode_frame(line)
-                self._unread.append((ProcessRecords(list(frame), behind_ms), len(line), now()))
+                head, _, body = line.partition(b"\n")
+                framed = framed_records(decode_frame_header(head), body)
+                given = replace(framed, records=list(framed.records))
+                self._unread.append((given, len(line), now()))
                 line = b""
             for piece in self._framer.feed(line):
                 assert isinstance(piece, bytes)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from math import inf
+from typing import Final, Protocol
 from zlib import crc32
 
 from kcl_daemon.config.children import ConcurrencySettings
@@ -17,6 +18,7 @@ from kcl_daemon.ports import ChildLane
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.simulator.clock import EPOCH_S
 from tests.simulator.faults import RowWrite
 from tests.simulator.habits import is_poison
 from tests.simulator.lane_rules import LaneRules
@@ -25,6 +27,9 @@ from tests.simulator.reject_rules import RejectRules
 from tests.simulator.trace import Trace
 from tests.simulator.truth import ShardTruth, Truth
 from tests.simulator.violation import report
+
+# Dates are whole milliseconds.
+_ROUNDED_S: Final = 0.0015
 
 
 class LeaseRows(Protocol):
@@ -64,6 +69,7 @@ class Incarnation:
         began: it has said by itself where it is.
         process_s: when the process of its worker began.
         handed_s: when it was handed the message that it read last.
+        complete_s: it was told that it has all records with an earlier date; virtual time.
         works_between: it also works when it has answered, and reads what it is handed when it is done.
     """
 
@@ -84,6 +90,7 @@ class Incarnation:
     process_s: float = 0.0
     handed_s: float = 0.0
     works_between: bool = False
+    complete_s: float = -inf
     asked: list[ExtendedSequenceNumber] = field(default_factory=list[ExtendedSequenceNumber])
 
     def __str__(self) -> str:
@@ -217,6 +224,24 @@ class Deliveries:
         self.on_delivered(child, len(records))
         self._trace.note(child.worker_id, "delivered", f"{child.shard_id} {len(records)} to {child.largest}")
 
+    def completed(self, child: Incarnation, complete_ms: int) -> None:
+        """It was told that all records with an earlier date have been sent to it, or are before where it began."""
+        shard = self._truth.shards[child.shard_id]
+        child.complete_s = max(child.complete_s, complete_ms / 1000 - EPOCH_S)
+        if child.next_place is None or not child.keeps_order:
+            return
+        place = self._next_of(child, child.next_place, len(shard.numbers))
+        if place < len(shard.numbers):
+            self._check_complete(child, shard, place)
+
+    def _check_complete(self, child: Incarnation, shard: ShardTruth, place: int) -> None:
+        dated_s = shard.written_at_s[place] - self._truth.unreadable_s
+        if dated_s < child.complete_s - _ROUNDED_S:
+            report(
+                "not_complete",
+                f"{child} was told that it has all until {child.complete_s:.3f}, but not {shard.numbers[place]} of {dated_s:.3f}",
+            )
+
     def _check_records(self, child: Incarnation, shard: ShardTruth, records: Sequence[Record]) -> None:
         for index, record in enumerate(records):
             number = int(record.sequence_number)
@@ -243,6 +268,7 @@ class Deliveries:
             if not shard.deliveries[place]:
                 self.latency_most_s = max(self.latency_most_s, now() - shard.written_at_s[place])
             self.on_record(child, shard, place, record)
+            self._check_complete(child, shard, place)
             shard.delivered(place)
 
     def _check_is_for(self, child: Incarnation, shard: ShardTruth, place: int) -> None:

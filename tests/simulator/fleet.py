@@ -404,6 +404,7 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
             timeout_s=plan.child_timeout_s,
             stuck_timeout_ms=None if plan.child_stuck_s is None else int(plan.child_stuck_s * 1000),
             call_for_empty=plan.calls_for_empty,
+            is_relay=plan.calls_for_empty,
         ),
         leases=plan.leases,
         balance=plan.balance,

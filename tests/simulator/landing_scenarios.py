@@ -88,6 +88,7 @@ def _drawn(draw: Draw, *, faults_s: float, pauses: tuple[int, int], sleeps: tupl
             outlives=chance.pick((0.0, 0.5)),
             sleeps_s=tuple(chance.uniform(*chance.pick(_PAUSES_S)) for _ in range(chance.between(*sleeps))),
         ),
+        unreadable_s=chance.pick((0.0, 0.5, 0.9)),
     )
 
 

@@ -442,7 +442,8 @@ class Plan:
         leases: settings of the workers.
         retrieval: settings of the workers.
         shard_settings: settings of the workers.
-        calls_for_empty: whether children are given empty batches.
+        calls_for_empty: whether children are given empty batches, and told until when they have all.
+        unreadable_s: how long a record has its date before it can be read.
         nursery: what children are like; they behave from `calm_at_s` on.
         calm_at_s: from now on nothing goes wrong any more.
         ends_at_s: producers stop.
@@ -509,6 +510,7 @@ class Plan:
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
     shard_settings: ShardSettings = field(default_factory=ShardSettings)
     calls_for_empty: bool = False
+    unreadable_s: float = 0.0
     nursery: Nursery = field(default_factory=Nursery)
     bound_s: float = BOUND_S
     skew_s: float = 1.0

@@ -159,10 +159,12 @@ class Program:
                     child.token = token
                 position = ExtendedSequenceNumber(number or TRIM_HORIZON.sequence_number, sub_number or 0)
                 self._deliveries.initialized(child, position)
-            case ProcessRecords(records, _):
+            case ProcessRecords(records, _, complete_ms):
                 healthy = self._up_to_poison(records)
                 self._rejects = self._nursery.rejected(healthy, self._chance)
                 self._deliveries.delivered(child, healthy)
+                if complete_ms is not None and len(healthy) == len(records):
+                    self._deliveries.completed(child, complete_ms)
                 if self._nursery.reject_every:
                     self._deliveries.rejects.chose(child.shard_id, healthy, self._rejects)
             case ShardEnded():

@@ -121,8 +121,9 @@ class ShardTruth:
 class Truth:
     """The stream, or all streams: then shards are called by their lease keys."""
 
-    def __init__(self, keeps: Callable[[str, str], bool] | None = None) -> None:
+    def __init__(self, keeps: Callable[[str, str], bool] | None = None, unreadable_s: float = 0.0) -> None:
         self._keeps = keeps
+        self.unreadable_s = unreadable_s
         self.shards: dict[str, ShardTruth] = {}
         self.records = 0
 

@@ -116,8 +116,8 @@ class World:
         self._trace = trace
         self._chance = chance.fork("happenings")
         self._deaths: list[WriteLimit] = []
-        self.truth = Truth(plan.keeps)
-        self._model = model = KinesisModel(lambda: EPOCH_S + now(), plan.stream)
+        self.truth = Truth(plan.keeps, plan.unreadable_s)
+        self._model = model = KinesisModel(lambda: EPOCH_S + now() - plan.unreadable_s, plan.stream)
         producer = chance.fork("producer")
         self.stream = _stream_of(plan, model, self.truth, producer)
         settings = worker_settings("nobody", plan)
