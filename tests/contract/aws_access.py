@@ -69,6 +69,9 @@ class QuickClock:
     def wall_ms(self) -> int:
         return round(self.now_s * 1000)
 
+    def passed_ms(self) -> int:
+        return self.wall_ms()
+
     async def sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)
         self.now_s += seconds

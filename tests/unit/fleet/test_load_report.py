@@ -36,6 +36,9 @@ class SetClock:
     def wall_ms(self) -> int:
         return int(self.now_s * 1000)
 
+    def passed_ms(self) -> int:
+        return self.wall_ms()
+
     async def sleep(self, seconds: float) -> None:
         self.now_s += seconds
 

@@ -26,6 +26,9 @@ class FixedClock:
     def wall_ms(self) -> int:
         return 1_735_689_600_250
 
+    def passed_ms(self) -> int:
+        return self.wall_ms()
+
     async def sleep(self, seconds: float) -> None:
         await anyio.lowlevel.checkpoint()
 
