@@ -83,7 +83,7 @@ else:
             """As of 4.2."""
 
 
-__all__ = ["KclDataSource", "kcl_lag", "register"]
+__all__ = ["KclDataSource", "kcl_lag", "kcl_progress", "register"]
 
 _LOG = logging.getLogger("kcl_spark_source")
 _COMPUTE: Any = pyarrow.compute
@@ -103,12 +103,18 @@ _THREADS = 16
 _SETTLED_S = 1.5
 """An object read so long after its time of change was first seen is not read again: some stores' clocks tick in seconds."""
 _NOTE_S = 5.0
+_IDLE_MS = 1_000
 _PART_MS = 4_000
 _REACH_MS = 4_000
 """At least a part, so that one that waits is never older than the horizon."""
 _LATEST_MS = 253_402_300_800_000
 _AHEAD_MS = 60_000
 """By which clocks may differ."""
+_WAIT_MS = 60_000
+_BESIDE = 1_000
+_BESIDE_BYTES = 8 * 1024 * 1024
+"""Of hosts' marks and rosters, which others can write, so many objects of so many bytes are read."""
+_ROSTERS_S = 5.0
 _LISTED_S = 0.2
 """Spark asks for more every few milliseconds; a listing costs money in S3."""
 _NAMES = {
@@ -243,6 +249,7 @@ class Horizon(NamedTuple):
         first_ms: no part of a batch begins later (of a log without marks).
         last_ms: no part of a batch ends later.
         left: shards that were waited for long enough, and up to when they are complete.
+        stated: hosts have said so of all shards.
     """
 
     ms: int = _OPEN_MS
@@ -250,6 +257,7 @@ class Horizon(NamedTuple):
     first_ms: int = _OPEN_MS
     last_ms: int = _OPEN_MS
     left: Mapping[str, int] = {}
+    stated: bool = False
 
 
 _NOTHING_SAID = Statements()
@@ -277,12 +285,13 @@ class Settings:
     start_ms: int | None
     end_ms: int | None
     max_bytes: int
-    wait_ms: int
+    wait_ms: int | None
     reader: str
     fail: bool
     min_tasks: int
     max_tasks: int
     split: bool | None
+    idle: bool
     endpoint: str
     region: str
 
@@ -307,12 +316,13 @@ def settings_of(options: Mapping[str, str], cores: int = _UNKNOWN_CORES) -> Sett
         start_ms=_milliseconds(options, "startingTimestamp"),
         end_ms=_milliseconds(options, "endingTimestamp"),
         max_bytes=_number(options, "maxBytesPerTrigger", 256 * 1024 * 1024),
-        wait_ms=_number(options, "maxSkewWaitMillis", 60_000),
+        wait_ms=_number(options, "maxSkewWaitMillis", 0) if "maxSkewWaitMillis" in options else None,
         reader=_reader_name(options.get("reader", "")),
         fail=_flag(options, "failOnDataLoss", default=True),
         min_tasks=_number(options, "minTasks", cores),
         max_tasks=_number(options, "maxTasks", 0) or sys.maxsize,
         split=None if split is None else _flag(options, "splitShards", default=False),
+        idle=_flag(options, "idleRows", default=False),
         endpoint=options.get("endpoint", ""),
         region=options.get("region", ""),
     )
@@ -595,15 +605,21 @@ def horizon_ms(
     """What no batch may go beyond, as records that arrived before may still come into the log.
 
     They come from shards that are behind, that nobody writes, and that are not there yet. One for which what it is
-    complete to has not moved for `still_ms` of at least `wait_ms` is left behind.
+    complete to has not moved for `still_ms` of at least `wait_ms` is left behind, if others wait for it.
     """
     complete, still_ms = complete_ms(shards, said), still_ms or {}
-    left = {key: ms for key, ms in complete.items() if still_ms.get(key, 0) >= wait_ms}
+    newest_ms = max((shard.end.ms for shard in shards.values()), default=0)
+    left = {
+        key: ms
+        for key, ms in complete.items()
+        if still_ms.get(key, 0) >= wait_ms and ms + said.reach_ms < newest_ms
+    }
     ours = min(((ms, key) for key, ms in complete.items() if key not in left), default=(_OPEN_MS, ""))
     before = min(_behind(shards, said, wait_ms, complete), default=(_OPEN_MS, ""))
     ms, holder = min(ours, before)
     last_ms = ours[0] + said.reach_ms if ours[1] else _OPEN_MS
-    return Horizon(ms, holder, before[0], last_ms, left)
+    stated = all(each.end.ended or judged_by_marks(key, each, said) for key, each in shards.items())
+    return Horizon(ms, holder, before[0], last_ms, left, stated and bool(ours[1]))
 
 
 def _behind(
@@ -779,11 +795,12 @@ def lost(starts: Places, shards: Shards) -> list[str]:
 
 
 def _span(from_ms: int, to_ms: int) -> str:
-    def said(ms: int) -> str:
-        return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="seconds")
+    since = f" after {_time(from_ms)}" if from_ms else ""
+    return f"; records that arrived{since} up to {_time(to_ms)}" if to_ms else ""
 
-    since = f" after {said(from_ms)}" if from_ms else ""
-    return f"; records that arrived{since} up to {said(to_ms)}" if to_ms else ""
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="seconds")
 
 
 def kcl_lag(progress: Any) -> dict[str, dict[str, int]]:
@@ -796,11 +813,11 @@ def kcl_lag(progress: Any) -> dict[str, dict[str, int]]:
         `segments` not read yet; `ms`, the arrival time from the last record read to the newest in the log;
         `daemon_ms`, how far the log itself was behind the tip of the shard, -1 if unknown. Empty before the first batch.
     """
-    text = progress if isinstance(progress, str) else getattr(progress, "json", None)
-    said: Any = json.loads(text) if isinstance(text, str) else progress or {}
     found: dict[str, dict[str, int]] = {}
-    for source in said.get("sources", []):
-        latest, end = _shards_in(source.get("latestOffset")), _shards_in(source.get("endOffset"))
+    for source in _sources_in(progress):
+        latest, end = (
+            _offset_in(source.get(name)).get("shards", {}) for name in ("latestOffset", "endOffset")
+        )
         for key, newest in latest.items():
             reached = end.get(key, {})
             segments = max(0, newest["next"] - reached.get("next", newest.get("first", 0)))
@@ -809,11 +826,46 @@ def kcl_lag(progress: Any) -> dict[str, dict[str, int]]:
     return found
 
 
-def _shards_in(offset: Any) -> dict[str, Any]:
-    known = json.loads(offset) if isinstance(offset, str) else offset
-    known = known if isinstance(known, dict) and known.get("v") == _VERSION else {}
-    shards: dict[str, Any] = known.get("shards", {})
-    return shards
+def kcl_progress(progress: Any) -> dict[str, Any]:
+    """How complete what a query has is, and what came too late for that.
+
+    Args:
+        progress: as for `kcl_lag`.
+
+    Returns:
+        `horizon_ms`: all records that arrived before are in the log, but for those of shards that were left behind; None:
+        no shard says so. `held_by`: the shard that keeps it there. `left_behind`: by `STREAM/SHARD`, up to when shards
+        are complete for which the query does not wait any more. `late_rows`: records that arrived before what an earlier
+        batch took for complete, since the query began. `bytes`: of the batch's segments. `lag`: as of `kcl_lag`. Empty
+        before the first batch.
+    """
+    found: dict[str, Any] = {}
+    for source in _sources_in(progress):
+        latest = _offset_in(source.get("latestOffset"))
+        if not latest:
+            continue
+        if not found:
+            found = {"horizon_ms": None, "held_by": None, "left_behind": {}, "late_rows": 0, "bytes": 0}
+        at_ms = latest.get("horizon")
+        if at_ms is not None and (found["horizon_ms"] is None or at_ms < found["horizon_ms"]):
+            found.update(horizon_ms=at_ms, held_by=latest.get("heldBy"))
+        found["left_behind"].update(latest.get("leftBehind", {}))
+        found["late_rows"] += latest.get("lateRows", 0)
+        found["bytes"] += latest.get("bytes", 0)
+    return {**found, "lag": kcl_lag(progress)} if found else found
+
+
+def _sources_in(progress: Any) -> list[dict[str, Any]]:
+    text = progress if isinstance(progress, str) else getattr(progress, "json", None)
+    said: Any = json.loads(text) if isinstance(text, str) else progress or {}
+    found: list[dict[str, Any]] = said.get("sources", [])
+    return found
+
+
+def _offset_in(said: Any) -> dict[str, Any]:
+    """Of another source: empty."""
+    known = json.loads(said) if isinstance(said, str) else said
+    return known if isinstance(known, dict) and known.get("v") == _VERSION else {}
 
 
 # --- the store -------------------------------------------------------------------------------------------------------
@@ -941,18 +993,56 @@ def _parts_of(table: Any, entry: Entry) -> list[Part]:
 
 
 class _Known(NamedTuple):
-    """An object as it was read: its stamp in the listing, since when that is known, and whether that may be old."""
+    """An object as it was read: its stamp in the listing, since when that is known, and whether that may be old.
+
+    `rows`: of a manifest, its text up to the end of its entries.
+    """
 
     stamp: tuple[int, int]
     since_s: float
     settled: bool
     content: Any
+    rows: bytes = b""
+
+
+def _is_settled(known: _Known | None, stamp: tuple[int, int]) -> bool:
+    return known is not None and known.settled and known.stamp == stamp
+
+
+def _is_said(name: str) -> bool:
+    return name.endswith(".json") and not name.startswith(".")
+
+
+def _parsed(text: bytes, before: _Known | None) -> tuple[Any, bytes]:
+    """Of a manifest that begins as it did before only what has been added."""
+    known = before.rows if before is not None else b""
+    end = text.rfind(b'],"behindMs"')
+    new = text[len(known) : end] if 0 < len(known) <= end and text.startswith(known) else b"-"
+    # What follows an entry is a comma, or the end of all.
+    if before is not None and known[-1:] == b"]" and new[:1] in {b"", b","}:
+        content = json.loads(b'{"entries":[' + text[end:])
+        content["entries"] = before.content["entries"] + json.loads(b"[" + new[1:] + b"]")
+        return content, text[:end]
+    return json.loads(text), text[: max(0, end)]
+
+
+def _first_behind(rows: Sequence[Any], number: int) -> int:
+    """The place of the first entry that has this number, or is behind it."""
+    low, high = 0, len(rows)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if rows[middle][1] < number else (low, middle)
+    return low
 
 
 class Log:
-    """What manifests and pages say. Reads only what has changed; never lists segments."""
+    """What manifests and pages say. Reads only what has changed; never lists segments.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        beside: read what hosts state, too.
+    """
+
+    def __init__(self, settings: Settings, *, beside: bool = False) -> None:
         self.store = Store(settings)
         self.info = read_info(self.store)
         self.id: str = self.info["logId"]
@@ -965,6 +1055,12 @@ class Log:
         self._pages: dict[str, Future[list[Any]]] = {}
         self._parts: dict[tuple[str, int, int], list[Part]] = {}
         self._listed_s = -_LISTED_S
+        self._rosters_s = -_ROSTERS_S
+        self._with_beside = beside
+        self._beside: dict[str, _Known] = {}
+        self._said: set[str] = set()
+        self._since: dict[str, tuple[int, float]] = {}
+        self.statements = _NOTHING_SAID
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
@@ -975,6 +1071,8 @@ class Log:
         if now_s - self._listed_s < _LISTED_S:
             return
         self._listed_s = now_s
+        if self._with_beside:
+            self._look_beside(now_s)
         listed: dict[str, tuple[int, int]] = {}
         for stream in self._settings.streams or self._streams():
             for each in self.store.listing(f"_manifests/{stream}"):
@@ -982,12 +1080,150 @@ class Log:
                 shard = shard.removesuffix(".first")
                 if each.is_file and each.base_name.endswith(".json") and self.wants(f"{stream}/{shard}"):
                     listed[f"_manifests/{stream}/{each.base_name}"] = (each.size, each.mtime_ns or 0)
-        due = [path for path, stamp in listed.items() if not self._is_settled(path, stamp)]
-        for path, content in zip(due, self._pool.map(partial(read_json, self.store), due)):
-            self._keep(path, listed[path], content, now_s)
-        for path in self._known.keys() - listed.keys():
-            del self._known[path]
+        self._update(self._known, listed, self._manifest, now_s)
         self._build()
+        self._since = stands_since(self._since, complete_ms(self.shards, self.statements), now_s)
+
+    def _look_beside(self, now_s: float) -> None:
+        """Before the manifests: so these are at least as new as what is said of them."""
+        listed = self._listed("_marks")
+        if now_s - self._rosters_s >= _ROSTERS_S:
+            self._rosters_s = now_s
+            listed.update(self._listed("_shards"))
+        else:
+            listed.update(
+                (path, each.stamp) for path, each in self._beside.items() if path.startswith("_shards/")
+            )
+        self._update(self._beside, listed, self._statement, now_s)
+        hosts, now_ms = [], _now_ms()
+        for path, known in self._beside.items():
+            if isinstance(known.content, Host):
+                hosts.append(known.content)
+                ahead_ms = known.content.at_ms - now_ms
+                if ahead_ms > _AHEAD_MS:
+                    self._say(
+                        path,
+                        f"it is of {ahead_ms / 1000:.0f} s later than now",
+                        "check the clocks; till then it counts for nothing",
+                    )
+        rosters = {
+            path[len("_shards/") : -len(".json")]: known.content
+            for path, known in self._beside.items()
+            if isinstance(known.content, Roster)
+        }
+        self.statements = statements_of(hosts, rosters, now_ms)
+
+    def _listed(self, folder: str) -> dict[str, tuple[int, int]]:
+        """The newest objects of those that others may write as they like."""
+        found = [each for each in self.store.listing(folder) if each.is_file and _is_said(each.base_name)]
+        found.sort(key=lambda each: each.mtime_ns or 0, reverse=True)
+        if len(found) > _BESIDE:
+            self._say(folder, f"there are more than {_BESIDE} objects", "the oldest count for nothing")
+        stamps = {}
+        for each in found[:_BESIDE]:
+            path = f"{folder}/{each.base_name}"
+            if each.size <= _BESIDE_BYTES:
+                stamps[path] = (each.size, each.mtime_ns or 0)
+            else:
+                self._say(path, f"it has {each.size} bytes", "it counts for nothing")
+        return stamps
+
+    def _statement(self, path: str, content: bytes, _before: _Known | None) -> tuple[Any, bytes]:
+        """Of a host or a leader, without shards that the options leave out; None if it cannot be read."""
+        found: Any = None
+        try:
+            if path.startswith("_marks/"):
+                host = host_of(content, self.id)
+                if host.refused:
+                    self._say(
+                        path,
+                        f"{len(host.refused)} marks cannot be: {host.refused[0]}",
+                        "they count for nothing",
+                    )
+                found = host._replace(
+                    marks={key: each for key, each in host.marks.items() if self.wants(key)}
+                )
+            else:
+                roster = roster_of(content, self.id, path[len("_shards/") : -len(".json")])
+                wanted = {key: parents for key, parents in roster.shards.items() if self.wants(key)}
+                found = roster._replace(shards=wanted)
+        except ValueError as error:
+            self._say(path, f"it cannot be read: {error!s:.300}", "it counts for nothing")
+        return found, b""
+
+    def _say(self, path: str, what: str, so: str) -> None:
+        """Once for each object."""
+        if path not in self._said:
+            self._said.add(path)
+            _LOG.warning("%s of the landing log: %s; %s", path, what, so)
+
+    def _manifest(self, path: str, content: bytes, before: _Known | None) -> tuple[Any, bytes]:
+        try:
+            return _parsed(content, before)
+        except ValueError as error:
+            raise Damaged(f"{path} is damaged ({error}): run kcl-daemon landing verify") from error
+
+    def _update(
+        self,
+        known: dict[str, _Known],
+        listed: Mapping[str, tuple[int, int]],
+        parse: Callable[[str, bytes, _Known | None], tuple[Any, bytes]],
+        now_s: float,
+    ) -> None:
+        """Reads objects that have changed."""
+        due = [path for path, stamp in listed.items() if not _is_settled(known.get(path), stamp)]
+        for path, content in zip(due, self._pool.map(self._content, due)):
+            before, stamp = known.get(path), listed[path]
+            if content is None:
+                known.pop(path, None)
+                continue
+            since_s = before.since_s if before is not None and before.stamp == stamp else now_s
+            known[path] = _Known(stamp, since_s, now_s - since_s >= _SETTLED_S, *parse(path, content, before))
+        for path in known.keys() - listed.keys():
+            del known[path]
+
+    def _content(self, path: str) -> bytes | None:
+        try:
+            content: bytes = self.store.read(path).to_pybytes()
+        except FileNotFoundError:
+            return None
+        return content
+
+    @property
+    def wait_ms(self) -> int:
+        """Longer than a fail-over, unless an option says otherwise."""
+        if self._settings.wait_ms is not None:
+            return self._settings.wait_ms
+        return max([_WAIT_MS, *(4 * roster.failover_ms for roster in self.statements.rosters.values())])
+
+    def leave(self, left: Mapping[str, int]) -> None:
+        """Shards that a query had left behind before it began anew, if they are where they were."""
+        for key, ms in left.items():
+            known = self._since.get(key)
+            if known is not None and known[0] <= ms:
+                self._since[key] = (known[0], float("-inf"))
+
+    def horizon(self, *, by_clocks: bool = False) -> Horizon:
+        """`by_clocks`: shards of which hosts have said nothing for long have been waited for, too."""
+        if not self.wait_ms:
+            return _NO_HORIZON
+        now_s = _now_s()
+        still = {key: (now_s - since_s) * 1000 for key, (_, since_s) in self._since.items()}
+        if by_clocks:
+            newest_ms = self._spoken_ms()
+            still = {key: max(ms, _now_ms() - newest_ms.get(key, _OPEN_MS)) for key, ms in still.items()}
+        return horizon_ms(self.shards, self.wait_ms, self.statements, still)
+
+    def _spoken_ms(self) -> dict[str, int]:
+        """When hosts last spoke of a shard."""
+        found: dict[str, int] = {}
+        for known in self._beside.values():
+            if isinstance(known.content, Host):
+                for key in known.content.marks:
+                    found[key] = max(found.get(key, 0), known.content.at_ms)
+        for key, (at_ms, _) in self._written.items():
+            found[key] = max(found.get(key, 0), at_ms)
+        return found
 
     def _streams(self) -> list[str]:
         return [each.base_name for each in self.store.listing("_manifests") if not each.is_file]
@@ -997,18 +1233,6 @@ class Log:
         stream, _, shard = key.partition("/")
         streams, shards = self._settings.streams, self._settings.shards
         return not shard.startswith(".") and stream in (streams or [stream]) and shard in (shards or [shard])
-
-    def _is_settled(self, path: str, stamp: tuple[int, int]) -> bool:
-        known = self._known.get(path)
-        return known is not None and known.settled and known.stamp == stamp
-
-    def _keep(self, path: str, stamp: tuple[int, int], content: Any, now_s: float) -> None:
-        if content is None:
-            self._known.pop(path, None)
-            return
-        before = self._known.get(path)
-        since_s = before.since_s if before is not None and before.stamp == stamp else now_s
-        self._known[path] = _Known(stamp, since_s, now_s - since_s >= _SETTLED_S, content)
 
     def _build(self) -> None:
         self.shards, self._newest = {}, {}
@@ -1037,7 +1261,7 @@ class Log:
             end = behind(last, Place(0, ms=max(last.first_ms, before_ms)))
             names = [f"{stream}/{each}" for each in last.children or ()]
             children = tuple(each for each in names if self.wants(each))
-        return Shard(end, children, manifest.get("behindMs"), silent_ms, first)
+        return Shard(end, children, manifest.get("behindMs"), silent_ms, first, manifest.get("marks") is True)
 
     def entries(self, key: str, number: int) -> Iterator[Entry]:
         """From the segment on that has this number. Raises DataLoss or Damaged if there is a gap."""
@@ -1051,9 +1275,8 @@ class Log:
         for place in range(page, newest + 1, _PAGE):
             if place + _PAGE < newest:
                 self._want(key, place + _PAGE)
-            for row in rows if place == newest else self._page(key, place):
-                if row[1] < number:
-                    continue
+            there = rows if place == newest else self._page(key, place)
+            for row in there[_first_behind(there, number) :]:
                 self._refuse_gap(key, number, row[0])
                 yield Entry(*row[:11])
                 number = row[1] + 1
@@ -1075,18 +1298,38 @@ class Log:
         )
 
     def parts(self, key: str, entry: Entry) -> list[Part]:
-        """Compaction merges what arrived within minutes or hours; a batch must be able to end within that."""
-        if entry.to == entry.number or entry.last_ms - entry.first_ms <= 2 * _PART_MS:
+        """Compaction merges what arrived within hours, and windows were longer once; a batch must be able to end there."""
+        whole_ms = self.statements.reach_ms or (_OPEN_MS if entry.to == entry.number else 2 * _PART_MS)
+        if entry.last_ms - entry.first_ms <= whole_ms:
             return _whole(key, entry)
         place = (key, entry.number, entry.to)
         if place not in self._parts:
             while len(self._parts) > 4 * len(self.shards) + _PAGE:
                 del self._parts[next(iter(self._parts))]
-            try:
-                self._parts[place] = _parts_of(read_places(self.store, self.info, key, entry), entry)
-            except FileNotFoundError:  # merged once more; executors find it
-                return _whole(key, entry)
+            table = self._places(Piece(key, entry, entry.after, entry.last))
+            self._parts[place] = _parts_of(table, entry)
         return self._parts[place]
+
+    def _places(self, piece: Piece) -> Any:
+        """Positions and arrivals of a piece, also where compaction has replaced its segment."""
+        try:
+            found = [read_places(self.store, self.info, piece.key, piece.entry)]
+        except FileNotFoundError:
+            its = [each for each in _now_in_log(self.store, piece) if each.rows and each != piece.entry]
+            found = [read_places(self.store, self.info, piece.key, each) for each in its]
+            if not found:
+                raise DataLoss(_gone(self.info, piece)) from None
+        return _cut(pa.concat_tables(found), position(piece.after), position(piece.last))
+
+    def late_rows(self, piece: Piece, before_ms: int) -> int:
+        """Records of a piece that arrived before this time."""
+        entry = piece.entry
+        if not entry.last_ms or entry.first_ms >= before_ms:
+            return 0
+        if entry.last_ms < before_ms and not piece.cut:
+            return entry.rows
+        arrived = self._places(piece).column(_ARRIVED[0]).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        return _COMPUTE.sum(_COMPUTE.less(arrived, before_ms * 1000)).as_py() or 0
 
     def prefetch(self, places: Places) -> None:
         """Reads, side by side, the pages in which these shards begin."""
@@ -1152,6 +1395,14 @@ class Task(InputPartition):
         self.pieces = [(each.key, tuple(each.entry), *each[2:]) for each in its_pieces]
 
 
+class Idle(InputPartition):
+    """A row without data, for a time up to which nothing else has come."""
+
+    def __init__(self, at_ms: int) -> None:
+        super().__init__(None)
+        self.idle_ms = at_ms
+
+
 def read_task(settings: Settings, names: Sequence[str], partition: Any) -> Iterator[Any]:
     """Arrow batches; `names` are the columns that Spark wants."""
     store, info = Store(settings), partition.info
@@ -1200,11 +1451,15 @@ def fetch(store: Store, info: Mapping[str, Any], piece: Piece) -> list[tuple[Ent
     except FileNotFoundError:
         found = [entry for entry in _now_in_log(store, piece) if entry != piece.entry]
     if not found:
-        raise DataLoss(
-            f"segment {segment_path(info, piece.key, piece.entry)} is not there any more, and no other has its "
-            "records: has it expired? Run kcl-daemon landing verify"
-        )
+        raise DataLoss(_gone(info, piece))
     return [(entry, _content(store, info, piece.key, entry)) for entry in found if entry.rows]
+
+
+def _gone(info: Mapping[str, Any], piece: Piece) -> str:
+    return (
+        f"segment {segment_path(info, piece.key, piece.entry)} is not there any more, and no other has its "
+        "records: has it expired? Run kcl-daemon landing verify"
+    )
 
 
 def _now_in_log(store: Store, piece: Piece) -> list[Entry]:
@@ -1387,10 +1642,16 @@ class _Columns:
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Arrow batches."""
-        if not hasattr(partition, "pieces"):  # Spark's own, of a read that has no task
-            return
         types = [_TYPES.get(name, _TEXT)[1] for name in self._names]
         schema = pa.schema(list(zip(self._asked, types)))
+        idle_ms = getattr(partition, "idle_ms", None)  # its class may be another copy of ours
+        if idle_ms is not None:
+            row = {_ARRIVED[0]: idle_ms * 1000}
+            arrays = [pa.array([row.get(name)], kind) for name, kind in zip(self._names, types)]
+            yield pa.record_batch(arrays, schema=schema)
+            return
+        if not hasattr(partition, "pieces"):  # Spark's own, of a read that has no task
+            return
         for arrays in read_task(self.settings, self._names, partition):
             yield pa.record_batch(arrays, schema=schema)
 
@@ -1433,6 +1694,10 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
         self._noted: tuple[float, dict[str, int] | None] = (0.0, None)
         self._done: dict[str, int] | None = None
         self._said: set[str] = set()
+        self._resumed = False
+        self._bytes = 0
+        self._left: set[str] = set()
+        self._reached = _NO_HORIZON
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need the options only."""
@@ -1472,18 +1737,63 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
         starts = self._starts(log, before)
         self._note({key: place.number for key, place in before.items()}, first=True)
         log.prefetch(starts)
-        horizon = horizon_ms(log.shards, self.settings.wait_ms) if self._until is None else self._until
+        horizon = self._horizon(log, begun)
         limits: dict[str, Any] = {
             "most_bytes": most_bytes,
             "horizon": horizon,
             "end_ms": self.settings.end_ms,
         }
         reached = plan(starts, log.shards, log.entries, parts=log.parts, **limits)
-        if reached == starts:
+        idle = {} if reached != starts else self._idle(before, begun, horizon)
+        if reached == starts and not idle:
             return begun
         # Spark does not keep where a query began. Its first batch, if done again, must begin there all the same.
         more = {"from": begun["shards"]} if begun.get("initial") else {}
+        more.update(idle)
+        more.update(self._complete(log, begun, starts, reached))
+        if horizon.left:
+            more["left"] = dict(horizon.left)
         return to_offset(log.id, reached, **more)
+
+    def _horizon(self, log: Log, begun: Mapping[str, Any]) -> Horizon:
+        if not self._resumed:
+            self._resumed = True
+            log.leave(begun.get("left", {}))
+            if self._until is not None:
+                self._until = log.horizon(by_clocks=True)
+        self._reached = log.horizon() if self._until is None else self._until
+        new = [key for key in sorted(self._reached.left) if key not in self._left]
+        self._left = set(self._reached.left)
+        if new:
+            few = ", ".join(f"{key} (up to {_time(self._reached.left[key])})" for key in new[:5])
+            _LOG.warning(
+                "%d shards are left behind, as they have not become more complete for %d ms: %s. The others go on; what "
+                "these still get is counted as late rows",
+                len(new),
+                log.wait_ms,
+                few,
+            )
+        return self._reached
+
+    def _complete(
+        self, log: Log, begun: Mapping[str, Any], starts: Places, reached: Places
+    ) -> dict[str, int]:
+        """`h`, before which no further record should come, and `late`, how many have come nevertheless so far."""
+        before_ms, late = begun.get("h", 0), begun.get("late", 0)
+        moved = [key for key, place in reached.items() if place != starts[key]]
+        newest_ms = max((reached[key].ms for key in moved), default=0)
+        h_ms = max(before_ms, newest_ms - log.statements.reach_ms) if log.statements.reach_ms else before_ms
+        for key in moved if before_ms else ():
+            for piece in pieces(key, starts[key], reached[key], log.entries):
+                late += log.late_rows(piece, before_ms)
+        return {name: value for name, value in (("h", h_ms), ("late", late)) if value}
+
+    def _idle(self, before: Places, begun: Mapping[str, Any], horizon: Horizon) -> dict[str, int]:
+        """A row without data, of the horizon: so that a watermark goes on where no record comes."""
+        given_ms = max([begun.get("idle", 0), *(place.ms for place in before.values())])
+        if self.settings.idle and horizon.stated and horizon.ms >= given_ms + _IDLE_MS:
+            return {"idle": horizon.ms}
+        return {}
 
     @staticmethod
     def _places(offset: Mapping[str, Any], log: Log) -> dict[str, Place]:
@@ -1515,13 +1825,13 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Everything in the log now, up to what may be read now."""
         log = self._seen(again=True)
-        self._until = horizon_ms(log.shards, self.settings.wait_ms)
+        self._until = log.horizon(by_clocks=True)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         return ReadMaxBytes(self.settings.max_bytes) if self.settings.max_bytes else ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The newest in the log, for the query's progress; see `kcl_lag`."""
+        """The newest in the log, for the query's progress; see `kcl_lag` and `kcl_progress`."""
         if self._log is None:
             return None
         offset = to_offset(self._log.id, {key: shard.end for key, shard in self._log.shards.items()})
@@ -1529,7 +1839,10 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
             offset["shards"][key]["first"] = shard.first.number
             if shard.behind_ms is not None:
                 offset["shards"][key]["behindMs"] = shard.behind_ms
-        return offset
+        if self._reached.holder:
+            offset.update(horizon=self._reached.ms, heldBy=self._reached.holder)
+        late = (self._end or {}).get("late", 0)
+        return {**offset, "leftBehind": dict(self._reached.left), "lateRows": late, "bytes": self._bytes}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         log = self._seen(again=False)
@@ -1540,9 +1853,11 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
             list(pieces(key, starts[key], ends[key], log.entries)) for key in sorted(ends) if key in starts
         ]
         every, filled = [piece for shard in shards for piece in shard], [shard for shard in shards if shard]
+        self._bytes = sum(piece.entry.size_bytes for piece in every)
         count = task_count(every, self.settings.min_tasks, self.settings.max_tasks)
         tasks = in_order(every, count) if self.settings.split else balanced(filled, count)
-        return [Task(log.info, each) for each in tasks]
+        found: list[InputPartition] = [Task(log.info, each) for each in tasks]
+        return [*found, Idle(end["idle"])] if "idle" in end else found
 
     def commit(self, end: dict[str, Any]) -> None:
         """Called when the next batch is planned, so the note of a reader is one batch late."""
@@ -1556,7 +1871,7 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
 
     def _seen(self, *, again: bool) -> Log:
         if self._log is None:
-            self._log, again = Log(self.settings), True
+            self._log, again = Log(self.settings, beside=True), True
         if again:
             self._log.refresh()
         return self._log

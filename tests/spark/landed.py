@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,14 @@ def key(number: int) -> str:
 
 @dataclass
 class Landed:
-    """Records are numbered from 0 in each shard; their data is `SHARD:NUMBER`."""
+    """Records are numbered from 0 in each shard; their data is `SHARD:NUMBER`. `marks`: the writer states marks."""
 
     folder: Path
     layout: Layout = "log"
     format: Format = "parquet"
     entries: dict[int, list[Entry]] = field(default_factory=dict)
     written: dict[int, int] = field(default_factory=dict)
+    marks: bool = False
 
     def __post_init__(self) -> None:
         self.info = LogInfo("app", self.layout, self.format, "log-1")
@@ -142,7 +143,31 @@ class Landed:
         for page in older[-1:]:
             self.put(page_path(STREAM, name(shard), page), msgspec.json.encode(pages[page]))
         manifest = Manifest(STREAM, name(shard), tuple(pages.get(newest, ())), behind_ms, at_ms)
-        self.put(manifest_path(STREAM, name(shard)), msgspec.json.encode(manifest))
+        said = {**msgspec.to_builtins(manifest), "marks": self.marks}
+        self.put(manifest_path(STREAM, name(shard)), msgspec.json.encode(said))
+
+    def mark(
+        self, host: str, shards: Mapping[int, float], *, at_ms: int = BEGIN_MS + 10**6, window_ms: int = 1_000
+    ) -> None:
+        """A host says up to when shards are complete, with all that they have in the log."""
+        its = {
+            key(shard): [len(self.entries.get(shard, [])) - 1, round(BEGIN_MS + 1000 * to_s), 1]
+            for shard, to_s in shards.items()
+        }
+        said = {
+            "version": 1,
+            "log": "log-1",
+            "worker": host,
+            "atMs": at_ms,
+            "windowMs": window_ms,
+            "shards": its,
+        }
+        self.put(f"_marks/{host}.json", msgspec.json.encode(said))
+
+    def roster(self, shards: Mapping[int, Sequence[int]], *, failover_ms: int = 10_000) -> None:
+        its = {name(shard): [name(each) for each in parents] for shard, parents in shards.items()}
+        said = {"version": 1, "log": "log-1", "stream": STREAM, "atMs": BEGIN_MS, "failoverMs": failover_ms}
+        self.put(f"_shards/{STREAM}.json", msgspec.json.encode({**said, "shards": its}))
 
     def compact(self, shard: int, number: int, to: int) -> Entry:
         """Replaces segments by one, as `landing compact` does: segment, then page, then removal."""

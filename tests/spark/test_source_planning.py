@@ -631,15 +631,17 @@ def test_a_manifest_of_an_older_writer_is_judged_as_before() -> None:
 
 def test_a_shard_that_stands_still_for_long_is_left_behind() -> None:
     said = Statements({"s/a": [Mark(0, 10)]}, {}, 2_000, frozenset({"s"}))
-    shards = {"s/a": shard(1, 10), "s/b": shard(1, 400)}
+    shards = {"s/a": shard(1, 10), "s/b": shard(1, 9_000)}
     since = stands_since({}, complete_ms(shards, said), 1.0)
     since = stands_since(since, complete_ms(shards, said), 50.0)
-    assert since == {"s/a": (10, 1.0), "s/b": (400, 1.0)}
+    assert since == {"s/a": (10, 1.0), "s/b": (9_000, 1.0)}
     still = {"s/a": 60_000.0, "s/b": 1.0}
     found = horizon_ms(shards, WAIT_MS, said, still)
-    assert (found.ms, found.holder, dict(found.left)) == (400, "s/b", {"s/a": 10})
-    assert stands_since(since, {"s/a": 11, "s/b": 300}, 70.0) == {"s/a": (11, 70.0), "s/b": (400, 1.0)}
+    assert (found.ms, found.holder, dict(found.left)) == (9_000, "s/b", {"s/a": 10})
+    assert stands_since(since, {"s/a": 11, "s/b": 300}, 70.0) == {"s/a": (11, 70.0), "s/b": (9_000, 1.0)}
     assert horizon_ms(shards, WAIT_MS, said, {"s/a": 59_999.0}).holder == "s/a"
+    waits_for_it = {**shards, "s/b": shard(1, 8_010)}
+    assert horizon_ms(waits_for_it, WAIT_MS, said, still).left == {}, "no batch waits for it"
 
 
 def test_marks_from_a_future_that_our_clock_does_not_know_count_for_nothing() -> None:
