@@ -50,8 +50,8 @@ import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import (
@@ -65,6 +65,7 @@ from urllib.parse import parse_qsl, urlencode
 import pyarrow as pa
 import pyarrow.compute
 from pyarrow import fs, parquet
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -137,6 +138,8 @@ _PLACES = ("sequence_number", "sub_sequence_number")
 _ARRIVED = ("approximate_arrival_timestamp",)
 _TABLE = "landing log: "
 """What the comment of a table's first column begins with. All that Spark keeps of a table of such a source is its columns."""
+_DISORDER_MS = 60_000
+"""Arrival times within a shard go back by less, and a segment says that of its first record."""
 _WHERE = (
     "say where the landing log is: .load(\"s3://bucket/prefix\"), or USING kcl OPTIONS (path 's3://bucket/prefix') in SQL. "
     "Spark forgets the options of a table that was created with columns: create it without"
@@ -726,6 +729,72 @@ def pieces(key: str, start: Place, end: Place, entries: Entries) -> Iterator[Pie
         if entry.rows and max(after, begin) < min(last, until):
             first, upto = max(entry.after, start.last, key=position), min(entry.last, end.last, key=position)
             yield Piece(key, entry, first, upto, after < begin or last > until)
+
+
+class Only(NamedTuple):
+    """What conditions of SQL leave of a log: never less than they ask for."""
+
+    shards: frozenset[str] | None = None
+    streams: frozenset[str] | None = None
+    from_ms: int = 0
+    to_ms: int = _OPEN_MS
+    sequences: tuple[tuple[str, str], ...] = ()
+
+    def within(self, settings: Settings) -> Settings | None:
+        """The options, with fewer shards; None if no record can be asked for."""
+        for field, asked in (("shards", self.shards), ("streams", self.streams)):
+            if asked is not None:
+                left = tuple(sorted(asked & frozenset(getattr(settings, field) or asked)))
+                if not left:
+                    return None
+                settings = replace(settings, **{field: left})
+        return settings
+
+    def has(self, entry: Entry) -> bool:
+        """Whether a segment may have records that are asked for."""
+        return (
+            (entry.last_ms >= self.from_ms or not entry.last_ms)
+            and entry.first_ms <= self.to_ms + _DISORDER_MS
+            and all(_may_be(kind, value, entry) for kind, value in self.sequences)
+        )
+
+
+_EARLIEST = frozenset({"EqualTo", "GreaterThan", "GreaterThanOrEqual"})
+_LATEST = frozenset({"EqualTo", "LessThan", "LessThanOrEqual"})
+
+
+def _may_be(kind: str, value: str, entry: Entry) -> bool:
+    """SQL compares sequence numbers as text, which is their order only while they are equally long."""
+    before, last = entry.after.partition("/")[0], entry.last.partition("/")[0]
+    if not (value.isascii() and value.isdigit() and len(value) < 100):
+        return True
+    if kind == "EqualTo":
+        return int(before) <= int(value) <= int(last)
+    if {len(before), len(last)} != {len(value)}:
+        return True
+    return value <= last if kind in _EARLIEST else before <= value
+
+
+def narrowed(only: Only, condition: Any) -> tuple[Only, bool]:
+    """With one of Spark's conditions on a column; and whether every record that is left fulfils it."""
+    kind, value = type(condition).__name__, getattr(condition, "value", None)
+    column = _OURS.get(".".join(getattr(condition, "attribute", ())), "")
+    if column in {"shard_id", "stream"} and kind in {"EqualTo", "In"}:
+        field = "shards" if column == "shard_id" else "streams"
+        values = value if kind == "In" else (value,)
+        asked = frozenset(each for each in values if isinstance(each, str) and each and "/" not in each)
+        before = getattr(only, field)
+        return only._replace(**{field: asked if before is None else asked & before}), True
+    if column == "approximate_arrival_timestamp" and isinstance(value, datetime) and value.tzinfo:
+        at_ms = (value - datetime.fromtimestamp(0, timezone.utc)) // timedelta(milliseconds=1)
+        if kind in _EARLIEST:
+            only = only._replace(from_ms=max(only.from_ms, at_ms))
+        if kind in _LATEST:
+            only = only._replace(to_ms=min(only.to_ms, at_ms))
+        return only, False
+    if column == "sequence_number" and isinstance(value, str) and kind in _EARLIEST | _LATEST:
+        return only._replace(sequences=(*only.sequences, (kind, value))), False
+    return only, False
 
 
 def task_count(its_pieces: Sequence[Piece], least: int, most: int) -> int:
@@ -1570,13 +1639,27 @@ def _now_ms() -> float:
 # --- what Spark calls ------------------------------------------------------------------------------------------------
 
 
-def register(spark: Any) -> None:
-    """So that `format("kcl")` works, also where executors or a Connect server do not have this file."""
+def register(spark: Any, using: Callable[[Any, type[DataSource]], object] | None = None) -> None:
+    """So that `format("kcl")` works, also where executors or a Connect server do not have this file.
+
+    Spark 4.0 keeps the source that it has found in `pyspark_kcl`, newer ones take this one; `using` registers it.
+    """
     from pyspark import cloudpickle  # noqa: PLC0415
 
     by_value: Any = cloudpickle.register_pickle_by_value
     by_value(sys.modules[KclDataSource.__module__])
-    spark.dataSource.register(source_for(spark))
+    try:
+        (using or _registered)(spark, source_for(spark))
+    except AnalysisException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
+        _LOG.info(
+            "Spark knows kcl from pyspark_kcl; a batch has %s tasks unless minTasks says more", _UNKNOWN_CORES
+        )
+
+
+def _registered(spark: Any, source: type[DataSource]) -> None:
+    spark.dataSource.register(source)
 
 
 def source_for(spark: Any) -> type[KclDataSource]:
@@ -1656,13 +1739,45 @@ class _Columns:
             yield pa.record_batch(arrays, schema=schema)
 
 
+class _Pushed:
+    """`pushFilters` of a reader.
+
+    Spark refuses a source that has one of its own while `spark.sql.python.filterPushdown.enabled` is false, its default.
+    """
+
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", len))
+
+    def __init__(self, reader: KclReader) -> None:
+        self._reader = reader
+
+    def __call__(self, conditions: Sequence[Any]) -> list[Any]:
+        return self._reader.narrow(conditions)
+
+
 class KclReader(_Columns, DataSourceReader):
     """A batch read: what the log has now."""
 
+    only = Only()
+
+    @property
+    def pushFilters(self) -> Any:  # type: ignore[override]  # noqa: N802
+        return _Pushed(self)
+
+    def narrow(self, conditions: Sequence[Any]) -> list[Any]:
+        """Reads no more than it must; returns what Spark must still ask of each record."""
+        left = []
+        for each in conditions:
+            self.only, is_done = narrowed(self.only, each)
+            if not is_done:
+                left.append(each)
+        return left
+
     def partitions(self) -> list[InputPartition]:
-        settings = self.settings
-        if settings.latest:
+        settings = self.only.within(self.settings)
+        if self.settings.latest:
             raise LandingError("a batch read of what comes later has no records: leave out startingPosition")
+        if settings is None:
+            return []
         log = Log(settings)
         log.refresh()
         keys = generations(log.shards)
@@ -1674,10 +1789,11 @@ class KclReader(_Columns, DataSourceReader):
 
     def _pieces(self, log: Log, key: str) -> list[Piece]:
         settings, shard = self.settings, log.shards[key]
-        start = shard.first if settings.start_ms is None else log.seek(key, settings.start_ms)
+        since_ms = max(settings.start_ms or 0, self.only.from_ms - _DISORDER_MS)
+        start = log.seek(key, since_ms) if since_ms > 0 else shard.first
         end_ms = _OPEN_MS if settings.end_ms is None else settings.end_ms
         whole = pieces(key, start, shard.end, log.entries)
-        return [each for each in whole if each.entry.first_ms < end_ms]
+        return [each for each in whole if each.entry.first_ms < end_ms and self.only.has(each.entry)]
 
 
 class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
 
 from kcl_spark_source import (
     Entry,
@@ -38,6 +39,7 @@ from kcl_spark_source import (
     lost,
     pieces,
     plan,
+    register,
     roster_of,
     settings_of,
     source_for,
@@ -388,6 +390,27 @@ def test_the_cores_are_those_that_spark_has_or_may_grow_to() -> None:
     assert source_for(Session(Context()))({"path": "p"}).cores == 2
     assert settings_of({"path": "p"}, 7).min_tasks == 7
     assert settings_of({"path": "p", "minTasks": "3"}, 7).min_tasks == 3
+
+
+class Registry:
+    """A Spark that has found `kcl` by itself."""
+
+    def __init__(self, refusal: str) -> None:
+        self._refusal = refusal
+
+    @property
+    def dataSource(self) -> Registry:  # noqa: N802 - Spark's name
+        return self
+
+    def register(self, source: type) -> None:
+        raise AnalysisException(self._refusal)
+
+
+def test_a_source_that_spark_has_found_by_itself_is_no_error() -> None:
+    """Spark 4.0 refuses a second one of the name."""
+    register(Registry("[DATA_SOURCE_ALREADY_EXISTS] Data source 'kcl' already exists."))
+    with pytest.raises(AnalysisException, match="OTHER"):
+        register(Registry("[OTHER]"))
 
 
 def test_generations_have_parents_first_and_name_a_circle() -> None:

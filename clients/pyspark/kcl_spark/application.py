@@ -227,9 +227,7 @@ def _source_stream(spark: SparkSession, landing: str, options: Mapping[str, str]
         raise CannotRead(
             f"Spark {spark.version} has no data sources in Python; use source='files' over landingLayout = dated, or Spark 4"
         )
-    module = import_module(_MODULE)
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # cloudpickle
-    register_source(spark, module.source_for(spark))
+    import_module(_MODULE).register(spark, register_source)
     return spark.readStream.format("kcl").options(**options).load(_as_arrow_knows_it(landing))
 
 
