@@ -21,9 +21,10 @@ Options:
     reader: a name. `_readers/NAME.json` says what the query has committed; `kcl-daemon landing expire` follows it. One
         query for each name.
     failOnDataLoss: `true` (default): stop if segments that were not read yet have expired. `false`: go on.
-    minTasks: at least so many tasks in a batch, where each gets 2,000 records or so. Default: the cores that Spark had,
+    minTasks: at least so many tasks in a batch, where each gets 2,000 records or 2 MiB. Default: the cores that Spark had,
         or may grow to, at `register`; 16 where it does not say.
-    maxTasks: at most so many tasks in a batch. Default: minTasks, or one for each 64 MiB if that is more.
+    maxTasks: at most so many tasks in a batch. Default: minTasks, or one for each 128 MiB if that is more, as records take
+        in memory; segments of Parquet say it.
     splitShards: `true`: records of one shard may go to several tasks of a batch. Default: `false` for streams, so that
         a task has all of a shard's records of the batch, in order; `true` for batch reads.
     endpoint, region: of S3.
@@ -53,6 +54,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -93,9 +95,14 @@ _VERSION = 1
 _PAGE = 256
 _START = "-1/0"
 _OPEN_MS = 2**63 - 1
-_TASK_BYTES = 64 * 1024 * 1024
+_TASK_BYTES = 128 * 1024 * 1024
+"""In memory; as much as Spark's own tasks read of files."""
 _TASK_ROWS = 2_000
-"""A task that has fewer takes longer to begin than to work."""
+_TASK_BYTES_LEAST = 2 * 1024 * 1024
+"""A task that has fewer of both takes longer to begin than to work."""
+_USUAL_TIMES = 3.0
+_MOST_TIMES = 64
+"""Smaller batches are one task, however well they are packed."""
 _UNKNOWN_CORES = 16
 _ARROW_BYTES = 1024 * 1024
 """Of one Arrow batch, about: what fits the caches of a CPU is handed over fastest."""
@@ -268,13 +275,22 @@ _NO_HORIZON = Horizon()
 
 
 class Piece(NamedTuple):
-    """A segment's records after one position up to another. `cut`: the segment has others, too."""
+    """A segment's records after one position up to another. `cut`: the segment has others, too.
+
+    `times`: how often its bytes as stored fit into those in memory, about.
+    """
 
     key: str
     entry: Entry
     after: str
     last: str
     cut: bool = False
+    times: float = _USUAL_TIMES
+
+    @property
+    def size_bytes(self) -> int:
+        """In memory; what the segment holds beyond a border counts, too."""
+        return int(self.entry.size_bytes * self.times)
 
 
 @dataclass(frozen=True)
@@ -798,15 +814,15 @@ def narrowed(only: Only, condition: Any) -> tuple[Only, bool]:
 
 
 def task_count(its_pieces: Sequence[Piece], least: int, most: int) -> int:
-    """Enough for memory, and so many that the cores have work; what a segment holds beyond a border counts, too."""
-    by_bytes = -(-sum(piece.entry.size_bytes for piece in its_pieces) // _TASK_BYTES)
-    by_rows = sum(piece.entry.rows for piece in its_pieces) // _TASK_ROWS
-    return min(most, max(1, by_bytes, min(least, by_rows)))
+    """Enough for memory, and so many that the cores have work."""
+    size = sum(piece.size_bytes for piece in its_pieces)
+    worth = max(sum(piece.entry.rows for piece in its_pieces) // _TASK_ROWS, size // _TASK_BYTES_LEAST)
+    return min(most, max(1, -(-size // _TASK_BYTES), min(least, worth)))
 
 
 def balanced(shards: Sequence[Sequence[Piece]], count: int) -> list[list[Piece]]:
     """Tasks for a stream's batch: each shard whole in one of them, the largest first to where least is."""
-    sizes = [sum(piece.entry.size_bytes for piece in shard) for shard in shards]
+    sizes = [sum(piece.size_bytes for piece in shard) for shard in shards]
     count = min(count, len(shards))
     heap: list[tuple[int, int, list[Piece]]] = [(0, number, []) for number in range(count)]
     for place in sorted(range(len(shards)), key=lambda place: -sizes[place]):
@@ -818,14 +834,14 @@ def balanced(shards: Sequence[Sequence[Piece]], count: int) -> list[list[Piece]]
 
 def in_order(all_pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
     """Tasks of about the same size, one after the other."""
-    wanted = max(1, sum(piece.entry.size_bytes for piece in all_pieces) // count)
+    wanted = max(1, sum(piece.size_bytes for piece in all_pieces) // count)
     found: list[list[Piece]] = []
     size = 0
     for piece in all_pieces:
         if not found or (size >= wanted * len(found) and len(found) < count):
             found.append([])
         found[-1].append(piece)
-        size += piece.entry.size_bytes
+        size += piece.size_bytes
     return found
 
 
@@ -1039,6 +1055,19 @@ def read_places(store: Store, info: Mapping[str, Any], key: str, entry: Entry) -
         raise Damaged(f"segment {path} is damaged ({error}): run kcl-daemon landing verify") from error
 
 
+def _times_of(store: Store, info: Mapping[str, Any], key: str, entry: Entry) -> float:
+    """What the end of a segment says. If it cannot be read its task will say so."""
+    if info["format"] != "parquet":
+        return _USUAL_TIMES
+    try:
+        with store.files.open_input_file(f"{store.root}/{segment_path(info, key, entry)}") as file:
+            said = _PARQUET.read_metadata(file)
+    except (pa.ArrowException, OSError, ValueError):
+        return _USUAL_TIMES
+    unpacked = sum(said.row_group(each).total_byte_size for each in range(said.num_row_groups))
+    return max(1.0, unpacked / max(1, entry.size_bytes))
+
+
 def _parts_of(table: Any, entry: Entry) -> list[Part]:
     arrived = table.column(_ARRIVED[0]).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
     begun = newest = entry.first_ms
@@ -1123,6 +1152,7 @@ class Log:
         self._written: dict[str, tuple[int, float]] = {}
         self._pages: dict[str, Future[list[Any]]] = {}
         self._parts: dict[tuple[str, int, int], list[Part]] = {}
+        self._times: dict[str, tuple[int, float]] = {}
         self._listed_s = -_LISTED_S
         self._rosters_s = -_ROSTERS_S
         self._with_beside = beside
@@ -1399,6 +1429,24 @@ class Log:
             return entry.rows
         arrived = self._places(piece).column(_ARRIVED[0]).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
         return _COMPUTE.sum(_COMPUTE.less(arrived, before_ms * 1000)).as_py() or 0
+
+    def weighed(self, its_pieces: Sequence[Piece]) -> list[Piece]:
+        """With their sizes in memory, as a segment of each shard says once in a while, a few in each batch."""
+        if sum(each.entry.size_bytes for each in its_pieces) * _MOST_TIMES < _TASK_BYTES:
+            return list(its_pieces)
+        largest = {
+            each.key: each.entry for each in sorted(its_pieces, key=lambda each: each.entry.size_bytes)
+        }
+        due = [
+            (key, entry)
+            for key, entry in largest.items()
+            if key not in self._times or entry.number >= self._times[key][0] + _PAGE
+        ]
+        due = sorted(due, key=lambda each: -each[1].size_bytes)[:_THREADS]
+        found = self._pool.map(lambda each: _times_of(self.store, self.info, *each), due)
+        self._times.update({key: (entry.number, times) for (key, entry), times in zip(due, found)})
+        usual = sum(times for _, times in self._times.values()) / len(self._times)
+        return [each._replace(times=self._times.get(each.key, (0, usual))[1]) for each in its_pieces]
 
     def prefetch(self, places: Places) -> None:
         """Reads, side by side, the pages in which these shards begin."""
@@ -1783,6 +1831,7 @@ class KclReader(_Columns, DataSourceReader):
         keys = generations(log.shards)
         with ThreadPoolExecutor(_THREADS) as readers:
             found = [each for part in readers.map(partial(self._pieces, log), keys) for each in part]
+        found = log.weighed(found)
         log.close()
         count = task_count(found, settings.min_tasks, settings.max_tasks)
         return [Task(log.info, each) for each in in_order(found, count)]
@@ -1965,13 +2014,14 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
         self._end = end
         first = {**start, "shards": end["from"]} if "from" in end else start
         starts, ends = self._starts(log, self._places(first, log)), self._places(end, log)
-        shards = [
-            list(pieces(key, starts[key], ends[key], log.entries)) for key in sorted(ends) if key in starts
-        ]
-        every, filled = [piece for shard in shards for piece in shard], [shard for shard in shards if shard]
+        keys = [key for key in sorted(ends) if key in starts]
+        every = log.weighed(
+            [each for key in keys for each in pieces(key, starts[key], ends[key], log.entries)]
+        )
         self._bytes = sum(piece.entry.size_bytes for piece in every)
         count = task_count(every, self.settings.min_tasks, self.settings.max_tasks)
-        tasks = in_order(every, count) if self.settings.split else balanced(filled, count)
+        shards = [list(its) for _, its in groupby(every, key=lambda each: each.key)]
+        tasks = in_order(every, count) if self.settings.split else balanced(shards, count)
         found: list[InputPartition] = [Task(log.info, each) for each in tasks]
         return [*found, Idle(end["idle"])] if "idle" in end else found
 

@@ -342,7 +342,7 @@ def test_a_steady_batch_of_many_shards_has_work_for_all_cores() -> None:
     every = [piece for its in shards for piece in its]
     assert task_count(every, 16, sys.maxsize) == 16
     assert len(balanced(shards, 16)) == len(in_order(every, 16)) == 16
-    assert task_count(every, 200, sys.maxsize) == 30, "fewer than 2,000 records are not worth a task"
+    assert task_count(every, 200, sys.maxsize) == 85, "less than 2,000 records or 2 MiB is not worth a task"
     assert task_count(every, 16, 5) == 5
 
 
@@ -352,9 +352,24 @@ def test_a_batch_with_few_records_is_one_task() -> None:
     assert balanced([], 1) == in_order([], 1) == []
 
 
-def test_a_batch_of_large_segments_has_a_task_for_each_64_mib() -> None:
-    large = [piece for its in steady(10, 100, 64 * 2**20) for piece in its]
-    assert task_count(large, 2, sys.maxsize) == 10
+def test_a_batch_of_large_segments_has_a_task_for_each_128_mib_in_memory() -> None:
+    large = [piece._replace(times=4.0) for its in steady(10, 100, 64 * 2**20) for piece in its]
+    assert task_count(large, 2, sys.maxsize) == 20
+
+
+def test_a_few_large_records_are_work_for_all_cores() -> None:
+    """60 records of 1 MB in ten shards."""
+    every = [piece for its in steady(10, 6, 6_000_000) for piece in its]
+    assert task_count(every, 16, sys.maxsize) == 16
+    assert [len(each) for each in balanced([[piece] for piece in every], 16)] == [1] * 10
+
+
+def test_a_shard_that_is_packed_well_counts_by_what_it_unpacks_to() -> None:
+    light, heavy = steady(2, 100, 2**20)
+    packed = [each._replace(times=100.0) for each in heavy * 10]
+    assert task_count(light + packed, 1, sys.maxsize) == 8
+    assert [len(each) for each in in_order(light + packed, 8)] == [3, 1, 1, 1, 2, 1, 1, 1]
+    assert [len(each) for each in balanced([light, light, packed], 2)] == [10, 2]
 
 
 class Context:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import pyarrow as pa
 import pytest
 from botocore.config import Config
 from pyspark.sql.datasource import (
@@ -31,7 +32,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import StringType, StructType
 
 import kcl_spark_source
-from kcl_landing.log import PAGE, Format, Layout
+from kcl_landing.log import PAGE, Footer, Format, Layout
+from kcl_landing.segments import encode
 from kcl_local.dynamodb import DynamoDbServer
 from kcl_spark_source import Damaged, DataLoss, KclDataSource, KclStreamReader, LandingError
 from tests.contract.aws_access import REGION, credentials_that_nobody_checks
@@ -514,3 +516,51 @@ def test_sources_that_take_conditions_are_not_refused_where_spark_pushes_none(la
     """Spark asks so; else it refuses each read while `spark.sql.python.filterPushdown.enabled` is false."""
     reader = source(landed).reader(fields("data BINARY"))
     assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters
+
+
+def well_packed(landed: Landed, shard: int) -> None:
+    """A segment of 200 records of 100 kB that are stored in a thousandth of that."""
+    landed.add(shard, 200, len(landed.entries.get(shard, ())))
+    entry = landed.entries[shard].pop()
+    table = landed.table(shard, landed.written[shard] - 200, [entry.first_ms] * 200)
+    table = table.set_column(0, table.schema[0], pa.array([b"x" * 100_000] * 200, pa.binary()))
+    footer = Footer(
+        "app", "words", name(shard), entry.number, entry.to, entry.after, entry.last, 200, entry.first_ms, entry.last_ms, 1, "w", None
+    )  # fmt: skip
+    landed.entries[shard].append(landed.store(footer, bytes(encode(landed.info, table.to_batches(), footer))))
+    landed.manifest(shard)
+
+
+def test_tasks_are_sized_by_what_records_take_in_memory(
+    landed: Landed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """160 MB that are stored in 40 kB, beside two shards of little."""
+    for _ in range(8):
+        well_packed(landed, 2)
+    assert sum(each.size_bytes for each in landed.entries[2]) < 1_000_000
+    made = source(landed, minTasks=1)
+    reader, live = made.reader(fields(made.schema())), stream(landed, minTasks=1)
+    assert len(reader.partitions()) == 1, "a small batch is not looked into"
+    monkeypatch.setattr(kcl_spark_source, "_MOST_TIMES", 10_000)
+    monkeypatch.setattr(kcl_spark_source, "_TASK_BYTES", 32 * 2**20)
+    parts: Any = reader.partitions()
+    assert len(parts) == 5
+    assert [[piece[0] for piece in part.pieces].count(key(2)) for part in parts[1:]] == [2, 1, 2, 1]
+    start = live.initialOffset()
+    end = live.latestOffset(start, EVERYTHING)
+    assert len(live.partitions(start, end)) == 3, "without splitShards a shard is one task"
+    split = stream(landed, minTasks=1, splitShards="true")
+    assert len(split.partitions(start, end)) == 5
+
+
+def test_a_segment_that_cannot_be_looked_into_is_a_matter_of_its_task(
+    landed: Landed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kcl_spark_source, "_MOST_TIMES", 10**9)
+    path = landed.path(0, landed.entries[0][2])
+    path.write_bytes(b"PAR1".rjust(landed.entries[0][2].size_bytes, b"\0"))
+    made = source(landed)
+    reader = made.reader(fields(made.schema()))
+    parts = reader.partitions()
+    with pytest.raises(Damaged, match=r"segment .* is damaged"):
+        texts(reader, parts)
