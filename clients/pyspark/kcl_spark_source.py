@@ -27,6 +27,9 @@ Options:
         in memory; segments of Parquet say it.
     splitShards: `true`: records of one shard may go to several tasks of a batch. Default: `false` for streams, so that
         a task has all of a shard's records of the batch, in order; `true` for batch reads.
+    pushFilters: `true`: a batch read leaves out what the conditions of its query on shard, stream, arrival and position do
+        not need. Default: `false`, as Spark 4.1 to 4.3 read for all uses of a DataFrame or view, and of a table in one
+        query, what the conditions of one of them leave. So each may be used once, in one query.
     endpoint, region: of S3.
 
 A batch ends in all shards at one arrival time, as Spark's watermark follows the newest record: so a backlog is not
@@ -311,6 +314,7 @@ class Settings:
     max_tasks: int
     split: bool | None
     idle: bool
+    push: bool
     endpoint: str
     region: str
 
@@ -342,6 +346,7 @@ def settings_of(options: Mapping[str, str], cores: int = _UNKNOWN_CORES) -> Sett
         max_tasks=_number(options, "maxTasks", 0) or sys.maxsize,
         split=None if split is None else _flag(options, "splitShards", default=False),
         idle=_flag(options, "idleRows", default=False),
+        push=_flag(options, "pushFilters", default=False),
         endpoint=options.get("endpoint", ""),
         region=options.get("region", ""),
     )
@@ -791,8 +796,8 @@ def _may_be(kind: str, value: str, entry: Entry) -> bool:
     return value <= last if kind in _EARLIEST else before <= value
 
 
-def narrowed(only: Only, condition: Any) -> tuple[Only, bool]:
-    """With one of Spark's conditions on a column; and whether every record that is left fulfils it."""
+def narrowed(only: Only, condition: Any) -> Only:
+    """With one more of Spark's conditions on a column."""
     kind, value = type(condition).__name__, getattr(condition, "value", None)
     column = _OURS.get(".".join(getattr(condition, "attribute", ())), "")
     if column in {"shard_id", "stream"} and kind in {"EqualTo", "In"}:
@@ -800,17 +805,16 @@ def narrowed(only: Only, condition: Any) -> tuple[Only, bool]:
         values = value if kind == "In" else (value,)
         asked = frozenset(each for each in values if isinstance(each, str) and each and "/" not in each)
         before = getattr(only, field)
-        return only._replace(**{field: asked if before is None else asked & before}), True
+        return only._replace(**{field: asked if before is None else asked & before})
     if column == "approximate_arrival_timestamp" and isinstance(value, datetime) and value.tzinfo:
         at_ms = (value - datetime.fromtimestamp(0, timezone.utc)) // timedelta(milliseconds=1)
         if kind in _EARLIEST:
             only = only._replace(from_ms=max(only.from_ms, at_ms))
         if kind in _LATEST:
             only = only._replace(to_ms=min(only.to_ms, at_ms))
-        return only, False
     if column == "sequence_number" and isinstance(value, str) and kind in _EARLIEST | _LATEST:
-        return only._replace(sequences=(*only.sequences, (kind, value))), False
-    return only, False
+        return only._replace(sequences=(*only.sequences, (kind, value)))
+    return only
 
 
 def task_count(its_pieces: Sequence[Piece], least: int, most: int) -> int:
@@ -1811,14 +1815,11 @@ class KclReader(_Columns, DataSourceReader):
     def pushFilters(self) -> Any:  # type: ignore[override]  # noqa: N802
         return _Pushed(self)
 
-    def narrow(self, conditions: Sequence[Any]) -> list[Any]:
-        """Reads no more than it must; returns what Spark must still ask of each record."""
-        left = []
-        for each in conditions:
-            self.only, is_done = narrowed(self.only, each)
-            if not is_done:
-                left.append(each)
-        return left
+    def narrow(self, conditions: Sequence[Any]) -> Sequence[Any]:
+        """Reads fewer segments; returns what Spark must still ask of each record, which is all."""
+        for each in conditions if self.settings.push else ():
+            self.only = narrowed(self.only, each)
+        return conditions
 
     def partitions(self) -> list[InputPartition]:
         settings = self.only.within(self.settings)
