@@ -1019,6 +1019,18 @@ def read_json(store: Store, path: str) -> Any:
         raise Damaged(f"{path} is damaged ({error}): run kcl-daemon landing verify") from error
 
 
+def refuse_times(path: str, *arrivals_ms: Any) -> None:
+    """Damaged if one is not before the year 10000: others can write manifests, and times name folders."""
+    if not all(isinstance(each, int) and 0 <= each < _LATEST_MS for each in arrivals_ms):
+        raise Damaged(f"{path} is damaged (an arrival that cannot be): run kcl-daemon landing verify")
+
+
+def entry_of(row: Sequence[Any], path: str) -> Entry:
+    entry = Entry(*row[:11])
+    refuse_times(path, entry.first_ms, entry.last_ms)
+    return entry
+
+
 def read_info(store: Store) -> dict[str, Any]:
     info = read_json(store, "_kcl_landing.json")
     if info is None:
@@ -1345,6 +1357,7 @@ class Log:
             key = path[len("_manifests/") : -len(".json")]
             expired = self._known.get(f"{path[: -len('.json')]}.first.json")
             said = expired.content if expired is not None else {}
+            refuse_times(f"_manifests/{key}.first.json", said.get("lastMs", 0))
             first = Place(said.get("first", 0), said.get("last") or _START, said.get("lastMs", 0))
             self._newest[key] = known.content["entries"]
             self.shards[key] = self._shard(key, known.content, first)
@@ -1359,7 +1372,7 @@ class Log:
         children: tuple[str, ...] = ()
         rows = manifest["entries"]
         if rows:
-            last = Entry(*rows[-1][:11])
+            last = entry_of(rows[-1], f"_manifests/{key}.json")
             before_ms = Entry(*rows[-2][:11]).last_ms if len(rows) > 1 else 0
             end = behind(last, Place(0, ms=max(last.first_ms, before_ms)))
             names = [f"{stream}/{each}" for each in last.children or ()]
@@ -1376,12 +1389,13 @@ class Log:
         while page > low and not self._begins(key, page, newest, number):
             page -= _PAGE
         for place in range(page, newest + 1, _PAGE):
+            path = f"_manifests/{key}.json" if place == newest else page_path(key, place)
             if place + _PAGE < newest:
                 self._want(key, place + _PAGE)
             there = rows if place == newest else self._page(key, place)
             for row in there[_first_behind(there, number) :]:
                 self._refuse_gap(key, number, row[0])
-                yield Entry(*row[:11])
+                yield entry_of(row, path)
                 number = row[1] + 1
 
     def _begins(self, key: str, page: int, newest: int, number: int) -> bool:

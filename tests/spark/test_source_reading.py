@@ -265,6 +265,27 @@ def test_a_gap_in_the_pages_is_named(landed: Landed) -> None:
         past(landed)
 
 
+@pytest.mark.parametrize("ms", [10**15, -1, 10**400, "1"])
+@pytest.mark.parametrize("place", [0, -1], ids=["first", "newest"])
+def test_an_arrival_that_no_calendar_has_is_damage(landed: Landed, place: int, ms: Any) -> None:
+    path = landed.folder / "_manifests" / f"{key(0)}.json"
+    manifest = json.loads(path.read_text())
+    manifest["entries"][place][7] = ms
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(Damaged, match=rf"_manifests/{key(0)}.json is damaged"):
+        past(landed)
+
+
+@pytest.mark.parametrize("ms", [10**15, "1"])
+def test_an_expired_arrival_that_no_calendar_has_is_damage(landed: Landed, ms: Any) -> None:
+    reader = stream(landed)
+    landed.expire(0, 3)
+    path = landed.folder / "_manifests" / f"{key(0)}.first.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "lastMs": ms}))
+    with pytest.raises(Damaged, match=rf"_manifests/{key(0)}.first.json is damaged"):
+        reader.latestOffset(stream(landed).initialOffset(), EVERYTHING)
+
+
 def test_a_reader_behind_retention_stops_and_says_how_much(
     landed: Landed, caplog: pytest.LogCaptureFixture
 ) -> None:
