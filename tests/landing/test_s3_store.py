@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+import boto3
 import pytest
+from moto import mock_aws
 
 from kcl_landing.s3_store import S3Store
 from kcl_landing.store import Cause, NoObject, StoreTrouble
@@ -123,6 +125,36 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, server: DynamoDbServer)
     with pytest.raises(StoreTrouble) as raised:
         store.read("a")
     assert raised.value.cause == "denied"
+
+
+KEY = "arn:aws:kms:eu-west-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+
+
+@pytest.mark.parametrize(
+    ("encryption", "algorithm", "key"),
+    [(None, None, None), ("AES256", "AES256", None), ("aws:kms", "aws:kms", None), (KEY, "aws:kms", KEY)],
+)
+def test_each_object_is_encrypted_as_asked(
+    encryption: str | None, algorithm: str | None, key: str | None
+) -> None:
+    with mock_aws(), credentials_that_nobody_checks():
+        s3 = boto3.session.Session().client("s3", region_name="us-east-1")
+        s3.create_bucket(Bucket="records")
+        asked = list[dict[str, str]]()
+        store = open_store("s3://records/log", encryption=encryption)
+        assert isinstance(store, S3Store)
+        store._s3.meta.events.register(
+            "before-call.s3.PutObject", lambda params, **_: asked.append(params["headers"])
+        )
+        store.create("a", b"x")
+        store.replace("b", b"y")
+        for name in ("a", "b"):
+            found = s3.head_object(Bucket="records", Key=f"log/{name}")
+            assert (found.get("ServerSideEncryption"), found.get("SSEKMSKeyId")) == (algorithm, key), name
+    header = "x-amz-server-side-encryption"
+    assert [(each.get(header), each.get(f"{header}-aws-kms-key-id")) for each in asked] == [
+        (algorithm, key)
+    ] * 2
 
 
 def test_missing(store: S3Store) -> None:

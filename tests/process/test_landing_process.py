@@ -16,6 +16,7 @@ from urllib.request import urlopen
 import boto3
 import psutil
 import pytest
+from moto.server import ThreadedMotoServer
 
 from kcl_landing import segments
 from kcl_landing.log import Footer, place
@@ -321,6 +322,29 @@ def test_records_land_in_a_bucket_and_a_check_says_whose_log_is_there(local: Loc
             content = s3.get_object(Bucket="landing-bucket", Key=each["Key"])["Body"].read()
             found += map(int, segments.decode(content, "parquet").column("sequence_number").to_pylist())
         assert found == [number for _, number in stream.put]
+
+
+def test_a_bucket_that_demands_encryption_gets_it_with_each_object(local: Local, tmp_path: Path) -> None:
+    access = {"region_name": "us-east-1", "aws_access_key_id": "local", "aws_secret_access_key": "local"}
+    moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    moto.start()
+    url = "http://{}:{}".format(*moto.get_host_and_port())
+    try:
+        with (
+            application(local, tmp_path, "landing-kms", shards=1) as app,
+            closing(boto3.client("s3", endpoint_url=url, **access)) as s3,  # type: ignore[call-overload]
+        ):
+            s3.create_bucket(Bucket="encrypted")
+            Stream(app).write(30)
+            where = {"landing": "s3://encrypted/log", "landingEndpoint": url, "landingEncryption": "aws:kms"}
+            with app.daemon("", {**SETTINGS, **where, "runUntil": "tip"}) as daemon:
+                assert daemon.end() == 0, daemon.tail()
+            keys = [each["Key"] for each in s3.list_objects_v2(Bucket="encrypted")["Contents"]]
+            found = {key: s3.head_object(Bucket="encrypted", Key=key)["ServerSideEncryption"] for key in keys}
+    finally:
+        moto.stop()
+    assert found == dict.fromkeys(keys, "aws:kms")
+    assert {"log/_kcl_landing.json", "log/landing-kms/shardId-000000000000/000000000000.parquet"} <= set(keys)
 
 
 def test_a_landing_of_another_application_is_refused_with_words(local: Local, tmp_path: Path) -> None:

@@ -34,8 +34,11 @@ from tests.unit.metrics.snapshots import LANDER, shard, snapshot
 pytestmark = pytest.mark.anyio
 
 
-def settings(more: str = "") -> Settings:
-    return read(more, base=BASE).settings
+KEY = "arn:aws:kms:eu-west-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+
+
+def settings(more: str = "", base: str = BASE) -> Settings:
+    return read(more, base=base).settings
 
 
 def made(code: str, log: MemoryLog) -> Lander:
@@ -56,10 +59,12 @@ async def seen(log: MemoryLog, event: str) -> None:
 async def test_the_lander_understands_what_the_daemon_writes() -> None:
     given = settings(
         "regionName = eu-west-1\nlandingProcesses = 3\nlandingEndpoint = http://127.0.0.1:9000\n"
+        f"landing = s3://records/orders\nlandingEncryption = {KEY}\n",
+        base=BASE.replace("landing = /var/lib/landing\n", ""),
     )
     options = msgspec.json.decode(lander_options(given, Path("/tmp/s")), type=LanderOptions)
     assert options == LanderOptions(
-        "/var/lib/landing",
+        "s3://records/orders",
         "billing",
         "orders",
         "/tmp/s",
@@ -67,6 +72,7 @@ async def test_the_lander_understands_what_the_daemon_writes() -> None:
         processes=3,
         endpoint="http://127.0.0.1:9000",
         region="eu-west-1",
+        encryption=KEY,
     )
 
 

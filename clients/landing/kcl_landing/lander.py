@@ -61,6 +61,7 @@ class LanderOptions(msgspec.Struct, frozen=True):
     memory_bytes: int = 256 * 1024 * 1024
     endpoint: str = ""
     region: str = ""
+    encryption: str | None = None
     descriptor: int | None = None
 
 
@@ -74,7 +75,9 @@ def run(
 ) -> None:
     """Until `stop`. Refused: a person must fix something first."""
     watch = StoreWatch(log_event)
-    store = store or open_store(options.uri, endpoint=options.endpoint, region=options.region)
+    store = store or open_store(
+        options.uri, endpoint=options.endpoint, region=options.region, encryption=options.encryption
+    )
     info = _open(store, options, watch, stop)
     if info is None:
         return

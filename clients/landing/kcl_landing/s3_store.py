@@ -63,7 +63,9 @@ class S3Store:
     for a server that does not take them.
     """
 
-    def __init__(self, uri: str, *, endpoint: str = "", region: str = "") -> None:
+    def __init__(
+        self, uri: str, *, endpoint: str = "", region: str = "", encryption: str | None = None
+    ) -> None:
         address = urlsplit(uri)
         self._bucket = address.netloc
         if not self._bucket:
@@ -71,6 +73,11 @@ class S3Store:
         prefix = address.path.strip("/")
         self._prefix = f"{prefix}/" if prefix else ""
         self._s3: Any = _client(endpoint, region)
+        is_key = encryption is not None and encryption.startswith("arn:")
+        self._headers = {
+            **({"ServerSideEncryption": "aws:kms" if is_key else encryption} if encryption else {}),
+            **({"SSEKMSKeyId": encryption} if is_key else {}),
+        }
 
     def create(self, path: str, content: bytes | memoryview) -> bool:
         for _attempt in range(_CONFLICTS):
@@ -127,7 +134,9 @@ class S3Store:
 
     def _put(self, path: str, content: bytes, condition: dict[str, str]) -> None:
         with self._asked(path):
-            self._s3.put_object(Bucket=self._bucket, Key=self._prefix + path, Body=content, **condition)
+            self._s3.put_object(
+                Bucket=self._bucket, Key=self._prefix + path, Body=content, **self._headers, **condition
+            )
 
     def _name(self, path: str) -> str:
         return f"s3://{self._bucket}/{self._prefix}{path}"

@@ -35,13 +35,14 @@ _CAUSES: Final[dict[int, Cause]] = {
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
 
 
-def open_store(uri: str, *, endpoint: str = "", region: str = "") -> LogStore:
+def open_store(uri: str, *, endpoint: str = "", region: str = "", encryption: str | None = None) -> LogStore:
     """Opening asks nothing of the store.
 
     Args:
         uri: a folder, `file:///folder`, `s3://bucket/prefix`, or another scheme of pyarrow's file systems.
         endpoint: URL of S3, if it is not Amazon's.
         region: of S3, if the environment does not say it.
+        encryption: of what is written to S3: `AES256`, `aws:kms`, or the ARN of a KMS key.
 
     Raises:
         Refused: no log can be kept there.
@@ -54,7 +55,7 @@ def open_store(uri: str, *, endpoint: str = "", region: str = "") -> LogStore:
     if scheme in {"s3", "s3a", "s3n"}:
         from kcl_landing.s3_store import S3Store  # noqa: PLC0415 - who writes into a folder needs no SDK
 
-        return S3Store(uri, endpoint=endpoint, region=region)
+        return S3Store(uri, endpoint=endpoint, region=region, encryption=encryption)
     if scheme in {"gs", "gcs"}:
         raise Refused(
             f"landing = {uri}: Google's store takes conditions only on an object's generation, which neither pyarrow "

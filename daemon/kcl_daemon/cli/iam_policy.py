@@ -187,7 +187,13 @@ def _letters_right(
             return "s3", "PutObject", f"arn:{partition}:s3:::{folder.bucket}/{folder.prefix}*"
 
 
-def _landing(settings: Settings) -> Iterator[dict[str, Any]]:
+def keeper_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
+    """The only one that may remove records."""
+    del account  # it is not in the names of buckets
+    return {"Version": "2012-10-17", "Statement": list(_landing(settings, "DeleteObject"))}
+
+
+def _landing(settings: Settings, *more: str) -> Iterator[dict[str, Any]]:
     """Without ListBucket, an object that is not there looks like one that may not be read."""
     place = settings.landing.bucket_and_prefix
     if place is None:
@@ -196,8 +202,11 @@ def _landing(settings: Settings) -> Iterator[dict[str, Any]]:
         settings, "s3", "", region=settings.endpoints.of_kinesis.region_name, account=None
     ).split(":")[1]
     bucket = f"arn:{partition}:s3:::{place[0]}"
-    yield _statement("Landing", "s3", ("GetObject", "PutObject", "DeleteObject"), [f"{bucket}/{place[1]}*"])
+    yield _statement("Landing", "s3", ("GetObject", "PutObject", *more), [f"{bucket}/{place[1]}*"])
     yield _statement("LandingList", "s3", ("ListBucket",), [bucket])
+    key = settings.landing.encryption or ""
+    if key.startswith("arn:"):
+        yield _statement("LandingKey", "kms", ("GenerateDataKey", "Decrypt"), [key])
 
 
 def _stream_arn(settings: Settings, account: str | None, name: str) -> str:
@@ -267,6 +276,7 @@ def _statement(sid: str, service: str, actions: tuple[str, ...], resources: list
 )
 @click.option("--replay", "whose", flag_value="replay", help="For `kcl-daemon replay` instead of the daemon.")
 @click.option("--letters", "whose", flag_value="letters", help="For `kcl-daemon letters` instead.")
+@click.option("--landing", "whose", flag_value="landing", help="For `kcl-daemon landing` instead.")
 @click.option("--capacity", "whose", flag_value="capacity", help="For `kcl-daemon capacity` instead.")
 def iam_policy(
     settings: Settings, *, service: Service | None, account: str | None, whose: str | None = None
@@ -281,7 +291,12 @@ def iam_policy(
     if whose is not None and service is not None:
         raise click.UsageError(f"--{whose} is for all services; leave --service out")
     if whose is not None:
-        policies = {"replay": replay_policy, "letters": letters_policy, "capacity": capacity_policy}
+        policies = {
+            "replay": replay_policy,
+            "letters": letters_policy,
+            "landing": keeper_policy,
+            "capacity": capacity_policy,
+        }
         document = policies[whose](settings, account=account)
     else:
         document = build_policy(settings, _SERVICES if service is None else (service,), account=account)
@@ -299,11 +314,11 @@ def notes(settings: Settings, document: Mapping[str, Any]) -> list[str]:
         if provider.source is CredentialsSource.ROLE
     ]
     reported = [f"the host needs sts:AssumeRole for {role}" for role in dict.fromkeys(roles)]
-    letters = (settings.failures.dead_letters, settings.failures.dead_letter_overflow)
-    if any(place is not None and place.box is not DeadLetterStore.FILE for place in letters):
+    granted = {action.split(":")[0] for each in document["Statement"] for action in each["Action"]}
+    if granted & {"kinesis", "s3", "sqs", "sns"}:
         reported.append(
-            "if a place of dead letters is encrypted with a KMS key of your own, also allow "
-            "kms:GenerateDataKey and kms:Decrypt on that key"
+            "for a KMS key of your own that is not in the file, such as the stream's, also allow kms:Decrypt on it, and "
+            "kms:GenerateDataKey if the daemon writes there (letters, landing)"
         )
     if settings.endpoints.region_name is None:
         reported.append(

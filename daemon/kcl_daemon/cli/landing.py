@@ -119,7 +119,8 @@ def _open(source: str, endpoint: str | None) -> LogStore:
     if landing.uri is None:
         raise click.UsageError(f"{source} has no landing; give a folder or a URI")
     region = settings.endpoints.region_name or ""
-    return open_store(landing.uri, endpoint=endpoint or landing.endpoint or "", region=region)
+    endpoint = endpoint or landing.endpoint or ""
+    return open_store(landing.uri, endpoint=endpoint, region=region, encryption=landing.encryption)
 
 
 @contextmanager

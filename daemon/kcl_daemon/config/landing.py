@@ -14,6 +14,7 @@ from kcl_daemon.config.kinds import (
     ValueKind,
     choice,
     endpoint,
+    name,
     not_blank,
     ours,
     whole_number,
@@ -34,6 +35,10 @@ def _uri(text: str) -> str:
     return place
 
 
+_ENCRYPTION: Final = name(
+    r"AES256|aws:kms|arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+",
+    "AES256, aws:kms or the ARN of a KMS key",
+)
 _PLACE: Final = ValueKind(_uri, "a folder, or a URI such as s3://BUCKET/PREFIX", form=Form(SOMETHING))
 
 
@@ -59,6 +64,11 @@ class LandingSettings:
     """How many bytes of records one process holds in memory. While it has as many, no more are taken."""
     endpoint: str | None = ours("landingEndpoint", endpoint(), None, shown="that of AWS")
     """Endpoint of an S3 store that is not AWS."""
+
+    encryption: str | None = ours(
+        "landingEncryption", _ENCRYPTION, None, shown="as the bucket does by itself"
+    )
+    """Encryption that each PUT to S3 asks for: `AES256`, `aws:kms` (with AWS's key), or the ARN of a KMS key."""
 
     @property
     def bucket_and_prefix(self) -> tuple[str, str] | None:
@@ -89,11 +99,13 @@ _DEFAULTS: Final = frozenset({"RETRY", "CURRENT", "OFF"})
 
 def refused(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """What cannot be combined with `landing`, and why."""
-    for name, reason in _REFUSED.items():
-        value = values.get(name, False)
+    for key, reason in _REFUSED.items():
+        value = values.get(key, False)
         is_default = value is False or getattr(value, "name", "") in _DEFAULTS
         if not is_default and getattr(value, "most", 2) > 1:
-            yield name, f"with landing {reason}"
+            yield key, f"with landing {reason}"
+    if "landingEncryption" in values and not _BUCKET.fullmatch(str(values.get("landing"))):
+        yield "landingEncryption", "only S3 encrypts by header: use s3://BUCKET/PREFIX, or remove this line"
     usual = LandingSettings()
     most = values.get("landingMaxBytes", usual.max_bytes)
     memory = values.get("landingMemoryBytes", usual.memory_bytes)

@@ -12,7 +12,13 @@ from click.testing import CliRunner, Result
 
 import kcl_daemon
 from kcl_daemon.cli import main
-from kcl_daemon.cli.iam_policy import build_policy, capacity_policy, letters_policy, replay_policy
+from kcl_daemon.cli.iam_policy import (
+    build_policy,
+    capacity_policy,
+    keeper_policy,
+    letters_policy,
+    replay_policy,
+)
 from tests.unit.config.helpers import GOOD, read
 
 SOURCE = Path(kcl_daemon.__file__).parent
@@ -210,11 +216,38 @@ def test_a_landing_in_a_bucket_is_read_written_and_listed_and_a_folder_needs_no_
     landing = GOOD.replace("executableName = consumer.py", "landing = s3://records/orders")
     document = build_policy(read(base=landing).settings, ("kinesis",))
     found = {each["Sid"]: (each["Action"], each["Resource"]) for each in document["Statement"]}
-    rights = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
+    rights = ["s3:GetObject", "s3:PutObject"]
     assert found["Landing"] == (rights, ["arn:aws:s3:::records/orders/*"])
     assert found["LandingList"] == (["s3:ListBucket"], ["arn:aws:s3:::records"])
     folder = read(base=landing.replace("s3://records/orders", "/var/lib/landing")).settings
     assert "Landing" not in {each["Sid"] for each in build_policy(folder, ("kinesis",))["Statement"]}
+
+
+KEY = "arn:aws:kms:eu-west-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+
+
+def test_whoever_writes_a_landing_may_use_its_key_and_only_its_keeper_may_delete() -> None:
+    landing = GOOD.replace(
+        "executableName = consumer.py", f"landing = s3://records/orders\nlandingEncryption = {KEY}"
+    )
+    settings = read(base=landing).settings
+    daemon, keeper = build_policy(settings, ("kinesis",)), keeper_policy(settings)
+    for document, deletes in ((daemon, []), (keeper, ["s3:DeleteObject"])):
+        found = {each["Sid"]: (each["Action"], each["Resource"]) for each in document["Statement"]}
+        assert found["LandingKey"] == (["kms:GenerateDataKey", "kms:Decrypt"], [KEY])
+        rights = ["s3:GetObject", "s3:PutObject", *deletes]
+        assert found["Landing"] == (rights, ["arn:aws:s3:::records/orders/*"])
+    assert [each["Sid"] for each in keeper["Statement"]] == ["Landing", "LandingList", "LandingKey"]
+
+
+def test_the_command_knows_the_keeper_and_names_keys_that_it_cannot_know(tmp_path: Path) -> None:
+    landing = GOOD.replace("executableName = consumer.py", "landing = s3://records/orders")
+    result = invoke(tmp_path, landing, "--landing")
+    rights = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
+    assert [each["Action"] for each in json.loads(result.stdout)["Statement"]] == [rights, ["s3:ListBucket"]]
+    for text, words in ((landing, ("--landing",)), (landing, ()), (GOOD, ())):
+        assert "KMS key of your own" in invoke(tmp_path, text, *words).stderr
+    assert "KMS" not in invoke(tmp_path, GOOD, "--service", "dynamodb").stderr
 
 
 def test_a_polling_daemon_needs_no_consumer() -> None:

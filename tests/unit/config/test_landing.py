@@ -37,6 +37,25 @@ def test_a_bad_bucket_is_refused(place: str) -> None:
     assert "not a bucket and a prefix" in said
 
 
+KEY = "arn:aws:kms:eu-west-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+
+
+@pytest.mark.parametrize("encryption", ["AES256", "aws:kms", KEY])
+def test_an_encryption_is_that_of_a_bucket(encryption: str) -> None:
+    line = f"landingEncryption = {encryption}\n"
+    bucket = BASE.replace("/var/lib/landing", "s3://records/orders")
+    assert read(line, base=bucket).settings.landing.encryption == encryption
+    (said,) = refusals(line, base=BASE)
+    assert "only S3 encrypts" in said
+
+
+@pytest.mark.parametrize("encryption", ["aes", "alias/orders", KEY.replace("key/", "alias/"), "aws:kms:"])
+def test_a_key_is_given_by_its_arn(encryption: str) -> None:
+    bucket = BASE.replace("/var/lib/landing", "s3://records/orders")
+    (said,) = refusals(f"landingEncryption = {encryption}\n", base=bucket)
+    assert "the ARN of a KMS key" in said
+
+
 def test_defaults_are_those_of_the_lander() -> None:
     landing = read(base=BASE).settings.landing
     assert (landing.window_ms, landing.max_bytes, landing.memory_bytes) == (5_000, 64 * 2**20, 256 * 2**20)

@@ -104,6 +104,7 @@ SAMPLES = {
     "landingProcesses": "3",
     "landingMemoryBytes": "100000000",
     "landingEndpoint": "http://127.0.0.1:3",
+    "landingEncryption": "aws:kms\nlanding = s3://records/orders",
     "sparkPipeline": "orders:pipeline",
     "sparkMaster": "local[3]",
     "sparkDriverMemory": "2g",
