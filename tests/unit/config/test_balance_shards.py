@@ -8,9 +8,9 @@ from kcl_daemon.config.balance import ShardSettings, ShardSyncStrategy
 from tests.unit.config.helpers import read, refusals
 
 CLEANUP_LINES = (
-    ("leaseCleanupIntervalMillis", "1000"),
-    ("completedLeaseCleanupIntervalMillis", "2000"),
-    ("garbageLeaseCleanupIntervalMillis", "3000"),
+    ("leaseCleanupIntervalMillis", "10000"),
+    ("completedLeaseCleanupIntervalMillis", "20000"),
+    ("garbageLeaseCleanupIntervalMillis", "30000"),
 )
 
 
@@ -18,9 +18,9 @@ CLEANUP_LINES = (
 def test_each_property_of_the_clean_up_fills_its_field(prefix: str) -> None:
     loaded = read("".join(f"{prefix}{name} = {value}\n" for name, value in CLEANUP_LINES))
     assert loaded.settings.shards == ShardSettings(
-        cleanup_ms=1_000, cleanup_completed_ms=2_000, cleanup_garbage_ms=3_000
+        cleanup_ms=10_000, cleanup_completed_ms=20_000, cleanup_garbage_ms=30_000
     )
-    assert {each.event for each in loaded.warnings} <= {"time_unit_doubtful"}
+    assert loaded.warnings == ()
 
 
 def test_the_auditor_has_javas_figures_and_takes_others() -> None:
