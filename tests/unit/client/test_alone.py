@@ -7,15 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import kcl_client
 import kcl_protocol
 
 FOLDERS = [str(Path(inspect.getfile(package)).parents[1]) for package in (kcl_client, kcl_protocol)]
-# What it takes on a machine of today, and the slack of slow machines and of those whose caches others use as well; what
-# must not be loaded at all, `tests/process/test_client_process.py` names.
-IMPORT_MOST_S = 0.05
-SLACK = 5.0
+# In pieces of reference work, of about 5 ms on a machine of today: 12 were seen. What must not be loaded at all,
+# `tests/process/test_client_process.py` names.
+IMPORT_MOST = 18.0
 WITHIN_S = 200
 
 # Isolated and without site-packages: the standard library and the two folders are all there is.
@@ -42,7 +42,14 @@ assert testing.drive(Async(), ["one"]).exit_code == 0
 foreign = {{name.partition(".")[0] for name in sys.modules}} - sys.stdlib_module_names
 print(sorted(foreign - {{"kcl_client", "kcl_protocol", "__main__"}}))
 """
-TIMED = "import time; began = time.process_time(); import kcl_client; print(time.process_time() - began)"
+TIMED = """
+import time
+began_s = time.process_time()
+import kcl_client
+took_s = time.process_time() - began_s
+from tests.reference_work import piece_s  # afterwards: what it imports is not there before
+print(took_s / sorted(piece_s() for _ in range(5))[2])
+"""
 
 
 def run(*words: str, **variables: str) -> list[str]:
@@ -53,6 +60,7 @@ def run(*words: str, **variables: str) -> list[str]:
         text=True,
         check=False,
         timeout=WITHIN_S,
+        cwd=Path(__file__).parents[3],
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -63,6 +71,6 @@ def test_it_runs_on_the_standard_library_alone() -> None:
 
 
 def test_importing_it_takes_a_moment(tmp_path: Path) -> None:
-    """Of CPU, the best of five: what else the machine does is not the import's. Compiled, as an installed package is."""
+    """Of CPU, the median of five. Compiled, as an installed package is."""
     compiled = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
-    assert min(float(run("-c", TIMED, **compiled)[0]) for _ in range(5)) < IMPORT_MOST_S * SLACK
+    assert median(float(run("-c", TIMED, **compiled)[0]) for _ in range(5)) < IMPORT_MOST

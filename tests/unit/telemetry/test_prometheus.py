@@ -23,6 +23,7 @@ from kcl_daemon.telemetry.helper_views import LandingView
 from kcl_daemon.telemetry.prometheus import PrometheusExposition
 from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_protocol.sequence import TRIM_HORIZON
+from tests.reference_work import pieces_each
 from tests.unit.metrics.snapshots import ENGINE, LANDER, shard, snapshot, with_lanes
 from tests.unit.metrics.stage import Gathered
 
@@ -241,11 +242,12 @@ def test_a_family_is_in_one_piece_though_others_run_in_between() -> None:
     assert len(ours_of(parsed(text, OPEN))["kcl_processed_records"].samples) == 1000
 
 
-# Shared machines are sometimes that much slower.
-SLACK: Final = 4.0
+# In pieces of reference work, of about 5 ms on a machine of today: 4.3 and 0.2 were seen.
+TEXT_MOST: Final = 7.0
+STEP_MOST: Final = 0.4
 
 
-def test_a_thousand_shards_take_less_than_fifty_milliseconds_and_the_loop_goes_on() -> None:
+def test_a_thousand_shards_take_little_and_the_loop_goes_on() -> None:
     gathered = Gathered()
     seen = snapshot(*map(shard, range(1000)))
     for number in range(1000):
@@ -275,10 +277,9 @@ def test_a_thousand_shards_take_less_than_fifty_milliseconds_and_the_loop_goes_o
             return ended_s - began_s, max(after - before for before, after in pairwise(pieces))
         raise AssertionError("unreachable")
 
-    # The best of some: CPU time too suffers from what else the machine does.
-    measured = [anyio.run(measure) for _ in range(6)]
-    assert min(took_s for took_s, _ in measured) < 0.050 * SLACK
-    assert min(piece_s for _, piece_s in measured) < 0.005 * SLACK
+    texts, steps = pieces_each(lambda: anyio.run(measure))
+    assert texts < TEXT_MOST
+    assert steps < STEP_MOST
 
 
 def test_counters_are_told_apart_from_gauges() -> None:
