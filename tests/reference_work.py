@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 _EVERY_S: Final = 0.1
@@ -43,4 +43,4 @@ def pieces_of(work: Callable[[], object]) -> float:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         took_s = time.process_time() - began_s - sum(pieces)
         signal.signal(signal.SIGVTALRM, before)
-    return took_s / median(pieces)
+    return took_s / fmean(pieces)
