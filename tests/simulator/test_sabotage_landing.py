@@ -18,8 +18,8 @@ from tests.simulator.runner import run_plan
 from tests.simulator.scenarios import draw_plan
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-# Of the first 26 seeds of `landing_zombie` 9 notice an unconditional put, and 4 a writer that ignores what is there.
-SEEDS = (3, 16, 18, 23)
+# Tried in turn until one notices it: of `landing_zombie` one in seven does the rarest, a writer that ignores what is there.
+SEEDS = range(1, 31)
 
 
 def noticed(scenario: str, change: Callable[[Plan], Plan] = lambda plan: plan) -> str | None:

@@ -37,7 +37,9 @@ def violation(*more: Planned) -> str | None:
 def test_planned_handovers_are_measured_and_short() -> None:
     sound = outcome()
     assert sound.violation is None
-    assert len(sound.gaps_s) >= 3
+    assert len(sound.gaps_s) >= 3, (
+        "two leases to the second worker, and as many as fit its share to the third"
+    )
     assert sound.repeats == 0
 
 
