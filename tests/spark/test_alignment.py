@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from kcl_landing.control import pause
 from kcl_landing.positions import START, Position
-from kcl_spark.alignment import SETTLE_S, Alignment, ShardPace, SkewLimits, decide
+from kcl_spark.alignment import SETTLE_S, TIP_REACH_MS, Alignment, ShardPace, SkewLimits, decide
 from kcl_spark.conversation import ShardState
 from kcl_spark.segments import CLOSED_MS, OPEN_MS, Arrivals, Segment, ends, read_arrivals
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore
-from tests.spark.parts import ME, OTHER, SHARD, Told, at, no_tell, record, rows_of
+from tests.spark.parts import ME, OTHER, SHARD, Told, at, no_tell, positions, record, rows_of
 
 ROW_BYTES = 10
 
@@ -139,13 +139,20 @@ def test_what_fits_is_taken_without_a_look_inside() -> None:
     assert ends({}, {SHARD: shard.segments()}, {}, 10**6, times=never) == {SHARD: at(99)}
 
 
-def test_the_shard_furthest_behind_sets_the_horizon_and_one_at_its_tip_does_not() -> None:
-    slow, fast, idle = ShardPace("slow", 100), ShardPace("fast", 5_000), ShardPace("idle", 7, at_tip=True)
+def test_the_shard_furthest_behind_sets_the_horizon_and_one_at_an_untold_tip_does_not() -> None:
+    slow, fast, idle = ShardPace("slow", 100), ShardPace("fast", 5_000), ShardPace("idle", 7, reach_ms=None)
     assert decide([slow, fast, idle], SkewLimits()).horizon_ms == 100
     assert decide([slow, fast, idle], SkewLimits(max_skew_ms=50)).horizon_ms == 150
     assert decide([fast, idle], SkewLimits()).horizon_ms == 5_000
     assert decide([idle], SkewLimits()).horizon_ms == OPEN_MS
     assert decide([fast, ShardPace("new", None)], SkewLimits()).horizon_ms == CLOSED_MS
+
+
+def test_others_may_be_ahead_of_a_tip_by_the_time_of_a_read_or_by_what_is_asked_for() -> None:
+    slow, quiet = ShardPace("slow", 5_500), ShardPace("quiet", 0, reach_ms=5_000)
+    assert decide([slow, quiet], SkewLimits()).horizon_ms == 5_000
+    assert decide([slow, quiet], SkewLimits(max_skew_ms=20)).horizon_ms == 5_000
+    assert decide([slow, quiet], SkewLimits(max_skew_ms=7_000)).horizon_ms == 7_000
 
 
 def test_a_shard_that_delivers_nothing_is_waited_for_so_long_and_said_once() -> None:
@@ -154,7 +161,7 @@ def test_a_shard_that_delivers_nothing_is_waited_for_so_long_and_said_once() -> 
 
     def horizon(silent_s: float, now_s: float) -> int:
         shards = [ShardPace("stuck", 100, silent_s=silent_s), ShardPace("fast", 5_000)]
-        return alignment.horizon_ms(shards, {}, now_s)
+        return alignment.horizon_ms(shards, [], now_s)
 
     assert horizon(0, 0) == CLOSED_MS  # others may be on their way
     assert horizon(0, SETTLE_S) == 100
@@ -168,43 +175,58 @@ def test_a_shard_that_delivers_nothing_is_waited_for_so_long_and_said_once() -> 
 def test_others_wait_for_the_children_of_a_shard_that_ended() -> None:
     alignment = Alignment(SkewLimits(), no_tell)
     parent, other = ShardPace("parent", 300), ShardPace("other", 9_000)
-    alignment.horizon_ms([parent, other], {}, 0)
-    ended = ShardPace("parent", 300, ended=True, at_tip=True)
+    alignment.horizon_ms([parent, other], [], 0)
+    ended = ShardPace("parent", 300, ended=True, reach_ms=None)
     for now_s in (10, 20, 40):
-        assert alignment.horizon_ms([ended, other], {}, now_s) == 300
+        assert alignment.horizon_ms([ended, other], [], now_s) == 300
     first = ShardPace("child-1", 400)
-    assert alignment.horizon_ms([ended, other, first], {}, 41) == 300  # there may be a second one
-    assert alignment.horizon_ms([ended, other, first], {}, 41 + SETTLE_S) == 400
+    assert alignment.horizon_ms([ended, other, first], [], 41) == 300  # there may be a second one
+    assert alignment.horizon_ms([ended, other, first], [], 41 + SETTLE_S) == 400
 
 
 def test_nobody_waits_for_what_follows_a_segment_of_a_snapshot() -> None:
     alignment = Alignment(SkewLimits(), no_tell)
     first, second = (f"snapshot-1795491048410-000{number}-0002" for number in range(2))
-    alignment.horizon_ms([ShardPace(first, 300), ShardPace(second, 900)], {}, 0)
-    assert alignment.horizon_ms([ShardPace(first, 300), ShardPace(second, 900)], {}, 10) == 300
-    assert alignment.horizon_ms([ShardPace(first, 300, ended=True), ShardPace(second, 900)], {}, 11) == 900
+    alignment.horizon_ms([ShardPace(first, 300), ShardPace(second, 900)], [], 0)
+    assert alignment.horizon_ms([ShardPace(first, 300), ShardPace(second, 900)], [], 10) == 300
+    assert alignment.horizon_ms([ShardPace(first, 300, ended=True), ShardPace(second, 900)], [], 11) == 900
 
 
 def test_children_that_never_come_hold_nobody_for_ever() -> None:
     alignment = Alignment(SkewLimits(wait_s=60), no_tell)
-    alignment.horizon_ms([ShardPace("parent", 300), ShardPace("other", 9_000)], {}, 0)
+    alignment.horizon_ms([ShardPace("parent", 300), ShardPace("other", 9_000)], [], 0)
     ended, other = ShardPace("parent", 300, ended=True), ShardPace("other", 9_000)
-    assert alignment.horizon_ms([ended, other], {}, 10) == 300
-    assert alignment.horizon_ms([ended, other], {}, 70) == 9_000
-    assert alignment.horizon_ms([ended, other], {}, 1_000) == 9_000
+    assert alignment.horizon_ms([ended, other], [], 10) == 300
+    assert alignment.horizon_ms([ended, other], [], 70) == 9_000
+    assert alignment.horizon_ms([ended, other], [], 1_000) == 9_000
 
 
-@pytest.mark.parametrize(("at_tip", "expected"), [(False, 200), (True, 9_500)])
-def test_a_shard_whose_relay_goes_is_waited_for_where_batches_left_it(at_tip: bool, expected: int) -> None:
-    alignment = Alignment(SkewLimits(), no_tell)
-    alignment.horizon_ms([ShardPace("gone", 300, at_tip=at_tip), ShardPace("other", 9_000)], {}, 0)
-    alignment.horizon_ms([ShardPace("other", 9_000)], {"gone": 200}, 9)
-    assert alignment.horizon_ms([ShardPace("other", 9_500)], {"gone": 200}, 10) == expected
-    assert alignment.horizon_ms([ShardPace("gone", 250), ShardPace("other", 9_000)], {}, 12) == 250
+def test_a_shard_whose_relay_goes_is_waited_for_where_batches_left_it() -> None:
+    """Also if the daemon of before said that it was at its tip; until it comes back, or for so long."""
+    reported = Told()
+    alignment = Alignment(SkewLimits(wait_s=60), reported)
+    gone, other = ShardPace("gone", 200, reach_ms=None), ShardPace("other", 9_000)
+    alignment.horizon_ms([ShardPace("gone", 300, reach_ms=None), other], [], 0)
+    alignment.horizon_ms([other], [gone], 9)
+    assert alignment.horizon_ms([other], [gone], 10) == 200
+    assert alignment.horizon_ms([ShardPace("gone", 250), other], [], 12) == 250
+    assert alignment.horizon_ms([other], [gone], 20) == alignment.horizon_ms([other], [gone], 79) == 200
+    assert alignment.horizon_ms([other], [gone], 80) == 9_000
+    assert reported.events == ["spark_waits_for_shard", "spark_shard_left_behind"]
+
+
+def test_nobody_runs_on_alone_while_all_are_given_back_however_long_that_takes() -> None:
+    alignment = Alignment(SkewLimits(wait_s=60), no_tell)
+    gone, other = ShardPace("gone", 200), ShardPace("other", 9_000)
+    alignment.horizon_ms([ShardPace("gone", 300), other], [], 0)
+    assert alignment.horizon_ms([ShardPace("gone", 300), other], [], 9, stops=True) == CLOSED_MS
+    assert alignment.horizon_ms([ShardPace("gone", 300), other], [], 10) == 300
+    for now_s in (11, 70, 200, 1_000):
+        assert alignment.horizon_ms([other], [gone], now_s, stops=True) == 200
 
 
 def test_without_a_wait_nobody_is_held() -> None:
-    assert Alignment(SkewLimits(wait_s=0), no_tell).horizon_ms([ShardPace("new", None)], {}, 0) == OPEN_MS
+    assert Alignment(SkewLimits(wait_s=0), no_tell).horizon_ms([ShardPace("new", None)], [], 0) == OPEN_MS
 
 
 def arrive(spool: Spool, shard_id: str, first: int, arrived_ms: Sequence[int | None]) -> None:
@@ -256,3 +278,114 @@ def test_a_tip_counts_when_what_was_read_on_the_way_is_on_disk(tmp_path: Path) -
     assert spool.store.horizon_ms() == 199  # more of the last millisecond may come
     assert spool.within_horizon(OTHER) == at(1)
     assert spool.within_horizon(SHARD) == at(0)
+
+
+def two_shards(folder: Path) -> Spool:
+    """One has records of 100, 200 and 300 ms, the other of 100 to 900; batches have taken what is of 100."""
+    spool = Spool(FolderStore(folder), max_bytes=10**9)
+    spool.set_horizon(CLOSED_MS)
+    for name, until_ms in ((SHARD, 300), (OTHER, 900)):
+        spool.grant(name, START, ME)
+        arrive(spool, name, 0, [100])
+        spool.flush(name)
+        arrive(spool, name, 1, range(200, until_ms + 1, 100))
+        spool.flush(name)
+    spool.reported({}, positions({SHARD: 0, OTHER: 0}))
+    return spool
+
+
+def test_a_shard_that_leaves_with_records_in_the_spool_holds_the_others_where_batches_left_it(
+    tmp_path: Path,
+) -> None:
+    spool, alignment = two_shards(tmp_path), Alignment(SkewLimits(), no_tell)
+    states = [ShardState(SHARD, behind_ms=0), ShardState(OTHER, behind_ms=0)]
+    alignment.set_horizon(states, spool, 0)
+    pause(0.11)  # rises are written ten times a second
+    alignment.set_horizon(states, spool, SETTLE_S)
+    assert spool.store.horizon_ms() == OPEN_MS
+    spool.revoke(SHARD, ME)
+    assert spool.store.horizon_ms() < 200  # before the others can be read without it
+    alignment.set_horizon(states[1:], spool, SETTLE_S + 1)
+    assert spool.store.horizon_ms() < 200
+
+
+def test_what_the_daemon_says_counts_once_the_records_that_it_speaks_of_are_on_disk(tmp_path: Path) -> None:
+    spool = Spool(FolderStore(tmp_path), max_bytes=10**9)
+    spool.grant(SHARD, START, ME)
+    spool.complete(SHARD, 50, ME)
+    assert spool.arrived(SHARD).complete_ms == 50  # an empty batch: nothing arrived until then
+    arrive(spool, SHARD, 0, [60, 90])
+    spool.complete(SHARD, 100, ME)
+    spool.complete(SHARD, None, ME)
+    assert spool.arrived(SHARD).complete_ms == 50
+    spool.flush(SHARD)
+    assert spool.arrived(SHARD).complete_ms == 100
+    arrive(spool, SHARD, 2, [110])
+    spool.complete(SHARD, 200, ME)
+    spool.revoke(SHARD, ME)  # and with it what was in memory only
+    spool.complete(SHARD, 300, ME)
+    spool.reported({}, positions({SHARD: 1}))
+    assert spool.arrived(SHARD).complete_ms == 100
+
+
+def test_a_quiet_shard_that_is_heard_of_no_more_holds_the_others_at_what_it_said_last(tmp_path: Path) -> None:
+    """From the first moment: a daemon that is frozen or throttled says nothing. Others may be ahead by a read."""
+    spool, alignment = two_shards(tmp_path), Alignment(SkewLimits(), no_tell)
+    spool.complete(SHARD, 1_000, ME)
+    spool.complete(OTHER, 90_000, ME)
+    states = [ShardState(SHARD, behind_ms=0, asked_s=0.0), ShardState(OTHER, behind_ms=0)]
+    alignment.set_horizon(states, spool, 0)
+    for said_ms in (1_000, 1_500):  # each empty batch says it anew
+        spool.complete(SHARD, said_ms, ME)
+        pause(0.11)
+        arrive(spool, OTHER, said_ms, [20_000 + said_ms])
+        spool.flush(OTHER)
+        alignment.set_horizon(states, spool, SETTLE_S)
+        assert spool.store.horizon_ms() == said_ms - 1 + TIP_REACH_MS
+
+
+def test_a_shard_that_leaves_its_tip_with_all_taken_holds_the_others_by_what_was_said(tmp_path: Path) -> None:
+    spool, alignment = two_shards(tmp_path), Alignment(SkewLimits(), no_tell)
+    for name in (SHARD, OTHER):
+        spool.complete(name, 1_000, ME)
+    states = [ShardState(SHARD, behind_ms=0), ShardState(OTHER, behind_ms=0)]
+    for now_s in (0, SETTLE_S):
+        alignment.set_horizon(states, spool, now_s)
+    spool.reported({}, positions({SHARD: 2, OTHER: 8}))
+    spool.revoke(SHARD, ME)
+    arrive(spool, OTHER, 9, [50_000])
+    spool.flush(OTHER)
+    pause(0.11)
+    alignment.set_horizon(states[1:], spool, SETTLE_S + 1)
+    assert spool.store.horizon_ms() == 999 + TIP_REACH_MS
+
+
+def test_a_spool_that_was_left_with_records_holds_the_others_until_their_relay_comes(tmp_path: Path) -> None:
+    two_shards(tmp_path)  # of the engine before
+    spool, alignment = Spool(FolderStore(tmp_path), max_bytes=10**9), Alignment(SkewLimits(), no_tell)
+    spool.set_horizon(CLOSED_MS)
+    spool.reported({}, positions({SHARD: 0, OTHER: 0}))
+    spool.grant(OTHER, at(0), ME)
+    for now_s in (0, SETTLE_S, 2 * SETTLE_S):
+        pause(0.11)
+        alignment.set_horizon([ShardState(OTHER, behind_ms=0)], spool, now_s)
+    assert spool.store.horizon_ms() == 199
+    spool.grant(SHARD, at(0), ME)
+    pause(0.11)
+    alignment.set_horizon(
+        [ShardState(SHARD, behind_ms=0), ShardState(OTHER, behind_ms=0)], spool, 3 * SETTLE_S
+    )
+    assert spool.store.horizon_ms() == OPEN_MS
+
+
+def test_what_is_thrown_away_of_a_shard_that_left_was_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = two_shards(tmp_path)
+    spool.complete(SHARD, 1_000, ME)
+    spool.revoke(SHARD, ME)
+    monkeypatch.setattr("kcl_spark.spool._REVOKED_KEPT_S", 0.0)
+    spool.reported({}, positions({SHARD: 0, OTHER: 0}))
+    assert list(spool.store.poll()[SHARD].segments) == []
+    assert spool.arrived(SHARD).reached_ms == 200
+    assert spool.arrived(SHARD).complete_ms is None

@@ -309,6 +309,52 @@ def test_a_drain_ends_in_time(tmp_path: Path) -> None:
     assert world.said[-1]["responseFor"] == "shutdownRequested"
 
 
+def test_a_drain_takes_what_lies_within_a_horizon_that_has_closed_meanwhile(tmp_path: Path) -> None:
+    """Another shard left first: what is behind its records stays for the next start."""
+    world = World(tmp_path)
+    world.spool.set_horizon(10**15)
+
+    def close() -> None:
+        world.commit(4)
+        world.spool.set_horizon(-1)
+
+    closing = threading.Timer(0.2, close)
+    script = initialize(), records(0, 9), closing.start, message("shutdownRequested")
+    world.converse(*script, pace=CheckpointTimings(3600, 3600))
+    closing.join()
+    assert world.checkpoints == ["4"]
+
+
+def test_a_shard_that_waits_for_room_says_so_no_longer_once_another_is_given_back(tmp_path: Path) -> None:
+    """The daemon may wait to say that it stops."""
+    world = World(tmp_path)
+    world.spool = Spool(FolderStore(tmp_path / "small"), max_bytes=1)
+    world.spool.grant(OTHER, START, world)
+    leaving = threading.Timer(0.2, world.spool.leaves, (OTHER,), {"is_last": False})
+    world.converse(initialize(), leaving.start, records(0, 9), message("leaseLost"))
+    leaving.join()
+    assert [each["responseFor"] for each in world.said][-2:] == ["processRecords", "leaseLost"]
+
+
+def test_an_end_that_batches_may_not_reach_is_given_back_unconfirmed_when_the_daemon_stops(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    world.spool.set_horizon(-1)
+    world.spool.grant(OTHER, START, world)
+
+    def others_leave() -> None:
+        world.spool.leaves(OTHER, is_last=False)
+        world.spool.revoke(OTHER, world)
+
+    leaving = threading.Timer(0.2, others_leave)
+    conversation = world.converse(initialize(), records(0, 9), leaving.start, message("shardEnded"))
+    leaving.join()
+    assert world.checkpoints == []
+    assert not conversation.state.ended
+    assert world.said[-1]["responseFor"] == "shardEnded"
+
+
 def test_a_shard_that_must_not_be_served_is_refused_before_anything_is_answered(tmp_path: Path) -> None:
     world = World(tmp_path)
 

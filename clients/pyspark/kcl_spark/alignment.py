@@ -1,14 +1,14 @@
 """Limits how far shards run ahead of each other in arrival time.
 
 Spark drops records behind its watermark, which follows the newest record of all shards. So no batch takes a
-record that arrived later than the slowest shard has reached. A silent shard holds the others back only for a
-limited time.
+record that arrived later than the slowest shard has reached. A shard that left has reached what batches took of
+it. A silent shard holds the others back only for a limited time.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,6 +19,8 @@ from kcl_spark.spool import Spool
 
 SETTLE_S: Final = 2.0
 """If no new shard appears for this time, all are here."""
+TIP_REACH_MS: Final = 10_000
+"""How far others may be ahead of a shard at its tip: the time between two reads, and on the way."""
 _SEGMENT: Final = re.compile(r"snapshot-\d{13}-\d{4}-\d{4}$")
 """A part of a snapshot of a DynamoDB table."""
 _REPORT_AFTER_S: Final = 10.0
@@ -29,14 +31,14 @@ class ShardPace:
     """The progress of one shard.
 
     Args:
-        reached_ms: all its records up to this arrival time are in the spool.
-        at_tip: all records of the stream are here.
+        reached_ms: all its records up to this arrival time are in the spool; or in batches, if it left.
+        reach_ms: how far others may be ahead of that, if it is more than `max_skew_ms`; None: it holds nobody.
         silent_s: how long the daemon has delivered nothing; 0 while it waits for us.
     """
 
     shard_id: str
     reached_ms: int | None
-    at_tip: bool = False
+    reach_ms: int | None = 0
     silent_s: float = 0.0
     ended: bool = False
 
@@ -57,15 +59,19 @@ class HorizonDecision:
 
 
 def decide(pacers: Sequence[ShardPace], limits: SkewLimits) -> HorizonDecision:
-    behind = [each for each in pacers if not each.at_tip]
-    left = frozenset(each.shard_id for each in behind if each.silent_s >= limits.wait_s)
-    holding = [each for each in behind if each.shard_id not in left]
-    if not holding:
-        return HorizonDecision(OPEN_MS, None, left)
-    slowest = min(holding, key=lambda each: CLOSED_MS if each.reached_ms is None else each.reached_ms)
-    if slowest.reached_ms is None:
-        return HorizonDecision(CLOSED_MS, slowest, left)
-    return HorizonDecision(min(OPEN_MS, slowest.reached_ms + limits.max_skew_ms), slowest, left)
+    until: dict[ShardPace, int] = {}
+    left: set[str] = set()
+    for each in pacers:
+        if each.reach_ms is None:
+            continue
+        if each.silent_s >= limits.wait_s:
+            left.add(each.shard_id)
+        elif each.reached_ms is None:
+            until[each] = CLOSED_MS
+        else:
+            until[each] = min(OPEN_MS, each.reached_ms + max(limits.max_skew_ms, each.reach_ms))
+    slowest = min(until, key=until.__getitem__, default=None)
+    return HorizonDecision(OPEN_MS if slowest is None else until[slowest], slowest, frozenset(left))
 
 
 class Alignment:
@@ -78,43 +84,42 @@ class Alignment:
         self._served: dict[str, ShardPace] = {}
         self._finished: set[str] = set()
         self._tips: set[str] = set()
+        self._is_told = False
+        """The daemon says until when shards at their tip are complete."""
         self._away: dict[str, tuple[ShardPace, float]] = {}
-        """The last pace of a shard that left, and when it left."""
+        """The pace of a shard that left, and when it left."""
+        self._horizon_ms = CLOSED_MS
         self._waits: set[str] = set()
         self._left: frozenset[str] = frozenset()
 
     def horizon_ms(
-        self, served: Sequence[ShardPace], reached_ms: Mapping[str, int | None], now_s: float
+        self, served: Sequence[ShardPace], away: Sequence[ShardPace], now_s: float, *, stops: bool = False
     ) -> int:
-        """`reached_ms`: for shards without a relay, the arrival time that batches have taken."""
-        self._see(served, now_s)
+        """`away`: shards without a relay. `stops`: nothing more is delivered, so nobody runs further alone."""
+        self._see(served, away, now_s)
         if self._limits.wait_s <= 0:
             return OPEN_MS
         settle_s = min(SETTLE_S, self._limits.wait_s)
         if not self._settled and (not self._known or now_s - self._newest_s < settle_s):
             return CLOSED_MS
         self._settled = True
-        away = [
-            replace(
-                pace,
-                at_tip=pace.at_tip and not pace.ended,
-                silent_s=now_s - since_s,
-                reached_ms=pace.reached_ms if pace.ended or pace.at_tip else reached_ms.get(name),
-            )
-            for name, (pace, since_s) in self._away.items()
+        gone = [
+            replace(pace, silent_s=now_s - since_s, reach_ms=pace.reach_ms or 0)
+            for pace, since_s in self._away.values()
         ]
-        decision = decide([*self._served.values(), *away], self._limits)
+        decision = decide([*self._served.values(), *gone], self._limits)
         self._report_result(decision)
-        return decision.horizon_ms
+        self._horizon_ms = min(decision.horizon_ms, self._horizon_ms if stops else OPEN_MS)
+        return self._horizon_ms
 
-    def _see(self, served: Sequence[ShardPace], now_s: float) -> None:
+    def _see(self, served: Sequence[ShardPace], away: Sequence[ShardPace], now_s: float) -> None:
         here = {each.shard_id: each for each in served}
         if here.keys() - self._known:
             self._known |= here.keys()
             self._newest_s = now_s
-        for name, before in self._served.items():
-            if name not in here:
-                self._away[name] = _last_pace(before, served), now_s
+        for each in away:
+            _, since_s = self._away.get(each.shard_id, (each, now_s))
+            self._away[each.shard_id] = each, since_s
         for name, each in here.items():
             if each.ended and name not in self._finished:
                 self._finished.add(name)
@@ -128,22 +133,34 @@ class Alignment:
                 del self._away[name]
 
     def set_horizon(self, states: Sequence[ShardState], spool: Spool, now_s: float) -> None:
-        served = [self._pace(replace(state), spool, now_s) for state in states]
-        spool.set_horizon(self.horizon_ms(served, spool.taken_ms(), now_s))
+        states = [replace(each) for each in states]  # other threads write them
+        served = [self._pace(each, spool, now_s) for each in states]
+        gone = self._served.keys() | {name for name, (pace, _) in self._away.items() if not pace.ended}
+        gone = (gone if self._settled else gone | spool.left()) - {each.shard_id for each in states}
+        away = [
+            self._pace(ShardState(name, behind_ms=0 if name in self._tips else None), spool, now_s)
+            for name in gone
+        ]
+        running = [each for each in states if not (each.is_last or each.ended)]
+        stops = bool(running) and all(each.is_drained for each in running)
+        spool.set_horizon(self.horizon_ms(served, away, now_s, stops=stops))
 
     def _pace(self, state: ShardState, spool: Spool, now_s: float) -> ShardPace:
         name, arrived = state.shard_id, spool.arrived(state.shard_id)
-        if state.behind_ms != 0:
+        self._is_told |= arrived.complete_ms is not None
+        if state.behind_ms != 0 or arrived.has_left:
             self._tips.discard(name)
         elif arrived.all_on_disk:
             self._tips.add(name)
-        reached_ms = arrived.reached_ms
-        if reached_ms is not None and not (state.ended or state.is_last or arrived.is_full):
-            reached_ms -= 1  # more records of the same millisecond may come
+        at_tip = name in self._tips and not state.is_last
+        before_ms = [] if arrived.complete_ms is None else [arrived.complete_ms]
+        if arrived.reached_ms is not None:  # more records of the same millisecond may come
+            whole = state.ended or state.is_last or arrived.is_full
+            before_ms.append(arrived.reached_ms + whole)
         return ShardPace(
             name,
-            reached_ms,
-            at_tip=name in self._tips and not state.is_last,
+            max(before_ms) - 1 if before_ms else None,
+            reach_ms=0 if not at_tip else TIP_REACH_MS if self._is_told else None,
             silent_s=0.0 if state.asked_s is None else now_s - state.asked_s,
             ended=state.ended,
         )
@@ -156,10 +173,3 @@ class Alignment:
         for name in waits - self._waits:
             self._log_event("info", "spark_waits_for_shard", shard_id=name, at_most_s=self._limits.wait_s)
         self._waits, self._left = waits | left, left
-
-
-def _last_pace(before: ShardPace, served: Sequence[ShardPace]) -> ShardPace:
-    """A shard at its tip has everything that had arrived."""
-    if not before.at_tip:
-        return before
-    return replace(before, reached_ms=max(each.reached_ms or 0 for each in (before, *served)))

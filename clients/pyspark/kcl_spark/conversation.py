@@ -102,7 +102,8 @@ class ShardState:
         trimmed: redelivered records that were dropped.
         ended: the end of the shard is checkpointed.
         asked_s: since when we wait for the daemon; None: it waits for us.
-        is_last: no more records will come.
+        is_last: the shard has ended, and no more records will come.
+        is_drained: the daemon wants the shard back.
     """
 
     shard_id: str = ""
@@ -113,6 +114,7 @@ class ShardState:
     checkpoint: Position = START
     asked_s: float | None = None
     is_last: bool = False
+    is_drained: bool = False
 
 
 class RelayConversation:
@@ -209,6 +211,7 @@ class RelayConversation:
             new_records = behind(message.records, self._spool.mark(shard_id))
             batch = to_arrow(new_records, stream=self._stream, shard_id=shard_id)
             self._take(batch, message.records[-1].where, len(message.records))
+        self._spool.complete(shard_id, message.complete_millis, self)
         self.state.behind_ms = message.millis_behind_latest
 
     def _take(self, batch: RecordBatch, last: Position, delivered: int) -> None:
@@ -223,10 +226,13 @@ class RelayConversation:
         self.state.trimmed += delivered - batch.num_rows
 
     def _hold_back(self) -> None:
-        """While the spool takes nothing, send no status, so that the daemon sends no further batch."""
-        shard_id = self.state.shard_id
-        while self._spool.must_wait(shard_id):
-            self._wait(lambda: not self._spool.must_wait(shard_id))
+        """While the spool takes nothing, send no status, so that the daemon sends no further batch.
+
+        It may wait to say that it stops: when another shard leaves, the status is sent, once.
+        """
+        shard_id, drains = self.state.shard_id, self._spool.drains
+        while self._spool.must_wait(shard_id) and self._spool.drains == drains:
+            self._wait(lambda: not self._spool.must_wait(shard_id) or self._spool.drains != drains)
             self._checkpoint_when_due()
         self._checkpoint_when_due()
 
@@ -256,14 +262,20 @@ class RelayConversation:
         return error
 
     def _end_shard(self) -> None:
-        """Child shards start after this, so all records of this shard must be committed first."""
-        shard_id = self.state.shard_id
-        self._spool.flush(shard_id)
+        """Child shards start after this, so all records of this shard must be committed first.
+
+        If the daemon stops meanwhile, batches may not take all: then the end is not confirmed, and comes again.
+        """
+        shard_id, drains = self.state.shard_id, self._spool.drains
+        self._spool.leaves(shard_id, is_last=True)
         self.state.is_last = True
         mark = self._spool.mark(shard_id)
         asked_s = reported_s = monotonic_s()
         while self._done() < mark:
             self._wait(lambda: self._done() >= mark)
+            if self._spool.drains != drains and self._spool.only_ends_are_left() and self._has_taken_all():
+                self._log_left()
+                return
             if monotonic_s() - reported_s >= _REPORT_S:
                 reported_s = monotonic_s()
                 self._log_event(
@@ -288,14 +300,13 @@ class RelayConversation:
     def _drain(self) -> None:
         """Let running batches end and checkpoint their records; the next owner gets the rest."""
         shard_id = self.state.shard_id
-        self._spool.flush(shard_id)
-        mark = self._spool.mark(shard_id)
-        may_take = self._spool.within_horizon(shard_id)  # the rest waits for slower shards
+        self.state.is_drained = True
+        self._spool.leaves(shard_id, is_last=False)
         before = self._progress.batches()
         deadline_s = monotonic_s() + self._pace.drain_s
 
         def enough() -> bool:
-            if self._done() >= min(mark, may_take):
+            if self._has_taken_all():
                 return True
             # two batches: the running one, and one planned after the request
             now = self._progress.batches()
@@ -307,12 +318,21 @@ class RelayConversation:
             if self._checkpoint() or self._lost:
                 break
             pause(0.1 * 2**attempt)
+        self._log_left()
+
+    def _has_taken_all(self) -> bool:
+        """That batches may take: the rest waits for slower shards, or for those that left."""
+        shard_id = self.state.shard_id
+        return self._done() >= min(self._spool.mark(shard_id), self._spool.within_horizon(shard_id))
+
+    def _log_left(self) -> None:
+        shard_id = self.state.shard_id
         self._log_event(
             "info",
             "shard_drained",
             shard_id=shard_id,
             checkpoint=to_text(self.state.checkpoint),
-            left=self._done() < mark,
+            left=self._done() < self._spool.mark(shard_id),
         )
 
     def _done(self) -> Position:

@@ -106,6 +106,9 @@ class ShardSpool:
         mark: the last record received; redelivered records at or before it are dropped.
         flushed: the last record on disk.
         revoked_s: when the lease went; None while it is held.
+        reached_ms: arrival of the last record on disk.
+        complete_ms: all that arrived before it is on disk, or was. `stated_ms`: with what is in memory.
+        within: a horizon and the last record on disk, and which record lies within it.
     """
 
     shard_id: str
@@ -118,20 +121,25 @@ class ShardSpool:
     revoked_s: float | None = None
     holder: object = None
     reached_ms: int | None = None
+    complete_ms: int | None = None
+    stated_ms: int | None = None
+    within: tuple[object, Position] = (None, START)
+    is_last: bool = False
     tally: SpoolCounters = field(default_factory=SpoolCounters)
 
     @property
     def size_bytes(self) -> int:
         return self.buffered_bytes + sum(each.size_bytes for each in self.segments)
 
-    def taken_ms(self, done: Position) -> int | None:
-        return next((each.first_ms - 1 for each in self.segments if each.last > done), self.reached_ms)
-
 
 @dataclass(frozen=True, slots=True)
 class ArrivalStatus:
+    """`has_left`: nobody holds the shard, and batches have not taken its records from `reached_ms` on."""
+
     reached_ms: int | None
-    all_on_disk: bool
+    complete_ms: int | None = None
+    has_left: bool = False
+    all_on_disk: bool = False
     is_full: bool = False
 
 
@@ -140,6 +148,7 @@ class Spool:
 
     Attributes:
         trouble: what the disk refused last. Shards wait, and `flush_aged` tries again.
+        drains: how often the daemon has asked for a shard back.
     """
 
     def __init__(self, store: FolderStore, *, max_bytes: int) -> None:
@@ -151,6 +160,7 @@ class Spool:
         self._committed: Positions = {}
         self._planned: Positions = {}
         self._unwritten: dict[str, Grant] = {}
+        self.drains = 0
         self.trouble: OSError | None = None
         self._failed_s = 0.0
         self._horizon_ms: int | None = None
@@ -180,9 +190,10 @@ class Spool:
                     kept.append(each)
                 else:
                     self.store.drop(each)
-            shard.segments, shard.revoked_s, shard.holder = kept, None, holder
+            shard.segments, shard.revoked_s, shard.holder, shard.is_last = kept, None, holder, False
             shard.mark = shard.flushed = reached
             shard.reached_ms = kept[-1].last_ms if kept else None
+            shard.complete_ms = shard.stated_ms = None
             done = max(checkpoint, self._committed.get(shard_id, START))
             shard.tally.kept([each for each in kept if each.last > done], monotonic_s())
             self._note(shard_id, Grant(held=True, after=checkpoint))
@@ -212,10 +223,30 @@ class Spool:
             if shard.buffered_bytes >= SEGMENT_BYTES:
                 self._flush(shard)
 
+    def complete(self, shard_id: str, until_ms: int | None, holder: object) -> None:
+        """All records that arrived before `until_ms` were added; None: not known."""
+        with self._lock:
+            shard = self._shards[shard_id]
+            if shard.holder is holder and until_ms is not None:
+                shard.stated_ms = max(until_ms, shard.stated_ms or 0)
+                if not shard.buffer:
+                    shard.complete_ms = shard.stated_ms
+
     def flush(self, shard_id: str) -> None:
         with self._lock:
             if shard_id in self._shards:
                 self._flush(self._shards[shard_id])
+
+    def leaves(self, shard_id: str, *, is_last: bool) -> None:
+        """No more records come: the daemon wants the shard back, or it has ended."""
+        with self._lock:
+            self._flush(self._shards[shard_id])
+            self._shards[shard_id].is_last = is_last
+            self.drains += not is_last
+
+    def only_ends_are_left(self) -> bool:
+        with self._lock:
+            return all(each.is_last for each in self._shards.values() if each.holder is not None)
 
     def flush_aged(self) -> None:
         """Call it again and again."""
@@ -232,7 +263,7 @@ class Spool:
     def revoke(self, shard_id: str, holder: object) -> None:
         """The lease is gone: no new batch may take the shard's records, a planned one still may.
 
-        Idempotent.
+        Nor what others have later than batches have of this one. Idempotent.
         """
         with self._lock:
             if not self.holds(shard_id, holder):
@@ -242,6 +273,10 @@ class Spool:
             shard.buffer, shard.buffered_bytes = [], 0
             shard.tally.forgotten()
             shard.revoked_s = monotonic_s()
+            if self._horizon_ms is not None:  # first, as the planner reads it after the note
+                left_ms = self._first_left_ms(shard)
+                taken_ms = max(shard.reached_ms or 0, shard.complete_ms or 0) if left_ms is None else left_ms
+                self.set_horizon(min(self._horizon_ms, taken_ms - 1))
             self._note(shard_id, Grant(held=False))
             self.changed.notify_all()
 
@@ -279,26 +314,38 @@ class Spool:
         with self._lock:
             shard = self._shards.get(shard_id)
             if shard is None:
-                return ArrivalStatus(None, all_on_disk=False)
+                return ArrivalStatus(None)
+            left_ms = self._first_left_ms(shard)
+            if left_ms is not None:
+                return ArrivalStatus(left_ms, has_left=True)
             return ArrivalStatus(
-                shard.reached_ms, all_on_disk=not shard.buffer, is_full=self.is_full_for(shard_id)
+                shard.reached_ms,
+                shard.complete_ms,
+                all_on_disk=not shard.buffer,
+                is_full=self.is_full_for(shard_id),
             )
 
-    def taken_ms(self) -> dict[str, int | None]:
-        """For shards without a lease, the arrival time that all queries have committed."""
+    def left(self) -> set[str]:
+        """Shards that nobody holds, with records that batches have not taken."""
         with self._lock:
-            return {
-                name: shard.taken_ms(self._committed.get(name, START))
-                for name, shard in self._shards.items()
-                if shard.holder is None
-            }
+            return {name for name, each in self._shards.items() if self._first_left_ms(each) is not None}
+
+    def _first_left_ms(self, shard: ShardSpool) -> int | None:
+        """Arrival of the first record that no new batch takes, as nobody holds the shard."""
+        done = self._committed.get(shard.shard_id, START)
+        waiting = (each.first_ms for each in shard.segments if shard.holder is None and each.last > done)
+        return next(waiting, None)
 
     def set_horizon(self, arrived_ms: int) -> None:
-        """No new batch takes later arrivals. Rises within 0.1 s are ignored, so repeat the call."""
+        """No new batch takes later arrivals.
+
+        Rises are ignored within 0.1 s, and while all that is on disk lies within the horizon: repeat the call.
+        """
         with self._lock:
-            now_s = monotonic_s()
-            rises = self._horizon_ms is not None and arrived_ms > self._horizon_ms
-            if arrived_ms == self._horizon_ms or (rises and now_s - self._horizon_set_s < _HORIZON_S):
+            now_s, before_ms = monotonic_s(), self._horizon_ms
+            rises = before_ms is not None and arrived_ms > before_ms
+            may_wait = now_s - self._horizon_set_s < _HORIZON_S or self._newest_ms() <= (before_ms or 0)
+            if arrived_ms == before_ms or (rises and may_wait):
                 return
             try:
                 self.store.set_horizon(arrived_ms)
@@ -314,10 +361,18 @@ class Spool:
             shard = self._shards[shard_id]
             if self._horizon_ms is None or self._horizon_ms == OPEN_MS:
                 return shard.mark
-            done = self._committed.get(shard_id, START)
-            return end_within(
-                shard.segments, done, self._horizon_ms, lambda each: read_arrivals(self.store.location(each))
-            )
+            key = self._horizon_ms, shard.flushed
+            if shard.within[0] != key:  # it may read a file
+                shard.within = (
+                    key,
+                    end_within(
+                        shard.segments,
+                        self._committed.get(shard_id, START),
+                        self._horizon_ms,
+                        lambda each: read_arrivals(self.store.location(each)),
+                    ),
+                )
+            return shard.within[1]
 
     def figures(self) -> dict[str, ShardFigures]:
         with self._lock:
@@ -336,8 +391,13 @@ class Spool:
             return
         planned = self._planned.get(shard.shard_id, START)
         while shard.segments and shard.segments[-1].after >= planned:
-            shard.reached_ms = shard.segments[-1].first_ms - 1
+            shard.reached_ms, shard.complete_ms = shard.segments[-1].first_ms, None
             self.store.drop(shard.segments.pop())
+
+    def _newest_ms(self) -> int:
+        return max(
+            (each.reached_ms or 0 for each in self._shards.values() if each.holder is not None), default=0
+        )
 
     def _note(self, shard_id: str, grant: Grant) -> None:
         self._unwritten[shard_id] = grant
@@ -365,7 +425,7 @@ class Spool:
         except OSError as error:
             self._fails(error)
             return
-        shard.reached_ms = segment.last_ms
+        shard.reached_ms, shard.complete_ms = segment.last_ms, shard.stated_ms
         shard.segments.append(segment)
         shard.tally.written(segment)
         shard.flushed = shard.mark
