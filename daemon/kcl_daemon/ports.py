@@ -50,21 +50,17 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds from an arbitrary start; never goes back."""
-        ...
 
     def wall_ms(self) -> int:
         """Epoch milliseconds, for what other machines read; may jump."""
-        ...
 
     def passed_ms(self) -> int:
-        """Epoch milliseconds by the service's clock that it has certainly passed; `wall_ms` where nothing is known of it."""
-        ...
+        """As `wall_ms`, but no later than by the service's clock, where that is known."""
 
     async def sleep(self, seconds: float) -> None: ...
 
     def move_on_after(self, seconds: float | None) -> CancelScope:
         """Cancels after that many seconds; None: never."""
-        ...
 
 
 class Randomness(Protocol):

@@ -58,7 +58,7 @@ class Initialize:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecords:
-    """`complete_ms` is an extension, sent only to relays: all that arrived before it has been sent, this included; epoch milliseconds."""
+    """`complete_ms`, an extension for relays: all that arrived before it has been sent, with this."""
 
     action: ClassVar[str] = "processRecords"
     records: Sequence[Record]

@@ -242,7 +242,7 @@ class Limits(NamedTuple):
 
 
 class Payload:
-    """`complete_ms`: no record behind these arrived before it, by the service's clock, epoch milliseconds; None: that is not known."""
+    """`complete_ms`: no record behind these arrived before it; None: not known."""
 
     __slots__ = ("_known_bytes", "complete_ms", "records", "size_bytes")
 
@@ -331,7 +331,6 @@ class Payload:
         return (sum(map(len, texts)) - 2 * len(texts)) * 3 // 4 - padding
 
     def completed(self, complete_ms: int | None) -> Payload:
-        """The same records, of which that is known."""
         if complete_ms is None:
             return self
         made = copy(self)

@@ -225,7 +225,6 @@ _PROTECTED_S: Final = 5.2
 # The lease is probably moving to another worker. Competing would hurt both.
 _OVERTAKEN_S: Final = 10.0
 _GONE_PAUSE_S: Final = 60.0
-# A quiet shard is asked so often whether it is, which takes two of its five calls a second for a moment.
 _ASK_EVERY_S: Final = 2.0
 _ASK_WITHIN_S: Final = 10.0
 _SHORTEST_BACKOFF_S: Final = 0.5

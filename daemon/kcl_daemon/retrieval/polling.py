@@ -158,6 +158,7 @@ class PollingReader(BufferedReader):
         self._at_oldest = False  # what was next is lost
         self._expected_bytes = _FIRST_EXPECTED_BYTES
         self._told_ms: int | None = None
+        self._quiet = 0
         self._reservation: Reservation | None = None
 
     @property
@@ -317,7 +318,7 @@ class PollingReader(BufferedReader):
         memory, where = self._source.memory, self._where()
         asked_s = self._clock.monotonic()
         iterator = await self._iterator_at(where)
-        self._iterator_at_s = self._clock.monotonic()
+        self._iterator_at_s, self._quiet = self._clock.monotonic(), 0
         if where.kind is IteratorKind.LATEST:
             # If nothing is answered while it lives, LATEST would skip records. The answer may have corrected
             # the wall clock: read it now.
@@ -329,7 +330,8 @@ class PollingReader(BufferedReader):
         """None: nothing follows."""
         is_empty = fetched.next_iterator is not None
         behind_ms = fetched.millis_behind_latest
-        complete_ms = self._source.complete_ms(asked_ms, behind_ms)
+        self._quiet = 0 if fetched.payload or behind_ms else self._quiet + 1
+        complete_ms = self._source.complete_ms(asked_ms, behind_ms, self._quiet)
         whole, at_bound = self._source.bounded(
             fetched.payload.completed(complete_ms), behind_ms, asked_ms, at_end=fetched.next_iterator is None
         )

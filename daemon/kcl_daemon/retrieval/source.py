@@ -33,6 +33,8 @@ _CLOCK_MARGIN_S: Final = 30.0
 _LATE_MS: Final = 7_000
 # A record has its date before it can be read, and the clocks of the service differ a little.
 _UNREADABLE_MS: Final = 1_000
+_WHOLE_S_MS: Final = 1_000  # of the dates of changes
+_QUIET_ANSWERS: Final = 10
 
 
 @dataclass(slots=True)
@@ -235,13 +237,15 @@ class ShardSource:
     stops_at_loss: bool = False
     tells_complete: bool = False
 
-    def complete_ms(self, asked_ms: int, behind_ms: int | None) -> int | None:
-        """What `Payload.complete_ms` is of an answer that was asked for then and tells of the tip.
+    def complete_ms(self, asked_ms: int, behind_ms: int | None, quiet: int = 0) -> int | None:
+        """`Payload.complete_ms` of an answer that was asked for then. `quiet`: so many in a row were empty.
 
-        DynamoDB never tells of it: its answers may be empty in the middle of a shard.
+        DynamoDB does not tell of the tip, and may give empty answers before it, but hardly so many.
         """
-        knows = self.tells_complete and behind_ms == 0 and not self.stream.is_of_dynamodb
-        return asked_ms - _UNREADABLE_MS if knows else None
+        of_changes = self.stream.is_of_dynamodb
+        if not self.tells_complete or behind_ms != 0 or (of_changes and quiet < _QUIET_ANSWERS):
+            return None
+        return asked_ms - (_WHOLE_S_MS if of_changes else 0) - _UNREADABLE_MS
 
     def bounded(
         self, payload: Payload, behind_ms: int | None, asked_ms: int, *, at_end: bool

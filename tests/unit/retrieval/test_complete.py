@@ -126,6 +126,14 @@ def test_a_shard_behind_its_tip_is_not_complete() -> None:
     play(scene)
 
 
+def test_dynamodb_must_be_quiet_for_a_while() -> None:
+    changes = StreamRef("words", "arn:aws:dynamodb:eu-west-1:1:table/words/stream/1")
+    assert changes.is_of_dynamodb
+    source = ShardSource(changes, SHARD, TRIM_HORIZON, None, StartMemory(), tells_complete=True)
+    assert source.complete_ms(UNTIL_MS, 0, 9) is None, "an empty answer may come in the middle"
+    assert source.complete_ms(UNTIL_MS, 0, 10) == UNTIL_MS - 2 * MARGIN_MS, "changes are dated by the second"
+
+
 def test_of_aggregates_in_many_parts_only_the_last_part_is() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         for _ in range(3):
