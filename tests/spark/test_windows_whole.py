@@ -178,7 +178,7 @@ async def test_no_record_is_missing_from_its_window(
             proof.hosts = [Host("one", first, one), Host("two", second, two)]
             logs = [each.with_suffix(".log") for each in (one, two, options)]
             await until(
-                lambda: all("lander_ready" in log.read_text() for log in logs[:2]), WITHIN_S, *logs[:2]
+                lambda: all("worker_started" in log.read_text() for log in logs[:2]), WITHIN_S, *logs[:2]
             )
             await all_at_work(set_up, ["one", "two"], WITHIN_S, *logs[:2])
             async with (

@@ -256,6 +256,14 @@ def test_a_polling_daemon_needs_no_consumer() -> None:
     assert not polling & {"SubscribeToShard", "RegisterStreamConsumer", "DescribeStreamConsumer"}
 
 
+def test_with_fan_out_a_landing_and_spark_also_read() -> None:
+    assert "GetRecords" not in actions("retrievalMode = FANOUT\n")
+    for own in ("landing = /var/lib/landing", "sparkPipeline = jobs:words"):
+        base = GOOD.replace("executableName = consumer.py", own)
+        document = build_policy(read("retrievalMode = FANOUT\n", base=base).settings, ("kinesis",))
+        assert "kinesis:GetRecords" in document["Statement"][0]["Action"]
+
+
 def test_a_daemon_with_a_consumer_of_its_own_registers_none() -> None:
     consumer = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders/consumer/c:1"
     found = statements(f"retrievalMode = FANOUT\nfanoutConfig.consumerArn = {consumer}\n")
