@@ -15,7 +15,10 @@ Options:
     startingTimestamp, endingTimestamp: ISO 8601 (UTC without an offset) or epoch milliseconds; records that
         arrived from the one on and before the other.
     maxBytesPerTrigger: bytes of segments, as stored, in a batch of a stream; 268435456. 0: no limit.
-    maxSkewWaitMillis: how long a silent shard that is behind holds back the others; 60000.
+    maxSkewWaitMillis: how long a shard that does not become more complete holds back the others; 60000, or four times
+        the daemons' `failoverTimeMillis` if that is more. 0: no shard does.
+    idleRows: `true`: where nothing comes, a batch has one row without data, whose `approximate_arrival_timestamp` is the
+        time up to which the log is complete, so that windows close. Default: `false`.
     columns: names of columns, `kcl` (default) or `aws` (as in AWS's connector). `.schema("data BINARY")` reads only
         these columns, which is faster.
     reader: a name. `_readers/NAME.json` says what the query has committed; `kcl-daemon landing expire` follows it. One
@@ -32,14 +35,16 @@ Options:
         query, what the conditions of one of them leave. So each may be used once, in one query.
     endpoint, region: of S3.
 
-A batch ends in all shards at one arrival time, as Spark's watermark follows the newest record: so a backlog is not
-dropped as late. Segments are read whole, and those of `kcl-daemon landing compact` in parts of five seconds: a
-watermark's delay must be longer than `landingWindowMillis` and five seconds. Child shards are read in batches after their
+Spark's watermark follows the newest record, so a batch ends in all shards at one arrival time, at most two windows and
+four seconds later than the *horizon*: the time up to which all shards are complete in the log, as their hosts state. So a watermark's delay of 2 x `landingWindowMillis` + 5 seconds is enough for a backlog, for a host that dies, and
+for shards that split. A shard that stands still for longer than `maxSkewWaitMillis` is left behind, with a warning; its
+rows that come too late are counted: `kcl_progress(query.lastProgress)`. Child shards are read in batches after their
 parents'. Batch reads have parents in partitions before those of their children.
 
 Spark 4.0 and 4.1 do not tell a source where a batch begins. There the first batch after a restart takes everything
-(later ones are limited), and `Trigger.AvailableNow` reads one batch: set maxBytesPerTrigger to 0 for it. There is no
-`latestOffset` in the query's progress either, so `kcl_lag` needs 4.2.
+(later ones are limited), also what the horizon would hold back, and `Trigger.AvailableNow` reads one batch: set
+maxBytesPerTrigger to 0 for it. There is no `latestOffset` in the query's progress either, so `kcl_lag` and
+`kcl_progress` need 4.2.
 """
 
 from __future__ import annotations

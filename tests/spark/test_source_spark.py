@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
 import kcl_spark_source
-from kcl_spark_source import kcl_lag
+import tests.spark.landed
+from kcl_spark_source import kcl_lag, kcl_progress
 from tests.spark.landed import BEGIN_MS, Landed, key, name
 
 
@@ -124,3 +125,51 @@ def test_a_damaged_segment_stops_the_query_with_its_name(
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(StreamingQueryException, match=f"segment words/{name(0)}/000000000002.parquet has"):
         drain(live(session, landed), tmp_path)
+
+
+ARRIVED = "approximate_arrival_timestamp"
+
+
+def windows(
+    session: SparkSession, landed: Landed, folder: Path, *, early: bool = False
+) -> tuple[list[int], Any]:
+    """How many records each window had that has closed in this run, in order, and the last progress."""
+    rows = live(session, landed, idleRows="true")
+    timed = rows.withColumn("at", F.coalesce(F.lit(None).cast("timestamp"), ARRIVED)).withWatermark(
+        "at", "7 seconds"
+    )
+    kept = timed.where("data is not null") if early else timed
+    counted = kept.groupBy(F.window("at", "5 seconds")).agg(F.count("data").alias("n")).where("n > 0")
+    found: list[int] = []
+
+    def keep(frame: DataFrame, _batch: int) -> None:
+        found.extend(row["n"] for row in frame.orderBy("window").collect())
+
+    writer = counted.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination(120)
+    return found, query.recentProgress[-1]
+
+
+def test_the_windows_of_a_quiet_stream_close(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All in the past: Spark's planner has a clock of its own."""
+    begin_ms = 1_700_000_000_000
+    monkeypatch.setattr(tests.spark.landed, "BEGIN_MS", begin_ms)
+    landed = Landed(tmp_path / "log", marks=True)
+    for second in range(10):
+        landed.add(0, 10, second)
+        landed.add(1, 10, second)
+    landed.roster({0: [], 1: []})
+    landed.mark("a", {0: 10, 1: 10}, at_ms=begin_ms + 10_000)
+    assert windows(session, landed, tmp_path / "right")[0] == []
+    assert windows(session, landed, tmp_path / "early", early=True)[0] == []
+    landed.mark("a", {0: 40, 1: 30}, at_ms=begin_ms + 40_000)
+    closed, progress = windows(session, landed, tmp_path / "right")
+    assert closed == [100, 100]
+    said = kcl_progress(progress)
+    assert (said["horizon_ms"], said["held_by"], said["late_rows"]) == (begin_ms + 30_000, key(1), 0)
+    assert (said["left_behind"], said["lag"][key(0)]["segments"]) == ({}, 0)
+    # Spark filters before it looks at the watermark.
+    assert windows(session, landed, tmp_path / "early", early=True)[0] == []
