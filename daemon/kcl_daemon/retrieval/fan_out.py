@@ -317,7 +317,10 @@ class FanOutReader(BufferedReader):
         asked_ms = self._clock.passed_ms()
         answer = self._kinesis.get_records(source.stream, source.shard_id, iterator, 1)
         fetched = await self._context.call(answer, "GetRecords", timeout_s=_ASK_WITHIN_S)
-        return None if fetched.payload else source.complete_ms(asked_ms, fetched.millis_behind_latest)
+        is_quiet = (
+            not fetched.payload and fetched.next_iterator is not None
+        )  # a closed shard's children may have more
+        return source.complete_ms(asked_ms, fetched.millis_behind_latest) if is_quiet else None
 
     async def _run(self) -> None:
         while True:

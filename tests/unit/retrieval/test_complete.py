@@ -170,6 +170,21 @@ def test_who_leaves_out_the_last_records_still_tells(sizes: tuple[int, ...], las
     play(scene)
 
 
+def test_a_closed_shard_is_never_complete_beyond_its_records_as_its_children_have_others() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.put("a", "b")
+        stage.split()
+        await anyio.sleep(30.0)
+        reader = stage.prefetch(tells_complete=True)
+        start(reader)
+        assert await told_next(reader, 1) == [(2, None)]
+        item = await reader.next()
+        if isinstance(item, DeliveryBatch):
+            assert told(item) == (0, None)
+
+    play(scene)
+
+
 def test_a_child_that_is_slow_is_told_what_is_true_of_each_batch() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         reader, clock = stage.prefetch(tells_complete=True), stage.clock
@@ -225,6 +240,19 @@ def test_a_quiet_shard_with_fan_out_is_asked_by_a_read() -> None:
         stage.put("b")
         assert told(await reader.next()) == (1, None)
         assert clock.wall_ms() - began_ms < 21_000
+
+    fan_out_stage.play(scene)
+
+
+def test_a_closed_shard_with_fan_out_is_never_complete() -> None:
+    async def scene(stage: fan_out_stage.FanOutStage, start: fan_out_stage.Start) -> None:
+        with_empty(stage)
+        stage.put("a")
+        reader = stage.reader(tells_complete=True)
+        tip = stage.put("b")[-1]
+        stage.split()
+        await anyio.sleep(30.0)
+        assert await reader._asked(tip) is None
 
     fan_out_stage.play(scene)
 
