@@ -151,6 +151,8 @@ _TEXT = ("STRING", pa.string())
 _OURS = {**{name: name for name in _NAMES}, **{theirs: name for name, theirs in _NAMES.items()}}
 _PLACES = ("sequence_number", "sub_sequence_number")
 _ARRIVED = ("approximate_arrival_timestamp",)
+_SAME = ("stream", "shard_id")
+"""In all records of a segment, so they are not read."""
 _TABLE = "landing log: "
 """What the comment of a table's first column begins with. All that Spark keeps of a table of such a source is its columns."""
 _DISORDER_MS = 60_000
@@ -1553,14 +1555,15 @@ def read_task(settings: Settings, names: Sequence[str], partition: Any) -> Itera
             path = segment_path(info, piece.key, entry)
             narrowed = piece.cut or entry != piece.entry
             wanted = [*names, *(_PLACES if narrowed else ()), *(_ARRIVED if by_time else ())]
+            stored = [name for name in dict.fromkeys(wanted) if name not in _SAME] or [_PLACES[1]]
             try:
-                for batch in _decoded(content, entry, piece.key, info["format"], list(dict.fromkeys(wanted))):
+                for batch in _decoded(content, entry, piece.key, info["format"], stored):
                     whole = (
                         batch if not narrowed else _cut(batch, position(piece.after), position(piece.last))
                     )
                     kept = _arrived(whole, settings.start_ms, settings.end_ms)
                     if kept.num_rows:
-                        yield _as_wanted(kept, names)
+                        yield _as_wanted(kept, names, dict(zip(_SAME, piece.key.split("/"))))
             except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
                 raise Damaged(
                     f"segment {path} is damaged ({error}): run kcl-daemon landing verify"
@@ -1689,10 +1692,13 @@ def _arrived(batch: Any, start_ms: int | None, end_ms: int | None) -> Any:
     return batch if _COMPUTE.all(keep).as_py() else batch.filter(keep)
 
 
-def _as_wanted(batch: Any, names: Sequence[str]) -> Any:
+def _as_wanted(batch: Any, names: Sequence[str], same: Mapping[str, str]) -> Any:
     """Columns as Spark's schema has them; how a segment stores them does not matter."""
     arrays = []
     for name in names:
+        if name in same:
+            arrays.append(pa.repeat(same[name], batch.num_rows))
+            continue
         kind = _TYPES.get(name, _TEXT)[1]
         column = batch.column(name)
         arrays.append(column if column.type == kind else column.cast(kind))
