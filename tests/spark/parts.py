@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,15 @@ def plan(folder: Path, batch_id: int, end: Positions, *, committed: bool) -> Non
     )
     if committed:
         (folder / "commits" / str(batch_id)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+
+def move_watermark(checkpoint: Path, watermark_ms: int) -> None:
+    """Of the newest commit, as an event time of that moment moves it."""
+    newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    text = re.sub(r'WatermarkMs":[0-9]+', f'WatermarkMs":{watermark_ms}', newest.read_text())
+    assert str(watermark_ms) in text
+    newest.write_text(text)
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
 
 
 def message(action: str, **fields: Any) -> bytes:

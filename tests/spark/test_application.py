@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from kcl_landing.control import epoch_ms
 from kcl_spark import run, sinks
 from kcl_spark.api import Batch, NotAPipeline
 from kcl_spark.application import Application, CannotRead, QueryFailed, StartedQuery
@@ -22,6 +23,7 @@ from kcl_spark.outputs import OutputTaken
 from tests.documents.blocks import ROOT, blocks_of
 from tests.spark import elsewhere
 from tests.spark.logs import MINUTE_0_MS, STEP_MS, STREAM, Landing, counted, texts
+from tests.spark.parts import move_watermark
 
 PARENT, CHILD, OTHER = (f"shardId-{number:012}" for number in range(3))
 
@@ -183,6 +185,20 @@ def test_calls_in_the_documents_could_be_made(document: str) -> None:
     assert runs
     for each in runs:
         assert {keyword.arg for keyword in each.keywords} <= known, f"{document}: {ast.unparse(each)}"
+
+
+def test_a_query_whose_watermark_is_in_the_future_says_so_when_it_is_started(
+    own: SparkSession, here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    landed(here)
+    (here / "out").mkdir()
+    drained(own, here, "elsewhere:noted", source="files")
+    assert not caplog.records
+    move_watermark(here / "state" / "noted", epoch_ms() + 3_600_000)
+    drained(own, here, "elsewhere:noted", source="files")
+    (said,) = caplog.records
+    assert (said.name, said.levelname) == ("kcl_spark", "WARNING")
+    assert "the watermark of query 'noted' is 3" in said.getMessage()
 
 
 def test_the_first_batch_after_a_restart_may_be_a_replay() -> None:

@@ -8,9 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
+from kcl_spark import decode
 from kcl_spark.declared import by_name
+from kcl_spark.outputs import ahead_s, watermark_ms
+from kcl_spark.positions import QueryLog
 from tests.documents.blocks import blocks_of
 from tests.spark.daemon import ROOT
 
@@ -68,3 +71,26 @@ def test_the_first_example_outlives_a_record_of_the_year_58873(spark: SparkSessi
     raw = spark.read.parquet(str(tmp_path / "out" / "raw"))
     assert [bytes(row._corrupt) for row in raw.where("_corrupt is not null").collect()] == [IN_THE_YEAR_58873]
     assert raw.where("_corrupt is null").count() == 6
+
+
+def test_a_watermark_of_the_year_58873_is_found_in_the_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def unguarded(records: DataFrame, _spark: SparkSession) -> list[Any]:
+        rows = decode.json(records, "ts timestamp").withWatermark("ts", "2 minutes")
+        return [
+            rows.groupBy("ts").count().writeStream.queryName("by_time").format("noop").outputMode("append")
+        ]
+
+    land(spark, tmp_path / "in", [(10, 1.0)], IN_THE_YEAR_58873)
+    run(spark, unguarded, tmp_path / "in", tmp_path / "state")
+    checkpoint = tmp_path / "state" / "by_time"
+    found = watermark_ms(spark, str(checkpoint))
+    assert found == QueryLog(checkpoint).watermark_ms() == 1_795_690_600_000_000 - 120_000
+    assert ahead_s(found, 1_795_690_600_000) == (found - 1_795_690_600_000) // 1000
+    (looking,) = (each for each in examples(tmp_path) if "batchWatermarkMs" in each)
+    names: dict[str, Any] = {"spark": spark, "checkpoint": str(checkpoint)}
+    exec(looking, names)
+    assert names["watermark_ms"] == found
+    (checkpoint / "offsets" / "1").unlink()  # as after a crash before the next batch was planned
+    assert watermark_ms(spark, str(checkpoint)) == QueryLog(checkpoint).watermark_ms() == found

@@ -23,6 +23,7 @@ from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
+from kcl_landing.control import epoch_ms
 from kcl_landing.positions import START
 from kcl_spark import decode
 from kcl_spark.api import Batch, NotAPipeline, batch, load, pipeline, writers_of
@@ -36,7 +37,7 @@ from kcl_spark.stores import FolderStore
 from tests.spark.crashes import Account, account, hold_at, newest_rows, texts
 from tests.spark.daemon import BASE, Daemon, Relay, Shard, wait_for
 from tests.spark.packaged import descriptor, protobuf
-from tests.spark.parts import ME, SHARD, fill
+from tests.spark.parts import ME, SHARD, at, fill, move_watermark, plan
 
 WITHIN_S = 240
 
@@ -587,6 +588,21 @@ def test_a_query_that_was_away_goes_on_at_the_checkpoints_and_says_so(tmp_path: 
         assert run("one_and_three") == [("spark_query_added", "three"), ("spark_query_removed", "two")]
         counts = {name: len(texts(tmp_path / "out" / name)) for name in ("one", "two", "three")}
         assert counts == {"one": 1_200, "two": 600, "three": 300}
+
+
+@pytest.mark.usefixtures("spark_of_engines")
+def test_a_query_whose_watermark_is_in_the_future_says_so_at_its_start(tmp_path: Path) -> None:
+    for query in ("one", "two"):
+        plan(tmp_path / "state" / "queries" / query, 0, {SHARD: at(1)}, committed=True)
+        about = {"id": str(uuid.UUID(int=1))}
+        (tmp_path / "state" / "queries" / query / "metadata").write_text(json.dumps(about))
+    move_watermark(tmp_path / "state" / "queries" / "two", epoch_ms() + 3_600_000)
+    with prepared(tmp_path) as daemon:
+        engine = daemon.start_engine_thread(pipeline="tests.spark.jobs:one_and_two")
+        wait_for(lambda: engine.has("engine_ready"), WITHIN_S)
+        assert engine.stop() == 0
+        (said,) = (each for each in engine.events if each["event"] == "spark_watermark_ahead")
+        assert (said["level"], said["query"], said["ahead_s"] > 3_000) == ("warning", "two", True)
 
 
 @pytest.mark.usefixtures("spark_of_engines")

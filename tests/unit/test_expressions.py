@@ -124,6 +124,7 @@ NAMED: Final = {
     "kcl_protocol.codec:_WHOLE_NUMBER": "fullmatch",
     "kcl_local.server:_TABLE": "fullmatch",
     "kcl_spark.alignment:_SEGMENT": "search",
+    "kcl_spark.positions:_WATERMARK": "findall",
     "kcl_spark.session:_COLLECTOR": "search",
     "kcl_spark.session:_VERSION": "search",
 }

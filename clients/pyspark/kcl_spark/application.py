@@ -6,6 +6,7 @@ Restarts, fail-over and scaling are the cluster manager's. Runs on clusters, as 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -20,12 +21,13 @@ from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
 from kcl_spark.api import Batch, NotAPipeline, is_connect, load, register, writers_of
 from kcl_spark.declared import DeclaredQuery, bind, by_name, file_sink_path
-from kcl_spark.outputs import claim_path, files_of, state_of
+from kcl_spark.outputs import ahead_s, claim_path, files_of, state_of, watermark_ms
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+_LOG: Final = logging.getLogger("kcl_spark")
 AVAILABLE_NOW: Final = "availableNow"
 _MODULE: Final = "kcl_spark_source"
 _FIRST_WITH_SOURCES: Final = (4, 0)
@@ -204,6 +206,8 @@ def _prepared(
         contexts[name] = context = StartedQuery(
             name, state_of(files, folder), None if remote else spark, newest
         )
+        if not is_new:
+            _warn_of_watermark(name, watermark_ms(spark, folder))
         if (path := file_sink_path(about)) is not None:
             claim_path(spark, path, state_id=context.state_id, query=name, is_new=is_new)
         bound = (bind(writer, context) if remote else writer).option("checkpointLocation", folder)
@@ -215,6 +219,16 @@ def _prepared(
     if not remote:
         register(contexts)
     return ready
+
+
+def _warn_of_watermark(name: str, watermark_ms: int) -> None:
+    if (seconds := ahead_s(watermark_ms, round(time.time() * 1000))) is not None:  # noqa: TID251 - as above
+        _LOG.warning(
+            "the watermark of query %r is %d s ahead of the clock: until then every record is dropped as late. Give the query "
+            "another name, so that it begins with new state, and guard its times with decode.event_time",
+            name,
+            seconds,
+        )
 
 
 def _version(spark: SparkSession) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Marks on outputs, and which state a query's checkpoint is.
+"""Marks on outputs, which state a query's checkpoint is, and how far its watermark is.
 
 With a new checkpoint the batch numbers restart, and a file sink would silently drop new batches. Two queries
 with one output would remove each other's files. So each output is marked with its state, and a mismatch is
@@ -13,6 +13,7 @@ from contextlib import closing
 from typing import Any, Final, Protocol
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the customary name
 from pyspark.sql.utils import AnalysisException  # type: ignore[attr-defined]  # where Spark 3.3 has it, too
 
 from kcl_spark.api import is_connect
@@ -21,6 +22,7 @@ MARK: Final = "_kcl_spark.json"
 _SINK_LOG: Final = "_spark_metadata"
 _BATCH_0: Final = "batch_id=0"
 _UNKNOWN: Final = {"query": "unknown"}
+_AHEAD_MS: Final = 120_000
 
 
 class OutputTaken(Exception):
@@ -72,6 +74,21 @@ def state_of(files: Files, checkpoint: str) -> str:
         reported = {"state": os.urandom(12).hex()}
         files.write(note, json.dumps(reported))
     return reported["state"]
+
+
+def watermark_ms(spark: SparkSession, checkpoint: str) -> int:
+    """That of the next batch; 0: none. A commit has it before a batch is planned with it."""
+    folders = [
+        each for log in ("offsets", "commits") if files_of(spark).exists(each := f"{checkpoint}/{log}")
+    ]
+    found = [F.get_json_object("value", f"$.{name}") for name in ("batchWatermarkMs", "nextBatchWatermarkMs")]
+    ((newest_ms,),) = spark.read.text(folders).agg(F.max(F.coalesce(*found).cast("long"))).collect()
+    return int(newest_ms or 0)
+
+
+def ahead_s(watermark_ms: int, now_ms: int) -> int | None:
+    """None: it is not ahead of the clock, or hardly."""
+    return (watermark_ms - now_ms) // 1000 if watermark_ms > now_ms + _AHEAD_MS else None
 
 
 def _note(text: str | None) -> dict[str, str] | None:

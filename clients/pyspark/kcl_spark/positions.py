@@ -7,12 +7,16 @@ comes later, with the next batch.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from kcl_landing.control import replace_text
 from kcl_landing.positions import START, Position, Positions, from_text, to_text
+
+_WATERMARK: Final = re.compile(r'atchWatermarkMs": ?([0-9]{1,18})')
 
 
 def to_offset(positions: Positions) -> dict[str, object]:
@@ -68,6 +72,13 @@ class QueryLog:
             is_ours=planned is not None,
         )
         return self._books
+
+    def watermark_ms(self) -> int:
+        """Of the next batch; 0: none. A commit has it before a batch is planned with it."""
+        books = self.read()
+        logs = (("offsets", books.planned_batch), ("commits", books.committed_batch))
+        text = "\n".join(line for log, number in logs for line in _lines(self.folder / log / str(number)))
+        return max(map(int, _WATERMARK.findall(text)), default=0)
 
     def end_of(self, batch_id: int) -> dict[str, Position]:
         """The least position if a query reads the stream more than once."""

@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from kcl_landing.control import EmitEvent, Refused, monotonic_s, pause
+from kcl_landing.control import EmitEvent, Refused, epoch_ms, monotonic_s, pause
 from kcl_landing.positions import START, Position, to_text
 from kcl_spark.api import QueryContext, register
 from kcl_spark.declared import DeclaredQuery, by_name, file_sink_path
 from kcl_spark.figures import QueryFigures, ReportKey, late_rows, query_figures
-from kcl_spark.outputs import OutputTaken, claim_path
+from kcl_spark.outputs import OutputTaken, ahead_s, claim_path
 from kcl_spark.positions import QueryLog
 from kcl_spark.session import EngineOptions
 from kcl_spark.source import LostRange
@@ -107,7 +107,9 @@ class Queries:
             self._log_event("warning", "spark_query_put_back", query=name)
         for name in changes.removed:
             self._log_event("info", "spark_query_removed", query=name)
-        for query in self._queries.values():
+        for name, query in self._queries.items():
+            if (seconds := ahead_s(query.context.log.watermark_ms(), epoch_ms())) is not None:
+                self._log_event("warning", "spark_watermark_ahead", query=name, ahead_s=seconds)
             self._start(query)
 
     def check(self) -> None:
