@@ -652,7 +652,6 @@ _ARN_COLONS: Final = 5
 
 
 def location_of(settings: Settings, worker: Worker) -> str:
-    """Such as `stream orders in eu-west-1, account 123456789012`."""
     streams = worker.streams
     arn = streams.arn if isinstance(streams, SingleStreamTracker) else None
     if arn is not None and arn.count(":") >= _ARN_COLONS:

@@ -173,5 +173,4 @@ class ChildBrokeProtocol(ChildError):
 
 
 def describe_exit(status: int) -> str:
-    """Such as `exit code 3` or `signal 9`."""
     return f"signal {-status}" if status < 0 else f"exit code {status}"

@@ -61,7 +61,6 @@ class HostFolder:
 
     @property
     def lock_file(self) -> int | None:
-        """Its lock shows that this process lives."""
         return self._lock_file
 
     async def enter(self, worker_id: WorkerId, incarnation: str) -> None:

@@ -105,7 +105,6 @@ _START, _END = 6, 12  # the end differs within a shard
 
 
 def numbered(count: int, what: str) -> str:
-    """`1 lease`, `2 leases`."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
@@ -125,7 +124,6 @@ def about(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """`512 B`, `1.5 KiB`, `48 MiB`."""
     for unit, name in _SIZES:
         if count >= unit:
             figure = count / unit
@@ -167,5 +165,4 @@ def short_shards(shard_ids: Sequence[str], *, most: int = 5) -> str:
 
 
 def counted(count: int, one: str, several: str = "") -> str:
-    """`1 child`, `2 children`; without `several` adds an s."""
     return f"{count} {one if count == 1 else several or f'{one}s'}"

@@ -283,7 +283,6 @@ class AdminSite:
         return await path(request)
 
     async def _livez(self, _: AdminRequest) -> AdminResponse:
-        """Any answer proves that the event loop runs."""
         return plain(HTTPStatus.OK, "alive")
 
     async def _readyz(self, request: AdminRequest) -> AdminResponse:

@@ -241,7 +241,6 @@ WAIT_SHOWN_S: Final = 5.0
 
 
 def not_ready(snapshot: Snapshot) -> tuple[str, ...]:
-    """Empty if the worker is ready."""
     return tuple(_reasons(snapshot))
 
 
@@ -321,7 +320,6 @@ def _worst_lag(shards: Sequence[ShardView]) -> str:
 
 
 def time_text(snapshot: Snapshot) -> str:
-    """Such as `2026-11-22 12:03:51 UTC`; empty if unknown."""
     if not snapshot.at_ms:
         return ""
     return f"{datetime.fromtimestamp(snapshot.at_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -462,7 +460,6 @@ def _latency(shard: ShardView) -> str:
 
 
 def clock_text(snapshot: Snapshot) -> str:
-    """Empty unless records seem to come from the future."""
     ahead_s = max((shard.ahead_s for shard in snapshot.shards), default=0.0)
     words = f"records arrive {duration(ahead_s)} in the future by the clock of this host: ages are too small by this"
     return words if ahead_s else ""
@@ -526,7 +523,6 @@ def stderr_of(shard: ShardView) -> tuple[str, ...]:
 
 
 def lane_table(snapshot: Snapshot) -> StatusTable | None:
-    """None: no shard has several children."""
     found = [(shard, shard.lanes) for shard in snapshot.shards if shard.lanes is not None]
     found.sort(key=lambda each: (-(each[1].held_s or 0.0), each[0].key))
     return replace(LANES, rows=tuple(_lane_cells(*each) for each in found)) if found else None
@@ -543,7 +539,6 @@ def _lane_cells(shard: ShardView, lanes: LanesView) -> tuple[str, ...]:
 
 
 def set_aside_table(snapshot: Snapshot) -> StatusTable | None:
-    """The most first; None: all records were processed."""
     found = [(shard, *each) for shard in snapshot.shards for each in shard.set_aside.items()]
     found.sort(key=lambda each: (-each[2], each[0].key, each[1]))
     rows = ((shard.key, cause, str(count), shard.last_set_aside) for shard, cause, count in found)

@@ -302,7 +302,6 @@ def _drop_full(best: list[_Room], fleet: Fleet, options: BalanceOptions) -> None
 
 
 def _avoided(lease: Lease, best: list[_Room], fleet: Fleet, options: BalanceOptions) -> _Room | None:
-    """As in `plan`."""
     if best[0][2] != fleet.avoided_worker(lease):
         return None
     first = heappop(best)

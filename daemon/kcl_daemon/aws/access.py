@@ -262,7 +262,6 @@ async def open_client(
     pack: Callable[[bytes], bytes | None] | None = None,
     on_date: Callable[[float], None] | None = None,
 ) -> AsyncGenerator[AwsJsonClient, None]:
-    """`pack` and `on_date` as in `AwsJsonClient`."""
     large = Semaphore(LARGE_BODIES_AT_ONCE)
 
     def transport_of(target: ServiceEndpoint) -> HttpTransport:

@@ -184,8 +184,6 @@ class TableLimiters:
 
 
 class CallLimiters:
-    """One for all adapters of a daemon (`Clients.limiters`)."""
-
     def __init__(self) -> None:
         reads = CallLimiter(_READS, not_found=TableNotFound)
         self.leases = TableLimiters(reads, CallLimiter(_LEASE_WRITES, not_found=TableNotFound))

@@ -115,7 +115,6 @@ def decode(attribute: AttributeValueTypeDef) -> Iterator[Value]:
 
 
 def number(value: int | Decimal) -> int | Decimal:
-    """An int if the number is whole."""
     return int(value) if isinstance(value, int) or value == value.to_integral_value() else value
 
 

@@ -130,8 +130,6 @@ def _check_metadata(size_bytes: int) -> None:
 
 
 class BucketLetters:
-    """`prefix` is empty or ends with a slash."""
-
     def __init__(self, data: LetterData, bucket: str, prefix: str) -> None:
         self._data = data
         self._bucket = bucket
@@ -326,8 +324,6 @@ _PAUSE_S: Final = 0.25  # a shard takes five reads a second
 
 
 class StreamLetters:
-    """`stream` is a name or ARN."""
-
     def __init__(self, kinesis: _Service, stream: str, data: LetterData) -> None:
         self._kinesis = kinesis
         self._named = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}

@@ -167,7 +167,6 @@ class Clients:
 
     @property
     def of_changes(self) -> ServiceClient | None:
-        """The streams of DynamoDB, if one is read."""
         if self.streams is None:
             return None
         return ServiceClient("dynamodbstreams", self.streams, self.credentials, self.ca_bundle)
@@ -369,7 +368,6 @@ def _region_of_instance(session: botocore.session.Session) -> str:
 
 
 def _on_instance(root: Path = Path("/sys")) -> bool:
-    """Whether this is EC2, by its firmware."""
     for name, beginning in (("class/dmi/id/sys_vendor", "amazon ec2"), ("hypervisor/uuid", "ec2")):
         try:
             said = (root / name).read_text("ascii", "replace")

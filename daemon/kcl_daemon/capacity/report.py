@@ -144,7 +144,6 @@ def capacity_from(text: str) -> Capacity | None:
 
 
 def _are_figures(value: Any) -> bool:
-    """Whether one can calculate with all numbers in it."""
     if isinstance(value, dict | list):
         return all(map(_are_figures, value.values() if isinstance(value, dict) else value))
     return not isinstance(value, int | float) or 0 <= value <= _MOST

@@ -56,7 +56,6 @@ _WHY: Final = {
 
 
 def clock(at_ms: float) -> str:
-    """`14:32`, UTC."""
     minutes = int(at_ms // 60_000) % (24 * 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}"
 
@@ -66,7 +65,6 @@ def done(now_ms: int, drains_s: float) -> str:
 
 
 def nth(number: int) -> str:
-    """`a third`, `an eighth`, `a 21st`."""
     if number < len(_ORDINALS):
         name = _ORDINALS[number]
     else:
@@ -76,7 +74,6 @@ def nth(number: int) -> str:
 
 
 def why_of(bound: Bound, shards: Sequence[SeenShard]) -> str:
-    """`shards`: those that `bound` holds back."""
     return _WHY[bound].format(shards=short_shards([_name(each) for each in shards]))
 
 

@@ -188,7 +188,6 @@ def with_settings(command: Callable[..., object]) -> Callable[..., object]:
 
 
 def command_name() -> str:
-    """Such as `kcl-daemon leases list`."""
     context = click.get_current_context()
     below = context.command_path.removeprefix(context.find_root().command_path).strip()
     return f"kcl-daemon {below or context.info_name}"

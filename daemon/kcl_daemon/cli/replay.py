@@ -63,8 +63,6 @@ _SIZES: Final = {"": 1, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Records or bytes in a second, over all shards."""
-
     per_s: float
     bytes: bool = False
 

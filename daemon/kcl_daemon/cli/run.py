@@ -110,7 +110,6 @@ class ServiceManager:
 
 
 def open_log(levels: LogLevels | None = None, form: LogForm | Literal["auto"] = "auto") -> Log:
-    """On stderr; `levels` None means info."""
     if form == "auto":
         form = "console" if sys.stderr.isatty() else "json"
     return build_log(

@@ -193,7 +193,6 @@ class DeadLetterDestination:
 
     @property
     def folder(self) -> BucketFolder:
-        """Only of S3."""
         found = _BUCKET.fullmatch(self.address)
         assert found is not None, f"{self.address} was read from a property"
         prefix = f"{found['prefix']}/" if found["prefix"] else ""
@@ -330,8 +329,6 @@ _WINDOW_BYTES_MOST: Final = 24 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class LaneCounts:
-    """`of_streams` by stream name."""
-
     default: int = 1
     of_streams: tuple[tuple[str, int], ...] = ()
 

@@ -116,7 +116,6 @@ def is_of_dynamodb(arn: str | None) -> bool:
 
 
 def trimmed(text: str) -> str:
-    """As `java.lang.String.trim`."""
     return text.strip(_BLANKS)
 
 
@@ -128,8 +127,6 @@ def not_blank(text: str) -> str:
 
 
 def whole_number(low: int, high: int, unit: str = "") -> ValueKind[int]:
-    """Limits included."""
-
     def read(text: str) -> int:
         word = not_blank(text)
         if not _WHOLE_NUMBER.fullmatch(word):

@@ -171,7 +171,6 @@ class EffectiveProperty:
 
 
 def effective(loaded: Loaded) -> Iterator[EffectiveProperty]:
-    """In the order of the reference."""
     derived = _derived(loaded)
     for key in KEYS:
         entry = loaded.entries.get(key.name)

@@ -58,8 +58,6 @@ _TRIES: Final = whole_number(1, INT_MAX, "tries")
 
 
 def _pause_or_auto() -> ValueKind[int | None]:
-    """None: `auto`."""
-
     def read(text: str) -> int | None:
         return None if trimmed(text).lower() == "auto" else MILLISECONDS_OR_NONE.read(text)
 
@@ -127,8 +125,6 @@ def _record_filter() -> ValueKind[RecordFilter]:
 
 @dataclass(frozen=True, slots=True)
 class DeliverySettings:
-    """Which records a child gets."""
-
     record_filter: RecordFilter | None = ours("recordFilter", _record_filter(), None)
     """Which records are for the child, in EventBridge's pattern language as AWS Lambda has it for Kinesis and DynamoDB,
     such as `{"data": {"order": {"type": ["new"]}}}` ([filter](flow.md#filter)). The others are passed over:
@@ -202,8 +198,6 @@ class SchemaRegistry(Enum):
 
 
 class SchemaFailure(Enum):
-    """For an unknown schema or unreadable payload."""
-
     RETRY = "RETRY"
     PASSTHROUGH = "PASSTHROUGH"
 

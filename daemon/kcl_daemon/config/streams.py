@@ -73,7 +73,6 @@ def _identities(text: str) -> tuple[StreamIdentity, ...]:
 
 
 def _list_of(read_one: Callable[[str], ListedStream], allowed: str) -> ValueKind[tuple[ListedStream, ...]]:
-    """`allowed` is what one of them may be."""
     word, seconds = start_word(), start_timestamp()
 
     def read_entry(text: str) -> ListedStream:
@@ -147,7 +146,6 @@ class StreamsSettings:
 
     @property
     def are_many(self) -> bool:
-        """If not, the application reads `streamName` or `streamArn`."""
         return bool(self.listed) or self.name_filter is not None
 
     @property

@@ -81,7 +81,6 @@ def _nearest(target: str) -> str:
 
 
 def place_of(target: str) -> int:
-    """Where a property stands among all."""
     return _ORDER.index(_nearest(target))
 
 

@@ -80,8 +80,6 @@ _OPERATIONS: Final[Mapping[str, Operation]] = {
 
 
 class ChildMetrics:
-    """`labels` name the shard."""
-
     def __init__(self, meters: Meters, clock: Clock, labels: Mapping[str, str]) -> None:
         self._meters = meters
         self._clock = clock

@@ -28,7 +28,6 @@ class Gate:
 
     @property
     def is_held(self) -> bool:
-        """Whether anything is paused or limited now."""
         is_paused = self._connection.paused_until_s > self._context.clock.monotonic()
         return is_paused or self._holds.of(self._held.lease) is not NOT_HELD
 

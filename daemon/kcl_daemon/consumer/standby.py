@@ -152,7 +152,6 @@ class StandbyChildren:
                     self._forget(lease.lease_key, standby)
 
     async def _watch(self, lease: Lease, standby: _Standby, child: Child, log: Log) -> None:
-        """Returns when the child has ended."""
         began_s = self._context.clock.monotonic()
 
         async def announce() -> None:

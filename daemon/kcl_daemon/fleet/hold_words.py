@@ -64,7 +64,6 @@ def _names(workers: Sequence[str]) -> str:
 
 
 def hold_json(hold: Hold, unheld: str = "") -> dict[str, object]:
-    """docs/flow.md describes it."""
     limit = {"unit": hold.unit, "perSecond": hold.amount, "shards": hold.shards, "perShard": hold.share}
     return {
         "kind": "pause" if hold.is_pause else "limit",

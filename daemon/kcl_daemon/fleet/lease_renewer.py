@@ -446,8 +446,6 @@ class LeaseRenewer:
 
 
 class MalformedRowLog:
-    """Logs each malformed row once per worker."""
-
     def __init__(self, log: Log) -> None:
         self._log = log
         self._reported: set[str] = set()

@@ -24,7 +24,6 @@ class LoadReport:
         self._finished_s = context.clock.monotonic()
 
     def text(self, cpu: float | None) -> str:
-        """`cpu` as in `WorkerLoad`."""
         return load_text(self._load(cpu))
 
     def _load(self, cpu: float | None) -> WorkerLoad:

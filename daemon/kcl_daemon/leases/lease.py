@@ -74,7 +74,6 @@ class StreamIdentity:
 
     @property
     def names(self) -> frozenset[str]:
-        """What a person may call it."""
         found, of_table = {self.name, str(self)}, self.of_table
         return frozenset(found if of_table is None else {*found, of_table.arn, of_table.table})
 
@@ -166,7 +165,6 @@ class Lease:
 
     @property
     def shard_id(self) -> ShardId:
-        """Without the stream identity."""
         if self.stream is None:
             return ShardId(self.lease_key)
         return ShardId(self.lease_key[len(str(self.stream)) + 1 :])

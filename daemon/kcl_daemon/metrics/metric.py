@@ -31,8 +31,6 @@ class MetricUnit(Enum):
 
 
 class MetricKind(Enum):
-    """Prometheus' names."""
-
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -63,7 +61,6 @@ class Family:
 
     @property
     def name(self) -> str:
-        """As in OpenMetrics' `# TYPE` line."""
         return f"{PREFIX}_{self.stem}{_SUFFIXES.get(self.unit, '')}"
 
     @property
@@ -83,7 +80,6 @@ class Family:
 
     @property
     def otlp_unit(self) -> str:
-        """In UCUM."""
         return _OTLP_UNITS.get(self.unit, "")
 
 

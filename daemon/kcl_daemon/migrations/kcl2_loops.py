@@ -189,8 +189,6 @@ class Upgrader:
 
 
 class SwitchedTasks(NamedTuple):
-    """In start order."""
-
     reporter: PausableTask
     sampler: PausableTask | None
     owner_index: PausableTask

@@ -78,8 +78,6 @@ class StartVersion:
 
 @dataclass(frozen=True, slots=True)
 class SwitchVersion:
-    """`last`: no version can follow."""
-
     version: ClientVersion
     order: tuple[Component, ...]
     last: bool

@@ -65,7 +65,6 @@ class TableSide(Enum):
 def effective_status(
     row: MigrationRow | UnusableState | None, *, migrate_all: bool
 ) -> TableStatus | UnusableState:
-    """Of an application with several tables."""
     if isinstance(row, UnusableState):
         return row
     state = TableStatus.INIT if row is None else row.state

@@ -184,7 +184,6 @@ class Invariants:
         return all(begun) if begun else self.ended
 
     def moved(self, before: int, counter: int, checkpoint: Position) -> None:
-        """A write of the lease took effect."""
         self.note("lease", counter, checkpoint)
         if counter < before:
             raise self.violated(Invariant.LEASE_COUNTER, f"{before} or more", counter)

@@ -302,8 +302,6 @@ AHEAD_S: Final = 2.0
 
 @dataclass(slots=True)
 class _Measured:
-    """Of one held lease, which has the `progress`."""
-
     progress: LeaseProgress
     meter: FlowMeter
     latency: RecentLatency
@@ -405,7 +403,6 @@ class Watchdog:
             watched.progress.child_stuck(worked_s)
 
     def _check_retention(self, watched: ActiveLease, now_s: float) -> None:
-        """What is held back for too long is lost."""
         retention_s, old_s = self._retention_s(watched.lease), lag_s(watched.progress, self.limits, now_s)
         if retention_s is None or old_s is None or old_s < _NEAR * retention_s:
             return

@@ -227,8 +227,6 @@ _COPIED_TOGETHER: Final = 256
 
 
 class Limits(NamedTuple):
-    """Sizes of one batch, or what they may be."""
-
     records: int
     data_bytes: int
     line_bytes: int
@@ -314,7 +312,6 @@ class Payload:
 
     @property
     def data_bytes(self) -> int:
-        """Of the decoded data."""
         if self._known_bytes is None:
             self._known_bytes = self._counted_bytes()
         return self._known_bytes

@@ -37,8 +37,6 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class KeyedLine:
-    """`data` is what a consumer gets."""
-
     place: str
     data: bytes
     partition_key: str
@@ -54,7 +52,6 @@ class Entry:
 
 
 def size_bytes_of(record: KeyedLine | Entry) -> int:
-    """As the service counts them."""
     return len(record.data) + len(record.partition_key.encode())
 
 

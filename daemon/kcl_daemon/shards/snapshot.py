@@ -103,7 +103,6 @@ def shards_since(shards: Sequence[Shard], segment: Segment) -> tuple[Shard, ...]
 
 
 def first_shards(shards: Sequence[Shard], segment: Segment) -> tuple[Shard, ...]:
-    """What follows the segments."""
     return tuple(each for each in shards_since(shards, segment) if segment.shard_id in each.parent_shard_ids)
 
 
@@ -154,7 +153,6 @@ def ordinal_of(begun_ms: int, now_ms: int, before: int, items: int) -> int:
 
 
 def items_of(ordinal: int) -> int:
-    """How many items the segment had given with it."""
     return ordinal % _RUN
 
 
@@ -167,7 +165,6 @@ def position_number(ordinal: int, key: bytes, digits: int) -> str:
 
 
 def digits_of(key: bytes) -> int:
-    """How many digits a key needs at most."""
     return -(-(len(key) + 1) * 2409 // 1000)  # log10(256) is 2.4082
 
 

@@ -89,7 +89,6 @@ class EngineMetrics(HelperFigures[SparkView]):
 
 
 def engine_options(settings: Settings, socket: Path) -> bytes:
-    """The engine's first line: the settings by name."""
     spark = settings.spark
     options: dict[str, object] = {name: value for name, value in asdict(spark).items() if value is not None}
     options |= {

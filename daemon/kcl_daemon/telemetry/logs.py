@@ -52,7 +52,6 @@ class LogLevels:
 
 
 def threshold_of(word: str) -> Threshold | None:
-    """None if the word is not a threshold."""
     return "off" if word.strip().lower() == "off" else level_of(word)
 
 

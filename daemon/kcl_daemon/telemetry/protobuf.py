@@ -57,7 +57,6 @@ def labels_of(labels: Labels) -> bytes:
 
 
 def family(name: str, text: str, kind: MetricKind, metrics: Iterable[bytes]) -> bytes:
-    """`metrics` are those of the functions below."""
     head = _bytes(1, name.encode()) + _bytes(2, text.encode()) + _number(3, _KINDS[kind])
     body = head + b"".join(metrics)
     return varint(len(body)) + body

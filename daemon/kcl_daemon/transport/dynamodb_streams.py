@@ -135,7 +135,6 @@ class HttpDynamoStreams:
         return tuple(found)
 
     async def _described(self, request: Mapping[str, object]) -> tuple[list[changes_answers.ShardShape], str]:
-        """The shards of all pages, and the status of the stream."""
         shapes: list[changes_answers.ShardShape] = []
         start: dict[str, object] = {}
         while True:

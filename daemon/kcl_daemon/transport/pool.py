@@ -159,7 +159,6 @@ class ConnectionPool:
             self._idle.pop().abort()
 
     def _kept(self) -> Connection | None:
-        """The one used last, so that the others grow old and are closed."""
         oldest_s = self._now_s() - _IDLE_S
         while self._idle and (not self._idle[0].is_usable or self._idle[0].idle_since_s < oldest_s):
             self._idle.popleft().abort()

@@ -65,7 +65,6 @@ class Rate(NamedTuple):
 
 
 def rate_of(text: str) -> Rate | None:
-    """`500/s`, `2MiB/s`; None: `off`."""
     if text == "off":
         return None
     match = _RATE.fullmatch(text.strip())

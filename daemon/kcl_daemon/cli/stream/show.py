@@ -49,7 +49,6 @@ def utc(epoch_ms: int | None) -> str:
 
 
 def text_line(seen: SeenRecord, *, long: bool, most: int | None) -> str:
-    """One printable line; `most`: characters of the data."""
     shard = short_shard(seen.shard_id)
     colour = _COLOURS[sum(seen.shard_id.encode()) % len(_COLOURS)]
     words = [
