@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -174,3 +175,11 @@ class ChildBrokeProtocol(ChildError):
 
 def describe_exit(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit code {status}"
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from leaves(each)
+    else:
+        yield error

@@ -16,6 +16,7 @@ import anyio
 import click
 from anyio.abc import TaskStatus
 
+from kcl_daemon.errors import leaves
 from kcl_local import REGION
 from kcl_local.demo.text import DemoError
 from kcl_prove.cleaning import Found, clean, found_leftovers, remove_leftovers
@@ -223,20 +224,13 @@ def _run(act: Callable[[Callable[[str], None]], Awaitable[int]]) -> int:
     try:
         code = anyio.run(_guarded, act, stopped_by)
     except* (ProveError, DemoError) as errors:
-        first = _first(errors)
+        first = next(leaves(errors))
         click.echo(f"kcl-daemon prove: {first}", err=True)
         code = EXIT_REFUSED if isinstance(first, NotBegun) else EXIT_WRONG
     if stopped_by:
         _say(f"stopped by {stopped_by[0].name}")
         return _EXIT_SIGNAL + stopped_by[0]
     return code
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _guarded(

@@ -15,7 +15,6 @@ from zlib import crc32
 import anyio
 
 from kcl_daemon.app import Adapters, build
-from kcl_daemon.cli.common import leaves
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, LaneCounts
@@ -23,7 +22,7 @@ from kcl_daemon.config.kinds import RunUntil
 from kcl_daemon.config.landing import LandingSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.streams import ListedStream, StreamsSettings
-from kcl_daemon.errors import ConfigurationError, Throttled, Unavailable, WorkerIdTaken
+from kcl_daemon.errors import ConfigurationError, Throttled, Unavailable, WorkerIdTaken, leaves
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import CloudWatch, Cpu, Kinesis, StreamRef, Table, Tables
 from kcl_daemon.production import MeteredWorker, telemetry_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
@@ -33,6 +33,7 @@ from kcl_daemon.errors import (
     TableNotFound,
     Throttled,
     Unavailable,
+    leaves,
 )
 from kcl_daemon.ports import Log
 from kcl_daemon.system import SystemRandomness
@@ -114,14 +115,6 @@ def exit_code(error: BaseException) -> int:
     return EXIT_CONFIGURATION if helpless else EXIT_FAILURE
 
 
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from leaves(each)
-    else:
-        yield error
-
-
 def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
@@ -146,6 +139,10 @@ Exit codes:
 as_json_option: Final = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document, for scripts."
 )
+
+
+def say(text: str) -> None:
+    click.echo(on_one_line(text), err=True)
 
 
 def json_text(document: object, *, on_one_line: bool = False) -> str:

@@ -25,11 +25,11 @@ from kcl_daemon.app import Application, streams_of
 from kcl_daemon.aws.build import build_tables, delete_lease_table, open_kinesis_client, open_sources
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.children.start import find_program
-from kcl_daemon.cli.common import EXIT_FAILURE, leaves, load_file, refuse, report_failure
+from kcl_daemon.cli.common import EXIT_FAILURE, load_file, refuse, report_failure, say
 from kcl_daemon.cli.replay_settings import ReplayRange, replay_settings, time_of, time_text
 from kcl_daemon.cli.run import EXIT_SIGNAL, SupervisedWorker, supervise
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import ChildStartFailed, ConfigurationError, WorkerIdTaken
+from kcl_daemon.errors import ChildStartFailed, ConfigurationError, WorkerIdTaken, leaves
 from kcl_daemon.fleet.streams import SingleStreamTracker
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.leases.row import KEY, Absent
@@ -51,7 +51,7 @@ from kcl_daemon.shards.lineage import InitialPosition, Shard
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.telemetry.recorder import CountedLog
-from kcl_daemon.text import counted, duration, on_one_line, size
+from kcl_daemon.text import counted, duration, size
 from kcl_daemon.worker import Worker
 
 _PLAIN_EVERY_S: Final = 10.0
@@ -179,7 +179,7 @@ class Replay:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as received:
             code = await supervise(self._open_worker, self._noted(received), self._log)
         if code > EXIT_SIGNAL:
-            _say(self.how_to_go_on)
+            say(self.how_to_go_on)
             sys.stderr.flush()
             os._exit(code)  # a normal exit waits for threads in AWS SDK calls
         run_end = None if self._worker is None else self._worker.run_end
@@ -216,7 +216,7 @@ class Replay:
                 "to go on, --name for another one, or --anew to forget it"
             )
         self.span, self.settings = found, self._settings_of(found)
-        _say(f"goes on: {found}")
+        say(f"goes on: {found}")
 
     async def _refuse_if_foreign(self, table: Table) -> None:
         """A table of somebody else would be removed at the end."""
@@ -247,7 +247,7 @@ class Replay:
             if summary.retention_s is not None:
                 oldest_s = self._clock.wall_ms() / 1000 - summary.retention_s
                 if self._request.asked.from_s < max(oldest_s, summary.creation_time_s) - 1:
-                    _say(
+                    say(
                         f"the stream keeps records for {summary.retention_s / 3600:g} hours and was created at "
                         f"{time_text(summary.creation_time_s)}: what arrived before "
                         f"{time_text(max(oldest_s, summary.creation_time_s))} is gone, it begins with the oldest record"
@@ -291,7 +291,7 @@ class Replay:
         if not sys.stderr.isatty():
             while True:
                 await self._clock.sleep(_PLAIN_EVERY_S)
-                _say(f"{self.done:.0%}: {self._given()}")
+                say(f"{self.done:.0%}: {self._given()}")
         with click.progressbar(length=_BAR_STEPS, file=sys.stderr, item_show_func=_shown) as bar:
             shown = 0
             while True:
@@ -317,10 +317,6 @@ class Replay:
         if failures := figures.of(own.CHILDREN_FAILED):
             words.append(f"children failed {counted(failures, 'time')}")
         return f"{', '.join(words)}, in {duration(self._clock.monotonic() - self._began_s)}"
-
-
-def _say(text: str) -> None:
-    click.echo(on_one_line(text), err=True)
 
 
 EPILOG: Final = """\b
@@ -423,11 +419,11 @@ def _run(replayed: Replay, log: Log) -> int:
     except Exception as error:  # noqa: BLE001 - the last place where an error can be reported
         first = next(iter(leaves(error)))
         if isinstance(first, WorkerIdTaken):
-            _say("another process replays under this name; wait for it, or choose another --name")
+            say("another process replays under this name; wait for it, or choose another --name")
             return EXIT_FAILURE
         return report_failure(error, log)
-    _say(replayed.summary())
+    say(replayed.summary())
     if ended:
         return 0
-    _say(replayed.how_to_go_on)
+    say(replayed.how_to_go_on)
     return EXIT_SIGNAL + (replayed.signal or signal.SIGINT)

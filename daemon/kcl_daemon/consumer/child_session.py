@@ -102,8 +102,8 @@ _RETRY_MOST_S: Final = 10.0
 
 async def create_child_leases(
     parts: ConsumerContext, held: HeldLease, children: tuple[ChildShard, ...], log: Log
-) -> None:
-    """Retries until all child leases exist, or raises LeaseLost. Cancellable and repeatable at any point."""
+) -> bool | None:
+    """True once all child leases exist; None: the lease is lost. Cancellable and repeatable at any point."""
     pause_s = max(parts.settings.leases.task_backoff_ms / 1000, _RETRY_LEAST_S)
     named = not children
     logged = frozenset[ShardId]()
@@ -117,11 +117,13 @@ async def create_child_leases(
                 named = True
             missing = await _try_to_create(parts, held, children, log)
             if not missing:
-                return
+                return True
             held.progress.waits(WaitReason.PARENT, ", ".join(sorted(missing)))
             log_event = log.debug if missing == logged else log.info
             log_event("child_lease_waits", parents=sorted(missing))
             logged = missing
+        except LeaseLost:
+            return None
         except AwsError as error:
             held.progress.waits(WaitReason.DYNAMODB, str(error))
             log.warning("child_leases_failed", error=str(error))
@@ -589,7 +591,8 @@ class ChildRun:
         """None if a stop came before shardEnded was sent."""
         self._progress.read_to_end()
         self._progress.waits(WaitReason.DYNAMODB, "leases of child shards are being created")
-        while await self._stop_signal.interruptible(lambda: self._create_child_leases(end)) is None:
+        creating = partial(create_child_leases, self._parts, self._held, end.children, self._log)
+        while await self._stop_signal.interruptible(creating) is None:
             if connection.silent:
                 raise await connection.exited("idle")
             if self._stop_signal.reason is not StopReason.NONE:
@@ -606,13 +609,6 @@ class ChildRun:
         if self._held.lost is not None:
             return Stopped()  # nothing may follow shardEnded, not even leaseLost
         raise NoFinalCheckpoint
-
-    async def _create_child_leases(self, end: EndOfShard) -> bool | None:
-        try:
-            await create_child_leases(self._parts, self._held, end.children, self._log)
-        except LeaseLost:
-            return None
-        return True
 
     async def _shut_down_child(self, connection: ChildConnection) -> None:
         """Ask for a last checkpoint, release the lease, then send leaseLost (KCL: ShutdownNotificationTask)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import anyio
@@ -341,17 +342,11 @@ class ShardLanes:
         """False if it was interrupted."""
         self._progress.read_to_end()
         self._progress.waits(WaitReason.DYNAMODB, "leases of child shards are being created")
+        creating = partial(create_child_leases, self._parts, self._held, end.children, self._log)
         while not self._is_interrupted:
-            if await self._stop_signal.interruptible(lambda: self._try_to_create(end)):
+            if await self._stop_signal.interruptible(creating):
                 return True
         return False
-
-    async def _try_to_create(self, end: EndOfShard) -> bool | None:
-        try:
-            await create_child_leases(self._parts, self._held, end.children, self._log)
-        except LeaseLost:
-            return None
-        return True
 
     async def _finish_at_bound(self) -> None:
         self._progress.read_to_end()

@@ -200,9 +200,9 @@ class WorkerContext:
 
 
 async def for_each(
-    items: Iterable[_T], job: Callable[[_T], Awaitable[object]], *, at_once: int
+    items: Iterable[_T], job: Callable[[_T], Awaitable[object]], *, at_once: int, to_the_end: bool = True
 ) -> list[AwsError]:
-    """Do the job for every item, `at_once` at a time. A failure stops no other item; returns the errors."""
+    """Do the job for every item, `at_once` at a time. Returns the errors; unless `to_the_end`, the first one ends all."""
     limiter, errors = anyio.CapacityLimiter(at_once), list[AwsError]()
 
     async def attempt(item: _T) -> None:
@@ -211,6 +211,8 @@ async def for_each(
                 await job(item)
             except AwsError as error:
                 errors.append(error)
+                if not to_the_end:
+                    jobs.cancel_scope.cancel()
 
     async with anyio.create_task_group() as jobs:
         for item in items:

@@ -16,6 +16,7 @@ import anyio
 import click
 from anyio.abc import TaskStatus
 
+from kcl_daemon.errors import leaves
 from kcl_local.demo.changes import CopyOutcome, run_changes
 from kcl_local.demo.check import monotonic_s
 from kcl_local.demo.landing import LandingOutcome, run_landing
@@ -292,7 +293,7 @@ def _run_demo(play: Scenario, *, plain: bool) -> int:
             outcome = anyio.run(_main, play, screen, stopped_by)
         except* (DemoError, BrokenPipeError) as errors:
             if not stopped_by:  # errors after a stop are its consequence
-                raise _first(errors) from errors
+                raise next(leaves(errors)) from errors
     if stopped_by:
         click.echo(f"stopped by {stopped_by[0].name}")
         return _EXIT_SIGNAL + stopped_by[0]
@@ -300,13 +301,6 @@ def _run_demo(play: Scenario, *, plain: bool) -> int:
     for line in report(outcome) if isinstance(outcome, DemoOutcome) else outcome.lines():
         click.echo(line)
     return 0 if outcome.is_right else EXIT_WRONG
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _main(play: Scenario, screen: Screen, stopped_by: list[signal.Signals]) -> Outcome | None:

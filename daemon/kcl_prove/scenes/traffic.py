@@ -13,6 +13,7 @@ import anyio
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from kcl_daemon.errors import leaves
 from kcl_local.demo.check import LedgerReader, monotonic_s
 from kcl_local.demo.stage import POLL_EVERY_S, WriteRate
 from kcl_local.demo.stream import DemoStream
@@ -174,7 +175,7 @@ class Traffic:
         try:
             result = await self._play(stage, began_s)
         except* (DemoError, ClientError, BotoCoreError, ProveError) as group:
-            failure = _first(group)
+            failure = next(leaves(group))
         if result is None:
             raise failure if isinstance(failure, ProveError) else ProveError(f"{self.name}: {failure}")
         return result
@@ -313,8 +314,3 @@ def _more_notes(play: Play, settled: Settled) -> Iterator[str]:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 1)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

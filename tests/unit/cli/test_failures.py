@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.cli.common import advice_for, leaves, report_failure
+from kcl_daemon.cli.common import advice_for, report_failure
 from kcl_daemon.errors import (
     AccessDenied,
     ConfigurationError,
@@ -12,6 +12,7 @@ from kcl_daemon.errors import (
     LeaseLost,
     StreamNotFound,
     Unavailable,
+    leaves,
 )
 from kcl_daemon.ports import Log
 

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
-import anyio
 import click
 
 from kcl_daemon.cli.application import (
@@ -59,7 +58,7 @@ from kcl_daemon.cli.leases.show import (
 )
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.fleet.assigner import assignment_strategies
-from kcl_daemon.fleet.context import timings
+from kcl_daemon.fleet.context import for_each, raise_first, timings
 from kcl_daemon.fleet.own_stream import stream_words, why_not_own
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.ports import Kinesis, StreamRef
@@ -264,16 +263,12 @@ async def _positions(
     if at_s is None:
         return {shard.shard_id: position.checkpoint for shard in shards}
     found: dict[ShardId, ExtendedSequenceNumber] = {}
-    limiter = anyio.CapacityLimiter(_SEARCHES_AT_ONCE)
 
-    async def search(shard_id: ShardId) -> None:
-        async with limiter:
-            clock = application.clock
-            found[shard_id] = await just_before(application.kinesis, ref, shard_id, at_s, clock=clock)
+    async def search(shard: Shard) -> None:
+        kinesis, clock = application.kinesis, application.clock
+        found[shard.shard_id] = await just_before(kinesis, ref, shard.shard_id, at_s, clock=clock)
 
-    async with anyio.create_task_group() as searches:
-        for shard in shards:
-            searches.start_soon(search, shard.shard_id)
+    raise_first(await for_each(shards, search, at_once=_SEARCHES_AT_ONCE, to_the_end=False))
     return found
 
 

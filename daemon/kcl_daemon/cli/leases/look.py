@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-import anyio
-
 from kcl_daemon.assignment.plan import Fleet
 from kcl_daemon.cli.application import Application
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, Throttled
-from kcl_daemon.fleet.context import WorkerContext, timings
+from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first, timings
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.streams import StreamTracker, TrackedStream
@@ -178,23 +176,12 @@ async def lags(
     A failing shard does not fail the others. Raises AccessDenied.
     """
     found: dict[LeaseKey, LeaseLag] = {}
-    denied: list[AccessDenied] = []
-    limiter = anyio.CapacityLimiter(_MAX_PARALLEL_LAGS)
 
     async def ask(lease: Lease) -> None:
-        async with limiter:
-            try:
-                found[lease.lease_key] = await _lag(lease, kinesis, streams.of(lease))
-            except AccessDenied as error:
-                denied.append(error)
-                group.cancel_scope.cancel()
+        found[lease.lease_key] = await _lag(lease, kinesis, streams.of(lease))
 
-    async with anyio.create_task_group() as group:
-        for lease in leases:
-            if not lease.is_finished:
-                group.start_soon(ask, lease)
-    if denied:
-        raise denied[0]
+    unfinished = [lease for lease in leases if not lease.is_finished]
+    raise_first(await for_each(unfinished, ask, at_once=_MAX_PARALLEL_LAGS, to_the_end=False))
     return found
 
 

@@ -12,7 +12,7 @@ import anyio
 import click
 
 from kcl_daemon.aws.letters import BucketLetters, open_letter_data, open_queue, open_stream
-from kcl_daemon.cli.common import leaves, load_file, refuse, run
+from kcl_daemon.cli.common import load_file, refuse, run
 from kcl_daemon.cli.letters.file_source import FileLetters
 from kcl_daemon.config.children import (
     BucketFolder,
@@ -23,7 +23,7 @@ from kcl_daemon.config.children import (
 from kcl_daemon.config.kinds import InvalidValue
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.errors import ConfigurationError, leaves
 from kcl_daemon.records.letters import BadPlace, LetterSource, StoredLetter, newest_copies
 
 T = TypeVar("T")

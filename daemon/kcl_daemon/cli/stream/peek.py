@@ -6,18 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import anyio
 import click
 
 from kcl_daemon.cli.application import Application, leases_of, on_application, stream_option
-from kcl_daemon.cli.common import EPILOG, as_json_option, json_text, with_settings
+from kcl_daemon.cli.common import EPILOG, as_json_option, json_text, say, with_settings
 from kcl_daemon.cli.leases.change import all_leases, chosen_leases
 from kcl_daemon.cli.stream.content import Opener, open_opener
 from kcl_daemon.cli.stream.place import use_local
-from kcl_daemon.cli.stream.put import say
 from kcl_daemon.cli.stream.show import TERMINAL_CHARACTERS, json_fields, text_line
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError
+from kcl_daemon.fleet.context import for_each, raise_first
 from kcl_daemon.fleet.streams import TrackedStream
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Clock, FetchedRecords, Kinesis, ReadFrom
@@ -207,20 +206,9 @@ def _full(name: str, leases: Sequence[Lease]) -> str:
 
 async def _all(peek_: Peek, leases: Sequence[Lease], application: Application) -> list[Peeked]:
     found: dict[str, Peeked] = {}
-    denied: list[AccessDenied] = []
-    limiter = anyio.CapacityLimiter(_AT_ONCE)
 
     async def one(lease: Lease) -> None:
-        async with limiter:
-            try:
-                found[lease.lease_key] = await look_at(peek_, lease, application.streams.of(lease))
-            except AccessDenied as error:
-                denied.append(error)
-                group.cancel_scope.cancel()
+        found[lease.lease_key] = await look_at(peek_, lease, application.streams.of(lease))
 
-    async with anyio.create_task_group() as group:
-        for lease in leases:
-            group.start_soon(one, lease)
-    if denied:
-        raise denied[0]
+    raise_first(await for_each(leases, one, at_once=_AT_ONCE, to_the_end=False))
     return [found[lease.lease_key] for lease in leases]

@@ -18,7 +18,7 @@ import click
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from kcl_daemon.aws.build import open_kinesis_client
-from kcl_daemon.cli.common import EXIT_FAILURE, run
+from kcl_daemon.cli.common import EXIT_FAILURE, run, say
 from kcl_daemon.cli.stream.place import CLOCK, StreamPlace, open_place, with_place
 from kcl_daemon.cli.stream.writer import Writer
 from kcl_daemon.ports import Randomness
@@ -221,10 +221,6 @@ async def pieces_of(path: Path) -> AsyncGenerator[bytes]:
     finally:
         if path != _STDIN:
             os.close(descriptor)
-
-
-def say(text: str) -> None:
-    click.echo(on_one_line(text), err=True)
 
 
 @click.command("put", short_help="Put lines into a stream.", epilog=EPILOG)

@@ -14,12 +14,11 @@ import click
 from anyio import CancelScope
 
 from kcl_daemon.aws.build import open_kinesis_client, open_sources
-from kcl_daemon.cli.common import run
+from kcl_daemon.cli.common import run, say
 from kcl_daemon.cli.leases.change import position_of
 from kcl_daemon.cli.stream.content import Opener, open_opener
 from kcl_daemon.cli.stream.follow import Follower, Until
 from kcl_daemon.cli.stream.place import StreamPlace, open_place, with_place
-from kcl_daemon.cli.stream.put import say
 from kcl_daemon.cli.stream.show import TERMINAL_CHARACTERS, json_line, text_line
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Kinesis
