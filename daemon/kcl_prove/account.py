@@ -50,7 +50,7 @@ class Account:
 
     def settle(self) -> Settled:
         self._find_twice()
-        latencies = sorted(late_s for times in self._times() for late_s in map(_lateness, times))
+        latencies = sorted(done_s - put_s for times in self._times() for put_s, done_s in times)
         gaps = [gap_s for times in self._times() if (gap_s := longest_gap_s(times)) is not None]
         return Settled(
             check=self.checker.verdict(),
@@ -72,10 +72,6 @@ class Account:
         for shard in self.checker.progress():
             put_s = self._put_s[shard.shard_id]
             yield [(put_s[each], at_s) for each, at_s in shard.first_delivered_s.items() if each in put_s]
-
-
-def _lateness(times: tuple[float, float]) -> float:
-    return times[1] - times[0]
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:

@@ -159,16 +159,17 @@ def _escape(character: str) -> str:
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
-def with_file(command: _Command) -> _Command:
-    option = click.option(
-        "-p",
-        "--properties",
-        "--properties-file",
-        "properties_file",
+def file_option(help_text: str) -> Callable[[_Command], _Command]:
+    return click.option(
+        *("-p", "--properties", "--properties-file", "properties_file"),
         metavar="FILE",
         type=click.Path(path_type=Path),
-        help="Properties file of the application's workers; overrides [FILE].",
+        help=help_text,
     )
+
+
+def with_file(command: _Command) -> _Command:
+    option = file_option("Properties file of the application's workers; overrides [FILE].")
     return click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))(
         option(command)
     )

@@ -22,7 +22,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 import click
 
-from kcl_daemon.cli.common import EXIT_CONFIGURATION, chosen_file, load_file, refuse
+from kcl_daemon.cli.common import EXIT_CONFIGURATION, chosen_file, file_option, load_file, refuse
 from kcl_daemon.config.load import Loaded
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.text import on_one_line
@@ -59,15 +59,7 @@ class CannotSubmit(Exception):
 
 
 @click.command("spark-submit", short_help="Run the pipeline on your own Spark.", epilog=_EPILOG)
-@click.option(
-    "-p",
-    "--properties",
-    "--properties-file",
-    "properties_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Properties file; instead of [FILE].",
-)
+@file_option("Properties file; instead of [FILE].")
 @click.option(
     "--master",
     metavar="URL",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from math import isinf
-from typing import Final, Generic, Literal, NoReturn, TypeVar
+from typing import Final, Generic, Literal, NoReturn, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from kcl_daemon.leases.lease import TableStream
@@ -456,6 +456,13 @@ def keys(*declared: Key) -> Mapping[str, object]:
     return {_KEYS: declared}
 
 
+class KeyOptions(TypedDict, total=False):
+    bean: str
+    aliases: tuple[str, ...]
+    shown: str | None
+    blank_is_absent: bool
+
+
 def java(
     name: str,
     kind: ValueKind[T],
@@ -484,27 +491,9 @@ def java(
     return field(default=default, metadata=keys(key))
 
 
-def ours(
-    name: str,
-    kind: ValueKind[T],
-    default: T,
-    *,
-    bean: str = "",
-    aliases: tuple[str, ...] = (),
-    shown: str | None = None,
-    blank_is_absent: bool = False,
-) -> T:
+def ours(name: str, kind: ValueKind[T], default: T, **options: Unpack[KeyOptions]) -> T:
     """As `java`, for a property that Java does not know."""
-    return java(
-        name,
-        kind,
-        default,
-        bean=bean,
-        aliases=aliases,
-        shown=shown,
-        blank_is_absent=blank_is_absent,
-        extension=True,
-    )
+    return java(name, kind, default, **options, extension=True)
 
 
 def keys_of(settings: object, path: str = "") -> Iterator[Key]:

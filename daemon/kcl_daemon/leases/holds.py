@@ -181,10 +181,6 @@ class Pace:
         return Pace(amounts, now_s + (self.free_s - now_s) * min(1.0, max(both)) if both else -inf)
 
     @property
-    def is_limited(self) -> bool:
-        return self.amounts != (inf, inf)
-
-    @property
     def part(self) -> tuple[float, float]:
         """The most records and bytes at once; a single record may have more."""
         return self.amounts[0] * PART_S, self.amounts[1] * PART_S

@@ -495,7 +495,8 @@ class Watchdog:
         return sum(lag_s for _, lag_s in self._lags)
 
     def _check_renewals(self, shards: tuple[ActiveLease, ...], now_s: float) -> None:
-        late = [watched for watched in shards if watched.lost is None and self._is_late(watched, now_s)]
+        held = [watched for watched in shards if watched.lost is None]
+        late = [watched for watched in held if now_s - watched.moved_s > self._renewal_late_s]
         if bool(late) == self._renewals_late:
             return
         self._renewals_late = bool(late)
@@ -508,6 +509,3 @@ class Watchdog:
             )
         else:
             self._log.info("leases_renewed_again")
-
-    def _is_late(self, watched: ActiveLease, now_s: float) -> bool:
-        return now_s - watched.moved_s > self._renewal_late_s

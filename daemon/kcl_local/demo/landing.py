@@ -26,7 +26,6 @@ from kcl_local.demo.stream import properties_text
 from kcl_local.demo.text import DemoError, Feed
 
 APPLICATION: Final = "demo-landing"
-PIPELINE: Final = "kcl_local.demo.landingdriver:seen"
 SETTLED_WITHIN_S: Final = 180.0
 AWAY_S: Final = 3.0
 _POLL_S: Final = 1.0
