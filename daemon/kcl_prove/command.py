@@ -21,11 +21,12 @@ from kcl_local import REGION
 from kcl_local.demo.text import DemoError
 from kcl_prove.cleaning import Found, clean, found_leftovers, remove_leftovers
 from kcl_prove.inventory import state_folder
-from kcl_prove.parts import Options, ProveError, Scene
+from kcl_prove.parts import Options, ProveError
 from kcl_prove.prices import PRICES_OF, cost, cost_items
 from kcl_prove.removal import Leftover
 from kcl_prove.runner import SIZES, planned_usage
 from kcl_prove.session import NotBegun, Request, run
+from kcl_prove.stage import Scene
 
 MOST_DOLLARS: Final = 5.0
 EXIT_WRONG: Final = 1

@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kcl_local.demo.processes import Processes, RunningProcess, environment, log_tail
 from kcl_local.demo.stream import escaped, executable_name, in_thread
-from kcl_prove.parts import ProveError, Stage
+from kcl_prove.parts import ProveError
+from kcl_prove.stage import Stage
 
 CHILD: Final = "kcl_prove.child"
 OURS: Final = (sys.executable, "-m", "kcl_daemon", "--log-format", "json", "--properties")

@@ -1,15 +1,10 @@
-"""What the parts of a proof share: scenes, the stage they play on, what they use, what came of them."""
+"""What the parts of a proof share: what they use, what a scene came to, options, errors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
-
-if TYPE_CHECKING:
-    import boto3
-
+from typing import Literal
 
 Kind = Literal["stream", "table", "consumer", "schema registry", "fis template", "files"]
 """Of things to remove, each by its name, but: `consumer` by its ARN, `fis template` by its tag `Name`, `files` by a path."""
@@ -97,79 +92,3 @@ class Options:
     @property
     def is_local(self) -> bool:
         return bool(self.endpoints)
-
-
-class Stage(Protocol):
-    """Makes and remembers what a scene needs, so that all of it is removed, also by `prove --clean` after a crash.
-
-    Everything is written down before it is made. Methods raise ProveError, and BudgetReached before anything that would
-    cost too much.
-    """
-
-    @property
-    def run_id(self) -> str:
-        """Part of every name, such as `kcl-prove-3f9a`."""
-        ...
-
-    @property
-    def folder(self) -> Path: ...
-
-    @property
-    def options(self) -> Options: ...
-
-    @property
-    def session(self) -> boto3.Session: ...
-
-    def client(self, service: str) -> Any: ...
-
-    async def create_stream(
-        self, name: str, *, shards: int | None, max_record_bytes: int | None = None
-    ) -> str:
-        """Returns its full name once it is ACTIVE; `shards` None: on demand.
-
-        Spends its first hour (`shard_hours` or `on_demand_stream_hours`); further hours are counted as they begin. What
-        a split adds, and everything else, the scene spends.
-        """
-        ...
-
-    async def remember(self, kind: Kind, name: str) -> None:
-        """Write down, before it is made, what else is to be removed: at the end of the scene, too."""
-        ...
-
-    @property
-    def tags(self) -> Mapping[str, str]:
-        """For everything that can have tags; an FIS template also has `Name`."""
-        ...
-
-    def application(self, name: str) -> str:
-        """A name for an application; its tables (three layouts) are remembered."""
-        ...
-
-    def spend(self, usage: Usage) -> None:
-        """Before it is used. Raises BudgetReached. Hours are counted again as they begin, until the scene ends."""
-        ...
-
-    def say(self, text: str, /) -> None: ...
-
-
-class Scene(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def title(self) -> str: ...
-
-    @property
-    def actions(self) -> frozenset[str]:
-        """IAM actions that it needs besides those of every scene."""
-        ...
-
-    def usage(self, size: Size) -> Usage: ...
-
-    def left_out(self, options: Options) -> str:
-        """Why it cannot be played with these options; empty: it can."""
-        ...
-
-    async def play(self, stage: Stage) -> SceneResult:
-        """Cancellable; whatever processes it started have then ended."""
-        ...

@@ -15,8 +15,8 @@ from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kcl_local.demo.stream import in_thread
-from kcl_prove.parts import ProveError, Scene
-from kcl_prove.stage import NAME_STARTS, Clients
+from kcl_prove.parts import ProveError
+from kcl_prove.stage import NAME_STARTS, Clients, Scene
 
 _KINESIS: Final = (
     *("CreateStream", "AddTagsToStream", "DeleteStream", "DescribeStreamSummary", "ListShards"),

@@ -10,8 +10,9 @@ from typing import Final
 import anyio
 
 from kcl_daemon.errors import leaves
-from kcl_prove.parts import ProveError, Scene, SceneResult, Size, Stage, Usage
+from kcl_prove.parts import ProveError, SceneResult, Size, Usage
 from kcl_prove.prices import Budget, total
+from kcl_prove.stage import Scene, Stage
 
 SCENE_WITHIN_S: Final = 7200.0
 HOURS_EVERY_S: Final = 5.0

@@ -24,13 +24,13 @@ from kcl_local import REGION
 from kcl_local.demo.stream import local_session
 from kcl_prove.inventory import Inventory, Item, Run
 from kcl_prove.local import local_endpoints
-from kcl_prove.parts import Options, ProveError, Scene
+from kcl_prove.parts import Options, ProveError
 from kcl_prove.permissions import Caller, caller_of, missing_actions, needed_actions, policy
 from kcl_prove.prices import Budget
 from kcl_prove.removal import NotRemoved, remove_all
 from kcl_prove.report import Account, Environment, document, summary, write
 from kcl_prove.runner import SIZES, Played, planned_usage, play_all
-from kcl_prove.stage import NAME_STARTS, AwsStage, Clients
+from kcl_prove.stage import NAME_STARTS, Clients, Scene, Stage
 
 _AWS: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".api.amazonwebservices.com.cn")
 
@@ -110,7 +110,7 @@ async def begun(
 @asynccontextmanager
 async def stage_of(
     request: Request, run_id: str, say: Callable[[str], None]
-) -> AsyncGenerator[tuple[AwsStage, Inventory, Budget]]:
+) -> AsyncGenerator[tuple[Stage, Inventory, Budget]]:
     """NotBegun."""
     clients, inventory = await begun(request, run_id, say)
     async with AsyncExitStack() as stack:
@@ -124,7 +124,7 @@ async def stage_of(
         stack.callback(clients.close)
         budget = Budget(request.most_dollars, anyio.current_time)
         options = request.options(inventory.run.region, clients.endpoints)
-        yield AwsStage(clients, options, inventory, budget, folder=folder, say=say), inventory, budget
+        yield Stage(clients, options, inventory, budget, folder=folder, say=say), inventory, budget
 
 
 def _made_folder(inventory: Inventory) -> Path:
@@ -196,7 +196,7 @@ async def daemon_version() -> str:
     return done.stdout.decode().strip().removeprefix("kcl-daemon ") or "unknown"
 
 
-def endpoints_in_words(stage: AwsStage) -> str:
+def endpoints_in_words(stage: Stage) -> str:
     if stage.options.is_local:
         return "local"
     host = urlsplit(stage.client("kinesis").meta.endpoint_url).hostname or ""

@@ -1,4 +1,4 @@
-"""The stage in an AWS account or on local endpoints."""
+"""The stage on which scenes play, in an AWS account or on local endpoints, and what a scene is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 from botocore.config import Config
@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kcl_local.demo.stream import in_thread
 from kcl_prove.inventory import Inventory, Item
-from kcl_prove.parts import Kind, Options, ProveError, Usage
+from kcl_prove.parts import Kind, Options, ProveError, SceneResult, Size, Usage
 from kcl_prove.prices import Budget
 
 if TYPE_CHECKING:
@@ -58,8 +58,12 @@ class Clients:
             client.close()
 
 
-class AwsStage:
-    """`say` prints a line. Whoever made it removes what its inventory names."""
+class Stage:
+    """Makes and remembers what a scene needs, in an AWS account or on local endpoints.
+
+    Everything is written down before it is made, so that all of it is removed, also by `prove --clean` after a crash. Methods
+    raise ProveError, and BudgetReached before anything that would cost too much. `say` prints a line.
+    """
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class AwsStage:
 
     @property
     def run_id(self) -> str:
+        """Part of every name, such as `kcl-prove-3f9a`."""
         return self._inventory.run.run_id
 
     @property
@@ -88,11 +93,16 @@ class AwsStage:
 
     @property
     def tags(self) -> Mapping[str, str]:
+        """For everything that can have tags; an FIS template also has `Name`."""
         return {TAG: self.run_id}
 
     async def create_stream(
         self, name: str, *, shards: int | None, max_record_bytes: int | None = None
     ) -> str:
+        """Returns its full name once it is ACTIVE; `shards` None: on demand.
+
+        Spends its first hour; what a split adds, and everything else, the scene spends.
+        """
         full = f"{self.run_id}-{name}"
         wanted: dict[str, Any] = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}}
         if shards is not None:
@@ -117,6 +127,7 @@ class AwsStage:
         raise ProveError(f"stream {name} did not become ACTIVE within {ACTIVE_WITHIN_S:g} s")
 
     async def remember(self, kind: Kind, name: str) -> None:
+        """Before it is made; it is removed at the end of the scene."""
         self._inventory.add(Item(kind, name))
 
     def application(self, name: str) -> str:
@@ -126,7 +137,31 @@ class AwsStage:
         return full
 
     def spend(self, usage: Usage) -> None:
+        """Before it is used. Hours are counted again as they begin, until the scene ends."""
         self._budget.spend(usage)
+
+
+class Scene(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def actions(self) -> frozenset[str]:
+        """IAM actions that it needs besides those of every scene."""
+        ...
+
+    def usage(self, size: Size) -> Usage: ...
+
+    def left_out(self, options: Options) -> str:
+        """Why it cannot be played with these options; empty: it can."""
+        ...
+
+    async def play(self, stage: Stage) -> SceneResult:
+        """Cancellable; whatever processes it started have then ended."""
+        ...
 
 
 async def called(operation: str, method: Callable[..., Any], **arguments: Any) -> Any:

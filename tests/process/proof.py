@@ -6,7 +6,8 @@ import anyio
 
 from kcl_local.demo.stream import in_thread
 from kcl_prove.command import command
-from kcl_prove.parts import Options, SceneResult, Size, Stage, Usage
+from kcl_prove.parts import Options, SceneResult, Size, Usage
+from kcl_prove.stage import Stage
 
 
 class Waiting:

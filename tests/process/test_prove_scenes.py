@@ -15,10 +15,10 @@ import pytest
 from kcl_local.demo.stream import local_session
 from kcl_prove import fleet as fleet_module
 from kcl_prove.inventory import Inventory, Run
-from kcl_prove.parts import Options, SceneResult, Size, Stage
+from kcl_prove.parts import Options, SceneResult, Size
 from kcl_prove.prices import Budget
 from kcl_prove.scenes import SCENES, traffic
-from kcl_prove.stage import AwsStage, Clients
+from kcl_prove.stage import Clients, Stage
 from tests.process.daemon import ROOT, processes_in
 from tests.process.local import local_process
 
@@ -40,7 +40,7 @@ def local_stage(folder: Path, size: Size = SHORT) -> Generator[Stage]:
         clients = Clients(local_session(), urls)
         inventory = Inventory.begin(folder / "state", Run(RUN_ID, "us-east-1"))
         options = Options("us-east-1", urls, size)
-        yield AwsStage(clients, options, inventory, Budget(5.0, lambda: 0.0), folder=folder, say=print)
+        yield Stage(clients, options, inventory, Budget(5.0, lambda: 0.0), folder=folder, say=print)
         inventory.close()
         clients.close()
 

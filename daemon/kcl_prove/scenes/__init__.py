@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from kcl_prove.parts import Scene, Usage
+from kcl_prove.parts import Usage
 from kcl_prove.scenes import acts, fis, forms, java
 from kcl_prove.scenes.traffic import RECORD_BYTES_MAX, Traffic
+from kcl_prove.stage import Scene
 
 LARGE_BYTES: Final = RECORD_BYTES_MAX - 1024
 """With its key it has at most 10 MiB, and so does a request."""

@@ -10,8 +10,9 @@ from uuid import UUID
 from botocore.exceptions import ClientError
 
 from kcl_local.demo.stream import in_thread
-from kcl_prove.parts import Options, ProveError, Stage
+from kcl_prove.parts import Options, ProveError
 from kcl_prove.scenes.traffic import Play
+from kcl_prove.stage import Stage
 
 SCHEMA: Final = "record"
 DEFINITION: Final = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}

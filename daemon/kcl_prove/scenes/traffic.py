@@ -20,8 +20,9 @@ from kcl_local.demo.stream import DemoStream
 from kcl_local.demo.text import DemoError
 from kcl_prove.account import Account, Settled
 from kcl_prove.fleet import Application, Fleet, Worker, fleet_of
-from kcl_prove.parts import Options, ProveError, SceneResult, Size, Stage, Usage
+from kcl_prove.parts import Options, ProveError, SceneResult, Size, Usage
 from kcl_prove.producer import Numbered, Producer, numbered
+from kcl_prove.stage import Stage
 
 if TYPE_CHECKING:
     from mypy_boto3_kinesis import KinesisClient

@@ -11,9 +11,9 @@ import boto3
 from moto import mock_aws
 
 from kcl_prove.inventory import Inventory, Run
-from kcl_prove.parts import Options, SceneResult, Size, Stage, Usage
+from kcl_prove.parts import Options, SceneResult, Size, Usage
 from kcl_prove.prices import Budget
-from kcl_prove.stage import AwsStage, Clients
+from kcl_prove.stage import Clients, Stage
 
 RUN_ID = "kcl-prove-0123abcd"
 REGION = "eu-west-1"
@@ -47,12 +47,12 @@ def stage_in(
     clock: Clock | None = None,
     endpoints: Mapping[str, str] | None = None,
     said: list[str] | None = None,
-) -> tuple[AwsStage, Inventory, Budget]:
+) -> tuple[Stage, Inventory, Budget]:
     inventory = Inventory.begin(folder / "state", Run(RUN_ID, REGION, "123456789012"))
     budget = Budget(most, clock or Clock())
     options = Options(REGION, endpoints or {}, SMALL)
     say = ([] if said is None else said).append
-    return AwsStage(clients, options, inventory, budget, folder=folder, say=say), inventory, budget
+    return Stage(clients, options, inventory, budget, folder=folder, say=say), inventory, budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,11 @@ from moto import mock_aws
 
 from kcl_prove.command import command
 from kcl_prove.inventory import Inventory, Item, Run, earlier_runs
-from kcl_prove.parts import Scene, SceneResult, Stage, Usage
+from kcl_prove.parts import SceneResult, Usage
 from kcl_prove.permissions import Caller, probe_arguments
 from kcl_prove.scenes import SCENES
 from kcl_prove.session import Request, aws_clients
+from kcl_prove.stage import Scene, Stage
 from tests.unit.prove.accounts import REGION, RUN_ID, TinyScene
 from tests.unit.prove.test_permissions import error
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kcl_prove.parts import BudgetReached, ProveError, Scene, SceneResult, Stage, Usage
+from kcl_prove.parts import BudgetReached, ProveError, SceneResult, Usage
 from kcl_prove.runner import Played, play_all
-from kcl_prove.stage import Clients
+from kcl_prove.stage import Clients, Scene, Stage
 from tests.simulator.loop import run_virtual
 from tests.unit.prove.accounts import RUN_ID, Clock, TinyScene, account, stage_in
 
