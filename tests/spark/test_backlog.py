@@ -17,7 +17,7 @@ import pytest
 from kcl_local.demo.processes import Processes
 from kcl_local.demo.stage import Stage, stage
 from kcl_local.demo.text import Line
-from tests.spark.hosts import batches, windows
+from tests.spark.hosts import batches, until, windows
 
 RECORDS = 36_000
 SPAN_MS = 3_600_000
@@ -120,3 +120,28 @@ async def test_windows_count_every_backlog_whole(
 ) -> None:
     case = Backlog(shards, hot, batch_bytes, reshards=reshards)
     assert (await counted(tmp_path, case))[0] == RECORDS
+
+
+@pytest.mark.prove
+async def test_a_stop_in_a_backlog_with_a_closed_shard_lets_no_shard_run_ahead(tmp_path: Path) -> None:
+    """All is in the spool, and one shard has ended: it may not go on alone while the others are given back."""
+    case = Backlog(shards=2, hot=0, batch_bytes=MIB // 2, record_bytes=400)
+    shutil.copy(Path(__file__).with_name("jobs.py"), tmp_path / "jobs.py")
+    commits = tmp_path / "state" / "queries" / "minutes" / "commits"
+    async with stage(tmp_path, Processes(), shards=case.shards) as set_up:
+        await write(set_up, case)
+        await set_up.stream.split()
+        endless = properties_of(set_up, case, {"sparkTrigger": "0 seconds"})
+        async with set_up.daemon(endless, "the first run") as first:
+            await until((commits / "2").exists, WITHIN_S, first.log)
+            assert await first.stop() == 0, first.log.read_text()[-5_000:]
+        log = first.log.read_text()
+        stopped_at = windows(tmp_path / "out" / "minutes")
+        async with set_up.daemon(properties_of(set_up, case, {}), "the second run") as second:
+            with anyio.fail_after(WITHIN_S):
+                assert await second.wait() == 0, second.log.read_text()[-5_000:]
+    assert sum(stopped_at.values()) < RECORDS  # else it proves nothing
+    assert "child_failed" not in log
+    assert "child_overran" not in log
+    assert sum(windows(tmp_path / "out" / "minutes").values()) == RECORDS
+    assert "spark_rows_late" not in log + second.log.read_text()
