@@ -98,10 +98,10 @@ class SparkSettings:
     )
     """Maximum size of one micro-batch, which ends at the same arrival time in all shards."""
     max_skew_ms: int = ours("sparkMaxSkewMillis", MILLISECONDS_OR_NONE, 0)
-    """In one micro-batch, how much later records of other shards may have arrived than those of the shard
-    furthest behind."""
+    """How much later records of other shards may have arrived than those of the shard furthest behind. At the tip
+    at least 10 s."""
     max_skew_wait_ms: int = ours("sparkMaxSkewWaitMillis", MILLISECONDS_OR_NONE, 60_000)
-    """How long a shard that is behind and delivers nothing holds back the others. 0: no waiting."""
+    """How long a shard that delivers nothing, or has left, holds back the others. 0: no waiting."""
     checkpoint_interval_ms: int = ours("sparkCheckpointIntervalMillis", MILLISECONDS_OR_NONE, 5_000)
     """Minimum time between two checkpoints of a shard. There is always one at shard end and at shutdown."""
     drain_timeout_ms: int = ours("sparkDrainTimeoutMillis", MILLISECONDS, 60_000)
