@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from kcl_local.demo.check import monotonic_s
 from kcl_local.demo.processes import Processes, RunningProcess, environment
 from kcl_local.demo.stage import Stage, stage
 from kcl_local.demo.stream import in_thread, properties_text
-from kcl_local.demo.text import Line
-from tests.spark.hosts import all_at_work, until
+from kcl_local.demo.text import DemoError, Line
+from tests.spark.hosts import owners, until
 from tests.spark.windowed import WINDOW_S
 
 WITHIN_S = 500
@@ -123,6 +124,13 @@ def _records(set_up: Stage, shard_id: str) -> Iterator[tuple[float, int]]:
     return iter(found)
 
 
+async def are_at_work(set_up: Stage, workers: set[str]) -> bool:
+    try:
+        return set((await owners(set_up)).values()) == workers
+    except DemoError:  # there is no table yet
+        return False
+
+
 async def killed(proof: Proof) -> None:
     proof.hosts[0].signal_all(signal.SIGKILL)
 
@@ -177,10 +185,7 @@ async def test_no_record_is_missing_from_its_window(
         ):
             proof.hosts = [Host("one", first, one), Host("two", second, two)]
             logs = [each.with_suffix(".log") for each in (one, two, options)]
-            await until(
-                lambda: all("worker_started" in log.read_text() for log in logs[:2]), WITHIN_S, *logs[:2]
-            )
-            await all_at_work(set_up, ["one", "two"], WITHIN_S, *logs[:2])
+            await until(partial(are_at_work, set_up, {"one", "two"}), WITHIN_S, *logs[:2])
             async with (
                 set_up.processes.daemon(
                     "the Spark driver",
