@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -164,8 +164,9 @@ async def resharded(proof: Proof) -> None:
 
 @pytest.mark.parametrize("fault", [killed, frozen, without_its_store, stopped, resharded])
 async def test_no_record_is_missing_from_its_window(
-    fault: Callable[[Proof], Awaitable[None]], tmp_path: Path
+    fault: Callable[[Proof], Coroutine[object, object, None]], tmp_path: Path
 ) -> None:
+    last = 0, 0
     (tmp_path / "log").mkdir()
     (tmp_path / "out").mkdir()
     options = tmp_path / "driver.json"
