@@ -79,15 +79,22 @@ def by_the_end_of_the_answer(patch: pytest.MonkeyPatch) -> None:
     """As if it were complete until it was read, and not until it was asked for."""
     complete_ms = source.ShardSource.complete_ms
 
-    def later(self: source.ShardSource, asked_ms: int, behind_ms: int | None, quiet: int = 0) -> int | None:
-        found = complete_ms(self, asked_ms, behind_ms, quiet)
+    def later(
+        self: source.ShardSource,
+        asked_ms: int,
+        behind_ms: int | None,
+        *,
+        last_ms: int | None = None,
+        quiet: int = 0,
+    ) -> int | None:
+        found = complete_ms(self, asked_ms, behind_ms, last_ms=last_ms, quiet=quiet)
         return None if found is None else found + 500
 
     patch.setattr(source.ShardSource, "complete_ms", later)
 
 
 def without_a_look_at_the_tip(patch: pytest.MonkeyPatch) -> None:
-    def always(_: source.ShardSource, asked_ms: int, *_more: object) -> int:
+    def always(_: source.ShardSource, asked_ms: int, *_more: object, **_named: object) -> int:
         return asked_ms - 1_000
 
     patch.setattr(source.ShardSource, "complete_ms", always)

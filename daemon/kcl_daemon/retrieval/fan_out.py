@@ -317,10 +317,9 @@ class FanOutReader(BufferedReader):
         asked_ms = self._clock.passed_ms()
         answer = self._kinesis.get_records(source.stream, source.shard_id, iterator, 1)
         fetched = await self._context.call(answer, "GetRecords", timeout_s=_ASK_WITHIN_S)
-        is_quiet = (
-            not fetched.payload and fetched.next_iterator is not None
-        )  # a closed shard's children may have more
-        return source.complete_ms(asked_ms, fetched.millis_behind_latest) if is_quiet else None
+        if fetched.payload or fetched.next_iterator is None:  # the children of a closed shard may have more
+            return None
+        return source.complete_ms(asked_ms, fetched.millis_behind_latest)
 
     async def _run(self) -> None:
         while True:

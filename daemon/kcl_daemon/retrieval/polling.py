@@ -328,11 +328,13 @@ class PollingReader(BufferedReader):
 
     async def _accept(self, fetched: FetchedRecords, asked_ms: int) -> PollResult | None:
         """None: nothing follows."""
-        is_open = is_empty = fetched.next_iterator is not None
+        is_empty = fetched.next_iterator is not None
         behind_ms = fetched.millis_behind_latest
         self._quiet = 0 if fetched.payload or behind_ms else self._quiet + 1
-        # The children of a closed shard have records since then, and nobody knows of them yet.
-        complete_ms = self._source.complete_ms(asked_ms, behind_ms, self._quiet) if is_open else None
+        complete_ms = None
+        if fetched.next_iterator is not None:  # else its children have records since then
+            last_ms = fetched.payload.last_arrival_ms if fetched.payload else None
+            complete_ms = self._source.complete_ms(asked_ms, behind_ms, last_ms=last_ms, quiet=self._quiet)
         whole, at_bound = self._source.bounded(
             fetched.payload.completed(complete_ms), behind_ms, asked_ms, at_end=fetched.next_iterator is None
         )

@@ -237,14 +237,20 @@ class ShardSource:
     stops_at_loss: bool = False
     tells_complete: bool = False
 
-    def complete_ms(self, asked_ms: int, behind_ms: int | None, quiet: int = 0) -> int | None:
+    def complete_ms(
+        self, asked_ms: int, behind_ms: int | None, *, last_ms: int | None = None, quiet: int = 0
+    ) -> int | None:
         """`Payload.complete_ms` of an answer that was asked for then. `quiet`: so many in a row were empty.
+
+        `last_ms`: when its last record arrived. If that is the last of the shard, its children may have what came since,
+        and nobody knows of them yet; the empty answer after it tells of an end.
 
         DynamoDB does not tell of the tip, and may give empty answers before it, but hardly so many.
         """
         of_changes = self.stream.is_of_dynamodb
         if not self.tells_complete or behind_ms != 0 or (of_changes and quiet < _QUIET_ANSWERS):
             return None
+        asked_ms = asked_ms if last_ms is None else min(asked_ms, last_ms)
         return asked_ms - (_WHOLE_S_MS if of_changes else 0) - _UNREADABLE_MS
 
     def bounded(

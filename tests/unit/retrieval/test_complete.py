@@ -130,8 +130,26 @@ def test_dynamodb_must_be_quiet_for_a_while() -> None:
     changes = StreamRef("words", "arn:aws:dynamodb:eu-west-1:1:table/words/stream/1")
     assert changes.is_of_dynamodb
     source = ShardSource(changes, SHARD, TRIM_HORIZON, None, StartMemory(), tells_complete=True)
-    assert source.complete_ms(UNTIL_MS, 0, 9) is None, "an empty answer may come in the middle"
-    assert source.complete_ms(UNTIL_MS, 0, 10) == UNTIL_MS - 2 * MARGIN_MS, "changes are dated by the second"
+    assert source.complete_ms(UNTIL_MS, 0, quiet=9) is None, "an empty answer may come in the middle"
+    assert source.complete_ms(UNTIL_MS, 0, quiet=10) == UNTIL_MS - 2 * MARGIN_MS, (
+        "changes are dated by the second"
+    )
+
+
+def test_an_answer_with_records_is_complete_up_to_the_last_of_them_as_the_shard_may_be_closed() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        arrived_ms = stage.clock.wall_ms()
+        stage.put("a", "b")
+        await anyio.sleep(30.0)
+        reader = stage.prefetch(tells_complete=True)
+        start(reader)
+        assert await told_next(reader, 1) == [(2, arrived_ms - MARGIN_MS)]
+        ((count, complete_ms),) = await told_next(reader, 1)
+        assert count == 0
+        assert complete_ms is not None
+        assert complete_ms > arrived_ms + 20_000
+
+    play(scene)
 
 
 def test_of_aggregates_in_many_parts_only_the_last_part_is() -> None:
