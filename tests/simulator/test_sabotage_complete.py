@@ -94,8 +94,12 @@ def by_the_end_of_the_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_a_look_at_the_tip(patch: pytest.MonkeyPatch) -> None:
-    def always(_: source.ShardSource, asked_ms: int, *_more: object, **_named: object) -> int:
-        return asked_ms - 1_000
+    complete_ms = source.ShardSource.complete_ms
+
+    def always(
+        self: source.ShardSource, asked_ms: int, _behind_ms: int | None, **_: int | None
+    ) -> int | None:
+        return complete_ms(self, asked_ms, 0)
 
     patch.setattr(source.ShardSource, "complete_ms", always)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 
 import anyio
@@ -10,16 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.config.children import ChildSettings
-from kcl_daemon.config.retrieval import DeliverySettings, RetrievalSettings
+from kcl_daemon.config.retrieval import DeliverySettings, RetrievalSettings, SchemaFailure
 from kcl_daemon.errors import AccessDenied
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import FetchedRecords, StreamRef
+from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records.batch_text import ReadFacts
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.records.payload import EMPTY, Limits, Payload
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.retrieval.batch_window import not_yet_known
+from kcl_daemon.retrieval.fan_out import FanOutReader
 from kcl_daemon.retrieval.filtering import FilteredSource
+from kcl_daemon.retrieval.schemas import SchemaCache, ShardSchemaDecoder
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader, ShardSource, StartMemory
 from kcl_protocol import decode_daemon_line, decode_frame
 from kcl_protocol.codec import FRAME_START, decode_frame_header
@@ -28,9 +32,11 @@ from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.fakes import LoopClock
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.records.aggregates import aggregate, silent
 from tests.unit.retrieval import fan_out_stage
 from tests.unit.retrieval import test_batch_window as windows
+from tests.unit.retrieval.registry import ORDERS, MemorySchemas, framed
 from tests.unit.retrieval.stage import SHARD, STREAM, Stage, Start, play
 
 UNTIL_MS = 1_770_000_000_000
@@ -179,8 +185,9 @@ def test_who_leaves_out_the_last_records_still_tells(sizes: tuple[int, ...], las
         )
         reader = stage.prefetch(tells_complete=True)
         reader._source = FilteredSource(source, NEW)
-        start(reader)
         began_ms = stage.clock.wall_ms()
+        start(reader)
+        await anyio.sleep(0.1)  # what it gives first is not taken yet
         kept = int(last != b"{}")
         expected = [(1, None)] * len(sizes) + [(kept, began_ms - MARGIN_MS)]
         assert await told_next(reader, len(expected)) == expected
@@ -201,6 +208,26 @@ def test_a_closed_shard_is_never_complete_beyond_its_records_as_its_children_hav
             assert told(item) == (0, None)
 
     play(scene)
+
+
+def test_of_what_is_decoded_in_parts_only_the_last_part_is() -> None:
+    async def main() -> list[int | None]:
+        context = worker_context()
+        decoder = ShardSchemaDecoder(
+            SchemaCache(MemorySchemas(ORDERS), context), SchemaFailure.RETRY, context, LastFetch()
+        ).decoder(payload_of(*[framed(b"x" * 2_000_000)] * 3).completed(UNTIL_MS))
+        assert decoder is not None
+        found = list[int | None]()
+        while (part := await decoder.next()) is not None:
+            found.append(part.complete_ms)
+        return found
+
+    assert run_virtual(main) == [None, UNTIL_MS]
+
+
+def payload_of(*data: bytes) -> Payload:
+    texts = [base64.b64encode(each).decode() for each in data]
+    return Payload.of(Record(text, "k", str(100 + place)) for place, text in enumerate(texts))
 
 
 def test_a_child_that_is_slow_is_told_what_is_true_of_each_batch() -> None:
@@ -270,6 +297,7 @@ def test_a_closed_shard_with_fan_out_is_never_complete() -> None:
         tip = stage.put("b")[-1]
         stage.split()
         await anyio.sleep(30.0)
+        assert isinstance(reader, FanOutReader)
         assert await reader._asked(tip) is None
 
     fan_out_stage.play(scene)
