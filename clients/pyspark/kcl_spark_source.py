@@ -558,7 +558,8 @@ def judged_by_marks(key: str, shard: Shard, said: Statements) -> bool:
 def complete_ms(shards: Shards, said: Statements) -> dict[str, int]:
     """Of each shard that can get records that are not in the log: all of it that arrived before this time is.
 
-    Without those that the manifests of an older writer judge.
+    Without those that the manifests of an older writer judge. `STREAM/*` stands for what nobody knows of before a stream
+    has a roster.
     """
     above = {key: parents for roster in said.rosters.values() for key, parents in roster.shards.items()}
     for key, parents in parents_of(shards).items():
@@ -566,7 +567,7 @@ def complete_ms(shards: Shards, said: Statements) -> dict[str, int]:
     begun = {*shards, *said.marks}
     over = _above_all(begun, above)
     reached = _reached_ms(shards, above)
-    found = {}
+    found = {f"{stream}/*": 0 for stream in said.streams - said.rosters.keys()}
     for key in {*begun, *above}:
         shard = shards.get(key)
         if shard is None:
@@ -1332,16 +1333,17 @@ class Log:
         now_s = _now_s()
         still = {key: (now_s - since_s) * 1000 for key, (_, since_s) in self._since.items()}
         if by_clocks:
-            newest_ms = self._spoken_ms()
-            still = {key: max(ms, _now_ms() - newest_ms.get(key, _OPEN_MS)) for key, ms in still.items()}
+            spoken_ms = self._spoken_ms()
+            still = {key: max(ms, _now_ms() - spoken_ms.get(key, _OPEN_MS)) for key, ms in still.items()}
         return horizon_ms(self.shards, self.wait_ms, self.statements, still)
 
     def _spoken_ms(self) -> dict[str, int]:
-        """When hosts last spoke of a shard."""
+        """When hosts last spoke of a shard, and of any shard of a stream."""
         found: dict[str, int] = {}
         for known in self._beside.values():
             if isinstance(known.content, Host):
-                for key in known.content.marks:
+                streams = {key.partition("/")[0] for key in known.content.marks}
+                for key in [*known.content.marks, *(f"{stream}/*" for stream in streams)]:
                     found[key] = max(found.get(key, 0), known.content.at_ms)
         for key, (at_ms, _) in self._written.items():
             found[key] = max(found.get(key, 0), at_ms)
@@ -1956,7 +1958,10 @@ class KclStreamReader(_Columns, DataSourceStreamReader, SupportsTriggerAvailable
         new = [key for key in sorted(self._reached.left) if key not in self._left]
         self._left = set(self._reached.left)
         if new:
-            few = ", ".join(f"{key} (up to {_time(self._reached.left[key])})" for key in new[:5])
+            left = {key: self._reached.left[key] for key in new[:5]}
+            few = ", ".join(
+                f"{key} (up to {_time(ms) if ms else 'no known time'})" for key, ms in left.items()
+            )
             _LOG.warning(
                 "%d shards are left behind, as they have not become more complete for %d ms: %s. The others go on; what "
                 "these still get is counted as late rows",

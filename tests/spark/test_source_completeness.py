@@ -116,6 +116,27 @@ def test_a_child_and_a_shard_that_nobody_has_hold_before_they_have_anything(
     assert 34.8 <= reached_s(after(reader, clock, end), 0) <= 35.9
 
 
+def test_without_a_roster_nothing_is_taken_until_the_bound(
+    landed: Landed, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody says which shards there are: not the shards that have marks."""
+    (landed.folder / "_shards" / f"{STREAM}.json").unlink()
+    landed.mark("other", {1: 60})
+    reader = stream(landed)
+    start = reader.initialOffset()
+    assert after(reader, clock, start) == start
+    assert (reader.reportLatestOffset() or {})["heldBy"] == f"{STREAM}/*"
+    end = after(reader, clock, start, 55)
+    assert reached_s(end, 0) > 59
+    assert f"{STREAM}/* (up to no known time)" in warnings(caplog, "left behind")[0]
+    landed.roster({0: [], 1: [], 2: []})
+    landed.add(0, 10, 70)
+    landed.mark("alive", {0: 71})
+    landed.mark("other", {1: 71})
+    assert after(reader, clock, end) == end
+    assert (reader.reportLatestOffset() or {})["heldBy"] == key(2)
+
+
 def left_behind(landed: Landed, clock: Clock, reader: KclStreamReader) -> dict[str, Any]:
     end = after(reader, clock, reader.initialOffset())
     for _ in range(8):

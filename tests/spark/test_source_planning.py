@@ -629,6 +629,13 @@ def test_a_shard_that_nobody_has_taken_holds_all() -> None:
     assert judged({}, {"s/b": [Mark(0, 70)]}, {"s/b": ()}) == {"s/b": 0}
 
 
+def test_before_a_stream_has_a_roster_what_nobody_knows_of_holds_all() -> None:
+    """Marks of some shards are not those of all."""
+    said = Statements({"s/a": [Mark(-1, 70)]}, {}, 2_000, frozenset({"s"}))
+    assert complete_ms({"s/a": shard(3, 100)}, said) == {"s/a": 100, "s/*": 0}
+    assert horizon_ms({"s/a": shard(3, 100)}, WAIT_MS, said).holder == "s/*"
+
+
 def test_a_child_is_complete_up_to_the_ends_of_its_parents() -> None:
     parents = {"s/a": shard(3, 100, "s/c"), "s/b": shard(3, 130, "s/c")}
     roster = {"s/c": ("s/a", "s/b")}
@@ -659,7 +666,7 @@ def test_a_circle_of_parents_ends() -> None:
 
 
 def test_a_manifest_of_an_older_writer_is_judged_as_before() -> None:
-    said = Statements({"s/a": [Mark(0, 10)]}, {}, 2_000, frozenset({"s"}))
+    said = Statements({"s/a": [Mark(0, 10)]}, {"s": Roster({}, 10_000)}, 2_000, frozenset({"s"}))
     shards = {"s/a": shard(1, 10), "s/b": shard(1, 40)._replace(marks=False, behind_ms=5)}
     found = horizon_ms(shards, WAIT_MS, said)
     assert (found.ms, found.holder, found.first_ms, found.last_ms) == (10, "s/a", 40, 8_010)
@@ -668,7 +675,7 @@ def test_a_manifest_of_an_older_writer_is_judged_as_before() -> None:
 
 
 def test_a_shard_that_stands_still_for_long_is_left_behind() -> None:
-    said = Statements({"s/a": [Mark(0, 10)]}, {}, 2_000, frozenset({"s"}))
+    said = Statements({"s/a": [Mark(0, 10)]}, {"s": Roster({}, 10_000)}, 2_000, frozenset({"s"}))
     shards = {"s/a": shard(1, 10), "s/b": shard(1, 9_000)}
     since = stands_since({}, complete_ms(shards, said), 1.0)
     since = stands_since(since, complete_ms(shards, said), 50.0)

@@ -82,9 +82,11 @@ class World:
     hosts: list[Writer] = field(default_factory=list)
     owners: dict[str, tuple[Writer, int]] = field(default_factory=dict)
     marks: dict[int, Host] = field(default_factory=dict)
-    roster: Roster = field(default_factory=lambda: Roster({}, FAILOVER_MS))
+    roster: Roster | None = None
+    led_ms: int = 0
 
     def __post_init__(self) -> None:
+        self.led_ms = self.now_ms + self.random.choice([0, 20_000])
         self.hosts = [Writer() for _ in range(self.random.randint(2, 3))]
         for number in range(self.random.randint(1, 3)):
             self.sources[f"{STREAM}/{number}"] = Source(self.now_ms)
@@ -99,7 +101,7 @@ class World:
             if not host.dead and host.frozen_until_ms <= self.now_ms:
                 self._run(number, host)
         self._assign()
-        if self.random.random() < 0.3:
+        if self.now_ms > self.led_ms and self.random.random() < 0.3:
             known = {key: source.parents for key, source in self.sources.items()}
             self.roster = Roster(known, FAILOVER_MS)
 
@@ -248,7 +250,8 @@ class Reader:
 
     def look(self) -> None:
         world = self.world
-        self.said = statements_of(list(world.marks.values()), {STREAM: world.roster}, world.now_ms)
+        rosters = {} if world.roster is None else {STREAM: world.roster}
+        self.said = statements_of(list(world.marks.values()), rosters, world.now_ms)
 
     def batch(self, most_bytes: int | None) -> list[tuple[str, int]]:
         """The shards and arrivals of its rows."""
