@@ -312,6 +312,7 @@ class SimChildren:
         self._running: list[SimChild] = []
         self._began_s = now()
         self.started = 0
+        self.are_paused = False
         life.on_death(self._orphaned)
 
     @property
@@ -321,12 +322,14 @@ class SimChildren:
         return self._running
 
     def pause(self) -> None:
-        """SIGSTOP for all of them."""
+        """SIGSTOP for all of them, and for what works beside them."""
+        self.are_paused = True
         for child in self.running:
             child.pause()
 
     def resume(self) -> None:
         """SIGCONT for all of them."""
+        self.are_paused = False
         for child in self.running:
             child.resume()
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 from zlib import crc32
 
 import anyio
 
-from kcl_daemon.app import Adapters, build
+from kcl_daemon.app import Adapters, Application, build
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, LaneCounts
@@ -23,6 +24,7 @@ from kcl_daemon.config.landing import LandingSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.streams import ListedStream, StreamsSettings
 from kcl_daemon.errors import ConfigurationError, Throttled, Unavailable, WorkerIdTaken, leaves
+from kcl_daemon.landing import roster_line
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import CloudWatch, Cpu, Kinesis, StreamRef, Table, Tables
 from kcl_daemon.production import MeteredWorker, telemetry_of
@@ -108,6 +110,7 @@ class SimWorker:
         self.ended: Promise[None] = Promise()
         self._make = make
         self._worker: MeteredWorker | None = None
+        self.roster: Callable[[], bytes | None] = lambda: None
 
     @property
     def worker_id(self) -> str:
@@ -316,7 +319,7 @@ class Fleet:
         def make() -> MeteredWorker:
             if kind is not Kind.JAVA:
                 telemetry = telemetry_of(settings, adapters, snapshot=lambda: None)
-                ours = build(settings, telemetry.adapters)
+                ours = self._with_roster(worker, settings, telemetry.adapters)
                 _watch_closely(ours, self._plan)
                 return telemetry.background(ours)
             return JavaWorker(self._java_host(settings, adapters, clock, chance.fork("java")))
@@ -337,6 +340,13 @@ class Fleet:
         self._trace.note(life.worker_id, "process_started")
         current_loop().spawn(life.limiter, worker.host)
         return worker
+
+    def _with_roster(self, worker: SimWorker, settings: Settings, adapters: Adapters) -> Worker:
+        if self._plan.landing is None or not self._plan.landing.marks:
+            return build(settings, adapters)
+        application = Application(settings, adapters)
+        worker.roster = partial(_roster, application, settings)
+        return application.worker
 
     def _settings_of(
         self, worker_id: str, leases: LeaseSettings, kind: Kind, apart: StartApart | None
@@ -375,6 +385,12 @@ class Fleet:
     def _table(self, table: Table, life: Life, knows_one_table: bool = True) -> FaultyTable:
         kind = FaultyTable if knows_one_table else OldReports
         return kind(table, life=life, network=self._network, observer=self._observer)
+
+
+def _roster(application: Application, settings: Settings) -> bytes | None:
+    """What it would tell its lander now; None: it does not lead."""
+    leases = application.leases_as_leader()
+    return None if leases is None else roster_line(leases, settings)
 
 
 def _watch_closely(worker: object, plan: Plan) -> None:

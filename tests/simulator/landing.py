@@ -10,15 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from kcl_daemon.leases.row import Row
-from kcl_landing.log import MANIFESTS, Footer, Format, Layout, LogInfo, place
+from kcl_landing.log import MANIFESTS, Footer, Format, Layout, LogInfo, Mark, place
 from kcl_landing.positions import START, Position, position
+from kcl_landing.shard import ShardLanding
 from kcl_landing.store import NoObject, StoredObject
 from tests.simulator.chance import Chance
+from tests.simulator.clock import EPOCH_S
 from tests.simulator.faults import RowWrite
 from tests.simulator.loop import now
 from tests.simulator.network import CALM, Trouble
@@ -48,6 +50,8 @@ class LandingPlan:
         looked_at: how many objects of a dated layout a writer looks at, at most, when it opens the log.
         replaces: a store that replaces what is there; nobody may use one.
         outlives: how often what writes for a child goes on for a while after the child has ended.
+        marks: the hosts state until when their shards are complete, and a reader follows the log by that.
+        left_after_s: for so long the reader waits for a shard that stands still.
         sleeps_s: for so long, one after the other, a worker and its children are stopped when a child is about to write. The
             child wakes earlier when its successor has begun.
     """
@@ -64,7 +68,15 @@ class LandingPlan:
     looked_at: int = 2_000
     replaces: bool = False
     outlives: float = 0.0
+    marks: bool = False
+    left_after_s: float = 3_600.0
     sleeps_s: tuple[float, ...] = ()
+
+
+def stamped_ms(plan: LandingPlan, number: int, at_ms: int) -> int:
+    """Each so many seconds an hour passes, so that a run has some of them; not quite in order, as Kinesis gives it."""
+    hours = int((at_ms / 1000 - EPOCH_S) / plan.hour_s)
+    return at_ms + hours * 3_600_000 - number // 7 % (plan.jitter_ms + 1)
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -73,6 +85,7 @@ class Segment(msgspec.Struct, frozen=True):
     footer: Footer
     rows: tuple[Position, ...]
     sent_s: float
+    arrivals_ms: tuple[int | None, ...] = ()
 
 
 def read_footer(content: bytes | memoryview, _format: Format) -> Footer:
@@ -109,9 +122,13 @@ class ShardInLog:
         places: of the stream's records that are in the log, from the first one on.
         segments: names, in order.
         written_s: when the last of them was.
+        upto: of each segment, how many records it and those before it have.
+        stated_ms: the latest time until which a mark has called it complete.
     """
 
     places: int = 0
+    upto: list[int] = field(default_factory=list[int])
+    stated_ms: int = 0
     segments: list[str] = field(default_factory=list[str])
     last: Position = START
     is_ended: bool = False
@@ -140,6 +157,8 @@ class Landing:
         self._log: dict[str, ShardInLog] = {}
         self._gone: dict[str, float] = {}
         self._begins = 0
+        self._segments: dict[str, list[Segment]] = {}
+        self.writing: dict[int, ShardLanding[Any]] = {}
 
     # The store.
 
@@ -259,9 +278,45 @@ class Landing:
         if footer.token > log.token:
             log.token = footer.token
             self.on_begin(footer.shard)
+        self._check_marks(log, shard, segment, who)
         log.places += len(segment.rows)
+        log.upto.append(log.places)
+        self.segments_of(footer.shard).append(segment)
         log.segments.append(path)
         log.last, log.is_ended, log.written_s = place(footer.last), footer.children is not None, now()
+
+    def _check_marks(self, log: ShardInLog, shard: ShardTruth, segment: Segment, who: str) -> None:
+        for number, _ in segment.rows:
+            at_ms = self._arrived_ms(shard, shard.index[number])
+            if at_ms < log.stated_ms:
+                report(
+                    "mark_not_true",
+                    f"{who} has {number}, which arrived {at_ms}; a mark said before that all until {log.stated_ms} is there",
+                )
+
+    def _arrived_ms(self, shard: ShardTruth, index: int) -> int:
+        """When a record arrived, as the children say it."""
+        at_s = EPOCH_S + shard.written_at_s[index] - self._truth.unreadable_s
+        return stamped_ms(self.plan, shard.numbers[index], int(at_s * 1000))
+
+    def stated(self, shard_id: str, mark: Mark, who: str) -> None:
+        """A mark is on its way to the store: it must be true already."""
+        log, shard = self._log.setdefault(shard_id, ShardInLog()), self._truth.shards[shard_id]
+        if mark.number >= len(log.upto):
+            report("mark_before_segment", f"{who} states segment {mark.number} of {shard_id}")
+        inside = 0 if mark.number < 0 else log.upto[mark.number]
+        for index in [each for each in range(len(shard.numbers)) if each not in shard.left_out][inside:]:
+            at_ms = self._arrived_ms(shard, index)
+            if at_ms < mark.complete_ms:
+                report(
+                    "mark_not_true",
+                    f"{who} states {mark} of {shard_id}; {shard.numbers[index]}, which arrived {at_ms}, is not in it",
+                )
+        log.stated_ms = max(log.stated_ms, mark.complete_ms)
+
+    def segments_of(self, shard_id: str) -> list[Segment]:
+        """In order."""
+        return self._segments.setdefault(shard_id, [])
 
     def _check_rows(self, first: int, shard: ShardTruth, segment: Segment, who: str) -> None:
         numbers = [number for number, _ in segment.rows]

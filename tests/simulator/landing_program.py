@@ -38,7 +38,7 @@ from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 from tests.simulator.blocking import Blocking, HandedOver, Request
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.habits import Mischief
-from tests.simulator.landing import APPLICATION, Fate, Landing, Segment, read_footer
+from tests.simulator.landing import APPLICATION, Fate, Landing, Segment, read_footer, stamped_ms
 from tests.simulator.loop import current_loop, now
 from tests.simulator.program import LEASE_GONE, READ, Exit, Print, Program, Read, Script, Step, Wait
 from tests.simulator.stream import STREAM_NAME
@@ -141,7 +141,7 @@ class LandingProgram(Program):
             case Initialize():
                 yield from self._begin(message)
             case ProcessRecords(records, behind_ms):
-                yield from self._land(records, behind_ms)
+                yield from self._land(records, behind_ms, message.complete_ms)
             case ShardEnded(children):
                 yield from self._end(children)
             case ShutdownRequested():
@@ -172,6 +172,7 @@ class LandingProgram(Program):
         limits = Limits(plan.window_ms, plan.max_bytes)
         self._shard = ShardLanding(writer, stored, limits, by_hour=plan.layout == "dated")
         self._is_open = True
+        landing.writing[child.number] = self._shard
         if tail.number >= 0 and tail.last > START:
             self._begun = _extended(tail.last)
             self._deliveries.begins_at(child, self._begun)
@@ -187,14 +188,14 @@ class LandingProgram(Program):
             except StoreTrouble:
                 yield Wait(_OPEN_PAUSE_S)
 
-    def _land(self, records: Sequence[Record], behind_ms: int | None) -> Script:
+    def _land(self, records: Sequence[Record], behind_ms: int | None, complete_ms: int | None) -> Script:
         yield Wait(self._chance.uniform(*self._habits.process_s))
         shard = self._shard
-        shard.at(behind_ms)
         rows = self._rows(records)
         if rows is not None:
             shard.take(rows.behind(shard.writer.mark), rows.last, rows.rows, now())
             self._landing.holds(self._identity.shard_id, shard.waiting_bytes, rows.size_bytes)
+        shard.at(behind_ms, complete_ms)
         while shard.waiting_bytes > self._landing.plan.memory_bytes:
             yield from self._flush(until_s=now())
             yield from self._wait_for_retry()
@@ -211,12 +212,8 @@ class LandingProgram(Program):
         )
 
     def _arrived_ms(self, record: Record) -> int | None:
-        """Each so many seconds an hour passes, so that a run has some of them; not quite in order, as Kinesis gives it."""
-        plan, arrived_ms = self._landing.plan, record.approximate_arrival_timestamp
-        if arrived_ms is None:
-            return None
-        hours = int((arrived_ms / 1000 - EPOCH_S) / plan.hour_s)
-        return arrived_ms + hours * 3_600_000 - int(record.sequence_number) // 7 % (plan.jitter_ms + 1)
+        at_ms = record.approximate_arrival_timestamp
+        return None if at_ms is None else stamped_ms(self._landing.plan, int(record.sequence_number), at_ms)
 
     def _end(self, children: Sequence[str] | None) -> Script:
         self._shard.end(children)
@@ -324,8 +321,10 @@ class LandingProgram(Program):
             token=writer.token,
             writer=writer.writer,
         )
-        rows = tuple(where for part in call.draft.parts for where in part.at) if call.draft else ()
-        content = msgspec.json.encode(Segment(footer, rows, now()))
+        parts = call.draft.parts if call.draft else []
+        rows = tuple(where for part in parts for where in part.at)
+        arrivals_ms = tuple(each for part in parts for each in part.arrivals_ms)
+        content = msgspec.json.encode(Segment(footer, rows, now(), arrivals_ms))
         path = segment_path(
             landing.info,
             STREAM_NAME,

@@ -50,6 +50,25 @@ def landing_store_trouble(draw: Draw) -> Plan:
     )
 
 
+def landing_marks(draw: Draw) -> Plan:
+    """A reader believes what hosts state, while they die, stop and pause, shards split and merge, and the store is away."""
+    chance = draw.chance
+    plan = chance.pick((landing, landing_zombie, landing_store_trouble))(draw)
+    assert plan.landing is not None
+    stated = replace(
+        plan.landing,
+        marks=True,
+        window_ms=min(plan.landing.window_ms, 5_000),
+        max_bytes=max(plan.landing.max_bytes, 10 * _RECORD_BYTES),
+        jitter_ms=chance.pick((0, 300, 900)) if not plan.unreadable_s else 0,
+        hour_s=3_600.0,
+        left_after_s=chance.pick((60.0, 3_600.0)),
+    )
+    # Shards that nobody writes to are the ones that hold.
+    rate = chance.pick((0.2, 2.0, plan.records_per_s))
+    return replace(plan, landing=stated, records_per_s=rate, calls_for_empty=True)
+
+
 def _drawn(draw: Draw, *, faults_s: float, pauses: tuple[int, int], sleeps: tuple[int, int]) -> Plan:
     chance = draw.chance
     plan = draw.plan(faults_s=faults_s, bound_s=140.0, shards=(1, 4))

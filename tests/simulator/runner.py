@@ -146,7 +146,12 @@ def _first_violation(error: BaseException) -> Violation | None:
 def _is_stored(world: World) -> bool:
     """By the children, where they have a store of their own."""
     bank, landing = world.bank, world.landing
-    return (bank is None or bank.applied >= world.truth.records) and (landing is None or not landing.missing)
+    is_landed = landing is None or not landing.missing
+    return (bank is None or bank.applied >= world.truth.records) and is_landed and _is_read(world)
+
+
+def _is_read(world: World) -> bool:
+    return world.marks is None or world.marks.reader.is_done
 
 
 class _Course:
@@ -287,6 +292,8 @@ class _Course:
                     what += f", {world.truth.records - world.bank.applied} transfers never carried out"
                 if world.landing is not None:
                     what += f", not in the log: {world.landing.missing}"
+                if not _is_read(world):
+                    what += ", the reader has not taken what is in the log"
                 raise Violation("not_finished", f"{what}; unfinished shards: {world.unfinished}")
             await anyio.sleep(LOOK_S / 4)
             world.liveness.poll()

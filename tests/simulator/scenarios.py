@@ -31,7 +31,7 @@ from tests.simulator.draws import Draw, Sizes, bad_children, cuts, mixed_trouble
 from tests.simulator.filtered import aged, filtered, windows
 from tests.simulator.habits import Habits, Nursery, When
 from tests.simulator.holds import holds
-from tests.simulator.landing_scenarios import landing, landing_store_trouble, landing_zombie
+from tests.simulator.landing_scenarios import landing, landing_marks, landing_store_trouble, landing_zombie
 from tests.simulator.lanes import lanes, lanes_poison, lanes_reshard
 from tests.simulator.life import Service
 from tests.simulator.many import foreign_epochs, many_streams, streams_by_hundreds
@@ -351,6 +351,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         landing,
         landing_zombie,
         landing_store_trouble,
+        landing_marks,
         windows,
         aged,
         lanes,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from kcl_landing.log import Footer
 from kcl_landing.positions import Position
-from kcl_landing.shard import ShardLanding
+from kcl_landing.shard import Draft, ShardLanding
 from kcl_landing.writer import ShardWriter, Taken
+from kcl_spark_source import Shard
 from tests.simulator.landing import Landing, Segment
+from tests.simulator.landing_marks import HostLander, MarksReader
 from tests.simulator.landing_program import Rows
 from tests.simulator.plan import Plan
 from tests.simulator.runner import run_plan
@@ -104,3 +109,58 @@ def test_each_rule_can_be_broken(
 ) -> None:
     broken(monkeypatch)
     assert noticed(scenario) in names
+
+
+def a_dead_writers_word(patch: pytest.MonkeyPatch) -> None:
+    """As before there were marks: the last that a manifest says of its writer."""
+    shards = MarksReader._shards
+
+    def as_before(reader: MarksReader) -> dict[str, Shard]:
+        return {key: shard._replace(marks=False) for key, shard in shards(reader).items()}
+
+    patch.setattr(MarksReader, "_shards", as_before)
+
+
+def without_what_waits(patch: pytest.MonkeyPatch) -> None:
+    add = Draft[Rows].add
+
+    def unseen(draft: Draft[Rows], part: Rows) -> None:
+        add(draft, part)
+        draft.earliest_ms = sys.maxsize
+
+    patch.setattr(Draft, "add", unseen)
+
+
+def before_the_segment(patch: pytest.MonkeyPatch) -> None:
+    state = ShardLanding._state
+
+    def too_early(landing: ShardLanding[Rows]) -> None:
+        drafts, landing.drafts = landing.drafts, deque()
+        state(landing)
+        landing.drafts = drafts
+        if drafts and landing.mark is not None:
+            landing.mark = msgspec.structs.replace(landing.mark, number=landing.mark.number + 1)
+
+    patch.setattr(ShardLanding, "_state", too_early)
+
+
+def without_the_roster(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HostLander, "tell", lambda lander, line: None)
+
+
+@pytest.mark.parametrize(
+    ("seed", "broken", "names"),
+    [
+        (2, a_dead_writers_word, {"older_than_horizon"}),
+        (1, without_what_waits, {"mark_not_true"}),
+        (1, before_the_segment, {"mark_before_segment", "mark_not_true"}),
+        (1, without_the_roster, {"older_than_horizon"}),
+    ],
+)
+def test_what_makes_marks_true_and_readers_safe_can_be_taken_away(
+    seed: int, broken: Patch, names: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    found = run_plan(draw_plan("landing_marks", seed), scenario="landing_marks", seed=seed).violation
+    assert found is not None
+    assert found.name in names

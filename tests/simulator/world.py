@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.layout import TableLayout, UnusableState
@@ -85,6 +85,9 @@ from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
 from tests.simulator.violation import report
 
+if TYPE_CHECKING:
+    from tests.simulator.landing_marks import LandingMarks
+
 _MIGRATE_LOOK_S: Final = 10.0
 _DISTURBED: Final = {Pause: "worker paused", CutOff: "worker cut off", StepWallClock: "clock jumped"}
 Deploying = Steering | Configure | MigrateTables | StartApart
@@ -108,6 +111,7 @@ class Sabotage:
 class World:
     """One run's world."""
 
+    marks: LandingMarks | None = None
     ended_s = inf
     """When the producers stopped; what ends later by itself need not be finished."""
 
@@ -219,8 +223,18 @@ class World:
         self.stream.put(self._plan.backlog)
         self._leave_java_leases()
         self.stream.produce(self._plan.records_per_s)
+        self._follow_the_log()
         for planned in self._plan.happenings:
             current_loop().after(planned.at_s, self.happen, planned.what)
+
+    def _follow_the_log(self) -> None:
+        if self.landing is None or not self.landing.plan.marks:
+            return
+        from tests.simulator.landing_marks import LandingMarks  # noqa: PLC0415 - it loads Spark's part
+
+        self.marks = LandingMarks(
+            self.landing, self._chance.fork("marks"), self._trace, lambda: self.fleet.workers
+        )
 
     def _leave_java_leases(self) -> None:
         if not self._plan.java_epochs:
