@@ -567,7 +567,8 @@ def complete_ms(shards: Shards, said: Statements) -> dict[str, int]:
     begun = {*shards, *said.marks}
     over = _above_all(begun, above)
     reached = _reached_ms(shards, above)
-    found = {f"{stream}/*": 0 for stream in said.streams - said.rosters.keys()}
+    awaited = {key.partition("/")[0] for key, shard in shards.items() if shard.marks and not shard.end.ended}
+    found = {f"{stream}/*": 0 for stream in (said.streams | awaited) - said.rosters.keys()}
     for key in {*begun, *above}:
         shard = shards.get(key)
         if shard is None:

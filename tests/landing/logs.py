@@ -93,10 +93,11 @@ def write(
     shard: str = SHARD,
     children: tuple[str, ...] | None = None,
     rows: int = 3,
+    marks: bool = False,
 ) -> list[Entry]:
     """A shard's log as its writer leaves it; with `children` its last segment is the end."""
     open_log(store, info)
-    log = ShardLog(store, info, STREAM, shard)
+    log = ShardLog(store, info, STREAM, shard, marks=marks)
     log.open(is_new=True)
     found = []
     for number in range(segments):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,12 +14,14 @@ from kcl_landing.keeping.status import LogStatus, status
 from kcl_landing.log import Mark, Marks, Roster, manifest_path, marks_path, roster_path
 from kcl_landing.store import LogStore
 from kcl_landing.stores import open_store
-from tests.landing.logs import BEGIN_MS, INFO, SHARD, STREAM, verify, write
+from tests.landing import logs
+from tests.landing.logs import BEGIN_MS, INFO, SHARD, STREAM, verify
 from tests.landing.memory_store import MemoryStore
 from tests.landing.test_command import invoke
 
 CHILD, NOBODYS = "shardId-000000000001", "shardId-000000000002"
 NOW_MS = BEGIN_MS + 60_000
+write = partial(logs.write, marks=True)
 DAY_MS = 86_400_000
 
 

@@ -158,7 +158,9 @@ class LandingProgram(Program):
         child, landing = self._identity, self._landing
         assert child.token is not None
         self._store = HandedOver()
-        self._log = ShortSighted(self._store, landing.info, STREAM_NAME, child.shard_id, read_footer)
+        self._log = ShortSighted(
+            self._store, landing.info, STREAM_NAME, child.shard_id, read_footer, marks=landing.plan.marks
+        )
         self._log.looked_at = landing.plan.looked_at
         stored = position(message.sequence_number, message.sub_sequence_number)
         tail = yield from self._open(stored)

@@ -634,6 +634,9 @@ def test_before_a_stream_has_a_roster_what_nobody_knows_of_holds_all() -> None:
     said = Statements({"s/a": [Mark(-1, 70)]}, {}, 2_000, frozenset({"s"}))
     assert complete_ms({"s/a": shard(3, 100)}, said) == {"s/a": 100, "s/*": 0}
     assert horizon_ms({"s/a": shard(3, 100)}, WAIT_MS, said).holder == "s/*"
+    assert horizon_ms({"s/a": shard(3, 100)}, WAIT_MS).holder == "s/*", "no mark has been read yet"
+    assert horizon_ms({"s/a": shard(3, 100)._replace(marks=False)}, WAIT_MS).holder == ""
+    assert horizon_ms({"s/a": shard(3, 100)}, WAIT_MS, still_ms={"s/*": WAIT_MS}).holder == ""
 
 
 def test_a_child_is_complete_up_to_the_ends_of_its_parents() -> None:

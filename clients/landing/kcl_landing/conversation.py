@@ -241,6 +241,7 @@ class ShardConversation:
             shard_id,
             segments.read_footer,
             warn=self._warn,
+            marks=True,
         )
         self._shard_id = shard_id
         tail = self._open(stored)

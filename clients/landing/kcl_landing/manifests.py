@@ -107,6 +107,7 @@ class ShardLog:
 
     Args:
         warn: is told what is damaged; the segments are asked instead.
+        marks: the writer's host states marks.
 
     Raises:
         LogAltered, Damaged: by what reads segments, with the name of one.
@@ -121,7 +122,9 @@ class ShardLog:
         read_footer: ReadFooter | None = None,
         *,
         warn: Callable[[str], object] = lambda _message: None,
+        marks: bool = False,
     ) -> None:
+        self._marks = marks
         self._store = store
         self._info = info
         self._stream = stream
@@ -268,7 +271,9 @@ class ShardLog:
         self._entries = []
 
     def _write(self, behind_ms: int | None, at_ms: int) -> None:
-        manifest = Manifest(self._stream, self._shard, tuple(self._entries), behind_ms, at_ms, marks=True)
+        manifest = Manifest(
+            self._stream, self._shard, tuple(self._entries), behind_ms, at_ms, marks=self._marks
+        )
         self._store.replace(self._at, msgspec.json.encode(manifest))
 
     def _newest(self) -> list[Entry]:

@@ -29,9 +29,11 @@ def statements_of(store: LogStore, info: LogInfo, found: LogObjects) -> Statemen
     """Only those that are still there, of this log and this version."""
 
     def read(path: str) -> Marks | Roster | Unreadable | None:
-        kind = Marks if path.startswith(f"{MARKS}/") else Roster
+        said: Marks | Roster
         try:
-            said: Marks | Roster = decoded(store, path, kind)
+            said = (
+                decoded(store, path, Marks) if path.startswith(f"{MARKS}/") else decoded(store, path, Roster)
+            )
         except NoObject:
             return None
         except Unreadable as error:
