@@ -16,14 +16,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from types import FrameType
+from typing import Final, Literal, NoReturn
 
 import anyio
 import click
 import orjson
 from anyio import CancelScope, to_thread
 
-from kcl_daemon.interrupt import exit_now
 from kcl_local import ACCESS
 from kcl_local.changes.model import StreamsModel
 from kcl_local.changes.stream import DEFAULTS as STREAMS
@@ -219,7 +219,7 @@ def _run(
         prepare=partial(_create, streams),
     )
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, exit_now)  # until the loop handles signals
+        signal.signal(number, _exit_at_once)  # until the loop handles signals
     lead(os.environ, {})  # a profile that does not exist would keep the SDK below from starting
     _report("starting Kinesis, DynamoDB, STS, Glue, CloudWatch, S3, SNS and SQS on 127.0.0.1")
     try:
@@ -255,6 +255,10 @@ def _announce(form: Form, file: Path | None, endpoints: Endpoints) -> None:
 def _report(text: str) -> None:
     if sys.stderr.isatty():
         click.echo(text, err=True)
+
+
+def _exit_at_once(number: int, _frame: FrameType | None) -> NoReturn:
+    os._exit(128 + number)
 
 
 async def _serve(

@@ -16,9 +16,8 @@ import anyio
 import click
 from anyio.abc import TaskStatus
 
-from kcl_daemon.errors import leaves
 from kcl_local import REGION
-from kcl_local.demo.text import DemoError
+from kcl_local.demo.text import DemoError, first_of
 from kcl_prove.cleaning import Found, clean, found_leftovers, remove_leftovers
 from kcl_prove.inventory import state_folder
 from kcl_prove.parts import Options, ProveError
@@ -225,7 +224,7 @@ def _run(act: Callable[[Callable[[str], None]], Awaitable[int]]) -> int:
     try:
         code = anyio.run(_guarded, act, stopped_by)
     except* (ProveError, DemoError) as errors:
-        first = next(leaves(errors))
+        first = first_of(errors)
         click.echo(f"kcl-daemon prove: {first}", err=True)
         code = EXIT_REFUSED if isinstance(first, NotBegun) else EXIT_WRONG
     if stopped_by:

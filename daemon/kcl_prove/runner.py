@@ -9,7 +9,6 @@ from typing import Final
 
 import anyio
 
-from kcl_daemon.errors import leaves
 from kcl_prove.parts import ProveError, SceneResult, Size, Usage
 from kcl_prove.prices import Budget, total
 from kcl_prove.stage import Scene, Stage
@@ -77,7 +76,7 @@ async def _result(scene: Scene, stage: Stage, budget: Budget) -> SceneResult:
     try:
         result = await _limited(scene, stage, budget)
     except Exception as error:  # noqa: BLE001 - whatever fails in a scene is its result
-        notes = tuple(_in_words(each) for each in leaves(error))
+        notes = tuple(_in_words(each) for each in _leaves(error))
         (stage.folder / f"{scene.name}.error").write_text("".join(traceback.format_exception(error)), "utf-8")
         result = SceneResult(scene.name, passed=False, notes=(budget.reached,) if budget.reached else notes)
     return checked(replace(result, seconds=result.seconds or anyio.current_time() - began_s))
@@ -103,6 +102,14 @@ def checked(result: SceneResult) -> SceneResult:
     """A scene that lost records has not passed, whatever it says."""
     faults = result.lost + result.out_of_order + result.before_parents
     return replace(result, passed=result.passed and faults == 0)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
 
 
 def _in_words(error: BaseException) -> str:

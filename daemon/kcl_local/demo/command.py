@@ -16,7 +16,6 @@ import anyio
 import click
 from anyio.abc import TaskStatus
 
-from kcl_daemon.errors import leaves
 from kcl_local.demo.changes import CopyOutcome, run_changes
 from kcl_local.demo.check import monotonic_s
 from kcl_local.demo.landing import LandingOutcome, run_landing
@@ -32,7 +31,7 @@ from kcl_local.demo.screen import (
 )
 from kcl_local.demo.spark import SparkJob, spark_job
 from kcl_local.demo.stage import POLL_EVERY_S, Stage, WriteRate, stage
-from kcl_local.demo.text import DemoError, Feed, input_feed, library_feed
+from kcl_local.demo.text import DemoError, Feed, first_of, input_feed, library_feed
 
 SETTLED_WITHIN_S: Final = 60.0
 SPLIT_AT: Final = 0.25
@@ -293,7 +292,7 @@ def _run_demo(play: Scenario, *, plain: bool) -> int:
             outcome = anyio.run(_main, play, screen, stopped_by)
         except* (DemoError, BrokenPipeError) as errors:
             if not stopped_by:  # errors after a stop are its consequence
-                raise next(leaves(errors)) from errors
+                raise first_of(errors) from errors
     if stopped_by:
         click.echo(f"stopped by {stopped_by[0].name}")
         return _EXIT_SIGNAL + stopped_by[0]

@@ -21,7 +21,6 @@ import orjson
 import psutil
 from anyio.abc import Process
 
-from kcl_daemon.errors import describe_exit
 from kcl_local import ACCESS
 from kcl_local.demo.check import DIRECTORY_VARIABLE
 from kcl_local.demo.stream import Urls
@@ -92,7 +91,11 @@ class RunningProcess:
     async def fail_when_ended(self) -> None:
         """DemoError when a process ends."""
         code = await self.wait()
-        raise DemoError(f"{self.name} ended with {describe_exit(code)}\n{log_tail(self.log)}")
+        raise DemoError(f"{self.name} ended with {_exit_in_words(code)}\n{log_tail(self.log)}")
+
+
+def _exit_in_words(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def log_tail(log: Path, lines: int = TAIL_LINES) -> str:

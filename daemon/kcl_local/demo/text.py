@@ -110,6 +110,13 @@ class DemoError(Exception):
     """Raised when the demo cannot continue."""
 
 
+def first_of(error: BaseException) -> BaseException:
+    """Of an exception group, however deep, the first error."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 READ_BYTES: Final = 64 * 1024
 STDIN: Final = 0
 

@@ -13,11 +13,10 @@ import anyio
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kcl_daemon.errors import leaves
 from kcl_local.demo.check import LedgerReader, monotonic_s
 from kcl_local.demo.stage import POLL_EVERY_S, WriteRate
 from kcl_local.demo.stream import DemoStream
-from kcl_local.demo.text import DemoError
+from kcl_local.demo.text import DemoError, first_of
 from kcl_prove.account import Account, Settled
 from kcl_prove.fleet import Application, Fleet, Worker, fleet_of
 from kcl_prove.parts import Options, ProveError, SceneResult, Size, Usage
@@ -176,7 +175,7 @@ class Traffic:
         try:
             result = await self._play(stage, began_s)
         except* (DemoError, ClientError, BotoCoreError, ProveError) as group:
-            failure = next(leaves(group))
+            failure = first_of(group)
         if result is None:
             raise failure if isinstance(failure, ProveError) else ProveError(f"{self.name}: {failure}")
         return result
