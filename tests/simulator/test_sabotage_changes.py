@@ -156,9 +156,10 @@ def losses_are_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def losses_do_not_stop(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        fleet, "ChangesSettings", lambda **given: ChangesSettings(**{**given, "continues_trimmed": True})
-    )
+    def continuing(**given: Any) -> ChangesSettings:
+        return replace(ChangesSettings(**given), continues_trimmed=True)
+
+    patch.setattr(fleet, "ChangesSettings", continuing)
 
 
 DEATH: Planned = Planned(0.0, DieAtShardEnd(ShardEndStep.FINISHED, nth=1, replaced_after_s=60.0))
