@@ -448,7 +448,6 @@ def shard_cells(entry: ShardEntry) -> tuple[str, ...]:
 
 
 def _uncheckpointed(shard: ShardView) -> str:
-    """Empty where it is not older than what is not finished."""
     age_s = shard.uncheckpointed_s
     return "" if age_s is None or age_s <= (shard.lag_s or 0.0) else duration(age_s)
 

@@ -166,7 +166,6 @@ class BucketLetters:
         return client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=PAGE_KEYS, **token)
 
     async def _heads(self, keys: list[str]) -> list[StoredLetter | BadPlace]:
-        """In the order of the keys; several are read at once."""
         found: dict[str, StoredLetter | BadPlace] = {}
 
         async def read(key: str) -> None:

@@ -123,7 +123,6 @@ def _drains_s(shard: SeenShard, level_s: float, together_s: float | None) -> flo
 
 
 def quickest_s(shard: SeenShard) -> float:
-    """With a host to itself."""
     return shard.backlog / max(QUOTA_BYTES - shard.arrives, 1.0)
 
 

@@ -68,7 +68,6 @@ def folders_of(target: str) -> list[Path]:
 
 
 def run_reloading(stream: str, target: str, options: FunctionOptions, log_words: list[str]) -> int:
-    """The exit code of the last daemon."""
     # The endpoints are ours, and led to by our environment: they outlive the daemons.
     left = replace(options, reload=False, local=False, shards=None, until_eof=True)
     words = [sys.executable, "-m", "kcl_daemon", "run", stream, target, *left.words(), *log_words]

@@ -67,8 +67,6 @@ _METADATA: Final[dict[str, Callable[[AnyRecord], object]]] = {
 
 
 class _Event(Whole):
-    """One record as patterns see it. Its value is that of the data, once it was asked for."""
-
     __slots__ = ("body", "record")
 
     def __init__(self, record: AnyRecord, body: bytes, work: Work) -> None:

@@ -19,7 +19,6 @@ def leaves(shards: Sequence[Shard]) -> tuple[Shard, ...]:
 
 
 def roots(shards: Sequence[Shard]) -> tuple[Shard, ...]:
-    """Those whose parents are not listed, or are none."""
     ids = {shard.shard_id for shard in shards}
     return tuple(shard for shard in shards if shard.parent_shard_ids.isdisjoint(ids))
 

@@ -302,7 +302,6 @@ def _console(*, colours: bool) -> structlog.typing.Processor:
 
 
 def _child_line(event: _EventDict) -> str | None:
-    """A child's line with its time and shard; None for other events."""
     if event.get("event") != _CHILD_LINE or not isinstance(event.get("line"), str):
         return None
     shard_id = event.get("shard_id")

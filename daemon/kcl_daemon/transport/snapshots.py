@@ -148,8 +148,6 @@ class _Pace:
 
 @dataclass(slots=True)
 class _Reading:
-    """What is known of one segment while this worker reads it."""
-
     pace: _Pace
     table: ScannedTable
     arn: str

@@ -321,7 +321,6 @@ async def _watch_signals(
     *,
     task_status: TaskStatus[None],
 ) -> None:
-    """The first signal ends the run in order, a second one kills all processes."""
     with anyio.open_signal_receiver(*_signals()) as received:
         task_status.started()
         async for number in received:

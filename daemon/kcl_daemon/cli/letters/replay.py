@@ -132,7 +132,6 @@ class _ShardReplay:
                 return
 
     async def _one_child(self) -> str | None:
-        """The child's error, if it did not end well."""
         replay, of = self._replay, self._of
         stream = StreamRef(of.stream_name, of.stream_arn) if replay.options.names_streams else None
         try:
