@@ -131,6 +131,13 @@ class ShardSpool:
     def size_bytes(self) -> int:
         return self.buffered_bytes + sum(each.size_bytes for each in self.segments)
 
+    def first_left_ms(self, committed: Positions) -> int | None:
+        """Arrival of the first record that no new batch takes, as nobody holds the shard."""
+        done = committed.get(self.shard_id, START)
+        return next(
+            (each.first_ms for each in self.segments if self.holder is None and each.last > done), None
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ArrivalStatus:
@@ -274,7 +281,7 @@ class Spool:
             shard.tally.forgotten()
             shard.revoked_s = monotonic_s()
             if self._horizon_ms is not None:  # first, as the planner reads it after the note
-                left_ms = self._first_left_ms(shard)
+                left_ms = shard.first_left_ms(self._committed)
                 taken_ms = max(shard.reached_ms or 0, shard.complete_ms or 0) if left_ms is None else left_ms
                 self.set_horizon(min(self._horizon_ms, taken_ms - 1))
             self._note(shard_id, Grant(held=False))
@@ -315,7 +322,7 @@ class Spool:
             shard = self._shards.get(shard_id)
             if shard is None:
                 return ArrivalStatus(None)
-            left_ms = self._first_left_ms(shard)
+            left_ms = shard.first_left_ms(self._committed)
             if left_ms is not None:
                 return ArrivalStatus(left_ms, has_left=True)
             return ArrivalStatus(
@@ -328,13 +335,9 @@ class Spool:
     def left(self) -> set[str]:
         """Shards that nobody holds, with records that batches have not taken."""
         with self._lock:
-            return {name for name, each in self._shards.items() if self._first_left_ms(each) is not None}
-
-    def _first_left_ms(self, shard: ShardSpool) -> int | None:
-        """Arrival of the first record that no new batch takes, as nobody holds the shard."""
-        done = self._committed.get(shard.shard_id, START)
-        waiting = (each.first_ms for each in shard.segments if shard.holder is None and each.last > done)
-        return next(waiting, None)
+            return {
+                name for name, each in self._shards.items() if each.first_left_ms(self._committed) is not None
+            }
 
     def set_horizon(self, arrived_ms: int) -> None:
         """No new batch takes later arrivals.
