@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import pyspark
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -76,6 +77,18 @@ def test_the_source_gives_what_is_spooled_under_the_names_that_are_asked_for(
         query.stop()
     assert seen == [list(range(10)), list(range(10, 25))]
     assert frame.columns[:3] == ["data", "partitionKey", "streamName"]
+
+
+def test_python_workers_are_forked_from_a_process_that_has_imported_what_they_need(
+    spark: SparkSession,
+) -> None:
+    """They share its memory: a worker that imports by itself takes 30 MB of its own."""
+
+    def parent(_number: int) -> list[str]:
+        return list(psutil.Process().parent().cmdline())  # type: ignore[union-attr]  # it was forked
+
+    (command,) = spark.sparkContext.parallelize([0], 1).map(parent).collect()
+    assert "kcl_spark.workers" in command
 
 
 def test_json_is_decoded_and_what_is_none_is_kept_as_it_was(spark: SparkSession) -> None:

@@ -227,6 +227,7 @@ def build_session(options: EngineOptions) -> SparkSession:
         map={
             "spark.driver.memory": options.driver_memory,
             "spark.ui.showConsoleProgress": "false",
+            "spark.python.daemon.module": "kcl_spark.workers",
             "spark.sql.streaming.stopTimeout": _STOP_TIMEOUT_MS,
             "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
             "spark.sql.session.timeZone": "UTC",
