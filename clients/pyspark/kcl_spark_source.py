@@ -94,7 +94,7 @@ else:
             """As of 4.2."""
 
 
-__all__ = ["KclDataSource", "kcl_lag", "kcl_progress", "register"]
+__all__ = ["KclDataSource", "kcl_lag", "kcl_listener", "kcl_progress", "register"]
 
 _LOG = logging.getLogger("kcl_spark_source")
 _COMPUTE: Any = pyarrow.compute
@@ -120,6 +120,7 @@ _SETTLED_S = 1.5
 """An object read so long after its time of change was first seen is not read again: some stores' clocks tick in seconds."""
 _NOTE_S = 5.0
 _IDLE_MS = 1_000
+_CLOUDWATCH_S = 60.0
 _PART_MS = 4_000
 _REACH_MS = 4_000
 """At least a part, so that one that waits is never older than the horizon."""
@@ -951,6 +952,79 @@ def kcl_progress(progress: Any) -> dict[str, Any]:
         found["late_rows"] += latest.get("lateRows", 0)
         found["bytes"] += latest.get("bytes", 0)
     return {**found, "lag": kcl_lag(progress)} if found else found
+
+
+def kcl_listener(*, prometheus: str = "", cloudwatch: Any = None, namespace: str = "kcl") -> Any:
+    """A listener for `spark.streams.addListener`, which tells others what `kcl_progress` says of each query.
+
+    Args:
+        prometheus: a file that is replaced after each batch, such as `/var/lib/node_exporter/kcl.prom`.
+        cloudwatch: `boto3.client("cloudwatch")`; each query puts its metrics at most once a minute.
+        namespace: of these metrics.
+    """
+    from pyspark.sql.streaming.listener import StreamingQueryListener  # noqa: PLC0415 - executors do without
+
+    known: dict[str, dict[str, float]] = {}
+    put_s: dict[str, float] = {}
+
+    class KclListener(StreamingQueryListener):
+        """A query that has ended keeps its last figures."""
+
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            figures = _figures_of(kcl_progress(event.progress))
+            if not figures:
+                return
+            query = event.progress.name or str(event.progress.id)
+            known[query] = figures
+            if prometheus:
+                young = Path(f"{prometheus}.{os.getpid()}")
+                young.write_text(_prometheus_text(known), "utf-8")
+                young.replace(prometheus)
+            if cloudwatch is not None and _now_s() - put_s.get(query, float("-inf")) >= _CLOUDWATCH_S:
+                put_s[query] = _now_s()
+                named = {"Dimensions": [{"Name": "query", "Value": query}]}
+                data = [{"MetricName": name, "Value": value, **named} for name, value in figures.items()]
+                cloudwatch.put_metric_data(Namespace=namespace, MetricData=data)
+
+    return KclListener()
+
+
+def _prometheus_text(known: Mapping[str, Mapping[str, float]]) -> str:
+    lines: list[str] = []
+    for name in dict.fromkeys(name for figures in known.values() for name in figures):
+        lines.append(f"# TYPE kcl_source_{name} gauge")
+        for query, figures in known.items():
+            if name not in figures:
+                continue
+            label = query.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            lines.append(f'kcl_source_{name}{{query="{label}"}} {figures[name]:.15g}')
+    return "\n".join([*lines, ""])
+
+
+def _figures_of(said: Mapping[str, Any]) -> dict[str, float]:
+    """Of a query, over all its shards, as far as they are known; empty if it reads no landing log."""
+    if not said:
+        return {}
+    found = {
+        "left_behind_shards": float(len(said["left_behind"])),
+        "late_rows": float(said["late_rows"]),
+        "batch_bytes": float(said["bytes"]),
+    }
+    if said["lag"]:
+        found["lag_milliseconds"] = float(max(each["ms"] for each in said["lag"].values()))
+        found["lag_segments"] = float(sum(each["segments"] for each in said["lag"].values()))
+    if said["horizon_ms"] is not None:
+        found["horizon_age_milliseconds"] = _now_ms() - said["horizon_ms"]
+    return found
 
 
 def _sources_in(progress: Any) -> list[dict[str, Any]]:

@@ -16,7 +16,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StringType, StructType
 
 import kcl_spark_source
-from kcl_spark_source import KclDataSource, KclStreamReader, _Known, _parsed, from_offset, kcl_progress
+from kcl_spark_source import (
+    KclDataSource,
+    KclStreamReader,
+    _Known,
+    _parsed,
+    from_offset,
+    kcl_listener,
+    kcl_progress,
+)
 from tests.spark.landed import BEGIN_MS, STREAM, Landed, key
 
 EVERYTHING = ReadAllAvailable()
@@ -411,6 +419,59 @@ def test_a_progress_says_who_holds_and_what_came_late() -> None:
         "lag": {},
     }
     assert kcl_progress(None) == {}
+
+
+class Event:
+    """Of a query, as Spark hands it to a listener."""
+
+    def __init__(self, name: str | None, latest: object) -> None:
+        self.progress = self
+        self.name = name
+        self.id = "1-2"
+        self.json = json.dumps({"sources": [{"latestOffset": latest}]})
+
+
+def test_a_listener_replaces_a_file_for_prometheus_and_tells_cloudwatch_once_a_minute(
+    tmp_path: Path, clock: Clock
+) -> None:
+    put: list[dict[str, Any]] = []
+
+    class Client:
+        def put_metric_data(self, **said: Any) -> None:
+            put.append(said)
+
+    path = tmp_path / "kcl.prom"
+    listener = kcl_listener(prometheus=str(path), cloudwatch=Client(), namespace="space")
+    clock.wall_ms = 9_000
+    latest = {
+        "v": 1,
+        "log": "l",
+        "shards": {},
+        "horizon": 2_000,
+        "heldBy": "s/a",
+        "leftBehind": {"s/b": 3},
+        "lateRows": 9,
+    }
+    listener.onQueryProgress(Event(None, {"topic": 1}))
+    assert not path.exists()
+    for seconds in (0, 30, 31):
+        clock.now_s += seconds
+        listener.onQueryProgress(Event('a "b"', latest))
+    listener.onQueryProgress(Event(None, {**latest, "lateRows": 4}))
+    lines = path.read_text().splitlines()
+    assert 'kcl_source_late_rows{query="a \\"b\\""} 9' in lines
+    assert 'kcl_source_late_rows{query="1-2"} 4' in lines
+    assert 'kcl_source_horizon_age_milliseconds{query="1-2"} 7000' in lines
+    assert not any("lag" in line for line in lines), "no shard is known"
+    assert lines.count("# TYPE kcl_source_left_behind_shards gauge") == 1
+    assert list(tmp_path.iterdir()) == [path]
+    assert [each["MetricData"][0]["Dimensions"][0]["Value"] for each in put] == ['a "b"', 'a "b"', "1-2"]
+    assert put[0]["Namespace"] == "space"
+    assert {
+        "MetricName": "late_rows",
+        "Value": 9.0,
+        "Dimensions": [{"Name": "query", "Value": 'a "b"'}],
+    } in put[0]["MetricData"]
 
 
 ENTRIES = st.lists(
