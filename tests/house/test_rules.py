@@ -16,7 +16,11 @@ import kcl_daemon
 
 ROOT = Path(__file__).parents[2]
 PACKAGE_FOLDERS = ("daemon", "protocol", "clients/python", "clients/landing", "clients/pyspark")
-SINGLE_FILES = ("clients/pyspark/kcl_spark_sink.py", "clients/pyspark/kcl_spark_source.py")
+SINGLE_FILES = (
+    "clients/pyspark/kcl_spark_sink.py",
+    "clients/pyspark/kcl_spark_source.py",
+    "clients/pyspark/pyspark_kcl.py",
+)
 """Handed to Spark as it is, so it cannot be several."""
 SOURCE_FOLDERS = ("daemon", "protocol", "clients", "tests")
 MODULE_LINES_MOST = 700
