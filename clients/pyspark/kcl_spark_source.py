@@ -773,13 +773,13 @@ class Only(NamedTuple):
 
     def within(self, settings: Settings) -> Settings | None:
         """The options, with fewer shards; None if no record can be asked for."""
-        for field, asked in (("shards", self.shards), ("streams", self.streams)):
-            if asked is not None:
-                left = tuple(sorted(asked & frozenset(getattr(settings, field) or asked)))
-                if not left:
-                    return None
-                settings = replace(settings, **{field: left})
-        return settings
+        shards, streams = (
+            tuple(of_options if asked is None else sorted(asked & frozenset(of_options or asked)))
+            for of_options, asked in ((settings.shards, self.shards), (settings.streams, self.streams))
+        )
+        if (self.shards is not None and not shards) or (self.streams is not None and not streams):
+            return None
+        return replace(settings, shards=shards, streams=streams)
 
     def has(self, entry: Entry) -> bool:
         """Whether a segment may have records that are asked for."""
@@ -808,14 +808,14 @@ def _may_be(kind: str, value: str, entry: Entry) -> bool:
 
 def narrowed(only: Only, condition: Any) -> Only:
     """With one more of Spark's conditions on a column."""
-    kind, value = type(condition).__name__, getattr(condition, "value", None)
+    kind, value = type(condition).__name__, getattr(condition, "value", "")
     column = _OURS.get(".".join(getattr(condition, "attribute", ())), "")
     if column in {"shard_id", "stream"} and kind in {"EqualTo", "In"}:
-        field = "shards" if column == "shard_id" else "streams"
         values = value if kind == "In" else (value,)
         asked = frozenset(each for each in values if isinstance(each, str) and each and "/" not in each)
-        before = getattr(only, field)
-        return only._replace(**{field: asked if before is None else asked & before})
+        if column == "shard_id":
+            return only._replace(shards=asked & (asked if only.shards is None else only.shards))
+        return only._replace(streams=asked & (asked if only.streams is None else only.streams))
     if column == "approximate_arrival_timestamp" and isinstance(value, datetime) and value.tzinfo:
         at_ms = (value - datetime.fromtimestamp(0, timezone.utc)) // timedelta(milliseconds=1)
         if kind in _EARLIEST:
@@ -1163,7 +1163,7 @@ def _times_of(store: Store, info: Mapping[str, Any], key: str, entry: Entry) -> 
             said = _PARQUET.read_metadata(file)
     except (pa.ArrowException, OSError, ValueError):
         return _USUAL_TIMES
-    unpacked = sum(said.row_group(each).total_byte_size for each in range(said.num_row_groups))
+    unpacked: int = sum(said.row_group(each).total_byte_size for each in range(said.num_row_groups))
     return max(1.0, unpacked / max(1, entry.size_bytes))
 
 
@@ -1545,7 +1545,9 @@ class Log:
             if key not in self._times or entry.number >= self._times[key][0] + _PAGE
         ]
         due = sorted(due, key=lambda each: -each[1].size_bytes)[:_THREADS]
-        found = self._pool.map(lambda each: _times_of(self.store, self.info, *each), due)
+        found: Iterable[float] = ()
+        if due:
+            found = self._pool.map(partial(_times_of, self.store, self.info), *zip(*due))
         self._times.update({key: (entry.number, times) for (key, entry), times in zip(due, found)})
         usual = sum(times for _, times in self._times.values()) / len(self._times)
         return [each._replace(times=self._times.get(each.key, (0, usual))[1]) for each in its_pieces]
@@ -1904,7 +1906,7 @@ class _Pushed:
     def __init__(self, reader: KclReader) -> None:
         self._reader = reader
 
-    def __call__(self, conditions: Sequence[Any]) -> list[Any]:
+    def __call__(self, conditions: Sequence[Any]) -> Sequence[Any]:
         return self._reader.narrow(conditions)
 
 
@@ -1914,7 +1916,7 @@ class KclReader(_Columns, DataSourceReader):
     only = Only()
 
     @property
-    def pushFilters(self) -> Any:  # type: ignore[override]  # noqa: N802
+    def pushFilters(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # noqa: N802
         return _Pushed(self)
 
     def narrow(self, conditions: Sequence[Any]) -> Sequence[Any]:
