@@ -1,4 +1,4 @@
-"""Spark's own shells find the data source `kcl`, without a line of Python."""
+"""Spark's own programs find the data source `kcl`, without a line of Python."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
+from pyarrow import parquet as _parquet
 
-from tests.spark.landed import Landed
+from tests.spark.daemon import ROOT
+from tests.spark.landed import Landed, name
+
+parquet: Any = _parquet
 
 
-def in_spark_sql(statements: str, folder: Path) -> list[str]:
-    """What `spark-sql -e` prints; it begins in `folder`, where its metastore will be."""
+def ran(program: str, *words: str, folder: Path) -> str:
+    """What a program of Spark prints; it begins in `folder`, where its tables will be."""
     home = Path(pyspark.__file__).parent
-    settings = ["spark.ui.enabled=false", "spark.driver.memory=600m", "spark.sql.shuffle.partitions=2"]
-    settings += ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1"]
-    words = ["--master", "local[2]", *(word for each in settings for word in ("--conf", each))]
     done = subprocess.run(
-        [str(home / "bin" / "spark-sql"), *words, "-e", statements],
+        [str(home / "bin" / program), *words],
         cwd=folder,
         env={**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
@@ -29,7 +31,7 @@ def in_spark_sql(statements: str, folder: Path) -> list[str]:
         timeout=500,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.split()
+    return done.stdout
 
 
 def in_python(code: str, given: bytes = b"") -> bytes:
@@ -58,5 +60,41 @@ def test_spark_sql_counts_the_records_of_a_log(tmp_path: Path) -> None:
     log = Landed(tmp_path / "log")
     for shard in (0, 1):
         log.add(shard, 40 + shard)
-    view = f"CREATE TEMPORARY VIEW orders USING kcl OPTIONS (path '{log.folder}')"
-    assert in_spark_sql(f"{view}; SELECT count(*) FROM orders", tmp_path) == ["81"]
+    settings = ["spark.ui.enabled=false", "spark.driver.memory=600m", "spark.sql.shuffle.partitions=2"]
+    settings += ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1"]
+    words = ["--master", "local[2]", *(word for each in settings for word in ("--conf", each))]
+    table = f"CREATE TABLE orders USING kcl OPTIONS (path '{log.folder}')"
+    said = ran("spark-sql", *words, "-e", f"{table}; SELECT count(*) FROM orders", folder=tmp_path)
+    assert said.split() == ["81"]
+
+
+def documented_pipeline() -> str:
+    text = (ROOT / "docs" / "landing.md").read_text("utf-8").partition("**Declarative pipelines**")[2]
+    return text.partition("```python\n")[2].partition("```")[0]
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(600)
+def test_a_declarative_pipeline_has_streaming_tables_of_a_log(tmp_path: Path) -> None:
+    """That of docs/landing.md. Spark keeps its tables below the folder that it was begun in."""
+    log = Landed(tmp_path / "log")
+    for shard in (0, 1):
+        log.add(shard, 40 + shard)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "orders.py").write_text(
+        documented_pipeline().replace("s3://my-bucket/landing", str(log.folder)), "utf-8"
+    )
+    (code / "keys.sql").write_text(
+        "CREATE STREAMING TABLE keys AS SELECT partition_key FROM STREAM orders;", "ascii"
+    )
+    spec = tmp_path / "spark-pipeline.yml"
+    spec.write_text(
+        f"name: shop\nstorage: file://{tmp_path}/storage\nlibraries: [{{glob: {{include: code/**}}}}]\n",
+        "utf-8",
+    )
+    ran("spark-pipelines", "run", "--spec", str(spec), folder=tmp_path)
+    tables = tmp_path / "spark-warehouse"
+    counts = parquet.read_table(tables / "shards").to_pylist()
+    assert {row["shard_id"]: row["count"] for row in counts} == {name(0): 40, name(1): 41}
+    assert parquet.read_table(tables / "keys").num_rows == 81
