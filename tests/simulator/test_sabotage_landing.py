@@ -144,8 +144,9 @@ def before_the_segment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardLanding, "_state", too_early)
 
 
-def without_the_roster(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HostLander, "tell", lambda lander, line: None)
+def a_roster_without_shards(patch: pytest.MonkeyPatch) -> None:
+    tell, empty = HostLander.tell, b'{"roster": {"stream": {}}, "failoverMs": 10000}'
+    patch.setattr(HostLander, "tell", lambda lander, line: tell(lander, empty))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def without_the_roster(patch: pytest.MonkeyPatch) -> None:
         (2, a_dead_writers_word, {"older_than_horizon"}),
         (1, without_what_waits, {"mark_not_true"}),
         (1, before_the_segment, {"mark_before_segment", "mark_not_true"}),
-        (1, without_the_roster, {"older_than_horizon"}),
+        (1, a_roster_without_shards, {"older_than_horizon"}),
     ],
 )
 def test_what_makes_marks_true_and_readers_safe_can_be_taken_away(
