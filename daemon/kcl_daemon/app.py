@@ -228,9 +228,9 @@ class Application:
         self._malformed = MalformedRowLog(log)
 
     def leases_as_leader(self) -> Sequence[Lease] | None:
-        """As they were read last; None: another worker leads, or one of them cannot be read."""
+        """Of all shards, as they were read last; None: another worker leads, or some may be missing."""
         known = self._elector.is_leader and not self._monitor.unreadable_leases
-        return self._monitor.leases or None if known else None
+        return self._assigner.complete or None if known else None
 
     @cached_property
     def worker(self) -> Worker:

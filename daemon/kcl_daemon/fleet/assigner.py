@@ -23,7 +23,7 @@ from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.leases import row as lease_row
-from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId
 from kcl_daemon.leases.row import RowUpdate
 from kcl_daemon.leases.worker_row import WorkerRow, unchanged
 from kcl_daemon.metrics import kcl
@@ -61,6 +61,10 @@ class BackgroundSync:
         if self._poll is not None:
             self._poll.scope.cancel()
             self._poll = None
+
+    def audited(self) -> frozenset[StreamIdentity | None]:
+        """The streams whose shards all have a lease; None is the only one. Empty while a sync runs."""
+        return self._shard_sync.audited if self._poll is None else frozenset()
 
     async def ensure(self, leases: Sequence[Lease], background: TaskGroup) -> bool:
         """Start a sync unless one runs; returns whether to read the leases again.
@@ -226,13 +230,15 @@ class Assigner:
         self._balanced_workers: frozenset[WorkerId] = frozenset()
         self._delayed_s: float | None = None
         self._reminded: frozenset[tuple[LeaseKey, int]] = frozenset()
+        self.complete: Sequence[Lease] | None = None
+        """As the leader read them last, of streams whose shards all have one; None: that is not known yet."""
 
     def wake(self) -> None:
         self._wakeup.wake()
 
     def begin_term(self) -> None:
         self._sync.begin()
-        self._failures = 0
+        self._failures, self.complete = 0, None
         self._balanced_s = self._delayed_s = None
         self._wakeup.wake()
 
@@ -267,10 +273,14 @@ class Assigner:
                 await self._elector.resign(stand_back=True)
 
     async def _run_once(self, background: TaskGroup) -> None:
+        audited = self._sync.audited()
         await self._load()
         # Existing leases are assigned even if the sync fails or is slow.
         if await self._sync.ensure(self._monitor.leases, background):
+            audited = self._sync.audited()
             await self._load()
+        if audited:
+            self.complete = [lease for lease in self._monitor.leases if lease.stream in audited]
         await self._assign()
         self._listener.on_seen(self._monitor.leases)
         await self._delete_stale_workers()

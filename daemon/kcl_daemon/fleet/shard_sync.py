@@ -159,6 +159,10 @@ class ShardSync:
         self._failures = 0
         self._not_before_s = self._clock.monotonic()
 
+    @property
+    def audited(self) -> frozenset[StreamIdentity | None]:
+        return frozenset({self._stream.identity} if self._schedule.has_audited else ())
+
     async def ensure(self, leases: Sequence[Lease]) -> bool:
         """Create and clean up what is due; returns whether leases were created.
 
@@ -380,6 +384,10 @@ class MultiStreamShardSync:
         self._syncers.clear()
         self._former.begin()
         self._streams.forget_poll()
+
+    @property
+    def audited(self) -> frozenset[StreamIdentity | None]:
+        return frozenset().union(*(each.audited for each in self._syncers.values()))
 
     async def ensure(self, leases: Sequence[Lease]) -> bool:
         """Returns whether leases were created; never raises for AWS.

@@ -307,6 +307,21 @@ def test_leases_that_are_created_late_are_given_away_at_once() -> None:
     play(scene, before=before)
 
 
+def test_leases_are_not_called_complete_before_each_shard_has_one() -> None:
+    async def before(stage: Stage) -> None:
+        stage.kinesis.takes_s = 20.5
+        await stage.has_lease(0, None)
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(20.0)
+        assert stage.found, "the one that is there is read meanwhile"
+        assert stage.assigner.complete is None
+        await anyio.sleep(40.0)
+        assert len(stage.assigner.complete or ()) == 4
+
+    play(scene, before=before)
+
+
 def test_who_leads_no_more_ends_its_look_at_the_shards_and_looks_anew_when_it_leads_again() -> None:
     async def before(stage: Stage) -> None:
         stage.kinesis.takes_s = 100.0
