@@ -14,7 +14,8 @@ Spark 500, the local service 1,050, the demo 550. One function (#22): `run`, App
 `put` and `peek` 1,650, `init`, the schema and `check`'s lines 1,050, other systems than Linux 350. Its processors, one method each, as
 users write them, and small readers of a stream raised the share of such classes. What reviewers found (#33): which stream the tables belong
 to 370 lines, streams that distribute records by themselves 340, bounds of Avro, letters and segments 480, answers of Lambda 230, filters,
-rows and lines of others 220, `check` 190, holds beside Java 70. Tasks for all cores and a guard of event time (#34) 90.
+rows and lines of others 220, `check` 190, holds beside Java 70. Tasks for all cores and a guard of event time (#34) 90; what
+hosts state of their shards and the roster 750, a stop beside Spark 130, encryption and watermarks of the future 90, for which 220 went elsewhere.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ import pytest
 from tests.house.figures import figures, package_cycles, source_files
 
 BOUNDS: Final = {
-    "source files": 391,
-    "source lines": 83_480,
+    "source files": 394,
+    "source lines": 84_230,
     "longest file, lines": 700,
-    "docstring and comment words": 72_050,
+    "docstring and comment words": 72_980,
     "packages in import cycles": 0,
     "classes with one public method, %": 9.9,
     "constructors with more than 8 parameters": 0,
