@@ -46,21 +46,21 @@ class Log(Protocol):
 
 
 class Clock(Protocol):
-    """Time as this worker sees it; simulated clocks are skewed and drift."""
+    """Time as this worker sees it; simulated clocks are skewed and drift. `move_on_after(None)` cancels nothing."""
 
-    def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back."""
+    def monotonic(self) -> float: ...
 
     def wall_ms(self) -> int:
         """Epoch milliseconds, for what other machines read; may jump."""
+        ...
 
     def passed_ms(self) -> int:
         """As `wall_ms`, but no later than by the service's clock, where that is known."""
+        ...
 
     async def sleep(self, seconds: float) -> None: ...
 
-    def move_on_after(self, seconds: float | None) -> CancelScope:
-        """Cancels after that many seconds; None: never."""
+    def move_on_after(self, seconds: float | None) -> CancelScope: ...
 
 
 class Randomness(Protocol):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+from importlib import import_module
 
-import pyarrow.compute  # noqa: F401
-import pyspark.sql.worker.plan_data_source_read
-import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
-import kcl_spark.source  # noqa: F401
+for _each in (
+    "pyarrow.compute",
+    "pyspark.worker",
+    "pyspark.sql.worker.plan_data_source_read",
+    "kcl_spark.source",
+):
+    import_module(_each)
 
 if __name__ == "__main__":
     gc.freeze()  # collections in a worker would copy the pages
