@@ -99,7 +99,7 @@ def altered_rows(patch: pytest.MonkeyPatch) -> None:
         ("landing_zombie", ignored, {"log_not_continued", "missing_in_log", "checkpoint_ahead"}),
         ("landing_zombie", adopted_without_dropping, {"repeated_in_log"}),
         ("landing", before_durable, {"checkpoint_ahead"}),
-        ("landing_zombie", never_lets_go, {"wrote_after_letting_go"}),
+        ("landing_zombie", never_lets_go, {"wrote_after_letting_go", "written_after_end"}),
         ("landing", no_marker, {"end_before_marker"}),
         ("landing", altered_rows, {"missing_in_log"}),
     ],

@@ -139,6 +139,7 @@ IN_PLACE: Final = {
     ("kcl_daemon.config.kinds", r"\?P<\w+>"): "findall",
     ("kcl_daemon.config.kinds", "[PTDHMS]"): "findall",
     ("kcl_daemon.state_folder", r"[^A-Za-z0-9._-]"): "findall",
+    ("kcl_landing.log", r"[^A-Za-z0-9_-]"): "findall",
     ("kcl_local.demo.stream", r"[^ -~]"): "findall",
     ("kcl_prove.report", r"arn:aws[^\s\"',)]*"): "findall",
     ("kcl_prove.report", r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}\b"): "findall",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 from itertools import chain, islice, repeat
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter
@@ -328,11 +327,7 @@ class Payload:
         return (sum(map(len, texts)) - 2 * len(texts)) * 3 // 4 - padding
 
     def completed(self, complete_ms: int | None) -> Payload:
-        if complete_ms is None:
-            return self
-        made = copy(self)
-        made.complete_ms = complete_ms
-        return made
+        return self if complete_ms is None else Payload(self.records, self.size_bytes, complete_ms)
 
     def after(self, position: ExtendedSequenceNumber) -> Payload:
         if not self or position < self.first:
@@ -505,6 +500,9 @@ class _Expanded(Payload):
 
     def _record(self, index: Literal[0, -1]) -> AnyRecord:
         return self._runs[index][index]
+
+    def completed(self, complete_ms: int | None) -> Payload:
+        return self if complete_ms is None else _Expanded(self._runs, self.size_bytes, complete_ms)
 
     def _with(self, records: Sequence[AnyRecord], complete_ms: int | None = None) -> Payload:
         return _Expanded([records], self.size_bytes, complete_ms)

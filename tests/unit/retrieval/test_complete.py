@@ -87,6 +87,12 @@ def test_what_is_joined_is_complete_as_its_last_part(parts: list[tuple[int, int 
     assert (len(joined), joined.complete_ms) == (sum(count for count, _ in parts), parts[-1][1])
 
 
+def test_what_was_joined_becomes_complete_by_an_answer_that_follows() -> None:
+    joined = Payload.joined([payload(2, None), payload(1, None)])
+    assert told(DeliveryBatch(joined.completed(UNTIL_MS), 0)) == (3, UNTIL_MS)
+    assert joined.complete_ms is None
+
+
 def test_what_is_empty_for_others_is_never_complete() -> None:
     assert EMPTY.completed(UNTIL_MS).complete_ms == UNTIL_MS
     assert EMPTY.complete_ms is None
