@@ -220,6 +220,21 @@ class Host:
         return msgspec.json.decode(self.puts[-1][2], type=Marks)
 
 
+def test_a_relay_that_begins_again_takes_nothing_back() -> None:
+    host = Host()
+    host.shards = {"s/a": Mark(3, 900, 7), "s/b": Mark(3, 900, 7), "s/c": Mark(3, 900, 7)}
+    host.run(2)
+    host.shards = {}
+    host.run(2)
+    host.shards = {"s/a": Mark(3, 400, 7), "s/b": Mark(3, 400, 8), "s/c": Mark(2, 400, 7)}
+    host.run(2)
+    assert host.marks.shards == {
+        "s/a": Mark(3, 900, 7),
+        "s/b": Mark(3, 400, 8),  # another owner
+        "s/c": Mark(2, 400, 7),  # what was said is not known to be true of fewer segments
+    }
+
+
 def test_marks_are_written_when_they_change_once_a_second_at_most_and_each_five_seconds() -> None:
     host = Host()
     assert host.run(20) == []  # no shard, no object

@@ -17,7 +17,7 @@ from kcl_daemon.config.children import ConcurrencySettings
 from kcl_daemon.ports import ChildLane
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_protocol.messages import Record
-from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.faults import RowWrite
 from tests.simulator.habits import is_poison
@@ -196,7 +196,9 @@ class Deliveries:
             report("no_lease", f"{child} started although there is no lease row")
         elif position > stored and child.lane is None:
             report("started_ahead", f"{child} starts at {position}, the lease row says {stored}")
-        if position == TRIM_HORIZON:
+        if position == LATEST and shard.latest_s == -inf:
+            shard.latest_s = now()
+        elif position == TRIM_HORIZON:
             child.next_place = 0
         elif not position.is_sentinel:
             child.next_place = shard.place_after(int(position.sequence_number))
@@ -236,7 +238,7 @@ class Deliveries:
 
     def _check_complete(self, child: Incarnation, shard: ShardTruth, place: int) -> None:
         dated_s = shard.written_at_s[place] - self._truth.unreadable_s
-        if dated_s < child.complete_s - _ROUNDED_S:
+        if shard.latest_s <= dated_s < child.complete_s - _ROUNDED_S:
             report(
                 "not_complete",
                 f"{child} was told that it has all until {child.complete_s:.3f}, but not {shard.numbers[place]} of {dated_s:.3f}",

@@ -145,6 +145,8 @@ class MarksReader:
         self._ends: dict[str, Place] = {}
         self._since: Since = {}
         self._left: set[str] = set()
+        self._known: set[str] | None = None
+        """The shards that were there when a stream without a roster had been waited for long enough."""
         self._parents: dict[str, set[str]] = {}
         self._most_ms = 0
         """The largest `h` of a batch."""
@@ -182,6 +184,8 @@ class MarksReader:
         wait_ms = round(self._landing.plan.left_after_s * 1000)
         horizon = horizon_of(shards, wait_ms, said, still_ms)
         self._left |= {*horizon.left}
+        if self._known is None and f"{STREAM_NAME}/*" in horizon.left:
+            self._known = {*shards}
         starts = {key: self._starts.get(key, Place(0)) for key in shards}
         most_bytes = self._chance.pick((None, None, 400))
         reached = plan(starts, shards, self._entries, most_bytes=most_bytes, horizon=horizon)
@@ -262,7 +266,8 @@ class MarksReader:
         )
 
     def _may_be_late(self, key: str) -> bool:
-        return key in self._left or any(map(self._may_be_late, self._parents.get(key, ())))
+        is_new = self._known is not None and key not in self._known
+        return key in self._left or is_new or any(map(self._may_be_late, self._parents.get(key, ())))
 
     @property
     def is_done(self) -> bool:

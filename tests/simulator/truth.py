@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class ShardTruth:
         done_before: place of the first record that a fleet of the past had not processed; those before never come again.
         trimmed: how many records the stream does not keep any more.
         lost: places of those that were not given to a child before.
+        latest_s: since when it is read from LATEST on; who reads is not owed what came before.
         closed_s: virtual time of that; 0: not noted.
         after: shards that must be finished before it, besides; their leases may go before it has begun.
         is_past: it was closed before reading began, so that nobody need read it.
@@ -49,6 +51,7 @@ class ShardTruth:
     gone_s: float | None = None
     done_before: int = 0
     trimmed: int = 0
+    latest_s: float = -inf
     lost: set[int] = field(default_factory=set[int])
     closed_s: float = 0.0
     after: tuple[str, ...] = ()

@@ -152,7 +152,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
 class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False, order=True):
     """Every record of a shard that arrived before `complete_ms` is in segments up to `number`, which the manifest has.
 
-    `token` is the writer's. For one token neither goes back.
+    `token` is the writer's. For one token neither goes back while the host's lander lives.
     """
 
     number: int

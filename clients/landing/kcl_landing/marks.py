@@ -1,4 +1,4 @@
-"""What a host says of its shards in the log: its marks, and as the leader's host the rosters. No store, no threads."""
+"""What a host says of its shards in the log: its marks, and as the leader's host the rosters."""
 
 from __future__ import annotations
 
@@ -86,6 +86,7 @@ class HostObjects:
         self._rosters = rosters
         self._roster: _Roster | None = None
         self._said: Stated = {}
+        self._best: dict[str, Mark] = {}
         self._said_s = self._next_s = -math.inf
         self._failures = 0
 
@@ -93,7 +94,7 @@ class HostObjects:
         """Path and content of what must be written now. None: nothing."""
         if now_s < self._next_s:
             return None
-        shards = stated()
+        shards = self._kept(stated())
         is_due = shards != self._said or (bool(shards) and now_s - self._said_s >= _RENEWED_S)
         self._roster = None if is_due and self._roster is not None else self._rosters.take()
         if self._roster is None and not is_due:
@@ -105,6 +106,15 @@ class HostObjects:
             return roster_path(stream), msgspec.json.encode(roster)
         self._said, self._said_s = shards, now_s
         return marks_path(self._worker), self._marks(shards, at_ms)
+
+    def _kept(self, stated: Stated) -> Stated:
+        """A relay that begins again may know less than the one before it; what that said is still true."""
+        for key, mark in stated.items():
+            before = self._best.get(key, mark)
+            is_same = before.token == mark.token and before.number <= mark.number
+            until_ms = max(mark.complete_ms, before.complete_ms) if is_same else mark.complete_ms
+            self._best[key] = Mark(mark.number, until_ms, mark.token)
+        return {key: self._best[key] for key in stated}
 
     def done(self) -> None:
         self._failures = 0

@@ -228,9 +228,8 @@ class ShardLanding(Generic[P]):
         if known := known_arrivals(part.arrivals_ms):
             self._begun_ms = min(known) if self._begun_ms is None else self._begun_ms
             newest_ms = max(known) - _DISORDER_MS
-            if (
-                newest_ms >= self._begun_ms
-            ):  # no former mark of this token was later than what the log has not
+            # No former mark of this token was later than what the log has not.
+            if newest_ms >= self._begun_ms:
                 self._reached_ms = max(newest_ms, self._reached_ms or 0)
 
     def at(self, behind_ms: int | None, complete_ms: int | None = None) -> None:

@@ -88,9 +88,8 @@ class KclStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         before = _positions(start)
-        horizon_ms = (
-            self._store.horizon_ms()
-        )  # it rises after segments are written, and falls before a lease goes
+        # It rises after segments are written, and falls before a lease goes.
+        horizon_ms = self._store.horizon_ms()
         held = {shard: stored for shard, stored in self._store.poll().items() if stored.grant.held}
         horizon_ms = min(horizon_ms, self._store.horizon_ms())
         spooled = {shard: stored.segments for shard, stored in held.items()}

@@ -607,9 +607,8 @@ class ChildRun:
         if self._held.lease.is_finished:
             return Finished()
         if self._held.lost is not None or self._stop_signal.reason is not StopReason.NONE:
-            return (
-                Stopped()
-            )  # nothing may follow shardEnded, not even leaseLost; the next owner ends the shard
+            # Nothing may follow shardEnded, not even leaseLost; the next owner ends the shard.
+            return Stopped()
         raise NoFinalCheckpoint
 
     async def _shut_down_child(self, connection: ChildConnection) -> None:
