@@ -182,7 +182,8 @@ def _status_lines(found: LogStatus, now_ms: int) -> Iterator[str]:
     yield _sentence(found, now_ms)
     if found.holder is not None:
         yield _horizon(found, found.holder, now_ms)
-    headings = "SHARD SEGMENTS FIRST LAST RECORDS BYTES NEWEST BEHIND COMPLETE STATE".split()
+    sizes = ("SHARD", "SEGMENTS", "FIRST", "LAST", "RECORDS", "BYTES")
+    headings = (*sizes, "NEWEST", "BEHIND", "COMPLETE", "STATE")
     if found.shards:
         rows = [_row(each, now_ms) for each in found.shards]
         yield from aligned(headings, rows, {1, 2, 3, 4, 5})
