@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -85,9 +85,9 @@ def by_the_end_of_the_answer(patch: pytest.MonkeyPatch) -> None:
         behind_ms: int | None,
         *,
         last_ms: int | None = None,
-        quiet: int = 0,
+        quiet_ms: Sequence[int] = (),
     ) -> int | None:
-        found = complete_ms(self, asked_ms, behind_ms, last_ms=last_ms, quiet=quiet)
+        found = complete_ms(self, asked_ms, behind_ms, last_ms=last_ms, quiet_ms=quiet_ms)
         return None if found is None else found + 500
 
     patch.setattr(source.ShardSource, "complete_ms", later)
@@ -96,9 +96,7 @@ def by_the_end_of_the_answer(patch: pytest.MonkeyPatch) -> None:
 def without_a_look_at_the_tip(patch: pytest.MonkeyPatch) -> None:
     complete_ms = source.ShardSource.complete_ms
 
-    def always(
-        self: source.ShardSource, asked_ms: int, _behind_ms: int | None, **_: int | None
-    ) -> int | None:
+    def always(self: source.ShardSource, asked_ms: int, _behind_ms: int | None, **_: object) -> int | None:
         return complete_ms(self, asked_ms, 0)
 
     patch.setattr(source.ShardSource, "complete_ms", always)

@@ -28,6 +28,8 @@ _MAX_PARALLEL_DELETES: Final = 10
 _MAX_DELETES_PER_RUN: Final = 200
 # Shards of DynamoDB live four hours and come by the hundred.
 _MAX_DELETES_OF_DYNAMODB: Final = 2_000
+# A create that got no answer may still arrive. After the delete it would begin the shard again.
+_ON_ITS_WAY_S: Final = 60.0
 
 
 async def delete_finished(
@@ -38,12 +40,12 @@ async def delete_finished(
     *,
     on_deleted: Callable[[], None] | None = None,
     owner: WorkerId | None = None,
-    but: LeaseKey | None = None,
+    keep: Collection[LeaseKey] = (),
     most: int = _MAX_DELETES_PER_RUN,
 ) -> None:
     """A lease may go when those of its parents are gone.
 
-    With `shards` None Kinesis was not asked. With an `owner` only its leases go; `but` stays.
+    With `shards` None Kinesis was not asked. With an `owner` only its leases go; those of `keep` stay.
 
     Raises:
         AwsError: a delete failed, after all were tried; the next look continues.
@@ -66,7 +68,7 @@ async def delete_finished(
         judged = judge_finished(left.values(), shards)
         ready = [each for each in judged if each.verdict is not CleanupVerdict.WAITS]
         own = [each for each in ready if owner is None or each.lease.lease_owner == owner]
-        own = [each for each in own if each.lease.lease_key != but]
+        own = [each for each in own if each.lease.lease_key not in keep]
         before, going = deleted, own[: most - deleted]
         if not going:
             break
@@ -101,6 +103,7 @@ class LeaseCleanup:
         self._settings = settings
         self._of_dynamodb = of_dynamodb
         self._clock = context.clock
+        self._finished_s: dict[LeaseKey, float] = {}
         self._polled_s = self._completed_s = self._garbage_s = context.clock.monotonic()
 
     async def clean(self, leases: Sequence[Lease]) -> None:
@@ -108,7 +111,10 @@ class LeaseCleanup:
 
         As in KCL, the next period begins only after a deletion.
         """
-        finished = sum(lease.is_finished for lease in leases)
+        now_s = self._clock.monotonic()
+        over = [lease.lease_key for lease in leases if lease.is_finished]
+        self._finished_s = {key: self._finished_s.get(key, now_s) for key in over}
+        finished = len(self._finished_s)
         is_crowded = self._of_dynamodb and 2 * finished > len(leases)
         is_due = is_crowded or self._is_over(self._polled_s, self._settings.cleanup_ms)
         if not self._settings.cleanup_finished or not is_due:
@@ -128,13 +134,17 @@ class LeaseCleanup:
             self._context.log.info("lease_cleanup_failed", error=str(error))
 
     async def _delete(self, leases: Sequence[Lease], shards: Sequence[Shard] | None = None) -> None:
+        now_s = self._clock.monotonic()
+        keep = {key for key, since_s in self._finished_s.items() if now_s - since_s < _ON_ITS_WAY_S}
+        if self._of_dynamodb and (last := only_memory(leases)) is not None:
+            keep.add(last)
         await delete_finished(
             self._context,
             self._table,
             leases,
             shards,
             on_deleted=self._deleted,
-            but=only_memory(leases) if self._of_dynamodb else None,
+            keep=keep,
             most=_MAX_DELETES_OF_DYNAMODB if self._of_dynamodb else _MAX_DELETES_PER_RUN,
         )
 
@@ -158,8 +168,11 @@ async def clean_own_leases(
     `finished` gives the keys seen so far; the table is read only if there are any.
     """
     period_s = max(settings.cleanup_ms, settings.cleanup_completed_ms) / 1000
+    old = set[LeaseKey]()
     while settings.cleanup_finished:
-        await context.clock.sleep(period_s)
+        await context.clock.sleep(max(0.0, period_s - _ON_ITS_WAY_S))
+        old |= {LeaseKey(key) for key in finished()}
+        await context.clock.sleep(_ON_ITS_WAY_S)
         if leading() or not finished():
             continue
         found = defaultdict[StreamIdentity | None, list[Lease]](list)
@@ -167,8 +180,10 @@ async def clean_own_leases(
             for row in await table.scan():
                 if (lease := lease_row.readable_lease(row)) is not None:
                     found[lease.stream].append(lease)
+            over = {each.lease_key for leases in found.values() for each in leases if each.is_finished}
+            fresh, old = over - old, over
             for leases in found.values():
-                await delete_finished(context, table, leases, owner=context.worker_id)
+                await delete_finished(context, table, leases, owner=context.worker_id, keep=fresh)
         except AwsError as error:
             context.log.info("lease_cleanup_failed", error=str(error))
 

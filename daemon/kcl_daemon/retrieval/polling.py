@@ -34,6 +34,7 @@ from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.schemas import Decoder
 from kcl_daemon.retrieval.source import (
     INCONSISTENT_END,
+    QUIET_ANSWERS,
     BufferedReader,
     DeliveryBatch,
     EndOfShard,
@@ -158,7 +159,7 @@ class PollingReader(BufferedReader):
         self._at_oldest = False  # what was next is lost
         self._expected_bytes = _FIRST_EXPECTED_BYTES
         self._told_ms: int | None = None
-        self._quiet = 0
+        self._quiet_ms = deque[int](maxlen=QUIET_ANSWERS)
         self._reservation: Reservation | None = None
 
     @property
@@ -318,7 +319,8 @@ class PollingReader(BufferedReader):
         memory, where = self._source.memory, self._where()
         asked_s = self._clock.monotonic()
         iterator = await self._iterator_at(where)
-        self._iterator_at_s, self._quiet = self._clock.monotonic(), 0
+        self._iterator_at_s = self._clock.monotonic()
+        self._quiet_ms.clear()
         if where.kind is IteratorKind.LATEST:
             # If nothing is answered while it lives, LATEST would skip records. The answer may have corrected
             # the wall clock: read it now.
@@ -330,11 +332,16 @@ class PollingReader(BufferedReader):
         """None: nothing follows."""
         is_empty = fetched.next_iterator is not None
         behind_ms = fetched.millis_behind_latest
-        self._quiet = 0 if fetched.payload or behind_ms else self._quiet + 1
+        if fetched.payload or behind_ms:
+            self._quiet_ms.clear()
+        else:
+            self._quiet_ms.append(asked_ms)
         complete_ms = None
         if fetched.next_iterator is not None:  # else its children have records since then
             last_ms = fetched.payload.last_arrival_ms if fetched.payload else None
-            complete_ms = self._source.complete_ms(asked_ms, behind_ms, last_ms=last_ms, quiet=self._quiet)
+            complete_ms = self._source.complete_ms(
+                asked_ms, behind_ms, last_ms=last_ms, quiet_ms=self._quiet_ms
+            )
         whole, at_bound = self._source.bounded(
             fetched.payload.completed(complete_ms), behind_ms, asked_ms, at_end=fetched.next_iterator is None
         )

@@ -34,7 +34,7 @@ _LATE_MS: Final = 7_000
 # A record has its date before it can be read, and the clocks of the service differ a little.
 _UNREADABLE_MS: Final = 1_000
 _WHOLE_S_MS: Final = 1_000  # of the dates of changes
-_QUIET_ANSWERS: Final = 10
+QUIET_ANSWERS: Final = 10
 
 
 @dataclass(slots=True)
@@ -238,18 +238,27 @@ class ShardSource:
     tells_complete: bool = False
 
     def complete_ms(
-        self, asked_ms: int, behind_ms: int | None, *, last_ms: int | None = None, quiet: int = 0
+        self,
+        asked_ms: int,
+        behind_ms: int | None,
+        *,
+        last_ms: int | None = None,
+        quiet_ms: Sequence[int] = (),
     ) -> int | None:
-        """`Payload.complete_ms` of an answer that was asked for then. `quiet`: so many in a row were empty.
+        """`Payload.complete_ms` of an answer that was asked for then.
+
+        `quiet_ms`: when the last `QUIET_ANSWERS` were asked for, as far as all answers since were empty.
 
         `last_ms`: when its last record arrived. If that is the last of the shard, its children may have what came since,
         and nobody knows of them yet; the empty answer after it tells of an end.
 
-        DynamoDB does not tell of the tip, and may give empty answers before it, but hardly so many.
+        DynamoDB does not tell of the tip, and may give empty answers before it, but hardly so many: what was there
+        before the first of them would have come.
         """
         of_changes = self.stream.is_of_dynamodb
-        if not self.tells_complete or behind_ms != 0 or (of_changes and quiet < _QUIET_ANSWERS):
+        if not self.tells_complete or behind_ms != 0 or (of_changes and len(quiet_ms) < QUIET_ANSWERS):
             return None
+        asked_ms = min((asked_ms, *quiet_ms)) if of_changes else asked_ms
         asked_ms = asked_ms if last_ms is None else min(asked_ms, last_ms)
         return asked_ms - (_WHOLE_S_MS if of_changes else 0) - _UNREADABLE_MS
 

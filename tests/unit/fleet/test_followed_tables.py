@@ -157,7 +157,7 @@ def test_leases_go_when_their_children_have_begun_and_never_make_three_times_the
                 await stage.table.put(*lease_row.creation(lease))
                 await stage.reach(parent, SHARD_END, child)
             most = max(most, len(await stage.leases()))
-            await stage.later(10)
+            await stage.later(100)
         assert most <= 3 * len(lineages)
         assert set(await stage.later()) == set(named)
 

@@ -109,6 +109,19 @@ def test_one_whose_child_has_not_begun_waits_until_it_has() -> None:
     play(scene)
 
 
+def test_one_that_ended_less_than_a_minute_ago_waits_for_the_next_look() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.noticed = {OLDER}
+        await anyio.sleep(4.5 * MINUTE_S)
+        stage.noticed = {OLDER, OLD}
+        await anyio.sleep(MINUTE_S)
+        assert await stage.keys() == {OLD, OPEN}, "a create of it may still be on its way"
+        await anyio.sleep(5 * MINUTE_S)
+        assert await stage.keys() == {OPEN}
+
+    play(scene)
+
+
 def test_those_of_others_are_theirs_and_hold_up_ours() -> None:
     async def scene(stage: Stage) -> None:
         await stage.put(OLDER, leaseOwner=JAVA)

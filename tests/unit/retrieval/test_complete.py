@@ -142,9 +142,10 @@ def test_dynamodb_must_be_quiet_for_a_while() -> None:
     changes = StreamRef("words", "arn:aws:dynamodb:eu-west-1:1:table/words/stream/1")
     assert changes.is_of_dynamodb
     source = ShardSource(changes, SHARD, TRIM_HORIZON, None, StartMemory(), tells_complete=True)
-    assert source.complete_ms(UNTIL_MS, 0, quiet=9) is None, "an empty answer may come in the middle"
-    assert source.complete_ms(UNTIL_MS, 0, quiet=10) == UNTIL_MS - 2 * MARGIN_MS, (
-        "changes are dated by the second"
+    asked_ms = [UNTIL_MS - 2_000 * ago for ago in range(9, -1, -1)]
+    assert source.complete_ms(UNTIL_MS, 0, quiet_ms=asked_ms[1:]) is None, "it may be empty in the middle"
+    assert source.complete_ms(UNTIL_MS, 0, quiet_ms=asked_ms) == asked_ms[0] - 2 * MARGIN_MS, (
+        "the last of them alone tells nothing of what came since; changes are dated by the second"
     )
 
 
