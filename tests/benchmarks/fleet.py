@@ -19,7 +19,7 @@ import anyio
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.retrieval import RetrievalSettings
 from tests.benchmarks.stage import Assigned, NotInTime, Stage, plan_for, play
-from tests.simulator.fleet import SimWorker
+from tests.simulator.fleet.workers import SimWorker
 from tests.simulator.loop import now
 
 DYNAMODB: Final = ("UpdateItem", "GetItem", "Query", "Scan", "PutItem", "DeleteItem")

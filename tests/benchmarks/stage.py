@@ -14,12 +14,12 @@ from typing import Final, TypeVar
 import anyio
 
 from tests.simulator.chance import Chance
-from tests.simulator.fleet import SimWorker
-from tests.simulator.habits import Habits, Nursery
+from tests.simulator.faults.habits import Habits, Nursery
+from tests.simulator.fleet.workers import SimWorker
+from tests.simulator.fleet.world import Sabotage, World
 from tests.simulator.loop import now, run_virtual
-from tests.simulator.plan import Plan
+from tests.simulator.plans.plan import Plan
 from tests.simulator.trace import Trace
-from tests.simulator.world import Sabotage, World
 
 T = TypeVar("T")
 _LOOK_S: Final = 0.05

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.simulator.point_draws import BASES, ELSEWHERE
-from tests.simulator.scenarios import SCENARIOS
+from tests.simulator.plans.point_draws import BASES, ELSEWHERE
+from tests.simulator.scenarios.all import SCENARIOS
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "daemon" / "kcl_daemon"
@@ -50,7 +50,7 @@ def test_the_document_names_rules_that_there_are() -> None:
     text = (ROOT / "docs" / "reliability.md").read_text("utf-8").partition("## Tested before")[2]
     table = text.partition("The simulator runs")[0]
     rules = set(re.findall(r"`([a-z_]+)`", table))
-    simulator = "".join(path.read_text("utf-8") for path in (ROOT / "tests" / "simulator").glob("*.py"))
+    simulator = "".join(path.read_text("utf-8") for path in (ROOT / "tests" / "simulator").rglob("*.py"))
     assert len(rules) > 20
     assert [
         name for name in rules if f'"{name}"' not in simulator and f"self._{name}," not in simulator

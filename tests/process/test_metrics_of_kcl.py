@@ -30,7 +30,7 @@ from kcl_daemon.telemetry.cloudwatch import MAX_BATCH
 from kcl_local.dynamodb import DynamoDbServer
 from tests.simulator.loop import run_virtual
 from tests.simulator.runner import run_plan
-from tests.simulator.scenarios import draw_plan
+from tests.simulator.scenarios.all import draw_plan
 from tests.unit.fakes import MemoryLog
 from tests.unit.metrics.rare import SCENES
 from tests.unit.metrics.stage import Gathered, MemoryCloudWatch

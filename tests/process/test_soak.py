@@ -1,6 +1,6 @@
 """Minutes of a whole daemon at work while a fifth of its reads go wrong: its memory stands still. Run by `make prove`.
 
-Beside the soak in virtual time (`tests.simulator.soak`), which lasts longer and holds more shards, this one has what is not
+Beside the soak in virtual time (`tests.simulator.soak.play`), which lasts longer and holds more shards, this one has what is not
 there: sockets, pipes, threads, the SDK, processes. `SOAK_S` says for how long.
 """
 

@@ -19,10 +19,10 @@ from typing import Final
 import click
 
 from tests.simulator.batch import Task, begin_process, replay_command, run_within_limit
-from tests.simulator.draws import Sizes
 from tests.simulator.hours import Sum, run_hours
+from tests.simulator.plans.draws import Sizes
 from tests.simulator.runner import Outcome
-from tests.simulator.scenarios import SCENARIOS
+from tests.simulator.scenarios.all import SCENARIOS
 
 _ALL: Final = "all"
 _TELL_EVERY: Final = 200

@@ -13,10 +13,10 @@ from typing import Final
 
 import click
 
-from tests.simulator.draws import Sizes
 from tests.simulator.loop import now
+from tests.simulator.plans.draws import Sizes
 from tests.simulator.runner import Outcome, run_plan
-from tests.simulator.scenarios import draw_plan
+from tests.simulator.scenarios.all import draw_plan
 
 # Longer than any one instant takes; a day of thousands of shards takes ten times as long on a busy machine.
 STANDS_MOST_S: Final = 300.0

@@ -10,7 +10,7 @@ from typing import Final
 from anyio import CancelScope
 
 from tests.simulator.chance import Chance
-from tests.simulator.life import Life
+from tests.simulator.faults.life import Life
 from tests.simulator.loop import current_loop, now
 from tests.simulator.ordered import scope_until
 

@@ -17,9 +17,9 @@ from typing import Final
 import click
 
 from tests.simulator.batch import Task, begin_process, replay_command, run_within_limit
-from tests.simulator.draws import Sizes
-from tests.simulator.point_draws import BASES
-from tests.simulator.points import Visits
+from tests.simulator.faults.points import Visits
+from tests.simulator.plans.draws import Sizes
+from tests.simulator.plans.point_draws import BASES
 from tests.simulator.runner import Outcome
 from tests.simulator.violation import Violation
 

@@ -19,16 +19,16 @@ from kcl_daemon.config.kinds import RunUntil
 from kcl_daemon.ports import CloudWatch
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
-from tests.simulator.fleet import SimWorker
-from tests.simulator.liveness import LOOK_S
+from tests.simulator.faults.points import Visits
+from tests.simulator.fleet.workers import SimWorker
+from tests.simulator.fleet.world import Sabotage, World
 from tests.simulator.loop import current_loop, now, run_virtual
-from tests.simulator.plan import Kind, Plan
-from tests.simulator.points import Visits
-from tests.simulator.progress import ProgressRules
+from tests.simulator.plans.plan import Kind, Plan
+from tests.simulator.rules.liveness import LOOK_S
+from tests.simulator.rules.progress import ProgressRules
+from tests.simulator.scenarios.until import UntilRules
 from tests.simulator.trace import Trace, Write
-from tests.simulator.until import UntilRules
 from tests.simulator.violation import Violation
-from tests.simulator.world import Sabotage, World
 
 # For so long a worker row counts after its last report, by its date.
 _DATES_RIGHT_S: Final = 60.0
@@ -64,7 +64,7 @@ class Outcome:
         callbacks: what the event loop ran.
         digest: the same for two runs in which the same happened.
         violation: what was wrong, None: nothing.
-        gaps_s: how long shards stood still at planned hand-overs.
+        gaps_s: how long shards stood still at planned hand-offs.
         faults: how often what was wrong, by kind.
         leases_per_shard: how many leases there were for each live shard of a DynamoDB stream, at most.
         points: of each point between two writes that was come to: how often, and how many were killed and paused there.

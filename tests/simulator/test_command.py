@@ -13,12 +13,14 @@ from typing import Final
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.simulator import fleet
 from tests.simulator.__main__ import main
-from tests.simulator.scenarios import SCENARIOS
+from tests.simulator.fleet import workers as fleet
+from tests.simulator.scenarios.all import SCENARIOS
 
 _STANDS_STILL: Final = """
-from tests.simulator import __main__, batch, machine
+from tests.simulator import __main__
+from tests.simulator import batch
+from tests.simulator.fleet.workers import machine
 
 def new_pid(_self):
     while True:
@@ -29,14 +31,16 @@ machine.Machine.new_pid = new_pid
 __main__.main(["--scenario", "steady", "--seeds", "1", "--first", "9", "--jobs", "1"])
 """
 _TAKES_LONG: Final = """
-from tests.simulator import __main__, batch
+from tests.simulator import __main__
+from tests.simulator import batch
 
 batch.STANDS_MOST_S = 0.5
 __main__.main(["--scenario", "steady", "--seeds", "1", "--first", "9", "--jobs", "1", "--seconds", "300"])
 """
 _STANDS_STILL_FOR_HOURS: Final = _STANDS_STILL.replace('"--seeds", "1"', '"--hours", "0.0003"')
 _FAILS_FOR_HOURS: Final = """
-from tests.simulator import __main__, fleet
+from tests.simulator import __main__
+from tests.simulator.fleet import workers as fleet
 
 def build(*_):
     raise RuntimeError("planned")

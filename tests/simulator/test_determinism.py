@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.draws import Sizes
+from tests.simulator.plans.draws import Sizes
 from tests.simulator.runner import run_plan
-from tests.simulator.scenarios import SCENARIOS, draw_plan
+from tests.simulator.scenarios.all import SCENARIOS, draw_plan
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
 from tests.simulator.runner import run_plan
-from tests.simulator.scenarios import draw_plan
+from tests.simulator.scenarios.all import draw_plan
 for name in sys.argv[1:]:
     print(name, run_plan(draw_plan(name, 3), scenario=name, seed=3).digest)
 """

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
-from tests.simulator.habits import Habits, Mischief, Nursery
-from tests.simulator.plan import Kill, Plan, Planned, Start
+from tests.simulator.faults.habits import Habits, Mischief, Nursery
+from tests.simulator.plans.plan import Kill, Plan, Planned, Start
 from tests.simulator.runner import run_plan
 
 

@@ -11,12 +11,12 @@ from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.records.lane_window import ShardOrder
 from kcl_daemon.records.record_filter import RecordFilter
 from tests.simulator.chance import Chance
-from tests.simulator.draws import Draw, Sizes
-from tests.simulator.filtered import Kept
-from tests.simulator.lanes import with_lanes
-from tests.simulator.plan import Plan
+from tests.simulator.plans.draws import Draw, Sizes
+from tests.simulator.plans.plan import Plan
 from tests.simulator.runner import run_plan
-from tests.simulator.scenarios import SCENARIOS
+from tests.simulator.scenarios.all import SCENARIOS
+from tests.simulator.scenarios.filtered import Kept
+from tests.simulator.scenarios.lanes import with_lanes
 
 NAMES = ("stream-0", "stream-1", "stream-2")
 ODD = Kept(digits="13579")

@@ -14,12 +14,12 @@ from kcl_daemon.leases.lease import Lease
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_daemon.records.payload import Payload
 from kcl_protocol.sequence import ExtendedSequenceNumber
-from tests.simulator.habits import Habits, Nursery, When
-from tests.simulator.plan import AtPoint, Plan, Planned, Split, Start
-from tests.simulator.point_draws import BASES
-from tests.simulator.poison import DEAD_LETTERS
+from tests.simulator.faults.habits import Habits, Nursery, When
+from tests.simulator.plans.plan import AtPoint, Plan, Planned, Split, Start
+from tests.simulator.plans.point_draws import BASES
 from tests.simulator.runner import Outcome, run_plan
-from tests.simulator.scenarios import draw_plan
+from tests.simulator.scenarios.all import draw_plan
+from tests.simulator.scenarios.poison import DEAD_LETTERS
 
 QUIET = Plan(
     shards=2,

@@ -8,9 +8,9 @@ import time  # real time, which bounds the random batch
 import pytest
 
 from tests.simulator.batch import replay_command
-from tests.simulator.draws import Sizes
+from tests.simulator.plans.draws import Sizes
 from tests.simulator.runner import Outcome, run_plan
-from tests.simulator.scenarios import SCENARIOS, draw_plan
+from tests.simulator.scenarios.all import SCENARIOS, draw_plan
 
 # The figures that decide how long the random batch takes, and where it starts: a new place each day, so that seeds are tried
 # that nobody chose, and the same place all day, so that a failure can be seen again.

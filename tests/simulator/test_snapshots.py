@@ -14,14 +14,14 @@ from kcl_daemon.leases.lease import StreamIdentity
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.telemetry.snapshot import LeaseView, ShardView, Snapshot
 from kcl_daemon.worker import Worker
-from tests.simulator import fleet
 from tests.simulator.chance import Chance
-from tests.simulator.habits import Habits, Mischief, Nursery
-from tests.simulator.life import Service
+from tests.simulator.faults.habits import Habits, Mischief, Nursery
+from tests.simulator.faults.life import Service
+from tests.simulator.fleet import workers as fleet
+from tests.simulator.fleet.world import Sabotage, World
 from tests.simulator.loop import run_virtual
-from tests.simulator.plan import CutOff, Plan, Planned, Start, StreamAppears
+from tests.simulator.plans.plan import CutOff, Plan, Planned, Start, StreamAppears
 from tests.simulator.trace import Trace
-from tests.simulator.world import Sabotage, World
 
 QUIET = Plan(
     shards=4,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.reference_work import pieces_of
-from tests.simulator.draws import Sizes
-from tests.simulator.plan import Plan
+from tests.simulator.plans.draws import Sizes
+from tests.simulator.plans.plan import Plan
 from tests.simulator.runner import Outcome, run_plan
-from tests.simulator.scenarios import draw_plan
+from tests.simulator.scenarios.all import draw_plan
 
 # In pieces of reference work: 1,700 to 2,400 were seen. Reading empty shards, keeping leases and leading cost two thirds.
 PIECES_MOST = 3_300

@@ -14,8 +14,8 @@ from kcl_daemon.transport.pool import Parameters
 from kcl_daemon.transport.service_answers import service_error
 from kcl_local.faults import DROP, http_status
 from kcl_local.kinesis.arguments import ServiceError
-from tests.simulator.life import Life, Service
-from tests.simulator.network import Network
+from tests.simulator.faults.life import Life, Service
+from tests.simulator.faults.network import Network
 
 T = TypeVar("T")
 Handle = Callable[[str, Parameters], bytes]

@@ -18,14 +18,14 @@ from kcl_protocol.messages import (
 )
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.chance import Chance
-from tests.simulator.children import SimChild, SimChildren
-from tests.simulator.deliveries import Deliveries
-from tests.simulator.faults import RowWrite
-from tests.simulator.habits import Habits, Mischief, Nursery, When
-from tests.simulator.life import Life
+from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
+from tests.simulator.faults.life import Life
+from tests.simulator.faults.ports import RowWrite
+from tests.simulator.fleet.children import SimChild, SimChildren
 from tests.simulator.loop import run_virtual
+from tests.simulator.rules.deliveries import Deliveries
+from tests.simulator.rules.truth import Truth
 from tests.simulator.trace import Trace
-from tests.simulator.truth import Truth
 
 SHARD = ShardId("shard")
 INITIALIZE = Initialize(SHARD, "TRIM_HORIZON", 0, extra={"fencingToken": 1})

@@ -23,8 +23,8 @@ from kcl_protocol.messages import (
     Status,
 )
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
-from tests.simulator.habits import Habits, Mischief, Nursery, When
-from tests.simulator.life import WorkerKilled
+from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
+from tests.simulator.faults.life import WorkerKilled
 from tests.simulator.loop import now
 from tests.simulator.violation import Violation
 from tests.unit.simulator.home import (

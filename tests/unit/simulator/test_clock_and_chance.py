@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S, SimClock, drawn_clock
-from tests.simulator.life import Life, WorkerKilled
+from tests.simulator.faults.life import Life, WorkerKilled
 from tests.simulator.loop import current_loop, now, run_virtual
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulator.machine import Machine
+from tests.simulator.fleet.machine import Machine
 
 
 def _start(machine: Machine) -> int:

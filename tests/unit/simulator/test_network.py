@@ -14,12 +14,12 @@ from kcl_daemon.ports import IteratorKind, ReadFrom, StreamRef
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
-from tests.simulator.faults import FaultyKinesis, FaultyTable, RowWrite
-from tests.simulator.life import Life, Service, WorkerKilled
+from tests.simulator.faults.life import Life, Service, WorkerKilled
+from tests.simulator.faults.network import Network, Trouble, WriteLimit
+from tests.simulator.faults.ports import FaultyKinesis, FaultyTable, RowWrite
 from tests.simulator.loop import now, run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.simulator.memory.table import MemoryTable
-from tests.simulator.network import Network, Trouble, WriteLimit
 from tests.unit.simulator.helpers import in_lane
 
 ADD = RowUpdate("k", add={"n": 1})

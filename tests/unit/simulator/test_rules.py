@@ -13,14 +13,14 @@ from kcl_daemon.leases.row import Row, Value
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
-from tests.simulator.deliveries import Deliveries
-from tests.simulator.faults import RowWrite
-from tests.simulator.leader import LeaderRules
-from tests.simulator.liveness import Liveness
+from tests.simulator.faults.ports import RowWrite
 from tests.simulator.loop import current_loop, run_virtual
-from tests.simulator.rows import LeaseTableRules
+from tests.simulator.rules.deliveries import Deliveries
+from tests.simulator.rules.leader import LeaderRules
+from tests.simulator.rules.liveness import Liveness
+from tests.simulator.rules.rows import LeaseTableRules
+from tests.simulator.rules.truth import Truth
 from tests.simulator.trace import Trace
-from tests.simulator.truth import Truth
 from tests.simulator.violation import Violation
 from tests.unit.simulator.helpers import violation_in
 

@@ -8,10 +8,10 @@ import pytest
 
 from kcl_daemon.leases.row import Row
 from kcl_daemon.ports import Tables
-from tests.simulator.faults import RowWrite
+from tests.simulator.faults.ports import RowWrite
 from tests.simulator.loop import at_once
 from tests.simulator.memory.table import MemoryTable
-from tests.simulator.table_moves import TableMoveRules
+from tests.simulator.rules.table_moves import TableMoveRules
 from tests.unit.simulator.helpers import violation_in
 
 ROW = "TableMigration3.5"

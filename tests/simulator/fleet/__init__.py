@@ -1,0 +1,1 @@
+"""The workers of a run, their children and streams, put together into one world."""

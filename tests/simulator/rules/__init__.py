@@ -1,0 +1,1 @@
+"""What must be true, looked at in each step: the checkers, and the truth that they compare with."""

@@ -1,0 +1,1 @@
+"""Each scenario draws a plan from a seed; `all` lists them."""
