@@ -57,6 +57,7 @@ def test_deleting_every_finished_lease_is_noticed(monkeypatch: pytest.MonkeyPatc
         return [JudgedLease(lease, CleanupVerdict.COMPLETED, "") for lease in leases if lease.is_finished]
 
     monkeypatch.setattr(lease_cleanup, "judge_finished", all_may_go)
+    monkeypatch.setattr(lease_cleanup, "_ON_ITS_WAY_S", 0.0)
     settings = replace(QUICK, cleanup_ms=1)
     splits = (Planned(30.0, Split(0)), Planned(30.1, Split(0)), Planned(30.2, Split(0)))
     death = Planned(0.0, DieAtShardEnd(ShardEndStep.FINISHED, nth=1, replaced_after_s=60.0))
