@@ -100,7 +100,14 @@ $(SPARK35).stamp:
 	$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark==3.5.*'
 	touch $@
 
-prove: $(VENV)/dev.stamp $(if $(filter 1,$(KCL_TESTS_OFFLINE)),,$(SPARK35).stamp)
+# The oldest Spark that has them.
+SPARK40 := build/spark40
+$(SPARK40).stamp:
+	test -x $(SPARK40)/bin/python || $(PYTHON) -m venv $(SPARK40)
+	$(SPARK40)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark==4.0.*' pyarrow
+	touch $@
+
+prove: $(VENV)/dev.stamp $(if $(filter 1,$(KCL_TESTS_OFFLINE)),,$(SPARK35).stamp $(SPARK40).stamp)
 	$(BIN)/basedpyright --warnings
 	$(PYTEST) -m prove --timeout 3600 $(PYTEST_ARGS)
 	$(PYTEST) $(EVERY_DAY) --hypothesis-profile prove $(SIDE_BY_SIDE) \

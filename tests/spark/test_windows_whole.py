@@ -28,6 +28,11 @@ from kcl_local.demo.text import DemoError, Line
 from tests.spark.hosts import owners, until
 from tests.spark.windowed import WINDOW_S
 
+ROOT = Path(__file__).parents[2]
+OF_4_0 = Path(os.environ.get("KCL_SPARK40", ROOT / "build" / "spark40"))
+PYTHONPATH = os.pathsep.join(
+    str(ROOT / each) for each in ("", "clients/pyspark", "clients/landing", "protocol", "daemon")
+)
 WITHIN_S = 500
 FAULT_AT_S = 20.0
 LASTS_S = 75.0
@@ -162,10 +167,27 @@ async def resharded(proof: Proof) -> None:
     proof.hosts[0].signal_all(signal.SIGKILL)
 
 
+Fault = Callable[[Proof], Coroutine[object, object, None]]
+
+
 @pytest.mark.parametrize("fault", [killed, frozen, without_its_store, stopped, resharded])
-async def test_no_record_is_missing_from_its_window(
-    fault: Callable[[Proof], Coroutine[object, object, None]], tmp_path: Path
+async def test_no_record_is_missing_from_its_window(fault: Fault, tmp_path: Path) -> None:
+    await play(fault, tmp_path, sys.executable)
+
+
+@pytest.mark.parametrize("fault", [killed, resharded])
+async def test_no_record_is_missing_with_the_oldest_spark_that_has_the_source(
+    fault: Fault, tmp_path: Path
 ) -> None:
+    if os.environ.get("KCL_TESTS_OFFLINE") == "1":
+        pytest.skip("not run: it needs a Spark 4.0 from the package index")
+    python = OF_4_0 / "bin" / "python"
+    assert python.exists(), f"there is no {python}: run make build/spark40.stamp, or set KCL_SPARK40"
+    await play(fault, tmp_path, str(python))
+
+
+async def play(fault: Fault, tmp_path: Path, python: str) -> None:
+    """`python`: of the environment that has the Spark."""
     last = 0, 0
     (tmp_path / "log").mkdir()
     (tmp_path / "out").mkdir()
@@ -192,8 +214,8 @@ async def test_no_record_is_missing_from_its_window(
                     "the Spark driver",
                     options,
                     set_up.ledgers,
-                    program=(sys.executable, "-m", "tests.spark.windowed"),
-                    base={**environment(), "PYTHONPATH": str(Path(__file__).parents[2])},
+                    program=(python, "-m", "tests.spark.windowed"),
+                    base={**environment(), "PYTHONPATH": PYTHONPATH},
                 ),
                 anyio.create_task_group() as writing,
             ):
