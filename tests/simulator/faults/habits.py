@@ -44,6 +44,7 @@ class Mischief(Enum):
     FOREIGN_CHECKPOINT = auto()  # beyond what it was given: must be refused, no harm
     MALFORMED_CHECKPOINT = auto()  # must be refused, no harm
     NO_CHECKPOINT_AT_END = auto()  # answers shardEnded without the checkpoint that it owes
+    EXIT_INSIDE = auto()  # once it has checkpointed some record of its batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +148,12 @@ class Nursery:
 
 
 def is_poison(data: str, every: int) -> bool:
-    """Whether this is a so-many-th record, by the number in its data (base64 text)."""
-    return int(b64decode(data).split()[-1]) % every == 0
+    """Whether this is a so-many-th record, by the number in its data (base64 text); what is no text is none."""
+    number = b64decode(data).rpartition(b" ")[2]
+    return number.isdigit() and int(number) % every == 0
 
 
 _REJECTED_BY_CHANCE: Final = 0.01
 _WHENS: Final = tuple(When)
-EVERY_MISCHIEF: Final = tuple(Mischief)
+# The last one is drawn where records have parts.
+EVERY_MISCHIEF: Final = tuple(Mischief)[:-1]

@@ -29,7 +29,7 @@ from tests.simulator.rules.deliveries import Deliveries, Incarnation
 from tests.simulator.rules.items import ID, VERSION, Change, ItemRules, change_of, key_of
 from tests.simulator.rules.rows import LeaseTableRules
 from tests.simulator.rules.segments import Segments, SegmentTruth, rank_of, segment_of
-from tests.simulator.rules.truth import ShardTruth, Truth
+from tests.simulator.rules.truth import Position, ShardTruth, Truth, position_of
 from tests.simulator.trace import Trace
 from tests.simulator.violation import report
 
@@ -211,7 +211,7 @@ class ChangedTable:
             if stored is None:
                 shard.is_past |= is_gone
                 continue
-            begun = None if stored.is_sentinel else shard.index[int(stored.sequence_number)]
+            begun = None if stored.is_sentinel else shard.index[position_of(stored)]
             if begun is not None and lost:
                 owed.add(key)
             is_behind = begun is not None and shard.written_at_s[begun] <= oldest_s
@@ -387,7 +387,7 @@ class ChangedTables:
                 each for each in self.tables if str(parameters["StreamArn"]).startswith(each.arn_of_table)
             )
             shard = self._truth.shards[f"{table.prefix}{parameters['ShardId']}"]
-            shard.excuse_before(len(shard.numbers))
+            shard.excuse_before(len(shard.positions))
         return answer
 
     def answer_of_table(self, operation: str, parameters: Parameters) -> bytes:
@@ -429,15 +429,15 @@ class ChangedTables:
                 self._rules.scanned(change)
             return True
         if shard.lost and records and child.reported is not None and not child.reported.is_sentinel:
-            self._look_at_lost(child, shard, int(records[0].sequence_number))
+            self._look_at_lost(child, shard, position_of(records[0]))
         return False
 
-    def _look_at_lost(self, child: Incarnation, shard: ShardTruth, first: int) -> None:
+    def _look_at_lost(self, child: Incarnation, shard: ShardTruth, first: Position) -> None:
         """What is lost is never passed over in silence, nor at all where the shard is to stop."""
         passed = [
             place
             for place in sorted(shard.lost)
-            if shard.numbers[place] < first
+            if shard.positions[place] < first
             and not shard.deliveries[place]
             and place >= (child.next_place or 0)
         ]

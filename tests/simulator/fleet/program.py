@@ -33,6 +33,7 @@ from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumbe
 from tests.simulator.chance import Chance
 from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
 from tests.simulator.rules.deliveries import Deliveries, Incarnation
+from tests.simulator.rules.truth import Position
 from tests.simulator.violation import report
 
 _RETRYABLE: Final = frozenset({"ThrottlingException", "KinesisClientLibDependencyException"})
@@ -177,7 +178,7 @@ class Program:
     def _act(self, message: Action, mischief: Mischief | None) -> Script:
         match message:
             case ProcessRecords(records, _):
-                yield from self._process(records)
+                yield from self._process(records, mischief)
             case ShutdownRequested():
                 yield from self._checkpoint(self._largest())
             case ShardEnded() if mischief is not Mischief.NO_CHECKPOINT_AT_END:
@@ -185,7 +186,7 @@ class Program:
             case _:
                 yield Wait(self._chance.uniform(0.0, 0.05))
 
-    def _process(self, records: Sequence[Record]) -> Script:
+    def _process(self, records: Sequence[Record], mischief: Mischief | None) -> Script:
         self._batches += 1
         habits = self._habits
         yield Wait(self._chance.uniform(*habits.process_s))
@@ -194,6 +195,9 @@ class Program:
         if len(healthy) < len(records):
             if healthy and habits.when is When.MIDDLE_OF_BATCH:
                 yield from self._checkpoint(_request_for(healthy[-1]))
+            raise Exit(_EXIT_IN_TROUBLE)
+        if mischief is Mischief.EXIT_INSIDE and records:
+            yield from self._checkpoint(_request_for(self._chance.pick(records)))
             raise Exit(_EXIT_IN_TROUBLE)
         last = self._largest()
         middle = records[len(records) // 2] if records else None
@@ -229,7 +233,7 @@ class Program:
 
     def _ask_to_reject(self, requests: Sequence[Reject]) -> Script:
         for request in requests:
-            self._deliveries.rejects.asked(self._identity.shard_id, request.sequence_number or "")
+            self._deliveries.rejects.asked(self._identity.shard_id, _rejected(request))
             self._conversation.send(request)
         yield Print(b"".join(map(encode, requests)))
         for request in requests:
@@ -252,7 +256,7 @@ class Program:
             return
         if answer.error not in {None, LEASE_GONE}:
             report("legal_reject_refused", f"{self._identity} may not reject {request}: {answer}")
-        self._deliveries.rejected(self._identity, number, answer.error)
+        self._deliveries.rejected(self._identity, _rejected(request), answer.error)
 
     def _up_to_poison(self, records: Sequence[Record]) -> Sequence[Record]:
         """Those before the first one that it cannot process."""
@@ -386,6 +390,10 @@ class Program:
 
 def _request_for(record: Record) -> CheckpointRequest:
     return CheckpointRequest(record.sequence_number, record.sub_sequence_number)
+
+
+def _rejected(request: Reject) -> Position:
+    return int(request.sequence_number or 0), request.sub_sequence_number or 0
 
 
 def _is_for(key: str, shard_id: str, stream_name: str | None) -> bool:

@@ -6,16 +6,20 @@ Owns writing to the Kinesis model and keeps the truth up to date with it. Knows 
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from kcl_daemon.leases.row import Row
 from kcl_local.kinesis.model import KinesisModel
+from kcl_local.kinesis.stream import stream_arn
 from tests.simulator.chance import Chance
+from tests.simulator.fleet.aggregates import AggregatesPlan, Aggregator, Put, Range, UserRecord
 from tests.simulator.loop import current_loop, now
 from tests.simulator.rules.truth import Truth
 
 STREAM_NAME: Final = "stream"
 _BATCH_MOST: Final = 500
+_SHARDS_MOST: Final = 12
 _TICK_S: Final = 0.5
 _HASHES: Final = 1 << 128
 _GOLDEN: Final = 0.6180339887498949
@@ -32,6 +36,9 @@ class SimStream:
         name: its name.
         one_of_many: its shards are known by their lease keys.
         epoch: what stands in these keys; None: when the stream was created.
+        aggregates: what of it is put together; None: nothing.
+        chooses_shards: the service puts records where it likes, whatever their keys are.
+        keeps_others: children are given the user records of other shards.
     """
 
     def __init__(
@@ -46,12 +53,18 @@ class SimStream:
         name: str = STREAM_NAME,
         one_of_many: bool = False,
         epoch: int | None = None,
+        aggregates: AggregatesPlan | None = None,
+        chooses_shards: bool = False,
+        keeps_others: bool = False,
     ) -> None:
         self._epoch = epoch
+        self._aggregator = None if aggregates is None else self._putting_together(aggregates, chance)
+        self._chooses_shards = chooses_shards
+        self._keeps_others = keeps_others or chooses_shards
         self._name = name
         self._one_of_many = one_of_many
         self._prefix = ""
-        self._padding = b64encode(bytes(record_bytes)).decode()
+        self._padding = bytes(record_bytes)
         self._skew = skew
         self._keys = keys
         self._model = model
@@ -64,6 +77,11 @@ class SimStream:
     def create(self, shards: int) -> None:
         """Create it."""
         self._call("CreateStream", StreamName=self._name, ShardCount=shards)
+        if self._chooses_shards:
+            arn = stream_arn(self._name)
+            self._call("UpdateStreamMode", StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+            auto = {"RecordDistributionStrategy": "AUTO"}
+            self._call("UpdateStreamRecordDistributionStrategy", StreamARN=arn, **auto)
         if self._one_of_many:
             self._prefix = f"{self._account_and_epoch()}:"
         self._poll()
@@ -85,7 +103,8 @@ class SimStream:
         rows: list[Row] = []
         for low, high, shard_id in self._open():
             truth = self._truth.shards[self._prefix + shard_id]
-            truth.was_done(done := self._chance.between(1, len(truth.numbers)) if truth.numbers else 0)
+            truth.was_done(done := self._chance.between(1, len(truth.positions)) if truth.positions else 0)
+            number, sub_number = truth.positions[done - 1] if done else ("TRIM_HORIZON", 0)
             rows.append(
                 {
                     "leaseKey": truth.shard_id,
@@ -94,8 +113,8 @@ class SimStream:
                     "leaseOwner": "java-of-the-past",
                     "leaseCounter": 7,
                     "ownerSwitchesSinceCheckpoint": 0,
-                    "checkpoint": str(truth.numbers[done - 1]) if done else "TRIM_HORIZON",
-                    "checkpointSubSequenceNumber": 0,
+                    "checkpoint": str(number),
+                    "checkpointSubSequenceNumber": sub_number,
                     "startingHashKey": str(low),
                     "endingHashKey": str(high),
                 }
@@ -137,6 +156,19 @@ class SimStream:
         )
         self._poll()
 
+    def scale(self, up: bool) -> None:
+        """The service doubles or halves the open shards, all at once."""
+        count = len(self._open())
+        wanted = min(2 * count, _SHARDS_MOST) if up else max(1, (count + 1) // 2)
+        if wanted != count:
+            self._call(
+                "UpdateShardCount",
+                StreamName=self._name,
+                TargetShardCount=wanted,
+                ScalingType="UNIFORM_SCALING",
+            )
+            self._poll()
+
     def _tick(self) -> None:
         if self._records_per_s <= 0:
             return
@@ -148,27 +180,51 @@ class SimStream:
         current_loop().after(_TICK_S, self._tick)
 
     def _put(self, count: int) -> None:
-        entries: list[dict[str, str]] = []
-        for _ in range(count):
-            self._written += 1
-            data = self._padding or b64encode(f"record {self._written}".encode()).decode()
-            key = f"key-{self._chance.between(0, self._keys)}"
-            entries.append({"Data": data, "PartitionKey": key, **self._explicit_hash()})
-        answer = self._call("PutRecords", StreamName=self._name, Records=entries)
-        for entry, written in zip(entries, _entries(answer, "Records"), strict=True):
-            self._truth.record_written(
-                self._prefix + written["ShardId"],
-                int(written["SequenceNumber"]),
-                now(),
-                entry["Data"],
-                entry["PartitionKey"],
-            )
+        ranges = {shard_id: (low, high) for low, high, shard_id in self._open()} if self._aggregator else {}
+        puts = [*self._puts(count, [*ranges.values()])]
+        answer = self._call("PutRecords", StreamName=self._name, Records=[put.entry for put in puts])
+        for put, written in zip(puts, _entries(answer, "Records"), strict=True):
+            for user_record in put.found:
+                self._truth.record_written(
+                    self._prefix + written["ShardId"],
+                    int(written["SequenceNumber"]),
+                    now(),
+                    b64encode(user_record.data).decode(),
+                    user_record.key,
+                    sub_number=user_record.sub_number,
+                    is_stray=self._is_stray(user_record, ranges.get(written["ShardId"])),
+                )
 
-    def _explicit_hash(self) -> dict[str, str]:
+    def _puts(self, count: int, ranges: list[Range]) -> Iterator[Put]:
+        if self._aggregator is not None:
+            yield from self._aggregator.puts(count, ranges)
+            return
+        for _ in range(count):
+            text = self._text()
+            key = self._key()
+            yield Put(text, key, self._explicit_hash(), (UserRecord(0, key, text, None),))
+
+    def _text(self) -> bytes:
+        self._written += 1
+        return self._padding or f"record {self._written}".encode()
+
+    def _key(self) -> str:
+        return f"key-{self._chance.between(0, self._keys)}"
+
+    def _is_stray(self, user_record: UserRecord, home: Range | None) -> bool:
+        if self._keeps_others or home is None or user_record.hash_key is None:
+            return False
+        return not home[0] <= user_record.hash_key <= home[1]
+
+    def _putting_together(self, plan: AggregatesPlan, chance: Chance) -> Aggregator:
+        fork = chance.fork("aggregates")
+        return Aggregator(plan, fork, text=self._text, key=self._key, chosen=self._explicit_hash)
+
+    def _explicit_hash(self) -> int | None:
         if self._skew == 0:
-            return {}
+            return None
         evenly = self._written * _GOLDEN % 1.0
-        return {"ExplicitHashKey": str(int(evenly**self._skew * _HASHES))}
+        return int(evenly**self._skew * _HASHES)
 
     def _shards(self) -> list[dict[str, Any]]:
         return _entries(self._call("ListShards", StreamName=self._name), "Shards")

@@ -11,6 +11,7 @@ from kcl_daemon.leases.row import Row
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
+from tests.simulator.fleet.aggregates import AggregatesPlan
 from tests.simulator.fleet.stream import SimStream
 from tests.simulator.loop import now
 from tests.simulator.plans.plan import Epoch, StreamAppears, StreamDisappears
@@ -52,7 +53,11 @@ class SimStreams:
         chance: Chance,
         names: tuple[str, ...],
         epochs: tuple[Epoch, ...] = (),
+        aggregates: AggregatesPlan | None = None,
+        keeps_others: bool = False,
     ) -> None:
+        self._aggregates = aggregates
+        self._keeps_others = keeps_others
         self._epochs = epochs
         self._model = model
         self._truth = truth
@@ -99,6 +104,8 @@ class SimStreams:
             name=self._names[number],
             one_of_many=True,
             epoch=epoch,
+            aggregates=self._aggregates,
+            keeps_others=self._keeps_others,
         )
         self._live_workers[number] = stream
         stream.create(shards)
@@ -131,6 +138,10 @@ class SimStreams:
     def merge(self, rank: int) -> None:
         """Merge two shards of some stream."""
         self._some(rank).merge(rank)
+
+    def scale(self, up: bool) -> None:
+        """Some stream grows or shrinks."""
+        self._some(len(self._live_workers)).scale(up)
 
     def _some(self, rank: int) -> SimStream:
         numbers = sorted(self._live_workers)

@@ -22,7 +22,7 @@ from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.faults.handoff_deaths import HandoffDeaths
 from tests.simulator.faults.life import Service
-from tests.simulator.faults.network import Network, WriteLimit
+from tests.simulator.faults.network import CALM, Network, WriteLimit
 from tests.simulator.faults.points import Points
 from tests.simulator.faults.ports import RowWrite
 from tests.simulator.faults.shard_end_deaths import ShardEndDeaths
@@ -55,6 +55,7 @@ from tests.simulator.plans.plan import (
     Pause,
     Plan,
     Roll,
+    Scale,
     Split,
     Start,
     StartApart,
@@ -141,6 +142,9 @@ class World:
         self.deliveries.on_work, self.deliveries.on_stop = self.gaps.works, self.gaps.stop_requested
         self.deliveries.poison_every = plan.nursery.poison_every
         self.deliveries.max_age_s = (plan.failures.max_age_ms or 0) / 1000
+        self.deliveries.is_in_doubt = plan.kinesis is not CALM or any(
+            isinstance(each.what, CutOff | Pause) for each in plan.happenings
+        )
         self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
         self.foreign = ForeignRows()
         self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff)
@@ -329,7 +333,7 @@ class World:
                 self._deaths = [WriteLimit(n, b) for n, b in zip(at, before, strict=True)]
             case DeleteLease(rank):
                 self._delete_lease(rank)
-            case Split() | Merge() | StreamAppears() | StreamDisappears() | SwitchStream() | Roll():
+            case Split() | Merge() | Scale() | StreamAppears() | StreamDisappears() | SwitchStream() | Roll():
                 self._reshape(what)
             case AddAttribute() | AddRows():
                 (self._add_rows if isinstance(what, AddRows) else self._add_attribute)()
@@ -361,12 +365,17 @@ class World:
         is_open = [key for key, shard in self.truth.shards.items() if not shard.is_closed]
         self.holds.wrote(hold_back(table, what, self.rules.rows.values(), is_open))
 
-    def _reshape(self, what: Split | Merge | StreamAppears | StreamDisappears | SwitchStream | Roll) -> None:
+    def _reshape(
+        self, what: Split | Merge | Scale | StreamAppears | StreamDisappears | SwitchStream | Roll
+    ) -> None:
         match what:
             case Split(rank):
                 self.stream.split(rank)
             case Merge(rank):
                 self.stream.merge(rank)
+            case Scale(up):
+                assert not isinstance(self.stream, ChangedTables), "only Kinesis does that"
+                self.stream.scale(up)
             case StreamAppears() | StreamDisappears():
                 assert isinstance(self.stream, SimStreams), "streams come and go where there are many"
                 self.stream.change(what)
@@ -648,12 +657,28 @@ def _stream_of(
 ) -> SimStream | SimStreams | ChangedTables:
     streams = None
     if plan.streams:
-        streams = SimStreams(model, truth=truth, chance=chance, names=plan.streams, epochs=plan.java_epochs)
+        streams = SimStreams(
+            model,
+            truth=truth,
+            chance=chance,
+            names=plan.streams,
+            epochs=plan.java_epochs,
+            aggregates=plan.aggregates,
+            keeps_others=plan.delivery.keeps_other_shards,
+        )
     if plan.changes is not None:
         latest = plan.start_at is StartAt.LATEST
         return ChangedTables(plan.changes, truth=truth, chance=chance, kinesis=streams, latest=latest)
     if streams is not None:
         return streams
     return SimStream(
-        model, truth=truth, chance=chance, record_bytes=plan.record_bytes, skew=plan.skew, keys=plan.keys
+        model,
+        truth=truth,
+        chance=chance,
+        record_bytes=plan.record_bytes,
+        skew=plan.skew,
+        keys=plan.keys,
+        aggregates=plan.aggregates,
+        chooses_shards=plan.chooses_shards,
+        keeps_others=plan.delivery.keeps_other_shards,
     )

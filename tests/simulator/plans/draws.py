@@ -15,6 +15,7 @@ from tests.simulator.chance import Chance
 from tests.simulator.faults.habits import EVERY_MISCHIEF, Mischief, Nursery
 from tests.simulator.faults.life import Service
 from tests.simulator.faults.network import Trouble
+from tests.simulator.fleet.aggregates import AggregatesPlan
 from tests.simulator.plans.plan import (
     BOUND_S,
     CutOff,
@@ -119,6 +120,26 @@ class Draw:
         """A few happenings at drawn moments."""
         moments = sorted(self.chance.uniform(*between_s) for _ in range(self.chance.between(*count)))
         return [Planned(moment, make()) for moment in moments]
+
+
+def with_aggregates(draw: Draw, plan: Plan, *, seeds: float = 0.4, may_stray: bool = True) -> Plan:
+    """The plan with aggregates in its streams, for a part of the seeds. Nothing else changes with that."""
+    chance = draw.chance.fork("aggregates")
+    if not chance.happens(seeds):
+        return plan
+    strays = chance.pick((0.0, 0.1, 0.5))
+    keeps = chance.happens(0.5) if may_stray else strays > 0
+    return replace(
+        plan,
+        aggregates=AggregatesPlan(
+            share=chance.pick((0.1, 0.5, 1.0)),
+            most=chance.pick((3, 12, 60)),
+            explicit=chance.pick((0.0, 0.2, 1.0)),
+            strays=strays,
+            odd=chance.pick((0.0, 0.1, 0.3)),
+        ),
+        delivery=replace(plan.delivery, keeps_other_shards=keeps),
+    )
 
 
 def mixed_trouble(chance: Chance, *, worst: float) -> Trouble:

@@ -22,6 +22,7 @@ from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
 from tests.simulator.faults.habits import Nursery
 from tests.simulator.faults.life import Service
 from tests.simulator.faults.network import CALM, Trouble
+from tests.simulator.fleet.aggregates import AggregatesPlan
 from tests.simulator.rules.bank import BankPlan
 from tests.simulator.rules.landing import LandingPlan
 
@@ -147,6 +148,13 @@ class Merge:
     """An open shard is merged with its neighbour."""
 
     rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The service doubles the open shards, or halves them, all at once."""
+
+    up: bool
 
 
 class Step(Enum):
@@ -336,6 +344,7 @@ Happening = (
     | DieInHandoff
     | Split
     | Merge
+    | Scale
     | DieAtShardEnd
     | DeleteLease
     | AddAttribute
@@ -431,6 +440,8 @@ class Plan:
         start_at: initial position of the workers.
         backlog: records that are there before the first worker.
         record_bytes: size of a record's data; 0: a few bytes.
+        aggregates: what producers put together; None: nothing.
+        chooses_shards: the service chooses the shards, whatever the keys are (`RecordDistributionStrategy` AUTO).
         skew: 0: over all shards as chance will have it; 1: evenly, without chance; above: the first shards get most.
         happenings: in any order.
         points: what befalls workers between two writes.
@@ -501,6 +512,8 @@ class Plan:
     backlog: int = 0
     record_bytes: int = 0
     skew: float = 0.0
+    aggregates: AggregatesPlan | None = None
+    chooses_shards: bool = False
     dynamodb: Trouble = CALM
     index_lag_s: tuple[float, float] = (0.005, 0.1)
     index_ready_at_s: float = 0.0
@@ -534,7 +547,7 @@ class Plan:
     lane_counts: tuple[int, ...] = ()
     keys: int = 1 << 40
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
-    keeps: Callable[[str, str], bool] | None = None
+    keeps: Callable[[str | None, str], bool] | None = None
     java_names_entities: bool = False
     java_reports_cpu: bool = False
     astray_shards: int = 0

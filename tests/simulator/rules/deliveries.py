@@ -24,7 +24,7 @@ from tests.simulator.faults.ports import RowWrite
 from tests.simulator.loop import now
 from tests.simulator.rules.lanes import LaneRules
 from tests.simulator.rules.rejects import RejectRules
-from tests.simulator.rules.truth import ShardTruth, Truth
+from tests.simulator.rules.truth import Position, ShardTruth, Truth, position_of
 from tests.simulator.trace import Trace
 from tests.simulator.violation import report
 
@@ -149,6 +149,8 @@ class Deliveries:
         self._children = 0
         self.poison_every = 0
         self.max_age_s = 0.0
+        self.is_in_doubt = True
+        """Whether the service may fail to say that keys choose the shards: then records of other shards are delivered."""
         self.rejects = RejectRules(truth)
         self._set_aside: dict[str, set[int]] = {}
         self._asked: dict[tuple[str, str], set[ExtendedSequenceNumber]] = {}
@@ -201,13 +203,13 @@ class Deliveries:
         elif position == TRIM_HORIZON:
             child.next_place = 0
         elif not position.is_sentinel:
-            child.next_place = shard.place_after(int(position.sequence_number))
+            child.next_place = shard.place_after(position_of(position))
         self.on_work(child)
 
     def begins_at(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It answers that it has stored all up to there by itself: it need not be given that, and the lease may follow."""
         child.reported, child.began = position, True
-        child.next_place = self._truth.shards[child.shard_id].place_after(int(position.sequence_number))
+        child.next_place = self._truth.shards[child.shard_id].place_after(position_of(position))
         self.asked(child, position)
 
     def delivered(self, child: Incarnation, records: Sequence[Record]) -> None:
@@ -232,8 +234,8 @@ class Deliveries:
         child.complete_s = max(child.complete_s, complete_ms / 1000 - EPOCH_S)
         if child.next_place is None or not child.keeps_order:
             return
-        place = self._next_of(child, child.next_place, len(shard.numbers))
-        if place < len(shard.numbers):
+        place = self._next_of(child, child.next_place, len(shard.positions))
+        if place < len(shard.positions):
             self._check_complete(child, shard, place)
 
     def _check_complete(self, child: Incarnation, shard: ShardTruth, place: int) -> None:
@@ -241,12 +243,12 @@ class Deliveries:
         if shard.latest_s <= dated_s < child.complete_s - _ROUNDED_S:
             report(
                 "not_complete",
-                f"{child} was told that it has all until {child.complete_s:.3f}, but not {shard.numbers[place]} of {dated_s:.3f}",
+                f"{child} was told that it has all until {child.complete_s:.3f}, but not {shard.positions[place]} of {dated_s:.3f}",
             )
 
     def _check_records(self, child: Incarnation, shard: ShardTruth, records: Sequence[Record]) -> None:
         for index, record in enumerate(records):
-            number = int(record.sequence_number)
+            number = position_of(record)
             place = shard.index.get(number)
             if place is None:
                 report("unknown_record", f"{child} was given {number}, which was never written")
@@ -259,13 +261,16 @@ class Deliveries:
                 child.places.append(place)
             if place > expected:
                 report(
-                    "record_skipped", f"{child} was given {number} where {shard.numbers[expected]} comes next"
+                    "record_skipped",
+                    f"{child} was given {number} where {shard.positions[expected]} comes next",
                 )
             elif place < expected and child.keeps_order:
                 last = _position(records[index - 1]) if index else child.largest
                 report("out_of_order", f"{child} was given {number} again, after {last}")
             if self.text_of(shard.shard_id, record) != shard.data[place]:
                 report("altered_record", f"{child}: {number} has other data than was written")
+            if record.partition_key != shard.keys[place]:
+                report("altered_record", f"{child}: {number} has the key {record.partition_key!r}")
             child.next_place = place + 1
             if not shard.deliveries[place]:
                 self.latency_most_s = max(self.latency_most_s, now() - shard.written_at_s[place])
@@ -274,12 +279,15 @@ class Deliveries:
             shard.delivered(place)
 
     def _check_is_for(self, child: Incarnation, shard: ShardTruth, place: int) -> None:
-        number = shard.numbers[place]
+        number = shard.positions[place]
         if place < shard.done_before:
             report("checkpoint_lost", f"{child} was given {number}, which was checkpointed before the run")
-        if place in shard.left_out:
+        if place in shard.strays:
+            if not self.is_in_doubt:
+                report("stray_delivered", f"{child} was given {number}, which belongs to another shard")
+        elif place in shard.left_out:
             report("filtered_record", f"{child} was given {number}, which is not for it")
-        if not child.is_for(shard.keys[place]):
+        if not child.is_for(shard.lane_key(place)):
             report("wrong_lane", f"{child} was given {number}, whose key belongs to another")
 
     def shard_ended(self, child: Incarnation) -> None:
@@ -295,9 +303,9 @@ class Deliveries:
         elif (
             child.next_place is not None
             and child.keeps_order
-            and self._next_of(child, child.next_place, len(shard.numbers)) < len(shard.numbers)
+            and self._next_of(child, child.next_place, len(shard.positions)) < len(shard.positions)
         ):
-            missing = shard.numbers[child.next_place]
+            missing = shard.positions[child.next_place]
             report(
                 "record_skipped", f"{child} was told that its shard has ended, {missing} comes next for it"
             )
@@ -306,14 +314,14 @@ class Deliveries:
         self, shard_id: str, worker_id: str, record: Record, cause: LetterCause, *, stream: str = ""
     ) -> None:
         """A worker has stored a record elsewhere: if no child rejected it, it may checkpoint it, and need not deliver it."""
-        number = int(record.sequence_number)
+        number = position_of(record)
         shard = self._truth.having(stream, shard_id, number)
         place = None if shard is None else shard.index[number]
         if shard is None or place is None or self.text_of(shard.shard_id, record) != shard.data[place]:
             report("unknown_record", f"{worker_id} set {number} aside, which was never written so")
             return
         shard_id, is_reject = shard.shard_id, cause is LetterCause.REJECTED
-        self.rejects.letter(shard_id, worker_id, record.sequence_number, is_reject=is_reject)
+        self.rejects.letter(shard_id, worker_id, number, is_reject=is_reject)
         self._trace.note(worker_id, "set_aside", f"{shard_id} {number}")
         if is_reject:
             return
@@ -333,7 +341,7 @@ class Deliveries:
         if age_s < self.max_age_s or not self.max_age_s:
             report(
                 "young_record_expired",
-                f"{worker_id} left {shard.numbers[place]} of {shard.shard_id} out, which is {age_s:.1f} s old",
+                f"{worker_id} left {shard.positions[place]} of {shard.shard_id} out, which is {age_s:.1f} s old",
             )
         reached = self.reached.setdefault((worker_id, shard.shard_id), Reached())
         reached.letters += 1
@@ -346,7 +354,7 @@ class Deliveries:
         shard = self._truth.shards[child.shard_id]
         aside = self._set_aside.get(child.shard_id, set()) | shard.left_out
         place = max(place, min(limit, shard.trimmed))
-        while place < limit and (place in aside or not child.is_for(shard.keys[place])):
+        while place < limit and (place in aside or not child.is_for(shard.lane_key(place))):
             place += 1
         return place
 
@@ -379,7 +387,7 @@ class Deliveries:
                 "foreign_checkpoint_accepted", f"{child} may checkpoint {position} beyond {child.position}"
             )
 
-    def rejected(self, child: Incarnation, number: str, error: str | None) -> None:
+    def rejected(self, child: Incarnation, number: Position, error: str | None) -> None:
         """It was told what became of a record that it rejected; a letter that is stored is one step on."""
         self.rejects.answered(child, child.shard_id, number, error)
         reached = self.reached.setdefault((child.worker_id, child.shard_id), Reached())
@@ -408,12 +416,12 @@ class Deliveries:
     ) -> bool:
         """Whether no record is for a child between `before`, or what was asked for since, and this position, which has one."""
         shard = self._truth.shards[shard_id]
-        place = None if position.is_sentinel else shard.index.get(int(position.sequence_number))
+        place = None if position.is_sentinel else shard.index.get(position_of(position))
         if place is None or place not in shard.left_out:
             return False
         asked = self._asked.get((shard_id, worker_id), ())
         start = max([before, *(each for each in asked if each <= position)])
-        first = 0 if start.is_sentinel else shard.place_after(int(start.sequence_number))
+        first = 0 if start.is_sentinel else shard.place_after(position_of(start))
         return shard.left_out.issuperset(range(first, place))
 
     def _reach(self, child: Incarnation) -> None:

@@ -90,7 +90,7 @@ class ItemRules:
         """The last change of a shard is one of this item."""
         story = self._stories.setdefault(item, _Story())
         self._numbers.setdefault(shard.shard_id, []).append(len(story.places))
-        story.places.append((shard, len(shard.numbers) - 1))
+        story.places.append((shard, len(shard.positions) - 1))
 
     def scanned(self, change: Change) -> None:
         """A child is given an item of a scan."""
@@ -105,9 +105,9 @@ class ItemRules:
             if not (
                 before.is_past or before.deliveries[at] or at < before.first_missing or at in before.lost
             ):
-                missing = before.numbers[at]
+                missing = before.positions[at]
                 report(
                     "item_out_of_order",
-                    f"{child} was given {shard.numbers[place]} of {change.item} before {missing} of {before.shard_id}",
+                    f"{child} was given {shard.positions[place]} of {change.item} before {missing} of {before.shard_id}",
                 )
         story.given = max(story.given, number + 1)

@@ -286,7 +286,7 @@ class Landing:
         log.last, log.is_ended, log.written_s = place(footer.last), footer.children is not None, now()
 
     def _check_marks(self, log: ShardInLog, shard: ShardTruth, segment: Segment, who: str) -> None:
-        for number, _ in segment.rows:
+        for number in segment.rows:
             at_ms = self._arrived_ms(shard, shard.index[number])
             if at_ms < log.stated_ms:
                 report(
@@ -297,7 +297,7 @@ class Landing:
     def _arrived_ms(self, shard: ShardTruth, index: int) -> int:
         """When a record arrived, as the children say it."""
         at_s = EPOCH_S + shard.written_at_s[index] - self._truth.unreadable_s
-        return stamped_ms(self.plan, shard.numbers[index], int(at_s * 1000))
+        return stamped_ms(self.plan, shard.positions[index][0], int(at_s * 1000))
 
     def stated(self, shard_id: str, mark: Mark, who: str) -> None:
         """A mark is on its way to the store: it must be true already."""
@@ -305,12 +305,12 @@ class Landing:
         if mark.number >= len(log.upto):
             report("mark_before_segment", f"{who} states segment {mark.number} of {shard_id}")
         inside = 0 if mark.number < 0 else log.upto[mark.number]
-        for index in [each for each in range(len(shard.numbers)) if each not in shard.left_out][inside:]:
+        for index in [each for each in range(len(shard.positions)) if each not in shard.left_out][inside:]:
             at_ms = self._arrived_ms(shard, index)
             if at_ms < mark.complete_ms:
                 report(
                     "mark_not_true",
-                    f"{who} states {mark} of {shard_id}; {shard.numbers[index]}, which arrived {at_ms}, is not in it",
+                    f"{who} states {mark} of {shard_id}; {shard.positions[index]}, which arrived {at_ms}, is not in it",
                 )
         log.stated_ms = max(log.stated_ms, mark.complete_ms)
 
@@ -319,7 +319,7 @@ class Landing:
         return self._segments.setdefault(shard_id, [])
 
     def _check_rows(self, first: int, shard: ShardTruth, segment: Segment, who: str) -> None:
-        numbers = [number for number, _ in segment.rows]
+        numbers = list(segment.rows)
         if not numbers and place(segment.footer.last) == START:
             return  # another writer's name for it
         wanted = _wanted(shard)
@@ -404,16 +404,16 @@ class Landing:
             segments = sorted(found.get(name, []), key=lambda each: each.footer.number)
             if [each.footer.number for each in segments] != list(range(len(segments))):
                 report("numbers_not_consecutive", f"{name}: {[each.footer.number for each in segments]}")
-            numbers = [number for each in segments for number, _ in each.rows]
+            numbers = [number for each in segments for number in each.rows]
             if numbers != (wanted := _wanted(shard)):
                 report("wrong_log", f"{name}: {len(numbers)} records in the log, {len(wanted)} in the stream")
 
 
-def _wanted(shard: ShardTruth) -> list[int]:
-    """The numbers of the records that are for the log: with a filter not all."""
+def _wanted(shard: ShardTruth) -> list[Position]:
+    """Of the records that are for the log: with a filter not all."""
     if not shard.left_out:
-        return shard.numbers
-    return [number for place, number in enumerate(shard.numbers) if place not in shard.left_out]
+        return shard.positions
+    return [position for place, position in enumerate(shard.positions) if place not in shard.left_out]
 
 
 def _checkpoint(row: Row) -> Position | None:

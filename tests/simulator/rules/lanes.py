@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kcl_daemon.records.lane_window import ShardOrder
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
-from tests.simulator.rules.truth import Truth
+from tests.simulator.rules.truth import Truth, position_of
 
 if TYPE_CHECKING:
     from kcl_daemon.config.children import ConcurrencySettings
@@ -48,20 +48,22 @@ class LaneRules:
 
     def stored(self, shard_id: str, position: ExtendedSequenceNumber) -> None:
         """By a worker without lanes: other rules say whether it may."""
-        numbers = self._truth.shards[shard_id].numbers if self.are_used else []
-        for place in range(self._done_before[shard_id], len(numbers)):
+        positions = self._truth.shards[shard_id].positions if self.are_used else []
+        for place in range(self._done_before[shard_id], len(positions)):
             if position.is_shard_end or (
-                not position.is_sentinel and numbers[place] <= int(position.sequence_number)
+                not position.is_sentinel and positions[place] <= position_of(position)
             ):
                 self._done[shard_id].add(place)
 
     def done(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It has checkpointed its records up to there."""
-        numbers = self._truth.shards[child.shard_id].numbers
+        positions = self._truth.shards[child.shard_id].positions
         ends = position.is_shard_end
-        up_to = 0 if position.is_sentinel else int(position.sequence_number)
-        self._done[child.shard_id].update(place for place in child.places if ends or numbers[place] <= up_to)
-        child.places = [place for place in child.places if not ends and numbers[place] > up_to]
+        up_to = (0, 0) if position.is_sentinel else position_of(position)
+        self._done[child.shard_id].update(
+            place for place in child.places if ends or positions[place] <= up_to
+        )
+        child.places = [place for place in child.places if not ends and positions[place] > up_to]
 
     def done_of(self, shard_id: str) -> int:
         """How many records of a shard are done."""
@@ -74,13 +76,13 @@ class LaneRules:
     def is_mark(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
         """Whether every record up to there is done; at the shard's end, whether every child of it has said so."""
         shard, done = self._truth.shards[shard_id], self._done[shard_id]
-        numbers, left_out = shard.numbers, shard.left_out
+        positions, left_out = shard.positions, shard.left_out
         place = max(self._done_before[shard_id], shard.done_before)
-        while place < len(numbers) and (place in done or place in left_out):
+        while place < len(positions) and (place in done or place in left_out):
             place += 1
         self._done_before[shard_id] = place
         if position.is_shard_end:
             children = self._running[shard_id, worker_id]
             begun = [child for child in children if not child.is_gone and child.reported is not None]
-            return place == len(numbers) and all(SHARD_END in child.asked for child in begun)
-        return place == len(numbers) or numbers[place] > int(position.sequence_number)
+            return place == len(positions) and all(SHARD_END in child.asked for child in begun)
+        return place == len(positions) or positions[place] > position_of(position)

@@ -11,7 +11,7 @@ from typing import Final
 from tests.simulator.loop import now
 from tests.simulator.rules.deliveries import Deliveries
 from tests.simulator.rules.rows import LeaseTableRules, LeaseView
-from tests.simulator.rules.truth import ShardTruth, Truth
+from tests.simulator.rules.truth import ShardTruth, Truth, position_of
 from tests.simulator.violation import report
 
 LOOK_S: Final = 2.0
@@ -85,8 +85,10 @@ class Liveness:
     def _look_at_age(self, shard: ShardTruth, view: LeaseView) -> None:
         """Where nothing is left for the children, the checkpoint goes on by itself."""
         at = view.checkpoint
-        place = 0 if at.is_sentinel else shard.place_after(int(at.sequence_number))
-        left = range(place, len(shard.numbers))
+        place = 0 if at.is_sentinel else shard.place_after(position_of(at))
+        # Records of other shards move no checkpoint.
+        end = max((each for each in shard.left_out if each not in shard.strays), default=-1) + 1
+        left = range(place, len(shard.positions)) if place < end else range(0)
         if left and now() - shard.written_at_s[place] > _PASSED_S and shard.left_out.issuperset(left):
             self._wrong(
                 "checkpoint_aged",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import ExtendedSequenceNumber
-from tests.simulator.rules.truth import Truth
+from tests.simulator.rules.truth import Position, Truth, position_of
 from tests.simulator.violation import report
 
 
@@ -29,46 +29,47 @@ class RejectRules:
     def chose(self, shard_id: str, records: Sequence[Record], rejected: Iterable[Record]) -> None:
         """A child processes these records but for those that it is going to reject."""
         index, neither = self._truth.shards[shard_id].index, self._neither[shard_id]
-        bad = {index[int(record.sequence_number)] for record in rejected}
-        good = {index[int(record.sequence_number)] for record in records} - bad
+        bad = {index[position_of(record)] for record in rejected}
+        good = {index[position_of(record)] for record in records} - bad
         self._processed[shard_id] |= good
         neither -= good
         neither |= bad - self._processed[shard_id] - self._letters[shard_id]
 
-    def asked(self, shard_id: str, number: str) -> None:
+    def asked(self, shard_id: str, position: Position) -> None:
         """A child is about to reject a record."""
-        place = self._truth.shards[shard_id].index.get(int(number))
+        place = self._truth.shards[shard_id].index.get(position)
         if place is not None:
             self._asked[shard_id].add(place)
 
-    def answered(self, who: object, shard_id: str, number: str, error: str | None) -> None:
+    def answered(self, who: object, shard_id: str, position: Position, error: str | None) -> None:
         """A child was told what became of a record of its batch: if it is done, there is a letter."""
         if error is not None:
             self.unstored += 1
             return
         self.stored += 1
-        if self._truth.shards[shard_id].index[int(number)] not in self._letters[shard_id]:
-            report("letter_missing", f"{who} was told that {number} of {shard_id} is a letter")
+        if self._truth.shards[shard_id].index[position] not in self._letters[shard_id]:
+            report("letter_missing", f"{who} was told that {position} of {shard_id} is a letter")
 
-    def letter(self, shard_id: str, worker_id: str, number: str, *, is_reject: bool) -> None:
+    def letter(self, shard_id: str, worker_id: str, position: Position, *, is_reject: bool) -> None:
         """A letter was stored."""
-        place = self._truth.shards[shard_id].index[int(number)]
+        place = self._truth.shards[shard_id].index[position]
         if is_reject and place not in self._asked[shard_id]:
             report(
                 "good_record_set_aside",
-                f"{worker_id} set {number} of {shard_id} aside, which nobody rejected",
+                f"{worker_id} set {position} of {shard_id} aside, which nobody rejected",
             )
         self._letters[shard_id].add(place)
         self._neither[shard_id].discard(place)
 
     def checkpointed(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> None:
         """A checkpoint is stored: it passes no record that is neither."""
-        numbers = self._truth.shards[shard_id].numbers
+        positions = self._truth.shards[shard_id].positions
         for place in sorted(self._neither.get(shard_id, ())):
             if position.is_shard_end or (
-                not position.is_sentinel and numbers[place] <= int(position.sequence_number)
+                not position.is_sentinel and positions[place] <= position_of(position)
             ):
                 report(
-                    "neither", f"{worker_id} passed {numbers[place]} of {shard_id}: not processed, no letter"
+                    "neither",
+                    f"{worker_id} passed {positions[place]} of {shard_id}: not processed, no letter",
                 )
                 return

@@ -12,7 +12,7 @@ from zlib import crc32
 from kcl_protocol.messages import Record
 from tests.simulator.rules.deliveries import Incarnation
 from tests.simulator.rules.items import Change, change_of, key_of
-from tests.simulator.rules.truth import ShardTruth
+from tests.simulator.rules.truth import Position, ShardTruth, position_of
 from tests.simulator.violation import report
 
 
@@ -33,13 +33,13 @@ class SegmentTruth(ShardTruth):
     Args:
         steady: items that were there when it began, and are there still.
         left: those that were not given to a child yet.
-        ranks: of each sequence number that was given.
+        ranks: of each position that was given.
         began_s: virtual time.
     """
 
     steady: set[str] = field(default_factory=set[str])
     left: set[str] = field(default_factory=set[str])
-    ranks: dict[int, int] = field(default_factory=dict[int, int])
+    ranks: dict[Position, int] = field(default_factory=dict[Position, int])
     began_s: float = 0.0
 
     @property
@@ -52,9 +52,9 @@ class SegmentTruth(ShardTruth):
         """Some item that is left, and when the scan began."""
         return min(self.left, key=rank_of), self.began_s
 
-    def place_after(self, number: int) -> int:
-        """The rank from which on items come after a sequence number."""
-        return self.ranks.get(number, -1) + 1
+    def place_after(self, position: Position) -> int:
+        """The rank from which on items come after a position."""
+        return self.ranks.get(position, -1) + 1
 
     def take(self, child: Incarnation, records: Sequence[Record]) -> list[Change]:
         """A child was given items."""
@@ -77,7 +77,7 @@ class SegmentTruth(ShardTruth):
                     "record_skipped", f"{child} was given {change.item} where {sorted(skipped)} come first"
                 )
             child.next_place = rank + 1
-            self.ranks[int(record.sequence_number)] = rank
+            self.ranks[position_of(record)] = rank
             self.left.discard(change.item)
         return found
 

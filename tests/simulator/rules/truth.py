@@ -5,9 +5,22 @@ Owns the facts that the fleet's work is compared with. Knows nothing of workers.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
+from typing import TypeAlias
+
+from kcl_protocol.messages import Record
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+Position: TypeAlias = tuple[int, int]
+"""Sequence number and sub-sequence number: the place in an aggregate, 0 for a plain record."""
+
+
+def position_of(what: Record | ExtendedSequenceNumber) -> Position:
+    """Of a record, or of a checkpoint that is no sentinel."""
+    return int(what.sequence_number), what.sub_sequence_number
 
 
 @dataclass(slots=True)
@@ -17,15 +30,16 @@ class ShardTruth:
     Args:
         shard_id: its name.
         parents: shards that must be finished before it.
-        numbers: sequence numbers of its records, in order.
+        positions: of its records, in order; an aggregate is its user records.
         written_at_s: virtual time of each.
         data: payload of each, base64 text.
-        keys: partition key of each.
-        index: place of each sequence number.
+        keys: partition key of each; None: it has none.
+        index: place of each position.
         is_closed: no more records come.
         deliveries: how often each record was given to a child.
         first_missing: place of the first record that was never given to a child.
         left_out: places of records that are not for the children.
+        strays: of those, the places of records of other shards that only a doubt may bring to the children.
         done_before: place of the first record that a fleet of the past had not processed; those before never come again.
         trimmed: how many records the stream does not keep any more.
         lost: places of those that were not given to a child before.
@@ -39,15 +53,16 @@ class ShardTruth:
 
     shard_id: str
     parents: tuple[str, ...] = ()
-    numbers: list[int] = field(default_factory=list[int])
+    positions: list[Position] = field(default_factory=list[Position])
     written_at_s: list[float] = field(default_factory=list[float])
     data: list[str] = field(default_factory=list[str])
-    keys: list[str] = field(default_factory=list[str])
-    index: dict[int, int] = field(default_factory=dict[int, int])
+    keys: list[str | None] = field(default_factory=list[str | None])
+    index: dict[Position, int] = field(default_factory=dict[Position, int])
     is_closed: bool = False
     deliveries: list[int] = field(default_factory=list[int])
     first_missing: int = 0
     left_out: set[int] = field(default_factory=set[int])
+    strays: set[int] = field(default_factory=set[int])
     gone_s: float | None = None
     done_before: int = 0
     trimmed: int = 0
@@ -66,19 +81,22 @@ class ShardTruth:
     @property
     def all_delivered(self) -> bool:
         """Whether each of its records that is for the children was given to one."""
-        return self.first_missing == len(self.numbers)
+        return self.first_missing == len(self.positions)
 
     @property
     def missing(self) -> tuple[object, float]:
         """What comes first of all that was never given to a child, and when it was written."""
-        return self.numbers[self.first_missing], self.written_at_s[self.first_missing]
+        return self.positions[self.first_missing], self.written_at_s[self.first_missing]
 
-    def place_after(self, number: int) -> int:
-        """Place of the first record after a sequence number (-1: the first of all)."""
-        place = self.index.get(number)
-        if place is not None:
-            return place + 1
-        return sum(1 for other in self.numbers if other <= number)
+    def lane_key(self, place: int) -> str:
+        """By which a record gets to its lane: its key, or its number where it has none."""
+        key = self.keys[place]
+        return str(self.positions[place][0]) if key is None else key
+
+    def place_after(self, position: Position) -> int:
+        """Place of the first record after a position."""
+        place = self.index.get(position)
+        return bisect_right(self.positions, position) if place is None else place + 1
 
     def excuse_before(self, place: int) -> None:
         """Nobody need be given the records before this place: reading began at the latest one."""
@@ -99,7 +117,7 @@ class ShardTruth:
     def lose_before(self, at_s: float) -> bool:
         """What was written before that time is not kept any more; whether anything of it is lost now."""
         place, before = self.trimmed, len(self.lost)
-        while place < len(self.numbers) and self.written_at_s[place] < at_s:
+        while place < len(self.positions) and self.written_at_s[place] < at_s:
             if not self.deliveries[place]:
                 self.lost.add(place)
             place += 1
@@ -113,7 +131,7 @@ class ShardTruth:
         self._go_on()
 
     def _go_on(self) -> None:
-        while self.first_missing < len(self.numbers) and (
+        while self.first_missing < len(self.positions) and (
             self.deliveries[self.first_missing]
             or self.first_missing in self.left_out
             or self.first_missing in self.lost
@@ -124,7 +142,9 @@ class ShardTruth:
 class Truth:
     """The stream, or all streams: then shards are called by their lease keys."""
 
-    def __init__(self, keeps: Callable[[str, str], bool] | None = None, unreadable_s: float = 0.0) -> None:
+    def __init__(
+        self, keeps: Callable[[str | None, str], bool] | None = None, unreadable_s: float = 0.0
+    ) -> None:
         self._keeps = keeps
         self.unreadable_s = unreadable_s
         self.shards: dict[str, ShardTruth] = {}
@@ -135,13 +155,13 @@ class Truth:
         shard = self.shards.setdefault(shard_id, ShardTruth(shard_id, parents))
         shard.is_stopped = any(parent in self.shards and self.shards[parent].is_stopped for parent in parents)
 
-    def having(self, stream: str, shard_id: str, number: int) -> ShardTruth | None:
+    def having(self, stream: str, shard_id: str, position: Position) -> ShardTruth | None:
         """The shard of this stream in which this record was written."""
         return next(
             (
                 shard
                 for key, shard in self.shards.items()
-                if number in shard.index and (key == shard_id or key.split(":")[1::2] == [stream, shard_id])
+                if position in shard.index and (key == shard_id or key.split(":")[1::2] == [stream, shard_id])
             ),
             None,
         )
@@ -177,20 +197,33 @@ class Truth:
             if shard.gone_s is None and not (shard.is_past or shard.is_stopped)
         ]
 
-    def record_written(self, shard_id: str, number: int, at_s: float, data: str, key: str = "") -> None:
-        """A record was accepted by the stream."""
-        shard = self.shards[shard_id]
-        assert not shard.numbers or number > shard.numbers[-1], (
-            f"{shard_id}: {number} after {shard.numbers[-1]}"
+    def record_written(
+        self,
+        shard_id: str,
+        number: int,
+        at_s: float,
+        data: str,
+        key: str | None = "",
+        *,
+        sub_number: int = 0,
+        is_stray: bool = False,
+    ) -> None:
+        """A record was accepted by the stream, or a user record in an aggregate."""
+        shard, position = self.shards[shard_id], (number, sub_number)
+        assert not shard.positions or position > shard.positions[-1], (
+            f"{shard_id}: {position} after {shard.positions[-1]}"
         )
-        shard.index[number] = len(shard.numbers)
-        shard.numbers.append(number)
+        place = shard.index[position] = len(shard.positions)
+        shard.positions.append(position)
         shard.written_at_s.append(at_s)
         shard.data.append(data)
         shard.keys.append(key)
         shard.deliveries.append(0)
         if self._keeps is not None and not self._keeps(key, data):
-            shard.leave_out(len(shard.numbers) - 1)
+            shard.leave_out(place)
+        elif is_stray:
+            shard.strays.add(place)
+            shard.leave_out(place)
         self.records += 1
 
     @property

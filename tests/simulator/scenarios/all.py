@@ -38,6 +38,7 @@ from tests.simulator.plans.plan import (
     Stop,
 )
 from tests.simulator.plans.point_draws import struck
+from tests.simulator.scenarios.aggregates import aggregates
 from tests.simulator.scenarios.bank import bank
 from tests.simulator.scenarios.changes import dynamodb, dynamodb_day, dynamodb_snapshot, dynamodb_trimmed
 from tests.simulator.scenarios.coordination import (
@@ -362,6 +363,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         landing_marks,
         windows,
         aged,
+        aggregates,
         lanes,
         lanes_reshard,
         lanes_poison,

@@ -37,10 +37,13 @@ class Kept:
     digits: str = _DIGITS
     but: bool = False
 
-    def __call__(self, key: str, data: str) -> bool:
-        """Whether a record is for the children; `data` in base64."""
-        ends = b64decode(data).decode()[-1] in self.digits
-        return ends is not self.but and (not self.keys or key in self.keys)
+    def __call__(self, key: str | None, data: str) -> bool:
+        """Whether a record is for the children; `data` in base64. What is no text is not."""
+        try:
+            text = b64decode(data).decode()
+        except UnicodeDecodeError:
+            return False
+        return text.endswith(tuple(self.digits)) is not self.but and (not self.keys or key in self.keys)
 
     @property
     def pattern(self) -> str:

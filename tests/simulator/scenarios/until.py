@@ -45,7 +45,7 @@ class UntilRules:
             for place, written_s in enumerate(shard.written_at_s):
                 is_given = shard.deliveries[place] or place in shard.left_out
                 if written_s < self.lower_s - 0.001 and not is_given:
-                    number = shard.numbers[place]
+                    number = shard.positions[place]
                     report(
                         "before_bound_missing",
                         f"{shard.shard_id}: {number} of {written_s:.3f} s was never delivered",

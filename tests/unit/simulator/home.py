@@ -39,7 +39,7 @@ class Home:
         self.truth = Truth()
         self.truth.shard_created(SHARD, ())
         for number in NUMBERS:
-            self.truth.record_written(SHARD, int(number), 0.0, "")
+            self.truth.record_written(SHARD, int(number), 0.0, "", "key")
         self.stored = ExtendedSequenceNumber("TRIM_HORIZON")
         self.life = Life("worker")
         self.deliveries = Deliveries(self.truth, self, Trace())

@@ -49,7 +49,7 @@ class Scene:
         self.truth.shard_created(PARENT, ())
         self.truth.shard_created(CHILD, (PARENT,))
         for number in (11, 12, 13):
-            self.truth.record_written(PARENT, number, 0.0, "")
+            self.truth.record_written(PARENT, number, 0.0, "", "k")
         self.rules = LeaseTableRules("leases", self.truth, lease_s=10.0)
         self.deliveries = Deliveries(self.truth, self.rules, Trace())
         self.rules.asked = self.deliveries
@@ -259,7 +259,7 @@ def test_no_record_of_a_child_shard_comes_before_its_parent_is_finished(
         scene.rules.restore(CHILD, row(leaseKey=CHILD, checkpoint="TRIM_HORIZON"))
         if parent_row is not None:
             scene.rules.restore(PARENT, parent_row)
-        scene.truth.record_written(CHILD, 21, 0.0, "")
+        scene.truth.record_written(CHILD, 21, 0.0, "", "k")
         child = scene.deliveries.started(CHILD, "a")
         scene.deliveries.initialized(child, TRIM_HORIZON)
         scene.deliveries.delivered(child, [Record("", "k", "21")])
@@ -306,7 +306,7 @@ def test_a_checkpoint_passes_a_rejected_record_only_once_there_is_a_letter() -> 
         scene.truth.record_written(PARENT, 14, 0.0, data, "key")
         record, rules = Record(data, "k", "14"), scene.deliveries.rejects
         rules.chose(PARENT, [record], [record])
-        rules.asked(PARENT, "14")
+        rules.asked(PARENT, (14, 0))
         if processed_by_another:
             rules.chose(PARENT, [record], [])
         if is_stored:
