@@ -122,7 +122,9 @@ class Draw:
         return [Planned(moment, make()) for moment in moments]
 
 
-def with_aggregates(draw: Draw, plan: Plan, *, seeds: float = 0.4, may_stray: bool = True) -> Plan:
+def with_aggregates(
+    draw: Draw, plan: Plan, *, seeds: float = 0.4, may_stray: bool = True, may_be_odd: bool = True
+) -> Plan:
     """The plan with aggregates in its streams, for a part of the seeds. Nothing else changes with that."""
     chance = draw.chance.fork("aggregates")
     if not chance.happens(seeds):
@@ -136,7 +138,7 @@ def with_aggregates(draw: Draw, plan: Plan, *, seeds: float = 0.4, may_stray: bo
             most=chance.pick((3, 12, 60)),
             explicit=chance.pick((0.0, 0.2, 1.0)),
             strays=strays,
-            odd=chance.pick((0.0, 0.1, 0.3)),
+            odd=chance.pick((0.0, 0.1, 0.3)) if may_be_odd else 0.0,
         ),
         delivery=replace(plan.delivery, keeps_other_shards=keeps),
     )

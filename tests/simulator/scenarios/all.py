@@ -25,6 +25,7 @@ from tests.simulator.plans.draws import (
     mixed_trouble,
     reshards,
     short_iterators,
+    with_aggregates,
 )
 from tests.simulator.plans.plan import (
     AddAttribute,
@@ -306,7 +307,7 @@ def all_down(draw: Draw) -> Plan:
 def everything(draw: Draw) -> Plan:
     """All of it at once."""
     chance = draw.chance
-    plan = draw.plan(faults_s=240.0, bound_s=_CHILDREN_BOUND_S, shards=(1, 6))
+    plan = with_aggregates(draw, draw.plan(faults_s=240.0, bound_s=_CHILDREN_BOUND_S, shards=(1, 6)))
     happenings = [
         *draw.arrivals(draw.workers(2, 5)),
         *reshards(draw, (0, 4)),

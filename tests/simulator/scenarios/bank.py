@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
-from tests.simulator.plans.draws import Draw, mixed_trouble, reshards
+from tests.simulator.plans.draws import Draw, mixed_trouble, reshards, with_aggregates
 from tests.simulator.plans.plan import DieAtWrites, Pause, Plan, Planned, Stop
 from tests.simulator.rules.bank import BankPlan
 
@@ -17,7 +17,9 @@ _PAUSES_S: Final = ((1.0, 9.0), (11.0, 20.0), (20.0, 60.0))
 def bank(draw: Draw) -> Plan:
     """Each transfer is carried out once, whatever happens to workers and children."""
     chance = draw.chance
-    plan = draw.plan(faults_s=120.0, bound_s=100.0, shards=(1, 4))
+    plan = with_aggregates(
+        draw, draw.plan(faults_s=120.0, bound_s=100.0, shards=(1, 4)), may_stray=False, may_be_odd=False
+    )
     deaths = chance.between(0, 4)
     at = tuple(chance.between(1, 60) for _ in range(deaths))
     dying = Planned(0.0, DieAtWrites(at, tuple(chance.happens(0.5) for _ in range(deaths))))

@@ -11,10 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kcl_daemon.config.children import ConcurrencySettings, FailureSettings, LaneCounts
-from kcl_daemon.config.retrieval import DeliverySettings, RetrievalMode
+from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.records.record_filter import RecordFilter
 from tests.simulator.faults.habits import Habits, Nursery, When
-from tests.simulator.plans.draws import Draw, bad_children, mixed_trouble, reshards
+from tests.simulator.plans.draws import (
+    Draw,
+    bad_children,
+    mixed_trouble,
+    reshards,
+    with_aggregates,
+)
 from tests.simulator.plans.plan import Pause, Plan, Stop
 from tests.simulator.scenarios.lanes import with_lanes
 from tests.simulator.scenarios.poison import DEAD_LETTERS
@@ -58,7 +64,7 @@ class Kept:
 def filtered(draw: Draw) -> Plan:
     """Some records are for nobody: children get only the others, and the checkpoint of a quiet shard does not grow old."""
     chance = draw.chance
-    plan = draw.plan(faults_s=150.0, bound_s=130.0, shards=(1, 5))
+    plan = with_aggregates(draw, draw.plan(faults_s=150.0, bound_s=130.0, shards=(1, 5)))
     kept = chance.pick(
         (
             Kept(digits=chance.pick(("3", "07", "13579"))),
@@ -80,7 +86,7 @@ def filtered(draw: Draw) -> Plan:
         plan,
         happenings=tuple(happenings),
         keeps=kept,
-        delivery=DeliverySettings(record_filter=RecordFilter.of(kept.pattern)),
+        delivery=replace(plan.delivery, record_filter=RecordFilter.of(kept.pattern)),
         keys=_KEYS,
         dynamodb=mixed_trouble(chance, worst=0.04),
         kinesis=mixed_trouble(chance, worst=0.04),

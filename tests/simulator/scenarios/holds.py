@@ -25,7 +25,14 @@ from tests.simulator.clock import EPOCH_S
 from tests.simulator.faults.life import Service
 from tests.simulator.faults.ports import RowWrite
 from tests.simulator.loop import at_once, now
-from tests.simulator.plans.draws import Draw, bad_children, cuts, mixed_trouble, reshards
+from tests.simulator.plans.draws import (
+    Draw,
+    bad_children,
+    cuts,
+    mixed_trouble,
+    reshards,
+    with_aggregates,
+)
 from tests.simulator.plans.plan import HoldBack, Kind, LetGo, Pause, Plan, Planned, Start, Stop
 from tests.simulator.rules.deliveries import Incarnation
 from tests.simulator.violation import report
@@ -174,7 +181,7 @@ def replace_hold(
 def holds(draw: Draw) -> Plan:
     """Pauses and limits of shards and of all, while leader and owners die, reads of the row fail and shards split."""
     chance = draw.chance
-    plan = draw.plan(faults_s=220.0, bound_s=120.0, shards=(1, 5))
+    plan = with_aggregates(draw, draw.plan(faults_s=220.0, bound_s=120.0, shards=(1, 5)))
 
     def change() -> HoldBack | LetGo:
         if chance.happens(0.25):
@@ -206,6 +213,7 @@ def holds(draw: Draw) -> Plan:
             *pauses,
             *cuts(draw, Service.DYNAMODB, (0, 1)),
         ),
+        aggregates=None if java else plan.aggregates,
         backlog=chance.pick((0, 500, 3_000)),
         bound_s=_JAVA_BOUND_S if java else plan.bound_s,
         ends_at_s=plan.ends_at_s + (_JAVA_BOUND_S - plan.bound_s if java else 0.0),

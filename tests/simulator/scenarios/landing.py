@@ -9,7 +9,7 @@ from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.records.record_filter import RecordFilter
 from tests.simulator.faults.habits import Habits, Mischief, Nursery
 from tests.simulator.faults.network import Trouble
-from tests.simulator.plans.draws import Draw, mixed_trouble, reshards
+from tests.simulator.plans.draws import Draw, mixed_trouble, reshards, with_aggregates
 from tests.simulator.plans.plan import DieAtWrites, Happening, Pause, Plan, Planned, Stop
 from tests.simulator.rules.landing import LandingPlan
 from tests.simulator.scenarios.filtered import Kept
@@ -71,7 +71,7 @@ def landing_marks(draw: Draw) -> Plan:
 
 def _drawn(draw: Draw, *, faults_s: float, pauses: tuple[int, int], sleeps: tuple[int, int]) -> Plan:
     chance = draw.chance
-    plan = draw.plan(faults_s=faults_s, bound_s=140.0, shards=(1, 4))
+    plan = with_aggregates(draw, draw.plan(faults_s=faults_s, bound_s=140.0, shards=(1, 4)), may_stray=False)
     worst = chance.pick((0.0, 0.01, 0.05))
     slowest_s = chance.pick((0.01, 0.1, 1.0))
     fan_out = chance.happens(0.3)

@@ -7,7 +7,13 @@ from dataclasses import replace
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.records.lane_window import ShardOrder
 from tests.simulator.faults.habits import Nursery
-from tests.simulator.plans.draws import Draw, bad_children, mixed_trouble, reshards
+from tests.simulator.plans.draws import (
+    Draw,
+    bad_children,
+    mixed_trouble,
+    reshards,
+    with_aggregates,
+)
 from tests.simulator.plans.plan import Plan, Stop
 from tests.simulator.scenarios.poison import DEAD_LETTERS
 
@@ -15,7 +21,7 @@ from tests.simulator.scenarios.poison import DEAD_LETTERS
 def lanes(draw: Draw) -> Plan:
     """Shards with several children, some of which fail, while workers die, stop and hand over."""
     chance = draw.chance
-    plan = draw.plan(faults_s=150.0, bound_s=120.0, shards=(1, 4))
+    plan = with_aggregates(draw, draw.plan(faults_s=150.0, bound_s=120.0, shards=(1, 4)))
     leaving = draw.some(
         lambda: draw.kill(1.0, 20.0) if chance.happens(0.5) else Stop(draw.target(), 3.0),
         count=(0, 3),
@@ -40,7 +46,7 @@ def lanes_reshard(draw: Draw) -> Plan:
 def lanes_poison(draw: Draw) -> Plan:
     """Records that kill every child of their lane become dead letters, while the other lanes go on."""
     chance = draw.chance
-    plan = draw.plan(faults_s=200.0, bound_s=240.0, shards=(1, 3))
+    plan = with_aggregates(draw, draw.plan(faults_s=200.0, bound_s=240.0, shards=(1, 3)))
     return replace(
         with_lanes(draw, plan),
         happenings=(*draw.arrivals(draw.workers(1, 3)), *reshards(draw, (0, 2))),

@@ -12,7 +12,7 @@ from kcl_daemon.config.children import (
     PoisonRecordPolicy,
 )
 from tests.simulator.faults.habits import Nursery
-from tests.simulator.plans.draws import Draw, mixed_trouble, reshards
+from tests.simulator.plans.draws import Draw, mixed_trouble, reshards, with_aggregates
 from tests.simulator.plans.plan import Plan, Stop
 
 # Each of them takes a dozen children, one after the other.
@@ -26,7 +26,7 @@ DEAD_LETTERS: Final = FailureSettings(
 def poison_records(draw: Draw) -> Plan:
     """Some records kill every child while workers die and stop and shards split: they become dead letters, no other does."""
     chance = draw.chance
-    plan = draw.plan(faults_s=200.0, bound_s=_BOUND_S, shards=(1, 6))
+    plan = with_aggregates(draw, draw.plan(faults_s=200.0, bound_s=_BOUND_S, shards=(1, 6)))
     leaving = draw.some(
         lambda: draw.kill(1.0, 20.0) if chance.happens(0.5) else Stop(draw.target(), 3.0),
         count=(0, 3),

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from kcl_daemon.config.children import FailureSettings
 from tests.simulator.faults.habits import Nursery
-from tests.simulator.plans.draws import Draw, bad_children, mixed_trouble, reshards
+from tests.simulator.plans.draws import (
+    Draw,
+    bad_children,
+    mixed_trouble,
+    reshards,
+    with_aggregates,
+)
 from tests.simulator.plans.plan import Plan, Stop
 from tests.simulator.scenarios.lanes import with_lanes
 from tests.simulator.scenarios.poison import DEAD_LETTERS
@@ -17,7 +23,7 @@ _AWAY_S = 60.0
 def rejects(draw: Draw) -> Plan:
     """Children reject records and fail, workers die and stop, and for a time no letter can be stored; often with lanes."""
     chance = draw.chance
-    plan = draw.plan(faults_s=200.0, bound_s=240.0, shards=(1, 4))
+    plan = with_aggregates(draw, draw.plan(faults_s=200.0, bound_s=240.0, shards=(1, 4)))
     leaving = draw.some(
         lambda: draw.kill(1.0, 20.0) if chance.happens(0.5) else Stop(draw.target(), 3.0),
         count=(1, 5),

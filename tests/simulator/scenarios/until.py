@@ -13,7 +13,13 @@ from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_protocol.messages import Record
 from tests.simulator.clock import EPOCH_S
-from tests.simulator.plans.draws import Draw, bad_children, mixed_trouble, reshards
+from tests.simulator.plans.draws import (
+    Draw,
+    bad_children,
+    mixed_trouble,
+    reshards,
+    with_aggregates,
+)
 from tests.simulator.plans.plan import Happening, Pause, Plan, Stop
 from tests.simulator.rules.truth import Truth
 from tests.simulator.violation import report
@@ -55,7 +61,7 @@ class UntilRules:
 def until(draw: Draw) -> Plan:
     """Jobs that end at a time or at the tip, one after the other, while records come, workers die and shards split."""
     chance = draw.chance
-    plan = draw.plan(faults_s=_FAULTS_S, bound_s=150.0, shards=(1, 6))
+    plan = with_aggregates(draw, draw.plan(faults_s=_FAULTS_S, bound_s=150.0, shards=(1, 6)))
 
     def trouble() -> Happening:
         pause = Pause(draw.target(), chance.pick((2.0, 15.0, 45.0)))
