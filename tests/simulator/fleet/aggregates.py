@@ -5,13 +5,14 @@ Owns an encoder of its own, which also writes what the KPL would not. Knows noth
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from hashlib import md5
 from typing import Final
 
+from kcl_protocol.messages import Record
 from tests.simulator.chance import Chance
 
 _MAGIC: Final = b"\xf3\x89\x9a\xc2"
@@ -256,3 +257,47 @@ def _spoilt(data: bytes, odd: Odd) -> bytes:
             return data[:12]
         case _:
             return data
+
+
+def opened(record: Record) -> list[Record]:
+    """As KCL takes apart what the KPL has put together for this shard; anything else stays as it is."""
+    body = b64decode(record.data)
+    if not body.startswith(_MAGIC):
+        return [record]
+    keys, found = list[str](), list[Record]()
+    for tag, value in _fields(body[len(_MAGIC) : -16]):
+        assert isinstance(value, bytes), "the message has nothing else"
+        if tag == 0x0A:
+            keys.append(value.decode())
+        elif tag == 0x1A:
+            parts = dict(_fields(value))
+            index, data = parts[0x08], parts[0x1A]
+            assert isinstance(index, int), "as it is written"
+            assert isinstance(data, bytes), "as it is written"
+            text = b64encode(data).decode()
+            found.append(
+                replace(record, data=text, partition_key=keys[index], sub_sequence_number=len(found))
+            )
+    return found
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
+    """Tags, each with its bytes or its number."""
+    at = 0
+    while at < len(message):
+        tag, (value, at) = message[at], _read_number(message, at + 1)
+        if tag & 7 == 2:
+            yield tag, message[at : at + value]
+            at += value
+        else:
+            yield tag, value
+
+
+def _read_number(message: bytes, at: int) -> tuple[int, int]:
+    """And where it ends."""
+    value = shift = 0
+    while True:
+        value |= (message[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if message[at - 1] < 0x80:
+            return value, at

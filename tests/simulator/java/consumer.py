@@ -18,6 +18,7 @@ from kcl_daemon.ports import IteratorKind, ReadFrom
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
+from tests.simulator.fleet.aggregates import opened
 from tests.simulator.java import rows as java_rows
 from tests.simulator.java.host import BACKOFF_S, IDLE_S, PARENTS_S, Host
 from tests.simulator.java.leases import Held, JavaLeases, Stored
@@ -139,7 +140,8 @@ class JavaConsumer:
                 self._host.log.info("java_read_failed", lease_key=self._shard_id, error=str(error))
                 await self._pause(IDLE_S)
                 continue
-            new = [record for record in fetched.records if _position(record) > (child.largest or start)]
+            found = (each for record in fetched.records for each in opened(record))
+            new = [record for record in found if _position(record) > (child.largest or start)]
             if new:
                 await self._process(child, new)
             if fetched.next_iterator is None:

@@ -6,7 +6,7 @@ holds its lock for 120 s, leases found every 10 s, no lease released at shutdown
 
 Java's known faults are kept out: a worker that loses the race for `Migration3.0` continues with the row it finds,
 and whoever loses a conditional write on the lock does not sleep in the call. Left out besides:
-fan-out, prefetching, aggregates and migrations.
+fan-out, prefetching, aggregates with records of other shards, and migrations.
 """
 
 from __future__ import annotations

@@ -123,13 +123,18 @@ class Draw:
 
 
 def with_aggregates(
-    draw: Draw, plan: Plan, *, seeds: float = 0.4, may_stray: bool = True, may_be_odd: bool = True
+    draw: Draw, plan: Plan, *, seeds: float = 0.4, may_stray: bool = True, are_of_kpl: bool = False
 ) -> Plan:
-    """The plan with aggregates in its streams, for a part of the seeds. Nothing else changes with that."""
+    """The plan with aggregates in its streams, for a part of the seeds; nothing else in it changes with that.
+
+    Args:
+        may_stray: children may be without the records of other shards.
+        are_of_kpl: there are no such records, and nothing that the KPL would not write.
+    """
     chance = draw.chance.fork("aggregates")
     if not chance.happens(seeds):
         return plan
-    strays = chance.pick((0.0, 0.1, 0.5))
+    strays = 0.0 if are_of_kpl else chance.pick((0.0, 0.1, 0.5))
     keeps = chance.happens(0.5) if may_stray else strays > 0
     return replace(
         plan,
@@ -138,7 +143,7 @@ def with_aggregates(
             most=chance.pick((3, 12, 60)),
             explicit=chance.pick((0.0, 0.2, 1.0)),
             strays=strays,
-            odd=chance.pick((0.0, 0.1, 0.3)) if may_be_odd else 0.0,
+            odd=0.0 if are_of_kpl else chance.pick((0.0, 0.1, 0.3)),
         ),
         delivery=replace(plan.delivery, keeps_other_shards=keeps),
     )

@@ -42,6 +42,7 @@ def aggregates(draw: Draw) -> Plan:
             *draw.some(lambda: Scale(chance.happens(0.6)), count=(0, 2), between_s=(20.0, 140.0)),
             *draw.some(leaving, count=(0, 4), between_s=(5.0, 140.0)),
         ),
+        backlog=min(plan.backlog, 300),  # small batches of slow children take their time
         keys=chance.pick((3, 50, 1 << 40)),
         dynamodb=mixed_trouble(chance, worst=0.04),
         kinesis=mixed_trouble(chance, worst=0.04) if trouble else CALM,

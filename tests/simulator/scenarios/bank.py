@@ -17,9 +17,7 @@ _PAUSES_S: Final = ((1.0, 9.0), (11.0, 20.0), (20.0, 60.0))
 def bank(draw: Draw) -> Plan:
     """Each transfer is carried out once, whatever happens to workers and children."""
     chance = draw.chance
-    plan = with_aggregates(
-        draw, draw.plan(faults_s=120.0, bound_s=100.0, shards=(1, 4)), may_stray=False, may_be_odd=False
-    )
+    plan = with_aggregates(draw, draw.plan(faults_s=120.0, bound_s=100.0, shards=(1, 4)), are_of_kpl=True)
     deaths = chance.between(0, 4)
     at = tuple(chance.between(1, 60) for _ in range(deaths))
     dying = Planned(0.0, DieAtWrites(at, tuple(chance.happens(0.5) for _ in range(deaths))))

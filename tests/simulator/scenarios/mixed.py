@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from tests.simulator.faults.network import Trouble
-from tests.simulator.plans.draws import Draw, mixed_trouble, reshards
+from tests.simulator.plans.draws import Draw, mixed_trouble, reshards, with_aggregates
 from tests.simulator.plans.plan import (
     AddAttribute,
     AddRows,
@@ -56,7 +56,7 @@ def _arrivals(draw: Draw) -> list[Planned]:
 def _plan(draw: Draw, *, faults_s: float, bound_s: float = _BOUND_S) -> Plan:
     plan = draw.long_plan(faults_s=faults_s, bound_s=bound_s, shards=(2, 8))
     return replace(
-        plan,
+        with_aggregates(draw, plan, are_of_kpl=True),
         java_names_entities=draw.chance.happens(0.5),
         java_reports_cpu=draw.chance.happens(0.5),
     )

@@ -17,6 +17,7 @@ from kcl_protocol.messages import Record
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.chance import Chance
 from tests.simulator.fleet.aggregates import AggregatesPlan, Aggregator, Put, Range
+from tests.simulator.fleet.aggregates import opened as opened_by_java
 from tests.unit.records.aggregates import decoded
 from tests.unit.simulator.helpers import violation_in
 from tests.unit.simulator.test_rules import PARENT, Scene, row
@@ -82,6 +83,14 @@ def test_the_reference_opens_what_the_kpl_would_write_as_the_simulator_says() ->
             for each in deaggregate_records([{"kinesis": {**facts, **own}}])
         ]
         assert found == [(each.sub_number, each.key, each.data) for each in put.found]
+
+
+def test_the_java_model_opens_what_the_kpl_would_write() -> None:
+    for put in puts(KPL, 3):
+        found = opened_by_java(Record(put.entry["Data"], put.key, "49"))
+        assert [(each.sub_sequence_number, each.partition_key, b64decode(each.data)) for each in found] == [
+            (each.sub_number, each.key, each.data) for each in put.found
+        ]
 
 
 def test_the_kpl_puts_only_records_of_one_shard_together() -> None:
