@@ -8,20 +8,27 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TypeGuard
 
+from tests.house.files import ROOT, content, tree
 from tests.simulator.plans.point_draws import BASES, ELSEWHERE
 from tests.simulator.scenarios.all import SCENARIOS
 
-ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "daemon" / "kcl_daemon"
 
 
 def called(name: str) -> Iterator[ast.Call]:
     for path in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == f"faults.{name}":
-                yield node
+        if f"faults.{name}(".encode() in content(path):
+            yield from (node for node in ast.walk(tree(path)) if is_call(node, name))
+
+
+def is_call(node: ast.AST, name: str) -> TypeGuard[ast.Call]:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name("faults"), attr=attr)):
+            return attr == name
+        case _:
+            return False
 
 
 def test_each_point_has_a_name_of_its_own() -> None:

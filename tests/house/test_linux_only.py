@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.house.test_rules import ROOT, modules, shown
+from tests.house.files import ROOT, content, modules, shown, tree
 from tests.process.imitations import LINUX_ONLY
 
 PLATFORM: Final = "daemon/kcl_daemon/children/platform.py"
@@ -35,7 +35,9 @@ def product() -> Iterator[Path]:
 def linux_only(path: Path) -> set[str]:
     """Names and paths in a module; prose does not count."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    if not any(each.encode() in content(path) for each in (*NAMES, *PLACES)):
+        return found
+    for node in ast.walk(tree(path)):
         match node:
             case ast.Attribute(attr=name) | ast.Name(id=name) | ast.alias(name=name) if name in NAMES:
                 found.add(name)

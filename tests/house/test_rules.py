@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import tomllib
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 import kcl_daemon
+from tests.house.files import ROOT, content, modules, shown, statements, tracked, tree
 
-ROOT = Path(__file__).parents[2]
 PACKAGE_FOLDERS = ("daemon", "protocol", "clients/python", "clients/landing", "clients/pyspark")
 SINGLE_FILES = (
     "clients/pyspark/kcl_spark_sink.py",
@@ -22,32 +20,10 @@ SINGLE_FILES = (
     "clients/pyspark/pyspark_kcl.py",
 )
 """Handed to Spark as it is, so it cannot be several."""
-SOURCE_FOLDERS = ("daemon", "protocol", "clients", "tests")
 MODULE_LINES_MOST = 700
 FUNCTION_LINES_MOST = 70
 # In two pieces, so that this file does not hold them.
 FORBIDDEN = ("/wo" + "rk/", ".." + "/shared")
-
-
-@cache
-def tracked() -> tuple[Path, ...]:
-    """Every file of the repository that git knows or would take; without git (an sdist) whatever is no dot file."""
-    if (ROOT / ".git").exists():
-        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)
-        paths = [ROOT / name for name in listed.stdout.split("\0") if name]
-    else:
-        hidden = re.compile(r"/(\.|__pycache__)")
-        paths = [path for path in ROOT.rglob("*") if not hidden.search(f"/{path.relative_to(ROOT)}")]
-    return tuple(path for path in paths if path.is_file())
-
-
-def modules() -> list[Path]:
-    return [
-        path
-        for path in tracked()
-        if path.suffix == ".py" and any(path.is_relative_to(ROOT / folder) for folder in SOURCE_FOLDERS)
-    ]
 
 
 def packages() -> list[Path]:
@@ -55,12 +31,8 @@ def packages() -> list[Path]:
     return sorted(init.parent for folder in PACKAGE_FOLDERS for init in (ROOT / folder).glob("*/__init__.py"))
 
 
-def shown(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
-
-
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in statements(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -98,9 +70,7 @@ def test_the_version_is_where_the_build_looks_for_it() -> None:
 
 def test_no_module_is_too_long() -> None:
     lengths = {
-        shown(path): len(path.read_bytes().splitlines())
-        for path in modules()
-        if shown(path) not in SINGLE_FILES
+        shown(path): len(content(path).splitlines()) for path in modules() if shown(path) not in SINGLE_FILES
     }
     assert {name: lines for name, lines in lengths.items() if lines > MODULE_LINES_MOST} == {}
 
@@ -109,6 +79,7 @@ def test_no_function_is_too_long() -> None:
     too_long = [
         f"{shown(path)}:{function.lineno} {function.name}"
         for path in modules()
+        if len(content(path).splitlines()) > FUNCTION_LINES_MOST
         for function in functions(path)
         if (function.end_lineno or 0) - function.lineno + 1 > FUNCTION_LINES_MOST
     ]
@@ -117,9 +88,6 @@ def test_no_function_is_too_long() -> None:
 
 def test_no_file_names_the_place_where_it_was_written() -> None:
     found = [
-        f"{shown(path)}: {word}"
-        for path in tracked()
-        for word in FORBIDDEN
-        if word.encode() in path.read_bytes()
+        f"{shown(path)}: {word}" for path in tracked() for word in FORBIDDEN if word.encode() in content(path)
     ]
     assert found == []

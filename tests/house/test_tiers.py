@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.house.test_rules import ROOT, tracked
+from tests.house.files import ROOT, tracked
 
 ELSEWHERE: Final = {"tests/peers": "peers"}
 """What `make test` leaves out, and the target that runs it."""
