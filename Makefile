@@ -7,9 +7,7 @@ BENCH_ARGS ?=
 LATENCY_ARGS ?=
 LANDING_ARGS ?=
 CANARY_ARGS ?=
-SEEDS ?= 200
 SPARK ?= 1
-FIRST ?= 1
 HOURS ?= 1
 PYTEST := $(BIN)/pytest
 # Every daemon that a test starts loads its modules: compiled, even where the environment says that nothing is to be kept.
@@ -43,7 +41,8 @@ help:
 	@echo "make peers   reshards with a Kinesis of other people, landing on S3 servers of other people, DynamoDB Local (needs Node, Go and Maven)"
 	@echo "make soak    the simulator for HOURS=1 hours, from other seeds each time; figures in build/soak.json"
 	@echo "make canary  kcl-daemon prove in the AWS account of the environment, for 5 dollars at most; without credentials it says so"
-	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites, the tests' types a second time"
+	@echo "make prove   the long proofs in parts, each once for the files as they are: seeds, crash suites, types of the tests; 100 minutes"
+	@echo "             (PART=name only one, SEEDS=200 FIRST=1 of the simulator, LIMIT=60 minutes for a part on a busy machine)"
 
 $(VENV)/local.stamp: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -107,12 +106,9 @@ $(SPARK40).stamp:
 	$(SPARK40)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark==4.0.*' pyarrow
 	touch $@
 
-prove: $(VENV)/dev.stamp $(if $(filter 1,$(KCL_TESTS_OFFLINE)),,$(SPARK35).stamp $(SPARK40).stamp)
-	$(BIN)/basedpyright --warnings
-	$(PYTEST) -m prove --timeout 3600 $(PYTEST_ARGS)
-	$(PYTEST) $(EVERY_DAY) --hypothesis-profile prove $(SIDE_BY_SIDE) \
-		tests/unit tests/contract tests/process/test_children_stderr.py tests/spark/test_planning.py tests/spark/test_alignment.py tests/spark/test_figures.py
-	$(BIN)/python -m tests.simulator --scenario all --seeds $(SEEDS) --first $(FIRST) --jobs 2
+# A part that has passed is not run again until a file changes; `rm -r build/prove` begins anew. LIMIT: minutes for each.
+prove: $(VENV)/dev.stamp $(if $(filter 1,$(KCL_TESTS_OFFLINE))$(filter-out spark-%,$(PART)),,$(SPARK35).stamp $(SPARK40).stamp)
+	$(BIN)/python -m tests.proof $(PART:%=--part %) $(SEEDS:%=--seeds %) $(FIRST:%=--first %) $(LIMIT:%=--limit %)
 
 soak: $(VENV)/dev.stamp
 	mkdir -p build

@@ -1,0 +1,140 @@
+"""The parts of `make prove`, in the order in which they run.
+
+The minutes are what a part takes on two quiet cores, rounded up. Each is to stay below `LIMIT_MIN`, all together below
+`WHOLE_MIN`: `tests/house/test_parts.py` adds them up, and looks that each file with a test marked `prove` is in one part.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+LIMIT_MIN: Final = 25
+WHOLE_MIN: Final = 100
+SEEDS: Final = 40
+"""Of each scenario: some 2,500 runs, a quarter of an hour. `SEEDS=200` has more, and `make soak` others each time."""
+
+
+PROPERTIES: Final = ("tests/unit", "tests/contract", "tests/landing", "tests/process", "tests/spark")
+"""Where property tests are; each draws ten times as many examples as every day, and new ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One command.
+
+    Args:
+        name: for `PART=`, and of its files in `build/prove`.
+        minutes: that it takes on two quiet cores.
+        command: what is run, at the top of the repository.
+        counted: pattern of the number of its tests, files or runs in what it prints; the last one counts.
+        files: whose tests marked `prove` it runs.
+    """
+
+    name: str
+    minutes: int
+    command: tuple[str, ...]
+    counted: str
+    files: tuple[str, ...] = ()
+
+
+def parts(*, seeds: int = SEEDS, first: int = 1) -> tuple[Part, ...]:
+    """All of them.
+
+    Args:
+        seeds: of each scenario of the simulator.
+        first: the first of them.
+    """
+    simulator = ("-m", "tests.simulator", "--scenario", "all", "--seeds", str(seeds), "--first", str(first))
+    return (
+        Part("types", 5, _python("-m", "basedpyright", "--warnings", "--stats"), r"Found (\d+) source files"),
+        Part("properties", 6, _tests("hypothesis and not prove and not peer", *PROPERTIES), _PASSED),
+        *_ALONE,
+        *_SIDE_BY_SIDE,
+        Part("seeds", 14, _python(*simulator, "--jobs", "2"), r"runs (\d+)  virtual hours"),
+    )
+
+
+def _python(*words: str) -> tuple[str, ...]:
+    """With a handler of signals that prints where each thread is."""
+    return sys.executable, "-X", "faulthandler", *words
+
+
+def _tests(marks: str, *files: str, at_once: int = 2) -> tuple[str, ...]:
+    beside = ("-n", str(at_once), "--dist", "worksteal") if at_once > 1 else ()
+    each = ("--timeout", "600", "--durations", "10", "--hypothesis-profile", "prove")
+    return _python("-m", "pytest", "-m", marks, *each, *beside, *files)
+
+
+def _proofs(name: str, minutes: int, *files: str, at_once: int = 2) -> Part:
+    """The tests marked `prove` of some files, so many at the same time."""
+    return Part(name, minutes, _tests("prove", *files, at_once=at_once), _PASSED, files)
+
+
+_PASSED: Final = r"(\d+) passed"
+# What measures time on the clock, or how it grows: with nothing beside it.
+_ALONE: Final = (
+    _proofs(
+        "quiet",
+        6,
+        "tests/page/test_looks.py",
+        "tests/process/test_bootstrap_process.py",
+        "tests/process/test_capacity_process.py",
+        "tests/process/test_restart_in_place.py",
+        "tests/benchmarks/test_assignment.py",
+        at_once=1,
+    ),
+)
+_SIDE_BY_SIDE: Final = (
+    _proofs(
+        "unit",
+        5,
+        "tests/unit/records/test_record_filter.py",
+        "tests/unit/retrieval/test_fuzz.py",
+        "tests/unit/test_expressions.py",
+    ),
+    _proofs(
+        "installed",
+        5,
+        "tests/documents/test_story.py",
+        "tests/packaging/test_extras.py",
+        "tests/packaging/test_image.py",
+    ),
+    _proofs("dropin", 4, "tests/dropin/test_libraries.py", "tests/dropin/test_samples.py"),
+    _proofs(
+        "process",
+        8,
+        "tests/process/test_soak.py",  # longest, so first
+        "tests/process/test_bad_input.py",
+        "tests/process/test_demo.py",
+        "tests/process/test_fleet.py",
+        "tests/process/test_init_process.py",
+        "tests/process/test_local_process.py",
+        "tests/process/test_metrics_of_kcl.py",
+        "tests/process/test_reshard_process.py",
+        "tests/process/test_throughput_process.py",
+        "tests/landing/test_crashes.py",
+        at_once=3,
+    ),
+    _proofs(
+        "simulator",
+        6,
+        "tests/simulator/soak/test_soak.py",
+        "tests/simulator/java/test_java.py",
+        "tests/simulator/test_determinism.py",
+        "tests/simulator/test_points.py",
+        "tests/simulator/test_scenarios.py",
+    ),
+    _proofs("fleets", 8, "tests/benchmarks/test_fleet.py", "tests/benchmarks/test_shards.py"),
+    _proofs("spark-backlog", 4, "tests/spark/test_backlog.py"),
+    _proofs("spark-crashes", 7, "tests/spark/test_crashes.py", "tests/spark/test_landing_crashes.py"),
+    _proofs("spark-hosts", 21, "tests/spark/test_windows_whole.py", "tests/spark/test_hosts.py"),
+    _proofs(
+        "spark-elsewhere",
+        6,
+        "tests/spark/test_elsewhere.py",
+        "tests/spark/test_packages.py",
+        "tests/spark/test_shell.py",
+    ),
+)

@@ -1,0 +1,146 @@
+"""The runner of `make prove`: what has passed is not run again, what hangs is ended, and nothing is taken for passed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.proof.__main__ import Proved, table
+from tests.proof.parts import Part
+from tests.proof.running import PASSED, Result, passed_before, run
+
+WORKS = "sum(range(3_000_000)); print('3 passed, 1 skipped')"
+HANGS = """
+import subprocess, sys, time
+print("1 passed", flush=True)
+apart = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(apart.pid, flush=True)
+time.sleep(600)  # the line in the stack
+"""
+LEAVES = """
+import subprocess, sys
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True).pid)
+print("1 passed")
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository of one file."""
+    root = tmp_path / "repository"
+    root.mkdir()
+    subprocess.run(["git", "init", "--quiet"], cwd=root, check=True, timeout=60)
+    (root / "a.py").write_text("a = 1\n", "ascii")
+    return root
+
+
+def part(program: str, *words: str) -> Part:
+    command = (sys.executable, "-X", "faulthandler", "-c", program, *words)
+    return Part("some", 1, command, r"(\d+) passed")
+
+
+def proved(each: Part, root: Path, limit_s: float = 60.0) -> Result:
+    return run(each, root.parent / "out", limit_s=limit_s, root=root)
+
+
+def again(each: Part, root: Path) -> Result | None:
+    return passed_before(each, root.parent / "out", root)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def said(root: Path) -> Sequence[str]:
+    return (root.parent / "out" / "some.log").read_text("utf-8").splitlines()
+
+
+def test_what_has_passed_is_found_again(root: Path) -> None:
+    assert again(part(WORKS), root) is None
+    result = proved(part(WORKS), root)
+    assert (result.result, result.count, result.skipped) == (PASSED, 3, 1)
+    assert result.cpu_seconds > 0
+    assert again(part(WORKS), root) == result
+
+
+@pytest.mark.parametrize("name", ["a.py", "new.py"])
+def test_with_another_file_it_begins_anew(root: Path, name: str) -> None:
+    proved(part(WORKS), root)
+    (root / name).write_text("a = 2\n", "ascii")
+    assert again(part(WORKS), root) is None
+
+
+def test_another_command_or_environment_begins_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proved(part(WORKS), root)
+    assert again(part(WORKS, "more"), root) is None
+    monkeypatch.setenv("FUZZ_S", "1")
+    assert again(part(WORKS), root) is None
+
+
+def test_a_result_that_is_damaged_is_none(root: Path) -> None:
+    proved(part(WORKS), root)
+    (root.parent / "out" / "some.json").write_text('{"part": "some"', "ascii")
+    assert again(part(WORKS), root) is None
+
+
+@pytest.mark.parametrize(
+    ("program", "result"),
+    [
+        ("print('3 passed'); raise SystemExit(1)", "failed with 1"),
+        ("print('no tests ran')", "nothing was run"),
+        ("print('0 passed')", "nothing was run"),
+        ("open('a.py', 'a').write('#'); print('3 passed')", "the files changed meanwhile"),
+    ],
+)
+def test_what_did_not_pass_is_run_again(root: Path, program: str, result: str) -> None:
+    assert proved(part(program), root).result == result
+    assert again(part(program), root) is None
+
+
+def test_what_hangs_is_ended_with_all_that_it_started_and_says_where_it_stood(root: Path) -> None:
+    result = proved(part(HANGS), root, limit_s=3.0)
+    assert result.result == "ended after 0.05 min"
+    assert any('File "<string>", line 6 in <module>' in line for line in said(root)), said(root)
+    assert is_gone(int(said(root)[1]))
+
+
+def test_what_a_part_leaves_behind_is_ended(root: Path) -> None:
+    assert proved(part(LEAVES), root).result == PASSED
+    assert is_gone(int(said(root)[0]))
+
+
+def test_a_person_who_ends_it_ends_what_runs(root: Path) -> None:
+    program = (
+        "import sys, pathlib\nfrom tests.proof.running import run\nfrom tests.proof.parts import Part\n"
+        "root = pathlib.Path(sys.argv[1])\n"
+        "part = Part('some', 1, (sys.executable, '-c', sys.argv[2]), 'x')\n"
+        "run(part, root.parent / 'out', limit_s=60.0, root=root)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(root), HANGS], env={**os.environ}) as runner:
+        while not (root.parent / "out" / "some.log").exists() or len(said(root)) < 2:
+            assert runner.poll() is None
+        runner.send_signal(2)
+    assert runner.returncode != 0
+    assert is_gone(int(said(root)[1]))
+
+
+def test_the_table_has_a_line_for_each_part_and_a_sum() -> None:
+    found = [
+        Proved(Result("one", "", "", 1_200, 2, 60.4, 100.0, PASSED), before=True),
+        Proved(Result("another", "", "", None, 0, 1_500.0, 20.0, "ended after 25 min"), before=False),
+    ]
+    assert table(found) == [
+        "part     tests or runs  seconds  CPU seconds  result",
+        "one              1,200       60          100  passed, 2 not run here, before",
+        "another        unknown    1,500           20  ended after 25 min",
+        "all              1,200    1,560          120  1 of 2 passed",
+    ]
