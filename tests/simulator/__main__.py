@@ -22,7 +22,7 @@ from tests.simulator.batch import Task, begin_process, replay_command, run_withi
 from tests.simulator.hours import Sum, run_hours
 from tests.simulator.plans.draws import Sizes
 from tests.simulator.runner import Outcome
-from tests.simulator.scenarios.all import SCENARIOS
+from tests.simulator.scenarios.all import LONG, SCENARIOS
 
 _ALL: Final = "all"
 _TELL_EVERY: Final = 200
@@ -31,7 +31,11 @@ _TELL_EVERY: Final = 200
 @click.command()
 @click.option("--scenario", default=_ALL, show_default=True, help="Name of a scenario, or `all`.")
 @click.option(
-    "--seeds", default=10, show_default=True, type=click.IntRange(1), help="Seeds for each scenario."
+    "--seeds",
+    default=10,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Seeds for each scenario; with `all`, a tenth for those that take as long as ten others.",
 )
 @click.option("--first", type=int, help="First seed.  [default: 1; with --hours the date and time]")
 @click.option(
@@ -83,10 +87,20 @@ def main(
     if hours is not None:
         sys.exit(_run_hours(names, sizes, first=first, hours=hours, jobs=jobs, json_file=json_file))
     first = 1 if first is None else first
-    tasks = [(name, seed) for seed in range(first, first + seeds) for name in names]
+    tasks = tasks_of(names, first, seeds)
     outcomes = _outcomes(tasks, sizes, jobs=1 if trace else jobs, trace=trace)
     failed = _report_result(_with_progress(outcomes, len(tasks)), sizes, seeds=seeds)
     sys.exit(1 if failed else 0)
+
+
+def tasks_of(names: Sequence[str], first: int, seeds: int) -> list[Task]:
+    """Each scenario with each seed; beside others, a long one with every tenth."""
+    return [
+        (name, first + number)
+        for number in range(seeds)
+        for name in names
+        if number % 10 == 0 or len(names) == 1 or name not in LONG
+    ]
 
 
 def _run_hours(

@@ -13,9 +13,9 @@ from typing import Final
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.simulator.__main__ import main
+from tests.simulator.__main__ import main, tasks_of
 from tests.simulator.fleet import workers as fleet
-from tests.simulator.scenarios.all import SCENARIOS
+from tests.simulator.scenarios.all import LONG, SCENARIOS
 
 _STANDS_STILL: Final = """
 from tests.simulator import __main__
@@ -93,6 +93,18 @@ def test_a_violation_is_printed_with_the_command_that_replays_it(monkeypatch: py
         "replay: python -m tests.simulator --scenario steady --seeds 1 --first 9 --seconds 90 --shards 2 --trace"
     )
     assert last.endswith("violations 1")
+
+
+def test_a_long_scenario_is_played_with_every_tenth_seed_unless_it_is_alone() -> None:
+    assert SCENARIOS.keys() >= LONG
+    (name, *_) = LONG
+    assert tasks_of(["steady", name], 5, 11) == [
+        (each, seed)
+        for seed in range(5, 16)
+        for each in ("steady", name)
+        if each == "steady" or seed in {5, 15}
+    ]
+    assert tasks_of([name], 5, 3) == [(name, 5), (name, 6), (name, 7)]
 
 
 def test_it_runs_for_a_time_and_writes_what_it_did(tmp_path: Path) -> None:

@@ -409,6 +409,10 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
 }
 
 
+LONG: Final = frozenset({"streams_by_hundreds", "dynamodb_day"})
+"""Each takes as long as ten others and more; `many_streams` and `dynamodb` show the same with fewer shards."""
+
+
 def draw_plan(scenario: str, seed: int, sizes: Sizes | None = None) -> Plan:
     """The plan of a scenario for a seed; the same in every process.
 
