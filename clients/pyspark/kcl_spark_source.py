@@ -53,6 +53,7 @@ import heapq
 import json
 import logging
 import os
+import re
 import sys
 import time
 import zlib
@@ -125,6 +126,8 @@ _PART_MS = 4_000
 _REACH_MS = 4_000
 """At least a part, so that one that waits is never older than the horizon."""
 _LATEST_MS = 253_402_300_800_000
+_NUMBER_MOST = 10**15
+_POSITION = re.compile(r"(-1|[0-9]{1,200})/[0-9]{1,20}")
 _AHEAD_MS = 60_000
 """By which clocks may differ."""
 _WAIT_MS = 60_000
@@ -485,7 +488,7 @@ def _mark_of(key: str, said: Any, at_ms: int) -> Mark | str:
         return f"{key!r:.200} is no STREAM/SHARD"
     try:
         number, complete_ms, *_ = _list_of(said, "its mark")
-        _within(number, -1, 10**15, "its number")
+        _within(number, -1, _NUMBER_MOST, "its number")
         _within(complete_ms, 0, at_ms + 1_000, "its completeMs")
     except ValueError as error:
         return f"{key!r:.200}: {error}"
@@ -1092,30 +1095,108 @@ class Store:
         whole.replace(target)
 
 
-def read_json(store: Store, path: str) -> Any:
+Checked = Callable[[Any], Any]
+"""What JSON of the log says, if a lander could have written it: others can, too. Raises ValueError."""
+
+
+def read_json(store: Store, path: str, checked: Checked) -> Any:
     """None if it is not there; raises Damaged."""
     try:
-        return json.loads(store.read(path).to_pybytes())
+        content = store.read(path).to_pybytes()
     except FileNotFoundError:
         return None
+    return told(path, content, lambda text: checked(json.loads(text)))
+
+
+def told(path: str, said: Any, checked: Checked) -> Any:
+    """Raises Damaged, with the path."""
+    try:
+        return checked(said)
+    except RecursionError:
+        raise Damaged(f"{path} is damaged (nested too deeply): run kcl-daemon landing verify") from None
     except ValueError as error:
-        raise Damaged(f"{path} is damaged ({error}): run kcl-daemon landing verify") from error
+        raise Damaged(f"{path} is damaged ({error!s:.300}): run kcl-daemon landing verify") from error
 
 
-def refuse_times(path: str, *arrivals_ms: Any) -> None:
-    """Damaged if one is not before the year 10000: others can write manifests, and times name folders."""
-    if not all(isinstance(each, int) and 0 <= each < _LATEST_MS for each in arrivals_ms):
-        raise Damaged(f"{path} is damaged (an arrival that cannot be): run kcl-daemon landing verify")
+def rows_of(said: Any) -> list[Any]:
+    """Rows of entries, in order; `entry_of` checks the rest of one when it is needed."""
+    before = -1
+    for row in _list_of(said, "entries"):
+        if type(row) is not list or len(row) < 9 or not (type(row[0]) is type(row[1]) is int):
+            raise ValueError(f"an entry that cannot be: {row!r:.200}")
+        if not before < row[0] <= row[1] <= _NUMBER_MOST:
+            raise ValueError(
+                f"entries that are not in order: {before} and {row[0]!r:.100} to {row[1]!r:.100}"
+            )
+        before = row[1]
+    return said  # type: ignore[no-any-return]
+
+
+def manifest_of(said: Any) -> dict[str, Any]:
+    """Without a look at its entries."""
+    manifest = _object(said, "it")
+    _list_of(manifest.get("entries"), "entries")
+    _within(manifest.get("atMs"), 0, _LATEST_MS, "atMs")
+    if manifest.get("behindMs") is not None:
+        _within(manifest["behindMs"], 0, _OPEN_MS, "behindMs")
+    return manifest
+
+
+def first_of(said: Any) -> Place:
+    """Of what has expired."""
+    first = _object(said, "it")
+    number = _within(first.get("first"), 0, _NUMBER_MOST, "first")
+    last = _position_of(_START if first.get("last", "") == "" else first["last"])
+    return Place(number, last, _within(first.get("lastMs", 0), 0, _LATEST_MS - 1, "lastMs"))
+
+
+def _position_of(said: Any) -> str:
+    if isinstance(said, str) and _POSITION.fullmatch(said):
+        return said
+    raise ValueError(f"{said!r:.200} is no position")
 
 
 def entry_of(row: Sequence[Any], path: str) -> Entry:
+    """Raises Damaged."""
     entry = Entry(*row[:11])
-    refuse_times(path, entry.first_ms, entry.last_ms)
+    rows, size, first_ms, last_ms, children = (
+        entry.rows,
+        entry.size_bytes,
+        entry.first_ms,
+        entry.last_ms,
+        entry.children,
+    )
+    if not (
+        type(rows) is type(size) is type(first_ms) is type(last_ms) is int
+        and 0 <= rows <= _NUMBER_MOST
+        and 0 <= size <= _NUMBER_MOST
+        and 0 <= first_ms < _LATEST_MS
+        and 0 <= last_ms < _LATEST_MS
+        and type(entry.after) is type(entry.last) is str
+        and _POSITION.fullmatch(entry.after)
+        and _POSITION.fullmatch(entry.last)
+        and (children is None or (isinstance(children, list) and all(map(_is_name, children))))
+    ):
+        raise Damaged(
+            f"{path} is damaged (an entry that cannot be: {row!r:.300}): run kcl-daemon landing verify"
+        )
     return entry
 
 
+def _is_name(said: Any) -> bool:
+    return isinstance(said, str) and bool(said) and "/" not in said
+
+
+def info_of(said: Any) -> dict[str, Any]:
+    info = _object(said, "it")
+    known = info.get("layout") in ("log", "dated") and info.get("format") in ("parquet", "arrow")
+    if info.get("version") == _VERSION and not (known and _is_name(info.get("logId"))):
+        raise ValueError("layout, format or logId cannot be")
+    return info
+
+
 def read_info(store: Store) -> dict[str, Any]:
-    info = read_json(store, "_kcl_landing.json")
+    info = read_json(store, "_kcl_landing.json", info_of)
     if info is None:
         raise LandingError(
             f"there is no landing log at {store.root}: _kcl_landing.json is missing. Check the path"
@@ -1217,10 +1298,14 @@ def _parsed(text: bytes, before: _Known | None) -> tuple[Any, bytes]:
     new = text[len(known) : end] if 0 < len(known) <= end and text.startswith(known) else b"-"
     # What follows an entry is a comma, or the end of all.
     if before is not None and known[-1:] == b"]" and new[:1] in {b"", b","}:
-        content = json.loads(b'{"entries":[' + text[end:])
-        content["entries"] = before.content["entries"] + json.loads(b"[" + new[1:] + b"]")
+        content = manifest_of(json.loads(b'{"entries":[' + text[end:]))
+        old, more = before.content["entries"], rows_of(json.loads(b"[" + new[1:] + b"]"))
+        rows_of([*old[-1:], *more[:1]])
+        content["entries"] = old + more
         return content, text[:end]
-    return json.loads(text), text[: max(0, end)]
+    content = manifest_of(json.loads(text))
+    rows_of(content["entries"])
+    return content, text[: max(0, end)]
 
 
 def _first_behind(rows: Sequence[Any], number: int) -> int:
@@ -1356,10 +1441,10 @@ class Log:
             _LOG.warning("%s of the landing log: %s; %s", path, what, so)
 
     def _manifest(self, path: str, content: bytes, before: _Known | None) -> tuple[Any, bytes]:
-        try:
-            return _parsed(content, before)
-        except ValueError as error:
-            raise Damaged(f"{path} is damaged ({error}): run kcl-daemon landing verify") from error
+        if path.endswith(".first.json"):
+            return told(path, content, lambda text: first_of(json.loads(text))), b""
+        found: tuple[Any, bytes] = told(path, content, lambda text: _parsed(text, before))
+        return found
 
     def _update(
         self,
@@ -1440,9 +1525,7 @@ class Log:
                 continue
             key = path[len("_manifests/") : -len(".json")]
             expired = self._known.get(f"{path[: -len('.json')]}.first.json")
-            said = expired.content if expired is not None else {}
-            refuse_times(f"_manifests/{key}.first.json", said.get("lastMs", 0))
-            first = Place(said.get("first", 0), said.get("last") or _START, said.get("lastMs", 0))
+            first = expired.content if expired is not None else Place(0)
             self._newest[key] = known.content["entries"]
             self.shards[key] = self._shard(key, known.content, first)
 
@@ -1457,7 +1540,7 @@ class Log:
         rows = manifest["entries"]
         if rows:
             last = entry_of(rows[-1], f"_manifests/{key}.json")
-            before_ms = Entry(*rows[-2][:11]).last_ms if len(rows) > 1 else 0
+            before_ms = entry_of(rows[-2], f"_manifests/{key}.json").last_ms if len(rows) > 1 else 0
             end = behind(last, Place(0, ms=max(last.first_ms, before_ms)))
             names = [f"{stream}/{each}" for each in last.children or ()]
             children = tuple(each for each in names if self.wants(each))
@@ -1472,7 +1555,8 @@ class Log:
         # A segment that compaction has merged may begin in a page before.
         while page > low and not self._begins(key, page, newest, number):
             page -= _PAGE
-        for place in range(page, newest + 1, _PAGE):
+        place = page
+        while place <= newest:
             path = f"_manifests/{key}.json" if place == newest else page_path(key, place)
             if place + _PAGE < newest:
                 self._want(key, place + _PAGE)
@@ -1481,6 +1565,9 @@ class Log:
                 self._refuse_gap(key, number, row[0])
                 yield entry_of(row, path)
                 number = row[1] + 1
+            if not there and place < newest:
+                self._refuse_gap(key, number, place + _PAGE)
+            place = max(place + _PAGE, number // _PAGE * _PAGE)
 
     def _begins(self, key: str, page: int, newest: int, number: int) -> bool:
         rows = self._newest[key] if page == newest else self._page(key, page)
@@ -1489,8 +1576,8 @@ class Log:
     def _refuse_gap(self, key: str, number: int, found: int) -> None:
         if found <= number:
             return
-        said = read_json(self.store, f"_manifests/{key}.first.json") or {}
-        if said.get("first", 0) > number:
+        expired = read_json(self.store, f"_manifests/{key}.first.json", first_of)
+        if expired is not None and expired.number > number:
             raise DataLoss(
                 f"segments {number} to {found - 1} of shard {key} have expired before they were read"
             )
@@ -1566,7 +1653,7 @@ class Log:
         while low < high:
             middle = (low + high + 1) // 2
             there = rows if middle * _PAGE == rows[0][0] // _PAGE * _PAGE else self._page(key, middle * _PAGE)
-            if there and there[0][7] >= at_ms:
+            if there and entry_of(there[0], page_path(key, middle * _PAGE)).first_ms >= at_ms:
                 high = middle - 1
             else:
                 low = middle
@@ -1592,7 +1679,7 @@ class Log:
         return found
 
     def _read_page(self, path: str) -> list[Any]:
-        rows: list[Any] = read_json(self.store, path) or []
+        rows: list[Any] = read_json(self.store, path, rows_of) or []
         return rows
 
     def _page(self, key: str, number: int) -> list[Any]:
@@ -1689,10 +1776,12 @@ def _now_in_log(store: Store, piece: Piece) -> list[Entry]:
     first, last, entry = position(piece.after), position(piece.last), piece.entry
     found: list[Entry] = []
     for number in range(entry.to // _PAGE * _PAGE, -1, -_PAGE):
-        rows = read_json(store, page_path(piece.key, number))
+        path = page_path(piece.key, number)
+        rows = read_json(store, path, rows_of)
         if rows is None:
-            rows = (read_json(store, f"_manifests/{piece.key}.json") or {"entries": []})["entries"]
-        there = [Entry(*row[:11]) for row in rows if row[1] >= entry.number and row[0] <= entry.to]
+            path = f"_manifests/{piece.key}.json"
+            rows = read_json(store, path, lambda said: rows_of(manifest_of(said)["entries"])) or []
+        there = [entry_of(row, path) for row in rows if row[1] >= entry.number and row[0] <= entry.to]
         found = [
             each for each in there if position(each.last) > first and position(each.after) < last
         ] + found

@@ -491,7 +491,8 @@ def test_a_manifest_that_has_grown_is_read_as_if_it_were_new(
     before: _Known | None = None
     for kept, more, is_first in [(9, [], False), *changes]:
         entries = [*entries[:kept], *more]
-        said = {"stream": "s", "entries": entries, "behindMs": 0, "atMs": 1}
+        rows = [[at, at, text, number, *[0] * 6, below] for at, (number, text, below) in enumerate(entries)]
+        said = {"stream": "s", "entries": rows, "behindMs": 0, "atMs": 1}
         if is_first:
             said = {"behindMs": 0, **said}
         text = json.dumps(said, separators=(",", ":")).encode()
