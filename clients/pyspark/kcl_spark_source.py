@@ -57,6 +57,7 @@ import re
 import sys
 import time
 import zlib
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -1617,7 +1618,7 @@ class Log:
         if entry.last_ms < before_ms and not piece.cut:
             return entry.rows
         arrived = self._places(piece).column(_ARRIVED[0]).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-        return _COMPUTE.sum(_COMPUTE.less(arrived, before_ms * 1000)).as_py() or 0
+        return _COMPUTE.sum(_COMPUTE.less(arrived, _one(pa.int64(), before_ms * 1000)[0])).as_py() or 0
 
     def weighed(self, its_pieces: Sequence[Piece]) -> list[Piece]:
         """With their sizes in memory, as a segment of each shard says once in a while, a few in each batch."""
@@ -1717,6 +1718,7 @@ def read_task(settings: Settings, names: Sequence[str], partition: Any) -> Itera
     its_pieces = [Piece(key, Entry(*entry), *rest) for key, entry, *rest in partition.pieces]
     by_time = settings.start_ms is not None or settings.end_ms is not None
     for piece, segments in _ahead(its_pieces, lambda piece: fetch(store, info, piece)):
+        same = {name: _one(pa.string(), said)[0] for name, said in zip(_SAME, piece.key.split("/"))}
         for entry, content in segments:
             path = segment_path(info, piece.key, entry)
             narrowed = piece.cut or entry != piece.entry
@@ -1729,7 +1731,7 @@ def read_task(settings: Settings, names: Sequence[str], partition: Any) -> Itera
                     )
                     kept = _arrived(whole, settings.start_ms, settings.end_ms)
                     if kept.num_rows:
-                        yield _as_wanted(kept, names, dict(zip(_SAME, piece.key.split("/"))))
+                        yield _as_wanted(kept, names, same)
             except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
                 raise Damaged(
                     f"segment {path} is damaged ({error}): run kcl-daemon landing verify"
@@ -1853,14 +1855,24 @@ def _arrived(batch: Any, start_ms: int | None, end_ms: int | None) -> Any:
     arrived = (
         batch.column("approximate_arrival_timestamp").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     )
-    keep = _COMPUTE.greater_equal(arrived, (start_ms or 0) * 1000)
+    keep = _COMPUTE.greater_equal(arrived, _one(pa.int64(), (start_ms or 0) * 1000)[0])
     if end_ms is not None:
-        keep = _COMPUTE.and_(keep, _COMPUTE.less(arrived, end_ms * 1000))
-    keep = _COMPUTE.fill_null(keep, fill_value=True)
+        keep = _COMPUTE.and_(keep, _COMPUTE.less(arrived, _one(pa.int64(), end_ms * 1000)[0]))
+    keep = _COMPUTE.or_kleene(keep, _COMPUTE.is_null(arrived))
     return batch if _COMPUTE.all(keep).as_py() else batch.filter(keep)
 
 
-def _as_wanted(batch: Any, names: Sequence[str], same: Mapping[str, str]) -> Any:
+def _one(kind: Any, value: str | int) -> Any:
+    """An array of one. `pa.array`, `pa.scalar` and `pa.repeat` of text import pandas: that takes as long as a GB of records."""
+    if isinstance(value, str):
+        text = value.encode()
+        buffers = [array("i", [0, len(text)]), text]
+    else:
+        buffers = [array("q", [value])]
+    return pa.Array.from_buffers(kind, 1, [None, *map(pa.py_buffer, buffers)])
+
+
+def _as_wanted(batch: Any, names: Sequence[str], same: Mapping[str, Any]) -> Any:
     """Columns as Spark's schema has them; how a segment stores them does not matter."""
     arrays = []
     for name in names:
@@ -1974,8 +1986,10 @@ class _Columns:
         schema = pa.schema(list(zip(self._asked, types)))
         idle_ms = getattr(partition, "idle_ms", None)  # its class may be another copy of ours
         if idle_ms is not None:
-            row = {_ARRIVED[0]: idle_ms * 1000}
-            arrays = [pa.array([row.get(name)], kind) for name, kind in zip(self._names, types)]
+            arrays = [
+                _one(kind, idle_ms * 1000) if name in _ARRIVED else pa.nulls(1, kind)
+                for name, kind in zip(self._names, types)
+            ]
             yield pa.record_batch(arrays, schema=schema)
             return
         if not hasattr(partition, "pieces"):  # Spark's own, of a read that has no task

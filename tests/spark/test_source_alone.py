@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import kcl_spark_source
+from tests.spark.landed import BEGIN_MS, Landed
 from tests.spark.million import measured, segments
 
 FILE = Path(kcl_spark_source.__file__)
@@ -45,6 +46,24 @@ def test_it_loads_where_spark_has_no_admission_control() -> None:
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, cwd=FILE.parent, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout == "kcl\n", done.stderr
+
+
+def test_a_task_does_without_pandas_which_takes_longer_to_import_than_a_gigabyte_to_read(
+    tmp_path: Path,
+) -> None:
+    Landed(tmp_path).add(0, 100)
+    code = (
+        "import sys, kcl_spark_source as source\n"
+        "from pyspark.sql.types import StringType, StructType\n"
+        f"options = {{'path': {str(tmp_path)!r}, 'startingTimestamp': '{BEGIN_MS}', 'endingTimestamp': '{BEGIN_MS + 500}'}}\n"
+        "schema = StructType([field for name in source._NAMES for field in StructType().add(name, StringType())])\n"
+        "reader = source.KclDataSource(options).reader(schema)\n"
+        f"tasks = [*reader.partitions(), source.Idle({BEGIN_MS})]\n"
+        "print([batch.num_rows for task in tasks for batch in reader.read(task)], 'pandas' in sys.modules)\n"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=FILE.parent, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "[50, 1] False\n", done.stderr
 
 
 def test_a_batch_over_a_million_segments_is_planned_fast(tmp_path: Path) -> None:
