@@ -1121,8 +1121,8 @@ def told(path: str, said: Any, checked: Checked) -> Any:
 
 def rows_of(said: Any) -> list[Any]:
     """Rows of entries, in order; `entry_of` checks the rest of one when it is needed."""
-    before = -1
-    for row in _list_of(said, "entries"):
+    rows, before = _list_of(said, "entries"), -1
+    for row in rows:
         if type(row) is not list or len(row) < 9 or not (type(row[0]) is type(row[1]) is int):
             raise ValueError(f"an entry that cannot be: {row!r:.200}")
         if not before < row[0] <= row[1] <= _NUMBER_MOST:
@@ -1130,7 +1130,7 @@ def rows_of(said: Any) -> list[Any]:
                 f"entries that are not in order: {before} and {row[0]!r:.100} to {row[1]!r:.100}"
             )
         before = row[1]
-    return said  # type: ignore[no-any-return]
+    return rows
 
 
 def manifest_of(said: Any) -> dict[str, Any]:

@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 from pyspark.sql.types import StringType, StructType
 
+from kcl_landing.log import PAGE
 from kcl_spark_source import Damaged, KclDataSource
-from tests.spark.landed import BEGIN_MS, PAGE, Landed, key
+from tests.spark.landed import BEGIN_MS, Landed, key
 
 INFO = "_kcl_landing.json"
 MANIFEST = f"_manifests/{key(0)}.json"
