@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
 from kcl_landing.control import pause
-from kcl_spark_source import KclDataSource
+from kcl_spark_source import register
 
 ARRIVED: Final = "approximate_arrival_timestamp"
 WINDOW_S: Final = 2
@@ -39,7 +39,7 @@ def main(options_file: str) -> None:
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
     )
-    spark.dataSource.register(KclDataSource)
+    register(spark)
 
     def write(frame: DataFrame, batch_id: int) -> None:
         rows = [row.asDict() for row in frame.collect()]

@@ -29,7 +29,7 @@ _MAX_DELETES_PER_RUN: Final = 200
 # Shards of DynamoDB live four hours and come by the hundred.
 _MAX_DELETES_OF_DYNAMODB: Final = 2_000
 # A create that got no answer may still arrive. After the delete it would begin the shard again.
-_ON_ITS_WAY_S: Final = 60.0
+_ON_ITS_WAY_S: Final = 35.0
 
 
 async def delete_finished(

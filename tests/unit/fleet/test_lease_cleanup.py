@@ -109,7 +109,7 @@ def test_one_whose_child_has_not_begun_waits_until_it_has() -> None:
     play(scene)
 
 
-def test_one_that_ended_less_than_a_minute_ago_waits_for_the_next_look() -> None:
+def test_one_that_ended_just_now_waits_for_the_next_look() -> None:
     async def scene(stage: Stage) -> None:
         stage.noticed = {OLDER}
         await anyio.sleep(4.5 * MINUTE_S)
