@@ -96,7 +96,11 @@ def altered_rows(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("scenario", "broken", "names"),
     [
-        ("landing_zombie", ignored, {"log_not_continued", "missing_in_log", "checkpoint_ahead"}),
+        (
+            "landing_zombie",
+            ignored,
+            {"log_not_continued", "missing_in_log", "checkpoint_ahead", "number_twice"},
+        ),
         ("landing_zombie", adopted_without_dropping, {"repeated_in_log"}),
         ("landing", before_durable, {"checkpoint_ahead"}),
         ("landing_zombie", never_lets_go, {"wrote_after_letting_go", "written_after_end"}),
