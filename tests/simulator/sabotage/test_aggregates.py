@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -16,16 +17,18 @@ from kcl_daemon.records.kpl import Deaggregator, Message
 from kcl_daemon.records.lane_window import LaneWindow, Position, ShardOrder
 from kcl_daemon.records.payload import AnyRecord, Limits, Payload, UserRecords
 from kcl_daemon.records.record_filter import RecordFilter
+from kcl_daemon.retrieval.distribution import Distribution
 from kcl_daemon.retrieval.source import ShardSource
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
 from tests.simulator.fleet.aggregates import AggregatesPlan
 from tests.simulator.fleet.world import Sabotage
-from tests.simulator.plans.plan import Kill, Plan, Planned, Split, Start
+from tests.simulator.plans.plan import Kill, Plan, Planned, Scale, Split, Start
 from tests.simulator.runner import run_plan
 from tests.simulator.sabotage.parts import TableWrapper
 from tests.simulator.scenarios.filtered import Kept
 from tests.simulator.scenarios.poison import DEAD_LETTERS
+from tests.simulator.trace import Write
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 ODD = Kept(digits="13579")
@@ -38,7 +41,7 @@ PLAIN = Plan(
     ends_at_s=70.0,
     bound_s=100.0,
     nursery=Nursery(
-        habits=Habits(when=When.MIDDLE_OF_BATCH, process_s=(0.05, 0.3)), mischief={Mischief.EXIT_INSIDE: 0.05}
+        habits=Habits(when=When.MIDDLE_OF_BATCH, process_s=(0.05, 0.3)), mischief={Mischief.EXIT_INSIDE: 0.15}
     ),
     aggregates=AggregatesPlan(share=1.0, most=12, strays=0.3),
     keys=50,
@@ -63,7 +66,15 @@ FEWER_LANES = replace(
     ends_at_s=100.0,
     child_timeout_s=20.0,
 )
+# The service puts an aggregate where it likes, and doubles the shards.
+CHOSEN = replace(
+    PLAIN,
+    happenings=(Planned(0.0, Start()), Planned(25.0, Scale(up=True))),
+    chooses_shards=True,
+    aggregates=AggregatesPlan(share=0.7, most=12, strays=0.5, keyless=0.5),
+)
 PLANS = {
+    "chosen by the service": CHOSEN,
     "plain": PLAIN,
     "filtered": FILTERED,
     "cut": CUT,
@@ -73,8 +84,9 @@ PLANS = {
 }
 
 
-def violation(plan: Plan, sabotage: Sabotage | None = None) -> str | None:
-    found = run_plan(plan, scenario="sabotage", seed=1, sabotage=sabotage).violation
+def violation(plan: Plan, sabotage: Sabotage | None = None, write: Write | None = None) -> str | None:
+    plan = replace(plan, nursery=replace(plan.nursery))  # from the calm on its children behave
+    found = run_plan(plan, scenario="sabotage", seed=1, sabotage=sabotage, write=write).violation
     return None if found is None else found.name
 
 
@@ -119,6 +131,10 @@ def leaves_out_an_aggregate_for_one_stray(patch: pytest.MonkeyPatch) -> None:
         return UserRecords(outer, [], [], [], found._make)
 
     patch.setattr(Deaggregator, "_at_once", all_or_nothing)
+
+
+def leaves_out_what_the_service_has_put_there(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Distribution, "kept", lambda *_: False)
 
 
 def filters_an_aggregate_by_its_first_record(patch: pytest.MonkeyPatch) -> None:
@@ -198,6 +214,7 @@ def test_positions_that_are_right_break_no_rule(name: str) -> None:
         ("plain", begins_with_the_whole_aggregate, "out_of_order"),
         ("plain", counts_without_the_strays, "stray_delivered"),
         ("plain", leaves_out_an_aggregate_for_one_stray, "record_skipped"),
+        ("chosen by the service", leaves_out_what_the_service_has_put_there, "record_skipped"),
         ("filtered", filters_an_aggregate_by_its_first_record, "filtered_record"),
         ("cut", forgets_where_a_batch_was_cut, "record_skipped"),
         ("rejecting", rejects_the_first_of_an_aggregate, "good_record_set_aside"),
@@ -211,6 +228,13 @@ def test_each_rule_of_positions_can_be_broken(
 ) -> None:
     broken(monkeypatch)
     assert violation(PLANS[name]) == noticed
+
+
+def test_children_die_inside_aggregates_and_the_next_ones_begin_there() -> None:
+    lines: list[str] = []
+    assert violation(PLAIN, write=lines.append) is None
+    inside = [line for line in lines if re.search(r"child_initialized .* at \d+/[1-9]", line)]
+    assert len(inside) >= 5
 
 
 class Whole(TableWrapper):
