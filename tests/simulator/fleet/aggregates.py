@@ -211,14 +211,14 @@ class Aggregator:
 
     def _placed(self, home: Range | None) -> tuple[str, int | None]:
         """A partition key, and an explicit hash where it needs one to be in that range; None: anywhere."""
-        if home is not None and self._chance.happens(self._plan.explicit):
-            return self._key(), self._within(home)
-        for _ in range(_TRIES):
-            key = self._key()
-            if home is None or home[0] <= hash_of(key) <= home[1]:
-                return key, None
-        assert home is not None
-        return key, self._within(home)
+        if home is None:
+            return self._key(), None
+        if not self._chance.happens(self._plan.explicit):
+            for _ in range(_TRIES):
+                key = self._key()
+                if home[0] <= hash_of(key) <= home[1]:
+                    return key, None
+        return self._key(), self._within(home)
 
     def _within(self, home: Range) -> int:
         return min(home[1], home[0] + int(self._chance.random() * (home[1] - home[0] + 1)))
@@ -227,11 +227,9 @@ class Aggregator:
         self, filling: _Filling, wanted: UserRecord, odd: Odd | None, outer_key: str | None
     ) -> UserRecord:
         """Add a record; as it comes out."""
-        assert wanted.key is not None
-        key: bytes | None = wanted.key.encode()
-        hash_key, explicit = wanted.hash_key, wanted.hash_key
-        written = None if explicit is None else str(explicit).encode()
-        text, out = wanted.data, wanted.key
+        assert wanted.key is not None, "the KPL needs one"
+        key, text, hash_key, number = wanted.key, wanted.data, wanted.hash_key, wanted.sub_number
+        written = None if hash_key is None else str(hash_key).encode()
         if odd is not None and self._chance.happens(0.5):
             if odd is Odd.NO_HASH:
                 written, hash_key = self._chance.pick(_NO_HASHES), None
@@ -241,12 +239,12 @@ class Aggregator:
                 text = inner.sealed()
             elif odd is Odd.EMPTY_DATA:
                 text = b""
-            elif odd is Odd.KEY_MISSING and wanted.sub_number:
+            elif odd is Odd.KEY_MISSING and number:
                 filling.add(None, written, text)
-                return UserRecord(wanted.sub_number, outer_key, text, None)
-        is_missing = odd is Odd.FIRST_KEY_MISSING and not wanted.sub_number
-        filling.add(None if is_missing else key, written, text, is_tagged=odd is Odd.TAGGED)
-        return UserRecord(wanted.sub_number, out, text, hash_of(out) if hash_key is None else hash_key)
+                return UserRecord(number, outer_key, text, None)
+        is_missing = odd is Odd.FIRST_KEY_MISSING and not number
+        filling.add(None if is_missing else key.encode(), written, text, is_tagged=odd is Odd.TAGGED)
+        return UserRecord(number, key, text, hash_of(key) if hash_key is None else hash_key)
 
 
 def _spoilt(data: bytes, odd: Odd) -> bytes:
