@@ -48,7 +48,7 @@ def parts(*, seeds: int = SEEDS, first: int = 1) -> tuple[Part, ...]:
     """
     simulator = ("-m", "tests.simulator", "--scenario", "all", "--seeds", str(seeds), "--first", str(first))
     return (
-        Part("types", 5, _python("-m", "basedpyright", "--warnings", "--stats"), r"Found (\d+) source files"),
+        Part("types", 4, _python("-m", "basedpyright", "--warnings", "--stats"), r"Found (\d+) source files"),
         Part("properties", 6, _tests("hypothesis and not prove and not peer", *PROPERTIES), _PASSED),
         *_ALONE,
         *_SIDE_BY_SIDE,
@@ -101,10 +101,10 @@ _SIDE_BY_SIDE: Final = (
         "tests/packaging/test_extras.py",
         "tests/packaging/test_image.py",
     ),
-    _proofs("dropin", 4, "tests/dropin/test_libraries.py", "tests/dropin/test_samples.py"),
+    _proofs("dropin", 3, "tests/dropin/test_libraries.py", "tests/dropin/test_samples.py"),
     _proofs(
         "process",
-        8,
+        7,
         "tests/process/test_soak.py",  # longest, so first
         "tests/process/test_bad_input.py",
         "tests/process/test_demo.py",
@@ -128,8 +128,8 @@ _SIDE_BY_SIDE: Final = (
     ),
     _proofs("fleets", 8, "tests/benchmarks/test_fleet.py", "tests/benchmarks/test_shards.py"),
     _proofs("spark-backlog", 4, "tests/spark/test_backlog.py"),
-    _proofs("spark-crashes", 7, "tests/spark/test_crashes.py", "tests/spark/test_landing_crashes.py"),
-    _proofs("spark-hosts", 21, "tests/spark/test_windows_whole.py", "tests/spark/test_hosts.py"),
+    _proofs("spark-crashes", 6, "tests/spark/test_crashes.py", "tests/spark/test_landing_crashes.py"),
+    _proofs("spark-hosts", 18, "tests/spark/test_windows_whole.py", "tests/spark/test_hosts.py"),
     _proofs(
         "spark-elsewhere",
         6,
