@@ -12,8 +12,8 @@ from typing import Final
 
 LIMIT_MIN: Final = 25
 WHOLE_MIN: Final = 100
-SEEDS: Final = 40
-"""Of each scenario: some 2,500 runs, a quarter of an hour. `SEEDS=200` has more, and `make soak` others each time."""
+SEEDS: Final = 30
+"""Of each scenario: some 1,800 runs. `SEEDS=200` has more, and `make soak` others each time."""
 
 
 PROPERTIES: Final = ("tests/unit", "tests/contract", "tests/landing", "tests/process", "tests/spark")
@@ -52,7 +52,7 @@ def parts(*, seeds: int = SEEDS, first: int = 1) -> tuple[Part, ...]:
         Part("properties", 6, _tests("hypothesis and not prove and not peer", *PROPERTIES), _PASSED),
         *_ALONE,
         *_SIDE_BY_SIDE,
-        Part("seeds", 14, _python(*simulator, "--jobs", "2"), r"runs (\d+)  virtual hours"),
+        Part("seeds", 11, _python(*simulator, "--jobs", "2"), r"runs (\d+)  virtual hours"),
     )
 
 
@@ -126,7 +126,7 @@ _SIDE_BY_SIDE: Final = (
         "tests/simulator/test_points.py",
         "tests/simulator/test_scenarios.py",
     ),
-    _proofs("fleets", 8, "tests/benchmarks/test_fleet.py", "tests/benchmarks/test_shards.py"),
+    _proofs("fleets", 4, "tests/benchmarks/test_fleet.py", "tests/benchmarks/test_shards.py"),
     _proofs("spark-backlog", 4, "tests/spark/test_backlog.py"),
     _proofs("spark-crashes", 6, "tests/spark/test_crashes.py", "tests/spark/test_landing_crashes.py"),
     _proofs("spark-hosts", 18, "tests/spark/test_windows_whole.py", "tests/spark/test_hosts.py"),

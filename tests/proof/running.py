@@ -23,7 +23,7 @@ from tests.house.files import ROOT, listed
 from tests.proof.parts import Part
 
 # What tests ask the environment for, so that they prove more or less.
-KNOBS: Final = ("FUZZ_S", "KCL_BACKLOGS", "KCL_TESTS_OFFLINE", "SOAK_S")
+KNOBS: Final = ("FLEET_SEEDS", "FUZZ_S", "KCL_BACKLOGS", "KCL_TESTS_OFFLINE", "SOAK_S")
 PASSED: Final = "passed"
 _MARK: Final = "KCL_PROVE_MARK"
 _LAST_BYTES: Final = 20_000
