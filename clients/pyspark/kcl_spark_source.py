@@ -236,12 +236,16 @@ class Mark(NamedTuple):
 
 
 class Host(NamedTuple):
-    """What a host said of its shards, by `STREAM/SHARD`, and when. `refused`: what it said that cannot be."""
+    """What a host said of its shards, by `STREAM/SHARD`, and when. `refused`: what it said that cannot be.
+
+    `since_ms`: since when it says something of a stream. Hosts of a version before that do not tell.
+    """
 
     at_ms: int
     window_ms: int
     marks: Mapping[str, Mark]
     refused: tuple[str, ...] = ()
+    since_ms: Mapping[str, int] = {}
 
 
 class Roster(NamedTuple):
@@ -480,7 +484,9 @@ def host_of(content: bytes, log_id: str) -> Host:
             marks[key] = found
         else:
             refused.append(found)
-    return Host(at_ms, window_ms, marks, tuple(refused))
+    since = _object(said.get("sinceMs", {}), "sinceMs")
+    since_ms = {stream: _within(each, 0, at_ms, "sinceMs") for stream, each in since.items()}
+    return Host(at_ms, window_ms, marks, tuple(refused), since_ms)
 
 
 def _mark_of(key: str, said: Any, at_ms: int) -> Mark | str:
@@ -1499,13 +1505,22 @@ class Log:
         return horizon_ms(self.shards, self.wait_ms, self.statements, still)
 
     def _spoken_ms(self) -> dict[str, int]:
-        """When hosts last spoke of a shard, and of any shard of a stream."""
+        """When hosts last spoke of a shard, and of any shard of a stream.
+
+        A leader of an older version writes no roster. Hosts that speak for long without one count as if they were silent.
+        """
         found: dict[str, int] = {}
+        alone_ms: dict[str, int] = {}
         for known in self._beside.values():
             if isinstance(known.content, Host):
+                at_ms, since_ms = known.content.at_ms, known.content.since_ms
                 streams = {key.partition("/")[0] for key in known.content.marks}
                 for key in [*known.content.marks, *(f"{stream}/*" for stream in streams)]:
-                    found[key] = max(found.get(key, 0), known.content.at_ms)
+                    found[key] = max(found.get(key, 0), at_ms)
+                for each in streams:
+                    alone_ms[each] = max(alone_ms.get(each, 0), at_ms - since_ms.get(each, at_ms))
+        for stream, ms in alone_ms.items():
+            found[f"{stream}/*"] = min(found[f"{stream}/*"], round(_now_ms()) - ms)
         for key, (at_ms, _) in self._written.items():
             found[key] = max(found.get(key, 0), at_ms)
         return found

@@ -242,10 +242,26 @@ def test_marks_are_written_when_they_change_once_a_second_at_most_and_each_five_
         host.shards["s/a"] = Mark(0, BASE_MS + second, 1)
         assert len(host.run(0.4)) + len(host.run(0.6)) == 1
     assert [at_s for at_s, _ in host.run(11)] == pytest.approx([27.1, 32.1])
-    assert host.marks == Marks("id-1", "host/1", BASE_MS + 32_100, 5_000, {"s/a": Mark(0, BASE_MS + 2, 1)})
+    assert host.marks == Marks(
+        "id-1", "host/1", BASE_MS + 32_100, 5_000, {"s/a": Mark(0, BASE_MS + 2, 1)}, {"s": BASE_MS + 20_100}
+    )
     host.shards.clear()
     assert len(host.run(30)) == 1
     assert host.marks.shards == {}
+
+
+def test_a_host_says_since_when_it_states_marks_of_a_stream() -> None:
+    host = Host()
+    host.shards["s/a"] = Mark(0, BASE_MS, 1)
+    host.run(10)
+    host.shards = {"s/b": Mark(0, BASE_MS, 1), "t/a": Mark(0, BASE_MS, 1)}
+    host.run(10)
+    assert host.marks.since_ms == {"s": BASE_MS + 100, "t": BASE_MS + 10_100}
+    host.shards = {"t/a": Mark(0, BASE_MS, 1)}
+    host.run(10)
+    host.shards["s/a"] = Mark(0, BASE_MS, 1)
+    host.run(2)
+    assert host.marks.since_ms["s"] > BASE_MS + 30_000
 
 
 def test_a_mark_is_never_later_than_the_clock_of_its_host() -> None:

@@ -147,7 +147,13 @@ class Landed:
         self.put(manifest_path(STREAM, name(shard)), msgspec.json.encode(said))
 
     def mark(
-        self, host: str, shards: Mapping[int, float], *, at_ms: int = BEGIN_MS + 10**6, window_ms: int = 1_000
+        self,
+        host: str,
+        shards: Mapping[int, float],
+        *,
+        at_ms: int = BEGIN_MS + 10**6,
+        window_ms: int = 1_000,
+        since_ms: int | None = None,
     ) -> None:
         """A host says up to when shards are complete, with all that they have in the log."""
         its = {
@@ -161,6 +167,7 @@ class Landed:
             "atMs": at_ms,
             "windowMs": window_ms,
             "shards": its,
+            **({} if since_ms is None else {"sinceMs": {STREAM: since_ms}}),
         }
         self.put(f"_marks/{host}.json", msgspec.json.encode(said))
 

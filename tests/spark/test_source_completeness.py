@@ -314,6 +314,24 @@ def test_available_now_takes_what_is_complete_and_leaves_a_dead_host_by_its_age(
     assert len(warnings(caplog, "left behind")) == 1
 
 
+@pytest.mark.parametrize(("since_s", "is_taken"), [(61, True), (30, False), (None, False)])
+def test_available_now_goes_on_without_a_roster_once_hosts_have_stated_marks_for_long(
+    landed: Landed, clock: Clock, since_s: int | None, is_taken: bool
+) -> None:
+    """A leader of an older version writes none; a new log has none for a moment."""
+    (landed.folder / "_shards" / f"{STREAM}.json").unlink()
+    now_ms = round(clock.wall_ms)
+    since_ms = None if since_s is None else now_ms - since_s * 1_000
+    for host, shard in (("alive", 0), ("other", 1)):
+        landed.mark(host, {shard: 60}, at_ms=now_ms, since_ms=since_ms)
+    reader = stream(landed)
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    assert (end != start) is is_taken
+    assert not is_taken or reached_s(end, 0) > 59
+
+
 def test_available_now_goes_on_without_a_shard_that_an_earlier_run_left(landed: Landed, clock: Clock) -> None:
     end = left_behind(landed, clock, stream(landed))
     landed.add(0, 10, 70)

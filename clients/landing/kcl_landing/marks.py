@@ -87,6 +87,7 @@ class HostObjects:
         self._roster: _Roster | None = None
         self._said: Stated = {}
         self._best: dict[str, Mark] = {}
+        self._since_ms: dict[str, int] = {}
         self._said_s = self._next_s = -math.inf
         self._failures = 0
 
@@ -133,4 +134,7 @@ class HostObjects:
         known = {
             key: Mark(mark.number, min(mark.complete_ms, at_ms), mark.token) for key, mark in shards.items()
         }
-        return msgspec.json.encode(Marks(self._log_id, self._worker, at_ms, self._window_ms, known))
+        streams = {key.partition("/")[0] for key in shards}
+        self._since_ms = {each: min(self._since_ms.get(each, at_ms), at_ms) for each in streams}
+        said = Marks(self._log_id, self._worker, at_ms, self._window_ms, known, self._since_ms)
+        return msgspec.json.encode(said)
