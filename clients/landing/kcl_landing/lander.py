@@ -133,8 +133,7 @@ def _write_marks(
 ) -> None:
     """In a thread of its own: no shard waits for it."""
     while not stop.wait(_TICK_S):
-        put = objects.next(monotonic_s(), epoch_ms(), all_stated)
-        if put is None:
+        if (put := objects.next(monotonic_s(), epoch_ms(), all_stated)) is None:
             continue
         try:
             store.replace(*put)

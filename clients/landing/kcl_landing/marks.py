@@ -131,9 +131,7 @@ class HostObjects:
 
     def _marks(self, shards: Stated, at_ms: int) -> bytes:
         # Kinesis' clock may be before ours, and what is later than now would be taken for wrong.
-        known = {
-            key: Mark(mark.number, min(mark.complete_ms, at_ms), mark.token) for key, mark in shards.items()
-        }
+        known = {key: Mark(at.number, min(at.complete_ms, at_ms), at.token) for key, at in shards.items()}
         streams = {key.partition("/")[0] for key in shards}
         self._since_ms = {each: min(self._since_ms.get(each, at_ms), at_ms) for each in streams}
         said = Marks(self._log_id, self._worker, at_ms, self._window_ms, known, self._since_ms)
