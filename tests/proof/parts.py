@@ -104,8 +104,9 @@ _SIDE_BY_SIDE: Final = (
     _proofs("dropin", 3, "tests/dropin/test_libraries.py", "tests/dropin/test_samples.py"),
     _proofs(
         "process",
-        7,
+        11,
         "tests/process/test_soak.py",  # longest, so first
+        "tests/process/test_versions.py",
         "tests/process/test_bad_input.py",
         "tests/process/test_demo.py",
         "tests/process/test_fleet.py",

@@ -167,7 +167,7 @@ class Marks(msgspec.Struct, frozen=True, rename="camel"):
         log: the log's `log_id`.
         at_ms: when this was written, by the writer's clock; no `complete_ms` is later.
         window_ms: the host's landingWindowMillis.
-        since_ms: by stream, since when it states marks; so long there is a roster, unless an older version leads.
+        since_ms: by stream, since when.
     """
 
     log: str

@@ -130,7 +130,7 @@ class HostObjects:
             self._said_s = -math.inf
 
     def _marks(self, shards: Stated, at_ms: int) -> bytes:
-        # Kinesis' clock may be before ours, and what is later than now would be taken for wrong.
+        # Kinesis' clock may be before ours, and readers ignore what is later.
         known = {key: Mark(at.number, min(at.complete_ms, at_ms), at.token) for key, at in shards.items()}
         streams = {key.partition("/")[0] for key in shards}
         self._since_ms = {each: min(self._since_ms.get(each, at_ms), at_ms) for each in streams}
