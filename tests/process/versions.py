@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.process.commands import run_command
 from tests.process.daemon import ROOT
 
 NAMED_IN: Final = Path(__file__).with_name("previous_version.txt")
@@ -40,7 +41,10 @@ class Version:
     def command(
         self, *words: str, directory: Path, environment: Mapping[str, str]
     ) -> subprocess.CompletedProcess[str]:
-        """A command of `kcl-daemon` that ends by itself."""
+        """A command of `kcl-daemon` that ends by itself; of this version it needs no process of its own."""
+        if self.python == sys.executable:
+            known = {"PYTHONPATH": str(ROOT), **environment}
+            return run_command(*words, directory=directory, environment=known)
         return self.run("-m", "kcl_daemon", *words, directory=directory, environment=environment)
 
     def run(
