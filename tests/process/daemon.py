@@ -368,8 +368,9 @@ class Application:
         return {item["leaseKey"].get("S", ""): item for item in items}
 
     def owners(self) -> dict[str, str | None]:
-        """Who owns which shard; None: nobody."""
-        return {key: row.get("leaseOwner", {}).get("S") for key, row in self.rows().items()}
+        """Who owns which shard; None: nobody. A single table has other rows, too."""
+        leases = {key: row for key, row in self.rows().items() if "leaseCounter" in row}
+        return {key: row.get("leaseOwner", {}).get("S") for key, row in leases.items()}
 
     def incarnations(self, shard_id: str) -> int:
         """How many children have begun with this shard."""

@@ -133,6 +133,7 @@ def settings_of(layout: str) -> dict[str, object]:
         "leaderLeaseMillis": 6000,
         "leaderHeartbeatMillis": 1000,
         "workerMetricsReporterFreqInMillis": 1000,
+        "varianceBalancingFrequency": 1,
         "retrievalMode": "POLLING",
         "leaseCleanupIntervalMillis": 500,
         "completedLeaseCleanupIntervalMillis": 500,
