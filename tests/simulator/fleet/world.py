@@ -140,11 +140,7 @@ class World:
         self.rules.asked = self.deliveries
         self.gaps = HandoffGaps(settings.lease_table, self.truth, most_s=plan.handoff_gap_most_s)
         self.deliveries.on_work, self.deliveries.on_stop = self.gaps.works, self.gaps.stop_requested
-        self.deliveries.poison_every = plan.nursery.poison_every
-        self.deliveries.max_age_s = (plan.failures.max_age_ms or 0) / 1000
-        self.deliveries.is_in_doubt = plan.kinesis is not CALM or any(
-            isinstance(each.what, CutOff | Pause) for each in plan.happenings
-        )
+        self._tell_deliveries(plan)
         self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
         self.foreign = ForeignRows()
         self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff)
@@ -186,6 +182,13 @@ class World:
             living=lambda: [worker.worker_id for worker in self.fleet.living if not worker.life.is_paused],
             bound_s=plan.bound_s,
             may_age=plan.landing is not None,
+        )
+
+    def _tell_deliveries(self, plan: Plan) -> None:
+        self.deliveries.poison_every = plan.nursery.poison_every
+        self.deliveries.max_age_s = (plan.failures.max_age_ms or 0) / 1000
+        self.deliveries.is_in_doubt = plan.kinesis is not CALM or any(
+            isinstance(each.what, CutOff | Pause) for each in plan.happenings
         )
 
     def _tables(self, settings: Settings, sabotage: Sabotage) -> Tables:
