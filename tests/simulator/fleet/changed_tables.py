@@ -18,7 +18,7 @@ from kcl_local.changes.model import StreamsModel
 from kcl_local.changes.stream import Item, Shard, Stream, StreamsOptions, label_of
 from kcl_local.kinesis.stream import ACCOUNT_ID
 from kcl_protocol.messages import Record
-from kcl_protocol.sequence import ExtendedSequenceNumber
+from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.faults.ports import RowWrite
@@ -37,6 +37,7 @@ _TICK_S: Final = 0.5
 _DELETED: Final = 0.15
 _TRIES: Final = 300
 _LEASES_MOST: Final = 3
+_JUST_NOW_S: Final = 60.0
 # How old the items of a scan may be.
 _STALE_S: Final = 2.0
 
@@ -295,6 +296,7 @@ class ChangedTables:
         self._rows: LeaseTableRules | None = None
         self._trace: Trace | None = None
         self.ratio_most = 0.0
+        self._ended_s: dict[str, float] = {}
         late_s = plan.late_s
         options = StreamsOptions(
             shard_life_s=plan.life_s,
@@ -449,8 +451,12 @@ class ChangedTables:
             )
 
     def lease_written(self, write: RowWrite, leases: int) -> None:
-        """A lease row was written; there are so many now."""
+        """A lease row was written; there are so many now. One that ended just now may not be deleted yet."""
         table = self._of(write.key)
+        if write.after is None:
+            self._ended_s.pop(write.key, None)
+        elif write.after.get("checkpoint") == SHARD_END.sequence_number:
+            self._ended_s.setdefault(write.key, now())
         if table is None or write.before is not None or write.after is None:
             return
         if self._segments.lease_created(write.key, table.settled, now()):
@@ -464,6 +470,7 @@ class ChangedTables:
         is_open, listed = (sum(each) for each in zip(*(table.live for table in self.tables), strict=True))
         segments = sum(len(self._segments.of(table.prefix)) for table in self.tables)
         live = (is_open if self._plan.open_most else listed) + segments
+        leases -= sum(now() - ended_s < _JUST_NOW_S for ended_s in self._ended_s.values())
         self.ratio_most = max(self.ratio_most, leases / live)
         if leases > _LEASES_MOST * live:
             report("lease_table_large", f"{leases} leases for {live} live shards")
