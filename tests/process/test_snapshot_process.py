@@ -24,18 +24,18 @@ def item(number: int, version: int) -> dict[str, Any]:
     return {"id": {"S": f"item-{number % ITEMS:05}"}, "version": {"N": str(version)}}
 
 
-def fill(app: Application, table: str = TABLE) -> None:
+def fill(app: Application) -> None:
     """A table with items that were written before it had a stream."""
     app.dynamodb.create_table(
-        TableName=table,
+        TableName=TABLE,
         KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
         BillingMode="PAY_PER_REQUEST",
     )
     for number in range(ITEMS):
-        app.dynamodb.put_item(TableName=table, Item=item(number, 0))
+        app.dynamodb.put_item(TableName=TABLE, Item=item(number, 0))
     app.dynamodb.update_table(
-        TableName=table, StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+        TableName=TABLE, StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
     )
 
 
@@ -49,17 +49,17 @@ def copy_of(directory: Path) -> dict[str, object]:
     return {key: image for key, image in dict(noted(directory)).items() if image is not None}
 
 
-def in_table(app: Application, table: str = TABLE) -> dict[str, object]:
-    pages = app.dynamodb.get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
+def in_table(app: Application) -> dict[str, object]:
+    pages = app.dynamodb.get_paginator("scan").paginate(TableName=TABLE, ConsistentRead=True)
     return {str(each["id"].get("S")): each for page in pages for each in page["Items"]}
 
 
-def write(app: Application, numbers: count[int], table: str = TABLE) -> None:
+def write(app: Application, numbers: count[int]) -> None:
     """Each call changes an item, or deletes one."""
     number = next(numbers)
-    app.dynamodb.put_item(TableName=table, Item=item(number * 7, number))
+    app.dynamodb.put_item(TableName=TABLE, Item=item(number * 7, number))
     if not number % 5:
-        app.dynamodb.delete_item(TableName=table, Key={"id": item(number * 11, 0)["id"]})
+        app.dynamodb.delete_item(TableName=TABLE, Key={"id": item(number * 11, 0)["id"]})
 
 
 def test_a_table_is_copied_under_writes_though_the_daemon_is_killed(local: Local, tmp_path: Path) -> None:

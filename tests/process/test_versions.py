@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -20,12 +19,11 @@ import pytest
 from kcl_local.demo.check import DIRECTORY_VARIABLE, monotonic_s
 from tests.process.daemon import Application, Daemon, again_and_again, application, wait_until
 from tests.process.local import Local
-from tests.process.test_fleet import FLEET, shares, wait_reading
+from tests.process.test_fleet import FLEET, shares
 from tests.process.test_lag_process import port_of
 from tests.process.test_landing_process import Stream, all_ended, reshard
 from tests.process.test_poison_process import QUICK, put_poison
 from tests.process.test_reshard_process import merge, open_shards, split
-from tests.process.test_snapshot_process import copy_of, fill, in_table, noted, write
 from tests.process.versions import THIS, Version, previous
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
@@ -192,52 +190,6 @@ def test_a_fleet_of_both_loses_nothing_under_kills_stalls_and_stops(
 
 
 @ORDERS
-def test_an_upgrade_one_by_one_and_the_way_back_repeat_nothing_and_keep_what_is_held(
-    local: Local, tmp_path: Path, old: Version, order: str
-) -> None:
-    first, second = both(order, old)
-    with (
-        application(local, tmp_path, f"versions-roll-{order}", shards=2) as app,
-        Fleet(app, {**settings_of("separate"), "shardConcurrency": 2}) as fleet,
-    ):
-        with again_and_again(app.put, LOAD_PERIOD_S):
-            fleet.start("a1", first).wait_for("leadership_taken")
-            fleet.start("a2", first)
-            fleet.wait_shared()
-            for leaver, comer, version in (
-                ("a1", "b1", second),
-                ("a2", "b2", second),
-                ("b1", "a3", first),
-                ("b2", "a4", first),
-            ):
-                daemon = fleet.start(comer, version)
-                daemon.wait_for("worker_started")
-                fleet.stop(leaver)
-                fleet.wait_shared()
-                wait_reading(app)
-                if (
-                    leaver == "a1"
-                ):  # one of each now: what one command says, both workers obey, and the other command ends
-                    hold_and_resume(fleet, first, second)
-        app.wait_done(within_s=SETTLED_S)
-        for worker in list(fleet.running):
-            fleet.stop(worker)
-        app.assert_account(repeated=0)
-        fleet.assert_quiet()
-
-
-def hold_and_resume(fleet: Fleet, first: Version, second: Version) -> None:
-    for holder, ender in ((first, second), (second, first)):
-        begun = {worker: len(daemon.named("hold_begun")) for worker, (_, daemon) in fleet.running.items()}
-        asked(fleet.app, holder, "pause", "--reason", f"{holder.name} says so")
-        asked(fleet.app, holder, "limit", "50/s", "--reason", "slowly")
-        for worker, (_, daemon) in fleet.running.items():
-            daemon.wait_for("hold_begun", times=begun[worker] + 2)
-        assert len(asked(fleet.app, ender, "resume")["holds"]) == 1
-        assert asked(fleet.app, ender, "limit", "off")["holds"] == []
-
-
-@ORDERS
 def test_a_job_of_both_ends_at_one_time_in_all_shards(
     local: Local, tmp_path: Path, old: Version, order: str
 ) -> None:
@@ -314,41 +266,6 @@ def test_letters_of_one_version_are_replayed_by_the_other(
         assert "0 done, 0 rejected, 3 failed" in replayed(writer, "poisoned")
         assert "3 done, 0 rejected, 0 failed" in replayed(reader, "careful")
         assert replayed(writer, "careful").startswith("3 letters done before")
-
-
-@ORDERS
-def test_a_snapshot_that_one_version_began_the_other_finishes(
-    local: Local, tmp_path: Path, old: Version, order: str
-) -> None:
-    versions = both(order, old)
-    name = f"versions-snapshot-{order}"
-    table = f"{name}-source"
-    settings: dict[str, object] = {
-        "streamName": "",
-        "tableName.source": table,
-        "dynamoDBStreamsEndpoint": local.dynamodb_url,
-        "childRecordFormat": "lambda",
-        "snapshot": "true",
-        "snapshotSegments": 2,
-        "snapshotReadUnits": 4,
-        "initialPositionInStream": "LATEST",
-        "idleTimeBetweenReadsInMillis": 200,
-    }
-    with application(local, tmp_path, name, shards=0) as app:
-        fill(app, table)
-        numbers = count(1)
-        with again_and_again(lambda: write(app, numbers, table), 0.1):
-            for version, event in zip(versions, ("snapshot_begun", "snapshot_over"), strict=True):
-                with app.daemon(version.program("copying"), settings, python=version.python) as daemon:
-                    daemon.wait_for(event, within_s=SETTLED_S)
-                    if version is versions[0]:
-                        wait_until(lambda: len(noted(tmp_path)) > 20, "some items are read")
-                        daemon.signal(signal.SIGKILL)
-                        daemon.end()
-        with app.daemon(versions[0].program("copying"), settings, python=versions[0].python) as daemon:
-            wait_until(lambda: copy_of(tmp_path) == in_table(app, table), "the copy is the table")
-            daemon.stop()
-            assert not daemon.named("snapshot_begun")
 
 
 # A batch of the data source, planned and read as Spark does it: the offset that it ends at, and its records.
