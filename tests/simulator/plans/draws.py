@@ -128,14 +128,14 @@ def with_aggregates(
     """The plan with aggregates in its streams, for a part of the seeds; nothing else in it changes with that.
 
     Args:
-        may_stray: children may be without the records of other shards.
+        may_stray: children may be without the records of other shards, and get them in doubt; a landing log has all or none.
         are_of_kpl: there are no such records, and nothing that the KPL would not write.
     """
     chance = draw.chance.fork("aggregates")
     if not chance.happens(seeds):
         return plan
     strays = 0.0 if are_of_kpl else chance.pick((0.0, 0.1, 0.5))
-    keeps = chance.happens(0.5) if may_stray else strays > 0
+    keeps = chance.happens(0.5) if may_stray else True
     return replace(
         plan,
         aggregates=AggregatesPlan(
