@@ -343,7 +343,11 @@ class PollingReader(BufferedReader):
                 asked_ms, behind_ms, last_ms=last_ms, quiet_ms=self._quiet_ms
             )
         whole, at_bound = self._source.bounded(
-            fetched.payload.completed(complete_ms), behind_ms, asked_ms, at_end=fetched.next_iterator is None
+            fetched.payload.completed(complete_ms),
+            behind_ms,
+            asked_ms,
+            at_end=fetched.next_iterator is None,
+            quiet_ms=self._quiet_ms,
         )
         facts = facts_of(fetched.payload, behind_ms, self._clock, self._last_fetch)
         for number, part in enumerate(self._source.undelivered(whole)):

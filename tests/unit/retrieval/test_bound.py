@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.ports import StreamRef
 from kcl_daemon.records.payload import EMPTY, Payload
-from kcl_daemon.retrieval.source import EndOfShard, ReachedBound, ShardSource, StartMemory
+from kcl_daemon.retrieval.source import QUIET_ANSWERS, EndOfShard, ReachedBound, ShardSource, StartMemory
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import TRIM_HORIZON
@@ -15,6 +17,7 @@ from tests.unit.retrieval.stage import Stage, Start, play, texts
 
 UNTIL_MS = 1_000_000
 FAR_MS = UNTIL_MS + 3_600_000
+PLACE = "us-east-1:123456789012"
 
 
 def source(until_ms: int | None = UNTIL_MS, only: frozenset[str] = frozenset()) -> ShardSource:
@@ -72,6 +75,20 @@ def test_an_answer_that_is_beyond_the_bound_ends_the_shard_without_a_record(
 def test_the_end_of_a_shard_leads_to_its_children_unless_a_record_is_beyond_the_bound() -> None:
     assert source().bounded(arrived(UNTIL_MS - 1), 0, FAR_MS, at_end=True)[1] is False
     assert source().bounded(arrived(UNTIL_MS), 0, FAR_MS, at_end=True)[1] is True
+
+
+def test_the_last_records_of_a_shard_that_may_have_ended_do_not_end_a_run() -> None:
+    assert source().bounded(arrived(UNTIL_MS - 1), 0, FAR_MS, at_end=False)[1] is False, (
+        "its children may have records from before the bound; the next answer tells of an end"
+    )
+
+
+def test_an_empty_answer_of_a_changes_stream_ends_a_run_only_when_many_were_empty() -> None:
+    changes = replace(source(), stream=StreamRef("table", f"arn:aws:dynamodb:{PLACE}:table/t/stream/1"))
+    long_ago, since = [UNTIL_MS + 6_000], [FAR_MS] * (QUIET_ANSWERS - 1)
+    assert changes.bounded(EMPTY, 0, FAR_MS, at_end=False, quiet_ms=since)[1] is False
+    assert changes.bounded(EMPTY, 0, FAR_MS, at_end=False, quiet_ms=[*long_ago, *since])[1] is False
+    assert changes.bounded(EMPTY, 0, FAR_MS, at_end=False, quiet_ms=[FAR_MS, *since])[1] is True
 
 
 def test_without_a_bound_nothing_is_cut() -> None:
