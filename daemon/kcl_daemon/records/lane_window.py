@@ -16,7 +16,7 @@ from zlib import crc32
 
 from kcl_daemon.records.batch_text import ReadFacts
 from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, detach, key_text
-from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
+from kcl_protocol.sequence import LATEST, SHARD_END, ExtendedSequenceNumber
 
 Position = ExtendedSequenceNumber
 
@@ -93,7 +93,8 @@ def key_hash(record: AnyRecord) -> int:
 class LaneWindow:
     """`start` is the stored checkpoint. Sizes in bytes include what a record costs besides its data.
 
-    `done`: how far each lane had come beyond it, if the lanes were as many, by key.
+    `done`: how far each lane had come beyond it, if the lanes were as many, by key. Reading from LATEST on leaves out what
+    came since, so that it says nothing then.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class LaneWindow:
         order: ShardOrder = ShardOrder.KEY,
         done: Sequence[Position] = (),
     ) -> None:
-        is_known = len(done) == lanes and order is ShardOrder.KEY
+        is_known = len(done) == lanes and order is ShardOrder.KEY and start != LATEST
         starts = [max(start, each) for each in done] if is_known else [start] * lanes
         self._lanes = tuple(_Lane(each, each) for each in starts)
         self._order = order

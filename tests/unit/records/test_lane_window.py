@@ -12,7 +12,7 @@ from kcl_daemon.records.batch_text import ReadFacts
 from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane, ShardOrder, key_hash
 from kcl_daemon.records.payload import AnyRecord, raw_record
 from kcl_protocol.messages import Record
-from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 
 LANES = 3
 ALL = (1 << 30, 1 << 30)
@@ -32,6 +32,13 @@ def lane_of(number: int) -> int:
 
 def numbers(records: Sequence[AnyRecord]) -> list[int]:
     return [int(each.sequence_number) for each in records]
+
+
+def test_what_lanes_had_done_says_nothing_where_reading_begins_at_the_latest_record() -> None:
+    window = LaneWindow(2, LATEST, done=(LATEST, position(7)))
+    assert [window.checkpoint_of(lane) for lane in range(2)] == [LATEST, LATEST], (
+        "a child that is told 7 would miss what came between"
+    )
 
 
 def test_each_key_has_one_lane_and_keeps_its_order() -> None:
