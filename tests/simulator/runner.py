@@ -23,6 +23,7 @@ from tests.simulator.faults.points import Visits
 from tests.simulator.fleet.workers import SimWorker
 from tests.simulator.fleet.world import Sabotage, World
 from tests.simulator.loop import current_loop, now, run_virtual
+from tests.simulator.pairs.evidence import seen_in
 from tests.simulator.plans.plan import Kind, Plan
 from tests.simulator.rules.liveness import LOOK_S
 from tests.simulator.rules.progress import ProgressRules
@@ -68,6 +69,7 @@ class Outcome:
         faults: how often what was wrong, by kind.
         leases_per_shard: how many leases there were for each live shard of a DynamoDB stream, at most.
         points: of each point between two writes that was come to: how often, and how many were killed and paused there.
+        seen: how often what a factor of `pairs` is about was met.
     """
 
     scenario: str
@@ -85,6 +87,7 @@ class Outcome:
     faults: Mapping[str, int] = field(default_factory=dict[str, int])
     leases_per_shard: float = 0.0
     points: Mapping[str, Visits] = field(default_factory=dict[str, Visits])
+    seen: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def run_plan(
@@ -105,7 +108,7 @@ def run_plan(
     gc.disable()  # a collection in the middle costs time and finds nothing: a run is short
     try:
         run_virtual(course.run)
-    except Exception as error:  # noqa: BLE001 - whatever ends a run is reported with its seed
+    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - whatever ends a run is reported with its seed
         violation = _first_violation(error) or Violation(type(error).__name__, repr(error), course.virtual_s)
     finally:
         faults.inject(None)
@@ -129,6 +132,7 @@ def run_plan(
         faults=world.faults_by_kind if world else {},
         leases_per_shard=world.changed.ratio_most if world and world.changed else 0.0,
         points=world.points.visits if world else {},
+        seen=seen_in(world) if world else {},
     )
 
 
@@ -147,7 +151,7 @@ def _is_stored(world: World) -> bool:
     """By the children, where they have a store of their own."""
     bank, landing = world.bank, world.landing
     is_landed = landing is None or not landing.missing
-    return (bank is None or bank.applied >= world.truth.records) and is_landed and _is_read(world)
+    return (bank is None or not bank.missing()) and is_landed and _is_read(world)
 
 
 def _is_read(world: World) -> bool:
@@ -179,7 +183,7 @@ class _Course:
             deliveries=world.deliveries,
             trace=self._trace,
             workers=lambda: world.fleet.living,
-            may_be_held=world.holds.may_be_held,
+            may_be_held=lambda key: world.holds.may_be_held(key) or world.deliveries.is_paused(key),
         )
         try:
             world.begin()
@@ -206,7 +210,7 @@ class _Course:
             await self._run_job(world, after_s)
 
     async def _run_job(self, world: World, after_s: float | None) -> None:
-        fleet, first, skew_s = world.fleet, len(world.fleet.workers), self._plan.skew_s
+        fleet, first, skew_s = world.fleet, len(world.fleet.workers), self._plan.dates_wrong_by_s
         at_s = now() + (after_s or 0.0)
         fleet.run_until = RunUntil(None if after_s is None else round((EPOCH_S + at_s) * 1000))
         # A worker may read up to its own start; dates may be wrong.
@@ -228,6 +232,11 @@ class _Course:
         if after_s is None:
             rules.lower_s = self._agreed_s(fleet.workers, first) - skew_s
         rules.ended(world.truth)
+        if world.bank is not None:
+            world.bank.judge(rules.lower_s)
+        if world.landing is not None:
+            world.landing.judge(rules.lower_s)
+        world.faults["job ended"] += 1
 
     def _agreed_s(self, workers: list[SimWorker], first: int) -> float:
         """Where a job to the tip ended: at its start, or at that of a worker that was killed shortly before."""
@@ -235,7 +244,7 @@ class _Course:
         bounds = [each.run_until_s for each in workers[first:] if each.ended.is_done]
         agreed_s = min(bound for bound in bounds if bound is not None)
         killed = (each.life.died_s for each in workers[:first])
-        if agreed_s < began_s - self._plan.skew_s and not any(
+        if agreed_s < began_s - self._plan.dates_wrong_by_s and not any(
             died_s is not None and died_s > began_s - _ROW_LASTS_S for died_s in killed
         ):
             raise Violation("former_bound", f"a job that began at {began_s:.0f} s ended at {agreed_s:.0f} s")
@@ -278,7 +287,7 @@ class _Course:
         while now() < joined_s + self._plan.bound_s:
             await anyio.sleep(LOOK_S)
             world.liveness.poll()
-        world.moves.judge([worker.worker_id for worker in world.fleet.living])
+        world.moves.judge({worker.worker_id: worker.clock.ahead_s for worker in world.fleet.living})
 
     async def _finish(self, world: World) -> None:
         """The producers stop; everything must be delivered and every closed shard finished."""
@@ -289,7 +298,7 @@ class _Course:
             if now() > deadline:
                 what = f"{world.truth.undelivered} records were never given to a child"
                 if world.bank is not None:
-                    what += f", {world.truth.records - world.bank.applied} transfers never carried out"
+                    what += f", {world.bank.missing()} transfers never carried out"
                 if world.landing is not None:
                     what += f", not in the log: {world.landing.missing}"
                 if not _is_read(world):
@@ -310,7 +319,7 @@ class _Course:
 
     async def _believed(self, world: World) -> frozenset[str]:
         """Workers that are gone and may be taken for living: whoever sees their row for the first time has only its date."""
-        if self._plan.skew_s <= _DATES_RIGHT_S:
+        if self._plan.dates_wrong_by_s <= _DATES_RIGHT_S:
             return frozenset()
         table = world.tables.worker_metrics
         if await table.describe() is None:

@@ -21,6 +21,7 @@ _MUST_NEVER_HAPPEN: Final = frozenset({"consumer_crashed", "invariant_violated"}
 _STALLED: Final = "shard_stalled"
 _MOVES: Final = "shard_moves_again"
 _LOST: Final = "position_trimmed"
+_SKIPPED: Final = "record_skipped"
 
 
 def lease_name(bound: dict[str, object]) -> str:
@@ -47,6 +48,8 @@ class Trace:
         """Worker, shard, lane and cause of those that were not looked at yet."""
         self.moves: dict[tuple[str, str], float] = {}
         """Virtual time of the last `shard_moves_again`."""
+        self.on_skip: Callable[[str, str, int | None, tuple[int, int], int], None] = lambda *_: None
+        """Worker, shard, lane, position and count of records that are skipped."""
         self.losses: dict[str, set[str]] = {}
         """The levels at which each shard was said to have lost something."""
 
@@ -70,6 +73,10 @@ class Trace:
             report(event, f"{who}: {bound | fields}")
         if level in {"warning", "error"}:
             self.warnings[f"{level} {event}"] += 1
+        if event == _SKIPPED:
+            sub_number, count = cast("int", fields["sub_sequence_number"]), cast("int", fields["records"])
+            first = int(cast("str", fields["sequence_number"])), sub_number
+            self.on_skip(who, lease_name(bound), cast("int | None", bound.get("lane")), first, count)
         if event == _LOST:
             self.losses.setdefault(lease_name(bound), set()).add(level)
         if "lane" in bound:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
 
 from kcl_daemon.errors import Unavailable
-from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import ConsumerName, PushedRecords, ReadFrom, StreamConsumer, StreamRef, Subscription
+from kcl_daemon.leases.lease import ShardId, lease_key_of
+from kcl_daemon.ports import (
+    ConsumerName,
+    IteratorKind,
+    PushedRecords,
+    ReadFrom,
+    StreamConsumer,
+    StreamRef,
+    Subscription,
+)
 from tests.simulator.faults.life import Life, Service
 from tests.simulator.faults.network import Network
 from tests.simulator.loop import at_once
@@ -49,7 +57,15 @@ class FaultySubscription:
 class FaultyFanOut:
     """Port FanOut of one worker over a stream that all workers share."""
 
-    def __init__(self, fan_out: MemoryFanOut, *, life: Life, network: Network) -> None:
+    def __init__(
+        self,
+        fan_out: MemoryFanOut,
+        *,
+        life: Life,
+        network: Network,
+        on_latest: Callable[[str, str], None] = lambda _worker_id, _shard_id: None,
+    ) -> None:
+        self._on_latest = on_latest
         self._fan_out = fan_out
         self._life = life
         self._network = network
@@ -81,12 +97,13 @@ class FaultyFanOut:
         read_from: ReadFrom,
     ) -> AsyncGenerator[Subscription, None]:
         """SubscribeToShard; a subscription whose answer was lost goes on at the service, and stands in the way."""
-        subscription = await self._network.call(
-            self._life,
-            Service.KINESIS,
-            "SubscribeToShard",
-            lambda: self._fan_out.open(consumer_arn, shard_id, read_from),
-        )
+
+        def effect() -> MemorySubscription:
+            if read_from.kind is IteratorKind.LATEST:
+                self._on_latest(self._life.worker_id, lease_key_of(stream.identity, shard_id))
+            return self._fan_out.open(consumer_arn, shard_id, read_from)
+
+        subscription = await self._network.call(self._life, Service.KINESIS, "SubscribeToShard", effect)
         try:
             yield FaultySubscription(subscription, life=self._life, network=self._network)
         finally:

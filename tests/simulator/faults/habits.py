@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
+from zlib import crc32
 
 from kcl_protocol.messages import Record
 from tests.simulator.chance import Chance
@@ -79,6 +80,7 @@ class Nursery:
         mischief: probability of each per action.
         stubborn: probability that a child ignores EOF, and of those that it ignores SIGTERM as well.
         start_fails: probability that a child cannot be started.
+        pauses: probability that a child asks for a pause after a batch.
         import_s: how long a child takes before it reads its first line, from and to; None: no time.
         reject_every: every child rejects each so-many-th record, as `poison_every`, and now and then another; 0: none.
         poison_every: every child dies at each so-many-th record that was written, whenever that is; 0: at none.
@@ -91,6 +93,7 @@ class Nursery:
     mischief: Mapping[Mischief, float] = field(default_factory=dict[Mischief, float])
     stubborn: float = 0.0
     start_fails: float = 0.0
+    pauses: float = 0.0
     poison_every: int = 0
     reject_every: int = 0
     import_s: tuple[float, float] | None = None
@@ -117,6 +120,7 @@ class Nursery:
         self.mischief = {}
         self.stubborn = 0.0
         self.start_fails = 0.0
+        self.pauses = 0.0
 
     def draw(self, chance: Chance) -> Habits:
         """The habits of a new child."""
@@ -148,9 +152,12 @@ class Nursery:
 
 
 def is_poison(data: str, every: int) -> bool:
-    """Whether this is a so-many-th record, by the number in its data (base64 text); what is no text is none."""
-    number = b64decode(data).rpartition(b" ")[2]
-    return number.isdigit() and int(number) % every == 0
+    """Whether this is a so-many-th record, by the number in its data (base64 text); of a change by its hash; what is no text is none."""
+    data_bytes = b64decode(data)
+    number = data_bytes.rpartition(b" ")[2]
+    if number.isdigit():
+        return int(number) % every == 0
+    return data_bytes.startswith(b"{") and crc32(data_bytes) % every == 0
 
 
 _REJECTED_BY_CHANCE: Final = 0.01

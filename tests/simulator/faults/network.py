@@ -100,6 +100,7 @@ class Network:
     write_limits: dict[str, WriteLimit] = field(default_factory=dict[str, WriteLimit])
     calls: dict[str, int] = field(default_factory=dict[str, int])
     faults: Counter[str] = field(default_factory=Counter[str])
+    troubled: Counter[Service] = field(default_factory=Counter[Service])
     tables_ready_at_s: dict[str, float] = field(default_factory=dict[str, float])
     index_ready_at_s: float = 0.0
 
@@ -137,6 +138,7 @@ class Network:
         request = _Request(effect)
         fate = self._fate(life, service, writes=writes)
         self.faults[_FAULTS[fate]] += 1
+        self.troubled[service] += fate is not Fate.DONE
         self._send(request, fate, self.trouble[service], operation)
         await request.wake
         life.ensure_alive()

@@ -14,11 +14,12 @@ import anyio
 
 from kcl_daemon.aws.dynamodb import row_key
 from kcl_daemon.errors import IteratorExpired, TableNotFound
-from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.leases.lease import ShardId, lease_key_of
 from kcl_daemon.leases.row import Conditions, Row, RowCheck, RowUpdate, WriteResult
 from kcl_daemon.ports import (
     CommitResult,
     FetchedRecords,
+    IteratorKind,
     Kinesis,
     ReadFrom,
     StreamRef,
@@ -216,7 +217,15 @@ class FaultyTransactions:
 class FaultyKinesis:
     """Port Kinesis of one worker over a stream that all workers share."""
 
-    def __init__(self, kinesis: Kinesis, *, life: Life, network: Network) -> None:
+    def __init__(
+        self,
+        kinesis: Kinesis,
+        *,
+        life: Life,
+        network: Network,
+        on_latest: Callable[[str, str], None] = lambda _worker_id, _shard_id: None,
+    ) -> None:
+        self._on_latest = on_latest
         self._kinesis = kinesis
         self._life = life
         self._network = network
@@ -247,12 +256,13 @@ class FaultyKinesis:
 
     async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
         """GetShardIterator."""
-        return await self._network.call(
-            self._life,
-            Service.KINESIS,
-            "GetShardIterator",
-            lambda: at_once(self._kinesis.get_shard_iterator(stream, shard_id, read_from)),
-        )
+
+        def effect() -> str:
+            if read_from.kind is IteratorKind.LATEST:
+                self._on_latest(self._life.worker_id, lease_key_of(stream.identity, shard_id))
+            return at_once(self._kinesis.get_shard_iterator(stream, shard_id, read_from))
+
+        return await self._network.call(self._life, Service.KINESIS, "GetShardIterator", effect)
 
     async def get_records(
         self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int

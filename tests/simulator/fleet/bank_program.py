@@ -6,11 +6,12 @@ Owns when its requests reach the database, which may be after its own death. Kno
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Final
 
 from kcl_client import Record as ClientRecord
 from kcl_client.once import Cursor, Once, Stopped
-from kcl_protocol.messages import Action, DaemonMessage, Initialize, ProcessRecords, Record, Status
+from kcl_protocol.messages import Action, DaemonMessage, Initialize, Record, Status
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.faults.habits import Mischief
 from tests.simulator.fleet.program import Exit, Program, Script, Step, Wait
@@ -36,10 +37,6 @@ class BankProgram(Program):
         match message:
             case Initialize():
                 yield from self._begin()
-            case ProcessRecords(records, _) if records:
-                yield Wait(self._chance.uniform(*self._habits.process_s))
-                yield from self._carry_out(records)
-                yield from super()._act(message, mischief)
             case _:
                 yield from super()._act(message, mischief)
 
@@ -58,17 +55,23 @@ class BankProgram(Program):
         if self._begun is not None:
             self._deliveries.begins_at(child, self._begun)
 
-    def _carry_out(self, records: Sequence[Record]) -> Script:
+    def _store(self, records: Sequence[Record]) -> Script:
         bank, child, token = self._nursery.bank, self._identity, self._identity.token
         assert bank is not None
         assert token is not None
+        if not records:
+            return
+        if self._is_refused:
+            raise Exit(_EXIT_STOPPED)
 
         bank.about_to_write(child.worker_id, child.shard_id, self._chance)
         yield Wait(self._chance.uniform(0.0, 0.01))
 
         def carry_out() -> Position:
             before = self._once.position
-            position = self._once.process([ClientRecord(record) for record in records], bank.carry_out)
+            position = self._once.process(
+                [ClientRecord(record) for record in records], partial(bank.carry_out, child.shard_id)
+            )
             if position != before:
                 bank.wrote(child.shard_id, token, str(child))
             return position

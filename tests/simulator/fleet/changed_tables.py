@@ -223,7 +223,11 @@ class ChangedTable:
     @property
     def settled(self) -> list[str]:
         """Items that every scan from now on finds."""
-        return [item for item in self.items if self._born_s[item] < now() - _STALE_S]
+        return [
+            item
+            for item in self.items
+            if self._born_s[item] < now() - _STALE_S and self._truth.is_kept(key_of(item))
+        ]
 
     def described(self) -> dict[str, object]:
         """As DescribeTable says it."""
@@ -287,7 +291,7 @@ class ChangedTables:
         self._plan = plan
         self._truth = truth
         self._chance = chance
-        self._kinesis = kinesis
+        self.kinesis = kinesis
         self._latest = latest
         self._records_per_s = self._owed = 0.0
         self._rules = ItemRules()
@@ -326,15 +330,15 @@ class ChangedTables:
         for table in self.tables:
             table.switch_on(shards)
             assert table.arn == arn_of(table.name), "the settings have this ARN"
-        if self._kinesis is not None:
-            self._kinesis.create(shards)
+        if self.kinesis is not None:
+            self.kinesis.create(shards)
 
     def put(self, count: int) -> None:
         """Write some changes now, and as many records."""
         for table in self.tables:
             table.write(count // len(self.tables))
-        if self._kinesis is not None:
-            self._kinesis.put(count)
+        if self.kinesis is not None:
+            self.kinesis.put(count)
 
     def produce(self, records_per_s: float) -> None:
         """Write at this rate from now on; 0: stop, with no shard that waits for a change."""
@@ -345,8 +349,8 @@ class ChangedTables:
                 table.succeed()
         elif not is_running:
             current_loop().after(_TICK_S, self._tick)
-        if self._kinesis is not None:
-            self._kinesis.produce(records_per_s)
+        if self.kinesis is not None:
+            self.kinesis.produce(records_per_s)
 
     def _tick(self) -> None:
         self._owed += self._records_per_s * _TICK_S
@@ -359,15 +363,15 @@ class ChangedTables:
 
     def split(self, rank: int) -> None:
         """Split a shard of some table, or of Kinesis."""
-        if self._kinesis is not None and rank % 4 == 0:
-            self._kinesis.split(rank)
+        if self.kinesis is not None and rank % 4 == 0:
+            self.kinesis.split(rank)
         else:
             self.change(Split(rank))
 
     def merge(self, rank: int) -> None:
         """Only Kinesis does that."""
-        if self._kinesis is not None:
-            self._kinesis.merge(rank)
+        if self.kinesis is not None:
+            self.kinesis.merge(rank)
 
     def change(self, what: Split | Roll | SwitchStream) -> None:
         """Something happens to a table's stream."""
@@ -385,12 +389,15 @@ class ChangedTables:
             if not self._plan.is_whole and self._rows is not None:
                 self._must_say |= table.lose(self._rows.checkpoint_of)
         if parameters.get("ShardIteratorType") == "LATEST":
-            table = next(
-                each for each in self.tables if str(parameters["StreamArn"]).startswith(each.arn_of_table)
-            )
-            shard = self._truth.shards[f"{table.prefix}{parameters['ShardId']}"]
+            shard = self._truth.shards[self.key_of(parameters)]
             shard.excuse_before(len(shard.positions))
         return answer
+
+    def key_of(self, parameters: Parameters) -> str:
+        """The lease key of the shard that a call names."""
+        arn = str(parameters["StreamArn"])
+        table = next(each for each in self.tables if arn.startswith(each.arn_of_table))
+        return f"{table.prefix}{parameters['ShardId']}"
 
     def answer_of_table(self, operation: str, parameters: Parameters) -> bytes:
         """As DynamoDB, of the tables themselves."""
@@ -412,7 +419,7 @@ class ChangedTables:
         """Have all that is delivered looked at."""
         self._rows, self._trace = rows, trace
         deliveries.text_of, deliveries.on_record = self._text_of, self._given
-        deliveries.take_segment = self._take_segment
+        deliveries.take_segment, deliveries.take_letter = self._take_segment, self._take_letter
 
     def _text_of(self, shard_id: str, record: Record) -> str:
         return (
@@ -433,6 +440,24 @@ class ChangedTables:
         if shard.lost and records and child.reported is not None and not child.reported.is_sentinel:
             self._look_at_lost(child, shard, position_of(records[0]))
         return False
+
+    def _take_letter(self, shard_id: str, record: Record) -> bool:
+        """What is a letter need not be in the copy, and is taken as if it were."""
+        keys = [
+            key
+            for key in self._truth.shards
+            if key.rpartition(":")[2] == shard_id and self._of(key) is not None
+        ]
+        if not keys:
+            return False
+        change = change_of(record)
+        self._rules.copy[change.item] = change.new
+        segments = [shard for key in keys if isinstance(shard := self._truth.shards[key], SegmentTruth)]
+        for segment in segments:
+            segment.ranks[position_of(record)] = rank_of(change.item)
+            segment.left.discard(change.item)
+            segment.steady.discard(change.item)
+        return bool(segments)
 
     def _look_at_lost(self, child: Incarnation, shard: ShardTruth, first: Position) -> None:
         """What is lost is never passed over in silence, nor at all where the shard is to stop."""
@@ -475,6 +500,11 @@ class ChangedTables:
         if leases > _LEASES_MOST * live:
             report("lease_table_large", f"{leases} leases for {live} live shards")
 
+    @property
+    def given(self) -> dict[str, int]:
+        """What children were given, by kind."""
+        return {"item scanned": self._rules.scans, "change delivered": self._rules.changes}
+
     def judge(self) -> None:
         """The copy that was made of what was delivered is the table; what was lost was said."""
         for key in sorted(self._must_say):
@@ -490,7 +520,7 @@ class ChangedTables:
             for item in sorted(
                 table.items.keys() | {each for each in copy if each.startswith(f"{table.name}/")}
             ):
-                if copy.get(item) != table.items.get(item):
+                if self._truth.is_kept(key_of(item)) and copy.get(item) != table.items.get(item):
                     report("other_copy", f"{item} is {table.items.get(item)}, the copy has {copy.get(item)}")
 
 

@@ -44,6 +44,7 @@ class SimDeadLetters:
         await anyio.sleep(self._chance.uniform(0.005, _SLOWEST_S))
         self._life.ensure_alive()
         if any(begin <= now() < end for begin, end in self._away_s):
+            self._deliveries.seen["letter refused while the store was away"] += 1
             raise Unavailable("nobody is there", operation="SendMessage")
         if self._chance.happens(_REFUSED):
             raise Throttled("too many", operation="SendMessage")

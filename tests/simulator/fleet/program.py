@@ -39,6 +39,7 @@ from tests.simulator.violation import report
 _RETRYABLE: Final = frozenset({"ThrottlingException", "KinesisClientLibDependencyException"})
 LEASE_GONE: Final = "ShutdownException"
 _TRIES: Final = 8
+_PAUSES_MS: Final = (100, 8_000)
 _EXIT_IN_TROUBLE: Final = 3
 
 
@@ -113,10 +114,13 @@ class Program:
         self._batches = 0
         self._rejects: list[Record] = []
         self._is_out_of_step = False
+        self._is_refused = False
+        """A reject was: its record is neither processed nor a letter."""
 
     def run(self) -> Script:
         """Until stdin is closed; raises Exit where the process ends on its own."""
         if self._nursery.import_s is not None:
+            self._deliveries.seen["slow start of a child"] += 1
             yield Wait(self._chance.uniform(*self._nursery.import_s))
         while True:
             message = yield from self._next_message()
@@ -192,7 +196,9 @@ class Program:
         yield Wait(self._chance.uniform(*habits.process_s))
         yield from self._reject()
         healthy = self._up_to_poison(records)
+        yield from self._store(healthy)
         if len(healthy) < len(records):
+            self._deliveries.met_poison(self._identity, records[len(healthy)])
             if healthy and habits.when is When.MIDDLE_OF_BATCH:
                 yield from self._checkpoint(_request_for(healthy[-1]))
             raise Exit(_EXIT_IN_TROUBLE)
@@ -213,6 +219,10 @@ class Program:
                 yield from self._checkpoint(last)
             case _:
                 pass
+
+    def _store(self, records: Sequence[Record]) -> Script:
+        """Write the output of these, if it has any."""
+        yield from ()
 
     def _reject(self) -> Script:
         """In any order, some of them twice, and now and then one that it was not given; what follows takes no notice."""
@@ -257,6 +267,7 @@ class Program:
         if answer.error not in {None, LEASE_GONE}:
             report("legal_reject_refused", f"{self._identity} may not reject {request}: {answer}")
         self._deliveries.rejected(self._identity, _rejected(request), answer.error)
+        self._is_refused |= answer.error is not None
 
     def _up_to_poison(self, records: Sequence[Record]) -> Sequence[Record]:
         """Those before the first one that it cannot process."""
@@ -371,7 +382,12 @@ class Program:
 
     def _status(self, message: Action) -> Status:
         takes_frames = self._habits.takes_frames and isinstance(message, Initialize)
-        return Status(message.action, FRAMES_VERSION if takes_frames else None)
+        self._deliveries.seen["child takes frames"] += takes_frames
+        pause_ms: int | None = None
+        if isinstance(message, ProcessRecords) and self._chance.happens(self._nursery.pauses):
+            pause_ms = self._chance.between(*_PAUSES_MS)
+            self._deliveries.asked_pause(self._identity, pause_ms)
+        return Status(message.action, FRAMES_VERSION if takes_frames else None, pause_ms)
 
     def _garbage(self) -> bytes:
         junk: tuple[bytes, ...] = (

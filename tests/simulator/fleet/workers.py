@@ -32,6 +32,7 @@ from kcl_daemon.progress.watchdog import StallLimits, Watchdog
 from kcl_daemon.shards.lineage import InitialPosition
 from kcl_daemon.transport.caller import AwsJsonClient
 from kcl_daemon.transport.dynamodb_streams import CHANGES_API, HttpDynamoStreams
+from kcl_daemon.transport.pool import Parameters
 from kcl_daemon.transport.snapshots import TABLE_API, SnapshotSegments, TableScan
 from kcl_daemon.transport.sources import StreamSources
 from kcl_daemon.transport.table_streams import FollowedTables
@@ -241,11 +242,19 @@ class Fleet:
         return any(worker.worker_id == name and worker.kind is Kind.JAVA for worker in self.workers)
 
     def _streams_for(self, life: Life, clock: SimClock, scan: TableScan | None) -> Kinesis:
-        kinesis = FaultyKinesis(self._kinesis, life=life, network=self._network)
+        kinesis = FaultyKinesis(
+            self._kinesis, life=life, network=self._network, on_latest=self._deliveries.reads_latest
+        )
         changed, plan = self.changed, self._plan.changes
         if changed is None or plan is None or scan is None:
             return kinesis
-        client = MemoryClient(changed.answer, api=CHANGES_API, life=life, network=self._network)
+
+        def answer(operation: str, parameters: Parameters) -> bytes:
+            if parameters.get("ShardIteratorType") == "LATEST":
+                self._deliveries.reads_latest(life.worker_id, changed.key_of(parameters))
+            return changed.answer(operation, parameters)
+
+        client = MemoryClient(answer, api=CHANGES_API, life=life, network=self._network)
         changes = FollowedTables(HttpDynamoStreams(cast("AwsJsonClient", client), plan.form, clock))
         log = TraceLog(self._trace, life.worker_id)
         segments = SnapshotSegments(
@@ -296,7 +305,9 @@ class Fleet:
             randomness=chance.fork("randomness"),
             kinesis=self._streams_for(life, clock, scan := self._scan(life)),
             scan=scan,
-            fan_out=FaultyFanOut(self._fan_out, life=life, network=self._network),
+            fan_out=FaultyFanOut(
+                self._fan_out, life=life, network=self._network, on_latest=self._deliveries.reads_latest
+            ),
             tables=Tables(
                 leases=self._table(self._tables.leases, life),
                 worker_metrics=self._table(self._tables.worker_metrics, life, knows_one_table),

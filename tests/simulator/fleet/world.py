@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final, assert_never
 
+from kcl_daemon.config.children import PoisonRecordPolicy
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.layout import TableLayout, UnusableState
 from kcl_daemon.leases.row import Row, RowUpdate, Value
@@ -78,7 +79,7 @@ from tests.simulator.rules.handoffs import HandoffGaps
 from tests.simulator.rules.landing import Landing
 from tests.simulator.rules.leader import LeaderRules
 from tests.simulator.rules.liveness import Liveness
-from tests.simulator.rules.rows import ForeignRows, LeaseTableRules
+from tests.simulator.rules.rows import ForeignRows, LeaseTableRules, is_lease
 from tests.simulator.rules.succession import Succession
 from tests.simulator.rules.table_moves import TableMoveRules
 from tests.simulator.rules.truth import Truth
@@ -129,7 +130,11 @@ class World:
         self.tables = self._tables(settings, sabotage)
         lease_s = settings.leases.failover_time_ms / 1000 * (1 - 2 * plan.drift)
         self.rules = LeaseTableRules(
-            settings.lease_table, self.truth, lease_s=lease_s, may_steal=plan.comes_from_2x
+            settings.lease_table,
+            self.truth,
+            lease_s=lease_s,
+            may_steal=plan.comes_from_2x,
+            hands_over_at_once=not plan.leases.graceful_handoff,
         )
         self.rules.clocks_apart_s = 2 * (plan.skew_s + plan.drift * plan.ends_at_s) + 1.0
         self.leader = LeaderRules(settings.coordinator_table, settings.lease_table, drift=plan.drift)
@@ -138,9 +143,11 @@ class World:
         )
         self.deliveries = Deliveries(self.truth, self.rules, trace, plan.concurrency)
         self.rules.asked = self.deliveries
+        self.deliveries.token_of = lambda key: self.rules.rows.get(key, {}).get("daemonFence")
         self.gaps = HandoffGaps(settings.lease_table, self.truth, most_s=plan.handoff_gap_most_s)
         self.deliveries.on_work, self.deliveries.on_stop = self.gaps.works, self.gaps.stop_requested
         self._tell_deliveries(plan)
+        trace.on_skip = self.deliveries.skipped
         self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
         self.foreign = ForeignRows()
         self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff)
@@ -150,6 +157,7 @@ class World:
         self.nursery.bank = self.bank
         if self.bank is not None:
             self.bank.on_sleep, self.bank.on_begin = self._sleep, self._wake
+            self.bank.is_aside = self.deliveries.is_aside
         self.landing = None if plan.landing is None else Landing(plan.landing, self.truth, trace)
         self.nursery.landing = self.landing
         if self.landing is not None:
@@ -189,6 +197,12 @@ class World:
         self.deliveries.max_age_s = (plan.failures.max_age_ms or 0) / 1000
         self.deliveries.is_in_doubt = plan.kinesis is not CALM or any(
             isinstance(each.what, CutOff | Pause) for each in plan.happenings
+        )
+        failures = plan.failures
+        self.deliveries.attempts = failures.attempts
+        self.deliveries.skips_poison = failures.poison is PoisonRecordPolicy.SKIP
+        self.deliveries.ahead_most_s = lambda name: max(
+            (each.clock.ahead_most_s for each in self.fleet.workers if each.worker_id == name), default=0.0
         )
 
     def _tables(self, settings: Settings, sabotage: Sabotage) -> Tables:
@@ -246,13 +260,15 @@ class World:
     def _leave_java_leases(self) -> None:
         if not self._plan.java_epochs:
             return
-        assert isinstance(self.stream, SimStreams), "such a program reads many streams"
+        streams = self.stream if self.changed is None else self.changed.kinesis
+        assert isinstance(streams, SimStreams), "such a program reads many streams"
         for table in (self.tables.leases, self.tables.worker_metrics, self.tables.coordinator):
             at_once(table.ensure())
-        for row in self.stream.left_leases():
+        for row in streams.left_leases():
             written = at_once(self.tables.leases.put(row))
             assert written.row is not None
             self.rules.restore(str(row["leaseKey"]), written.row)
+            self.faults["lease of a Java program"] += 1
 
     def calm_down(self) -> None:
         """No more trouble of any kind; at least one worker lives."""
@@ -293,7 +309,7 @@ class World:
             report(
                 "written_by_a_stranger", f"{write.worker_id} wrote {write.table} {write.key} {_shown(write)}"
             )
-        if self.changed is not None and write.table == self.tables.leases.name:
+        if self.changed is not None and write.table == self.tables.leases.name and is_lease(write):
             self.changed.lease_written(write, len(self.rules.rows) + (write.before is None))
         self.rules.row_written(write)
         if self.landing is not None and write.table == self.tables.leases.name:
@@ -380,8 +396,9 @@ class World:
                 assert not isinstance(self.stream, ChangedTables), "only Kinesis does that"
                 self.stream.scale(up)
             case StreamAppears() | StreamDisappears():
-                assert isinstance(self.stream, SimStreams), "streams come and go where there are many"
-                self.stream.change(what)
+                streams = self.stream if self.changed is None else self.changed.kinesis
+                assert isinstance(streams, SimStreams), "streams come and go where there are many"
+                streams.change(what)
             case SwitchStream() | Roll():
                 assert self.changed is not None, "only tables have such streams"
                 self.changed.change(what)
@@ -593,6 +610,7 @@ class World:
 
     def _start_apart(self, what: StartApart) -> None:
         worker = self.fleet.start(apart=what)
+        self.faults["worker apart"] += 1
         self._trace.note(worker.worker_id, "joins_apart", repr(what))
         current_loop().after(what.leaves_after_s, worker.life.kill if what.dies else worker.stop)
 

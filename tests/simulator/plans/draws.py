@@ -51,10 +51,11 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Chance and sizes for one plan."""
+    """Chance and sizes for one plan; `seed`: from which chance is drawn."""
 
     chance: Chance
     sizes: Sizes
+    seed: int = 0
 
     def workers(self, low: int, high: int) -> int:
         """How many workers start with the run."""

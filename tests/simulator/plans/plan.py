@@ -562,3 +562,9 @@ class Plan:
     bank: BankPlan | None = None
     landing: LandingPlan | None = None
     changes: ChangesPlan | None = None
+
+    @property
+    def dates_wrong_by_s(self) -> float:
+        """By at most so much, after all jumps."""
+        jumps = (each.what.seconds for each in self.happenings if isinstance(each.what, StepWallClock))
+        return self.skew_s + sum(map(abs, jumps))

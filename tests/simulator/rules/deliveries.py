@@ -30,6 +30,8 @@ from tests.simulator.violation import report
 
 # Dates are whole milliseconds.
 _ROUNDED_S: Final = 0.0015
+# Until a worker that waits looks again, and with a clock that is wrong.
+_PAUSE_SEEN_S: Final = 5.0
 
 
 class LeaseRows(Protocol):
@@ -159,6 +161,17 @@ class Deliveries:
         self.latency_most_s = 0.0
         self.accepted = 0
         self.refused: dict[str, int] = {}
+        self.token_of: Callable[[str], object] = lambda _shard_id: None
+        """The fencing token that the lease of a shard has now."""
+        self._given: set[tuple[str, str, object]] = set()
+        self.ahead_most_s: Callable[[str], float] = lambda _worker_id: 0.0
+        """How far the date of a worker was ahead of the true one at most."""
+        self.skips_poison = False
+        self.attempts: int | None = None
+        self._met: dict[tuple[str, Position], Record] = {}
+        self._pauses_until_s: dict[str, float] = {}
+        self.seen = Counter[str]()
+        """How often children met what a factor of `pairs` is about."""
         self.on_work: Callable[[Incarnation], None] = lambda _child: None
         self.on_stop: Callable[[Incarnation], None] = lambda _child: None
         self.on_delivered: Callable[[Incarnation, int], None] = lambda _child, _records: None
@@ -168,6 +181,8 @@ class Deliveries:
         """What is compared with the data that was written."""
         self.take_segment: Callable[[Incarnation, ShardTruth, Sequence[Record]], bool] = lambda *_: False
         """Whether the records are of a part of a scan, which has rules of its own."""
+        self.take_letter: Callable[[str, Record], bool] = lambda *_: False
+        """The same of a record that is a letter now."""
 
     def started(self, shard_id: str, worker_id: str, lane: ChildLane | None = None) -> Incarnation:
         """A child was started."""
@@ -179,6 +194,7 @@ class Deliveries:
         child = Incarnation(self._children, shard_id, worker_id, now())
         if lane is not None:
             child.lane, child.lanes = lane.number, lane.count
+            self.seen["child with lanes"] += 1
         self._lanes.started(child)
         return child
 
@@ -206,9 +222,17 @@ class Deliveries:
             child.next_place = shard.place_after(position_of(position))
         self.on_work(child)
 
+    def reads_latest(self, worker_id: str, shard_id: str) -> None:
+        """A worker asks to read from the latest record on: it may as long as it gave none since it has the lease."""
+        shard = self._truth.shards.get(shard_id)
+        is_begun = (shard_id, worker_id, self.token_of(shard_id)) in self._given
+        if shard is not None and not is_begun:
+            shard.excuse_all()
+
     def begins_at(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It answers that it has stored all up to there by itself: it need not be given that, and the lease may follow."""
         child.reported, child.began = position, True
+        self.seen["child began at its own position"] += 1
         child.next_place = self._truth.shards[child.shard_id].place_after(position_of(position))
         self.asked(child, position)
 
@@ -218,11 +242,15 @@ class Deliveries:
         if child.largest is None:
             self._check_parents(child)
         self.last_delivery_s[child.shard_id] = now()
+        self.seen["empty batch"] += not records
         if not self.take_segment(child, shard, records):
             self._check_records(child, shard, records)
+        if child.token is None:  # Java rejects nothing
+            self.rejects.chose(child.shard_id, records, ())
         if records:
             self.on_records(records)
             child.largest = _position(records[-1])
+            self._given.add((child.shard_id, child.worker_id, self.token_of(child.shard_id)))
             self._reach(child)
             self.on_work(child)
         self.on_delivered(child, len(records))
@@ -285,7 +313,7 @@ class Deliveries:
         if place in shard.strays:
             if not self.is_in_doubt:
                 report("stray_delivered", f"{child} was given {number}, which belongs to another shard")
-        elif place in shard.left_out:
+        elif place in shard.left_out and child.token is not None:  # Java knows no filter
             report("filtered_record", f"{child} was given {number}, which is not for it")
         if not child.is_for(shard.lane_key(place)):
             report("wrong_lane", f"{child} was given {number}, whose key belongs to another")
@@ -314,6 +342,8 @@ class Deliveries:
         self, shard_id: str, worker_id: str, record: Record, cause: LetterCause, *, stream: str = ""
     ) -> None:
         """A worker has stored a record elsewhere: if no child rejected it, it may checkpoint it, and need not deliver it."""
+        if self.take_letter(shard_id, record):
+            return
         number = position_of(record)
         shard = self._truth.having(stream, shard_id, number)
         place = None if shard is None else shard.index[number]
@@ -325,19 +355,75 @@ class Deliveries:
         self._trace.note(worker_id, "set_aside", f"{shard_id} {number}")
         if is_reject:
             return
+        self.seen["record expired" if cause is LetterCause.EXPIRED else "poison set aside"] += 1
         if cause is LetterCause.EXPIRED:
             self._check_age(shard, worker_id, place)
-        elif self.poison_every == 0 or not is_poison(record.data, self.poison_every):
+        elif not self._may_be_poison(record, cause):
             report("good_record_set_aside", f"{worker_id} set {number} of {shard_id} aside")
-        self._set_aside.setdefault(shard_id, set()).add(place)
-        self._lanes.set_aside(shard_id, place)
-        self._asked.setdefault((shard_id, worker_id), set()).add(_position(record))
-        self.last_delivery_s[shard_id] = now()
+        self._put_aside(shard, worker_id, place)
+
+    def _may_be_poison(self, record: Record, cause: LetterCause) -> bool:
+        """After enough attempts also what was delivered with it."""
+        is_tried_enough = cause is LetterCause.ATTEMPTS and self.attempts is not None
+        return bool(self.poison_every) and (is_tried_enough or is_poison(record.data, self.poison_every))
+
+    def _put_aside(self, shard: ShardTruth, worker_id: str, place: int) -> None:
+        self._set_aside.setdefault(shard.shard_id, set()).add(place)
+        self._lanes.set_aside(shard.shard_id, place)
+        number, sub_number = shard.positions[place]
+        position = ExtendedSequenceNumber(str(number), sub_number)
+        self._asked.setdefault((shard.shard_id, worker_id), set()).add(position)
+        self.last_delivery_s[shard.shard_id] = now()
         shard.delivered(place)
+
+    def asked_pause(self, child: Incarnation, pause_ms: int) -> None:
+        """It wants no records for so long."""
+        self.seen["child asked for a pause"] += 1
+        self._pauses_until_s[child.shard_id] = now() + pause_ms / 1000 + _PAUSE_SEEN_S
+
+    def is_paused(self, shard_id: str) -> bool:
+        """Whether its children may be given nothing, as one asked for that."""
+        return now() < self._pauses_until_s.get(shard_id, 0.0)
+
+    def met_poison(self, child: Incarnation, record: Record) -> None:
+        """It ends at this record."""
+        self._met[child.shard_id, position_of(record)] = record
+
+    def skipped(
+        self, worker_id: str, shard_id: str, lane: int | None, number: Position, records: int
+    ) -> None:
+        """A worker passes over this record, and others that were delivered with it, as no child gets over it."""
+        self.seen["poison set aside"] += 1
+        poison, shard = self._met.get((shard_id, number)), self._truth.shards[shard_id]
+        if not self.skips_poison or (poison is None and records == 1 and self.attempts is None):
+            report("good_record_set_aside", f"{worker_id} skipped {number} of {shard_id}")
+        if (
+            poison is not None
+            and self.take_letter(shard.shard_id.rpartition(":")[2], poison)
+            and shard.is_scan
+        ):
+            return
+        child = Incarnation(0, shard_id, worker_id, now(), lane=lane, lanes=self._lanes.count)
+        child.by_key = self._lanes.are_by_key
+        place = shard.index.get(number, len(shard.positions))
+        while records and place < len(shard.positions):
+            if place not in shard.unowed and child.is_for(shard.lane_key(place)):
+                self._put_aside(shard, worker_id, place)
+                records -= 1
+            place += 1
+
+    def _age_s(self, shard: ShardTruth, place: int, worker_id: str) -> float:
+        """By its date, as a worker may see it."""
+        dated_s = shard.written_at_s[place] - self._truth.unreadable_s
+        return now() - dated_s + self.ahead_most_s(worker_id)
+
+    def is_aside(self, shard_id: str, place: int) -> bool:
+        """Whether a record is a letter, or was skipped as its children could not process it."""
+        return place in self._set_aside.get(shard_id, ()) or self.rejects.is_letter(shard_id, place)
 
     def _check_age(self, shard: ShardTruth, worker_id: str, place: int) -> None:
         """A letter is stored after it was decided on: the record is no younger then."""
-        age_s = now() - shard.written_at_s[place]
+        age_s = self._age_s(shard, place, worker_id)
         if age_s < self.max_age_s or not self.max_age_s:
             report(
                 "young_record_expired",
@@ -352,7 +438,7 @@ class Deliveries:
         if not child.keeps_order:
             return limit
         shard = self._truth.shards[child.shard_id]
-        aside = self._set_aside.get(child.shard_id, set()) | shard.left_out
+        aside = self._set_aside.get(child.shard_id, set()) | shard.left_out | shard.excused
         place = max(place, min(limit, shard.trimmed))
         while place < limit and (place in aside or not child.is_for(shard.lane_key(place))):
             place += 1
@@ -416,13 +502,17 @@ class Deliveries:
     ) -> bool:
         """Whether no record is for a child between `before`, or what was asked for since, and this position, which has one."""
         shard = self._truth.shards[shard_id]
-        place = None if position.is_sentinel else shard.index.get(position_of(position))
-        if place is None or place not in shard.left_out:
+        if shard.is_scan:
+            return True
+        place = shard.index.get(position_of(position)) if not position.is_sentinel else None
+        place = len(shard.positions) - 1 if position.is_shard_end else place
+        if place is None:
             return False
         asked = self._asked.get((shard_id, worker_id), ())
         start = max([before, *(each for each in asked if each <= position)])
         first = 0 if start.is_sentinel else shard.place_after(position_of(start))
-        return shard.left_out.issuperset(range(first, place))
+        passed = shard.unowed | self._set_aside.get(shard_id, set()) | self._lanes.done_places(shard_id)
+        return passed.issuperset(range(first, place + 1))
 
     def _reach(self, child: Incarnation) -> None:
         reached = self.reached.setdefault((child.worker_id, child.shard_id), Reached())

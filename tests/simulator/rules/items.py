@@ -85,6 +85,8 @@ class ItemRules:
         self._stories: dict[str, _Story] = {}
         self._numbers: dict[str, list[int]] = {}
         self.copy: dict[str, int | None] = {}
+        self.scans = self.changes = 0
+        """How many items, and how many changes, were given to children."""
 
     def written(self, item: str, shard: ShardTruth) -> None:
         """The last change of a shard is one of this item."""
@@ -94,16 +96,20 @@ class ItemRules:
 
     def scanned(self, change: Change) -> None:
         """A child is given an item of a scan."""
+        self.scans += 1
         self.copy[change.item] = change.new
 
     def delivered(self, child: Incarnation, shard: ShardTruth, place: int, change: Change) -> None:
         """A child is given a change: none of the same item that came before is missing, in whichever shard it is."""
+        self.changes += 1
         self.copy[change.item] = change.new
         story = self._stories[change.item]
+        if not child.keeps_order:
+            return
         number = self._numbers[shard.shard_id][place]
         for before, at in story.places[story.given : number]:
             if not (
-                before.is_past or before.deliveries[at] or at < before.first_missing or at in before.lost
+                before.is_past or before.deliveries[at] or at < before.first_missing or at in before.unowed
             ):
                 missing = before.positions[at]
                 report(

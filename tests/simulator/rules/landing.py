@@ -124,6 +124,7 @@ class ShardInLog:
         written_s: when the last of them was.
         upto: of each segment, how many records it and those before it have.
         stated_ms: the latest time until which a mark has called it complete.
+        ranks: where the items that it has stand in their scan; only of a snapshot.
     """
 
     places: int = 0
@@ -134,6 +135,7 @@ class ShardInLog:
     is_ended: bool = False
     written_s: float = 0.0
     token: int = -1
+    ranks: set[int] = field(default_factory=set[int])
 
 
 class Landing:
@@ -263,7 +265,7 @@ class Landing:
         who = f"{path} of writer {footer.writer} with token {footer.token}"
         if footer.number != len(log.segments):
             report("number_twice", f"{who} was created where number {len(log.segments)} comes next")
-        if place(footer.after) != log.last:
+        if place(footer.after) not in {log.last, max(log.last, self._stored_before(footer.shard))}:
             report("log_not_continued", f"{who} begins after {footer.after}, the log ends at {log.last}")
         if log.is_ended:
             report("written_after_end", f"{who} was created after the end of the shard")
@@ -286,7 +288,7 @@ class Landing:
         log.last, log.is_ended, log.written_s = place(footer.last), footer.children is not None, now()
 
     def _check_marks(self, log: ShardInLog, shard: ShardTruth, segment: Segment, who: str) -> None:
-        for number in segment.rows:
+        for number in () if shard.is_scan else segment.rows:
             at_ms = self._arrived_ms(shard, shard.index[number])
             if at_ms < log.stated_ms:
                 report(
@@ -305,7 +307,7 @@ class Landing:
         if mark.number >= len(log.upto):
             report("mark_before_segment", f"{who} states segment {mark.number} of {shard_id}")
         inside = 0 if mark.number < 0 else log.upto[mark.number]
-        for index in [each for each in range(len(shard.positions)) if each not in shard.left_out][inside:]:
+        for index in sorted(set() if shard.is_scan else shard.owed)[inside:]:
             at_ms = self._arrived_ms(shard, index)
             if at_ms < mark.complete_ms:
                 report(
@@ -320,6 +322,9 @@ class Landing:
 
     def _check_rows(self, first: int, shard: ShardTruth, segment: Segment, who: str) -> None:
         numbers = list(segment.rows)
+        if shard.is_scan:
+            self._check_scanned([shard.rank(number) for number in numbers], shard.shard_id, who)
+            return
         if not numbers and place(segment.footer.last) == START:
             return  # another writer's name for it
         wanted = _wanted(shard)
@@ -333,20 +338,29 @@ class Landing:
             )
         report("missing_in_log", f"{who} begins with {numbers[:1]}, {wanted[first:][:1]} comes next")
 
+    def _check_scanned(self, ranks: Sequence[int], shard_id: str, who: str) -> None:
+        """Items come in the order of the scan, each once."""
+        log = self._log[shard_id]
+        if ranks != sorted(set(ranks)) or (ranks and log.ranks and ranks[0] <= max(log.ranks)):
+            report("repeated_in_log", f"{who} has items that come before what the log of {shard_id} has")
+        log.ranks.update(ranks)
+
     def _check_parents(self, shard: ShardTruth, who: str) -> None:
         for parent in shard.parents:
-            if parent in self._truth.shards and not self._log.get(parent, ShardInLog()).is_ended:
+            before = self._truth.shards.get(parent)
+            if before is not None and not (before.is_past or self._is_ended(parent)):
                 report("child_before_marker", f"{who} was created before the end of {parent}")
 
     def _check_end(self, log: ShardInLog, shard: ShardTruth, footer: Footer, who: str) -> None:
-        if not shard.is_closed or log.places != len(_wanted(shard)):
+        if not shard.is_closed or self._missing_of(shard, log):
             report("end_too_early", f"{who} has the end of a shard with {log.places} records in the log")
-        if sorted(footer.children or ()) != self.children_of(footer.shard):
+        if not shard.is_scan and sorted(footer.children or ()) != self.children_of(footer.shard):
             report("wrong_children", f"{who} names {footer.children}, not {self.children_of(footer.shard)}")
 
     def children_of(self, shard_id: str) -> list[str]:
         """The shards that follow."""
-        return sorted(each.shard_id for each in self._truth.shards.values() if shard_id in each.parents)
+        children = (each.shard_id for each in self._truth.shards.values() if shard_id in each.parents)
+        return sorted(key.rpartition(":")[2] for key in children)
 
     def row_written(self, write: RowWrite) -> None:
         """A checkpoint is never beyond what is in the log."""
@@ -357,11 +371,16 @@ class Landing:
             report(
                 "end_before_marker", f"{write.worker_id} stored the end of {write.key}, which the log has not"
             )
-        if stored is not None and stored > log.last:
+        if stored is not None and stored > max(log.last, self._stored_before(write.key)):
             report(
                 "checkpoint_ahead",
                 f"{write.worker_id} stored {stored}; the log of {write.key} ends at {log.last}",
             )
+
+    def _stored_before(self, shard_id: str) -> Position:
+        """What a fleet of the past has done without a log."""
+        shard = self._truth.shards[shard_id]
+        return shard.positions[shard.done_before - 1] if shard.done_before else START
 
     def holds(self, shard_id: str, size_bytes: int, batch_bytes: int) -> None:
         """A child has so much in memory, after a batch of such a size."""
@@ -369,21 +388,32 @@ class Landing:
             report("memory_bound", f"a child has {size_bytes} bytes of {shard_id} in memory")
 
     @property
+    def landed(self) -> int:
+        """How many segments the log has."""
+        return sum(len(log.segments) for log in self._log.values())
+
+    @property
     def missing(self) -> dict[str, int]:
         """How many records of a shard are not in the log, or that its end (0) is not."""
         found: dict[str, int] = {}
-        for name, shard in self._truth.shards.items():
-            log = self._log.get(name, ShardInLog())
-            missing = len(_wanted(shard)) - log.places
+        for shard in self._truth.wanted:
+            name, log = shard.shard_id, self._log.get(shard.shard_id, ShardInLog())
+            missing = self._missing_of(shard, log)
             if missing or (shard.is_closed and not log.is_ended):
                 found[name] = missing
         return found
+
+    def _missing_of(self, shard: ShardTruth, log: ShardInLog) -> int:
+        return len(shard.owed - log.ranks) if shard.is_scan else len(_wanted(shard)) - log.places
+
+    def _is_ended(self, shard_id: str) -> bool:
+        return self._log.get(shard_id, ShardInLog()).is_ended
 
     def look(self, bound_s: float) -> None:
         """A while after the last fault every shard's log goes on."""
         for name, missing in self.missing.items():
             log, shard = self._log.get(name, ShardInLog()), self._truth.shards[name]
-            if not missing:
+            if not missing or shard.is_scan:
                 continue
             place_now = shard.index[_wanted(shard)[log.places]]
             waits_since_s = max(shard.written_at_s[place_now], log.written_s, self._calm_s or 0.0)
@@ -391,29 +421,38 @@ class Landing:
                 report("log_stands_still", f"the log of {name} has {log.places} records, {missing} wait")
 
     def _are_ended(self, shard: ShardTruth) -> bool:
-        return all(self._log.get(parent, ShardInLog()).is_ended for parent in shard.parents)
+        before = (self._truth.shards.get(parent) for parent in shard.before)
+        return all(each is None or each.is_past or self._is_ended(each.shard_id) for each in before)
 
-    def judge(self) -> None:
-        """What must be so at the very end, from the objects alone."""
+    def judge(self, before_s: float | None = None) -> None:
+        """What must be so at the very end, from the objects alone; before a time, all that was written then is there."""
         found: dict[str, list[Segment]] = {}
         for path, content in self._objects.items():
             if not path.startswith("_"):
                 segment = msgspec.json.decode(content, type=Segment)
                 found.setdefault(segment.footer.shard, []).append(segment)
-        for name, shard in self._truth.shards.items():
+        for shard in self._truth.wanted:
+            name = shard.shard_id
             segments = sorted(found.get(name, []), key=lambda each: each.footer.number)
             if [each.footer.number for each in segments] != list(range(len(segments))):
                 report("numbers_not_consecutive", f"{name}: {[each.footer.number for each in segments]}")
             numbers = [number for each in segments for number in each.rows]
-            if numbers != (wanted := _wanted(shard)):
+            wanted = _wanted(shard)
+            if shard.is_scan:
+                continue
+            if before_s is not None:
+                owed = [each for each in wanted if shard.written_at_s[shard.index[each]] < before_s]
+                wanted = wanted[: max(len(numbers), len(owed))]
+            if numbers != wanted:
                 report("wrong_log", f"{name}: {len(numbers)} records in the log, {len(wanted)} in the stream")
 
 
 def _wanted(shard: ShardTruth) -> list[Position]:
     """Of the records that are for the log: with a filter not all."""
-    if not shard.left_out:
+    unowed = shard.unowed
+    if not unowed:
         return shard.positions
-    return [position for place, position in enumerate(shard.positions) if place not in shard.left_out]
+    return [position for place, position in enumerate(shard.positions) if place not in unowed]
 
 
 def _checkpoint(row: Row) -> Position | None:

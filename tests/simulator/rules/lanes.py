@@ -22,8 +22,9 @@ class LaneRules:
 
     def __init__(self, truth: Truth, settings: ConcurrencySettings) -> None:
         self._truth = truth
-        self.are_used = settings.lanes.default > 1
-        self._by_key = settings.order is ShardOrder.KEY
+        self.count = settings.lanes.default
+        self.are_used = self.count > 1
+        self.are_by_key = settings.order is ShardOrder.KEY
         self._done: dict[str, set[int]] = defaultdict(set)
         self._done_before: dict[str, int] = defaultdict(int)
         self._with_lanes: set[str] = set()
@@ -31,7 +32,7 @@ class LaneRules:
 
     def started(self, child: Incarnation) -> None:
         """A child was started."""
-        child.by_key = self._by_key
+        child.by_key = self.are_by_key
         if child.lane is not None:
             self._with_lanes.add(child.worker_id)
         running = self._running[child.shard_id, child.worker_id]
@@ -65,6 +66,10 @@ class LaneRules:
         )
         child.places = [place for place in child.places if not ends and positions[place] > up_to]
 
+    def done_places(self, shard_id: str) -> set[int]:
+        """Of the records that its lanes are done with."""
+        return self._done[shard_id]
+
     def done_of(self, shard_id: str) -> int:
         """How many records of a shard are done."""
         return len(self._done[shard_id])
@@ -76,9 +81,9 @@ class LaneRules:
     def is_mark(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
         """Whether every record up to there is done; at the shard's end, whether every child of it has said so."""
         shard, done = self._truth.shards[shard_id], self._done[shard_id]
-        positions, left_out = shard.positions, shard.left_out
+        positions, unowed = shard.positions, shard.unowed
         place = max(self._done_before[shard_id], shard.done_before)
-        while place < len(positions) and (place in done or place in left_out):
+        while place < len(positions) and (place in done or place in unowed):
             place += 1
         self._done_before[shard_id] = place
         if position.is_shard_end:

@@ -29,8 +29,9 @@ class RejectRules:
     def chose(self, shard_id: str, records: Sequence[Record], rejected: Iterable[Record]) -> None:
         """A child processes these records but for those that it is going to reject."""
         index, neither = self._truth.shards[shard_id].index, self._neither[shard_id]
-        bad = {index[position_of(record)] for record in rejected}
-        good = {index[position_of(record)] for record in records} - bad
+        # The items of a snapshot have no place.
+        bad = {index[at] for each in rejected if (at := position_of(each)) in index}
+        good = {index[at] for each in records if (at := position_of(each)) in index} - bad
         self._processed[shard_id] |= good
         neither -= good
         neither |= bad - self._processed[shard_id] - self._letters[shard_id]
@@ -47,7 +48,8 @@ class RejectRules:
             self.unstored += 1
             return
         self.stored += 1
-        if self._truth.shards[shard_id].index[position] not in self._letters[shard_id]:
+        place = self._truth.shards[shard_id].index.get(position)
+        if place is not None and place not in self._letters[shard_id]:
             report("letter_missing", f"{who} was told that {position} of {shard_id} is a letter")
 
     def letter(self, shard_id: str, worker_id: str, position: Position, *, is_reject: bool) -> None:
@@ -60,6 +62,10 @@ class RejectRules:
             )
         self._letters[shard_id].add(place)
         self._neither[shard_id].discard(place)
+
+    def is_letter(self, shard_id: str, place: int) -> bool:
+        """Whether a record was stored as a letter."""
+        return place in self._letters.get(shard_id, ())
 
     def checkpointed(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> None:
         """A checkpoint is stored: it passes no record that is neither."""

@@ -122,13 +122,23 @@ class LeaseTableRules:
         truth: the stream.
         lease_s: a lease that has moved within this time (true seconds) is somebody's.
         may_steal: workers may take what somebody keeps alive, for themselves (KCL 2.x).
+        hands_over_at_once: the leader gives leases away without a hand-off.
     """
 
-    def __init__(self, table: str, truth: Truth, *, lease_s: float, may_steal: bool = False) -> None:
+    def __init__(
+        self,
+        table: str,
+        truth: Truth,
+        *,
+        lease_s: float,
+        may_steal: bool = False,
+        hands_over_at_once: bool = False,
+    ) -> None:
         self._table = table
         self._truth = truth
         self._lease_s = lease_s
         self._may_steal = may_steal
+        self._hands_over_at_once = hands_over_at_once
         self._moved_s: dict[str, float] = {}
         self._moved_again_s: dict[str, float] = {}
         self.asked: Asked | None = None
@@ -178,7 +188,7 @@ class LeaseTableRules:
 
     def row_written(self, write: RowWrite) -> None:
         """Check a write and remember the row."""
-        if write.table != self._table or not _is_lease(write):
+        if write.table != self._table or not is_lease(write):
             return
         try:
             before = self._view_before(write)
@@ -351,9 +361,8 @@ class LeaseTableRules:
             return None  # the leader may cut a hand-off short
         if before.checkpoint.is_shard_end:
             return None  # nobody reads it any more; a Java leader moves it like that to even out its load
-        if (self._may_steal and after.owner == write.worker_id) or self.may_succeed(
-            write.worker_id, before.owner
-        ):
+        steals = self._may_steal and after.owner == write.worker_id
+        if self._hands_over_at_once or steals or self.may_succeed(write.worker_id, before.owner):
             return None
         stood_still_s = write.at_s - self._moved_s.get(write.key, 0.0)
         if stood_still_s >= self._lease_s or self._was_read_before(write):
@@ -401,7 +410,8 @@ class ForeignRows:
             )
 
 
-def _is_lease(write: RowWrite) -> bool:
+def is_lease(write: RowWrite) -> bool:
+    """Whether a row is a lease: all may be in one table."""
     row = write.after if write.after is not None else write.before
     entity: Value = "LEASE" if row is None else row.get("entityType", "LEASE")
     return entity == "LEASE"

@@ -43,6 +43,20 @@ class SegmentTruth(ShardTruth):
     began_s: float = 0.0
 
     @property
+    def is_scan(self) -> bool:
+        """It is one."""
+        return True
+
+    def rank(self, position: Position) -> int:
+        """By the hash of its item; it was given."""
+        return self.ranks[position]
+
+    @property
+    def owed(self) -> set[int]:
+        """Of the items that were there all the while."""
+        return {rank_of(item) for item in self.steady}
+
+    @property
     def all_delivered(self) -> bool:
         """Whether nothing is left."""
         return not self.left

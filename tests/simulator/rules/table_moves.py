@@ -6,6 +6,7 @@ that does not know the single table.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -98,15 +99,15 @@ class TableMoveRules:
     def _old_keys(self) -> list[str]:
         return sorted(str(row["key"]) for row in at_once(self._tables.coordinator.scan()))
 
-    def judge(self, living: list[str]) -> None:
-        """What must be so a while after the end: everything in the lease table, everybody reporting there."""
+    def judge(self, ahead_s: Mapping[str, float]) -> None:
+        """What must be so a while after the end: everything in the lease table, all reporting there, by their own dates."""
         if self.state != "COMPLETE":
             report("table_move_unfinished", f"the application is in {self.state}, by way of {self.states}")
         for key in ("Leader", "Migration3.0", _ROW):
             if at_once(self._tables.leases.get(key)) is None:
                 report("table_move_unfinished", f"the lease table has no row {key}")
-        oldest = EPOCH_S + now() - _FRESH_S
-        for worker_id in living:
+        for worker_id, worker_ahead_s in ahead_s.items():
+            oldest = EPOCH_S + now() + worker_ahead_s - _FRESH_S
             row = at_once(self._tables.leases.get(worker_id))
             reported = None if row is None else row.get("lut")
             if not isinstance(reported, int) or reported < oldest:

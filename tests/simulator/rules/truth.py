@@ -43,6 +43,7 @@ class ShardTruth:
         done_before: place of the first record that a fleet of the past had not processed; those before never come again.
         trimmed: how many records the stream does not keep any more.
         lost: places of those that were not given to a child before.
+        excused: places of those that nobody need be given, as reading began after them.
         latest_s: since when it is read from LATEST on; who reads is not owed what came before.
         closed_s: virtual time of that; 0: not noted.
         after: shards that must be finished before it, besides; their leases may go before it has begun.
@@ -67,6 +68,7 @@ class ShardTruth:
     done_before: int = 0
     trimmed: int = 0
     latest_s: float = -inf
+    excused: set[int] = field(default_factory=set[int])
     lost: set[int] = field(default_factory=set[int])
     closed_s: float = 0.0
     after: tuple[str, ...] = ()
@@ -77,6 +79,20 @@ class ShardTruth:
     def before(self) -> tuple[str, ...]:
         """All shards that must be finished before it."""
         return self.parents + self.after
+
+    @property
+    def is_scan(self) -> bool:
+        """Whether it is a part of a scan, whose records are known only when they are given."""
+        return False
+
+    def rank(self, position: Position) -> int:
+        """Where a record stands in it."""
+        return self.index[position]
+
+    @property
+    def owed(self) -> set[int]:
+        """Where those stand that must come out at its end."""
+        return set(range(len(self.positions))) - self.unowed
 
     @property
     def all_delivered(self) -> bool:
@@ -101,7 +117,18 @@ class ShardTruth:
     def excuse_before(self, place: int) -> None:
         """Nobody need be given the records before this place: reading began at the latest one."""
         if not any(self.deliveries):
-            self.first_missing = max(self.first_missing, place)
+            self.excused.update(range(self.first_missing, place))
+            self._go_on()
+
+    @property
+    def unowed(self) -> set[int]:
+        """Places of those that nobody need be given."""
+        return self.left_out | self.lost | self.excused | set(range(self.done_before))
+
+    def excuse_all(self) -> None:
+        """Nobody need be given what is there and was not given to anybody: reading begins after it."""
+        self.excused.update(place for place, count in enumerate(self.deliveries) if not count)
+        self._go_on()
 
     def was_done(self, places: int) -> None:
         """A fleet of the past has processed so many records, and stored that."""
@@ -112,6 +139,7 @@ class ShardTruth:
     def delivered(self, place: int) -> None:
         """Count one delivery."""
         self.deliveries[place] += 1
+        self.excused.discard(place)
         self._go_on()
 
     def lose_before(self, at_s: float) -> bool:
@@ -135,6 +163,7 @@ class ShardTruth:
             self.deliveries[self.first_missing]
             or self.first_missing in self.left_out
             or self.first_missing in self.lost
+            or self.first_missing in self.excused
         ):
             self.first_missing += 1
 
@@ -149,6 +178,10 @@ class Truth:
         self.unreadable_s = unreadable_s
         self.shards: dict[str, ShardTruth] = {}
         self.records = 0
+
+    def is_kept(self, key: str, data: str = "") -> bool:
+        """Whether a record is for the children."""
+        return self._keeps is None or self._keeps(key, data)
 
     def shard_created(self, shard_id: str, parents: tuple[str, ...]) -> None:
         """A shard is there now."""
@@ -219,7 +252,7 @@ class Truth:
         shard.data.append(data)
         shard.keys.append(key)
         shard.deliveries.append(0)
-        if self._keeps is not None and not self._keeps(key, data):
+        if not self.is_kept(key, data):
             shard.leave_out(place)
         elif is_stray:
             shard.strays.add(place)
@@ -233,7 +266,7 @@ class Truth:
             not count and place not in shard.left_out
             for shard in self.wanted
             for place, count in enumerate(shard.deliveries)
-            if place >= shard.first_missing and place not in shard.lost
+            if place >= shard.first_missing and place not in shard.lost and place not in shard.excused
         )
 
     @property

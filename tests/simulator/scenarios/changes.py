@@ -12,6 +12,7 @@ from typing import Final
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.config.streams import StreamsSettings
 from kcl_daemon.records.changes import ChangeForm
+from kcl_daemon.records.lane_window import ShardOrder
 from kcl_daemon.shards.lineage import StartAt
 from tests.simulator.faults.life import Service
 from tests.simulator.plans.draws import Draw, cuts, mixed_trouble
@@ -166,6 +167,28 @@ def dynamodb_trimmed(draw: Draw) -> Plan:
         backlog=0,
         shard_settings=_QUICK,
     )
+
+
+def quick_changes(draw: Draw, plan: Plan) -> Plan:
+    """The plan with a table whose stream rolls quickly, instead of a stream of Kinesis."""
+    chance = draw.chance
+    changes = ChangesPlan(
+        items=chance.pick((5, 40)),
+        form=chance.pick(tuple(ChangeForm)),
+        life_s=chance.pick((40.0, 14_400.0)),
+        late_s=chance.pick((0.0, 2.0)),
+        empty_every=chance.pick((0, 5)),
+    )
+    return replace(plan, changes=changes, shards=min(plan.shards, 2), shard_settings=_QUICK)
+
+
+def quick_snapshot(draw: Draw, plan: Plan) -> Plan:
+    """The same, and the table's items are read first."""
+    plan = quick_changes(draw, plan)
+    assert plan.changes is not None
+    is_copied = plan.concurrency.order is ShardOrder.KEY  # else an older image may come last
+    changes = replace(plan.changes, snapshot=True, segments=draw.chance.pick((1, 3)), is_copied=is_copied)
+    return replace(plan, changes=changes)
 
 
 def _reshapes(draw: Draw, count: tuple[int, int], until_s: float) -> list[Planned]:

@@ -61,6 +61,22 @@ class Kept:
         return json.dumps({**fields, "partitionKey": list(self.keys)} if self.keys else fields)
 
 
+@dataclass(frozen=True, slots=True)
+class KeptKeys:
+    """Records of these keys are for the children, whatever their data are."""
+
+    keys: tuple[str, ...]
+
+    def __call__(self, key: str, _data: str) -> bool:
+        """Whether a record is for the children."""
+        return key in self.keys
+
+    @property
+    def pattern(self) -> str:
+        """The same as a pattern."""
+        return json.dumps({"partitionKey": list(self.keys)})
+
+
 def filtered(draw: Draw) -> Plan:
     """Some records are for nobody: children get only the others, and the checkpoint of a quiet shard does not grow old."""
     chance = draw.chance

@@ -7,6 +7,7 @@ from typing import Final
 
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.records.record_filter import RecordFilter
+from tests.simulator.chance import Chance
 from tests.simulator.faults.habits import Habits, Mischief, Nursery
 from tests.simulator.faults.network import Trouble
 from tests.simulator.plans.draws import Draw, mixed_trouble, reshards, with_aggregates
@@ -96,18 +97,23 @@ def _drawn(draw: Draw, *, faults_s: float, pauses: tuple[int, int], sleeps: tupl
             habits=Habits(process_s=(slowest_s / 5, slowest_s), takes_frames=chance.happens(0.5)),
             mischief={kind: chance.uniform(0.0, worst) for kind in _MISCHIEF},
         ),
-        landing=LandingPlan(
-            layout=chance.pick(("log", "dated")),
-            window_ms=chance.pick((500, 2_000, 5_000, 20_000)),
-            max_bytes=_RECORD_BYTES * chance.pick((1, 10, 100, 10_000)),
-            memory_bytes=_RECORD_BYTES * chance.pick((20, 200, 100_000)),
-            jitter_ms=chance.pick((0, 300, 3_000)),
-            looked_at=chance.pick((2_000, 8)),
-            hour_s=chance.pick((30.0, 100.0, 3_600.0)),
-            outlives=chance.pick((0.0, 0.5)),
-            sleeps_s=tuple(chance.uniform(*chance.pick(_PAUSES_S)) for _ in range(chance.between(*sleeps))),
-        ),
+        landing=landing_plan(chance, sleeps=sleeps),
         unreadable_s=chance.pick((0.0, 0.5, 0.9)),
+    )
+
+
+def landing_plan(chance: Chance, *, sleeps: tuple[int, int]) -> LandingPlan:
+    """Windows, sizes and hours of every order."""
+    return LandingPlan(
+        layout=chance.pick(("log", "dated")),
+        window_ms=chance.pick((500, 2_000, 5_000, 20_000)),
+        max_bytes=_RECORD_BYTES * chance.pick((1, 10, 100, 10_000)),
+        memory_bytes=_RECORD_BYTES * chance.pick((20, 200, 100_000)),
+        jitter_ms=chance.pick((0, 300, 3_000)),
+        looked_at=chance.pick((2_000, 8)),
+        hour_s=chance.pick((30.0, 100.0, 3_600.0)),
+        outlives=chance.pick((0.0, 0.5)),
+        sleeps_s=tuple(chance.uniform(*chance.pick(_PAUSES_S)) for _ in range(chance.between(*sleeps))),
     )
 
 

@@ -16,6 +16,7 @@ from tests.simulator.plans.plan import Epoch, Happening, Plan, Stop, StreamAppea
 # A stream that appears is seen at the next look at the list; then come the leader's next looks.
 _BOUND_S: Final = 90.0
 _SHARDS: Final = (1, 1, 1, 2, 2, 3, 5, 8)
+FOREIGN_EPOCHS: Final = tuple(each for each in Epoch if each is not Epoch.NOBODY)
 
 
 def many_streams(draw: Draw) -> Plan:
