@@ -17,6 +17,7 @@ from tests.simulator.chance import Chance
 from tests.simulator.faults.habits import Habits, Nursery, When
 from tests.simulator.faults.life import Service
 from tests.simulator.faults.network import Trouble
+from tests.simulator.pairs.scenario import pairs, triples
 from tests.simulator.plans.draws import (
     Draw,
     Sizes,
@@ -405,6 +406,8 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         until,
         everything,
         points,
+        pairs,
+        triples,
     )
 }
 
@@ -419,5 +422,5 @@ def draw_plan(scenario: str, seed: int, sizes: Sizes | None = None) -> Plan:
     Raises:
         KeyError: there is no such scenario.
     """
-    draw = Draw(Chance(f"{scenario}/{seed}/plan"), sizes or Sizes())
+    draw = Draw(Chance(f"{scenario}/{seed}/plan"), sizes or Sizes(), seed)
     return SCENARIOS[scenario](draw)
