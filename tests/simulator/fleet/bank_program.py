@@ -55,7 +55,7 @@ class BankProgram(Program):
         if self._begun is not None:
             self._deliveries.begins_at(child, self._begun)
 
-    def _store(self, records: Sequence[Record]) -> Script:
+    def _write_output(self, records: Sequence[Record]) -> Script:
         bank, child, token = self._nursery.bank, self._identity, self._identity.token
         assert bank is not None
         assert token is not None

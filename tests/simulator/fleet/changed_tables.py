@@ -441,8 +441,8 @@ class ChangedTables:
             self._look_at_lost(child, shard, position_of(records[0]))
         return False
 
-    def _take_letter(self, shard_id: str, record: Record) -> bool:
-        """What is a letter need not be in the copy, and is taken as if it were."""
+    def _take_letter(self, shard_id: str, record: Record, is_reject: bool) -> bool:
+        """What is a letter is taken as if it were in the copy; what was rejected is in it since it was given."""
         keys = [
             key
             for key in self._truth.shards
@@ -451,7 +451,8 @@ class ChangedTables:
         if not keys:
             return False
         change = change_of(record)
-        self._rules.copy[change.item] = change.new
+        if not is_reject:
+            self._rules.copy[change.item] = change.new
         segments = [shard for key in keys if isinstance(shard := self._truth.shards[key], SegmentTruth)]
         for segment in segments:
             segment.ranks[position_of(record)] = rank_of(change.item)

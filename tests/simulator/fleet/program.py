@@ -196,7 +196,7 @@ class Program:
         yield Wait(self._chance.uniform(*habits.process_s))
         yield from self._reject()
         healthy = self._up_to_poison(records)
-        yield from self._store(healthy)
+        yield from self._write_output(healthy)
         if len(healthy) < len(records):
             self._deliveries.met_poison(self._identity, records[len(healthy)])
             if healthy and habits.when is When.MIDDLE_OF_BATCH:
@@ -220,7 +220,7 @@ class Program:
             case _:
                 pass
 
-    def _store(self, records: Sequence[Record]) -> Script:
+    def _write_output(self, records: Sequence[Record]) -> Script:
         """Write the output of these, if it has any."""
         yield from ()
 

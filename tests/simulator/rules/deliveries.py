@@ -181,8 +181,8 @@ class Deliveries:
         """What is compared with the data that was written."""
         self.take_segment: Callable[[Incarnation, ShardTruth, Sequence[Record]], bool] = lambda *_: False
         """Whether the records are of a part of a scan, which has rules of its own."""
-        self.take_letter: Callable[[str, Record], bool] = lambda *_: False
-        """The same of a record that is a letter now."""
+        self.take_letter: Callable[[str, Record, bool], bool] = lambda *_: False
+        """The same of a record that is a letter now; whether a child was given and rejected it."""
 
     def started(self, shard_id: str, worker_id: str, lane: ChildLane | None = None) -> Incarnation:
         """A child was started."""
@@ -342,7 +342,7 @@ class Deliveries:
         self, shard_id: str, worker_id: str, record: Record, cause: LetterCause, *, stream: str = ""
     ) -> None:
         """A worker has stored a record elsewhere: if no child rejected it, it may checkpoint it, and need not deliver it."""
-        if self.take_letter(shard_id, record):
+        if self.take_letter(shard_id, record, cause is LetterCause.REJECTED):
             return
         number = position_of(record)
         shard = self._truth.having(stream, shard_id, number)
@@ -399,7 +399,7 @@ class Deliveries:
             report("good_record_set_aside", f"{worker_id} skipped {number} of {shard_id}")
         if (
             poison is not None
-            and self.take_letter(shard.shard_id.rpartition(":")[2], poison)
+            and self.take_letter(shard.shard_id.rpartition(":")[2], poison, False)
             and shard.is_scan
         ):
             return

@@ -179,7 +179,7 @@ class Truth:
         self.shards: dict[str, ShardTruth] = {}
         self.records = 0
 
-    def is_kept(self, key: str, data: str = "") -> bool:
+    def is_kept(self, key: str | None, data: str = "") -> bool:
         """Whether a record is for the children."""
         return self._keeps is None or self._keeps(key, data)
 

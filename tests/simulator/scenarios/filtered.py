@@ -67,7 +67,7 @@ class KeptKeys:
 
     keys: tuple[str, ...]
 
-    def __call__(self, key: str, _data: str) -> bool:
+    def __call__(self, key: str | None, _data: str) -> bool:
         """Whether a record is for the children."""
         return key in self.keys
 
