@@ -89,4 +89,4 @@ def test_a_row_that_is_taken_away_is_in_the_lease_table(there: Row | None, expec
 
 def test_an_end_that_was_never_reached_is_reported() -> None:
     rules = TableMoveRules(tables(), bakes_s=(60.0, 100.0))
-    assert violation_in(lambda: rules.judge([])) == "table_move_unfinished"
+    assert violation_in(lambda: rules.judge({})) == "table_move_unfinished"
