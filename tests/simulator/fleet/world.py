@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final, assert_never
 
-from kcl_daemon.config.children import PoisonRecordPolicy
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.layout import TableLayout, UnusableState
 from kcl_daemon.leases.row import Row, RowUpdate, Value
@@ -23,7 +22,7 @@ from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.faults.handoff_deaths import HandoffDeaths
 from tests.simulator.faults.life import Service
-from tests.simulator.faults.network import CALM, Network, WriteLimit
+from tests.simulator.faults.network import Network, WriteLimit
 from tests.simulator.faults.points import Points
 from tests.simulator.faults.ports import RowWrite
 from tests.simulator.faults.shard_end_deaths import ShardEndDeaths
@@ -146,18 +145,15 @@ class World:
         self.deliveries.token_of = lambda key: self.rules.rows.get(key, {}).get("daemonFence")
         self.gaps = HandoffGaps(settings.lease_table, self.truth, most_s=plan.handoff_gap_most_s)
         self.deliveries.on_work, self.deliveries.on_stop = self.gaps.works, self.gaps.stop_requested
-        self._tell_deliveries(plan)
+        self.deliveries.play(plan)
+        self.deliveries.ahead_most_s = self._ahead_most_s
         trace.on_skip = self.deliveries.skipped
         self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
         self.foreign = ForeignRows()
         self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff)
         self.shard_ends = ShardEndDeaths(settings.lease_table, self._die_at_shard_end)
         self.nursery = plan.nursery
-        self.bank = None if plan.bank is None else Bank(plan.bank, self.truth)
-        self.nursery.bank = self.bank
-        if self.bank is not None:
-            self.bank.on_sleep, self.bank.on_begin = self._sleep, self._wake
-            self.bank.is_aside = self.deliveries.is_aside
+        self.bank = self.nursery.bank = self._bank_of(plan)
         self.landing = None if plan.landing is None else Landing(plan.landing, self.truth, trace)
         self.nursery.landing = self.landing
         if self.landing is not None:
@@ -192,18 +188,17 @@ class World:
             may_age=plan.landing is not None,
         )
 
-    def _tell_deliveries(self, plan: Plan) -> None:
-        self.deliveries.poison_every = plan.nursery.poison_every
-        self.deliveries.max_age_s = (plan.failures.max_age_ms or 0) / 1000
-        self.deliveries.is_in_doubt = plan.kinesis is not CALM or any(
-            isinstance(each.what, CutOff | Pause) for each in plan.happenings
-        )
-        failures = plan.failures
-        self.deliveries.attempts = failures.attempts
-        self.deliveries.skips_poison = failures.poison is PoisonRecordPolicy.SKIP
-        self.deliveries.ahead_most_s = lambda name: max(
-            (each.clock.ahead_most_s for each in self.fleet.workers if each.worker_id == name), default=0.0
-        )
+    def _bank_of(self, plan: Plan) -> Bank | None:
+        if plan.bank is None:
+            return None
+        bank = Bank(plan.bank, self.truth)
+        bank.on_sleep, bank.on_begin = self._sleep, self._wake
+        bank.is_aside = self.deliveries.is_aside
+        return bank
+
+    def _ahead_most_s(self, name: str) -> float:
+        ahead_s = (each.clock.ahead_most_s for each in self.fleet.workers if each.worker_id == name)
+        return max(ahead_s, default=0.0)
 
     def _tables(self, settings: Settings, sabotage: Sabotage) -> Tables:
         leases = MemoryTable(

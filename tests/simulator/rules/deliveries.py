@@ -13,15 +13,17 @@ from math import inf
 from typing import Final, Protocol
 from zlib import crc32
 
-from kcl_daemon.config.children import ConcurrencySettings
+from kcl_daemon.config.children import ConcurrencySettings, PoisonRecordPolicy
 from kcl_daemon.ports import ChildLane
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.faults.habits import is_poison
+from tests.simulator.faults.network import CALM
 from tests.simulator.faults.ports import RowWrite
 from tests.simulator.loop import now
+from tests.simulator.plans.plan import CutOff, Pause, Plan
 from tests.simulator.rules.lanes import LaneRules
 from tests.simulator.rules.rejects import RejectRules
 from tests.simulator.rules.truth import Position, ShardTruth, Truth, position_of
@@ -183,6 +185,16 @@ class Deliveries:
         """Whether the records are of a part of a scan, which has rules of its own."""
         self.take_letter: Callable[[str, Record, bool], bool] = lambda *_: False
         """The same of a record that is a letter now; whether a child was given and rejected it."""
+
+    def play(self, plan: Plan) -> None:
+        """What it makes of records and of failures."""
+        self.poison_every = plan.nursery.poison_every
+        self.max_age_s = (plan.failures.max_age_ms or 0) / 1000
+        self.is_in_doubt = plan.kinesis is not CALM or any(
+            isinstance(each.what, CutOff | Pause) for each in plan.happenings
+        )
+        self.attempts = plan.failures.attempts
+        self.skips_poison = plan.failures.poison is PoisonRecordPolicy.SKIP
 
     def started(self, shard_id: str, worker_id: str, lane: ChildLane | None = None) -> Incarnation:
         """A child was started."""
