@@ -93,8 +93,7 @@ def key_hash(record: AnyRecord) -> int:
 class LaneWindow:
     """`start` is the stored checkpoint. Sizes in bytes include what a record costs besides its data.
 
-    `done`: how far each lane had come beyond it, if the lanes were as many, by key. Reading from LATEST on leaves out what
-    came since, so that it says nothing then.
+    `done`: how far each lane had come beyond it, if the lanes were as many, by key, and nothing was left out: not from LATEST.
     """
 
     def __init__(

@@ -336,18 +336,12 @@ class PollingReader(BufferedReader):
             self._quiet_ms.clear()
         else:
             self._quiet_ms.append(asked_ms)
-        complete_ms = None
+        tip_ms, complete_ms = self._source.tip_ms(asked_ms, self._quiet_ms), None
         if fetched.next_iterator is not None:  # else its children have records since then
             last_ms = fetched.payload.last_arrival_ms if fetched.payload else None
-            complete_ms = self._source.complete_ms(
-                asked_ms, behind_ms, last_ms=last_ms, quiet_ms=self._quiet_ms
-            )
+            complete_ms = self._source.complete_ms(tip_ms, behind_ms, last_ms)
         whole, at_bound = self._source.bounded(
-            fetched.payload.completed(complete_ms),
-            behind_ms,
-            asked_ms,
-            at_end=fetched.next_iterator is None,
-            quiet_ms=self._quiet_ms,
+            fetched.payload.completed(complete_ms), behind_ms, tip_ms, at_end=fetched.next_iterator is None
         )
         facts = facts_of(fetched.payload, behind_ms, self._clock, self._last_fetch)
         for number, part in enumerate(self._source.undelivered(whole)):

@@ -237,58 +237,41 @@ class ShardSource:
     stops_at_loss: bool = False
     tells_complete: bool = False
 
-    def complete_ms(
-        self,
-        asked_ms: int,
-        behind_ms: int | None,
-        *,
-        last_ms: int | None = None,
-        quiet_ms: Sequence[int] = (),
-    ) -> int | None:
-        """`Payload.complete_ms` of an answer that was asked for then.
+    def tip_ms(self, asked_ms: int, quiet_ms: Sequence[int]) -> int | None:
+        """Until when an answer at the tip, asked for then, tells of everything. None: nobody knows.
 
-        `quiet_ms`: as of `_tip_ms`.
-
-        `last_ms`: when its last record arrived. If that is the last of the shard, its children may have what came since,
-        and nobody knows of them yet; the empty answer after it tells of an end.
+        DynamoDB does not tell of the tip, and may give empty answers before it, but hardly so many: what was there
+        before the first of them would have come. `quiet_ms`: when the last empty ones in a row were asked for.
         """
-        tip_ms = self._tip_ms(asked_ms, quiet_ms)
+        if not self.stream.is_of_dynamodb:
+            return asked_ms
+        return quiet_ms[0] if len(quiet_ms) >= QUIET_ANSWERS else None
+
+    def complete_ms(
+        self, tip_ms: int | None, behind_ms: int | None, last_ms: int | None = None
+    ) -> int | None:
+        """`Payload.complete_ms` of an answer.
+
+        `last_ms`: when its last record arrived. If the shard ends there, its children may have what came since; the
+        empty answer after it tells of an end.
+        """
         if not self.tells_complete or behind_ms != 0 or tip_ms is None:
             return None
         tip_ms = tip_ms if last_ms is None else min(tip_ms, last_ms)
         return tip_ms - (_WHOLE_S_MS if self.stream.is_of_dynamodb else 0) - _UNREADABLE_MS
 
-    def _tip_ms(self, asked_ms: int, quiet_ms: Sequence[int]) -> int | None:
-        """When the tip is that of an answer at it. None: nobody knows.
-
-        DynamoDB does not tell of the tip, and may give empty answers before it, but hardly so many: what was there
-        before the first of them would have come. `quiet_ms`: when the last `QUIET_ANSWERS` were asked for, as far as all
-        answers since were empty.
-        """
-        if not self.stream.is_of_dynamodb:
-            return asked_ms
-        return min((asked_ms, *quiet_ms)) if len(quiet_ms) >= QUIET_ANSWERS else None
-
     def bounded(
-        self,
-        payload: Payload,
-        behind_ms: int | None,
-        asked_ms: int,
-        *,
-        at_end: bool,
-        quiet_ms: Sequence[int] = (),
+        self, payload: Payload, behind_ms: int | None, tip_ms: int | None, *, at_end: bool
     ) -> tuple[Payload, bool]:
-        """The records before `until_ms`, and whether the run ends here: as `complete_ms` after records, not yet.
-
-        `asked_ms`: Kinesis' time when the answer was certainly not written yet.
-        """
+        """The records before `until_ms`, and whether the run ends here: as `complete_ms` after records, not yet."""
         if self.until_ms is None:
             return payload, False
         before = payload.arrived_before(self.until_ms)
         if len(before) < len(payload):
             return before, True
-        tip_ms = None if at_end or payload else self._tip_ms(asked_ms, quiet_ms)
-        return payload, tip_ms is not None and self.is_beyond(behind_ms, tip_ms)
+        if at_end or payload or tip_ms is None:
+            return payload, False
+        return payload, self.is_beyond(behind_ms, tip_ms)
 
     def is_beyond(self, behind_ms: int | None, asked_ms: int) -> bool:
         """Whether an answer that was asked for then has told of everything before `until_ms`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -80,14 +80,9 @@ def by_the_end_of_the_answer(patch: pytest.MonkeyPatch) -> None:
     complete_ms = source.ShardSource.complete_ms
 
     def later(
-        self: source.ShardSource,
-        asked_ms: int,
-        behind_ms: int | None,
-        *,
-        last_ms: int | None = None,
-        quiet_ms: Sequence[int] = (),
+        self: source.ShardSource, tip_ms: int | None, behind_ms: int | None, last_ms: int | None = None
     ) -> int | None:
-        found = complete_ms(self, asked_ms, behind_ms, last_ms=last_ms, quiet_ms=quiet_ms)
+        found = complete_ms(self, tip_ms, behind_ms, last_ms)
         return None if found is None else found + 500
 
     patch.setattr(source.ShardSource, "complete_ms", later)
@@ -96,8 +91,8 @@ def by_the_end_of_the_answer(patch: pytest.MonkeyPatch) -> None:
 def without_a_look_at_the_tip(patch: pytest.MonkeyPatch) -> None:
     complete_ms = source.ShardSource.complete_ms
 
-    def always(self: source.ShardSource, asked_ms: int, _behind_ms: int | None, **_: object) -> int | None:
-        return complete_ms(self, asked_ms, 0)
+    def always(self: source.ShardSource, tip_ms: int | None, *_: object) -> int | None:
+        return complete_ms(self, tip_ms, 0)
 
     patch.setattr(source.ShardSource, "complete_ms", always)
 

@@ -86,9 +86,9 @@ def test_the_last_records_of_a_shard_that_may_have_ended_do_not_end_a_run() -> N
 def test_an_empty_answer_of_a_changes_stream_ends_a_run_only_when_many_were_empty() -> None:
     changes = replace(source(), stream=StreamRef("table", f"arn:aws:dynamodb:{PLACE}:table/t/stream/1"))
     long_ago, since = [UNTIL_MS + 6_000], [FAR_MS] * (QUIET_ANSWERS - 1)
-    assert changes.bounded(EMPTY, 0, FAR_MS, at_end=False, quiet_ms=since)[1] is False
-    assert changes.bounded(EMPTY, 0, FAR_MS, at_end=False, quiet_ms=[*long_ago, *since])[1] is False
-    assert changes.bounded(EMPTY, 0, FAR_MS, at_end=False, quiet_ms=[FAR_MS, *since])[1] is True
+    assert changes.bounded(EMPTY, 0, changes.tip_ms(FAR_MS, since), at_end=False)[1] is False
+    assert changes.bounded(EMPTY, 0, changes.tip_ms(FAR_MS, [*long_ago, *since]), at_end=False)[1] is False
+    assert changes.bounded(EMPTY, 0, changes.tip_ms(FAR_MS, [FAR_MS, *since]), at_end=False)[1] is True
 
 
 def test_without_a_bound_nothing_is_cut() -> None:

@@ -143,8 +143,10 @@ def test_dynamodb_must_be_quiet_for_a_while() -> None:
     assert changes.is_of_dynamodb
     source = ShardSource(changes, SHARD, TRIM_HORIZON, None, StartMemory(), tells_complete=True)
     asked_ms = [UNTIL_MS - 2_000 * ago for ago in range(9, -1, -1)]
-    assert source.complete_ms(UNTIL_MS, 0, quiet_ms=asked_ms[1:]) is None, "it may be empty in the middle"
-    assert source.complete_ms(UNTIL_MS, 0, quiet_ms=asked_ms) == asked_ms[0] - 2 * MARGIN_MS, (
+    assert source.complete_ms(source.tip_ms(UNTIL_MS, asked_ms[1:]), 0) is None, (
+        "it may be empty in the middle"
+    )
+    assert source.complete_ms(source.tip_ms(UNTIL_MS, asked_ms), 0) == asked_ms[0] - 2 * MARGIN_MS, (
         "the last of them alone tells nothing of what came since; changes are dated by the second"
     )
 
