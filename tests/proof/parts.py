@@ -49,7 +49,7 @@ def parts(*, seeds: int = SEEDS, first: int = 1) -> tuple[Part, ...]:
     simulator = ("-m", "tests.simulator", "--scenario", "all", "--seeds", str(seeds), "--first", str(first))
     return (
         Part("types", 4, _python("-m", "basedpyright", "--warnings", "--stats"), r"Found (\d+) source files"),
-        Part("properties", 6, _tests("hypothesis and not prove and not peer", *PROPERTIES), _PASSED),
+        Part("properties", 4, _tests("hypothesis and not prove and not peer", *PROPERTIES), _PASSED),
         *_ALONE,
         *_SIDE_BY_SIDE,
         Part("seeds", 11, _python(*simulator, "--jobs", "2"), r"runs (\d+)  virtual hours"),
@@ -63,7 +63,7 @@ def _python(*words: str) -> tuple[str, ...]:
 
 def _tests(marks: str, *files: str, at_once: int = 2) -> tuple[str, ...]:
     beside = ("-n", str(at_once), "--dist", "worksteal") if at_once > 1 else ()
-    each = ("--timeout", "600", "--durations", "10", "--hypothesis-profile", "prove")
+    each = ("--timeout", "1200", "--durations", "10", "--hypothesis-profile", "prove")
     return _python("-m", "pytest", "-m", marks, *each, *beside, *files)
 
 
