@@ -114,7 +114,8 @@ def test_behind_the_tip_it_is_the_newest_landed_arrival_less_what_arrivals_are_o
     shard = Shard()
     shard.give((1, 0), (2, 4_000), behind_ms=50_000)
     assert shard.said == (-1, 0)
-    shard.step(), shard.step()
+    shard.step()
+    shard.step()
     assert shard.said == (0, 3_000)
 
 
@@ -122,7 +123,8 @@ def test_a_writer_that_begins_again_states_nothing_older_than_the_first_record_t
     """The one before may have said that all before it was there."""
     shard = Shard(Tail(4, (9, 0), BASE_MS))
     shard.give((10, 60_000), behind_ms=500)
-    shard.step(), shard.step()
+    shard.step()
+    shard.step()
     assert shard.said is None  # 59,000 could be less than it said before
     shard.give((11, 61_000), behind_ms=500)
     assert shard.said == (5, 60_000)

@@ -48,7 +48,7 @@ def parts(*, seeds: int = SEEDS, first: int = 1) -> tuple[Part, ...]:
     """
     simulator = ("-m", "tests.simulator", "--scenario", "all", "--seeds", str(seeds), "--first", str(first))
     return (
-        Part("types", 4, _python("-m", "basedpyright", "--warnings", "--stats"), r"Found (\d+) source files"),
+        Part("types", 2, _python("-m", "basedpyright", "--warnings", "--stats"), r"Found (\d+) source files"),
         Part("properties", 4, _tests("hypothesis and not prove and not peer", *PROPERTIES), _PASSED),
         *_ALONE,
         *_SIDE_BY_SIDE,
