@@ -63,6 +63,7 @@ def test_batches_are_gathered_and_a_stop_gives_what_there_is(local: Local, tmp_p
     with application(local, tmp_path, "gathered", shards=1) as app:
         with app.daemon(SIZED, more) as daemon:
             daemon.wait_for("child_started", shard_id=SHARD)
+            last = None
             for number in range(7):
                 last = put(app, str(number).encode())
                 Event().wait(0.3)

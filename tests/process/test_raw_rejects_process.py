@@ -23,8 +23,10 @@ def test_rejected_records_are_letters_and_no_child_is_replaced(local: Local, tmp
     more = {"idleTimeBetweenReadsInMillis": 200, "deadLetterDestination": f"file:{dead}"}
     texts = [f"{'bad' if number % 4 == 0 else 'good'} {number}" for number in range(40)]
     with application(local, tmp_path, "rejects", shards=1) as app:
-        for text in texts:
-            last = app.kinesis.put_record(StreamName=app.name, Data=text.encode(), PartitionKey="key")
+        *_, last = (
+            app.kinesis.put_record(StreamName=app.name, Data=text.encode(), PartitionKey="key")
+            for text in texts
+        )
         with app.daemon(REJECTING, more) as daemon:
             number = last["SequenceNumber"]
             wait_until(

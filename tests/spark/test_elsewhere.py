@@ -118,6 +118,7 @@ def submitted(
 
 def ended(start: Callable[[], subprocess.Popen[bytes]], folder: Path) -> None:
     """Started again, as a cluster manager would, if the machine is too busy: Spark gives a worker ten seconds to start."""
+    code, said = -1, ""
     for _ in range(4):
         (folder / "log").write_bytes(b"")
         code = start().wait(WITHIN_S)

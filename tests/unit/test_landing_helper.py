@@ -107,13 +107,13 @@ async def test_figures_are_there_while_the_lander_runs_and_go_with_it() -> None:
         await seen(log, "lander_ready")
         view = helper.figures()
         await helper.stop()
-    assert view is not None
-    assert view.trouble is not None
-    assert (view.trouble.cause, view.trouble.message) == ("full", "no space left")
-    assert view.trouble.since_s >= 90
-    assert [(each.name, each.rows, each.number) for each in view.shards] == [(reported.name, 900, 6)]
-    assert view.shards[0].lag_s >= 2.5
-    assert helper.figures() is None
+        assert view is not None
+        assert view.trouble is not None
+        assert (view.trouble.cause, view.trouble.message) == ("full", "no space left")
+        assert view.trouble.since_s >= 90
+        assert [(each.name, each.rows, each.number) for each in view.shards] == [(reported.name, 900, 6)]
+        assert view.shards[0].lag_s >= 2.5
+        assert helper.figures() is None
 
 
 def lease(shard: int, *parents: int, stream: StreamIdentity | None = None) -> Lease:

@@ -140,7 +140,7 @@ def test_others_run_while_a_large_record_is_looked_at() -> None:
             background.start_soon(turn)
             kept = await source.chosen(Payload.of([Record(text, "k", "1", 0, 0)]))
             over = True
-        assert len(kept) == 1
+            assert len(kept) == 1
         return turns
 
     assert anyio.run(main) > 10

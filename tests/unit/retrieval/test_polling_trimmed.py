@@ -74,15 +74,17 @@ class Scene:
     def said(self, level: str) -> dict[str, object]:
         """The one event of a loss."""
         assert self.log.events("error") + self.log.events("warning") == ["position_trimmed"]
-        return next(fields for at, event, fields in self.log.lines if at == level)
+        return next(fields for at, _event, fields in self.log.lines if at == level)
 
 
 def play(scene: Callable[[Scene], Awaitable[T]], options: StreamsOptions = _LONG) -> T:
+    found: list[T] = []
+
     async def main() -> T:
         async with anyio.create_task_group() as background:
-            found = await scene(Scene(options, lambda reader: background.start_soon(reader.run)))
+            found.append(await scene(Scene(options, lambda reader: background.start_soon(reader.run))))
             background.cancel_scope.cancel()
-        return found
+        return found[0]
 
     return run_virtual(main)
 
