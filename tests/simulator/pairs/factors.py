@@ -491,7 +491,7 @@ FACTORS: Final[tuple[Factor, ...]] = (
             Value("endless"),
             Value(
                 "to a time",
-                _job("time", "tip"),
+                _job("time", "time"),
                 "runUntil = 2026-11-26T00:00:00Z",
                 "job ended",
                 bound_s=200.0,
