@@ -528,6 +528,7 @@ FACTORS: Final[tuple[Factor, ...]] = (
                 bound_s=90.0,
             ),
         ),
+        of_positions=True,
     ),
     Factor(
         "workers",
@@ -554,6 +555,7 @@ FACTORS: Final[tuple[Factor, ...]] = (
             Value("stored", _set("failures", dead_letters=DEAD_LETTERS.dead_letters), _LETTERS),
             Value("away", _away, _LETTERS, "letter refused while the store was away", bound_s=200.0),
         ),
+        of_positions=True,
     ),
     Factor(
         "poison",
