@@ -123,6 +123,7 @@ _SIDE_BY_SIDE: Final = (
         6,
         "tests/simulator/soak/test_soak.py",
         "tests/simulator/java/test_java.py",
+        "tests/simulator/pairs/test_array.py",
         "tests/simulator/test_determinism.py",
         "tests/simulator/test_points.py",
         "tests/simulator/test_scenarios.py",

@@ -18,9 +18,8 @@ from tests.simulator.fleet import workers as fleet
 from tests.simulator.scenarios.all import LONG, SCENARIOS
 
 _STANDS_STILL: Final = """
-from tests.simulator import __main__
-from tests.simulator import batch
-from tests.simulator.fleet.workers import machine
+from tests.simulator import __main__, batch
+from tests.simulator.fleet import machine
 
 def new_pid(_self):
     while True:
@@ -31,8 +30,7 @@ machine.Machine.new_pid = new_pid
 __main__.main(["--scenario", "steady", "--seeds", "1", "--first", "9", "--jobs", "1"])
 """
 _TAKES_LONG: Final = """
-from tests.simulator import __main__
-from tests.simulator import batch
+from tests.simulator import __main__, batch
 
 batch.STANDS_MOST_S = 0.5
 __main__.main(["--scenario", "steady", "--seeds", "1", "--first", "9", "--jobs", "1", "--seconds", "300"])

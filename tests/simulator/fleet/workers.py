@@ -279,6 +279,15 @@ class Fleet:
             life, chance=chance, deliveries=self._deliveries, away_s=self._plan.letters_away_s
         )
 
+    def ahead_most_s(self, name: str) -> float:
+        """How far the clock of a worker has been ahead, at most."""
+        ahead_s = (each.clock.ahead_most_s for each in self.workers if each.worker_id == name)
+        return max(ahead_s, default=0.0)
+
+    def _fan_out_for(self, life: Life) -> FaultyFanOut:
+        on_latest = self._deliveries.reads_latest
+        return FaultyFanOut(self._fan_out, life=life, network=self._network, on_latest=on_latest)
+
     def start(
         self,
         name: str | None = None,
@@ -305,9 +314,7 @@ class Fleet:
             randomness=chance.fork("randomness"),
             kinesis=self._streams_for(life, clock, scan := self._scan(life)),
             scan=scan,
-            fan_out=FaultyFanOut(
-                self._fan_out, life=life, network=self._network, on_latest=self._deliveries.reads_latest
-            ),
+            fan_out=self._fan_out_for(life),
             tables=Tables(
                 leases=self._table(self._tables.leases, life),
                 worker_metrics=self._table(self._tables.worker_metrics, life, knows_one_table),

@@ -109,6 +109,18 @@ class Sabotage:
     fan_out: Callable[[MemoryFanOut], MemoryFanOut] = lambda fan_out: fan_out
 
 
+def _lease_rules(plan: Plan, settings: Settings, truth: Truth) -> LeaseTableRules:
+    rules = LeaseTableRules(
+        settings.lease_table,
+        truth,
+        lease_s=settings.leases.failover_time_ms / 1000 * (1 - 2 * plan.drift),
+        may_steal=plan.comes_from_2x,
+        hands_over_at_once=not plan.leases.graceful_handoff,
+    )
+    rules.clocks_apart_s = 2 * (plan.skew_s + plan.drift * plan.ends_at_s) + 1.0
+    return rules
+
+
 class World:
     """One run's world."""
 
@@ -127,15 +139,7 @@ class World:
         self.stream = _stream_of(plan, model, self.truth, producer)
         settings = worker_settings("nobody", plan)
         self.tables = self._tables(settings, sabotage)
-        lease_s = settings.leases.failover_time_ms / 1000 * (1 - 2 * plan.drift)
-        self.rules = LeaseTableRules(
-            settings.lease_table,
-            self.truth,
-            lease_s=lease_s,
-            may_steal=plan.comes_from_2x,
-            hands_over_at_once=not plan.leases.graceful_handoff,
-        )
-        self.rules.clocks_apart_s = 2 * (plan.skew_s + plan.drift * plan.ends_at_s) + 1.0
+        self.rules = _lease_rules(plan, settings, self.truth)
         self.leader = LeaderRules(settings.coordinator_table, settings.lease_table, drift=plan.drift)
         self.moves = TableMoveRules(
             self.tables, bakes_s=(plan.tables.deploy_bake_s, plan.tables.complete_bake_s)
@@ -146,7 +150,6 @@ class World:
         self.gaps = HandoffGaps(settings.lease_table, self.truth, most_s=plan.handoff_gap_most_s)
         self.deliveries.on_work, self.deliveries.on_stop = self.gaps.works, self.gaps.stop_requested
         self.deliveries.play(plan)
-        self.deliveries.ahead_most_s = self._ahead_most_s
         trace.on_skip = self.deliveries.skipped
         self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
         self.foreign = ForeignRows()
@@ -175,6 +178,7 @@ class World:
         self.points = Points(plan.points, self._worker_here, self._befall)
         self.succession = Succession(plan, fleet=self.fleet, rules=self.rules, leader=self.leader)
         self.rules.may_succeed = self.leader.may_succeed = self.succession.may_succeed
+        self.deliveries.ahead_most_s = self.fleet.ahead_most_s
         self.rules.is_java, self.gaps.stands_by = self.fleet.is_java, self.fleet.stands_by
         self.capacity = CapacityRules(self.rules)
         self.holds = HoldRules(skew_s=plan.skew_s, is_java=self.fleet.is_java)
@@ -195,10 +199,6 @@ class World:
         bank.on_sleep, bank.on_begin = self._sleep, self._wake
         bank.is_aside = self.deliveries.is_aside
         return bank
-
-    def _ahead_most_s(self, name: str) -> float:
-        ahead_s = (each.clock.ahead_most_s for each in self.fleet.workers if each.worker_id == name)
-        return max(ahead_s, default=0.0)
 
     def _tables(self, settings: Settings, sabotage: Sabotage) -> Tables:
         leases = MemoryTable(

@@ -14,7 +14,8 @@ from typing import Final
 from allpairspy import AllPairs
 
 from tests.simulator.chance import Chance
-from tests.simulator.pairs.factors import FACTORS, Factor
+from tests.simulator.pairs.factors import FACTORS
+from tests.simulator.pairs.makes import Factor
 
 # A factor and a value of it, by name.
 Chosen = tuple[str, str]

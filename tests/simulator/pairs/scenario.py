@@ -7,7 +7,8 @@ from typing import Final
 
 from tests.simulator.faults.habits import Habits, Nursery, When
 from tests.simulator.pairs.array import Row, row_of
-from tests.simulator.pairs.factors import FACTORS, Value
+from tests.simulator.pairs.factors import FACTORS
+from tests.simulator.pairs.makes import Value
 from tests.simulator.plans.draws import Draw
 from tests.simulator.plans.plan import Plan
 
