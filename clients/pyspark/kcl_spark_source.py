@@ -1182,7 +1182,7 @@ def entry_of(row: Sequence[Any], path: str) -> Entry:
         and type(entry.after) is type(entry.last) is str
         and _POSITION.fullmatch(entry.after)
         and _POSITION.fullmatch(entry.last)
-        and (children is None or (isinstance(children, list) and all(map(_is_name, children))))
+        and (children is None or (type(children) is list and all(map(_is_name, children))))
     ):
         raise Damaged(
             f"{path} is damaged (an entry that cannot be: {row!r:.300}): run kcl-daemon landing verify"
