@@ -175,7 +175,9 @@ def mischief(*kinds: Mischief, stubborn: float = 0.0, start_fails: float = 0.0) 
 def many(draw: Draw, plan: Plan) -> Plan:
     names = tuple(f"stream-{number}" for number in range(4))
     settings = replace(plan.streams_settings, refresh_ms=draw.chance.pick((2_000, 10_000)))
-    plan = replace(plan, streams=names, streams_settings=settings, shards=min(plan.shards, 2))
+    plan = replace(
+        plan, streams=names, streams_settings=settings, shards=draw.sizes.shards or min(plan.shards, 2)
+    )
     if plan.start_at is StartAt.LATEST or plan.jobs:  # a job waits for a stream that is gone, as any run does
         return plan
     return happen(

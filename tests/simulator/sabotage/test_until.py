@@ -40,7 +40,7 @@ def without_the_cut(patch: pytest.MonkeyPatch) -> None:
 
 
 def there_too_early(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ShardSource, "is_beyond", lambda source, behind_ms, asked_ms: True)
+    patch.setattr(ShardSource, "bounded", lambda _source, payload, *_, at_end: (payload, not at_end))
 
 
 def over_too_early(patch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,9 @@ def quick_changes(draw: Draw, plan: Plan) -> Plan:
         late_s=chance.pick((0.0, 2.0)),
         empty_every=chance.pick((0, 5)),
     )
-    return replace(plan, changes=changes, shards=min(plan.shards, 2), shard_settings=_QUICK)
+    return replace(
+        plan, changes=changes, shards=draw.sizes.shards or min(plan.shards, 2), shard_settings=_QUICK
+    )
 
 
 def quick_snapshot(draw: Draw, plan: Plan) -> Plan:

@@ -130,7 +130,7 @@ def test_what_kcl_writes_breaks_no_rule(before: Row | None, after: Row | None, b
             "checkpoint_by_stranger",
         ),
         (row(), {**CHECKPOINTED, "checkpoint": "14"}, "a", "checkpoint_never_asked"),
-        (row(), {**CHECKPOINTED, "checkpoint": "SHARD_END"}, "a", "checkpoint_never_asked"),
+        (row(), {**CHECKPOINTED, "checkpoint": "SHARD_END"}, "a", "shard_end_too_early"),
         (row(), row(leaseCounter=4), "a", "counter"),
         (row(), row(leaseCounter=8), "a", "counter"),
         (row(), {**CHECKPOINTED, "leaseCounter": 5}, "a", "counter"),
