@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, CLOUDWATCH_OWN, FAMILIES
-from kcl_daemon.metrics.kcl import JAVA_ONLY
-from kcl_daemon.metrics.metric import Family, Metric, MetricKind, MetricUnit
+from kcl_daemon.metrics.metric import Family, Metric, MetricKind, MetricLevel, MetricUnit
 from kcl_daemon.telemetry.recorder import OF_EVENTS
 
 _HEAD: Final = """\
@@ -89,6 +88,26 @@ _JAVA_ONLY: Final = """\
 KCL reports these metrics to CloudWatch; this daemon cannot.
 """
 
+_NO_SEQUENCE: Final = "a new lease never starts at a sequence number"
+_TRIM_ONLY: Final = "leases of child shards always start at their oldest record"
+_NO_IDS: Final = "stream ids are a reserved feature that KCL has turned off"
+_NO_SCAN: Final = (
+    "the worker does not scan for its own leases at the start: LeaseDiscovery finds them as all others"
+)
+_DETAILED: Final = MetricLevel.DETAILED
+
+JAVA_ONLY: Final = (
+    (Metric("LeaseRenewerInitialize", "Fault", level=_DETAILED), _NO_SCAN),
+    (Metric("ShardSyncTask", "CreateLease_SEQUENCE_NUMBER.Success", level=_DETAILED), _NO_SEQUENCE),
+    *(
+        (Metric("ShutdownTask", f"CreateLease_{at}.Success", level=_DETAILED), _TRIM_ONLY)
+        for at in ("LATEST", "AT_TIMESTAMP", "SEQUENCE_NUMBER")
+    ),
+    (Metric("StreamIdFetch", "Success"), _NO_IDS),
+    (Metric("StreamIdFetch", "QueueSize"), _NO_IDS),
+)
+"""And why it cannot."""
+
 _OTLP_KINDS: Final = {
     MetricKind.COUNTER: "counter",
     MetricKind.GAUGE: "gauge",
@@ -139,9 +158,9 @@ def _elsewhere(metric: Metric) -> str:
     return "`kcl_operation_duration_seconds`" if metric.name.endswith(("Success", "Time")) else ""
 
 
-def _java_table(metrics: Iterable[Metric]) -> Iterator[str]:
+def _java_table(metrics: Iterable[tuple[Metric, str]]) -> Iterator[str]:
     rows = ["| Operation | Metric | Why |", "|---|---|---|"]
-    rows += [f"| {metric.operation} | {metric.name} | {metric.java_only} |" for metric in metrics]
+    rows += [f"| {metric.operation} | {metric.name} | {why} |" for metric, why in metrics]
     yield "\n".join(rows) + "\n"
 
 

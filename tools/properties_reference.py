@@ -16,7 +16,33 @@ from kcl_daemon.config.load import default_of
 from kcl_daemon.config.properties import variable_for
 from kcl_daemon.config.schema import meaning_of
 from kcl_daemon.config.settings import BY_NAME, INERT, KEYS
-from kcl_daemon.config.topics import MATTER, TOPICS, topic_of
+from kcl_daemon.config.topics import TOPICS, topic_of
+
+MATTER: Final[dict[str, str]] = {
+    "executableName": "For one function it is `python -m kcl_client.run consumer:handle`.",
+    "applicationName": "Choose it once: with another name everything is read again from the first position.",
+    "streamName": "Several streams with one daemon: [many streams](many-streams.md).",
+    "streamArn": "Set it for a stream of another account.",
+    "regionName": "Set it on a laptop; on AWS the environment often has it.",
+    "AwsCredentialsProvider": "Leave it out, unless the daemon must take one certain identity.",
+    "initialPositionInStream": "`TRIM_HORIZON` reads all that the stream still has. It counts only the first time.",
+    "retrievalMode": "Set `POLLING` unless you need records within 100 ms: fan-out costs money for each shard and hour.",
+    "metricsLevel": "Set `SUMMARY` or `NONE` to pay less for CloudWatch; `/metrics` of the status page is free.",
+    "maxRecords": "Lower it when a batch takes your program too long.",
+    "idleTimeBetweenReadsInMillis": "Raise it when other applications poll the same stream: all share five reads a second of a shard.",
+    "batchWindowMillis": "Set it when each call of your program is expensive, such as a bulk insert.",
+    "recordFilter": "Set it when your program needs few of the records.",
+    "shardConcurrency": "Raise it when the work on one record is slow and a shard falls behind.",
+    "childPreload": "Set it when a worker has many shards: less memory, faster starts.",
+    "timeoutInSeconds": "Set it, such as to 300, so that a child that hangs is noticed.",
+    "poisonRecordPolicy": "Set `DEADLETTER` so that one bad record does not hold up its shard.",
+    "deadLetterDestination": "`file:letters.jsonl` to begin with; a bucket or a queue on servers.",
+    "failoverTimeMillis": "Lower it to take over sooner from a worker that died; it costs more requests to the lease table.",
+    "maxLeasesForWorker": "Lower it where the memory of a host allows fewer children.",
+    "shutdownGraceMillis": "Keep it below the time that systemd or Kubernetes waits before it kills.",
+    "adminPort": "Set it: `kcl-daemon status`, `top`, probes and Prometheus need it.",
+}
+"""What one would do with each, in the order of the reference, after what the property means."""
 
 _TRUTH: Final = BY_NAME["callProcessRecordsEvenForEmptyRecordList"].kind.allowed
 

@@ -1,4 +1,4 @@
-"""KCL's metrics, with its names, dimensions and levels. `java_only` says why one cannot occur here.
+"""KCL's metrics, with its names, dimensions and levels.
 
 The table has the families of Prometheus and OTLP; the rest are KCL's own metrics, by operation.
 """
@@ -253,30 +253,4 @@ SHUTDOWN_CHILDREN: Final = operation(_SHUTDOWN, "UpdateLease", level=_D, labels=
 SHUTDOWN_NO_PARENT: Final = Metric(_SHUTDOWN, "MissingMergeParent", family=_F["merge_parents_missing"])
 SHUTDOWN_NO_PARENT_LEASE: Final = Metric(
     _SHUTDOWN, "MissingMergeParentLease", family=_F["merge_parent_leases_missing"]
-)
-
-
-_NO_SEQUENCE: Final = "a new lease never starts at a sequence number"
-_TRIM_ONLY: Final = "leases of child shards always start at their oldest record"
-_NO_IDS: Final = "stream ids are a reserved feature that KCL has turned off"
-
-JAVA_ONLY: Final = (
-    Metric(
-        "LeaseRenewerInitialize",
-        "Fault",
-        level=_D,
-        java_only="the worker does not scan for its own leases at the start: LeaseDiscovery finds them as all others",
-    ),
-    Metric(
-        "ShardSyncTask",
-        "CreateLease_SEQUENCE_NUMBER.Success",
-        level=_D,
-        java_only=_NO_SEQUENCE,
-    ),
-    *(
-        Metric("ShutdownTask", f"CreateLease_{at}.Success", level=_D, java_only=_TRIM_ONLY)
-        for at in ("LATEST", "AT_TIMESTAMP", "SEQUENCE_NUMBER")
-    ),
-    Metric("StreamIdFetch", "Success", java_only=_NO_IDS),
-    Metric("StreamIdFetch", "QueueSize", MetricUnit.COUNT, java_only=_NO_IDS),
 )

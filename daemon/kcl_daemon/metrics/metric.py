@@ -92,7 +92,6 @@ class Metric:
         by_worker: has the dimension `WorkerIdentifier`.
         family: None: only in `OPERATIONS`, or nowhere.
         fixed: constant labels.
-        java_only: why it never occurs here.
     """
 
     operation: str
@@ -103,7 +102,6 @@ class Metric:
     by_worker: bool = False
     family: Family | None = None
     fixed: Labels = ()
-    java_only: str = ""
 
     @property
     def dimensions(self) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from kcl_daemon.config import checks, load, reading
 from kcl_daemon.config.kinds import Key
 from kcl_daemon.config.load import default_of, field_of
 from kcl_daemon.config.settings import BY_NAME, INERT, KEYS
-from kcl_daemon.config.topics import MATTER, TOPICS, topic_of
+from kcl_daemon.config.topics import TOPICS, topic_of
 from tests.unit.config.helpers import GOOD, read
-from tools.properties_reference import anchor_of, reference
+from tools.properties_reference import MATTER, anchor_of, reference
 
 MANY = GOOD.replace("streamName =", "streamNames =")
 CHANGES = re.sub(
