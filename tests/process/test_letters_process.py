@@ -153,5 +153,7 @@ def test_a_replay_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     before = len(seen.read_text().split())
     again = run_command(*words, "0", directory=tmp_path, environment=dict(os.environ))
     assert again.returncode == 0, again.stderr
-    assert seen.read_text().split()[before:] == [str(n) for n in range(1, 9) if str(n) not in done]
+    # The program that was at work when the replay was killed may still say its letter.
+    said = list(dict.fromkeys(seen.read_text().split()[before:]))
+    assert said == [str(n) for n in range(1, 9) if str(n) not in done]
     assert len(read_receipts(receipts)) == 8
