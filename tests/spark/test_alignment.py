@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,7 +18,9 @@ from kcl_landing.control import pause
 from kcl_landing.positions import START, Position
 from kcl_spark.alignment import SETTLE_S, TIP_REACH_MS, Alignment, ShardPace, SkewLimits, decide
 from kcl_spark.conversation import ShardState
+from kcl_spark.positions import from_offset, to_offset
 from kcl_spark.segments import CLOSED_MS, OPEN_MS, Arrivals, Segment, ends, read_arrivals
+from kcl_spark.source import KclStreamReader
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore
 from tests.spark.parts import ME, OTHER, SHARD, Told, at, no_tell, positions, record, rows_of
@@ -252,6 +257,11 @@ def test_arrival_times_are_in_the_name_and_found_inside(tmp_path: Path) -> None:
         Arrivals(5, at(4), 4),
         Arrivals(9, at(5), 1),
     ]
+    code = f"import sys; from kcl_spark.segments import read_arrivals; print(len(read_arrivals({store.location(first)!r})), 'pandas' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "3 False\n", "each query has a planner, which would be 40 MB larger"
     assert store.horizon_ms() == OPEN_MS
     for horizon_ms in (CLOSED_MS, 7, OPEN_MS, 5):
         store.set_horizon(horizon_ms)
@@ -389,3 +399,19 @@ def test_what_is_thrown_away_of_a_shard_that_left_was_not_taken(
     assert list(spool.store.poll()[SHARD].segments) == []
     assert spool.arrived(SHARD).reached_ms == 200
     assert spool.arrived(SHARD).complete_ms is None
+
+
+def test_a_planner_forgets_the_times_of_records_that_it_is_past(tmp_path: Path) -> None:
+    """Each query has a planner, for as long as it runs; busy shards have a time for each record."""
+    store = FolderStore(tmp_path)
+    spool = Spool(store, max_bytes=10**9)
+    spool.grant(SHARD, START, ME)
+    for first in range(0, 5_000, 1_000):
+        arrive(spool, SHARD, first, range(first, first + 1_000))
+        spool.flush(SHARD)
+    reader, reached = KclStreamReader({"spool": str(tmp_path)}, []), to_offset({})
+    for horizon_ms in (500, 1_500, 2_500, 3_500, 3_600):
+        store.set_horizon(horizon_ms)
+        reached = reader.latestOffset(reached, reader.getDefaultReadLimit())
+        assert from_offset(reached) == {SHARD: at(horizon_ms)}
+    assert sum(isinstance(each, Arrivals) for each in gc.get_objects()) == 1_000

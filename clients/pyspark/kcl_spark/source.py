@@ -39,7 +39,6 @@ COLUMNS: Final = {
     "subSequenceNumber LONG, approximateArrivalTimestamp TIMESTAMP",
 }
 _POLL_S: Final = 0.02
-_ARRIVALS_KEPT: Final = 256
 _DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -77,6 +76,7 @@ class KclStreamReader(DataSourceStreamReader):
         self._lost_s = int(options.get("lostAfterMillis", 60_000)) / 1000
         self._names = list(names)
         self._arrivals: dict[tuple[str, str], list[Arrivals]] = {}
+        self._earlier = self._arrivals
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         """Empty: the daemon decides where reading begins."""
@@ -94,6 +94,7 @@ class KclStreamReader(DataSourceStreamReader):
         horizon_ms = min(horizon_ms, self._store.horizon_ms())
         spooled = {shard: stored.segments for shard, stored in held.items()}
         granted = {shard: stored.grant.after for shard, stored in held.items()}
+        self._earlier, self._arrivals = self._arrivals, {}
         try:
             reached = ends(before, spooled, granted, most, horizon_ms=horizon_ms, times=self._times)
         except FileNotFoundError:
@@ -125,9 +126,8 @@ class KclStreamReader(DataSourceStreamReader):
     def _times(self, segment: Segment) -> list[Arrivals]:
         key = (segment.shard_id, segment.name)
         if key not in self._arrivals:
-            while len(self._arrivals) >= _ARRIVALS_KEPT:
-                del self._arrivals[next(iter(self._arrivals))]
-            self._arrivals[key] = read_arrivals(self._store.location(segment))
+            known = self._earlier.get(key)
+            self._arrivals[key] = read_arrivals(self._store.location(segment)) if known is None else known
         return self._arrivals[key]
 
     def _task(self, its_pieces: Sequence[SegmentRange]) -> Task:
