@@ -35,7 +35,7 @@ class SimClock:
         self._wall_skew_s = wall_skew_s
         self._monotonic_start_s = monotonic_start_s
         self._speed = 1.0 + drift
-        self.ahead_most_s = max(0.0, wall_skew_s)
+        self._ahead_most_s = max(0.0, wall_skew_s)
 
     def monotonic(self) -> float:
         """Seconds by this worker's clock."""
@@ -54,10 +54,15 @@ class SimClock:
         """How far its date is ahead of the true one now."""
         return now() * (self._speed - 1.0) + self._wall_skew_s
 
+    @property
+    def ahead_most_s(self) -> float:
+        """How far it was ahead at most; between two jumps it only gains, or only loses."""
+        return max(self._ahead_most_s, self.ahead_s)
+
     def step_wall(self, seconds: float) -> None:
         """Jump with the date, as after a time synchronisation."""
+        self._ahead_most_s = self.ahead_most_s
         self._wall_skew_s += seconds
-        self.ahead_most_s = max(self.ahead_most_s, self.ahead_s)
 
     async def sleep(self, seconds: float) -> None:
         """Wait that long by this worker's clock."""

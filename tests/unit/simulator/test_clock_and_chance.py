@@ -56,6 +56,18 @@ def test_the_date_is_skewed_and_may_jump_while_the_monotonic_clock_does_not() ->
     assert monotonic == 0.0
 
 
+def test_how_far_a_clock_was_ahead_at_most_counts_its_drift_and_its_jumps() -> None:
+    async def main() -> tuple[float, float, float]:
+        clock, slow = SimClock(Life("w"), wall_skew_s=20.0, drift=0.01), SimClock(Life("v"), drift=-0.01)
+        await anyio.sleep(200.0)
+        before_s = clock.ahead_most_s
+        clock.step_wall(-60.0)
+        await anyio.sleep(200.0)
+        return before_s, clock.ahead_most_s, slow.ahead_most_s
+
+    assert run_virtual(main) == pytest.approx((22.0, 22.0, 0.0))
+
+
 def test_the_clock_of_a_killed_worker_ends_what_is_left_of_it() -> None:
     async def main() -> None:
         life = Life("w")
