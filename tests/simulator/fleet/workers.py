@@ -279,6 +279,10 @@ class Fleet:
             life, chance=chance, deliveries=self._deliveries, away_s=self._plan.letters_away_s
         )
 
+    def ahead_s(self, name: str) -> float:
+        """How far the clock of the last worker with this name is ahead now."""
+        return next(each.clock.ahead_s for each in reversed(self.workers) if each.worker_id == name)
+
     def ahead_most_s(self, name: str) -> float:
         """How far the clock of a worker has been ahead, at most."""
         ahead_s = (each.clock.ahead_most_s for each in self.workers if each.worker_id == name)

@@ -178,7 +178,7 @@ class World:
         self.points = Points(plan.points, self._worker_here, self._befall)
         self.succession = Succession(plan, fleet=self.fleet, rules=self.rules, leader=self.leader)
         self.rules.may_succeed = self.leader.may_succeed = self.succession.may_succeed
-        self.deliveries.ahead_most_s = self.fleet.ahead_most_s
+        self.deliveries.ahead_most_s, self.moves.ahead_s = self.fleet.ahead_most_s, self.fleet.ahead_s
         self.rules.is_java, self.gaps.stands_by = self.fleet.is_java, self.fleet.stands_by
         self.capacity = CapacityRules(self.rules)
         self.holds = HoldRules(skew_s=plan.skew_s, is_java=self.fleet.is_java)

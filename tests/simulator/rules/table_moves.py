@@ -6,7 +6,7 @@ that does not know the single table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -27,7 +27,7 @@ _NEXT: Final[dict[str | None, frozenset[str | None]]] = {
     "PENDING": frozenset({"DEPLOYED", "COMPLETE"}),
     "COMPLETE": frozenset(),
 }
-# Dates of two workers differ, and their clocks run differently.
+# Between a decision and its write.
 _DOUBT_S: Final = 6.0
 # A report in 30 s, with time for one that fails.
 _FRESH_S: Final = 75.0
@@ -47,12 +47,14 @@ class TableMoveRules:
 
     Args:
         tables: as all workers share them.
-        bakes_s: how long INIT and PENDING must last.
+        bakes_s: how long INIT and PENDING must last, by the dates of those who write their beginning and their end.
     """
 
     def __init__(self, tables: Tables, *, bakes_s: tuple[float, float]) -> None:
         self._tables = tables
         self._bakes_s = {"INIT": bakes_s[0], "PENDING": bakes_s[1]}
+        self.ahead_s: Callable[[str], float] = lambda _worker_id: 0.0
+        """How far the date of a worker is ahead of the true one now."""
         self._since_s = 0.0
         self.state: str | None = None
         self.states: list[str | None] = []
@@ -78,18 +80,21 @@ class TableMoveRules:
                 report(
                     "table_move_incomplete", f"{write.worker_id} completed it with {left} in the old table"
                 )
-        self.state, self._since_s = after, write.at_s
+        self.state, self._since_s = after, self._dated_s(write)
         self.states.append(after)
 
     def _baked(self, write: RowWrite, before: str | None, after: str | None) -> None:
         if (before, after) == ("PENDING", "DEPLOYED"):
             return
-        lasted_s, wanted_s = write.at_s - self._since_s, self._bakes_s[str(before)]
+        lasted_s, wanted_s = self._dated_s(write) - self._since_s, self._bakes_s[str(before)]
         if lasted_s < wanted_s - _DOUBT_S:
             report(
                 "table_move_hurried",
                 f"{write.worker_id} ended {before} after {lasted_s:.0f} s of {wanted_s:.0f} s",
             )
+
+    def _dated_s(self, write: RowWrite) -> float:
+        return write.at_s + self.ahead_s(write.worker_id)
 
     def _carried_over(self, write: RowWrite) -> None:
         there = at_once(self._tables.leases.get(write.key))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -61,6 +61,28 @@ def test_the_row_goes_its_way_in_its_time(
     steps: Sequence[tuple[str | None, float]], expected: str | None
 ) -> None:
     assert violation(steps) == expected
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "at_s", "expected"),
+    [
+        ({"w-1": -20.0}, 40.0, None),
+        ({"w-1": -20.0}, 30.0, "table_move_hurried"),
+        ({"w-2": 20.0}, 40.0, None),
+        ({"w-1": 20.0, "w-2": 20.0}, 40.0, "table_move_hurried"),
+        ({"w-2": -20.0}, 60.0, "table_move_hurried"),
+    ],
+)
+def test_each_dates_the_row_by_its_own_clock(
+    ahead_s: Mapping[str, float], at_s: float, expected: str | None
+) -> None:
+    def action() -> None:
+        rules = TableMoveRules(tables(), bakes_s=(60.0, 100.0))
+        rules.ahead_s = lambda worker: ahead_s.get(worker, 0.0)
+        rules.row_written(RowWrite(0.0, "w-1", "states", ROW, None, state("INIT")))
+        rules.row_written(RowWrite(at_s, "w-2", "states", ROW, state("INIT"), state("DEPLOYED")))
+
+    assert violation_in(action) == expected
 
 
 def test_nothing_may_be_left_when_it_ends() -> None:
