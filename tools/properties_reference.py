@@ -16,7 +16,7 @@ from kcl_daemon.config.load import default_of
 from kcl_daemon.config.properties import variable_for
 from kcl_daemon.config.schema import meaning_of
 from kcl_daemon.config.settings import BY_NAME, INERT, KEYS
-from kcl_daemon.config.topics import TOPICS, topic_of
+from kcl_daemon.config.topics import TOPICS, nearest
 
 MATTER: Final[dict[str, str]] = {
     "executableName": "For one function it is `python -m kcl_client.run consumer:handle`.",
@@ -164,8 +164,8 @@ def reference() -> str:
 
 def _topics() -> Iterator[str]:
     """Each with what is not shown above, folded; the names stand on the fold, so that a search finds them."""
-    for topic in TOPICS:
-        keys = [key for key in KEYS if topic_of(key.target) == topic]
+    for topic, targets in TOPICS.items():
+        keys = [key for key in KEYS if nearest(key.target) in targets]
         folded = [key for key in keys if key.name not in MATTER]
         above = [f"[`{key.name}`](#{anchor_of(key)})" for key in keys if key.name in MATTER]
         yield f"### {topic}\n"

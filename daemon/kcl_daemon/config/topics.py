@@ -47,16 +47,11 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
 """By field of `Settings`, or by the settings it is in. The longest match counts."""
 
 _ORDER: Final = tuple(target for targets in TOPICS.values() for target in targets)
-_TOPIC_OF: Final = {target: topic for topic, targets in TOPICS.items() for target in targets}
 
 
-def _nearest(target: str) -> str:
+def nearest(target: str) -> str:
     return max((each for each in _ORDER if f"{target}.".startswith(f"{each}.")), key=len)
 
 
 def place_of(target: str) -> int:
-    return _ORDER.index(_nearest(target))
-
-
-def topic_of(target: str) -> str:
-    return _TOPIC_OF[_nearest(target)]
+    return _ORDER.index(nearest(target))
