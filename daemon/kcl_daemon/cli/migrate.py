@@ -20,9 +20,8 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.monitor import latest_of
 from kcl_daemon.leases.layout import StateRow, UnusableState
-from kcl_daemon.leases.lease import Lease
-from kcl_daemon.leases.row import OWNER_INDEX, MalformedRowError, Row, is_lease_row, lease_from_row
-from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow, worker_from_row
+from kcl_daemon.leases.row import OWNER_INDEX, readable_lease
+from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow, workers_of
 from kcl_daemon.migrations.kcl2_rules import (
     CLIENT_VERSION_CODEC,
     ClientVersion,
@@ -78,11 +77,11 @@ async def migration_status(tables: Tables, *, clock: Clock, report_s: float) -> 
     state = await tables.leases.describe()
     index = IndexState.ABSENT if state is None else state.owner_index
     lease_rows = await tables.leases.scan()
-    leases = _leases(lease_rows)
-    in_leases = _workers(lease_rows, tables.leases.key_attribute)
+    leases = [lease for row in lease_rows if (lease := readable_lease(row)) is not None]
+    in_leases = workers_of(lease_rows, tables.leases.key_attribute)
     apart: list[WorkerRow] = []
     if not tables.share_one_table:
-        apart = _workers(await tables.worker_metrics.scan(), tables.worker_metrics.key_attribute)
+        apart = workers_of(await tables.worker_metrics.scan(), tables.worker_metrics.key_attribute)
     workers = latest_of(apart, in_leases)
     wall_s = clock.wall_ms() / 1000
     ages = sorted((wall_s - worker.last_update_s, str(worker.worker_id)) for worker in workers)
@@ -160,22 +159,6 @@ async def remove_index(tables: Tables, after_s: float, *, clock: Clock, say: Cal
             f"{error}; the application is rolled back; delete the index of table {tables.leases.name} later"
         ) from error
     say(f"the index {OWNER_INDEX} is being deleted")
-
-
-def _leases(rows: list[Row]) -> list[Lease]:
-    leases: list[Lease] = []
-    for row in rows:
-        try:
-            if is_lease_row(row):
-                leases.append(lease_from_row(row))
-        except MalformedRowError:
-            continue  # shown by `kcl-daemon leases`
-    return leases
-
-
-def _workers(rows: list[Row], key_attribute: str) -> list[WorkerRow]:
-    workers = (worker_from_row(row, key_attribute=key_attribute) for row in rows)
-    return [worker for worker in workers if worker is not None]
 
 
 _MEANING = {

@@ -8,10 +8,10 @@ from typing import Final
 from kcl_daemon.assignment.plan import Fleet
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
-from kcl_daemon.leases.expiry import LivenessLog
+from kcl_daemon.leases.expiry import LivenessLog, WorkerObservation, see_workers
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import Row, is_lease_row
-from kcl_daemon.leases.worker_row import WorkerRow, is_worker_row, worker_from_row
+from kcl_daemon.leases.row import is_lease_row
+from kcl_daemon.leases.worker_row import WorkerRow, is_worker_row, workers_of
 from kcl_daemon.ports import Tables
 
 # A worker that reports a little late lives.
@@ -42,8 +42,9 @@ class FleetMonitor:
         self._polled_s: float | None = None
         self.leases: list[Lease] = []
         self.workers: list[WorkerRow] = []
-        self.workers_apart: list[WorkerRow] = []
-        self.workers_in_leases: list[WorkerRow] = []
+        self._apart: list[WorkerRow] = []
+        self._in_leases: list[WorkerRow] = []
+        self._seen: list[dict[WorkerId, WorkerObservation]] = [{}, {}]
         self.unreadable_leases = 0
         self.unreadable_workers = 0
 
@@ -56,11 +57,10 @@ class FleetMonitor:
         began_s = self._clock.monotonic()
         lease_rows = await self._tables.leases.scan()
         self._workers_are_fresh = False
-        # During a migration worker rows are in both tables.
-        self.workers_in_leases = _read_workers(lease_rows, self._tables.leases.key_attribute)
+        self._in_leases = workers_of(lease_rows, self._tables.leases.key_attribute)
         if self._tables.share_one_table:
-            self.workers_apart, self._workers_are_fresh, self._workers_read_s = [], True, began_s
-            self.unreadable_workers = sum(map(is_worker_row, lease_rows)) - len(self.workers_in_leases)
+            self._apart, self._workers_are_fresh, self._workers_read_s = [], True, began_s
+            self.unreadable_workers = sum(map(is_worker_row, lease_rows)) - len(self._in_leases)
         elif self._workers_are_due(began_s):
             await self._poll_workers(began_s)
         self.leases = [lease for row in lease_rows if (lease := self._malformed.lease(row)) is not None]
@@ -92,17 +92,20 @@ class FleetMonitor:
 
     async def _poll_workers(self, began_s: float) -> None:
         rows = await self._tables.worker_metrics.scan()
-        self.workers_apart = _read_workers(rows, self._tables.worker_metrics.key_attribute)
-        self.unreadable_workers = len(rows) - len(self.workers_apart)
+        self._apart = workers_of(rows, self._tables.worker_metrics.key_attribute)
+        self.unreadable_workers = len(rows) - len(self._apart)
         self._workers_read_s, self._workers_are_fresh = began_s, True
 
     def _remember(self, began_s: float) -> None:
-        self.workers = latest_of(self.workers_apart, self.workers_in_leases)
+        self.workers = latest_of(self._apart, self._in_leases)
+        now_s = self._clock.monotonic()
+        both = zip((self._apart, self._in_leases), self._seen, strict=True)
+        self._seen = [see_workers(rows, seen, now_s) for rows, seen in both]
         self._book = self._book.poll(
             [lease for lease in self.leases if not lease.is_finished],
             self.workers,
             began_s=began_s,
-            ended_s=self._clock.monotonic(),
+            ended_s=now_s,
             failover_s=self._timings.failover_s,
             workers_read_s=self._workers_read_s,
         )
@@ -110,6 +113,19 @@ class FleetMonitor:
     def forget(self) -> None:
         self._book = LivenessLog(unclaimed_s=self._timings.unclaimed_s)
         self._workers_read_s = self._polled_s = None
+        self._seen = [{}, {}]
+
+    def reports(self) -> tuple[list[WorkerRow], list[WorkerRow]] | None:
+        """Of both tables, by our clock; None: some must be watched for longer."""
+        now_s, active_s = self._clock.monotonic(), self._timings.active_s
+        wall_s = self._clock.wall_ms() / 1000
+        if any(each.is_doubtful(wall_s, now_s, active_s) for seen in self._seen for each in seen.values()):
+            return None
+        apart, in_leases = (
+            [seen[each.worker_id].redated(each, wall_s - now_s) for each in rows if each.worker_id in seen]
+            for rows, seen in zip((self._apart, self._in_leases), self._seen, strict=True)
+        )
+        return apart, in_leases
 
     @property
     def age_s(self) -> float | None:
@@ -137,7 +153,6 @@ class FleetMonitor:
         )
 
     def has_lived_since(self, worker_id: WorkerId, since_s: float) -> bool:
-        """Whether it reported or renewed a lease; `since_s` is monotonic."""
         return self._book.has_lived_since(worker_id, since_s)
 
     @property
@@ -189,11 +204,6 @@ class FleetMonitor:
         living = self._book.reporting(wall_s=self._clock.wall_ms() / 1000, active_s=self._timings.active_s)
         # We live, even if our leases were late; but not if our row is gone.
         return living | ({self._me} if self._me in self._book.workers else frozenset())
-
-
-def _read_workers(rows: list[Row], key_attribute: str) -> list[WorkerRow]:
-    workers = [worker_from_row(row, key_attribute=key_attribute) for row in rows]
-    return [worker for worker in workers if worker is not None]
 
 
 def latest_of(apart: list[WorkerRow], in_leases: list[WorkerRow]) -> list[WorkerRow]:

@@ -21,7 +21,7 @@ from kcl_daemon.fleet.streams import (
     leases_of,
 )
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
-from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow, worker_from_row
+from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow, workers_of
 from kcl_daemon.ports import Clock, Table
 from kcl_daemon.shards.lineage import NO_HASH_KEYS, lease_hole
 
@@ -95,11 +95,9 @@ class RunEnd:
         self._context.log.info("run_is_bounded", until_ms=self.until_ms)
 
     async def _agreed_ms(self, mine_ms: int) -> int:
-        key_attribute = self._workers.key_attribute
-        rows = [worker_from_row(row, key_attribute=key_attribute) for row in await self._workers.scan()]
         return agreed_bound_ms(
             mine_ms,
-            [row for row in rows if row is not None],
+            workers_of(await self._workers.scan(), self._workers.key_attribute),
             now_s=self._context.clock.wall_ms() / 1000,
             active_s=ACTIVE_REPORTS * self._context.timings.report_s,
         )

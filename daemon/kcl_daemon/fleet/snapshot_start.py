@@ -17,7 +17,7 @@ from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Row, RowPut
 from kcl_daemon.leases.text_row import text_of, text_write
-from kcl_daemon.leases.worker_row import incarnation_of, worker_from_row
+from kcl_daemon.leases.worker_row import incarnation_of, workers_of
 from kcl_daemon.ports import ScannedTable, ScanPort, StreamRef, Table
 from kcl_daemon.shards.snapshot import Segment, hours_of, segment_leases, segments_for, snapshot_in, units_for
 
@@ -104,10 +104,8 @@ class SnapshotStart:
     async def _java_workers(self) -> list[str]:
         now_s, period_s = self._context.clock.wall_ms() / 1000, self._context.timings.active_s
         rows = [row for row in await self._workers.scan() if incarnation_of(row) is None]
-        found = [worker_from_row(row, key_attribute=self._workers.key_attribute) for row in rows]
-        return sorted(
-            each.worker_id for each in found if each is not None and now_s - each.last_update_s < period_s
-        )
+        found = workers_of(rows, self._workers.key_attribute)
+        return sorted(each.worker_id for each in found if now_s - each.last_update_s < period_s)
 
     async def _begun(self, stream: StreamRef) -> Segment:
         row = await self._table.get(_key(stream))

@@ -61,6 +61,21 @@ class WorkerObservation:
     since_s: float
     changed: bool
 
+    def is_doubtful(self, wall_s: float, now_s: float, active_s: float) -> bool:
+        """Old by its date, and not watched for long enough to know."""
+        return not self.changed and now_s - self.since_s <= active_s < wall_s - self.last_update_s
+
+    def redated(self, worker: WorkerRow, clocks_apart_s: float) -> WorkerRow:
+        """With the observer's dates; what never changed may be older."""
+        later_s = int(self.since_s + clocks_apart_s) - self.last_update_s
+        later_s = later_s if self.changed else min(later_s, 0)
+        said_s = worker.support_update_s
+        return replace(
+            worker,
+            last_update_s=worker.last_update_s + later_s,
+            support_update_s=said_s and said_s + later_s,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LivenessLog:
@@ -96,10 +111,7 @@ class LivenessLog:
         seen_leases = {
             lease.lease_key: _see_lease(lease, self.leases.get(lease.lease_key), ended_s) for lease in leases
         }
-        seen_workers = {
-            worker.worker_id: _see_worker(worker, self.workers.get(worker.worker_id), ended_s)
-            for worker in workers
-        }
+        seen_workers = see_workers(workers, self.workers, ended_s)
         changing = self._changed_leases(seen_leases)
         after = LivenessLog(
             seen_leases,
@@ -226,6 +238,12 @@ def _see_worker(worker: WorkerRow, before: WorkerObservation | None, now_s: floa
     if before is not None and before.last_update_s == worker.last_update_s:
         return before
     return WorkerObservation(worker.last_update_s, now_s, changed=before is not None)
+
+
+def see_workers(
+    workers: Iterable[WorkerRow], before: Mapping[WorkerId, WorkerObservation], now_s: float
+) -> dict[WorkerId, WorkerObservation]:
+    return {each.worker_id: _see_worker(each, before.get(each.worker_id), now_s) for each in workers}
 
 
 _TEXTS: Final = ("worker_id", "incarnation", "boot_id")

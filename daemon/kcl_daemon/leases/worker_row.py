@@ -5,7 +5,7 @@ The attributes `daemon...` are ours; Java keeps them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Final, NewType
@@ -192,6 +192,11 @@ def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
         _text(row.get(_LOAD)),
         incarnation_of(row) is None,
     )
+
+
+def workers_of(rows: Iterable[Row], key_attribute: str) -> list[WorkerRow]:
+    found = (worker_from_row(row, key_attribute=key_attribute) for row in rows)
+    return [worker for worker in found if worker is not None]
 
 
 def _decimal(value: float) -> Decimal:

@@ -241,10 +241,7 @@ def upgrade_readiness(
     wall_s: float,
     report_s: float,
 ) -> UpgradeReadiness:
-    """Whether the index is active and every lease owner has reported recently (KCL: MigrationReadyMonitor).
-
-    `wall_s` is epoch seconds, compared with the workers' own clocks.
-    """
+    """Whether the index is active and every lease owner reports (KCL: MigrationReadyMonitor)."""
     active_s = ACTIVE_REPORTS * report_s
     active = {worker.worker_id for worker in workers if worker.last_update_s + active_s > wall_s}
     owners: set[WorkerId] = set()

@@ -343,14 +343,15 @@ class TableMigrator:
 
     async def _survey(self, row: MigrationRow | None) -> MigrationReadiness | None:
         monitor = self._monitor
-        if monitor.age_s is None or monitor.age_s > _MAX_POLL_S:
+        reports = monitor.reports()
+        if monitor.age_s is None or monitor.age_s > _MAX_POLL_S or reports is None:
             return None
         moving = self._settings.migrate_all and row is not None and row.state is not TableStatus.INIT
         return migration_readiness(
             row=row,
             leases=monitor.leases,
-            legacy_workers=monitor.workers_apart,
-            workers=monitor.workers_in_leases,
+            legacy_workers=reports[0],
+            workers=reports[1],
             legacy_rows=await self._old_rows() if moving else (),
             wall_s=self._context.clock.wall_ms() / 1000,
             report_s=self._report_s,

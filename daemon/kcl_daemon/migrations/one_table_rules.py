@@ -331,7 +331,7 @@ def next_migration_step(
 
 def _begin(seen: MigrationReadiness, *, migrate_all: bool, me: WorkerId, now_ms: int) -> MigrationStep:
     if migrate_all:
-        return _set_too_early(f"row {TABLE_STATUS_CODEC.row_key} is gone")
+        return _too_early(None)
     if seen.support_code < 1:
         return NoStep(_unsupported(seen))
     row = StateRow(TableStatus.INIT, me, now_ms)
@@ -345,7 +345,7 @@ def _while_init(
     seen: MigrationReadiness, advance: _Advance, *, migrate_all: bool, baked_s: float, bake_s: int
 ) -> MigrationStep:
     if migrate_all:
-        return _set_too_early(f"row {TABLE_STATUS_CODEC.row_key} says {TableStatus.INIT}")
+        return _too_early(seen.row)
     if seen.support_code < 1:
         return WithdrawStatusRow(
             TABLE_STATUS_CODEC.row_key, (TABLE_STATUS_CODEC.holds(TableStatus.INIT),), _unsupported(seen)
@@ -395,13 +395,6 @@ def _while_pending(
 def _advance(row: MigrationRow, me: WorkerId, now_ms: int, to: TableStatus, reason: str) -> AdvanceStatus:
     after = row.followed_by(to, by=me, at_ms=now_ms)
     return AdvanceStatus(TABLE_STATUS_CODEC.update(row, after, key_attribute=LEGACY_KEY), to, reason)
-
-
-def _set_too_early(problem: str) -> UnusableState:
-    return UnusableState(
-        f"migrateAllEntitiesToLeaseTable=true, but {problem}",
-        f"set it to false until the row says {TableStatus.DEPLOYED}",
-    )
 
 
 def _unsupported(seen: MigrationReadiness) -> str:

@@ -43,6 +43,8 @@ class Stage:
         separate = Tables(self.leases, self.workers, self.coordinator)
         self.routes = TableRoutes(separate, migrate_all=migrate_all, clock=self.clock)
         self.may_drive = True
+        self.other_ahead_s: int | None = None
+        """How far the clock of another worker is wrong; it has reported to the old table before we come."""
         context = worker_context(ME, clock=self.clock, log=self.log)
         self.monitor = fleet_monitor(context, self.routes.tables)
         self.elector = elector_of(context, self.routes.lock)
@@ -72,6 +74,8 @@ class Stage:
         assert isinstance(status, TableStatus)
         self.routes.route_to(TableLayout.SEPARATE, status)
         await self.has_lease(0, ME)
+        if self.other_ahead_s is not None:
+            await self.reports(self.workers)
 
     async def says(self, state: TableStatus) -> None:
         """The row says so, whoever wrote it."""
@@ -92,12 +96,13 @@ class Stage:
     async def old_worker(self, table: TroubledTable, *, supports: bool = True) -> None:
         """Another worker reports there, for ever."""
         while True:
-            whole = report(OTHER, now_s=self.clock.wall_ms() // 1000)
-            kept = {
-                name: value for name, value in whole.put.items() if supports or name not in {"sup", "slu"}
-            }
-            await MemoryTable.update(table, RowUpdate(OTHER, put=kept))
+            await self.reports(table, supports=supports)
             await anyio.sleep(30)
+
+    async def reports(self, table: TroubledTable, *, supports: bool = True) -> None:
+        whole = report(OTHER, now_s=self.clock.wall_ms() // 1000 + (self.other_ahead_s or 0))
+        kept = {name: value for name, value in whole.put.items() if supports or name not in {"sup", "slu"}}
+        await MemoryTable.update(table, RowUpdate(OTHER, put=kept))
 
     def leads(self) -> bool:
         return self.elector.is_leader
@@ -114,12 +119,17 @@ class Stage:
 
 
 def play(
-    scene: Callable[[Stage], Awaitable[None]], state: TableStatus | None = None, *, migrate_all: bool = False
+    scene: Callable[[Stage], Awaitable[None]],
+    state: TableStatus | None = None,
+    *,
+    migrate_all: bool = False,
+    other_ahead_s: int | None = None,
 ) -> Stage:
     """A scene beside everything that runs on the worker."""
 
     async def main() -> Stage:
         stage = Stage(state, migrate_all=migrate_all)
+        stage.other_ahead_s = other_ahead_s
         await stage.begin()
         async with anyio.create_task_group() as background:
             for loop in (stage.elector.run, stage.reporter.run, stage.look_forever, stage.migrator.run):
@@ -213,6 +223,43 @@ def test_a_worker_that_reports_to_the_old_table_holds_it_up_and_takes_it_back() 
         assert stage.row() is PENDING
 
     play(scene, DEPLOYED, migrate_all=True)
+
+
+@pytest.mark.parametrize("ahead_s", [-180, 180])
+@pytest.mark.parametrize("state", [None, INIT])
+def test_a_worker_with_a_wrong_clock_does_not_hold_the_move_up(
+    state: TableStatus | None, ahead_s: int
+) -> None:
+    """It reports and knows the single table, whatever its date."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.has_lease(1, OTHER)
+        async with anyio.create_task_group() as background:
+            background.start_soon(stage.old_worker, stage.workers)
+            await anyio.sleep(100)
+            assert stage.row() is INIT
+            await anyio.sleep(200)
+            background.cancel_scope.cancel()
+
+    stage = play(scene, state, other_ahead_s=ahead_s)
+    assert stage.row() is DEPLOYED
+    steps = [fields for _, event, fields in stage.log.lines if event == "table_migration_step"]
+    assert not [step for step in steps if "deleted" in step]
+
+
+@pytest.mark.parametrize("ahead_s", [-180, 180])
+def test_a_worker_with_a_wrong_clock_that_reports_to_the_old_table_is_seen(ahead_s: int) -> None:
+    async def scene(stage: Stage) -> None:
+        async with anyio.create_task_group() as background:
+            background.start_soon(stage.old_worker, stage.workers)
+            for _ in range(60):
+                await anyio.sleep(10)
+                assert stage.row() is DEPLOYED
+            background.cancel_scope.cancel()
+        await anyio.sleep(100)
+        assert stage.row() is PENDING
+
+    play(scene, DEPLOYED, migrate_all=True, other_ahead_s=ahead_s)
 
 
 def test_a_leader_without_the_setting_takes_it_back() -> None:
