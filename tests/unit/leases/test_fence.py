@@ -37,7 +37,10 @@ def test_our_own_lost_answer_is_recognised() -> None:
         (None, True, "deleted"),
         (row(8), False, "counter is 8"),
         (row(9), True, "counter is 9"),
+        (row(6), False, "counter is 6"),  # deleted and made again
+        (row(6), True, "counter is 6"),
         (row(8, OTHER), True, "other owns it"),
+        (row(8, WorkerId("a-worker-before-me-in-the-alphabet")), True, "in-the-alphabet owns it"),
         (row(8, None), True, "it has no owner"),
         (row(7, OTHER, OTHER), True, "other owns it"),
         (row(7, ME, ME), True, "both sides"),
@@ -54,3 +57,13 @@ def test_a_handoff_away_from_us_is_still_ours_until_we_pass_it_on() -> None:
     verdict = judge_written_row(HELD, row(7, OTHER, ME), me=ME, uncertain=False)
     assert isinstance(verdict, StillOurs)
     assert verdict.lease.lease_owner == OTHER
+
+
+def test_only_another_counter_under_our_name_speaks_of_a_second_process() -> None:
+    second = judge_written_row(HELD, row(9), me=ME, uncertain=True)
+    assert isinstance(second, LeaseGone)
+    assert second.by_duplicate
+    for now in (None, row(8, OTHER), row(8, None), row(7, ME, ME)):
+        gone = judge_written_row(HELD, now, me=ME, uncertain=True)
+        assert isinstance(gone, LeaseGone)
+        assert not gone.by_duplicate

@@ -1,0 +1,53 @@
+"""`python -m tests.mutation` knows what it judges: its files exist, and its reasons are about lines that stand there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import CodeType
+
+from tests.house.files import ROOT
+from tests.mutation.equivalents import equivalents, stale
+from tests.mutation.results import Stored, holds
+from tests.mutation.running import changed_function
+from tests.mutation.subjects import SUBJECTS
+
+SOURCE = "LIMIT = 3\nclass A:\n    def f(self, x=1):\n        return x < LIMIT\n    def g(self):\n        return 5\n"
+
+
+def compiled(text: str) -> CodeType:
+    return compile(text, "a.py", "exec", dont_inherit=True)
+
+
+def test_each_file_and_its_tests_exist_once() -> None:
+    named = [path for each in SUBJECTS for path in (each.path, *each.tests)]
+    assert [path for path in named if not (ROOT / path).is_file()] == []
+    assert [path for path, times in Counter(each.path for each in SUBJECTS).items() if times > 1] == []
+    for each in SUBJECTS:
+        assert each.path.removesuffix(".py").endswith(each.module.replace(".", "/"))
+        assert len(set(each.tests)) == len(each.tests) > 0
+
+
+def test_each_reason_is_about_a_line_that_stands_in_the_source() -> None:
+    known = equivalents()
+    assert stale(known) == []
+    assert {each.file for each in known} <= {each.path for each in SUBJECTS}
+    entries = Counter((each.file, each.within, each.line) for each in known)
+    assert [entry for entry, times in entries.items() if times > 1] == []
+
+
+def test_a_mutant_stays_killed_while_its_test_is_the_same() -> None:
+    before = Stored("source", {"tests/a.py": "1", "tests/b.py": "1"}, {})
+    now = {"tests/a.py": "1", "tests/b.py": "2"}
+    assert holds("killed tests/a.py::test_x", before, now)
+    assert not holds("killed tests/b.py::test_x", before, now)
+    assert not holds("killed ", before, now)  # by a limit: nobody knows which test ran
+    assert not holds("survived", before, now)
+    assert holds("survived", before, before.tests)
+
+
+def test_a_fault_inside_a_function_is_found_and_one_outside_is_not() -> None:
+    changed = changed_function(compiled(SOURCE), compiled(SOURCE.replace("x < LIMIT", "x <= LIMIT")))
+    assert changed is not None
+    assert [each.co_name for each in changed] == ["f", "f"]
+    for one, other in (("LIMIT = 3", "LIMIT = 4"), ("x=1", "x=2")):
+        assert changed_function(compiled(SOURCE), compiled(SOURCE.replace(one, other))) is None

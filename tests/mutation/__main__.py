@@ -1,0 +1,138 @@
+"""`python -m tests.mutation`: puts small faults into the rules, one at a time, and looks whether a test fails.
+
+Needs cosmic-ray (`pip install -e '.[mutation]'`). Verdicts are kept in `build/mutation`. Exit status 1 if a mutant survived without a
+reason in `equivalents.toml`, or a reason there is of no use any more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import click
+
+from tests.house.files import ROOT
+from tests.mutation.equivalents import Equivalent, equivalents, stale
+from tests.mutation.mutants import Mutant, mutants_of
+from tests.mutation.results import FOLDER, Known
+from tests.mutation.running import KILLED, judge
+from tests.mutation.subjects import SUBJECTS, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Of a file, or of several."""
+
+    mutants: int = 0
+    killed: int = 0
+    equivalent: int = 0
+
+    @property
+    def survived(self) -> int:
+        return self.mutants - self.killed - self.equivalent
+
+    @property
+    def percent(self) -> float:
+        """Of those that a test can kill."""
+        return 100 * self.killed / max(1, self.mutants - self.equivalent)
+
+    def plus(self, other: Score) -> Score:
+        return Score(
+            self.mutants + other.mutants, self.killed + other.killed, self.equivalent + other.equivalent
+        )
+
+    def row(self, name: str) -> tuple[str, ...]:
+        figures = self.mutants, self.killed, self.survived, self.equivalent
+        return name, *(f"{each:,}" for each in figures), f"{self.percent:.1f} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A file after all its mutants met the tests."""
+
+    subject: Subject
+    survivors: list[Mutant]
+    score: Score
+    needless: list[Equivalent]
+
+
+@click.command()
+@click.option("--only", "parts", multiple=True, help="Files whose path contains this; may be given again.")
+@click.option("--known", is_flag=True, help="Only what earlier runs found; runs no test.")
+@click.option("--list", "list_them", is_flag=True, help="Print the files and their mutants, and end.")
+def main(*, parts: Sequence[str], known: bool, list_them: bool) -> None:
+    """Run the tests of each file against its mutants, and print survivors and a table."""
+    if find_spec("cosmic_ray") is None:
+        raise click.ClickException("cosmic-ray is missing: .venv/bin/pip install -e '.[mutation]'")
+    chosen = [each for each in SUBJECTS if not parts or any(part in each.path for part in parts)]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    if list_them:
+        for subject in chosen:
+            click.echo(f"{len(_mutants(subject)):>5}  {subject.path}")
+        return
+    argued = equivalents()
+    found = [each for subject in chosen if (each := _judged(subject, argued, run=not known)) is not None]
+    for line in (*_survivors(found), "", *_table(found)):
+        click.echo(line)
+    bad = [*stale(argued), *(each for judged in found for each in judged.needless)]
+    for entry in bad:
+        click.echo(f"equivalents.toml: no longer so: {entry.file}: {entry.line}")
+    sys.exit(1 if bad or any(each.survivors for each in found) else 0)
+
+
+def _mutants(subject: Subject) -> list[Mutant]:
+    return mutants_of((ROOT / subject.path).read_text("utf-8"), subject.path)
+
+
+def _judged(subject: Subject, argued: Sequence[Equivalent], *, run: bool) -> Judged | None:
+    """None of a file that was not run and is not to be run."""
+    mutants, known = _mutants(subject), Known(subject)
+    missing = [each for each in mutants if each.name not in known.verdicts]
+    if missing and not run:
+        return None
+    if missing:
+        click.echo(f"{subject.path}: {len(missing)} of {len(mutants)} mutants", err=True)
+        judge(subject, missing, known.keep)
+    alive = [each for each in mutants if not known.verdicts[each.name].startswith(KILLED)]
+    here = [each for each in argued if each.file == subject.path]
+    survivors = [each for each in alive if not any(one.is_mutant(subject.path, each) for one in here)]
+    needless = [one for one in here if not any(one.is_mutant(subject.path, each) for each in alive)]
+    killed, equivalent = len(mutants) - len(alive), len(alive) - len(survivors)
+    return Judged(subject, survivors, Score(len(mutants), killed, equivalent), needless)
+
+
+def _survivors(found: Sequence[Judged]) -> list[str]:
+    lines: list[str] = []
+    for each in found:
+        for mutant in each.survivors:
+            lines += [
+                f"{each.subject.path}:{mutant.first_row} {mutant.within}",
+                f"    - {mutant.line}",
+                f"    + {mutant.becomes}",
+            ]
+    return lines
+
+
+def _table(found: Sequence[Judged]) -> list[str]:
+    """A line for each file, for each package, and for all."""
+    packages = dict[str, Score]()
+    for each in found:
+        name = each.subject.package
+        packages[name] = packages.get(name, Score()).plus(each.score)
+    total = Score()
+    for score in packages.values():
+        total = total.plus(score)
+    rows = [
+        ("file", "mutants", "killed", "survived", "equivalent", "score"),
+        *(each.score.row(each.subject.path) for each in found),
+        *(score.row(name) for name, score in packages.items()),
+        total.row("all"),
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join((row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:]))) for row in rows]
+
+
+if __name__ == "__main__":
+    main()
