@@ -17,7 +17,7 @@ from tests.house.files import ROOT
 from tests.mutation.equivalents import Equivalent, equivalents, stale
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.results import FOLDER, Known
-from tests.mutation.running import KILLED, judge
+from tests.mutation.running import Later, judge
 from tests.mutation.subjects import SUBJECTS, Subject
 
 
@@ -60,9 +60,10 @@ class Judged:
 
 @click.command()
 @click.option("--only", "parts", multiple=True, help="Files whose path contains this; may be given again.")
+@click.option("--trust", is_flag=True, help="What was killed is not tried again although tests have changed.")
 @click.option("--known", is_flag=True, help="Only what earlier runs found; runs no test.")
 @click.option("--list", "list_them", is_flag=True, help="Print the files and their mutants, and end.")
-def main(*, parts: Sequence[str], known: bool, list_them: bool) -> None:
+def main(*, parts: Sequence[str], trust: bool, known: bool, list_them: bool) -> None:
     """Run the tests of each file against its mutants, and print survivors and a table."""
     if find_spec("cosmic_ray") is None:
         raise click.ClickException("cosmic-ray is missing: .venv/bin/pip install -e '.[mutation]'")
@@ -72,8 +73,10 @@ def main(*, parts: Sequence[str], known: bool, list_them: bool) -> None:
         for subject in chosen:
             click.echo(f"{len(_mutants(subject)):>5}  {subject.path}")
         return
+    if not known:
+        _run(chosen, trust=trust)
     argued = equivalents()
-    found = [each for subject in chosen if (each := _judged(subject, argued, run=not known)) is not None]
+    found = [each for subject in chosen if (each := _judged(Known(subject, trust), argued)) is not None]
     for line in (*_survivors(found), "", *_table(found)):
         click.echo(line)
     bad = [*stale(argued), *(each for judged in found for each in judged.needless)]
@@ -86,16 +89,27 @@ def _mutants(subject: Subject) -> list[Mutant]:
     return mutants_of((ROOT / subject.path).read_text("utf-8"), subject.path)
 
 
-def _judged(subject: Subject, argued: Sequence[Equivalent], *, run: bool) -> Judged | None:
-    """None of a file that was not run and is not to be run."""
-    mutants, known = _mutants(subject), Known(subject)
-    missing = [each for each in mutants if each.name not in known.verdicts]
-    if missing and not run:
+def _run(subjects: Sequence[Subject], *, trust: bool) -> None:
+    """First the faults in functions, of which many are judged in a second, then those that must be imported."""
+    waiting = list[tuple[Later, Known]]()
+    for subject in subjects:
+        mutants, known = _mutants(subject), Known(subject, trust)
+        missing = [each for each in mutants if each.name not in known.verdicts]
+        if missing:
+            click.echo(f"{subject.path}: {len(missing)} of {len(mutants)} mutants", err=True)
+            waiting.append((judge(subject, missing, known.keep), known))
+    for later, known in sorted(waiting, key=lambda each: len(each[0].mutants)):
+        click.echo(f"{later.subject.path}: {len(later.mutants)} to be imported", err=True)
+        later.judge(known.keep)
+
+
+def _judged(known: Known, argued: Sequence[Equivalent]) -> Judged | None:
+    """None of a file that has not met its tests yet."""
+    subject = known.subject
+    mutants = _mutants(subject)
+    if any(each.name not in known.verdicts for each in mutants):
         return None
-    if missing:
-        click.echo(f"{subject.path}: {len(missing)} of {len(mutants)} mutants", err=True)
-        judge(subject, missing, known.keep)
-    alive = [each for each in mutants if not known.verdicts[each.name].startswith(KILLED)]
+    alive = [each for each in mutants if not known.verdicts[each.name].is_killed]
     here = [each for each in argued if each.file == subject.path]
     survivors = [each for each in alive if not any(one.is_mutant(subject.path, each) for one in here)]
     needless = [one for one in here if not any(one.is_mutant(subject.path, each) for each in alive)]

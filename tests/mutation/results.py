@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,54 +17,78 @@ from tests.mutation.subjects import Subject
 FOLDER: Final = ROOT / "build" / "mutation"
 
 
+class Verdict(msgspec.Struct, frozen=True):
+    """As long as the tests that it depends on are the same: `basis` is their digest."""
+
+    verdict: str
+    basis: str
+
+    @property
+    def is_killed(self) -> bool:
+        return self.verdict.startswith(KILLED)
+
+
 class Stored(msgspec.Struct):
-    """Digests of the source and of the tests, and the verdicts by the name of the mutant."""
+    """Digest of the source, and verdicts by the name of the mutant."""
 
     source: str
-    tests: dict[str, str]
-    verdicts: dict[str, str]
+    verdicts: dict[str, Verdict]
+
+
+def basis_of(verdict: str, tests: Mapping[str, str]) -> str:
+    """A mutant stays killed while the test that killed it is the same; all else depends on all tests.
+
+    Args:
+        verdict: of the run.
+        tests: digests by file.
+    """
+    killer = verdict.removeprefix(KILLED).strip().partition("::")[0]
+    return tests.get(killer) or _digest(repr(sorted(tests.items())).encode())
 
 
 @dataclass
 class Known:
-    """The verdicts of a subject that still hold."""
+    """The verdicts of a subject that still hold.
+
+    Args:
+        subject: which.
+        trust: what was killed counts as killed although tests have changed.
+        verdicts: by the name of the mutant.
+    """
 
     subject: Subject
-    verdicts: dict[str, str] = field(default_factory=dict)
+    trust: bool = False
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         try:
             before = msgspec.json.decode(self._path.read_bytes(), type=Stored)
         except (OSError, msgspec.MsgspecError):
             return
-        if before.source == _digest(self.subject.path):
-            now = self._tests()
+        if before.source == self._source():
+            tests = self._tests()
             self.verdicts = {
-                name: verdict for name, verdict in before.verdicts.items() if holds(verdict, before, now)
+                name: each
+                for name, each in before.verdicts.items()
+                if each.basis == basis_of(each.verdict, tests) or (self.trust and each.is_killed)
             }
 
     def keep(self, verdicts: dict[str, str]) -> None:
         """Add them, and store all."""
-        self.verdicts |= verdicts
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        stored = Stored(_digest(self.subject.path), self._tests(), self.verdicts)
-        self._path.write_bytes(msgspec.json.encode(stored))
+        tests = self._tests()
+        self.verdicts |= {name: Verdict(each, basis_of(each, tests)) for name, each in verdicts.items()}
+        self._path.write_bytes(msgspec.json.encode(Stored(self._source(), self.verdicts)))
+
+    def _source(self) -> str:
+        return _digest((ROOT / self.subject.path).read_bytes())
 
     def _tests(self) -> dict[str, str]:
-        return {path: _digest(path) for path in self.subject.tests}
+        return {path: _digest((ROOT / path).read_bytes()) for path in self.subject.tests}
 
     @property
     def _path(self) -> Path:
         return FOLDER / f"{self.subject.module}.json"
 
 
-def holds(verdict: str, before: Stored, now: dict[str, str]) -> bool:
-    """A mutant stays killed while the test that killed it is there; all else depends on all tests."""
-    killer = verdict.removeprefix(KILLED).strip().partition("::")[0]
-    if verdict.startswith(KILLED) and killer in now:
-        return before.tests.get(killer) == now[killer]
-    return before.tests == now
-
-
-def _digest(path: str) -> str:
-    return hashlib.sha256((ROOT / path).read_bytes()).hexdigest()
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

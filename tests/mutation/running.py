@@ -36,6 +36,8 @@ SURVIVED: Final = "survived"
 KILLED: Final = "killed"
 """Followed by the test that did it; by none if the process was ended by a limit."""
 
+Keep = Callable[[dict[str, str]], None]
+
 _OURS: Final = ("kcl_", "tests", "conftest")
 _WHOLE_CPU_S: Final = 300
 _WHOLE_WALL_S: Final = 900.0
@@ -76,8 +78,21 @@ class Answer(msgspec.Struct):
     loaded: list[str]
 
 
-def judge(subject: Subject, mutants: list[Mutant], keep: Callable[[dict[str, str]], None]) -> None:
-    """Hand on a verdict for each mutant.
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Mutants that must be imported, each for all tests, with a limit of seconds of CPU."""
+
+    subject: Subject
+    mutants: list[Mutant]
+    cpu_s: int
+
+    def judge(self, keep: Keep) -> None:
+        for mutant in self.mutants:
+            keep({mutant.name: _imported_anew(self.subject, mutant, self.cpu_s)})
+
+
+def judge(subject: Subject, mutants: list[Mutant], keep: Keep) -> Later:
+    """Hand on a verdict for each mutant whose fault is in a function; the others take longer, and are returned.
 
     Args:
         subject: whose tests are run.
@@ -94,10 +109,8 @@ def judge(subject: Subject, mutants: list[Mutant], keep: Callable[[dict[str, str
         raise TestsFailError(f"{subject.path}: {', '.join(answer.failed)}")
     keep(answer.verdicts)
     _load(answer.loaded)
-    cpu_s = math.ceil(5 * answer.cpu_s) + 20
-    for mutant in mutants:
-        if mutant.name in answer.again:
-            keep({mutant.name: _imported_anew(subject, mutant, cpu_s)})
+    again = [mutant for mutant in mutants if mutant.name in answer.again]
+    return Later(subject, again, math.ceil(5 * answer.cpu_s) + 20)
 
 
 def _load(names: Sequence[str]) -> None:

@@ -42,8 +42,8 @@ SUBJECTS: Final = (
     _daemon("leases", "fence", "test_fence"),
     _daemon("leases", "expiry", "test_expiry", "test_expiry_predecessor"),
     _daemon("leases", "leader", "test_leader", "test_hostile_rows"),
-    _daemon("leases", "holds", "test_holds", "test_hostile_rows", "fleet/test_hold_watch"),
-    _daemon("leases", "layout", "test_layout", "test_hostile_rows", "migrations/test_one_table_rules"),
+    _daemon("leases", "holds", "test_holds", "test_hostile_rows"),
+    _daemon("leases", "layout", "test_layout", "test_hostile_rows"),
     _daemon("leases", "lease", "test_lease_checkpoint", "test_lease_throughput", "test_row"),
     _daemon(
         "leases", "row",
@@ -84,7 +84,7 @@ SUBJECTS: Final = (
     _landing("keeping.chain", "test_chain", "test_writers"),
     Subject(
         "client", "clients/python/kcl_client/_window.py", "kcl_client._window",
-        ("tests/unit/client/test_window.py", "tests/unit/client/test_concurrent.py"),
+        ("tests/unit/client/test_window.py",),
     ),
     Subject(
         "protocol", "protocol/kcl_protocol/sequence.py", "kcl_protocol.sequence",

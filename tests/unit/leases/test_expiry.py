@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.expiry import LivenessLog
+from kcl_daemon.leases.expiry import LivenessLog, unclaimed_patience_s
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Value
 from kcl_daemon.leases.worker_row import WorkerRow, report, worker_from_row
@@ -24,9 +24,11 @@ def poll(
     workers: list[WorkerRow] | None = None,
     *,
     book: LivenessLog | None = None,
+    failover_s: float = 10.0,
 ) -> LivenessLog:
     """One more look, that takes no time."""
-    return (book or LivenessLog()).poll(leases, workers or [], began_s=at_s, ended_s=at_s, failover_s=10.0)
+    before = book or LivenessLog()
+    return before.poll(leases, workers or [], began_s=at_s, ended_s=at_s, failover_s=failover_s)
 
 
 def living(book: LivenessLog, wall_s: float) -> frozenset[WorkerId]:
@@ -76,6 +78,11 @@ def test_a_handoff_is_timed_from_its_beginning_through_all_renewals() -> None:
     assert poll(60.0, [LEASE], book=book).handoff_s(LEASE) == 0.0
 
 
+def test_a_lease_that_nobody_hands_on_or_has_seen_is_in_no_handoff() -> None:
+    assert LivenessLog().handoff_s(LEASE) == 0.0
+    assert poll(11.0, [LEASE], book=poll(0.0, [LEASE])).handoff_s(LEASE) == 0.0
+
+
 def test_a_vanished_row_is_forgotten() -> None:
     book = poll(1.0, [], book=poll(0.0, [LEASE], [WorkerRow(A, 5)]))
     assert (book.leases, book.workers) == ({}, {})
@@ -83,13 +90,15 @@ def test_a_vanished_row_is_forgotten() -> None:
 
 def test_a_worker_counts_as_reporting_by_its_own_time_at_first_sight() -> None:
     assert living(poll(0.0, [], [WorkerRow(A, 1000), WorkerRow(B, 900)]), 1010.0) == {A}
+    assert living(poll(0.0, [], [WorkerRow(A, 1000)]), 1060.0) == {A}
+    assert living(poll(0.0, [], [WorkerRow(A, 1000)]), 1061.0) == set()
 
 
 def test_a_worker_with_a_wrong_clock_counts_once_its_row_is_seen_to_change() -> None:
     book = poll(0.0, [], [WorkerRow(A, 5)])
     assert living(book, 9000.0) == set()
     book = poll(30.0, [], [WorkerRow(A, 35)], book=book)
-    assert living(poll(89.0, [], [WorkerRow(A, 35)], book=book), 9000.0) == {A}
+    assert living(poll(90.0, [], [WorkerRow(A, 35)], book=book), 9000.0) == {A}
     assert living(poll(91.0, [], [WorkerRow(A, 35)], book=book), 9000.0) == set()
 
 
@@ -307,6 +316,60 @@ def test_what_the_leader_gives_back_at_the_end_of_a_handoff_is_no_sign_of_life()
     assert A not in book.reporting(wall_s=100.0, active_s=60.0)
     claimed = poll(13.0, [replace(given, lease_counter=3)], REPORTING, book=book)
     assert A in claimed.reporting(wall_s=100.0, active_s=60.0)
+    assert claimed.has_lived_since(A, 11.0)
     assert claimed.has_lived_since(A, 12.0)
     assert not claimed.has_lived_since(A, 12.1)
     assert not claimed.has_lived_since(B, 0.0)
+
+
+def test_a_dead_worker_stays_under_suspicion_however_often_one_looks() -> None:
+    book = LivenessLog()
+    for second in range(30):
+        book = poll(float(second), [LEASE], [WorkerRow(A, 1000)], book=book)
+        assert (A in living(book, 1000.0 + second)) is (second <= 10)
+
+
+def test_a_lease_without_an_owner_hides_no_silent_owner_of_another() -> None:
+    free = Lease(LeaseKey("first"), 1, TRIM_HORIZON)
+    rows = [WorkerRow(A, 1000)]
+    book = poll(11.0, [free, LEASE], rows, book=poll(0.0, [free, LEASE], rows))
+    assert living(book, 1011.0) == set()
+
+
+def test_a_clock_that_was_put_back_takes_no_sign_of_life_away() -> None:
+    """A report counts because it differs, and a row made again by its owner as well."""
+    suspected = poll(11.0, [LEASE], [WorkerRow(A, 1000)], book=poll(0.0, [LEASE], [WorkerRow(A, 1000)]))
+    book = poll(13.0, [LEASE], [WorkerRow(A, 900)], book=suspected)
+    assert book.has_lived_since(A, 11.0)
+    assert living(book, 1013.0) == {A}
+    again = poll(13.0, [replace(LEASE, lease_counter=0)], [WorkerRow(A, 1000)], book=suspected)
+    assert again.has_lived_since(A, 11.0)
+
+
+def test_who_was_last_seen_at_the_moment_when_its_lease_was_due_may_have_died_then() -> None:
+    book = poll(10.0, [LEASE], [WorkerRow(A, 1000)], book=poll(0.0, [LEASE], [WorkerRow(A, 1000)]))
+    book = poll(12.0, [LEASE], [WorkerRow(A, 1001)], book=book)
+    assert book.has_lived_since(A, 10.0)
+    assert living(book, 1012.0) == set()
+
+
+def test_a_new_owner_may_be_slow_whoever_had_the_lease_before() -> None:
+    for before in (None, A, B):
+        owner = A if before == B else B
+        given = replace(LEASE, lease_owner=owner, lease_counter=2)
+        book = poll(0.0, [replace(LEASE, lease_owner=before)], REPORTING)
+        assert poll(1.0, [given], REPORTING, book=book).unclaimed == {LEASE.lease_key}
+
+
+def test_a_lease_is_claimed_by_its_owner_even_in_a_row_that_was_made_again() -> None:
+    given = replace(LEASE, lease_owner=B, lease_counter=5)
+    book = poll(1.0, [given], REPORTING, book=poll(0.0, [LEASE], REPORTING))
+    assert poll(2.0, [replace(given, lease_counter=1)], REPORTING, book=book).unclaimed == frozenset()
+
+
+def test_patience_is_a_half_more_than_the_failover_time_or_most_of_an_interval() -> None:
+    assert unclaimed_patience_s(10.0, 20.0) == 15.0
+    assert unclaimed_patience_s(10.0, 60.0) == 45.0
+    given = replace(LEASE, lease_owner=B, lease_counter=5)
+    book = poll(1.0, [given], REPORTING, book=poll(0.0, [LEASE], REPORTING), failover_s=0.2)
+    assert poll(1.35, [given], REPORTING, book=book, failover_s=0.2).abandoned(0.2) == {LEASE.lease_key}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, fields, replace
 from itertools import product
 
 import pytest
@@ -33,10 +34,13 @@ GONE = ProcessObservation("boot-1", 64769, 1234, FileLockState.FREE, is_local=Tr
         (replace(GONE, is_local=False, running=None), False),
         (replace(GONE, lock=FileLockState.UNKNOWN, running=None), False),
         (replace(GONE, boot_id="boot-2"), False),  # another host with a cloned volume, or a reboot
+        (replace(GONE, boot_id="boot-0"), False),
         (replace(GONE, boot_id=None), False),
         (replace(GONE, boot_id=""), False),
         (replace(GONE, inode=99), False),  # `cp -a` of the folder, for a second daemon
+        (replace(GONE, inode=5678), False),
         (replace(GONE, device=99), False),
+        (replace(GONE, device=70000), False),
         (replace(GONE, running=True), False),  # somebody has put the lock file away
         (replace(GONE, lock=FileLockState.HELD), False),  # its guard still ends its children
         (replace(GONE, lock=FileLockState.HELD, running=None), False),
@@ -54,6 +58,13 @@ def test_a_held_lock_of_one_that_is_gone_is_worth_another_look() -> None:
     )
 
 
+def test_what_cannot_change_is_not_worth_another_look() -> None:
+    for seen in (replace(GONE, boot_id="boot-2"), replace(GONE, inode=99), replace(GONE, running=True)):
+        judged = judge_process(RECORD, seen)
+        assert isinstance(judged, Unproven)
+        assert not judged.may_change
+
+
 def test_nothing_proves_the_death_of_one_that_may_live() -> None:
     """Whatever else is seen: another boot, a copy, a running process, a held lock are never a death."""
     for boot, inode, lock, is_local, running in product(
@@ -66,6 +77,18 @@ def test_nothing_proves_the_death_of_one_that_may_live() -> None:
 
 def test_a_record_survives_being_stored() -> None:
     assert ProcessRecord.from_text(RECORD.to_text()) == RECORD
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(RECORD)])
+def test_a_record_with_a_field_that_is_missing_or_of_another_type_is_none(name: str) -> None:
+    whole: dict[str, object] = asdict(RECORD)
+    without = {key: value for key, value in whole.items() if key != name}
+    other = {**whole, name: "7" if isinstance(whole[name], int) else 7}
+    assert [ProcessRecord.from_text(json.dumps(each)) for each in (whole, without, other)] == [
+        RECORD,
+        None,
+        None,
+    ]
 
 
 @given(st.text() | st.sampled_from(["{}", "[]", "null", "1e999", '{"pid": true}', "[" * 100_000]))

@@ -28,6 +28,7 @@ PAUSE = Hold(by="ann@host", reason="the sink is down", since_ms=1_000)
 LIMIT = Hold("ann@host", "slow", 1_000, unit=LimitUnit.RECORDS, amount=500.0)
 ORDERS = StreamIdentity("123456789012", "orders", 7)
 BILLS = StreamIdentity("123456789012", "bills", 7)
+USERS = StreamIdentity("123456789012", "users", 7)
 
 
 def lease(number: int = 0, stream: StreamIdentity | None = None, *, finished: bool = False) -> Lease:
@@ -77,6 +78,7 @@ def test_a_write_is_refused_once_somebody_else_has_written_and_no_row_is_left_wi
         "",
         "s-1",
         "{}",
+        '{"version":0,"holds":[]}',
         '{"version":2,"holds":[]}',
         '{"version":1,"holds":[{"by":"ann"}]}',
         '{"version":1,"holds":[{"by":"a","reason":"","sinceMs":1,"unit":"pages"}]}',
@@ -92,7 +94,8 @@ def test_each_scope_covers_its_own_leases() -> None:
     of_orders = replace(PAUSE, stream=str(ORDERS))
     of_shard = replace(PAUSE, stream=str(ORDERS), lease_key=f"{ORDERS}:shardId-0")
     assert all(PAUSE.covers(each) for each in (lease(), lease(0, ORDERS), lease(0, BILLS)))
-    assert [of_orders.covers(lease(0, each)) for each in (ORDERS, BILLS, None)] == [True, False, False]
+    covered = [of_orders.covers(lease(0, each)) for each in (ORDERS, BILLS, USERS, None)]
+    assert covered == [True, False, False, False]
     assert [of_shard.covers(lease(number, ORDERS)) for number in (0, 1)] == [True, False]
     assert not of_shard.covers(lease(0, BILLS))
     assert PAUSE.includes(of_orders) and of_orders.includes(of_shard) and not of_shard.includes(of_orders)
@@ -104,7 +107,20 @@ def test_a_limit_is_divided_by_the_unfinished_shards_that_it_is_for() -> None:
     assert (limit.shards, limit.share, pause) == (3, 500 / 3, PAUSE)
     (of_one,) = counted([replace(LIMIT, lease_key="shardId-1")], leases)
     assert of_one.share == 500
-    assert counted([LIMIT], [])[0].share == 500
+    assert counted([LIMIT], []) == (LIMIT,)
+    assert replace(LIMIT, shards=0).share == 500, "whatever somebody wrote into the row"
+
+
+def test_less_than_one_record_a_second_is_a_limit_too() -> None:
+    slow = replace(LIMIT, amount=0.5)
+    assert holds_from_row(stored(slow)) == (slow,)
+
+
+def test_the_row_is_the_same_in_whatever_order_the_holds_were_made() -> None:
+    of_bills, of_orders = replace(LIMIT, stream=str(BILLS)), replace(PAUSE, stream=str(ORDERS))
+    of_shard = replace(PAUSE, stream=str(BILLS), lease_key=f"{BILLS}:shardId-0")
+    kept = (LIMIT, PAUSE, of_bills, of_shard, of_orders)
+    assert holds_from_row(stored(*kept)) == holds_from_row(stored(*reversed(kept))) == kept
 
 
 def test_a_lease_is_held_by_the_longest_pause_and_by_the_narrowest_limit_until_their_time_is_over() -> None:
@@ -153,11 +169,13 @@ def test_bytes_and_records_are_paid_for_both() -> None:
     pace = Pace((10.0, 1_000.0)).after(1, 2_000, 50.0)
     assert pace.free_s == pytest.approx(50.0 - 0.1 + 2.0)
     assert pace.at((10.0, 1_000.0), 50.0) is pace
+    assert Pace((10.0, 1_000.0)).after(1, 1_500, 50.0).free_s == pytest.approx(50.0 - 0.1 + 1.5)
+    assert Pace((10.0, 1_000.0)).part == (2.5, 250.0)
 
 
 def test_what_is_owed_is_paid_at_the_rate_of_a_new_limit() -> None:
     pace = Pace((1.0, inf), free_s=60.0)
     assert pace.at((100.0, inf), 50.0).free_s == pytest.approx(50.1)
-    assert pace.at((0.5, inf), 50.0).free_s == 60.0
+    assert pace.at((0.5, inf), 50.0) == Pace((0.5, inf), free_s=60.0)
     assert pace.at((inf, 500.0), 50.0).free_s == -inf
     assert Pace((1.0, inf), free_s=40.0).at((2.0, inf), 50.0).free_s <= 50.0

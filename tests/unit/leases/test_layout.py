@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,14 +11,26 @@ from hypothesis import strategies as st
 from kcl_daemon.leases.layout import (
     FoundTables,
     LeaseTableContents,
+    PastState,
+    StateCodec,
+    StateRow,
     TableLayout,
+    UnusableState,
     decide_layout,
     lease_table_contents,
 )
-from kcl_daemon.leases.row import Row
+from kcl_daemon.leases.row import Row, Value
+
+
+class Move(StrEnum):
+    BEGUN = "begun"
+    DONE = "done"
+
 
 NO_TABLE, NOTHING, PLAIN, TYPED, OTHER = LeaseTableContents
 SEPARATE, SINGLE = TableLayout
+CODEC = StateCodec("Move", "MOVE", "status", tuple(Move))
+STATE: Row = {"key": "Move", "entityType": "MOVE", "status": "begun", "mb": "w-1", "mts": 7}
 PLAIN_LEASE: Row = {"leaseKey": "shardId-1", "leaseCounter": 1}
 TYPED_LEASE: Row = {**PLAIN_LEASE, "entityType": "LEASE"}
 
@@ -29,6 +43,8 @@ TYPED_LEASE: Row = {**PLAIN_LEASE, "entityType": "LEASE"}
         ([PLAIN_LEASE, TYPED_LEASE, PLAIN_LEASE], TYPED),
         ([TYPED_LEASE, {"leaseKey": "w-1", "entityType": "WORKER_METRIC_STATS"}], OTHER),
         ([PLAIN_LEASE, {"leaseKey": "Leader"}], OTHER),
+        ([{"leaseKey": "of-a-later-version", "entityType": "A_NEW_KIND"}], OTHER),
+        ([{"leaseKey": "of-a-later-version", "entityType": "THE_NEWEST_KIND"}], OTHER),
         ([{"leaseKey": "Migration3.0", "entityType": "CLIENT_VERSION_MIGRATION"}], OTHER),
     ],
 )
@@ -119,3 +135,60 @@ def test_the_coordinator_table_alone_decides_where_it_exists_and_there_is_always
     assert decision.reason
     if coordinator:
         assert decision.layout is SEPARATE
+
+
+def test_the_state_of_a_move_is_read_back_with_its_past() -> None:
+    state = StateRow(Move.BEGUN, "w-1", 7)
+    assert CODEC.row(state, key_attribute="key") == STATE
+    assert CODEC.read(STATE) == state
+    assert CODEC.read({name: value for name, value in STATE.items() if name != "entityType"}) == state
+    assert CODEC.read(None) is None
+    done = state.followed_by(Move.DONE, by="w-2", at_ms=9)
+    assert done == StateRow(Move.DONE, "w-2", 9, (PastState("begun", "w-1", 7),))
+    assert CODEC.read(CODEC.row(done, key_attribute="key")) == done
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"entityType": "LEASE"}, "entityType"),
+        ({"entityType": "NEW"}, "entityType"),
+        ({"status": "paused"}, "status"),
+        ({"status": 7}, "status"),
+        ({"mb": 7}, "mb"),
+        ({"mts": "soon"}, "mts"),
+    ],
+)
+def test_a_state_that_cannot_be_read_is_refused_and_not_taken_for_none(
+    change: dict[str, Value], named: str
+) -> None:
+    refused = CODEC.read({**STATE, **change})
+    assert isinstance(refused, UnusableState)
+    assert refused.problem.startswith(f"row Move: {named} holds ")
+
+
+def test_of_a_long_value_only_the_beginning_is_shown_and_of_none_that_there_is_none() -> None:
+    refused = CODEC.read({**STATE, "status": "x" * 1_000})
+    assert isinstance(refused, UnusableState)
+    assert refused.problem == f"row Move: status holds '{'x' * 79}"
+    missing = CODEC.read({name: value for name, value in STATE.items() if name != "mb"})
+    assert isinstance(missing, UnusableState)
+    assert missing.problem == "row Move: mb holds nothing"
+
+
+def test_entries_of_the_past_that_cannot_be_read_are_left_out_one_by_one() -> None:
+    whole: Row = {"status": "begun", "mb": "w-1", "mts": 7}
+    broken: list[Value] = [{**whole, "status": 7}, {**whole, "mb": 7}, {**whole, "mts": "soon"}, "begun", {}]
+    read = CODEC.read({**STATE, "h": (*broken, whole)})
+    assert isinstance(read, StateRow)
+    assert read.history == (PastState("begun", "w-1", 7),)
+    odd = CODEC.read({**STATE, "h": "begun"})
+    assert isinstance(odd, StateRow)
+    assert odd.history == ()
+
+
+def test_the_past_is_of_ten_states() -> None:
+    state = StateRow(Move.BEGUN, "w", 0)
+    for at_ms in range(1, 20):
+        state = state.followed_by(Move.DONE, by="w", at_ms=at_ms)
+    assert [each.at_ms for each in state.history] == list(range(18, 8, -1))

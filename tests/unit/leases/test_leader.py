@@ -54,6 +54,19 @@ def test_a_duration_that_cannot_be_read_counts_as_the_default() -> None:
         assert lock.duration_ms == 120_000
 
 
+@pytest.mark.parametrize(("text", "duration_ms"), [("99999999", 99_999_999), ("100000000", 120_000)])
+def test_a_duration_of_more_than_a_day_counts_as_the_default(text: str, duration_ms: int) -> None:
+    lock = lock_from_row({"ownerName": "other", "recordVersionNumber": "v", "leaseDuration": text})
+    assert lock is not None
+    assert lock.duration_ms == duration_ms
+
+
+def test_what_the_daemon_adds_is_read_back_and_what_somebody_else_put_there_is_nothing() -> None:
+    row = {**lock_row("key", LOCK), "daemonDeputy": "third", "daemonHolds": "h-1"}
+    assert lock_from_row(row) == replace(LOCK, deputy=WorkerId("third"), holds="h-1")
+    assert lock_from_row({**row, "daemonDeputy": 7, "daemonHolds": 7, "daemonAssigned": 7}) == LOCK
+
+
 def test_no_row_is_claimed_only_if_there_is_still_none() -> None:
     assert ask(None) == ClaimLock((Absent("key"),), "there is no leader")
 
@@ -76,9 +89,29 @@ def test_a_lock_is_taken_once_its_version_stood_still_for_its_owners_duration() 
     assert claim.require == (Present("key"), Equals("recordVersionNumber", "v-1"))
 
 
-def test_a_heartbeat_starts_the_wait_anew() -> None:
-    watch = ask(LeaderLock(OTHER, "v-2", 120_000), LockObservation("v-1", 0.0), now_s=5000.0)
+@pytest.mark.parametrize("before", ["v-1", "v-3"])
+def test_a_heartbeat_starts_the_wait_anew(before: str) -> None:
+    watch = ask(LeaderLock(OTHER, "v-2", 120_000), LockObservation(before, 0.0), now_s=5000.0)
     assert watch == WatchLock(LockObservation("v-2", 5000.0), OTHER, 0.0, 120.0)
+
+
+def test_a_duration_is_kept_to_the_millisecond() -> None:
+    lock = LeaderLock(OTHER, "v-1", 1_500)
+    assert isinstance(ask(lock, LockObservation("v-1", 1000.0), now_s=1001.2), WatchLock)
+    assert isinstance(ask(lock, LockObservation("v-1", 1000.0), now_s=1001.6), ClaimLock)
+
+
+def test_the_lock_of_a_worker_that_is_proven_dead_is_taken_as_it_was_read_before_the_proof() -> None:
+    def ask_after(proof: LeaderLock) -> ClaimLock | WatchLock:
+        return decide_lock_claim(LOCK, None, me=ME, now_s=1000.0, key_attribute="key", dead=proof)
+
+    claim = ask_after(LOCK)
+    assert isinstance(claim, ClaimLock)
+    assert claim.require == (Present("key"), Equals("recordVersionNumber", "v-1"))
+    for other in ("v-0", "v-2"):
+        assert isinstance(ask_after(replace(LOCK, version=other)), WatchLock)
+    for other in ("a", "z"):
+        assert isinstance(ask_after(replace(LOCK, owner=WorkerId(other))), WatchLock)
 
 
 def test_a_lock_of_an_earlier_process_of_ours_is_taken_at_once() -> None:
@@ -129,6 +162,14 @@ def test_a_heartbeat_without_news_leaves_those_of_others_alone() -> None:
     assert quiet == {**row, "recordVersionNumber": "v-2"}
     telling_beat = apply_update(heartbeat(LOCK, "v-2", "n-2"), row, key_attribute="key").row
     assert telling_beat == {**row, "recordVersionNumber": "v-2", "daemonAssigned": "n-2"}
+
+
+def test_a_heartbeat_names_the_deputy_and_takes_away_the_name_of_a_former_one() -> None:
+    row = lock_row("key", LOCK)
+    named = apply_update(heartbeat(replace(LOCK, deputy=ME), "v-2"), row, key_attribute="key").row
+    assert named == {**row, "recordVersionNumber": "v-2", "daemonDeputy": "me"}
+    without = apply_update(heartbeat(LOCK, "v-2"), {**row, "daemonDeputy": "me"}, key_attribute="key").row
+    assert without == {**row, "recordVersionNumber": "v-2"}
 
 
 def test_whoever_tells_in_anothers_row_changes_nothing_else() -> None:
