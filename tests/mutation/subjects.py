@@ -44,11 +44,14 @@ SUBJECTS: Final = (
     _daemon("leases", "leader", "test_leader", "test_hostile_rows"),
     _daemon("leases", "holds", "test_holds", "test_hostile_rows"),
     _daemon("leases", "layout", "test_layout", "test_hostile_rows"),
-    _daemon("leases", "lease", "test_lease_checkpoint", "test_lease_throughput", "test_row"),
+    _daemon(
+        "leases", "lease",
+        "test_stream_identity", "test_row_streams", "test_lease_checkpoint", "test_lease_throughput",
+    ),
     _daemon(
         "leases", "row",
         "test_row", "test_row_conditions", "test_row_documented", "test_row_streams", "test_row_taking",
-        "test_hostile_rows",
+        "test_row_bounds", "test_hostile_rows",
     ),
     _daemon("leases", "worker_row", "test_worker_row", "test_hostile_rows"),
     _daemon(

@@ -79,9 +79,43 @@ def test_a_new_owner_goes_on_from_the_stored_figure_once_its_child_has_begun() -
     assert throughput.at_renewal(now_s=10) == 55.0
 
 
-def test_a_sample_of_no_time_is_refused() -> None:
+@pytest.mark.parametrize("least_s", [0, -1])
+def test_a_sample_of_no_time_is_refused(least_s: float) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
-        Throughput(0, now_s=0)
+        Throughput(least_s, now_s=0)
+
+
+def test_it_falls_after_three_samples_without_a_byte_however_short_they_are() -> None:
+    idle = Throughput(0.25, now_s=0, stored_kbps=8.0)
+    idle.begins()
+    assert idle.at_renewal(now_s=0.5) is None
+    assert idle.at_renewal(now_s=0.75) == 1.0
+    busy = Throughput(0.25, now_s=0)
+    for now_s in (0.25, 0.5):
+        busy.record(KIB, now_s=now_s)
+        assert busy.at_renewal(now_s=now_s) == 4.0
+    assert busy.at_renewal(now_s=1.0) is None
+    assert busy.at_renewal(now_s=1.25) == 0.5
+
+
+def test_a_flow_with_pauses_is_not_idle_before_twice_the_longest_pause_of_its_last_sample() -> None:
+    throughput = Throughput(2.0, now_s=0)
+    throughput.record(10 * KIB, now_s=10)
+    assert throughput.at_renewal(now_s=10) == 1.0
+    assert throughput.at_renewal(now_s=29) is None
+    throughput.record(10 * KIB, now_s=29)
+    assert throughput.at_renewal(now_s=29) is not None
+    throughput.record(KIB, now_s=31)
+    assert throughput.at_renewal(now_s=31) is not None
+    assert throughput.at_renewal(now_s=36) is None
+    assert throughput.at_renewal(now_s=37) is not None, "the last pause was short"
+
+
+def test_what_a_row_would_show_as_its_last_decimal_is_not_yet_nothing() -> None:
+    throughput = Throughput(2.0, now_s=0, stored_kbps=0.000004)
+    throughput.begins()
+    assert throughput.at_renewal(now_s=6) == 0.0000005
+    assert throughput.at_renewal(now_s=12) == 0.0
 
 
 @given(rate=st.integers(1, 10_000), stored=st.none() | st.floats(0, 10_000))

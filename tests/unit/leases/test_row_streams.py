@@ -80,6 +80,7 @@ def test_where_there_is_one_stream_nothing_of_it_is_written() -> None:
         {"streamName": "clicks"},
         {"streamName": "111122223333:clicks:1700000001"},
         {"shardId": "shardId-000000000008"},
+        {"shardId": "shardId-000000000006"},
         {"shardId": ""},
     ],
 )

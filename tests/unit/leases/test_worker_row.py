@@ -15,8 +15,11 @@ from kcl_daemon.leases.worker_row import (
     FAILED,
     MAX_AVERAGES,
     MEMORY,
+    Incarnation,
     MetricName,
     WorkerRow,
+    incarnation_of,
+    is_worker_row,
     report,
     unchanged,
     worker_from_row,
@@ -201,3 +204,41 @@ def test_what_a_worker_says_about_its_shards_is_in_its_row_until_it_says_nothing
     assert (found.load, (row or {})["daemonLoad"]) == ("[1,2]", "[1,2]")
     after = apply_update(report(ME, now_s=2), row, key_attribute="leaseKey").row
     assert "daemonLoad" not in (after or {})
+
+
+def test_a_process_is_known_by_what_it_wrote_about_itself() -> None:
+    written = report(ME, now_s=5, incarnation=Incarnation(7, "nonce"), run_until_ms=9)
+    row = apply_update(written, None, key_attribute="leaseKey").row
+    assert row is not None
+    assert incarnation_of(row) == Incarnation(7, "nonce")
+    started = next(name for name, value in row.items() if value == 7)
+    untimed = {name: value for name, value in row.items() if name != started}
+    assert incarnation_of(untimed) == Incarnation(0, "nonce")
+    nonce = next(name for name, value in row.items() if value == "nonce")
+    assert [incarnation_of({**row, nonce: value}) for value in ("", 7)] == [None, None]
+    assert incarnation_of(JAVA) is None
+
+
+def test_where_a_run_ends_is_reported_and_taken_away_by_a_run_without_an_end() -> None:
+    bounded = apply_update(report(ME, now_s=5, run_until_ms=9), None, key_attribute="leaseKey").row
+    assert bounded is not None
+    worker = read(bounded)
+    assert worker is not None
+    assert worker.run_until_ms == 9
+    endless = apply_update(report(ME, now_s=6), bounded, key_attribute="leaseKey").row
+    assert endless is not None
+    assert bounded.keys() - endless.keys() == {name for name, value in bounded.items() if value == 9}
+
+
+@pytest.mark.parametrize("entity", ["LEASE", "WORKER_METRIC_STATS_2", None])
+def test_a_worker_row_says_that_it_is_one(entity: str | None) -> None:
+    assert is_worker_row(JAVA)
+    assert not is_worker_row({} if entity is None else java(entityType=entity))
+
+
+def test_of_several_ranges_the_first_counts_and_one_percent_is_one() -> None:
+    for ranges, first in (((80, 100), 80), ((80, 0), 80), ((1, 100), 1)):
+        worker = read(java(opr={"C": ranges}))
+        assert worker is not None
+        assert worker.operating_ranges == {CPU: first}
+    assert read(java(opr={"C": (0, 100)})) is None
