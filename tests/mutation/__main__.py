@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 
 import click
@@ -85,6 +86,7 @@ def main(*, parts: Sequence[str], trust: bool, known: bool, list_them: bool) -> 
     sys.exit(1 if bad or any(each.survivors for each in found) else 0)
 
 
+@cache
 def _mutants(subject: Subject) -> list[Mutant]:
     return mutants_of((ROOT / subject.path).read_text("utf-8"), subject.path)
 

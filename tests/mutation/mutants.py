@@ -118,6 +118,7 @@ _COMPOUND: Final = frozenset(
         "classdef",
     }
 )
+_TEXTS: Final = frozenset({"decorator", "atom_expr", "power", "expr_stmt"})
 _FOR_READERS: Final = re.compile(r"@(\w+\.)*(override|final|overload|abstractmethod|runtime_checkable)\b")
 _LOGGED: Final = re.compile(r"(\w+\.)*_?log\.(debug|info|warning|error|exception)\(")
 _ALIAS: Final = re.compile(r"\w+\s*=[\w.\[\], |\"\s()]+\Z")
@@ -199,10 +200,9 @@ def _upwards(node: Node) -> Iterator[Node]:
 
 
 def _without_meaning(node: Node) -> bool:
-    text = node.get_code(include_prefix=False)
     if node.type == "if_stmt" and "TYPE_CHECKING" in children(node)[1].get_code():
         return True
-    if node.type == "decorator" and _FOR_READERS.match(text):
+    if node.type == "decorator" and _FOR_READERS.match(node.get_code(include_prefix=False)):
         return True
     if node.parent is not None and node.parent.type == "parameters":  # the `*` before keywords
         return True
@@ -216,12 +216,20 @@ def _without_meaning(node: Node) -> bool:
 
 def _is_for_readers(child: Node, above: Node) -> bool:
     """Whether what is in `child` says nothing to Python, or something only to people."""
-    text = above.get_code(include_prefix=False)
+    if above.type in _TEXTS:
+        return _says_nothing(above)
     return (
         (above.type == "annassign" and children(above)[1] is child)
         or (above.type == "tfpdef" and children(above)[0] is not child)
         or (above.type == "funcdef" and getattr(above, "annotation", None) is child)
-        or (above.type == "decorator" and "dataclass" in text)
+    )
+
+
+def _says_nothing(above: Node) -> bool:
+    """Whether it is a call of the log, what a dataclass is told, or an alias of a type."""
+    text = above.get_code(include_prefix=False)
+    return (
+        (above.type == "decorator" and "dataclass" in text)
         or (above.type in {"atom_expr", "power"} and _LOGGED.match(text) is not None)
         or (above.type == "expr_stmt" and not _within(above) and _ALIAS.match(text) is not None)
     )

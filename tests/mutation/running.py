@@ -110,7 +110,7 @@ def judge(subject: Subject, mutants: list[Mutant], keep: Keep) -> Later:
     keep(answer.verdicts)
     _load(answer.loaded)
     again = [mutant for mutant in mutants if mutant.name in answer.again]
-    return Later(subject, again, math.ceil(5 * answer.cpu_s) + 20)
+    return Later(subject, again, math.ceil(2 * answer.cpu_s) + 10)
 
 
 def _load(names: Sequence[str]) -> None:
@@ -225,8 +225,8 @@ class _Loaded(_Quick):
                 self.answer.again.append(mutant.name)
                 continue
             meeting = [each for each in measured if each.rows.intersection(rows)]
-            cpu_s = math.ceil(5 * sum(each.cpu_s for each in meeting)) + 5
-            work = _Faulty(faulty, changed[1], [items[each.test] for each in meeting])
+            cpu_s = math.ceil(2 * sum(each.cpu_s for each in meeting)) + 5
+            work = _Faulty(faulty, changed[1], [(items[each.test], each.cpu_s) for each in meeting])
             self.answer.verdicts[mutant.name] = forked(work, cpu_s=cpu_s, wall_s=5.0 * cpu_s) or KILLED
 
     def _measure(self, items: Sequence[pytest.Item]) -> str:
@@ -245,12 +245,13 @@ class _Faulty:
 
     functions: list[FunctionType]
     code: CodeType
-    items: list[pytest.Item]
+    items: list[tuple[pytest.Item, float]]
 
     def __call__(self) -> str:
         for function in self.functions:
             function.__code__ = self.code
-        for item in self.items:
+        for item, cpu_s in self.items:
+            _allow(2 * cpu_s + 1)
             if _fails(item):
                 return f"{KILLED} {item.nodeid}"
         return SURVIVED
@@ -324,6 +325,12 @@ def _traced(path: str) -> Generator[set[int]]:
     finally:
         sys.settrace(None)
         threading.settrace(None)
+
+
+def _allow(more_s: float) -> None:
+    """From now on; the process ends if it needs more."""
+    _, most_s = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (min(math.ceil(_cpu_s() + more_s), most_s), most_s))
 
 
 def _cpu_s() -> float:

@@ -56,7 +56,7 @@ SUBJECTS: Final = (
     _daemon("leases", "worker_row", "test_worker_row", "test_hostile_rows"),
     _daemon(
         "shards", "lineage",
-        "test_lineage", "test_children", "test_holes", "test_sync", "test_cleanup", "test_reset",
+        "test_lineage", "test_another_stream", "test_children", "test_holes", "test_sync", "test_cleanup", "test_reset",
         "test_table_streams",
     ),
     _daemon("shards", "sync", "test_sync", "test_cleanup", "test_reset", "test_holes"),
