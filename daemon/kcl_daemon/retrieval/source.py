@@ -25,7 +25,7 @@ from kcl_daemon.retrieval.distribution import Strays
 from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder
 from kcl_daemon.retrieval.trimmed import lost_words
 from kcl_daemon.shards.lineage import ChildShard
-from kcl_daemon.shards.snapshot import segment_of
+from kcl_daemon.shards.snapshot import beginning, segment_of
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber, Sentinel
 
 _CLOCK_MARGIN_S: Final = 30.0
@@ -592,7 +592,7 @@ class BufferedReader:
         self._last_sequence_number, self._loss = payload.last.sequence_number, None
         memory.idle_after = memory.idle_iterator = None
         if memory.first_sequence_number is None:
-            memory.first_sequence_number = first
+            memory.first_sequence_number = first if in_stream else beginning(first)
 
     def _require_whole(self, payload: Payload) -> None:
         """The shard of DynamoDB that follows others may have lost its beginning before it was read. Raises Trimmed if it stops."""

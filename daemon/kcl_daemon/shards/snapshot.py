@@ -187,6 +187,11 @@ def position_of(number: str) -> tuple[int, bytes]:
     return int(number[1 : 1 + _ORDINAL_DIGITS]), marked[1:]
 
 
+def beginning(number: str) -> str:
+    """A position without a key, before all items; its numbers have as many digits."""
+    return position_number(0, b"", digits_in(number))
+
+
 def items_at(shard_id: str, number: str) -> int | None:
     """How many items a segment had given at its checkpoint; None: it is no segment, or has no number."""
     if segment_of(shard_id) is None:

@@ -20,7 +20,6 @@ from kcl_daemon.ports import (
     Changes,
     Clock,
     FetchedRecords,
-    IteratorKind,
     Log,
     ReadFrom,
     ScannedPage,
@@ -201,14 +200,13 @@ class SnapshotSegments:
         return place.text
 
     def _place(self, reading: _Reading, segment: Segment, read_from: ReadFrom) -> _Place:
-        """After the item of a number. The first item is given again: AT its number may mean that it was lost."""
+        """After the item of a number."""
         number, now_ms, place = read_from.sequence_number, self._clock.wall_ms(), _Place(0)
         try:
             if number is not None:
                 ordinal, key = position_of(number)
                 reading.last = max(reading.last, ordinal)
-                is_first = items_of(ordinal) <= 1 and read_from.kind is IteratorKind.AT_SEQUENCE_NUMBER
-                if key and not is_first:
+                if key:
                     after = json.dumps(key_of(key, reading.table.keys))
                     place = _Place(items_of(ordinal), digits_in(number), after, key)
                 else:
@@ -302,11 +300,8 @@ class SnapshotSegments:
 
     def _judge(self, segment: Segment, place: _Place, reading: _Reading) -> None:
         """Tell how far it is, and warn in time if the stream will have forgotten changes when the scan is over."""
-        items, of, now_ms = (
-            items_of(place.ordinal),
-            reading.table.items / segment.count,
-            self._clock.wall_ms(),
-        )
+        items, of = items_of(place.ordinal), reading.table.items / segment.count
+        now_ms = self._clock.wall_ms()
         read, took_ms = items - reading.began_items, now_ms - reading.began_ms
         if not read or now_ms - reading.told_ms < _TOLD_EVERY_MS:
             return

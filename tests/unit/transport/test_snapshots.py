@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.errors import InvalidRequest, IteratorExpired, Throttled
 from kcl_daemon.ports import (
     FetchedRecords,
@@ -21,11 +22,17 @@ from kcl_daemon.ports import (
     ScannedTable,
 )
 from kcl_daemon.records.changes import ChangeForm
+from kcl_daemon.retrieval.byte_budget import ByteBudget
+from kcl_daemon.retrieval.polling import PollingReader
+from kcl_daemon.retrieval.source import DeliveryBatch, ShardSource, StartMemory
 from kcl_daemon.shards.snapshot import Segment, items_of, position_of
 from kcl_daemon.transport.snapshots import SnapshotSegments, scanned_page, scanned_table
-from kcl_protocol.messages import Record
+from kcl_protocol.codec import decode_daemon_line
+from kcl_protocol.messages import ProcessRecords, Record
+from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.items import BEGUN_MS, STREAM, Stream, Table, shard
 
 FIRST: Final = ReadFrom(IteratorKind.TRIM_HORIZON)
@@ -145,19 +152,53 @@ def test_a_scan_goes_on_after_any_checkpoint(
     assert before - set(given) <= before - set(table.items), "all that were there all the while"
 
 
-def test_the_first_item_is_given_again_at_its_number() -> None:
+def test_an_item_at_a_checkpoint_is_not_given_again_the_first_neither() -> None:
     table, segment = Table(names(3)), Segment(BEGUN_MS, 0, 1)
 
     async def run() -> list[list[str]]:
         records, _ = await read(layer(table), segment, FIRST)
         number = records[0].sequence_number
         found = list[list[str]]()
+        table.items.insert(0, "item")
         for kind in (IteratorKind.AT_SEQUENCE_NUMBER, IteratorKind.AFTER_SEQUENCE_NUMBER):
             again, _ = await read(layer(table), segment, ReadFrom(kind, sequence_number=number))
             found.append([name_of(each) for each in again])
         return found
 
-    assert run_virtual(run) == [names(3), names(3)[1:]]
+    assert run_virtual(run) == [names(3)[1:], names(3)[1:]]
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_the_next_child_gets_all_that_is_not_stored(*, stores: bool) -> None:
+    """Its consumer remembers where the reading began."""
+    segments, segment, memory = layer(Table(names(3))), Segment(BEGUN_MS, 0, 1), StartMemory()
+    checkpoint, found = TRIM_HORIZON, list[list[str]]()
+
+    async def run() -> None:
+        nonlocal checkpoint
+        for _ in range(2):
+            reader = PollingReader(
+                ShardSource(STREAM, segment.shard_id, checkpoint, None, memory),
+                worker_context(),
+                ByteBudget(LoopClock()),
+                kinesis=segments,
+                settings=RetrievalSettings(),
+                reports_empty=False,
+            )
+            numbers, names_found = list[str](), list[str]()
+            async with anyio.create_task_group() as background:
+                background.start_soon(reader.run)
+                while isinstance(item := await reader.next(), DeliveryBatch):
+                    batch = decode_daemon_line(item.take_line())
+                    assert isinstance(batch, ProcessRecords)
+                    numbers += [each.sequence_number for each in batch.records]
+                    names_found += map(name_of, batch.records)
+                    item.release()
+            found.append(names_found)
+            checkpoint = ExtendedSequenceNumber(numbers[0]) if stores else TRIM_HORIZON
+
+    run_virtual(run)
+    assert found == [names(3), names(3)[1:] if stores else names(3)]
 
 
 def test_numbers_count_the_items() -> None:
