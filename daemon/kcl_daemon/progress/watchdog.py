@@ -147,7 +147,7 @@ def stall_status(
         words = (
             f"lane {slow_lane}",
             "" if storing is not None else progress.detail,
-            f"which waits for {lane.cause.value}",
+            f"which waits for {(lane.stalled_by or lane.cause).value}",
             lane.detail,
         )
         stalled_by = WaitReason.LANE if lane.stalled_by else None

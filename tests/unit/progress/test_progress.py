@@ -150,5 +150,20 @@ def test_a_shard_with_nothing_new_says_which_lane_waits_for_its_letter() -> None
     assert stall_status(progress, StallLimits(), time.now_s).cause is WaitReason.NOTHING_NEW
 
 
+def test_a_shard_whose_lane_fails_again_and_again_says_so_also_while_a_letter_is_stored() -> None:
+    time = Time()
+    progress, lane = started(time), started(time)
+    progress.lanes[3] = held_with(lane)
+    progress.waits_for_lane(3, "at its end")
+    lane.failed("it ended")
+    time.passes(170)
+    lane.starts()
+    lane.works("processRecords")
+    lane.storing("sqs:queue")
+    status = stall_status(progress, StallLimits(), time.passes(20))
+    assert status.stalled_by is WaitReason.LANE
+    assert "which waits for restart" in status.detail
+
+
 def held_with(progress: LeaseProgress) -> HeldLease:
     return HeldLease(Lease(LeaseKey("shardId-0"), 1, TRIM_HORIZON), 0.0, Throughput(1.0, now_s=0.0), progress)
