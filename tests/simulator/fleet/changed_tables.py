@@ -183,6 +183,7 @@ class ChangedTable:
             if not parents and number and self._plan.follows:
                 parents = [each.shard_id for each in _leaves(self._streams[number - 1])]
             self._truth.shard_created(key, tuple(map(self._key, parents)))
+            self._truth.shards[key].dates_whole = True
         if has_end and not shard.is_open and not self._truth.shards[key].is_closed:
             self._truth.shard_closed(key, now())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import floor, inf
 from typing import Final, Protocol
 from zlib import crc32
 
@@ -427,6 +427,7 @@ class Deliveries:
     def _age_s(self, shard: ShardTruth, place: int, worker_id: str) -> float:
         """By its date, as a worker may see it."""
         dated_s = shard.written_at_s[place] - self._truth.unreadable_s
+        dated_s = floor(dated_s) if shard.dates_whole else dated_s
         return now() - dated_s + self.ahead_most_s(worker_id)
 
     def is_aside(self, shard_id: str, place: int) -> bool:

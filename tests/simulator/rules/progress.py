@@ -209,7 +209,7 @@ class ProgressRules:
             cause in {WaitReason.DYNAMODB.value, WaitReason.KINESIS.value}
             and self._deliveries.has_lanes(worker_id)
         ):
-            return self._rules.checkpointed_s.get(key)
+            return self._rules.checkpointed_s.get((worker_id, key))
         reached = self._deliveries.reached.get((worker_id, key))
         if reached is None:
             return None

@@ -150,7 +150,8 @@ class LeaseTableRules:
         self.deleted: set[str] = set()
         self._forgotten: set[str] = set()
         self.checkpoints = 0
-        self.checkpointed_s: dict[str, float] = {}
+        self.checkpointed_s: dict[tuple[str, str], float] = {}
+        """Virtual time of the last checkpoint that each worker has stored of a shard."""
         self._fences: dict[str, dict[int, RowWrite]] = {}
         self._rules: tuple[Callable[[LeaseChange], str | None], ...] = (
             self._strange_attributes,
@@ -292,7 +293,7 @@ class LeaseTableRules:
     def _changed(self, change: LeaseChange) -> None:
         if change.before.checkpoint != change.after.checkpoint:
             self.checkpoints += 1
-            self.checkpointed_s[change.write.key] = now()
+            self.checkpointed_s[change.write.worker_id, change.write.key] = now()
         for rule in self._rules:
             broken = rule(change)
             if broken is not None:

@@ -50,6 +50,7 @@ class ShardTruth:
         is_past: it was closed before reading began, so that nobody need read it.
         is_stopped: nobody reads on after what was lost in it, or in one before it.
         gone_s: virtual time at which its stream was deleted; nothing is asked of anybody any more.
+        dates_whole: the dates of its records have no part of a second, as those of changes of a table.
     """
 
     shard_id: str
@@ -74,6 +75,7 @@ class ShardTruth:
     after: tuple[str, ...] = ()
     is_past: bool = False
     is_stopped: bool = False
+    dates_whole: bool = False
 
     @property
     def before(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar
 
 import anyio
@@ -20,6 +20,11 @@ def violation_in(action: Callable[[], object]) -> str | None:
         action()
         await anyio.sleep(0.001)
 
+    return violation_while(main)
+
+
+def violation_while(main: Callable[[], Coroutine[object, object, None]]) -> str | None:
+    """The same of what takes its time."""
     try:
         run_virtual(main)
     except Violation as violation:

@@ -18,11 +18,12 @@ from tests.simulator.loop import current_loop, run_virtual
 from tests.simulator.rules.deliveries import Deliveries
 from tests.simulator.rules.leader import LeaderRules
 from tests.simulator.rules.liveness import Liveness
+from tests.simulator.rules.progress import ProgressRules
 from tests.simulator.rules.rows import LeaseTableRules
 from tests.simulator.rules.truth import Truth
 from tests.simulator.trace import Trace
 from tests.simulator.violation import Violation
-from tests.unit.simulator.helpers import violation_in
+from tests.unit.simulator.helpers import violation_in, violation_while
 
 PARENT, CHILD = "parent", "child"
 
@@ -51,7 +52,8 @@ class Scene:
         for number in (11, 12, 13):
             self.truth.record_written(PARENT, number, 0.0, "", "k")
         self.rules = LeaseTableRules("leases", self.truth, lease_s=10.0)
-        self.deliveries = Deliveries(self.truth, self.rules, Trace())
+        self.trace = Trace()
+        self.deliveries = Deliveries(self.truth, self.rules, self.trace)
         self.rules.asked = self.deliveries
         self.living = ["a"]
         self.liveness = Liveness(
@@ -317,6 +319,47 @@ def test_a_checkpoint_passes_a_rejected_record_only_once_there_is_a_letter() -> 
     assert violation_in(lambda: action(is_stored=False, processed_by_another=False)) == "neither"
     assert violation_in(lambda: action(is_stored=True, processed_by_another=False)) is None
     assert violation_in(lambda: action(is_stored=False, processed_by_another=True)) is None
+
+
+@pytest.mark.parametrize(("who", "violation"), [("a", "false_alarm"), ("b", None)])
+def test_a_checkpoint_of_another_worker_is_no_progress_of_this_one(who: str, violation: str | None) -> None:
+    """Who has lost a lease and does not know it yet rightly says that it does not get on."""
+
+    async def main() -> None:
+        scene = Scene()
+        scene.deliver_all()
+        scene.asked_for(ExtendedSequenceNumber("13"))
+        await anyio.sleep(5)
+        scene.write(row(), row(checkpoint="13", leaseCounter=6, ownerSwitchesSinceCheckpoint=0))
+        fields: dict[str, object] = {"cause": "restart", "detail": ""}
+        scene.trace.log(who, "warning", "shard_stalled", bound={"shard_id": PARENT}, fields=fields)
+        ProgressRules(
+            truth=scene.truth,
+            rules=scene.rules,
+            deliveries=scene.deliveries,
+            trace=scene.trace,
+            workers=lambda: (),
+            may_be_held=lambda _key: False,
+        ).poll()
+        await anyio.sleep(0.001)
+
+    assert violation_while(main) == violation
+
+
+@pytest.mark.parametrize(("dates_whole", "violation"), [(True, None), (False, "young_record_expired")])
+def test_the_age_of_a_change_counts_from_its_whole_second(
+    *, dates_whole: bool, violation: str | None
+) -> None:
+    async def main() -> None:
+        scene = Scene()
+        scene.deliveries.max_age_s = 10.0
+        scene.truth.shards[PARENT].dates_whole = dates_whole
+        scene.truth.record_written(PARENT, 14, 3.9, "", "key")
+        await anyio.sleep(13.1)
+        scene.deliveries.set_aside(PARENT, "a", Record("", "key", "14"), LetterCause.EXPIRED)
+        await anyio.sleep(0.001)
+
+    assert violation_while(main) == violation
 
 
 def test_a_letter_of_a_record_that_nobody_rejected_is_noticed() -> None:
