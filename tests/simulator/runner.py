@@ -218,7 +218,7 @@ class _Course:
         world.deliveries.on_records = rules.delivered
         for _ in range(self._plan.job_workers):
             fleet.start()
-        deadline_s = max(at_s, now(), self._plan.calm_at_s) + self._plan.bound_s
+        begins_s = max(at_s, now(), self._plan.calm_at_s)
         while not self._job_is_over(fleet.workers[first:]):
             await anyio.sleep(LOOK_S / 4)
             if after_s is None:
@@ -227,7 +227,7 @@ class _Course:
                 world.calm_down()
             if not fleet.living and not self._has_ended(fleet.workers[first:]):
                 fleet.start()
-            if now() > deadline_s:
+            if now() > max(begins_s, world.deliveries.last_aside_s) + self._plan.bound_s:
                 raise Violation("job_does_not_end", f"the job that began with worker {first + 1} goes on")
         if after_s is None:
             rules.lower_s = self._agreed_s(fleet.workers, first) - skew_s

@@ -159,6 +159,8 @@ class Deliveries:
         self._set_aside: dict[str, set[int]] = {}
         self._asked: dict[tuple[str, str], set[ExtendedSequenceNumber]] = {}
         self.last_delivery_s: dict[str, float] = {}
+        self.last_aside_s = 0.0
+        """When a record that no child was to process was passed over for the first time: each takes a search of its own."""
         self.reached: dict[tuple[str, str], Reached] = {}
         self.latency_most_s = 0.0
         self.accepted = 0
@@ -380,7 +382,9 @@ class Deliveries:
         return bool(self.poison_every) and (is_tried_enough or is_poison(record.data, self.poison_every))
 
     def _put_aside(self, shard: ShardTruth, worker_id: str, place: int) -> None:
-        self._set_aside.setdefault(shard.shard_id, set()).add(place)
+        aside = self._set_aside.setdefault(shard.shard_id, set())
+        self.last_aside_s = self.last_aside_s if place in aside else now()
+        aside.add(place)
         self._lanes.set_aside(shard.shard_id, place)
         number, sub_number = shard.positions[place]
         position = ExtendedSequenceNumber(str(number), sub_number)

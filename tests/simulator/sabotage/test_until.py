@@ -6,13 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
+from kcl_daemon.config.children import FailureSettings, PoisonRecordPolicy
 from kcl_daemon.fleet import run_end
 from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.retrieval.source import ShardSource
+from tests.simulator.faults.habits import Habits, Nursery
 from tests.simulator.plans.plan import Plan, Planned, Split
 from tests.simulator.runner import run_plan
+from tests.simulator.scenarios.poison import DEAD_LETTERS
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -33,6 +36,35 @@ def violation() -> str | None:
     )
     found = run_plan(plan, scenario="sabotage", seed=1).violation
     return None if found is None else found.name
+
+
+def test_a_job_that_searches_one_bad_record_after_the_other_goes_on_and_one_that_never_ends_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each search takes many starts of a child, which take five seconds."""
+    plan = Plan(
+        shards=1,
+        records_per_s=1.0,
+        happenings=(),
+        backlog=120,
+        calm_at_s=10.0,
+        ends_at_s=0.0,
+        bound_s=100.0,
+        skew_s=0.0,
+        jobs=(5.0,),
+        nursery=Nursery(habits=Habits(), poison_every=20, import_s=(4.0, 6.0)),
+        failures=FailureSettings(
+            dead_letters=DEAD_LETTERS.dead_letters, poison=PoisonRecordPolicy.DEADLETTER
+        ),
+        child_timeout_s=20.0,
+    )
+    searched = run_plan(plan, scenario="sabotage", seed=1)
+    assert searched.violation is None
+    assert searched.virtual_s > plan.calm_at_s + plan.bound_s
+    never_over(monkeypatch)
+    found = run_plan(plan, scenario="sabotage", seed=1).violation
+    assert found is not None
+    assert found.name == "job_does_not_end"
 
 
 def without_the_cut(patch: pytest.MonkeyPatch) -> None:
