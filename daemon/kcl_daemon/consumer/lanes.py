@@ -148,7 +148,9 @@ class ShardLanes:
 
     async def _follow_holds(self) -> None:
         while await self._parts.holds.until_changed():
-            if not self._is_stopping and not self._at_end:
+            if self._at_end:
+                self._notify()
+            elif not self._is_stopping:
                 self._show()
 
     @property

@@ -18,7 +18,7 @@ from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import ShardState
 from kcl_protocol import encode
 from kcl_protocol.messages import CheckpointRequest, DaemonMessage, ProcessRecords, Status
-from tests.unit.consumer.poison_stage import DEAD, Reader, Ways, perform, until
+from tests.unit.consumer.poison_stage import DEAD, STREAM, Reader, Ways, perform, until
 from tests.unit.consumer.test_consumer_shown import Seen
 
 PAUSE = Hold(by="ann@host", reason="the sink is down", since_ms=1_770_000_000_000)
@@ -155,6 +155,33 @@ def test_a_limit_is_kept_and_is_that_of_the_shard(more: dict[str, Any], unit: Li
         count == pytest.approx(200, rel=0.05 if unit is LimitUnit.RECORDS else 0.4) for count in counts
     )
     assert not stage.reported("shard_stalled")
+
+
+def test_a_limit_that_is_ended_at_the_end_of_a_shard_is_no_cause_any_more() -> None:
+    """One child hangs; the limit is not what the shard waits for, so that somebody must be told."""
+    stage = Seen(Ways(dies_at=lambda text: text == "slow", hangs=True))
+
+    def cause() -> WaitReason:
+        return next(each.cause for each in stage.snapshots.now().shards if each.shard_id.endswith("000"))
+
+    async def scene() -> None:
+        await hold(stage, changed(PAUSE, unit=LimitUnit.RECORDS, amount=20.0))
+        await anyio.sleep(6.0)
+        put(stage, ["one", "slow"])
+        stage.call(
+            "SplitShard",
+            StreamName=STREAM,
+            ShardToSplit="shardId-000000000000",
+            NewStartingHashKey=str(2**127),
+        )
+        await until(lambda: cause() is WaitReason.LIMITED)
+        await anyio.sleep(30.0)
+        await let_go(stage)
+        await anyio.sleep(20.0)
+        assert cause() is WaitReason.LANE
+        stage.ways.dies_at = lambda text: False
+
+    perform(stage, scene, **LANES)
 
 
 class Breaker(Reader):
