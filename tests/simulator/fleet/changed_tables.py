@@ -453,7 +453,9 @@ class ChangedTables:
             return False
         change = change_of(record)
         if not is_reject:
-            self._rules.copy[change.item] = change.new
+            at = position_of(record)
+            shards = (self._truth.shards[key] for key in keys)
+            self._rules.set_aside(next((each for each in shards if at in each.index), None), at, change)
         segments = [shard for key in keys if isinstance(shard := self._truth.shards[key], SegmentTruth)]
         for segment in segments:
             segment.ranks[position_of(record)] = rank_of(change.item)

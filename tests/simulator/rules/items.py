@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from kcl_protocol.messages import Record
 from tests.simulator.rules.deliveries import Incarnation
-from tests.simulator.rules.truth import ShardTruth
+from tests.simulator.rules.truth import Position, ShardTruth
 from tests.simulator.violation import report
 
 ID: Final = "id"
@@ -85,6 +85,7 @@ class ItemRules:
         self._stories: dict[str, _Story] = {}
         self._numbers: dict[str, list[int]] = {}
         self.copy: dict[str, int | None] = {}
+        self._aside: dict[str, int] = {}
         self.scans = self.changes = 0
         """How many items, and how many changes, were given to children."""
 
@@ -97,6 +98,16 @@ class ItemRules:
     def scanned(self, change: Change) -> None:
         """A child is given an item of a scan."""
         self.scans += 1
+        self.copy[change.item] = change.new
+
+    def set_aside(self, shard: ShardTruth | None, position: Position, change: Change) -> None:
+        """One is a letter, as if it were in the copy; letters that are stored together come in any order."""
+        place = None if shard is None else shard.index.get(position)
+        if shard is not None and place is not None:
+            number = self._numbers[shard.shard_id][place]
+            if number < self._aside.get(change.item, 0):
+                return
+            self._aside[change.item] = number
         self.copy[change.item] = change.new
 
     def delivered(self, child: Incarnation, shard: ShardTruth, place: int, change: Change) -> None:
