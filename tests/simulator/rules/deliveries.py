@@ -242,6 +242,7 @@ class Deliveries:
         is_begun = (shard_id, worker_id, self.token_of(shard_id)) in self._given
         if shard is not None and not is_begun:
             shard.excuse_all()
+            self.rejects.begins_anew(shard_id)
 
     def begins_at(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It answers that it has stored all up to there by itself: it need not be given that, and the lease may follow."""

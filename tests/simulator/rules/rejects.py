@@ -23,6 +23,7 @@ class RejectRules:
         self._asked: dict[str, set[int]] = defaultdict(set)
         self._letters: dict[str, set[int]] = defaultdict(set)
         self._neither: dict[str, set[int]] = defaultdict(set)
+        self._stored: set[str] = set()
         self.stored = 0
         self.unstored = 0
 
@@ -35,6 +36,11 @@ class RejectRules:
         self._processed[shard_id] |= good
         neither -= good
         neither |= bad - self._processed[shard_id] - self._letters[shard_id]
+
+    def begins_anew(self, shard_id: str) -> None:
+        """It is read from the latest record on: if nothing was stored, what was given before is owed to nobody."""
+        if shard_id not in self._stored:
+            self._neither.pop(shard_id, None)
 
     def asked(self, shard_id: str, position: Position) -> None:
         """A child is about to reject a record."""
@@ -70,6 +76,8 @@ class RejectRules:
     def checkpointed(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> None:
         """A checkpoint is stored: it passes no record that is neither."""
         positions = self._truth.shards[shard_id].positions
+        if not position.is_sentinel:
+            self._stored.add(shard_id)
         for place in sorted(self._neither.get(shard_id, ())):
             if position.is_shard_end or (
                 not position.is_sentinel and positions[place] <= position_of(position)

@@ -12,7 +12,7 @@ import pytest
 from kcl_daemon.leases.row import Row, Value
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_protocol.messages import Record
-from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.faults.ports import RowWrite
 from tests.simulator.loop import current_loop, run_virtual
 from tests.simulator.rules.deliveries import Deliveries
@@ -360,6 +360,24 @@ def test_the_age_of_a_change_counts_from_its_whole_second(
         await anyio.sleep(0.001)
 
     assert violation_while(main) == violation
+
+
+def test_who_begins_at_the_latest_record_owes_no_letter_of_what_came_before() -> None:
+    """A row at LATEST has nothing behind it; once something is stored, nobody may begin there again."""
+
+    def action(*, stored: ExtendedSequenceNumber, bad: str) -> None:
+        scene, data = Scene(), b64encode(b"record").decode()
+        for number in (14, 15, 16):
+            scene.truth.record_written(PARENT, number, 0.0, data, "key")
+        rules = scene.deliveries.rejects
+        rules.checkpointed(PARENT, "a", stored)
+        record = Record(data, "k", bad)
+        rules.chose(PARENT, [record], [record])
+        scene.deliveries.reads_latest("b", PARENT)
+        rules.checkpointed(PARENT, "b", ExtendedSequenceNumber("16"))
+
+    assert violation_in(lambda: action(stored=LATEST, bad="15")) is None
+    assert violation_in(lambda: action(stored=ExtendedSequenceNumber("14"), bad="15")) == "neither"
 
 
 def test_a_letter_of_a_record_that_nobody_rejected_is_noticed() -> None:
