@@ -24,28 +24,32 @@ from tests.mutation.subjects import SUBJECTS, Subject
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of a file, or of several."""
+    """Of a file, or of several; `untried` have not met the tests yet."""
 
     mutants: int = 0
+    untried: int = 0
     killed: int = 0
     equivalent: int = 0
 
     @property
     def survived(self) -> int:
-        return self.mutants - self.killed - self.equivalent
+        return self.mutants - self.untried - self.killed - self.equivalent
 
     @property
     def percent(self) -> float:
-        """Of those that a test can kill."""
-        return 100 * self.killed / max(1, self.mutants - self.equivalent)
+        """Of those that were tried and that a test can kill."""
+        return 100 * self.killed / max(1, self.killed + self.survived)
 
     def plus(self, other: Score) -> Score:
         return Score(
-            self.mutants + other.mutants, self.killed + other.killed, self.equivalent + other.equivalent
+            self.mutants + other.mutants,
+            self.untried + other.untried,
+            self.killed + other.killed,
+            self.equivalent + other.equivalent,
         )
 
     def row(self, name: str) -> tuple[str, ...]:
-        figures = self.mutants, self.killed, self.survived, self.equivalent
+        figures = self.mutants, self.untried, self.killed, self.survived, self.equivalent
         return name, *(f"{each:,}" for each in figures), f"{self.percent:.1f} %"
 
 
@@ -62,9 +66,12 @@ class Judged:
 @click.command()
 @click.option("--only", "parts", multiple=True, help="Files whose path contains this; may be given again.")
 @click.option("--trust", is_flag=True, help="What was killed is not tried again although tests have changed.")
+@click.option(
+    "--quick", is_flag=True, help="Leave faults that must be imported (constants, defaults) for later."
+)
 @click.option("--known", is_flag=True, help="Only what earlier runs found; runs no test.")
 @click.option("--list", "list_them", is_flag=True, help="Print the files and their mutants, and end.")
-def main(*, parts: Sequence[str], trust: bool, known: bool, list_them: bool) -> None:
+def main(*, parts: Sequence[str], trust: bool, quick: bool, known: bool, list_them: bool) -> None:
     """Run the tests of each file against its mutants, and print survivors and a table."""
     if find_spec("cosmic_ray") is None:
         raise click.ClickException("cosmic-ray is missing: .venv/bin/pip install -e '.[mutation]'")
@@ -75,7 +82,7 @@ def main(*, parts: Sequence[str], trust: bool, known: bool, list_them: bool) -> 
             click.echo(f"{len(_mutants(subject)):>5}  {subject.path}")
         return
     if not known:
-        _run(chosen, trust=trust)
+        _run(chosen, trust=trust, quick=quick)
     argued = equivalents()
     found = [each for subject in chosen if (each := _judged(Known(subject, trust), argued)) is not None]
     for line in (*_survivors(found), "", *_table(found)):
@@ -91,7 +98,7 @@ def _mutants(subject: Subject) -> list[Mutant]:
     return mutants_of((ROOT / subject.path).read_text("utf-8"), subject.path)
 
 
-def _run(subjects: Sequence[Subject], *, trust: bool) -> None:
+def _run(subjects: Sequence[Subject], *, trust: bool, quick: bool) -> None:
     """First the faults in functions, of which many are judged in a second, then those that must be imported."""
     waiting = list[tuple[Later, Known]]()
     for subject in subjects:
@@ -100,6 +107,8 @@ def _run(subjects: Sequence[Subject], *, trust: bool) -> None:
         if missing:
             click.echo(f"{subject.path}: {len(missing)} of {len(mutants)} mutants", err=True)
             waiting.append((judge(subject, missing, known.keep), known))
+    if quick:
+        return
     for later, known in sorted(waiting, key=lambda each: len(each[0].mutants)):
         click.echo(f"{later.subject.path}: {len(later.mutants)} to be imported", err=True)
         later.judge(known.keep)
@@ -109,14 +118,16 @@ def _judged(known: Known, argued: Sequence[Equivalent]) -> Judged | None:
     """None of a file that has not met its tests yet."""
     subject = known.subject
     mutants = _mutants(subject)
-    if any(each.name not in known.verdicts for each in mutants):
+    tried = [each for each in mutants if each.name in known.verdicts]
+    if not tried:
         return None
-    alive = [each for each in mutants if not known.verdicts[each.name].is_killed]
+    alive = [each for each in tried if not known.verdicts[each.name].is_killed]
     here = [each for each in argued if each.file == subject.path]
     survivors = [each for each in alive if not any(one.is_mutant(subject.path, each) for one in here)]
-    needless = [one for one in here if not any(one.is_mutant(subject.path, each) for each in alive)]
-    killed, equivalent = len(mutants) - len(alive), len(alive) - len(survivors)
-    return Judged(subject, survivors, Score(len(mutants), killed, equivalent), needless)
+    untried = len(mutants) - len(tried)
+    unused = [one for one in here if not any(one.is_mutant(subject.path, each) for each in alive)]
+    score = Score(len(mutants), untried, len(tried) - len(alive), len(alive) - len(survivors))
+    return Judged(subject, survivors, score, [] if untried else unused)
 
 
 def _survivors(found: Sequence[Judged]) -> list[str]:
@@ -141,7 +152,7 @@ def _table(found: Sequence[Judged]) -> list[str]:
     for score in packages.values():
         total = total.plus(score)
     rows = [
-        ("file", "mutants", "killed", "survived", "equivalent", "score"),
+        ("file", "mutants", "not tried", "killed", "survived", "equivalent", "score"),
         *(each.score.row(each.subject.path) for each in found),
         *(score.row(name) for name, score in packages.items()),
         total.row("all"),

@@ -100,7 +100,7 @@ def judge(subject: Subject, mutants: list[Mutant], keep: Keep) -> Later:
         keep: called whenever there are new verdicts.
     """
     said = forked(
-        lambda: _with_tests_loaded(subject, mutants), cpu_s=4 * _WHOLE_CPU_S, wall_s=4 * _WHOLE_WALL_S
+        lambda: _with_tests_loaded(subject, mutants, keep), cpu_s=4 * _WHOLE_CPU_S, wall_s=4 * _WHOLE_WALL_S
     )
     if said is None:
         raise TestsFailError(f"{subject.path}: its tests could not be loaded; build/mutation/pytest.log")
@@ -187,7 +187,7 @@ def _imported_anew(subject: Subject, mutant: Mutant, cpu_s: int) -> str:
         status = _quiet_pytest(subject, plugin, "-x")
         return SURVIVED if status == 0 else f"{KILLED} {plugin.name}"
 
-    return forked(work, cpu_s=cpu_s, wall_s=_WHOLE_WALL_S) or KILLED
+    return forked(work, cpu_s=cpu_s, wall_s=20.0 * cpu_s) or KILLED
 
 
 # What the tests have loaded already.
@@ -200,6 +200,7 @@ class _Loaded(_Quick):
     subject: Subject
     mutants: list[Mutant]
     rows: set[int]
+    keep: Keep
     answer: Answer = field(default_factory=lambda: Answer({}, [], 0.0, [], []))
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -227,7 +228,10 @@ class _Loaded(_Quick):
             meeting = [each for each in measured if each.rows.intersection(rows)]
             cpu_s = math.ceil(2 * sum(each.cpu_s for each in meeting)) + 5
             work = _Faulty(faulty, changed[1], [(items[each.test], each.cpu_s) for each in meeting])
-            self.answer.verdicts[mutant.name] = forked(work, cpu_s=cpu_s, wall_s=5.0 * cpu_s) or KILLED
+            self.answer.verdicts[mutant.name] = forked(work, cpu_s=cpu_s, wall_s=20.0 * cpu_s) or KILLED
+            self.keep(
+                self.answer.verdicts
+            )  # in the file only: the process that asked gets them with the answer
 
     def _measure(self, items: Sequence[pytest.Item]) -> str:
         found: list[Measured] = []
@@ -257,9 +261,9 @@ class _Faulty:
         return SURVIVED
 
 
-def _with_tests_loaded(subject: Subject, mutants: list[Mutant]) -> str:
+def _with_tests_loaded(subject: Subject, mutants: list[Mutant], keep: Keep) -> str:
     with _traced(str(ROOT / subject.path)) as rows:
-        plugin = _Loaded(subject, mutants, rows)
+        plugin = _Loaded(subject, mutants, rows, keep)
         _quiet_pytest(subject, plugin)
     return msgspec.json.encode(plugin.answer).decode()
 

@@ -127,3 +127,17 @@ def test_records_without_a_key_do_not_wait_for_one_another() -> None:
         assert each is not None
         window.done(each)
     assert (window.mark, window.start() is None) == (2, False)
+
+
+def test_no_more_records_are_under_way_than_may_be_at_once() -> None:
+    window: Window[int, str] = Window(concurrency=2, by_key=True)
+    for position, key in enumerate("abcd"):
+        window.add(key, position, key, 1)
+    first, second = window.start(), window.start()
+    assert first is not None
+    assert second is not None
+    assert window.start() is None
+    window.done(second)
+    third = window.start()
+    assert third is not None
+    assert (third.position, window.start(), window.running) == (2, None, 2)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcl_daemon.errors import InvariantViolated
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock
@@ -177,6 +178,77 @@ def test_one_that_goes_away_holds_nothing_and_lets_the_next_in(*, awaited: bool)
         assert shards.granted == ["a", "b"]
 
     play(scene)
+
+
+def test_one_that_goes_away_changes_nothing_where_more_is_held_than_the_bound() -> None:
+    async def scene(shards: Shards, want: Want) -> None:
+        shards.budget.take(150)
+        shards.awaited = {"gone"}
+        with anyio.move_on_after(1.0):
+            await shards.want("gone", 90)
+        assert (shards.granted, shards.budget.reserved_bytes) == ([], 150)
+
+    play(scene)
+
+
+def test_one_that_is_let_in_while_it_goes_away_gives_its_room_back() -> None:
+    async def scene() -> None:
+        shards, scope = Shards(), anyio.CancelScope()
+        held = shards.budget.take(100)
+
+        async def wanted() -> None:
+            with scope:
+                await shards.want("gone", 30)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(wanted)
+            await anyio.sleep(0.001)
+            scope.cancel()
+            held.release()
+        assert (shards.granted, shards.budget.reserved_bytes) == ([], 0)
+
+    run_virtual(scene)
+
+
+def test_one_byte_that_comes_back_is_enough_for_who_lacks_one() -> None:
+    async def scene(shards: Shards, want: Want) -> None:
+        shards.awaited = {"a", "b"}
+        await want("a", 60)
+        await want("b", 41)
+        assert shards.granted == ["a"]
+        shards.holds["a"].resize(59)
+        await anyio.sleep(0.001)
+        assert shards.granted == ["a", "b"]
+
+    play(scene)
+
+
+def test_who_can_do_with_less_gives_it_up_when_somebody_has_to_wait() -> None:
+    async def scene(shards: Shards, want: Want) -> None:
+        spare = shards.budget.take(60, lambda: spare.resize(10))
+        shards.awaited = {"a"}
+        await want("a", 90)
+        assert (shards.granted, spare.size_bytes) == (["a"], 10)
+        spare.release()
+        assert shards.budget.reserved_bytes == 90
+
+    play(scene)
+
+
+def test_less_than_nothing_is_a_violation_and_what_others_hold_stays_counted(
+    violations: list[InvariantViolated],
+) -> None:
+    budget = ByteBudget(LoopClock(), 100)
+    budget.take(10)
+    wrong = budget.take(10)
+    wrong.resize(-1)
+    assert (len(violations), budget.reserved_bytes) == (1, 9)
+    wrong.resize(0)
+    budget.change(-11)
+    assert budget.reserved_bytes == -1
+    wrong.resize(0)
+    assert (len(violations), budget.reserved_bytes) == (2, 0)
+    violations.clear()
 
 
 def test_what_is_released_twice_counts_once() -> None:

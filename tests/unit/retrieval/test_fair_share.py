@@ -87,3 +87,38 @@ def test_refusals_wait_longer_and_longer_until_an_answer_comes() -> None:
     assert share.limit == 7
     assert share.answered(0, 0).pause_s == 1
     assert share.answered(0, 0).refused().pause_s == 2
+
+
+def test_it_asks_for_little_first_and_four_times_as_much_after_each_full_answer() -> None:
+    share, limits = FairShare(), [FairShare().limit]
+    for _ in range(6):
+        share = share.answered(share.limit, share.limit * 10)
+        limits.append(share.limit)
+    assert limits == [2, 8, 32, 128, 512, 1000, 1000]
+    assert share.pause_s == 1.0
+
+
+def test_the_share_is_a_fifth_of_the_two_mebibytes_that_a_shard_gives_in_a_second() -> None:
+    assert FairShare().answered(2, 2 * MIB).pause_s == 5.0
+    assert FairShare().answered(2, 2 * MIB + 1).pause_s > 5.0
+    assert FairShare(limit=1000).answered(1000, 1000 * 1000).limit == 419
+
+
+def test_what_fits_into_a_second_is_counted_to_the_byte() -> None:
+    assert FairShare(limit=1000).answered(1000, 500_900).limit == 837
+    assert FairShare(limit=10).answered(10, 2_097_151).limit == 2
+    assert FairShare(limit=1000, record_bytes=1001.0).answered(1000, 500_000).limit == 558
+
+
+def test_an_answer_that_is_not_full_lets_the_limit_where_it_is() -> None:
+    share = FairShare(limit=10)
+    assert share.answered(9, 90).limit == 10
+    assert share.answered(10, 100).limit == 40
+    assert share.answered(11, 110).limit == 40
+
+
+def test_refusals_before_an_answer_without_records_are_forgotten() -> None:
+    share = FairShare(limit=7).refused().refused()
+    assert share.refusals == 2
+    assert share.answered(0, 0).refusals == 0
+    assert share.answered(1, 10).refusals == 0
