@@ -14,12 +14,13 @@ from kcl_daemon.leases.layout import (
     PastState,
     StateCodec,
     StateRow,
+    StateRowCreation,
     TableLayout,
     UnusableState,
     decide_layout,
     lease_table_contents,
 )
-from kcl_daemon.leases.row import Row, Value
+from kcl_daemon.leases.row import Absent, Row, Value
 
 
 class Move(StrEnum):
@@ -143,6 +144,7 @@ def test_the_state_of_a_move_is_read_back_with_its_past() -> None:
     assert CODEC.read(STATE) == state
     assert CODEC.read({name: value for name, value in STATE.items() if name != "entityType"}) == state
     assert CODEC.read(None) is None
+    assert CODEC.creation(state, key_attribute="key") == StateRowCreation(STATE, (Absent("key"),))
     done = state.followed_by(Move.DONE, by="w-2", at_ms=9)
     assert done == StateRow(Move.DONE, "w-2", 9, (PastState("begun", "w-1", 7),))
     assert CODEC.read(CODEC.row(done, key_attribute="key")) == done
