@@ -162,3 +162,40 @@ def _a_child_dies(work: LetterQueue, fates: list[str], flaky: set[int], every: i
             end(work.stored(batch[-1].position), "done")
         work.answered()
     return False
+
+
+def test_a_batch_may_have_all_bytes_that_are_allowed_and_not_one_more() -> None:
+    half = BATCH_BYTES_MOST // 2
+    first, second = letters(2, half)
+    exact = LetterQueue([first, second], batch_most=3, tries_most=2)
+    assert numbers(exact.take()) == [1, 2]
+    above = LetterQueue([first, replace(second, data_bytes=half + 1)], batch_most=3, tries_most=2)
+    assert [numbers(above.take()) for _ in range(2)] == [[1], [2]]
+
+
+def test_it_stays_hopeless_while_children_keep_failing_and_a_letter_that_is_done_begins_anew() -> None:
+    one = queue(2, batch=1, tries=2)
+    seen = list[bool]()
+    for _ in range(3):
+        one.failed()
+        seen.append(one.is_hopeless)
+    assert seen == [False, True, True]
+    one.take()
+    one.answered()
+    one.ended()
+    assert not one.is_hopeless
+    for _ in range(2):
+        one.failed()
+    assert one.is_hopeless
+
+
+def test_a_record_is_held_by_its_number_and_without_a_sub_sequence_number_by_the_first() -> None:
+    (whole,) = letters(1)
+    record = replace(whole.letter.record, sub_sequence_number=0)
+    first = replace(whole, letter=replace(whole.letter, record=record))
+    one = LetterQueue([first], batch_most=1, tries_most=2)
+    one.take()
+    assert one.held("1", None) is first
+    assert one.held("1", 0) is first
+    assert one.held("1", 1) is None
+    assert one.held("2", 0) is None

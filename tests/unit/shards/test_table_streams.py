@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
 from kcl_daemon.shards.lineage import NO_HASH_KEYS, InitialPosition, Shard, StartAt, in_order, lease_hole
+from kcl_daemon.shards.snapshot import Segment
 from kcl_daemon.shards.sync import missing_leases
 from kcl_daemon.shards.table_streams import (
     following,
@@ -30,6 +31,7 @@ def lease(name: str, at: ExtendedSequenceNumber = TRIM_HORIZON, *parents: str) -
 
 
 # The first stream: a splits into b and c. The second begins its numbers anew.
+SEGMENT = str(Segment(1_700_000_000_000, 0, 4).shard_id)
 FIRST = (shard("a"), shard("b", "a", number=200), shard("c", "a", number=200, is_open=True))
 SECOND = (
     shard("d", "forgotten", number=1),
@@ -98,6 +100,12 @@ def test_a_beginning_that_was_interrupted_is_completed_at_its_position() -> None
     assert wanted(SECOND, [lease("e", TRIM_HORIZON)], OLDEST) == {"d": "TRIM_HORIZON"}
 
 
+def test_only_leases_that_are_all_at_the_position_are_an_interrupted_beginning() -> None:
+    for begun in (TRIM_HORIZON, ExtendedSequenceNumber("5"), SHARD_END):
+        assert position_of_others(SECOND, [lease("e", begun), lease("f", LATEST)], TIP) == OLDEST
+    assert position_of_others(SECOND, [lease("e", LATEST), lease("f", LATEST)], TIP) == TIP
+
+
 def test_the_last_shards_of_a_stream_that_was_switched_off_get_a_lease_too() -> None:
     off = (FIRST[0], FIRST[1], shard("c", "a", number=200))
     assert wanted(off, [lease("b", ExtendedSequenceNumber("205"))]) == {"a": "TRIM_HORIZON"}
@@ -109,6 +117,8 @@ def test_one_finished_lease_is_kept_as_long_as_there_is_no_other() -> None:
     assert only_memory([]) is None
     assert only_memory([lease("b", SHARD_END), lease("c", SHARD_END)]) == "c"
     assert only_memory([lease("b", SHARD_END), lease("c")]) is None
+    assert only_memory([lease("b", SHARD_END), lease(SEGMENT, SHARD_END)]) == "b"
+    assert only_memory([lease(SEGMENT, SHARD_END)]) == SEGMENT
 
 
 def test_shards_without_hash_keys_leave_no_hole() -> None:
