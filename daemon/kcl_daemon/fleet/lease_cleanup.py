@@ -195,12 +195,7 @@ class FormerStreamCleanup:
     """
 
     def __init__(
-        self,
-        context: WorkerContext,
-        *,
-        table: Table,
-        streams: MultiStreamTracker,
-        settings: StreamsSettings,
+        self, context: WorkerContext, *, table: Table, streams: MultiStreamTracker, settings: StreamsSettings
     ) -> None:
         self._context = context
         self._meters = context.meters

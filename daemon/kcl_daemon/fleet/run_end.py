@@ -23,6 +23,7 @@ from kcl_daemon.fleet.streams import (
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
 from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow, workers_of
 from kcl_daemon.ports import Clock, Table
+from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.shards.lineage import NO_HASH_KEYS, lease_hole
 
 _PAUSE_MOST_S: Final = 10.0
@@ -95,12 +96,12 @@ class RunEnd:
         self._context.log.info("run_is_bounded", until_ms=self.until_ms)
 
     async def _agreed_ms(self, mine_ms: int) -> int:
-        return agreed_bound_ms(
-            mine_ms,
-            workers_of(await self._workers.scan(), self._workers.key_attribute),
-            now_s=self._context.clock.wall_ms() / 1000,
-            active_s=ACTIVE_REPORTS * self._context.timings.report_s,
+        rows = workers_of(await self._workers.scan(), self._workers.key_attribute)
+        now_s, active_s = (
+            self._context.clock.wall_ms() / 1000,
+            ACTIVE_REPORTS * self._context.timings.report_s,
         )
+        return agreed_bound_ms(mine_ms, rows, now_s=now_s, active_s=active_s)
 
     async def run(self, on_end: Callable[[], None]) -> None:
         until_ms, pause_s = self.until_ms, min(self._context.timings.failover_s, _PAUSE_MOST_S)
@@ -108,14 +109,19 @@ class RunEnd:
         while True:
             await self._context.clock.sleep(pause_s)
             try:
-                held = self._held().values()
-                if all(each.lease.is_at(until_ms) for each in held) and await self._is_over(until_ms):
+                reads = any(self._is_read(each, until_ms) for each in self._held().values())
+                if not reads and await self._is_over(until_ms):
                     break
             except AwsError as error:
                 self._context.log.warning("run_end_unknown", error=str(error))
         self.reached = True
         self._context.log.info("run_ended", until_ms=self.until_ms)
         on_end()
+
+    def _is_read(self, held: HeldLease, until_ms: int) -> bool:
+        if held.progress.cause is WaitReason.PARENT or held.lease.is_at(until_ms):
+            return False
+        return self._streams.of(held.lease).watch.state is StreamState.THERE
 
     async def _is_over(self, until_ms: int) -> bool:
         leases = await leases_of(self._leases)

@@ -178,7 +178,9 @@ def many(draw: Draw, plan: Plan) -> Plan:
     plan = replace(
         plan, streams=names, streams_settings=settings, shards=draw.sizes.shards or min(plan.shards, 2)
     )
-    if plan.start_at is StartAt.LATEST or plan.jobs:  # a job waits for a stream that is gone, as any run does
+    if plan.jobs:
+        return happen(lambda draw: StreamDisappears(draw.chance.between(1, 3)))(draw, plan)
+    if plan.start_at is StartAt.LATEST:
         return plan
     return happen(
         lambda draw: StreamAppears(draw.chance.between(1, 3), draw.chance.between(1, 2)),

@@ -9,12 +9,21 @@ import anyio
 import pytest
 
 from kcl_daemon.config.changes import ChangesSettings
+from kcl_daemon.config.streams import ListedStream, StreamsSettings
+from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.fleet.run_end import RunEnd, agreed_bound_ms, not_there
-from kcl_daemon.fleet.streams import SingleStreamTracker, StreamMonitor, TrackedStream
-from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId, WorkerId
+from kcl_daemon.fleet.streams import (
+    MultiStreamTracker,
+    SingleStreamTracker,
+    StreamMonitor,
+    TrackedStream,
+    leases_of,
+)
+from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId, Throughput, WorkerId
 from kcl_daemon.leases.row import new_lease_row
 from kcl_daemon.leases.worker_row import WorkerRow, report
 from kcl_daemon.ports import StreamRef
+from kcl_daemon.progress.progress import LeaseProgress, WaitReason
 from kcl_daemon.shards.lineage import InitialPosition
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
@@ -92,25 +101,40 @@ class Stage:
     def __init__(self) -> None:
         self.clock = LoopClock()
         context = worker_context(clock=self.clock)
-        kinesis = MemoryKinesis(KinesisModel(lambda: self.clock.wall_ms() / 1000))
+        self.model = KinesisModel(lambda: self.clock.wall_ms() / 1000)
+        kinesis = MemoryKinesis(self.model)
+        self.held = dict[LeaseKey, HeldLease]()
         ref = StreamRef("words")
         watch = StreamMonitor(kinesis=kinesis, stream=ref, clock=self.clock, log=context.log)
         self.leases = MemoryTable("leases", "leaseKey")
         self.workers = MemoryTable("workers", "wid")
-        self.run_end = RunEnd(
-            context,
-            until_ms=None,
+        check_images = ChangesSettings().check_images
+        one = TrackedStream(ref, InitialPosition(), watch)
+        self.many = MultiStreamTracker(
+            StreamsSettings(names=(ListedStream("words"), ListedStream("gone"))),
+            position=InitialPosition(),
+            leases=lambda: leases_of(self.leases),
+            kinesis=kinesis,
             clock=self.clock,
-            leases=self.leases,
-            workers=self.workers,
-            streams=SingleStreamTracker(
-                TrackedStream(ref, InitialPosition(), watch),
-                kinesis=kinesis,
-                log=context.log,
-                check_images=ChangesSettings().check_images,
-            ),
-            held=dict,
+            log=context.log,
+            check_images=check_images,
         )
+
+        def run_end(streams: SingleStreamTracker | MultiStreamTracker) -> RunEnd:
+            return RunEnd(
+                context,
+                until_ms=None,
+                clock=self.clock,
+                leases=self.leases,
+                workers=self.workers,
+                streams=streams,
+                held=lambda: self.held,
+            )
+
+        self.run_end = run_end(
+            SingleStreamTracker(one, kinesis=kinesis, log=context.log, check_images=check_images)
+        )
+        self.run_end_of_many = run_end(self.many)
 
     async def open(self) -> None:
         await self.leases.ensure()
@@ -119,6 +143,11 @@ class Stage:
     async def add_worker(self, until_ms: int) -> None:
         now_s = self.clock.wall_ms() // 1000
         await self.workers.update(report(WorkerId("other"), now_s=now_s, run_until_ms=until_ms))
+
+    def hold(self, one: Lease) -> LeaseProgress:
+        progress = LeaseProgress(self.clock.monotonic)
+        self.held[one.lease_key] = HeldLease(one, 0.0, Throughput(1.0, now_s=0.0), progress)
+        return progress
 
     async def add(self, one: Lease, until_ms: int) -> None:
         row = new_lease_row(one)
@@ -161,5 +190,44 @@ def test_a_run_ends_once_its_last_lease_is_marked() -> None:
             await stage.clock.sleep(15)
             assert ended.is_set()
             assert stage.run_end.reached
+
+    run_virtual(play)
+
+
+@pytest.mark.parametrize("waits_for", [WaitReason.KINESIS, WaitReason.PARENT])
+def test_a_run_of_many_streams_ends_although_one_of_them_is_deleted(waits_for: WaitReason) -> None:
+    """Its leases stay with their workers, whose readers wait for it. Behind a parent nobody asks whether it is there."""
+
+    async def play() -> None:
+        stage = Stage()
+        stage.model.handle("CreateStream", {"StreamName": "words", "ShardCount": 1})
+        stage.model.handle("CreateStream", {"StreamName": "gone", "ShardCount": 1})
+        await stage.open()
+        await stage.clock.sleep(30)
+        await stage.many.prepare()
+        run_end, (words, gone) = stage.run_end_of_many, (each.ref.identity for each in stage.many.current)
+        assert words is not None
+        assert gone is not None
+        await run_end.begin()
+        until_ms = run_end.until_ms
+        assert until_ms is not None
+        whole = lease(0, 0, MAX_HASH)
+        await stage.add(replace(whole, lease_key=LeaseKey(f"{words}:shardId-0"), stream=words), until_ms)
+        unread = replace(whole, lease_key=LeaseKey(f"{gone}:shardId-0"), stream=gone)
+        await stage.leases.put(new_lease_row(unread))
+        stage.hold(unread).waits(waits_for)
+        ended = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run_end.run, ended.set)
+            await stage.clock.sleep(120)
+            assert not ended.is_set(), "what is there is to be read"
+            stage.model.handle("DeleteStream", {"StreamName": "gone"})
+            await stage.clock.sleep(30)
+            if waits_for is WaitReason.KINESIS:
+                await stage.many.known(gone).watch.poll()  # as its reader does
+            await stage.clock.sleep(120)
+            has_ended = ended.is_set()
+            tasks.cancel_scope.cancel()
+        assert has_ended
 
     run_virtual(play)
