@@ -40,10 +40,12 @@ def not_there(leases: Sequence[Lease], until_ms: int, *, only: frozenset[str]) -
 
     `only`: it reads these shards, so holes between leases mean nothing.
     """
-    # What comes after a shard that is at the bound came after it: its reader may have a later bound, and wait for us.
-    at_bound = {lease.shard_id for lease in leases if not lease.is_finished and lease.is_at(until_ms)}
+    # What comes after a shard at the bound came after it. Its reader may have a later bound, and wait for us.
+    there = {lease.shard_id for lease in leases if not lease.is_finished and lease.is_at(until_ms)}
+    while more := {lease.shard_id for lease in leases if there & lease.parent_shard_ids} - there:
+        there |= more
     for lease in leases:
-        if not (lease.is_at(until_ms) or at_bound & lease.parent_shard_ids):
+        if not (lease.is_finished or lease.shard_id in there):
             return lease.lease_key
     if not leases:
         return "leases that are not created yet"

@@ -104,7 +104,6 @@ UNPLAYED: Final[tuple[Apart, ...]] = (
         poison="skipped",
         attempts="4",
     ),
-    _apart("open: workers whose dates differ by a minute do not agree where a job to the tip ends", job="to the tip", clocks=("wrong", "jumping")),
     _apart("a move needs a fleet that goes on: its bake times are longer than a job", tables="a move", job=_JOBS),
 )  # fmt: skip
 """What a daemon would do, and only this simulator cannot."""

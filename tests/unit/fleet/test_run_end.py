@@ -47,6 +47,7 @@ LEFT, RIGHT = (
     lease(2, MIDDLE + 1, MAX_HASH, reached_ms=UNTIL_MS + 5),
 )
 MERGED = replace(lease(3, 0, MAX_HASH), parent_shard_ids=frozenset({LEFT.shard_id, RIGHT.shard_id}))
+AFTER_MERGED = replace(lease(4, 0, MAX_HASH), parent_shard_ids=frozenset({MERGED.shard_id}))
 PARENT = replace(
     lease(0, 0, MAX_HASH),
     checkpoint=SHARD_END,
@@ -65,6 +66,7 @@ PARENT = replace(
         ((LEFT, replace(RIGHT, reached_ms=UNTIL_MS - 1)), "shardId-2"),
         ((replace(LEFT, reached_ms=None), RIGHT), "shardId-1"),
         ((LEFT, RIGHT, MERGED), None),
+        ((AFTER_MERGED, LEFT, RIGHT, MERGED), None),
         ((replace(LEFT, reached_ms=1), replace(RIGHT, checkpoint=SHARD_END), MERGED), "shardId-1"),
         ((replace(LEFT, checkpoint=SHARD_END), replace(RIGHT, checkpoint=SHARD_END), MERGED), "shardId-3"),
     ],
