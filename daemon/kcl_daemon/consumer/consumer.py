@@ -29,7 +29,7 @@ class ShardConsumer:
         self._parts = parts
         self._held = held
         self._stop_signal = StopSignal()
-        self._memory = StartMemory()
+        self._memory = StartMemory(held.lease.first_read)
         self._works = self._begins_after_bound = False
         self._finished_parents = set[ShardId]()
         stream = held.lease.stream

@@ -26,10 +26,6 @@ from kcl_daemon.retrieval.source import (
 from kcl_protocol.sequence import AT_TIMESTAMP, ExtendedSequenceNumber
 
 
-def _event() -> anyio.Event:
-    return anyio.Event()
-
-
 @dataclass(eq=False, slots=True)
 class Lane:
     """One child after another, for the same keys.
@@ -46,7 +42,7 @@ class Lane:
     held: HeldLease
     log: Log
     stop_signal: StopSignal = field(default_factory=StopSignal)
-    filled: anyio.Event = field(default_factory=_event)
+    filled: anyio.Event = field(default_factory=anyio.Event)
     running: bool = False
     idle: bool = False
     waits_for_release: bool = False
@@ -60,7 +56,7 @@ class Lane:
 
 
 class Lanes(Protocol):
-    def checkpointed(self, lane: Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None: ...
+    async def checkpointed(self, lane: Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None: ...
 
     async def until_released(self, lane: Lane) -> None: ...
 
@@ -85,7 +81,7 @@ class LaneLeases:
         return False
 
     async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None:
-        self._lanes.checkpointed(self._lane, held, position)
+        await self._lanes.checkpointed(self._lane, held, position)
 
     async def reach(self, held: HeldLease, until_ms: int) -> None:
         raise AssertionError(f"{held.key} is at {until_ms} for all lanes or for none")

@@ -54,7 +54,7 @@ from kcl_daemon.retrieval.source import (
     StartMemory,
 )
 from kcl_protocol.errors import CheckpointInvalidState
-from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
+from kcl_protocol.sequence import LATEST, SHARD_END, ExtendedSequenceNumber
 
 # A record takes some microseconds here: other shards must not wait.
 _RECORDS_PER_TURN: Final = 500
@@ -117,11 +117,11 @@ class ShardLanes:
     async def run(self) -> Finished | Stopped | Reached:
         """As `ChildRun.run`; a child that fails is the matter of its lane."""
         self._progress.starts()
-        self._progress.invariants.begins(max((self._held.lease.checkpoint, *self._held.lease.lanes)))
+        self._progress.invariants.begins(max(map(self._window.checkpoint_of, range(len(self._lanes)))))
         self._progress.window = self._window
         self._stop_signal.on_request = self._stop_requested
-        if self._settings.remembers and self._settings.order is ShardOrder.KEY:
-            self._held.lanes = lambda: self._window.done
+        remembers = self._settings.remembers and self._settings.order is ShardOrder.KEY
+        self._held.lanes = lambda: self._window.done(remembers=remembers)
         self._reservation = self._parts.readers.reserve(self._forget_processed, self._progress.invariants)
         try:
             async with anyio.create_task_group() as self._tasks:
@@ -521,8 +521,10 @@ class ShardLanes:
             lane.kept_bytes = batch.size_bytes
         return batch
 
-    def checkpointed(self, lane: Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None:
-        """Raises CheckpointInvalidState for a record of another lane."""
+    async def checkpointed(self, lane: Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None:
+        """Raises as the renewer's `checkpoint`, and CheckpointInvalidState for a record of another lane."""
+        if self._window.mark == LATEST:
+            await self._parts.renewer.checkpoint(self._held, LATEST)
         if position <= held.lease.checkpoint:
             return  # where its child began, if that was given no records because of a pause
         try:

@@ -22,7 +22,7 @@ from kcl_daemon.leases.row import MalformedRowError, Row, RowUpdate, WriteResult
 from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, Log, Meters, Span, Table
 from kcl_daemon.progress.progress import LeaseProgress
-from kcl_protocol.sequence import ExtendedSequenceNumber
+from kcl_protocol.sequence import LATEST, ExtendedSequenceNumber
 
 
 def lease_labels(lease: Lease) -> dict[str, str]:
@@ -229,7 +229,7 @@ class LeaseRenewer:
         self.renewals.renewed(began_s, ok=ok)
 
     async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None:
-        """Store a checkpoint; does nothing if it is stored already.
+        """Store a checkpoint, at LATEST with where reading began; does nothing if it is stored already.
 
         Raises:
             LeaseLost: the lease is no longer ours; nothing was stored.
@@ -244,7 +244,8 @@ class LeaseRenewer:
         self, held: HeldLease, lease: Lease, position: ExtendedSequenceNumber
     ) -> RowUpdate | None:
         if position <= lease.checkpoint:
-            return None
+            is_known = position != LATEST or lease.lanes == held.lanes()
+            return None if is_known else lease_row.renewal(lease, self._measured(held), held.lanes())
         held.progress.invariants.stores(position, lease.checkpoint)
         return lease_row.checkpoint(lease, position, self._measured(held), held.lanes())
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NewType
 
 from kcl_protocol.errors import CheckpointIllegalArgument
-from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
+from kcl_protocol.sequence import LATEST, SHARD_END, ExtendedSequenceNumber
 
 _IDENTITY: Final = re.compile(r"([0-9]+):([^:]+):([0-9]+)", re.ASCII)
 _ARN: Final = re.compile(r"arn:[^:]+:kinesis:[^:]*:([0-9]+):stream/([^:/]+)", re.ASCII)
@@ -132,7 +132,8 @@ class Lease:
         throughput_kbps: smoothed KiB per second, None until measured.
         degraded_by: the worker that released it because its children kept failing.
         stream_created_s: epoch seconds; None if not recorded, as on rows of Java programs.
-        lanes: how far each of several children of the shard is done, at `checkpoint` or beyond; empty: not recorded.
+        lanes: how far each of several children of the shard is done, at `checkpoint` or beyond; at LATEST: the first record
+            that was read; empty: not recorded.
         standby: whether the next owner of a handoff starts its child first: `asked WORKER`, then `ready WORKER`.
         fence: the fencing token, which each claim raises; None: no worker of ours has claimed it.
         reached_ms: a bounded run (`runUntil`) has read everything up to this time, epoch milliseconds; None: none has.
@@ -176,6 +177,11 @@ class Lease:
     def actual_owner(self) -> WorkerId | None:
         """The current reader: the old owner during a handoff, else the owner."""
         return self.checkpoint_owner or self.lease_owner
+
+    @property
+    def first_read(self) -> str | None:
+        is_known = self.checkpoint == LATEST and len(self.lanes) == 1
+        return self.lanes[0].sequence_number if is_known else None
 
     @property
     def awaits_standby(self) -> bool:

@@ -388,11 +388,7 @@ def if_unchanged(lease: Lease) -> tuple[Condition, ...]:
 
 def _outdated(lease: Lease) -> tuple[str, ...]:
     """What another checkpoint makes untrue."""
-    return (
-        *(() if lease.degraded_by is None else (_DEGRADED,)),
-        *((_LANES,) if lease.lanes else ()),
-        *(() if lease.reached_ms is None else (_REACHED,)),
-    )
+    return (_LANES, _REACHED, *(() if lease.degraded_by is None else (_DEGRADED,)))
 
 
 def _end_of_handoff(lease: Lease) -> frozenset[str]:

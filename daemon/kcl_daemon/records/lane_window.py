@@ -93,7 +93,7 @@ def key_hash(record: AnyRecord) -> int:
 class LaneWindow:
     """`start` is the stored checkpoint. Sizes in bytes include what a record costs besides its data.
 
-    `done`: how far each lane had come beyond it, if the lanes were as many, by key, and nothing was left out: not from LATEST.
+    `done`: how far each lane had come beyond it, if the lanes were as many, by key; not from LATEST.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class LaneWindow:
         self._must_reread = self._rereads = False
         self.high = start
         """The last record read."""
+        self._first: Position | None = None
         self._previous = start
         self.size_bytes = 0
         self.answered_bytes = 0
@@ -164,10 +165,12 @@ class LaneWindow:
     def checkpoint_of(self, lane: int) -> Position:
         return self._lanes[lane].checkpoint
 
-    @property
-    def done(self) -> tuple[Position, ...]:
-        """How far each lane is done, at the mark or beyond."""
-        return tuple(lane.checkpoint if lane.before is not None else self.high for lane in self._lanes)
+    def done(self, *, remembers: bool = True) -> tuple[Position, ...]:
+        """As `Lease.lanes`."""
+        if self.mark == LATEST:
+            return () if self._first is None else (self._first,)
+        lanes = self._lanes if remembers else ()
+        return tuple(lane.checkpoint if lane.before is not None else self.high for lane in lanes)
 
     def is_rereading(self, lane: int) -> bool:
         return self._lanes[lane].reread is not None
@@ -212,7 +215,7 @@ class LaneWindow:
                 given.add(number)
             self._previous = position
             if is_new:
-                self.high = position
+                self.high, self._first = position, self._first or position
                 if self._rereads:
                     self._end_rereading()
         return given
@@ -293,11 +296,7 @@ class LaneWindow:
         mine.answered = mine.taken
 
     def checkpoint(self, lane: int, position: Position) -> None:
-        """A lane is done up to there; also where its child is gone and a record was set aside.
-
-        Raises:
-            NotOfThisLane: there is no such record in it; nothing was changed.
-        """
+        """A lane is done up to there; also where its child is gone and a record was set aside. Raises NotOfThisLane."""
         mine = self._lanes[lane]
         if position <= mine.checkpoint:
             return
@@ -355,10 +354,7 @@ class LaneWindow:
         return min(starts, default=None)
 
     def shed(self, most_bytes: int) -> None:
-        """Forget the data of processed records, the oldest of each lane first, until so much is left of them.
-
-        If a child fails before it checkpoints them, they are read again.
-        """
+        """Forget the data of processed records, the oldest of each lane first, until so much is left of them."""
         while self.answered_bytes > most_bytes:
             for lane in self._lanes:
                 if lane.answered:

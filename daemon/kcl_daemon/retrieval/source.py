@@ -26,7 +26,7 @@ from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder
 from kcl_daemon.retrieval.trimmed import lost_words
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_daemon.shards.snapshot import beginning, segment_of
-from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber, Sentinel
+from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber, Sentinel
 
 _CLOCK_MARGIN_S: Final = 30.0
 # Our clock of Kinesis' time may be wrong by so much, and a record may be seen later than it arrived.
@@ -584,8 +584,10 @@ class BufferedReader:
     def _remember_records(self, payload: Payload) -> None:
         """Raises Trimmed if the shard stops here."""
         memory, first, source = self._source.memory, payload.first.sequence_number, self._source
-        in_stream = segment_of(source.shard_id) is None
-        if in_stream and self._last_sequence_number is None and has_been_trimmed(source.checkpoint, first):
+        in_stream, since = segment_of(source.shard_id) is None, source.checkpoint
+        if since == LATEST and memory.first_sequence_number is not None:
+            since = ExtendedSequenceNumber(memory.first_sequence_number)
+        if in_stream and self._last_sequence_number is None and has_been_trimmed(since, first):
             self._tell_loss(payload)
             if source.stops_at_loss:
                 raise Trimmed(f"the record at {source.checkpoint} is no longer there")

@@ -168,6 +168,7 @@ class Deliveries:
         self.token_of: Callable[[str], object] = lambda _shard_id: None
         """The fencing token that the lease of a shard has now."""
         self._given: set[tuple[str, str, object]] = set()
+        self._promised: set[str] = set()
         self.ahead_most_s: Callable[[str], float] = lambda _worker_id: 0.0
         """How far the date of a worker was ahead of the true one at most."""
         self.skips_poison = False
@@ -237,12 +238,22 @@ class Deliveries:
         self.on_work(child)
 
     def reads_latest(self, worker_id: str, shard_id: str) -> None:
-        """A worker asks to read from the latest record on: it may as long as it gave none since it has the lease."""
-        shard = self._truth.shards.get(shard_id)
-        is_begun = (shard_id, worker_id, self.token_of(shard_id)) in self._given
-        if shard is not None and not is_begun:
-            shard.excuse_all()
-            self.rejects.begins_anew(shard_id)
+        """A worker asks to read from the latest record on: it may as long as it gave none since it has the lease.
+
+        Nor may it if any child of the shard was told that its checkpoint is accepted: what comes after that is owed.
+        """
+        shard, token = self._truth.shards.get(shard_id), self.token_of(shard_id)
+        is_begun = (shard_id, worker_id, token) in self._given
+        if shard is None or is_begun:
+            return
+        claim = self._rows.claimed_with(shard_id, token)
+        is_owner = claim is not None and claim.worker_id == worker_id
+        if is_owner and shard_id in self._promised and not self._rows.was_forgotten(shard_id):
+            report("latest_after_checkpoint", f"{worker_id} begins {shard_id} anew, which had a checkpoint")
+        shard.excuse_all()
+        self.rejects.begins_anew(shard_id)
+        if is_owner:
+            self._lanes.begins_after(shard_id, len(shard.positions))
 
     def begins_at(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It answers that it has stored all up to there by itself: it need not be given that, and the lease may follow."""
@@ -474,6 +485,8 @@ class Deliveries:
             self.refused[error] = self.refused.get(error, 0) + 1
             return
         self.accepted += 1
+        if not position.is_sentinel and child.token is not None:
+            self._promised.add(child.shard_id)
         stored = self._rows.checkpoint_of(child.shard_id)
         if self._lanes.are_used:
             self._lanes.done(child, position)

@@ -66,6 +66,10 @@ class LaneRules:
         )
         child.places = [place for place in child.places if not ends and positions[place] > up_to]
 
+    def begins_after(self, shard_id: str, places: int) -> None:
+        """Reading begins at the latest record: a lane that had one before and no checkpoint cannot get it again."""
+        self._done[shard_id].update(range(places))
+
     def done_places(self, shard_id: str) -> set[int]:
         """Of the records that its lanes are done with."""
         return self._done[shard_id]

@@ -8,14 +8,18 @@ import pytest
 
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.consumer.lanes import ShardLanes
+from kcl_daemon.leases.lease import Lease
 from kcl_daemon.progress.progress import LeaseProgress, WaitReason
 from kcl_daemon.records import lane_window
 from kcl_daemon.records.batch_text import ReadFacts
 from kcl_daemon.records.lane_window import LaneWindow, Position, key_hash
 from kcl_daemon.records.payload import AnyRecord
+from tests.simulator.chance import Chance
 from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
+from tests.simulator.plans.draws import Draw, Sizes
 from tests.simulator.plans.plan import Plan, Planned, Split, Start
 from tests.simulator.runner import run_plan
+from tests.simulator.scenarios.lanes import lanes_latest
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -135,6 +139,17 @@ def test_each_rule_of_lanes_can_be_broken(
 ) -> None:
     broken(monkeypatch)
     assert violation() == noticed
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_next_owner_that_begins_at_latest_although_a_lane_had_a_checkpoint_is_noticed(
+    *, is_broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_broken:
+        monkeypatch.setattr(Lease, "first_read", None)
+    plan = lanes_latest(Draw(Chance("lanes_latest/14/plan"), Sizes(), 14))
+    found = run_plan(plan, scenario="lanes_latest", seed=14).violation
+    assert (None if found is None else found.name) == ("latest_after_checkpoint" if is_broken else None)
 
 
 @pytest.mark.parametrize("broken", [above_the_unfinished, before_the_others_end])

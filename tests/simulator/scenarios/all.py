@@ -57,7 +57,7 @@ from tests.simulator.scenarios.coordination import (
 from tests.simulator.scenarios.filtered import aged, filtered, windows
 from tests.simulator.scenarios.holds import holds
 from tests.simulator.scenarios.landing import landing, landing_marks, landing_store_trouble, landing_zombie
-from tests.simulator.scenarios.lanes import lanes, lanes_poison, lanes_reshard
+from tests.simulator.scenarios.lanes import lanes, lanes_latest, lanes_poison, lanes_reshard
 from tests.simulator.scenarios.many import foreign_epochs, many_streams, streams_by_hundreds
 from tests.simulator.scenarios.mixed import mixed_fleet, mixed_fleet_later, mixed_fleet_troubled
 from tests.simulator.scenarios.one_table import table_migration
@@ -368,6 +368,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         aggregates,
         lanes,
         lanes_reshard,
+        lanes_latest,
         lanes_poison,
         rejects,
         holds,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.records.lane_window import ShardOrder
+from kcl_daemon.shards.lineage import StartAt
 from tests.simulator.faults.habits import Nursery
 from tests.simulator.plans.draws import (
     Draw,
@@ -14,7 +15,7 @@ from tests.simulator.plans.draws import (
     reshards,
     with_aggregates,
 )
-from tests.simulator.plans.plan import Plan, Stop
+from tests.simulator.plans.plan import Plan, Planned, Stop
 from tests.simulator.scenarios.poison import DEAD_LETTERS
 
 
@@ -41,6 +42,13 @@ def lanes_reshard(draw: Draw) -> Plan:
     """Shards with several children split and merge: parents are finished in all lanes before children begin."""
     plan = lanes(draw)
     return replace(plan, happenings=(*plan.happenings, *reshards(draw, (1, 5))))
+
+
+def lanes_latest(draw: Draw) -> Plan:
+    """Lanes that begin at the latest record: once one of them has a checkpoint, nothing after it is left out."""
+    plan = lanes(draw)
+    kill = Planned(draw.chance.uniform(15.0, 120.0), draw.kill(1.0, 20.0))
+    return replace(plan, start_at=StartAt.LATEST, happenings=(*plan.happenings, kill))
 
 
 def lanes_poison(draw: Draw) -> Plan:

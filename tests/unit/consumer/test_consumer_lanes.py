@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from dataclasses import replace
+from typing import Any
 from zlib import crc32
 
 import anyio
@@ -12,6 +13,7 @@ import pytest
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.ports import ChildLane
 from kcl_daemon.retrieval.byte_budget import ByteBudget
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol import encode
 from kcl_protocol.messages import (
@@ -245,3 +247,45 @@ def test_a_lane_that_has_finished_its_shard_is_not_reported_for_one_that_has_not
 
     perform(stage, scene, concurrency=FOUR)
     assert {told["cause"] for told in stage.reported("shard_stalled")} == {"child", "lane"}
+
+
+@pytest.mark.parametrize("next_lanes", [4, 1])
+def test_with_latest_nothing_after_a_checkpoint_is_lost_while_the_first_record_is_open(
+    next_lanes: int,
+) -> None:
+    stage, crashed = Stage(Ways(dies_at=lambda text: text == "slow", hangs=True)), dict[str, Any]()
+    stage.settings = replace(stage.settings, initial_position=InitialPosition(StartAt.LATEST))
+
+    async def before() -> None:
+        await anyio.sleep(30)
+        stage.put(["slow"], KEYS[3])
+        await anyio.sleep(5)
+        stage.put(["quick"], KEYS[0])
+        await until(lambda: stage.seen == ["quick"])
+        await until(lambda: answers() == [None])
+        crashed.update(stage.row)
+        await stage.leases.put({**crashed, "leaseOwner": "other", "leaseCounter": 10**6})
+        await until(lambda: all(child.status is not None for child in stage.children.children))
+
+    def answers() -> list[str | None]:
+        heard = (each for child in stage.children.children for each in child.heard)
+        return [each.error for each in heard if isinstance(each, CheckpointAnswer)]
+
+    async def after() -> None:
+        await until(lambda: set(stage.seen) == {"slow", "quick", "meanwhile"})
+        await until(lambda: stage.row["checkpoint"] == stage.numbers()[-1])
+        assert "daemonLanes" not in stage.row, "it has done its duty"
+
+    async def main() -> None:
+        stage.model = KinesisModel(lambda: 1_770_000_000.0 + anyio.current_time())
+        stage.call("CreateStream", StreamName=STREAM, ShardCount=1)
+        await stage.work(before, concurrency=FOUR)
+        assert crashed["checkpoint"] == "LATEST"
+        stage.ways.dies_at = lambda text: False
+        await stage.leases.put({name: value for name, value in crashed.items() if name != "leaseOwner"})
+        stage.put(["meanwhile"], KEYS[1])
+        await anyio.sleep(5)
+        await stage.work(after, concurrency=ConcurrencySettings(lanes=LaneCounts(next_lanes)))
+
+    run_virtual(main)
+    assert stage.seen == ["quick", "slow", "meanwhile"] or next_lanes > 1

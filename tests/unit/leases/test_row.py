@@ -9,7 +9,7 @@ import pytest
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.row import Absent, Equals, MalformedRowError, Row, RowUpdate, Value, lease_from_row
-from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.memory.updates import apply_update
 
 A, B = WorkerId("w-a"), WorkerId("w-b")
@@ -374,8 +374,25 @@ def test_what_lanes_have_done_is_known_until_somebody_else_moves_the_checkpoint(
         plain = written(update(lease_from_row(moved), ExtendedSequenceNumber("80")), moved)
         assert plain is not None
         assert "daemonLanes" not in plain
+        foreign = {**moved, "checkpoint": "78"}
+        back = written(update(lease_from_row(foreign), ExtendedSequenceNumber("77")), foreign)
+        assert back is not None
+        assert lease_from_row(back).lanes == (), "it was of another time"
     ended = lease_row.checkpoint(lease_from_row(moved), SHARD_END, None, LANES)
     assert "daemonLanes" in ended.remove
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "lanes", "first"),
+    [(LATEST, LANES[:1], "77"), (LATEST, LANES, None), (TRIM_HORIZON, LANES[:1], None), (LATEST, (), None)],
+)
+def test_where_reading_began_is_known_at_latest(
+    checkpoint: ExtendedSequenceNumber, lanes: tuple[ExtendedSequenceNumber, ...], first: str | None
+) -> None:
+    row = stored(checkpoint=str(checkpoint))
+    renewed = written(lease_row.renewal(lease_from_row(row), None, lanes), row)
+    assert renewed is not None
+    assert lease_from_row(renewed).first_read == first
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,23 @@ def test_what_lanes_had_done_says_nothing_where_reading_begins_at_the_latest_rec
     )
 
 
+def test_as_long_as_nothing_but_latest_can_be_stored_the_first_record_is_told() -> None:
+    window = LaneWindow(LANES, LATEST)
+    assert window.done() == ()
+    window.add(map(record, range(5, 20)))
+    first_lane = next(lane for lane in range(LANES) if 5 in numbers(window.take(lane, *ALL)))
+    for lane in range(LANES):
+        taken = numbers(window.take(lane, *ALL))
+        if lane != first_lane and taken:
+            window.checkpoint(lane, position(taken[-1]))
+    assert window.mark == LATEST
+    assert [window.done(remembers=remembers) for remembers in (True, False)] == [(position(5),)] * 2
+    window.checkpoint(first_lane, position(5))
+    assert window.mark >= position(5)
+    assert len(window.done()) == LANES
+    assert window.done(remembers=False) == ()
+
+
 def test_each_key_has_one_lane_and_keeps_its_order() -> None:
     window = LaneWindow(LANES, TRIM_HORIZON)
     given_to = window.add(map(record, range(1, 50)))
@@ -81,21 +98,21 @@ def test_what_the_lanes_of_another_worker_had_done_is_not_given_again() -> None:
     for lane, last in ((slow, 3), (quick, 30), (idle, 49)):
         mine = [number for number in numbers(first.take(lane, *ALL)) if number <= last]
         first.checkpoint(lane, position(mine[-1]))
-    second = LaneWindow(LANES, first.mark, done=first.done)
+    second = LaneWindow(LANES, first.mark, done=first.done())
     second.add(map(record, range(int(first.mark.sequence_number) + 1, 60)))
     for lane in range(LANES):
-        done = int(first.done[lane].sequence_number)
+        done = int(first.done()[lane].sequence_number)
         assert numbers(second.take(lane, *ALL)) == [n for n in range(done + 1, 60) if lane_of(n) == lane]
         second.checkpoint(lane, SHARD_END)
     assert second.mark == position(59)
-    assert [int(each.sequence_number) for each in second.done] == [59, 59, 59]
+    assert [int(each.sequence_number) for each in second.done()] == [59, 59, 59]
 
 
 @pytest.mark.parametrize("done", [(), (position(9),) * 2, (position(9),) * 8])
 def test_the_lanes_of_another_number_are_not_those_of_this(done: tuple[ExtendedSequenceNumber, ...]) -> None:
     window = LaneWindow(LANES, TRIM_HORIZON, done=done)
     assert window.add(map(record, range(1, 9))) == {lane_of(number) for number in range(1, 9)}
-    assert LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE, done).done == (TRIM_HORIZON, TRIM_HORIZON)
+    assert LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE, done).done() == (TRIM_HORIZON, TRIM_HORIZON)
 
 
 def test_what_is_not_done_is_counted_by_lane_and_the_first_of_it_holds_the_mark_back() -> None:

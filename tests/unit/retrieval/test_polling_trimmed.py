@@ -264,6 +264,20 @@ def test_a_stream_of_kinesis_can_stop_too() -> None:
     play_kinesis(scene)
 
 
+def test_with_latest_the_loss_of_the_record_where_reading_began_is_told() -> None:
+    async def scene(stage: Stage, start: Callable[[PollingReader], object]) -> None:
+        stage.memory.first_sequence_number, _ = stage.put("a", "b")
+        await anyio.sleep(100.0)
+        stage.put("c")
+        stage.model.trim("words", 1_770_000_000.0 + 50.0)
+        reader = stage.prefetch(LATEST)
+        start(reader)
+        assert await texts(reader, 1) == ["c"]
+        assert stage.log.events("warning") == ["position_trimmed"]
+
+    play_kinesis(scene)
+
+
 def test_what_is_not_known_of_a_loss_is_not_claimed() -> None:
     shard_id = ShardId("shardId-000000000007")
     assert lost_words(shard_id, "5", None, 0) == "records after 5; which is the oldest one left is not known"
