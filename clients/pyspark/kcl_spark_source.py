@@ -123,6 +123,9 @@ _SETTLED_S = 1.5
 _NOTE_S = 5.0
 _IDLE_MS = 1_000
 _CLOUDWATCH_S = 60.0
+_SCRAPE_S = 10.0
+_LISTENS = re.compile(r"(?:(?P<address>[^/:]+|\[[0-9A-Fa-f:.]+\]):)?(?P<port>[0-9]{1,5})")
+_FIRST_WITH_FIGURES = (4, 2)
 _PART_MS = 4_000
 _REACH_MS = 4_000
 """At least a part, so that one that waits is never older than the horizon."""
@@ -968,13 +971,22 @@ def kcl_listener(*, prometheus: str = "", cloudwatch: Any = None, namespace: str
     """A listener for `spark.streams.addListener`, which tells others what `kcl_progress` says of each query.
 
     Args:
-        prometheus: a file that is replaced after each batch, such as `/var/lib/node_exporter/kcl.prom`.
+        prometheus: where to listen for Prometheus: `PORT` of loopback, or `ADDRESS:PORT`; port 0 takes a free one, which
+            is logged. Or a file that is replaced after each batch, such as `/var/lib/node_exporter/kcl.prom`.
         cloudwatch: `boto3.client("cloudwatch")`; each query puts its metrics at most once a minute.
         namespace: of these metrics.
+
+    Raises:
+        LandingError: it cannot listen there.
     """
     from pyspark.sql.streaming.listener import StreamingQueryListener  # noqa: PLC0415 - executors do without
 
-    known: dict[str, dict[str, float]] = {}
+    told = _Told()
+    served = _LISTENS.fullmatch(prometheus)
+    if served:
+        _serve(told.text, served["address"] or "127.0.0.1", int(served["port"]))
+    elif ":" in prometheus:
+        raise LandingError(f"{prometheus} is neither PORT, ADDRESS:PORT nor a file of this machine")
     put_s: dict[str, float] = {}
 
     class KclListener(StreamingQueryListener):
@@ -984,7 +996,7 @@ def kcl_listener(*, prometheus: str = "", cloudwatch: Any = None, namespace: str
             pass
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-            pass
+            told.lives(str(event.id))
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
             pass
@@ -993,11 +1005,10 @@ def kcl_listener(*, prometheus: str = "", cloudwatch: Any = None, namespace: str
             figures = _figures_of(kcl_progress(event.progress))
             if not figures:
                 return
-            query = event.progress.name or str(event.progress.id)
-            known[query] = figures
-            if prometheus:
+            query = told.take(str(event.progress.id), event.progress.name, figures)
+            if prometheus and not served:
                 young = Path(f"{prometheus}.{os.getpid()}")
-                young.write_text(_prometheus_text(known), "utf-8")
+                young.write_text(told.text(), "utf-8")
                 young.replace(prometheus)
             if cloudwatch is not None and _now_s() - put_s.get(query, float("-inf")) >= _CLOUDWATCH_S:
                 put_s[query] = _now_s()
@@ -1008,16 +1019,117 @@ def kcl_listener(*, prometheus: str = "", cloudwatch: Any = None, namespace: str
     return KclListener()
 
 
-def _prometheus_text(known: Mapping[str, Mapping[str, float]]) -> str:
-    lines: list[str] = []
-    for name in dict.fromkeys(name for figures in known.values() for name in figures):
-        lines.append(f"# TYPE kcl_source_{name} gauge")
-        for query, figures in known.items():
-            if name not in figures:
-                continue
-            label = query.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-            lines.append(f'kcl_source_{name}{{query="{label}"}} {figures[name]:.15g}')
-    return "\n".join([*lines, ""])
+class _Told:
+    """What was told last of each query, and when it last said that it lives. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._figures: dict[str, Mapping[str, float]] = {}
+        self._names: dict[str, str] = {}
+        self._lived_s: dict[str, float] = {}
+
+    def take(self, query_id: str, name: str | None, figures: Mapping[str, float]) -> str:
+        """The name that its figures have."""
+        query = self._names[query_id] = name or query_id
+        self._lived_s[query] = _now_s()
+        self._figures[query] = figures
+        return query
+
+    def lives(self, query_id: str) -> None:
+        if query_id in self._names:
+            self._lived_s[self._names[query_id]] = _now_s()
+
+    def text(self) -> str:
+        """As Prometheus reads it."""
+        now_s, known = _now_s(), dict(self._figures)
+        said = {
+            query: {**figures, "silent_seconds": now_s - self._lived_s[query]}
+            for query, figures in known.items()
+        }
+        lines: list[str] = []
+        for name in dict.fromkeys(name for figures in said.values() for name in figures):
+            lines.append(f"# TYPE kcl_source_{name} gauge")
+            for query, figures in said.items():
+                if name not in figures:
+                    continue
+                label = query.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+                lines.append(f'kcl_source_{name}{{query="{label}"}} {figures[name]:.15g}')
+        return "\n".join([*lines, ""])
+
+
+def _serve(told: Callable[[], str], address: str, port: int) -> None:
+    """`/metrics`, until this process ends."""
+    import socket  # noqa: PLC0415 - planners and executors do without
+    from http.server import BaseHTTPRequestHandler  # noqa: PLC0415
+    from socketserver import ThreadingTCPServer  # noqa: PLC0415
+    from threading import Thread  # noqa: PLC0415
+
+    address = address.strip("[]")
+
+    class Server(ThreadingTCPServer):
+        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        allow_reuse_address = True
+        daemon_threads = True
+
+    class Metrics(BaseHTTPRequestHandler):
+        timeout = _SCRAPE_S
+
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] != "/metrics":
+                self.send_error(404)
+                return
+            content = told().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its names
+            """A scrape is no news."""
+
+    try:
+        server = Server((address, port), Metrics)
+    except (OSError, OverflowError) as error:
+        raise LandingError(
+            f"the listener for Prometheus cannot listen on {address}:{port}: {error}"
+        ) from error
+    shown = f"[{address}]" if ":" in address else address
+    _LOG.info("figures of queries are at http://%s:%s/metrics", shown, server.server_address[1])
+    Thread(target=server.serve_forever, daemon=True).start()
+
+
+def _listen(spark: Any) -> None:
+    """Add the listeners that Spark's configuration asks for, once to each session."""
+    for setting, made in _LISTENERS.items():
+        value = spark.conf.get(setting, None)
+        if not value:
+            continue
+        if (setting, value) in _listening:
+            spark.streams.removeListener(_listening[setting, value])
+        else:
+            _listening[setting, value] = made(value)
+            if tuple(map(int, spark.version.split(".")[:2])) < _FIRST_WITH_FIGURES:
+                _LOG.warning("%s has no figures of Spark %s: it needs 4.2", setting, spark.version)
+        spark.streams.addListener(_listening[setting, value])
+
+
+def _cloudwatch_listener(namespace: str) -> Any:
+    try:
+        import boto3  # noqa: PLC0415
+        from botocore.config import Config  # noqa: PLC0415
+    except ImportError as error:
+        raise LandingError("the listener for CloudWatch needs boto3 where the driver is") from error
+    limits = Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 2})
+    client: Any = boto3.client("cloudwatch", region_name=os.environ.get("AWS_REGION"), config=limits)
+    return kcl_listener(cloudwatch=client, namespace=namespace)
+
+
+_LISTENERS: dict[str, Callable[[str], Any]] = {
+    "spark.kcl.listener.prometheus": lambda where: kcl_listener(prometheus=where),
+    "spark.kcl.listener.cloudwatch": _cloudwatch_listener,
+}
+_listening: dict[tuple[str, str], Any] = {}
+"""Of this process, by setting and its value."""
 
 
 def _figures_of(said: Mapping[str, Any]) -> dict[str, float]:
@@ -1914,6 +2026,7 @@ def _now_ms() -> float:
 def register(spark: Any, using: Callable[[Any, type[DataSource]], object] | None = None) -> None:
     """So that `format("kcl")` works, also where executors or a Connect server do not have this file.
 
+    Adds the listeners of `spark.kcl.listener.prometheus` and `spark.kcl.listener.cloudwatch`, once to each session.
     Spark 4.0 keeps the source that it has found in `pyspark_kcl`, newer ones take this one; `using` registers it.
     """
     from pyspark import cloudpickle  # noqa: PLC0415
@@ -1928,6 +2041,7 @@ def register(spark: Any, using: Callable[[Any, type[DataSource]], object] | None
         _LOG.info(
             "Spark knows kcl from pyspark_kcl; a batch has %s tasks unless minTasks says more", _UNKNOWN_CORES
         )
+    _listen(spark)
 
 
 def _registered(spark: Any, source: type[DataSource]) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import ast
 import inspect
 import pickle
+import re
 import sys
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kcl_landing.control import epoch_ms
-from kcl_spark import run, sinks
+import kcl_spark_source
+from kcl_landing.control import epoch_ms, monotonic_s, pause
+from kcl_local.dynamodb import DynamoDbServer
+from kcl_spark import pipeline, run, sinks
 from kcl_spark.api import Batch, NotAPipeline
 from kcl_spark.application import Application, CannotRead, QueryFailed, StartedQuery
 from kcl_spark.outputs import OutputTaken
@@ -62,6 +66,42 @@ def drained(
     application = run(pipeline, spark=spark, **{**given, **more})
     assert application.await_termination(200), "not all is read"
     return application
+
+
+def test_listeners_come_by_settings_of_spark_alone(
+    here: Path, own: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once in a session, however often it is registered: for Prometheus over HTTP, and for CloudWatch."""
+    landed(here, "log")
+    for name, value in {
+        "ACCESS_KEY_ID": "local",
+        "SECRET_ACCESS_KEY": "local",
+        "REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    own.conf.set("spark.kcl.listener.prometheus", "127.0.0.1:0")
+    own.conf.set("spark.kcl.listener.cloudwatch", "words")
+    with DynamoDbServer() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH", server.cloudwatch_url)
+        with caplog.at_level("INFO", "kcl_spark_source"):
+            kcl_spark_source.register(own)
+            drained(own, here, listened)
+        (address,) = re.findall(r"http://127\.0\.0\.1:\d+/metrics", caplog.text)
+        deadline_s, told = monotonic_s() + 60, ""
+        while 'kcl_source_lag_segments{query="listened"} 0\n' not in told:  # Spark tells it after the batch
+            assert monotonic_s() < deadline_s, told
+            pause(0.1)
+            with urlopen(address, timeout=10) as answer:
+                told = answer.read().decode()
+        assert server.cloudwatch.calls["PutMetricData"] == 1, "once a minute, however many batches"
+    manager: Any = own.streams
+    listeners = manager._jsqm.listListeners()
+    assert len([each for each in listeners if "Python" in each.getClass().getName()]) == 2
+
+
+@pipeline
+def listened(records: DataFrame) -> Any:
+    yield records.writeStream.queryName("listened").format("noop")
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from hypothesis import given
@@ -19,6 +22,7 @@ import kcl_spark_source
 from kcl_spark_source import (
     KclDataSource,
     KclStreamReader,
+    LandingError,
     _Known,
     _parsed,
     from_offset,
@@ -490,6 +494,46 @@ def test_a_listener_replaces_a_file_for_prometheus_and_tells_cloudwatch_once_a_m
         "Value": 9.0,
         "Dimensions": [{"Name": "query", "Value": 'a "b"'}],
     } in put[0]["MetricData"]
+
+
+def told(port: str, path: str = "/metrics") -> list[str]:
+    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        return str(answer.read().decode()).splitlines()
+
+
+def test_prometheus_may_ask_the_listener_and_sees_which_query_is_silent(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "kcl_spark_source"):
+        listener = kcl_listener(prometheus="0")
+    (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)
+    assert told(port) == []
+    latest = {"v": 1, "log": "l", "shards": {}, "lateRows": 9}
+    for query, query_id in (("a", "1"), ("b", "2")):
+        event = Event(query, latest)
+        event.id = query_id
+        listener.onQueryProgress(event)
+    clock.goes(30)
+    for query_id in ("2", "unknown"):
+        idle = Event(None, {})
+        idle.id = query_id
+        listener.onQueryIdle(idle)
+    clock.goes(5)
+    lines = told(port)
+    assert 'kcl_source_late_rows{query="a"} 9' in lines
+    assert 'kcl_source_silent_seconds{query="a"} 35' in lines
+    assert 'kcl_source_silent_seconds{query="b"} 5' in lines
+    with pytest.raises(HTTPError, match="404"):
+        told(port, "/")
+    with pytest.raises(LandingError, match=f"cannot listen on 127.0.0.1:{port}"):
+        kcl_listener(prometheus=f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("where", ["s3a://bucket/kcl.prom", "localhost:http", "127.0.0.1:99999"])
+def test_where_a_listener_cannot_tell_is_refused(where: str) -> None:
+    with pytest.raises(LandingError, match=re.escape(where)):
+        kcl_listener(prometheus=where)
 
 
 ENTRIES = st.lists(
