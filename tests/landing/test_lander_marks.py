@@ -185,3 +185,23 @@ def test_rosters_of_the_daemon_are_written_and_damaged_ones_are_not(tmp_path: Pa
         assert (found.stream, found.failover_ms, found.shards) == ("words", 7, {"b": ("a",)})
         assert psutil.Process(program.process.pid).memory_info().rss < 400 << 20
         assert program.stop() == 0
+
+
+def test_the_leaders_host_mends_the_manifest_of_a_parent(tmp_path: Path) -> None:
+    """Readers wait for the parent's end before they read its children: for ever, if the manifest does not say it."""
+    chosen = options(tmp_path, window_ms=50)
+    store = open_store(chosen.uri)
+    path = manifest_path(STREAM, SHARD)
+    with LanderThread(chosen) as lander, ShardOfDaemon(lander.socket) as daemon:
+        daemon.initialize()
+        daemon.give(given(1, 3), complete_ms=BASE_MS)
+        until(lambda: daemon.listen(0.2) and daemon.checkpoint == (3, 0))
+        old = store.read(path)
+        daemon.end(["child"])
+        last = msgspec.json.decode(store.read(path), type=Manifest)
+        store.replace(path, old)  # by a host that was stopped before the end, and wakes
+        roster = {"roster": {STREAM: {SHARD: [], "child": [SHARD]}}, "failoverMs": 10_000}
+        lander.rosters.hear(msgspec.json.encode(roster))
+        assert lander.wait_for("landing_manifest_damaged")["shard_id"] == SHARD
+        until(lambda: msgspec.json.decode(store.read(path), type=Manifest).entries == last.entries)
+    assert last.entries[-1].children == ("child",)

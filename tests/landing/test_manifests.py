@@ -428,3 +428,40 @@ def test_what_is_no_log() -> None:
     store.create(AT, b"{}")
     with pytest.raises(OtherLog, match="was removed"):
         open_log(store, LogInfo("app", "log", "parquet", "id-1"))
+
+
+@pytest.mark.parametrize("known", [0, 3, PAGE - 2])
+def test_an_old_manifest_over_that_of_an_ended_shard_is_mended(shard: Shard, known: int) -> None:
+    """Its writer lost the lease in the middle of its PUT, and wakes when another one has ended the shard."""
+    shard.write(0, known - 1)
+    if not known:
+        shard.log.at_tip(behind_ms=0, at_ms=0)
+    old = shard.store.read(AT)
+    other = shard.again()
+    other.log.open()
+    other.write(known, PAGE + 3)
+    end = land(shard.store, shard.info, made(PAGE + 4, is_end=True))
+    other.log.append(end, behind_ms=0, at_ms=1)
+    last = other.log.manifest()
+    shard.store.replace(AT, old)
+    leader = shard.again()
+    leader.log.mend_end()
+    found = leader.log.manifest()
+    assert found is not None
+    assert last is not None
+    assert found.entries == last.entries
+    assert len(leader.warnings) == 1
+    shard.store.calls.clear()
+    shard.again().log.mend_end()
+    assert shard.store.calls == [("read", AT)], "what is right costs one read"
+
+
+def test_only_the_manifest_of_an_ended_shard_is_mended(shard: Shard) -> None:
+    """Of any other shard there is an owner, whose manifest must not become older by this."""
+    shard.log.mend_end()
+    assert not shard.store.objects
+    shard.write(0, 3)
+    land(shard.store, shard.info, made(4))
+    before = dict(shard.store.objects)
+    shard.again().log.mend_end()
+    assert shard.store.objects == before

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from kcl_landing import segments
 from kcl_landing.control import EmitEvent, epoch_ms, monotonic_s, pause
-from kcl_landing.log import Begin, Entry, Footer, LogInfo, Mark, said, segment_path
+from kcl_landing.log import Begin, Entry, Footer, LogInfo, Mark, entry_path, said
 from kcl_landing.manifests import ShardLog
 from kcl_landing.marks import merged
 from kcl_landing.positions import START, Position, position
@@ -118,7 +118,7 @@ class Memory:
 
 @dataclass(slots=True)
 class Counters:
-    """Of one shard, since the process began. `landed_ms`: when the last segment was written."""
+    """Since the process began. `landed_ms`: of the last segment."""
 
     rows: int = 0
     size_bytes: int = 0
@@ -359,15 +359,8 @@ class ShardConversation:
         )
         batches = [each.batch for each in call.draft.parts] if call.draft is not None else []
         content = segments.encode(info, batches, footer)
-        path = segment_path(
-            info,
-            self._stream,
-            shard,
-            number=call.number,
-            to=call.number,
-            first_ms=call.first_ms,
-            is_end=call.children is not None,
-        )
+        entry = footer.entry(len(content), crc32(content))
+        path = entry_path(info, self._stream, shard, entry)
         if not self._shared.store.create(path, content) or other is not None:
             return None
         counters = self.state.counters
@@ -375,7 +368,7 @@ class ShardConversation:
         counters.size_bytes += len(content)
         counters.segments += 1
         counters.landed_ms = epoch_ms()
-        return footer.entry(len(content), crc32(content))
+        return entry
 
     def _met(self, number: int) -> None:
         meaning, shard_id = self._landing.taken, self.state.shard_id

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
@@ -24,15 +25,15 @@ import pyarrow as pa
 
 from kcl_landing.control import EmitEvent, Refused, begin, epoch_ms, monotonic_s, take_over_stdout
 from kcl_landing.conversation import Landing, Memory, ShardConversation, ShardState, figures, stated
-from kcl_landing.log import Format, Layout, LogInfo, Mark
-from kcl_landing.manifests import known_log, open_log
+from kcl_landing.log import Damaged, Format, Layout, LogInfo, Mark
+from kcl_landing.manifests import ShardLog, known_log, open_log
 from kcl_landing.marks import MARKS_S, HostObjects, Rosters, Stated, merged
-from kcl_landing.relays import RelayConnection, RelayListener
+from kcl_landing.relays import RelayListener
 from kcl_landing.shard import retry_pause_s
 from kcl_landing.store import LogStore, StoreTrouble
 from kcl_landing.stores import open_store, probe
 from kcl_landing.trouble import StoreWatch
-from kcl_landing.writer import Limits
+from kcl_landing.writer import Limits, LogAltered
 
 EXIT_REFUSED: Final = 78
 FIGURES_S: Final = 2.0
@@ -101,13 +102,15 @@ def run(
     )
     listening = None if options.descriptor is None else socket.socket(fileno=options.descriptor)
     listener: RelayListener[ShardState] = RelayListener(
-        Path(options.socket), partial(_converse, shared), log_event, fail, listening
+        Path(options.socket), lambda relay: ShardConversation(relay, shared), log_event, fail, listening
     )
     others = _Others(options, listener.descriptor, log_event, stop) if listening is None else None
     if others is not None:
         objects = HostObjects(info, options.worker, options.window_ms, rosters)
         writing = (objects, store, partial(_stated, listener, others), watch, stop)
         threading.Thread(target=_write_marks, args=writing, daemon=True).start()
+        mending = (store, info, rosters, log_event, stop)
+        threading.Thread(target=_mend_ends, args=mending, daemon=True).start()
         log_event("info", "lander_ready", uri=options.uri, log_id=info.log_id, processes=options.processes)
     try:
         _report(listener, watch, others, log_event, stop)
@@ -145,8 +148,21 @@ def _write_marks(
             objects.done()
 
 
-def _converse(shared: Landing, relay: RelayConnection) -> ShardConversation:
-    return ShardConversation(relay, shared)
+def _mend_ends(
+    store: LogStore, info: LogInfo, rosters: Rosters, log_event: EmitEvent, stop: threading.Event
+) -> None:
+    """Once a minute where the leader is, and after each change."""
+    while not stop.wait(_TICK_S):
+        for stream, shard in rosters.take_parents():
+            if stop.is_set():
+                return
+            warn = partial(_warn, log_event, shard)
+            with suppress(StoreTrouble, LogAltered, Damaged):  # tried again after the next roster
+                ShardLog(store, info, stream, shard, warn=warn).mend_end()
+
+
+def _warn(log_event: EmitEvent, shard_id: str, message: str) -> None:
+    log_event("warning", "landing_manifest_damaged", shard_id=shard_id, error=message)
 
 
 def _open(
@@ -263,7 +279,7 @@ class _Others:
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc's malloc keep the memory of a segment for the next one: to get it anew costs a sixth of the CPU."""
+    """To get it anew for each segment costs a sixth of the CPU."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and os.environ.get("KCL_POSIX_ONLY") != "1":
         for parameter, size_bytes in _MALLOC:

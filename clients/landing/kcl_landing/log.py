@@ -116,19 +116,8 @@ class Footer(msgspec.Struct, frozen=True, rename="camel"):
     starts: tuple[tuple[int, int], ...] = ()
 
     def entry(self, size_bytes: int, crc: int) -> Entry:
-        return Entry(
-            self.number,
-            self.to,
-            self.after,
-            self.last,
-            self.rows,
-            size_bytes,
-            crc,
-            self.first_ms,
-            self.last_ms,
-            self.token,
-            self.children,
-        )
+        where = self.number, self.to, self.after, self.last, self.rows
+        return Entry(*where, size_bytes, crc, self.first_ms, self.last_ms, self.token, self.children)
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
@@ -242,15 +231,8 @@ def segment_path(
 
 
 def entry_path(info: LogInfo, stream: str, shard: str, entry: Entry) -> str:
-    return segment_path(
-        info,
-        stream,
-        shard,
-        number=entry.number,
-        to=entry.to,
-        first_ms=entry.first_ms,
-        is_end=entry.is_end,
-    )
+    named = {"number": entry.number, "to": entry.to, "first_ms": entry.first_ms}
+    return segment_path(info, stream, shard, **named, is_end=entry.is_end)
 
 
 def manifest_path(stream: str, shard: str) -> str:

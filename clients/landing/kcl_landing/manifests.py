@@ -154,14 +154,25 @@ class ShardLog:
         else:
             self._entries = list(known) or self._newest_page()
         most = _LOOKED_AT_MOST if self._entries or is_new else None
-        for entry in self._beyond(self._entries[-1] if self._entries else None, most):
-            self._add(entry)
+        self._add_beyond(most)
         if self._entries and self.tail.last < checkpoint:
-            for entry in self._beyond(self._entries[-1], None):
-                self._add(entry)
+            self._add_beyond(None)
         if tuple(self._entries) != known:
             self._write(manifest.behind_ms if manifest else None, manifest.at_ms if manifest else 0)
         return self.tail
+
+    def mend_end(self) -> None:
+        """Anyone may: a writer that wakes in the middle of a PUT puts its old manifest over that of an ended shard."""
+        manifest = self.manifest()
+        if manifest is None or any(each.is_end for each in manifest.entries[-1:]):
+            return
+        if self._info.layout == "dated" and next(self._ends(), None) is None:
+            return
+        self._entries = list(manifest.entries) or self._newest_page()
+        self._add_beyond(None)
+        if self.tail.is_ended:
+            self._warn(f"{self._at} had not the end of the shard: an older writer wrote it last")
+            self._write(manifest.behind_ms, manifest.at_ms)
 
     @property
     def tail(self) -> Tail:
@@ -261,6 +272,10 @@ class ShardLog:
             if entry.number // PAGE != last.number // PAGE:
                 self._close_page()
         self._entries.append(entry)
+
+    def _add_beyond(self, most: int | None) -> None:
+        for entry in self._beyond(self._entries[-1] if self._entries else None, most):
+            self._add(entry)
 
     def _close_page(self) -> None:
         """Of two writers either may create it: both know the same. What is there may also be compacted, and stays."""
@@ -368,14 +383,13 @@ class ShardLog:
         if last and last.last_ms:
             hour = datetime.fromtimestamp(last.last_ms / 1000 - 3600, UTC)  # arrivals are not quite in order
             after = f"{self._stream}/dt={hour:%Y-%m-%d}/hour={hour:%H}"
+        listed = islice(self._store.listing(self._stream, after=after), most)
+        return chain((each.path for each in listed), self._ends())
+
+    def _ends(self) -> Iterator[str]:
         ends = f"{self._stream}/_ends/{self._shard}-"
-        return chain(
-            (each.path for each in islice(self._store.listing(self._stream, after=after), most)),
-            takewhile(
-                lambda path: path.startswith(ends),
-                (each.path for each in self._store.listing(f"{self._stream}/_ends", after=ends)),
-            ),
-        )
+        listed = (each.path for each in self._store.listing(f"{self._stream}/_ends", after=ends))
+        return takewhile(lambda path: path.startswith(ends), listed)
 
     def _read(self, path: str) -> tuple[Footer, Entry]:
         content = self._store.read(path)

@@ -13,7 +13,6 @@ from kcl_landing.control import EmitEvent
 from kcl_landing.log import LogInfo, Mark, Marks, Roster, marks_path, roster_path
 
 MARKS_S: Final = 1.0
-"""At most one write of any object in this time."""
 _RENEWED_S: Final = 5.0
 
 Stated: TypeAlias = Mapping[str, Mark]
@@ -41,6 +40,7 @@ class Rosters:
         self._log_event = log_event
         self._lock = threading.Lock()
         self._waiting: dict[str, _Roster] = {}
+        self._parents: set[tuple[str, str]] = set()
 
     def hear(self, line: bytes) -> None:
         """What cannot be read is logged, and changes nothing."""
@@ -54,11 +54,18 @@ class Rosters:
         with self._lock:
             for stream, shards in said.roster.items():
                 self._waiting[stream] = _Roster(stream, said.failover_ms, shards)
+                self._parents.update((stream, each) for above in shards.values() for each in above)
 
     def take(self) -> _Roster | None:
         with self._lock:
             stream = next(iter(self._waiting), None)
             return None if stream is None else self._waiting.pop(stream)
+
+    def take_parents(self) -> set[tuple[str, str]]:
+        """Heard of since: stream and shard."""
+        with self._lock:
+            found, self._parents = self._parents, set()
+            return found
 
     def give_back(self, roster: _Roster) -> None:
         """It was not written."""

@@ -50,10 +50,7 @@ P = TypeVar("P", bound=Part)
 
 @dataclass(eq=False, slots=True)
 class Draft(Generic[P]):
-    """What becomes a segment. `since_s`: when its first record came; `opened_ms`: the first arrival that is known.
-
-    `earliest_ms`: the earliest one.
-    """
+    """What becomes a segment. `since_s`: when its first record came. Of known arrivals `opened_ms` is the first one."""
 
     since_s: float
     parts: list[P] = field(default_factory=list[P])
@@ -165,11 +162,9 @@ class ShardLanding(Generic[P]):
     """One shard, as one writer lands it.
 
     Attributes:
-        stored: the checkpoint of the lease.
-        delivered: the last record that the daemon gave.
         taken: what it last meant that a number was taken.
         has_let_go: a newer owner writes; nothing more may be done.
-        failures: attempts at the store that failed since the last one that did not.
+        failures: of the store, since it last worked.
         segments, redelivered: how many were written, and records dropped because the log has them.
         mark: what is stated of the shard; None: nothing is known yet. Another thread may read it.
     """
@@ -340,15 +335,8 @@ class ShardLanding(Generic[P]):
             draft = self.drafts[0]
             if not flush and now_s < self._draft_due_s(draft):
                 return None
-            return Create(
-                self.writer.next_number,
-                tail.last,
-                draft.last,
-                draft.rows,
-                draft.first_ms,
-                draft.last_ms,
-                draft,
-            )
+            until = draft.last, draft.rows, draft.first_ms, draft.last_ms
+            return Create(self.writer.next_number, tail.last, *until, draft)
         if self._children is None or tail.is_ended:
             return None
         last_ms = tail.last_ms

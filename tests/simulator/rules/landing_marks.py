@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from kcl_landing.log import MANIFESTS, MARKS, ROSTERS, Manifest, Mark, Marks, manifest_path
+from kcl_landing.manifests import ShardLog
 from kcl_landing.marks import HostObjects, Rosters, merged
 from kcl_spark_source import (
     Entry,
@@ -36,7 +37,7 @@ from tests.simulator.clock import EPOCH_S
 from tests.simulator.fleet.stream import STREAM_NAME
 from tests.simulator.fleet.workers import SimWorker
 from tests.simulator.loop import current_loop, now
-from tests.simulator.rules.landing import Fate, Landing, Segment
+from tests.simulator.rules.landing import Fate, Landing, Segment, read_footer
 from tests.simulator.trace import Trace
 from tests.simulator.violation import report
 
@@ -87,11 +88,19 @@ class HostLander:
         if self.is_over:
             return
         current_loop().after(_TICK_S, self._tick)
-        if self.worker.children.are_paused or self._is_waiting:
+        if self.worker.children.are_paused:
+            return
+        for stream, shard_id in sorted(self.rosters.take_parents()):
+            self._mend_end(stream, shard_id)
+        if self._is_waiting:
             return
         put = self._objects.next(now(), self.worker.clock.wall_ms(), self._stated)
         if put is not None:
             self._send(*put)
+
+    def _mend_end(self, stream: str, shard_id: str) -> None:
+        if not self._landing.is_full:
+            ShardLog(self._landing, self._landing.info, stream, shard_id, read_footer).mend_end()
 
     def _stated(self) -> dict[str, Mark]:
         writing = self._landing.writing

@@ -169,3 +169,25 @@ def test_what_makes_marks_true_and_readers_safe_can_be_taken_away(
     found = run_plan(draw_plan("landing_marks", seed), scenario="landing_marks", seed=seed).violation
     assert found is not None
     assert found.name in names
+
+
+def with_belated_writes(plan: Plan) -> Plan:
+    assert plan.landing is not None
+    trouble = replace(plan.landing.trouble, belated=0.4)
+    return replace(plan, landing=replace(plan.landing, trouble=trouble))
+
+
+def test_an_old_manifest_over_that_of_an_ended_shard_keeps_readers_waiting_unless_it_is_mended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a seed that ends well: what is old over an open shard's manifest stays until the shard's next record."""
+    monkeypatch.setattr("tests.simulator.rules.landing_marks._READS_S", (10.0, 30.0))
+
+    def violation(seed: int) -> str | None:
+        plan = with_belated_writes(draw_plan("landing_marks", seed))
+        found = run_plan(plan, scenario="landing_marks", seed=seed).violation
+        return None if found is None else found.name
+
+    fine = [seed for seed in range(6, 12) if violation(seed) is None]
+    monkeypatch.setattr(HostLander, "_mend_end", lambda _lander, _stream, _shard_id: None)
+    assert "not_finished" in map(violation, fine)
