@@ -67,9 +67,7 @@ def check_together(
     """Corrects `values` that are too short, too long or impossible."""
     lines = {name: entry.line for name, entry in entries.items()}
     # With a landing the daemon starts no engine, and only kcl-daemon spark-submit uses sparkPipeline.
-    own = {
-        name: value for name, value in values.items() if name != "sparkPipeline" or "landing" not in values
-    }
+    own = {name: values[name] for name in values if name != "sparkPipeline" or "landing" not in values}
     found = (
         *_names(own, entries),
         *_streams(own),
@@ -530,6 +528,8 @@ def _listed(values: Values, name: str) -> tuple[ListedStream, ...]:
 def _spark(values: Values) -> _Found:
     if "sparkPipeline" in values and values.get("childPreload"):
         yield "childPreload", "children of a sparkPipeline cannot be forked from a template; remove this line"
+    if "sparkPipeline" in values and "://" in str(values.get("sparkStateDir")):
+        yield "sparkStateDir", "a URI, which only Spark elsewhere can have (landing); give a local folder"
 
 
 def _lanes(values: Values) -> _Found:

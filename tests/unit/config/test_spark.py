@@ -48,6 +48,18 @@ def test_children_of_a_pipeline_are_not_forked_from_a_template() -> None:
     read("sparkPipeline = a:b\nchildPreload = false\n")
 
 
+@pytest.mark.parametrize("place", ["s3a://bucket/state", "file:///var/state"])
+def test_state_beside_the_daemon_is_no_uri(place: str) -> None:
+    """It would be a folder of that name below the working directory, which nobody would look for."""
+    with pytest.raises(ConfigurationError) as raised:
+        read(f"sparkPipeline = a:b\nsparkStateDir = {place}\n")
+    assert str(raised.value) == (
+        f"app.properties:4: sparkStateDir = {place}: a URI, which only Spark elsewhere can have (landing); give a local "
+        "folder"
+    )
+    read(f"landing = /log\nsparkPipeline = a:b\nsparkStateDir = {place}\n")
+
+
 def test_children_of_a_pipeline_do_not_stand_by() -> None:
     text = f"{FILE}sparkPipeline = a:b\nchildStandbyMillis = 9000\n"
     loaded = interpret(text.encode(), file="f", default_worker_id="w")
