@@ -78,6 +78,14 @@ def again_and_again(act: Callable[[], object], every_s: float) -> Generator[None
         raise errors[0]
 
 
+def value_of(row: Mapping[str, AttributeValueTypeDef], name: str) -> str:
+    """The text that stands under a name in a row, or the number, as DynamoDB writes it."""
+    attribute = row[name]
+    found = attribute.get("S", attribute.get("N"))
+    assert found is not None, f"{name} is neither text nor a number: {attribute}"
+    return found
+
+
 def processes_in(directory: Path) -> list[psutil.Process]:
     """Everything that runs in this directory, whoever its parent is."""
     found: list[psutil.Process] = []

@@ -10,7 +10,7 @@ import pytest
 
 from kcl_daemon.leases.lease import StreamIdentity
 from kcl_local.changes.stream import StreamsOptions
-from tests.process.daemon import wait_until
+from tests.process.daemon import value_of, wait_until
 from tests.process.test_changes_process import ITEMS, TABLE, Table, reading, table
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_a_stream_that_is_switched_off_and_on_again_is_followed(tmp_path: Path, 
             switch(it, on=False)
             if most == 2:  # the next stream comes when the one before is finished
                 wait_until(
-                    lambda: all(row["checkpoint"]["S"] == "SHARD_END" for row in it.app.rows().values()),
+                    lambda: all(value_of(row, "checkpoint") == "SHARD_END" for row in it.app.rows().values()),
                     "all is finished",
                 )
             switch(it, on=True)

@@ -28,6 +28,7 @@ from tests.process.daemon import (
     again_and_again,
     application,
     run_daemon,
+    value_of,
     wait_until,
 )
 from tests.process.local import Local
@@ -68,7 +69,9 @@ class Stream:
                 for number in range(count)
             ]
             answer = self.app.kinesis.put_records(StreamName=self.app.name, Records=entries)  # type: ignore[arg-type]
-            self.put += [(each["ShardId"], int(each["SequenceNumber"])) for each in answer["Records"]]
+            for each in answer["Records"]:
+                assert "ShardId" in each and "SequenceNumber" in each, each
+                self.put.append((each["ShardId"], int(each["SequenceNumber"])))
 
     def footers(self, shard_id: str) -> list[Footer]:
         """Of all segments of a shard, which must follow each other."""
@@ -206,7 +209,7 @@ def test_a_clean_stop_writes_what_waits_and_the_next_daemon_goes_on_behind_it(
             daemon.stop()
         stream.assert_once()
         for shard_id, row in app.rows().items():
-            assert int(row["checkpoint"]["S"]) == stream.durable(shard_id)[0]
+            assert int(value_of(row, "checkpoint")) == stream.durable(shard_id)[0]
         with app.daemon("", SETTINGS) as daemon:
             stream.write(10)
             stream.wait_landed()

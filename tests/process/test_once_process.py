@@ -16,7 +16,15 @@ import pytest
 
 from kcl_client.once import Reader, SqliteStore
 from kcl_protocol.sequence import ExtendedSequenceNumber
-from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, Daemon, application, wait_until
+from tests.process.daemon import (
+    FAILOVER_MS,
+    PROCESSORS,
+    Application,
+    Daemon,
+    application,
+    value_of,
+    wait_until,
+)
 from tests.process.local import Local
 
 if TYPE_CHECKING:
@@ -120,14 +128,14 @@ def test_a_worker_that_sleeps_beyond_its_lease_writes_nothing_when_it_wakes(
         put(app, range(100))
         with app.daemon(BANK, QUICK, worker="sleeper") as sleeper:
             wait_until(lambda: stored(bank)[0] == 100, "all are stored")
-            token = app.rows()[SHARD]["daemonFence"]["N"]
+            token = value_of(app.rows()[SHARD], "daemonFence")
             child = last_child(bank)
             child.suspend()
             sleeper.signal(signal.SIGSTOP)
             put(app, range(100, 200))
             with app.daemon(BANK, QUICK, worker="successor") as successor:
                 wait_until(lambda: stored(bank)[0] == 200, "the other worker has taken over")
-                assert int(app.rows()[SHARD]["daemonFence"]["N"]) > int(token)
+                assert int(value_of(app.rows()[SHARD], "daemonFence")) > int(token)
                 sleeper.signal(signal.SIGCONT)
                 child.resume()
                 put(app, range(200, 300))

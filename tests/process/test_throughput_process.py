@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kcl_local.demo.check import monotonic_s
-from tests.process.daemon import PROCESSORS, Application, application, wait_until
+from tests.process.daemon import PROCESSORS, Application, application, value_of, wait_until
 from tests.process.local import Local
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(240)]
@@ -22,7 +22,7 @@ KIB = 1024
 def told(app: Application) -> float | None:
     """KiB a second, by the only row."""
     (row,) = app.rows().values()
-    return float(row["throughputKBps"]["N"]) if "throughputKBps" in row else None
+    return float(value_of(row, "throughputKBps")) if "throughputKBps" in row else None
 
 
 def wait_for(due_s: float) -> None:

@@ -21,6 +21,7 @@ from tests.process.daemon import (
     again_and_again,
     application,
     run_daemon,
+    value_of,
     wait_until,
 )
 from tests.process.local import Local, local_process
@@ -140,9 +141,11 @@ def test_two_workers_end_by_themselves_at_the_tip_although_records_keep_coming(
             assert two.wait_for("run_is_bounded")["until_ms"] == bound
         rows = app.rows()
         app.poll()
-        assert all(int(rows[shard]["checkpoint"]["S"]) >= number for shard, number in before.items())
-        assert all(rows[shard]["daemonReached"]["S"].startswith(f"{bound} ") for shard in before)
-        assert all(int(rows[shard]["checkpoint"]["S"]) < int(app.last_written[shard]) for shard in before)
+        assert all(int(value_of(rows[shard], "checkpoint")) >= number for shard, number in before.items())
+        assert all(value_of(rows[shard], "daemonReached").startswith(f"{bound} ") for shard in before)
+        assert all(
+            int(value_of(rows[shard], "checkpoint")) < int(app.last_written[shard]) for shard in before
+        )
         app.put(1)
         with app.daemon(CAREFUL, settings, worker="next") as later:
             assert later.end() == 0, later.tail()

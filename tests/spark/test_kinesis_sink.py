@@ -11,7 +11,6 @@ from typing import Any
 
 import boto3
 import pytest
-from aws_kinesis_agg.aggregator import messages_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -21,6 +20,7 @@ import kcl_spark_sink
 from kcl_daemon.records.kpl import parse
 from kcl_spark_sink import Entry, KinesisSink, NotWritten, Sending, aggregated, pick, register
 from tests.process.local import local_process
+from tests.unit.records.aggregates import AggregatedRecord
 
 KEYS = st.sampled_from(["a", "b", "c"])
 ROWS = st.lists(KEYS, max_size=60).map(
@@ -103,7 +103,7 @@ def test_aggregates_hold_all_rows_in_the_order_of_each_key(
 
 def test_an_aggregate_is_what_others_read_too() -> None:
     (entry,) = aggregated([Entry(b"one", "k", "17"), Entry(b"", "k", "17")], 1_000)
-    read = messages_pb2.AggregatedRecord.FromString(entry.data[4:-16])
+    read = AggregatedRecord.FromString(entry.data[4:-16])
     assert (entry.rows, entry.key, entry.hash_key) == (2, "k", "17")
     assert (list(read.partition_key_table), list(read.explicit_hash_key_table)) == (["k"], ["17"])
     assert [(each.data, each.explicit_hash_key_index) for each in read.records] == [(b"one", 0), (b"", 0)]
@@ -177,10 +177,11 @@ def test_a_frame_is_written_and_streamed(spark: SparkSession, tmp_path: Path) ->
             StreamName="sink", ShardId=shard, ShardIteratorType="TRIM_HORIZON"
         )
         records = client.get_records(ShardIterator=iterator["ShardIterator"])["Records"]
-    plain = by_key([Entry(each["Data"], each["PartitionKey"]) for each in records[:300]])
+    plain = by_key([Entry(each["Data"], each.get("PartitionKey", "")) for each in records[:300]])
     assert plain == {str(key): [str(number).encode() for number in range(key, 300, 7)] for key in range(7)}
     assert len(records) == 307
     inside = {
-        each["PartitionKey"]: [one[2] for one in parse(each["Data"][4:-16]).records] for each in records[300:]
+        each.get("PartitionKey"): [one[2] for one in parse(each["Data"][4:-16]).records]
+        for each in records[300:]
     }
     assert inside == plain

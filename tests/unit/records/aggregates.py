@@ -6,14 +6,17 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from typing import Any, cast
 
-from aws_kinesis_agg.aggregator import RecordAggregator
+from aws_kinesis_agg.aggregator import RecordAggregator, messages_pb2
 
 from kcl_daemon.leases.lease import HashRange
 from kcl_daemon.records.kpl import MAGIC, Deaggregator
 from kcl_daemon.records.payload import AnyRecord, RawRecord, raw_record
 from kcl_protocol.messages import Record
+
+# No stubs: the module is made of descriptors at run time.
+AggregatedRecord: Any = cast("Any", messages_pb2).AggregatedRecord
 
 UserRecord = tuple[str, bytes, str | None]
 """Partition key, data, explicit hash key."""

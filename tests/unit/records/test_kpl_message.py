@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any, cast
 
 import pytest
-from aws_kinesis_agg.aggregator import messages_pb2
 from hypothesis import given
 from hypothesis import strategies as some
 
 from kcl_daemon.records.kpl import MalformedAggregate, Message, parse, parse_slowly
-
-# No stubs: the module is made of descriptors at run time.
-AggregatedRecord: Any = cast("Any", messages_pb2).AggregatedRecord
+from tests.unit.records.aggregates import AggregatedRecord
 
 KEYS = some.lists(some.text(max_size=20), min_size=1, max_size=5)
 INDEX = some.integers(0, 300)
