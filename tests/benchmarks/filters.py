@@ -89,6 +89,7 @@ async def measure(pattern: str, program: str, records: int, url: str, folder: Pa
     """Microseconds of daemon and child for each record in the stream."""
     clock, log = SystemClock(), RecordingLog()
     command = (sys.executable, "-E", str(folder / "program.py"))
+    count, ours_s, theirs_s = 0, 0.0, 0.0
     async with (
         calling(url, tls=ssl.create_default_context(cafile=f"{folder}/localhost.pem")) as caller,
         ProcessChildren(command, log, clock, ChildOptions(frames="kclpy" not in program)) as children,

@@ -89,6 +89,7 @@ async def measure(mode: str, shape: str, records: int, url: str, folder: Path) -
     context = ssl.create_default_context(cafile=f"{folder}/localhost.pem")
     command = (sys.executable, "-E", str(folder / _PROGRAM))
     options = ChildOptions(frames=mode.startswith("frames"))
+    count, ours_s, theirs_s = 0, 0.0, 0.0
     async with (
         calling(url, tls=context) as caller,
         ProcessChildren(command, log, clock, options) as children,

@@ -18,7 +18,6 @@ from typing import Final
 import anyio
 import orjson
 import psutil
-from pyarrow import compute
 
 from kcl_landing import segments
 from kcl_landing.log import Entry, entry_path
@@ -147,7 +146,7 @@ def check(log: Path, shards: int, answers: int) -> None:
         shard, distinct = f"shardId-{number:012d}", set[str]()
         for entry in _entries(store, shard):
             table = segments.decode(store.read(entry_path(info, STREAM, shard, entry)), info.format)
-            names = compute.unique(table.column("sequence_number")).to_pylist()
+            names = table.column("sequence_number").unique().to_pylist()
             assert len(names) == table.num_rows, entry
             assert distinct.isdisjoint(names), entry
             distinct.update(names)
@@ -168,7 +167,7 @@ async def measure(folder: Path, url: str, records: int, shards: int, more: dict[
             )
         try:
             daemon = psutil.Process(running.pid)
-            started, started_s, rows = Spent(), 0.0, 0
+            started, started_s, rows, first_rows = Spent(), 0.0, 0, 0
             while rows < records:
                 assert running.poll() is None, (folder / "daemon.log").read_text()[-5000:]
                 await anyio.sleep(0.1 if not started else 0.5)

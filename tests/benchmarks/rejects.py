@@ -194,6 +194,7 @@ async def measure(shape: str, turns: int, url: str, folder: Path, kind: Child) -
     clock, log = SystemClock(), RecordingLog()
     command = (sys.executable, "-E", str(folder / "program.py"))
     tls = ssl.create_default_context(cafile=f"{folder}/localhost.pem")
+    of = dict[str, Turns]()
     async with (
         calling(url, tls=tls) as caller,
         ProcessChildren(command, log, clock, ChildOptions(frames=frames)) as children,

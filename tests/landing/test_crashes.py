@@ -44,9 +44,10 @@ def test_a_lander_that_is_killed_leaves_each_record_once(
     with killed:
         try:
             with ShardOfDaemon(Path(chosen.socket)) as relay:
-                give_all(relay, records, from_checkpoint=from_checkpoint)
-        except Refused:
-            checkpoint = relay.checkpoint
+                try:
+                    give_all(relay, records, from_checkpoint=from_checkpoint)
+                except Refused:
+                    checkpoint = relay.checkpoint
         finally:
             killed.kill()
     assert killed.returncode == -9

@@ -175,6 +175,7 @@ class World:
     def finish(self) -> None:
         """Relays come back and read all: batches take every record."""
         self.restart()
+        done = dict[str, int]()
         for _ in range(200):
             self.come()
             for name in self.arrived:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable
+from itertools import accumulate
 
 import anyio
 import pytest
@@ -310,14 +311,13 @@ def test_every_part_of_what_was_read_knows_when_it_arrived(
     reads: list[tuple[int, list[int]]], records: int, window_ms: int | None, cut: int
 ) -> None:
     """`reads`: how wrong our clock is, and how long after the one before each record came; both in milliseconds."""
-    arrived_s, behind_ms, dated_ms, next_ms = list[float](), list[int](), list[int](), 0
+    arrived_s, behind_ms, dated_ms = list[float](), list[int](), list[int]()
     wrongs_ms = {wrong_ms for wrong_ms, _ in reads}
 
     async def main() -> None:
-        nonlocal next_ms
         stage = Stage(DeliverySettings(batch_window_ms=window_ms, batch_max_records=records))
         for wrong_ms, gaps_ms in reads:
-            dates = [next_ms := next_ms + gap_ms for gap_ms in gaps_ms]
+            _, *dates = accumulate(gaps_ms, initial=dated_ms[-1] if dated_ms else 0)
             facts = ReadFacts((dates[0] + wrong_ms) / 1000, dates[0], len(behind_ms))
             payload = Payload.of(
                 Record("", "k", str(len(dated_ms) + at), date_ms, 0) for at, date_ms in enumerate(dates)
