@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-import pyarrow as pa
 import pytest
 
 from kcl_landing import lander, segments
@@ -150,7 +149,7 @@ class Landed:
     def entries(self) -> list[Entry]:
         return list(self.log.entries())
 
-    def table(self, entry: Entry) -> pa.Table:
+    def table(self, entry: Entry) -> segments.Table:
         content = self.store.read(entry_path(self.info, self.stream, self.shard, entry))
         return segments.decode(content, self.info.format)
 

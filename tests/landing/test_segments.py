@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from kcl_landing import segments
 from kcl_landing.log import Footer, Format, LogInfo
-from kcl_landing.records import SCHEMA, Record, to_arrow
+from kcl_landing.records import SCHEMA, Record, RecordBatch, to_arrow
 from kcl_landing.segments import Damaged, decode, encode, read_footer
 from tests.landing.landers import FORMATS, formats
 
@@ -60,7 +60,7 @@ def log_info(file_format: Format) -> LogInfo:
     return LogInfo("app", "log", file_format, "id")
 
 
-def some(rows: int) -> list[pa.RecordBatch]:
+def some(rows: int) -> list[RecordBatch]:
     each = [Record(bytes([number % 256]) * 50, str(10**55 + number), "k", number) for number in range(rows)]
     return [to_arrow(each, stream="wörds", shard_id="shardId-000000000000")] if each else []
 

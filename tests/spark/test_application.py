@@ -55,15 +55,24 @@ def landed(folder: Path, layout: Any = "dated") -> Landing:
 
 
 def drained(
-    spark: SparkSession, folder: Path, pipeline: Any = "elsewhere:everything", **more: Any
+    spark: SparkSession,
+    folder: Path,
+    pipeline: Any = "elsewhere:everything",
+    *,
+    landing: str = "",
+    checkpoint: str = "",
+    stream: str = STREAM,
+    **more: Any,
 ) -> Application:
-    given = {
-        "landing": str(folder / "landed"),
-        "checkpoint": str(folder / "state"),
-        "trigger": "availableNow",
-        "stream": STREAM,
-    }
-    application = run(pipeline, spark=spark, **{**given, **more})
+    application = run(
+        pipeline,
+        landing=landing or str(folder / "landed"),
+        checkpoint=checkpoint or str(folder / "state"),
+        stream=stream,
+        spark=spark,
+        trigger="availableNow",
+        **more,
+    )
     assert application.await_termination(200), "not all is read"
     return application
 

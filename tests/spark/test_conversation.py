@@ -40,7 +40,7 @@ class ScriptedRelay(RelayConnection):
         self._said = map(read, lines)
         self._hear = send
 
-    def receive(self, _until_s: float | None = None) -> Message | None:
+    def receive(self, until_s: float | None = None) -> Message | None:
         return next(self._said, None)
 
     def send(self, message: ChildMessage) -> None:

@@ -82,7 +82,7 @@ def batches(
     start = start or reader.initialOffset()
     while True:
         limit = ReadMaxBytes(most) if most else EVERYTHING
-        end = json.loads(json.dumps(reader.latestOffset(start, limit)))
+        end: dict[str, Any] = json.loads(json.dumps(reader.latestOffset(start, limit)))
         if end == start:
             return
         yield texts(reader, reader.partitions(start, end))

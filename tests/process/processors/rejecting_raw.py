@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from base64 import b64decode
+from collections.abc import Mapping
 from typing import Any
 
 
-def say(message: dict[str, object]) -> None:
+def say(message: Mapping[str, object]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
-def ask(*requests: dict[str, object]) -> list[Any]:
+def ask(*requests: Mapping[str, object]) -> list[Any]:
     """The answers, read once all is asked."""
     for request in requests:
         say(request)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import anyio
 import pytest
 
-from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, FailureSettings, LaneCounts
+from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, LaneCounts
 from kcl_daemon.config.retrieval import DeliverySettings, RetrievalMode, RetrievalSettings
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
@@ -178,12 +179,8 @@ def test_the_record_that_kills_is_found_among_those_that_do_not_match() -> None:
         await until(lambda: stage.set_aside == [POISON])
         await until(lambda: stage.row["checkpoint"] == stage.numbers()[-1])
 
-    play(stage, scene, failures=FailureSettings(**{**_fields(stage.failures), "poison_tries": 2}))
+    play(stage, scene, failures=replace(stage.failures, poison_tries=2))
     assert stage.seen == [f"yes {number}" for number in range(30)]
-
-
-def _fields(failures: FailureSettings) -> dict[str, Any]:
-    return {name: getattr(failures, name) for name in FailureSettings.__slots__}
 
 
 def test_lanes_pass_over_what_does_not_match() -> None:

@@ -188,9 +188,9 @@ def test_its_end_is_said_once_and_the_segments_go_when_the_stream_is_read() -> N
         await stage.ensure()
         segments = await stage.leases()
         await anyio.sleep(60)
-        roots = (
-            first_shards(stage.stream.shards, found) if (found := segment_of(segments[0].shard_id)) else ()
-        )
+        segment = segment_of(segments[0].shard_id)
+        assert segment is not None
+        roots = first_shards(stage.stream.shards, segment)
         over = [
             replace(each, checkpoint=SHARD_END, child_shard_ids=frozenset(root.shard_id for root in roots))
             for each in segments

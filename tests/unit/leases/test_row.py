@@ -293,7 +293,7 @@ def test_nobody_waits_for_what_the_next_owner_was_not_asked(value: Value) -> Non
     ("before", "now_ms", "after"),
     [(None, 500, 500), (400, 500, 500), (500, 500, 501), (900, 500, 901), ("damaged", 500, 500)],
 )
-def test_each_claim_has_a_larger_token(before: Value, now_ms: int, after: int) -> None:
+def test_each_claim_has_a_larger_token(before: Value | None, now_ms: int, after: int) -> None:
     row = stored() if before is None else stored(daemonFence=before)
     lease = lease_from_row(row)
     for update in (lease_row.renewal(lease, None), lease_row.assignment(lease, B, only_if_untouched=True)):
