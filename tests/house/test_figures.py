@@ -29,9 +29,9 @@ from tests.house.figures import figures, package_cycles, source_files
 
 BOUNDS: Final = {
     "source files": 394,
-    "source lines": 84_200,
+    "source lines": 84_198,
     "longest file, lines": 700,
-    "docstring and comment words": 72_980,
+    "docstring and comment words": 72_953,
     "packages in import cycles": 0,
     "classes with one public method, %": 9.9,
     "constructors with more than 8 parameters": 0,
