@@ -218,7 +218,7 @@ def test_a_run_of_many_streams_ends_although_one_of_them_is_deleted(waits_for: W
         unread = replace(whole, lease_key=LeaseKey(f"{gone}:shardId-0"), stream=gone)
         await stage.leases.put(new_lease_row(unread))
         stage.hold(unread).waits(waits_for)
-        ended = anyio.Event()
+        ended, has_ended = anyio.Event(), False
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run_end.run, ended.set)
             await stage.clock.sleep(120)
