@@ -159,6 +159,7 @@ class MarksReader:
         self._parents: dict[str, set[str]] = {}
         self._most_ms = 0
         """The largest `h` of a batch."""
+        self._reach_ms = Statements(window_ms=landing.plan.window_ms).reach_ms
         self.rows = self.batches = self.late = self.held = 0
         self._read()
 
@@ -199,7 +200,7 @@ class MarksReader:
         most_bytes = self._chance.pick((None, None, 400))
         reached = plan(starts, shards, self._entries, most_bytes=most_bytes, horizon=horizon)
         if reached != starts:
-            self._take(starts, reached, said.reach_ms)
+            self._take(starts, reached)
         elif horizon.holder:
             self.held += 1
         self._starts = {**self._starts, **reached}
@@ -249,7 +250,7 @@ class MarksReader:
     def _segments(self, key: str) -> list[Segment]:
         return self._landing.segments_of(key.partition("/")[2])
 
-    def _take(self, starts: Mapping[str, Place], reached: Mapping[str, Place], reach_ms: int) -> None:
+    def _take(self, starts: Mapping[str, Place], reached: Mapping[str, Place]) -> None:
         newest_ms = rows = 0
         for key, place in reached.items():
             taken = self._segments(key)[starts[key].number : place.number]
@@ -269,7 +270,7 @@ class MarksReader:
                 )
             self.late += len(late)
         self.rows, self.batches = self.rows + rows, self.batches + 1
-        self._most_ms = max(self._most_ms, newest_ms - reach_ms)
+        self._most_ms = max(self._most_ms, newest_ms - self._reach_ms)
         self._trace.note(
             "reader", "batch", f"{rows} rows, up to {newest_ms}, horizon of windows {self._most_ms}"
         )
