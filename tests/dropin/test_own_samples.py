@@ -29,7 +29,12 @@ RECORDS: Final = 10
 
 
 def running_daemon(launcher: int) -> int:
-    """The process that runs our program: a child of the launcher, or what the launcher has become."""
+    """The process that runs our program: what the launcher has become, or a child of it.
+
+    A child of the daemon looks like it, too, between its fork and its exec: so the launcher is asked first.
+    """
+    if str(PROGRAM) in psutil.Process(launcher).cmdline()[:2]:
+        return launcher
     for child in psutil.Process(launcher).children():
         with suppress(psutil.NoSuchProcess):  # it ended meanwhile, or has ended and is not waited for yet
             if str(PROGRAM) in child.cmdline():

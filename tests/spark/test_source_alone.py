@@ -13,9 +13,10 @@ from tests.spark.million import measured, segments
 
 FILE = Path(kcl_spark_source.__file__)
 OUTSIDE = {"pyarrow", "pyspark"}
+FOR_CLOUDWATCH = {"boto3", "botocore"}
 
 
-def test_it_is_python_3_9_and_imports_nothing_else() -> None:
+def test_it_is_python_3_9_and_imports_nothing_else_but_boto3_for_whoever_asks_for_cloudwatch() -> None:
     tree = ast.parse(FILE.read_text("utf-8"), feature_version=(3, 9))
     names = {
         name.partition(".")[0]
@@ -28,7 +29,9 @@ def test_it_is_python_3_9_and_imports_nothing_else() -> None:
             else []
         )
     }
-    assert names - set(sys.stdlib_module_names) == OUTSIDE
+    assert names - set(sys.stdlib_module_names) == OUTSIDE | FOR_CLOUDWATCH
+    first = [each for each in tree.body if isinstance(each, (ast.Import, ast.ImportFrom))]
+    assert not [each for each in first if any(name in ast.unparse(each) for name in FOR_CLOUDWATCH)]
 
 
 def test_it_loads_where_spark_has_no_admission_control() -> None:

@@ -407,6 +407,7 @@ class Registry:
 
     def __init__(self, refusal: str) -> None:
         self._refusal = refusal
+        self.conf = dict[str, str]()
 
     @property
     def dataSource(self) -> Registry:  # noqa: N802 - Spark's name
