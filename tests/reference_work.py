@@ -23,7 +23,7 @@ def piece_s() -> float:
 def pieces_each(measured_s: Callable[[], Sequence[float]]) -> list[float]:
     """What is measured, in CPU seconds, as pieces done just before and after it; the least of several."""
     found: list[list[float]] = []
-    for _ in range(5):
+    for _ in range(12):
         before_s = piece_s(), piece_s()
         took_s = measured_s()
         usual_s = median((*before_s, piece_s(), piece_s()))
