@@ -13,6 +13,7 @@ import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
+from types import CoroutineType
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple, cast
 
 import anyio
@@ -97,8 +98,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.now_s
 
     def close(self) -> None:
-        """Forget everything that was still to run."""
+        """Forget everything that was still to run, also the ends of generators that a violation left open."""
         self._timers.clear()
+        for coroutine in (task.get_coro() for task in asyncio.all_tasks(self)):
+            if isinstance(coroutine, Coroutine) and not isinstance(coroutine, CoroutineType):
+                coroutine.close()
         super().close()
 
     def crash(self, error: BaseException) -> None:
