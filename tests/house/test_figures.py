@@ -29,7 +29,7 @@ from tests.house.figures import figures, package_cycles, source_files
 
 BOUNDS: Final = {
     "source files": 394,
-    "source lines": 84_198,
+    "source lines": 84_196,
     "longest file, lines": 700,
     "docstring and comment words": 72_953,
     "packages in import cycles": 0,

@@ -99,10 +99,8 @@ class RunEnd:
 
     async def _agreed_ms(self, mine_ms: int) -> int:
         rows = workers_of(await self._workers.scan(), self._workers.key_attribute)
-        now_s, active_s = (
-            self._context.clock.wall_ms() / 1000,
-            ACTIVE_REPORTS * self._context.timings.report_s,
-        )
+        now_s = self._context.clock.wall_ms() / 1000
+        active_s = ACTIVE_REPORTS * self._context.timings.report_s
         return agreed_bound_ms(mine_ms, rows, now_s=now_s, active_s=active_s)
 
     async def run(self, on_end: Callable[[], None]) -> None:

@@ -383,8 +383,7 @@ def die_at_shard_ends(draw: Draw, plan: Plan) -> Plan:
 
 def steps_of_clocks(draw: Draw, plan: Plan) -> Plan:
     plan = replace(plan, skew_s=30.0, drift=1e-3)
-    most_s = 60.0 if plan.moves_tables else 600.0  # the row of a dead worker counts until its date
-    return happen(lambda draw: StepWallClock(draw.target(), draw.chance.uniform(-most_s, most_s)))(draw, plan)
+    return happen(lambda draw: StepWallClock(draw.target(), draw.chance.uniform(-600.0, 600.0)))(draw, plan)
 
 
 def kinesis(draw: Draw, plan: Plan) -> Plan:

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import partial
 
 import pytest
 
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.row import Equals, Row, Value, lease_from_row
+from kcl_daemon.leases.row import Equals, Row, lease_from_row
 from tests.simulator.memory.updates import apply_update
+from tests.unit.leases.rows import held_row
 
 A, B, C = WorkerId("w-a"), WorkerId("w-b"), WorkerId("w-c")
-
-
-def stored(**changes: Value | None) -> dict[str, Value]:
-    row: dict[str, Value | None] = {
-        "leaseKey": "shardId-7",
-        "leaseCounter": 42,
-        "leaseOwner": A,
-        "ownerSwitchesSinceCheckpoint": 1,
-        "checkpoint": "49640",
-        "checkpointSubSequenceNumber": 3,
-        "throughputKBps": Decimal("12.5"),
-        "somethingNew": "kept",
-        **changes,
-    }
-    return {name: value for name, value in row.items() if value is not None}
+stored = partial(held_row, throughputKBps=Decimal("12.5"), somethingNew="kept")
 
 
 def taken(row: Row, me: WorkerId) -> Row | None:
