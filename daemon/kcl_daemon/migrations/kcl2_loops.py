@@ -16,7 +16,7 @@ from kcl_daemon.errors import AwsError, ConfigurationError, Unavailable
 from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
-from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.fleet.monitor import FleetMonitor, latest_of
 from kcl_daemon.leases.layout import StateRowCreation, UnusableState
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Row, RowUpdate
@@ -118,13 +118,10 @@ class Upgrader:
         on_upgraded: Callable[[], None],
     ) -> None:
         self._context = context
-        self._meters = context.meters
         self._tables = tables
         self._monitor = monitor
         self._leader = leader
         self._on_upgraded = on_upgraded
-        self._clock = context.clock
-        self._report_s = context.timings.report_s
         self._log = context.log
         self._ready_since_s: float | None = None
         self._reported = ""
@@ -132,21 +129,22 @@ class Upgrader:
     async def run(self) -> None:
         self._ready_since_s, self._reported = None, ""
         while True:
-            await self._clock.sleep(CHECK_EVERY_S)
+            await self._context.clock.sleep(CHECK_EVERY_S)
             try:
                 await self._check()
             except AwsError as error:
                 # A failed check does not mean that the fleet is not ready.
-                self._meters.add(kcl.MIGRATION_FAULT)
+                self._context.meters.add(kcl.MIGRATION_FAULT)
                 self._log.warning("upgrade_check_failed", error=str(error))
 
     async def _check(self) -> None:
         if not self._leader.leads:
             self._ready_since_s = None
             return
-        ready = await self._readiness()
-        self._meters.add(kcl.MIGRATION_INDEX, ready.index_active)
-        self._meters.add(kcl.MIGRATION_REPORTS, not (ready.silent or ready.unowned))
+        if (ready := await self._readiness()) is None:
+            return
+        self._context.meters.add(kcl.MIGRATION_INDEX, ready.index_active)
+        self._context.meters.add(kcl.MIGRATION_REPORTS, not (ready.silent or ready.unowned))
         stored = CLIENT_VERSION_CODEC.read(await self._tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
         if stored is None or isinstance(stored, UnusableState):
             return
@@ -156,8 +154,8 @@ class Upgrader:
             self._ready_since_s,
             leads=True,
             me=self._context.worker_id,
-            now_s=self._clock.monotonic(),
-            now_ms=self._clock.wall_ms(),
+            now_s=self._context.clock.monotonic(),
+            now_ms=self._context.clock.wall_ms(),
             key_attribute=self._tables.coordinator.key_attribute,
         )
         match decision:
@@ -170,15 +168,17 @@ class Upgrader:
                     self._log.info("upgrade_made", reason=reason)
                 self._on_upgraded()
 
-    async def _readiness(self) -> UpgradeReadiness:
+    async def _readiness(self) -> UpgradeReadiness | None:
         state = await self._tables.leases.describe()
         await self._monitor.poll()
+        if (reports := self._monitor.reports()) is None:
+            return None
         return upgrade_readiness(
             self._monitor.leases,
-            self._monitor.workers,
+            latest_of(*reports),
             index_active=state is not None and state.owner_index is IndexState.ACTIVE,
-            wall_s=self._clock.wall_ms() / 1000,
-            report_s=self._report_s,
+            wall_s=self._context.clock.wall_ms() / 1000,
+            report_s=self._context.timings.report_s,
         )
 
     def _report(self, ready_since_s: float | None, reason: str) -> None:

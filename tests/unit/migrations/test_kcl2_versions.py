@@ -109,10 +109,11 @@ class Stage:
         await TroubledTable.put(self.tables.leases, lease_row.new_lease_row(lease))  # type: ignore[arg-type]  # ours
         return lease
 
-    async def report_forever(self, *workers: WorkerId) -> None:
+    async def report_forever(self, *workers: WorkerId, ahead_s: int = 0) -> None:
         while True:
+            now_s = self.clock.wall_ms() // 1000 + ahead_s
             for worker in workers:
-                await self.tables.worker_metrics.update(report(worker, now_s=self.clock.wall_ms() // 1000))
+                await self.tables.worker_metrics.update(report(worker, now_s=now_s))
             await anyio.sleep(30)
 
 
@@ -331,6 +332,26 @@ def test_the_fleet_stays_where_it_is_while_something_is_missing(missing: str) ->
             await anyio.sleep(2000)
             background.cancel_scope.cancel()
         assert stage.stored().state is V.UPGRADE_FROM_2X
+
+    play(upgrading, scene)
+
+
+@pytest.mark.parametrize(("ahead_s", "reports_for_s", "upgrades"), [(-90, 900, True), (600, 310, False)])
+def test_a_worker_whose_date_is_wrong_counts_while_it_reports(
+    ahead_s: int, reports_for_s: float, *, upgrades: bool
+) -> None:
+    """Behind it seemed to be silent, ahead to report long after it had ended."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.versions.begin()
+        stage.shuffle.poll([await stage.has_lease(1, ME), await stage.has_lease(2, OTHER)])
+        async with anyio.create_task_group() as background:
+            background.start_soon(stage.report_forever, ME)
+            with anyio.move_on_after(reports_for_s):
+                await stage.report_forever(OTHER, ahead_s=ahead_s)
+            await anyio.sleep(900 - reports_for_s)
+            background.cancel_scope.cancel()
+        assert (stage.stored().state is V.V3X_WITH_ROLLBACK) is upgrades
 
     play(upgrading, scene)
 
