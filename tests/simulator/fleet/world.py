@@ -181,7 +181,7 @@ class World:
         self.deliveries.ahead_most_s, self.moves.ahead_s = self.fleet.ahead_most_s, self.fleet.ahead_s
         self.rules.is_java, self.gaps.stands_by = self.fleet.is_java, self.fleet.stands_by
         self.capacity = CapacityRules(self.rules)
-        self.holds = HoldRules(skew_s=plan.skew_s, is_java=self.fleet.is_java)
+        self.holds = HoldRules(ahead_most_s=self.fleet.ahead_most_s, is_java=self.fleet.is_java)
         self.deliveries.on_delivered = self.holds.delivered
         self.liveness = Liveness(
             truth=self.truth,

@@ -14,7 +14,7 @@ from kcl_daemon.leases.holds import NOT_HELD, Hold, LeaseHold, Pace
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.retrieval.source import DeliveryBatch
 from tests.simulator.faults.habits import Habits, Nursery
-from tests.simulator.plans.plan import HoldBack, Kill, LetGo, Plan, Planned, Start, Who
+from tests.simulator.plans.plan import HoldBack, Kill, LetGo, Plan, Planned, Start, StepWallClock, Who
 from tests.simulator.runner import Outcome, run_plan
 
 PAUSE = Planned(40.0, HoldBack(rank=None, limit=None, for_s=None))
@@ -63,6 +63,21 @@ def test_a_worker_that_does_not_ask_is_noticed(
     if held is PAUSE:
         monkeypatch.setattr(Gate, "opens", open_always)
     assert violation(held) == noticed
+
+
+@pytest.mark.parametrize("seconds", [300.0, -300.0])
+def test_whose_date_jumps_ends_a_pause_at_another_time(seconds: float) -> None:
+    """Each worker goes by its own date, and so does the rule, also where it jumps."""
+    bounded = HoldBack(rank=None, limit=None, for_s=60.0)
+    jumps = [Planned(70.0, StepWallClock(rank, seconds)) for rank in (0, 1)]
+    assert violation(Planned(40.0, bounded), *jumps, Planned(120.0, LetGo())) is None
+
+
+def test_giving_before_a_pause_is_over_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Hold, "is_over", lambda self, now_ms: now_ms >= (self.until_ms or now_ms + 1) - 20_000
+    )
+    assert violation(Planned(40.0, HoldBack(rank=None, limit=None, for_s=60.0))) == "given_while_paused"
 
 
 def test_a_worker_that_never_reads_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ from tests.simulator.violation import report
 HOLDS_KEY: Final = "daemon/holds"
 # A read may fail a few times, each after the timeout of a call.
 IN_FORCE_S: Final = 20.0
+_ENDS_S: Final = 2.0
 _WINDOW_S: Final = 10.0
 _EXCESS: Final = 1.05
 _JAVA_BOUND_S: Final = 500.0
@@ -57,12 +58,12 @@ class HoldRules:
     """Watches the row, and what the children are given.
 
     Args:
-        skew_s: by how much dates may be wrong.
+        ahead_most_s: how far the date of a worker was ahead at most: for it, a pause ends so much earlier.
         is_java: whether a worker knows nothing of the row.
     """
 
-    def __init__(self, *, skew_s: float, is_java: Callable[[str], bool]) -> None:
-        self._skew_s = skew_s + 2.0
+    def __init__(self, *, ahead_most_s: Callable[[str], float], is_java: Callable[[str], bool]) -> None:
+        self._ahead_most_s = ahead_most_s
         self._is_java = is_java
         self._versions = [_Version(0.0, ())]
         self._excused_until_s: dict[str, float] = {}
@@ -100,7 +101,9 @@ class HoldRules:
             or now() < self._excused_until_s.get(child.worker_id, 0.0)
         ):
             return
-        if all(self._is_paused(version, child.shard_id) for version in self._since(now() - IN_FORCE_S)):
+        until_s = now() + self._ahead_most_s(child.worker_id) + _ENDS_S
+        in_force = self._since(now() - IN_FORCE_S)
+        if all(self._is_paused(version, child.shard_id, until_s) for version in in_force):
             report("given_while_paused", f"{child} was given {records} records")
         self._judge_limit(child, records)
 
@@ -116,10 +119,9 @@ class HoldRules:
     def _covering(self, version: _Version, shard_id: str) -> list[dict[str, Any]]:
         return [hold for hold in version.holds if hold.get("leaseKey") in (None, shard_id)]
 
-    def _is_paused(self, version: _Version, shard_id: str) -> bool:
-        """For all clocks: one that ends by its date ends earlier for some."""
+    def _is_paused(self, version: _Version, shard_id: str, until_s: float) -> bool:
         return any(
-            "unit" not in hold and hold.get("untilMs", inf) / 1000 - EPOCH_S - self._skew_s > now()
+            "unit" not in hold and hold.get("untilMs", inf) / 1000 - EPOCH_S > until_s
             for hold in self._covering(version, shard_id)
         )
 
