@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.progress.progress import ActiveLease, WaitReason
 from kcl_daemon.progress.watchdog import Watchdog, stall_limit_s, stall_status
+from kcl_daemon.records.lane_window import LaneWindow
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.clock import SimClock
 from tests.simulator.faults.life import Life
@@ -237,7 +238,8 @@ class ProgressRules:
         if cause is WaitReason.NOTHING_NEW:
             if says_s > watchdog.limits.answer_s + _SLACK_S and not shard.all_delivered:
                 number, written_s = shard.missing
-                if now() - written_s > watchdog.limits.answer_s + _SLACK_S:
+                is_old = now() - written_s > watchdog.limits.answer_s + _SLACK_S
+                if is_old and not _is_with_a_lane(watched=standing.watched, position=number):
                     report("false_nothing_new", f"{what}, but {number} comes next")
         elif cause is WaitReason.PARENT:
             if self._waits_for_parent(shard):
@@ -268,3 +270,13 @@ class ProgressRules:
     def _is_finished(self, shard_id: str) -> bool:
         stored = self._rules.checkpoint_of(shard_id)
         return stored.is_shard_end if stored is not None else shard_id not in self._truth.shards
+
+
+def _is_with_a_lane(watched: ActiveLease, position: tuple[int, int]) -> bool:
+    """Whether it was read, and its lane works: then people are shown what that lane waits for."""
+    window, lanes = watched.progress.window, watched.progress.lanes
+    if not isinstance(window, LaneWindow) or window.slowest is None:
+        return False
+    slowest = lanes.get(window.slowest)
+    is_read = window.mark < ExtendedSequenceNumber(str(position[0]), position[1]) <= window.high
+    return is_read and slowest is not None and slowest.progress.cause is not WaitReason.KINESIS

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from kcl_daemon.app import Adapters, build
+from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import FetchedRecords, StreamRef
@@ -41,6 +42,10 @@ def plan(nursery: Nursery, *happenings: Planned) -> Plan:
 
 def good(*happenings: Planned) -> Plan:
     return plan(Nursery(habits=Habits()), *happenings)
+
+
+def in_lanes(plan: Plan, lanes: int) -> Plan:
+    return replace(plan, concurrency=ConcurrencySettings(lanes=LaneCounts(lanes)))
 
 
 def bad(kind: Mischief, probability: float) -> Plan:
@@ -89,9 +94,16 @@ def test_a_stall_whose_end_was_told_is_not_to_be_told_of_again_at_once() -> None
     assert violation(STALLS["kinesis"](), empty_at_first) is None
 
 
-def test_nothing_new_where_there_are_records_is_noticed() -> None:
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_nothing_new_where_there_are_records_is_noticed(lanes: int) -> None:
     nothing = Sabotage(kinesis=partial(KinesisWrapper, alter=gives_nothing))
-    assert violation(good(), nothing) == "false_nothing_new"
+    assert violation(in_lanes(good(), lanes), nothing) == "false_nothing_new"
+
+
+def test_a_shard_has_nothing_new_for_its_lanes_while_one_of_them_works() -> None:
+    """A child is given what comes next when it has answered."""
+    slow = plan(Nursery(habits=Habits(process_s=(35.0, 36.0))))
+    assert violation(in_lanes(slow, 3)) is None
 
 
 def test_a_parent_that_is_finished_is_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
