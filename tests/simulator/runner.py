@@ -326,6 +326,16 @@ class _Course:
             table = world.tables.leases
         return frozenset(str(row[table.key_attribute]) for row in await table.scan())
 
+    def _judge_released(self, world: World, believed: frozenset[str]) -> None:
+        asked_s = {
+            worker.worker_id: worker.stop_asked_at_s or -inf
+            for worker in world.fleet.workers
+            if worker.ended.is_done and worker.kind is Kind.OURS  # Java leaves its leases to expire
+        }
+        left_s = {name: at_s for name, at_s in asked_s.items() if name not in believed}
+        for key, reader in world.rules.not_released(left_s, self._plan.index_lag_s[1]):
+            raise Violation("not_released", f"{key} still belongs to {reader}, who stopped gracefully")
+
     def _judge(self, world: World, believed: frozenset[str]) -> None:
         """What must be so at the very end."""
         plan = self._plan
@@ -335,16 +345,7 @@ class _Course:
             world.landing.judge()
         if world.changed is not None:
             world.changed.judge()
-        gone = {
-            worker.worker_id
-            for worker in world.fleet.workers
-            if worker.ended.is_done and worker.kind is Kind.OURS  # Java leaves its leases to expire
-        } - believed
-        for key, view in world.rules.views.items():
-            if view.reader in gone and not view.checkpoint.is_shard_end:
-                raise Violation(
-                    "not_released", f"{key} still belongs to {view.reader}, who stopped gracefully"
-                )
+        self._judge_released(world, believed)
         if plan.is_quiet and self._trace.warnings:
             raise Violation("not_quiet", f"logged without any fault: {dict(self._trace.warnings)}")
         if plan.repeats_most is not None and world.truth.repeats > plan.repeats_most:

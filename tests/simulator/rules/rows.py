@@ -6,7 +6,7 @@ the daemon's row codec cannot hide here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
@@ -148,6 +148,8 @@ class LeaseTableRules:
         self.rows: dict[str, Row] = {}
         self.views: dict[str, LeaseView] = {}
         self.deleted: set[str] = set()
+        self.given_s: dict[str, float] = {}
+        """When somebody else made its owner the owner of a lease, which has not written it since."""
         self._forgotten: set[str] = set()
         self.checkpoints = 0
         self.checkpointed_s: dict[tuple[str, str], float] = {}
@@ -214,11 +216,24 @@ class LeaseTableRules:
         else:
             self.rows[write.key] = write.after
             self.views[write.key] = after
+            if write.worker_id == after.owner:
+                self.given_s.pop(write.key, None)
+            elif before is None or before.owner != after.owner:
+                self.given_s[write.key] = write.at_s
             self.deleted.discard(write.key)
             if before is None or before.counter != after.counter:
                 if write.at_s - self._moved_s.get(write.key, write.at_s) >= self._lease_s:
                     self._moved_again_s[write.key] = write.at_s
                 self._moved_s[write.key] = write.at_s
+
+    def not_released(self, left_s: Mapping[str, float], index_lag_s: float) -> Iterator[tuple[str, str]]:
+        """Which leases those have who stopped at these times; what the index could not show them then does not count."""
+        for key, view in self.views.items():
+            if view.reader is None or view.reader not in left_s or view.checkpoint.is_shard_end:
+                continue
+            given_s = self.given_s.get(key)
+            if given_s is None or abs(given_s - left_s[view.reader]) > index_lag_s:
+                yield key, view.reader
 
     def _fence(self, write: RowWrite) -> None:
         """It only grows, by a write that makes its writer the reader; each claim of ours has one of its own."""

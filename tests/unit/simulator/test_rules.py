@@ -302,6 +302,24 @@ def test_only_what_no_child_can_process_is_set_aside(poison_every: int, violatio
     assert violation_in(action) == violation
 
 
+@pytest.mark.parametrize(
+    ("stopped_s", "claims", "found"), [(100.05, False, 0), (100.2, False, 1), (100.05, True, 1)]
+)
+def test_who_stops_need_not_release_what_the_index_does_not_show_yet(
+    stopped_s: float, *, claims: bool, found: int
+) -> None:
+    """The leader gave it 50 ms before; the index is 100 ms behind."""
+
+    def action() -> None:
+        scene, given = Scene(), row(leaseOwner="b", leaseCounter=6, ownerSwitchesSinceCheckpoint=2)
+        scene.write(row(leaseOwner=None), given)
+        if claims:
+            scene.write(given, {**given, "leaseCounter": 7, "daemonFence": 5_000}, by="b")
+        assert len(list(scene.rules.not_released({"b": stopped_s}, 0.1))) == found
+
+    assert violation_in(action) is None
+
+
 def test_a_checkpoint_passes_a_rejected_record_only_once_there_is_a_letter() -> None:
     def action(*, is_stored: bool, processed_by_another: bool) -> None:
         scene, data = Scene(), b64encode(b"record 14").decode()
