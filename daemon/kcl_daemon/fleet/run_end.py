@@ -50,8 +50,8 @@ def not_there(leases: Sequence[Lease], until_ms: int, *, only: frozenset[str]) -
     if not leases:
         return "leases that are not created yet"
     if only or any(lease.hash_range == NO_HASH_KEYS for lease in leases):
-        seen = {lease.shard_id for lease in leases}
-        return min((child for lease in leases for child in lease.child_shard_ids - seen), default=None)
+        seen, ended = {each.shard_id for each in leases}, [each for each in leases if each.is_finished]
+        return min((child for lease in ended for child in lease.child_shard_ids - seen), default=None)
     return None if lease_hole(leases) is None else "leases that are not created yet"
 
 

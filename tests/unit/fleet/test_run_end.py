@@ -24,7 +24,7 @@ from kcl_daemon.leases.row import new_lease_row
 from kcl_daemon.leases.worker_row import WorkerRow, report
 from kcl_daemon.ports import StreamRef
 from kcl_daemon.progress.progress import LeaseProgress, WaitReason
-from kcl_daemon.shards.lineage import InitialPosition
+from kcl_daemon.shards.lineage import NO_HASH_KEYS, InitialPosition
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
@@ -84,6 +84,14 @@ def test_a_run_of_some_shards_needs_only_them_and_the_children_that_were_named()
     named = replace(PARENT, child_shard_ids=frozenset({ShardId("shardId-1")}))
     assert not_there((named,), UNTIL_MS, only=only) == "shardId-1"
     assert not_there((named, LEFT), UNTIL_MS, only=only) is None
+
+
+def test_what_comes_after_a_shard_at_the_bound_needs_no_lease() -> None:
+    """Its worker died when it had named the shards that follow; who reads it next stops at the bound, before its end."""
+    reader = replace(LEFT, hash_range=NO_HASH_KEYS, child_shard_ids=frozenset({ShardId("shardId-2")}))
+    assert not_there((reader,), UNTIL_MS, only=frozenset()) is None
+    finished = replace(reader, checkpoint=SHARD_END, reached_ms=None)
+    assert not_there((finished,), UNTIL_MS, only=frozenset()) == "shardId-2"
 
 
 def test_the_earliest_start_of_the_workers_that_live_is_the_tip() -> None:
