@@ -67,9 +67,8 @@ class BisectState:
     suspects: Suspects | None = None
     set_aside: tuple[Position, ...] = ()
 
-    @property
-    def is_clear(self) -> bool:
-        return self.suspects is None and not self.set_aside
+    def is_clear(self, done: Position) -> bool:
+        return self.suspects is None and all(each <= done for each in self.set_aside)
 
     def next(self, positions: Sequence[Position]) -> BisectStep:
         """Suspects are halved and never mixed with other records.
@@ -208,10 +207,9 @@ class PoisonSearch:
 
         `may_go_on` is asked between the parts, and may wait; the rest is left out where it says no: False.
         """
-        if self._state.suspects is None and self._state.set_aside:
-            self._state = self._state.checkpointed(min(self._done, self._held.lease.checkpoint))
         assert batch.last is not None, "there is a record"
-        if self._state.is_clear:
+        # Nothing is forgotten before the next child begins: it may do so by itself, before the lease's checkpoint.
+        if self._state.is_clear(min(self._done, self._held.lease.checkpoint)):
             delivery = Delivery(self._done, batch.last, batch.count)
             self._given = None if self._settings.attempts is None else batch.take_line(keep=True)
             await self._deliver_part(batch, delivery, connection, checkpointer)

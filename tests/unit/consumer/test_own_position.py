@@ -131,6 +131,26 @@ def test_a_record_that_was_set_aside_does_not_come_again_because_the_child_is_be
     assert stage.set_aside == ["poison"]
 
 
+def test_neighbours_that_are_set_aside_one_after_the_other_stay_so_while_the_child_is_behind_them() -> None:
+    """Each comes in a batch of its own; the child's own position stays before the first one."""
+    stage = Stage(Knows())
+    stage.children.kind = Remembering
+
+    async def scene() -> None:
+        stage.put(["a", "poison"])
+        await until(lambda: stage.seen == ["a"])
+        name(stage, stage.numbers()[0])
+        await until(lambda: stage.set_aside == ["poison"])
+        await anyio.sleep(60)
+        stage.put(["poison too"])
+        await until(lambda: len(stage.set_aside) > 1)
+        stage.put(["b"])
+        await until(lambda: stage.seen == ["a", "b"])
+
+    perform(stage, scene)
+    assert stage.set_aside == ["poison", "poison too"]
+
+
 def test_a_position_that_kinesis_refuses_stops_the_child_until_it_is_corrected() -> None:
     stage = knowing_stage(position="4965")
 

@@ -75,10 +75,10 @@ class Shard:
             while batch:
                 step = (
                     BisectStep(0, len(batch))
-                    if self.state.is_clear
+                    if self.state.is_clear(at(done))
                     else self.state.next([at(each) for each in batch])
                 )
-                alone = step.take == 1 and not self.state.is_clear
+                alone = step.take == 1 and not self.state.is_clear(at(done))
                 taken, batch = batch[: step.skip + step.take], batch[step.skip + step.take :]
                 if step.take:
                     delivery = Delivery(at(done), at(taken[-1]), step.take, alone)
@@ -183,7 +183,7 @@ def test_what_fails_once_in_a_batch_is_suspected_and_nothing_more() -> None:
     state, verdict = BisectState().failed(Delivery(at(-1), at(9), 10), tries=1)
     assert verdict is BisectResult.SUSPECTED
     assert state.suspects == Suspects(at(-1), at(9), 10, attempts=1)
-    assert not state.is_clear
+    assert not state.is_clear(at(-1))
 
 
 def test_a_batch_of_one_record_is_no_trial_of_it_alone() -> None:
@@ -207,7 +207,7 @@ def test_a_success_in_between_clears_the_record() -> None:
     single = Delivery(at(4), at(5), 1, alone=True)
     state, _ = BisectState().failed(single, tries=2)
     state = state.delivered(single)
-    assert state.is_clear
+    assert state.is_clear(at(5))
     _, verdict = state.failed(single, tries=2)
     assert verdict is not BisectResult.GUILTY
 
@@ -227,4 +227,6 @@ def test_what_was_set_aside_is_passed_over_until_a_checkpoint_covers_it() -> Non
     assert state.next(rest[1:]) == BisectStep(2, 0)
     assert state.next(rest[3:]) == BisectStep(0, 3)
     assert state.checkpointed(at(6)).set_aside == (at(7),)
-    assert state.checkpointed(at(7)).is_clear
+    assert state.checkpointed(at(7)).set_aside == ()
+    assert not state.is_clear(at(6))
+    assert state.is_clear(at(7))
