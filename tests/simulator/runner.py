@@ -227,7 +227,8 @@ class _Course:
                 world.calm_down()
             if not fleet.living and not self._has_ended(fleet.workers[first:]):
                 fleet.start()
-            if now() > max(begins_s, world.deliveries.last_aside_s) + self._plan.bound_s:
+            ends_s = min(self._believed_end_s(fleet.workers[first:]), rules.upper_s)
+            if now() > max(begins_s, ends_s, world.deliveries.last_aside_s) + self._plan.bound_s:
                 raise Violation("job_does_not_end", f"the job that began with worker {first + 1} goes on")
         if after_s is None:
             rules.lower_s = self._agreed_s(fleet.workers, first) - skew_s
@@ -249,6 +250,11 @@ class _Course:
         ):
             raise Violation("former_bound", f"a job that began at {began_s:.0f} s ended at {agreed_s:.0f} s")
         return agreed_s
+
+    def _believed_end_s(self, workers: list[SimWorker]) -> float:
+        """Who began with a date that was ahead of the true one reads until then, and others wait for it."""
+        bounds = (each.run_until_s for each in workers)
+        return max((until_s for until_s in bounds if until_s is not None), default=-inf)
 
     def _has_ended(self, workers: list[SimWorker]) -> bool:
         return any(each.ended.is_done and each.stop_asked_at_s is None for each in workers)

@@ -116,6 +116,7 @@ def _lease_rules(plan: Plan, settings: Settings, truth: Truth) -> LeaseTableRule
         lease_s=settings.leases.failover_time_ms / 1000 * (1 - 2 * plan.drift),
         may_steal=plan.comes_from_2x,
         hands_over_at_once=not plan.leases.graceful_handoff,
+        at_latest=plan.start_at is StartAt.LATEST,
     )
     rules.clocks_apart_s = 2 * (plan.skew_s + plan.drift * plan.ends_at_s) + 1.0
     return rules
@@ -527,8 +528,7 @@ class World:
         current_loop().after(for_s, worker.children.resume)
 
     def _worker_here(self) -> SimWorker | None:
-        here = current_lane()
-        return next((each for each in self.fleet.workers if each.life.limiter is here), None)
+        return next((each for each in self.fleet.workers if each.life.limiter is current_lane()), None)
 
     def _befall(self, worker: SimWorker, what: AtPoint) -> None:
         worker.life.ensure_alive()  # the remains of a process come no further

@@ -123,6 +123,7 @@ class LeaseTableRules:
         lease_s: a lease that has moved within this time (true seconds) is somebody's.
         may_steal: workers may take what somebody keeps alive, for themselves (KCL 2.x).
         hands_over_at_once: the leader gives leases away without a hand-off.
+        at_latest: who reads a stream for the first time begins at its latest record.
     """
 
     def __init__(
@@ -133,12 +134,16 @@ class LeaseTableRules:
         lease_s: float,
         may_steal: bool = False,
         hands_over_at_once: bool = False,
+        at_latest: bool = False,
     ) -> None:
         self._table = table
         self._truth = truth
         self._lease_s = lease_s
         self._may_steal = may_steal
         self._hands_over_at_once = hands_over_at_once
+        self._at_latest = at_latest
+        self._begun: set[str] = set()
+        self._past: set[str] = set()
         self._moved_s: dict[str, float] = {}
         self._moved_again_s: dict[str, float] = {}
         self.asked: Asked | None = None
@@ -179,6 +184,7 @@ class LeaseTableRules:
         """Somebody outside the fleet wrote a row."""
         self.rows[key] = row
         self.views[key] = LeaseView.of(row)
+        self._begun.add(_stream_of(key))
 
     def forget(self, key: str) -> None:
         """Somebody outside the fleet deleted a row, which should not have been."""
@@ -280,6 +286,8 @@ class LeaseTableRules:
             report(
                 "unknown_shard", f"{write.worker_id} created a lease for {write.key}, which the stream lacks"
             )
+        if self._at_latest:
+            self._begin_reading(write.key)
         if not after.checkpoint.is_sentinel or after.checkpoint.is_shard_end:
             report("created_ahead", f"{write.worker_id} created {write.key} at {after.checkpoint}")
         if (
@@ -289,6 +297,22 @@ class LeaseTableRules:
             or after.switches
         ):
             report("malformed_row", f"{write.worker_id} created {write.key} not as a fresh lease: {after}")
+
+    def _begin_reading(self, key: str) -> None:
+        """With the first lease of a stream; what was closed by then is nobody's, unless it gets a lease all the same."""
+        stream, created = _stream_of(key), self._truth.shards.get(key)
+        if stream not in self._begun:
+            for shard in self._truth.shards.values():
+                if (
+                    shard.is_closed
+                    and not (shard.is_past or shard.is_scan)
+                    and _stream_of(shard.shard_id) == stream
+                ):
+                    shard.is_past = True
+                    self._past.add(shard.shard_id)
+        self._begun.add(stream)
+        if created is not None and key in self._past:
+            created.is_past = False
 
     def _deleted(self, write: RowWrite, before: LeaseView) -> None:
         if self._truth.gone_for_s(write.key, write.at_s) is not None:
@@ -424,6 +448,11 @@ class ForeignRows:
             report(
                 "foreign_attribute", f"{write.worker_id} wrote {write.key}: {name} became {after.get(name)!r}"
             )
+
+
+def _stream_of(key: str) -> str:
+    """What comes before the shard in a lease key."""
+    return key.rpartition(":")[0]
 
 
 def is_lease(write: RowWrite) -> bool:
