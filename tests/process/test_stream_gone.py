@@ -57,8 +57,7 @@ def test_a_daemon_that_starts_on_another_stream_of_the_name_ends_and_touches_not
         with app.daemon(CAREFUL, QUICK, worker="alpha") as alpha:
             app.wait_done()
             alpha.stop()
-        app.kinesis.delete_stream(StreamName=app.name, EnforceConsumerDeletion=True)
-        app.create_stream(2)
+        app.replace_stream(2)
         before = app.rows()
         with app.daemon(CAREFUL, QUICK, worker="beta") as beta:
             assert beta.end() == 2
