@@ -20,7 +20,7 @@ from tests.simulator.faults.life import Life
 from tests.simulator.loop import current_loop, now
 from tests.simulator.rules.deliveries import Deliveries
 from tests.simulator.rules.rows import LeaseTableRules
-from tests.simulator.rules.truth import ShardTruth, Truth
+from tests.simulator.rules.truth import Position, ShardTruth, Truth
 from tests.simulator.trace import Trace, named_lane
 from tests.simulator.violation import report
 
@@ -272,10 +272,10 @@ class ProgressRules:
         return stored.is_shard_end if stored is not None else shard_id not in self._truth.shards
 
 
-def _is_with_a_lane(watched: ActiveLease, position: tuple[int, int]) -> bool:
+def _is_with_a_lane(watched: ActiveLease, position: Position | str) -> bool:
     """Whether it was read, and its lane works: then people are shown what that lane waits for."""
     window, lanes = watched.progress.window, watched.progress.lanes
-    if not isinstance(window, LaneWindow) or window.slowest is None:
+    if isinstance(position, str) or not isinstance(window, LaneWindow) or window.slowest is None:
         return False
     slowest = lanes.get(window.slowest)
     is_read = window.mark < ExtendedSequenceNumber(str(position[0]), position[1]) <= window.high

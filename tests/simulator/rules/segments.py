@@ -62,7 +62,7 @@ class SegmentTruth(ShardTruth):
         return not self.left
 
     @property
-    def missing(self) -> tuple[object, float]:
+    def missing(self) -> tuple[str, float]:
         """Some item that is left, and when the scan began."""
         return min(self.left, key=rank_of), self.began_s
 

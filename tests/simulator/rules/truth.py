@@ -102,7 +102,7 @@ class ShardTruth:
         return self.first_missing == len(self.positions)
 
     @property
-    def missing(self) -> tuple[Position, float]:
+    def missing(self) -> tuple[Position | str, float]:
         """What comes first of all that was never given to a child, and when it was written."""
         return self.positions[self.first_missing], self.written_at_s[self.first_missing]
 
