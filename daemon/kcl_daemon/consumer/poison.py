@@ -75,8 +75,7 @@ class BisectState:
 
         Neighbours of a record that was set aside are delivered apart: they are often bad, too.
         """
-        skip = self._set_aside_first(positions)
-        if skip:
+        if skip := self._set_aside_first(positions):
             return BisectStep(skip, 0)
         end = self._before_next_set_aside(positions)
         suspects = self.suspects
@@ -208,7 +207,7 @@ class PoisonSearch:
         `may_go_on` is asked between the parts, and may wait; the rest is left out where it says no: False.
         """
         assert batch.last is not None, "there is a record"
-        # Nothing is forgotten before the next child begins: it may do so by itself, before the lease's checkpoint.
+        # Forgotten when a child begins: it may do so before the lease's checkpoint.
         if self._state.is_clear(min(self._done, self._held.lease.checkpoint)):
             delivery = Delivery(self._done, batch.last, batch.count)
             self._given = None if self._settings.attempts is None else batch.take_line(keep=True)

@@ -123,8 +123,11 @@ class LaneWindowInfo(Protocol):
 
     @property
     def holds_mark(self) -> int | None:
-        """The lane that holds the stored checkpoint back; None: there is none."""
+        """Which one holds the checkpoint back; None: no lane."""
         ...
+
+    @property
+    def slowest(self) -> int | None: ...
 
     def first_key_hash(self, lane: int) -> int | None: ...
 
@@ -134,7 +137,7 @@ class LaneWindowInfo(Protocol):
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Records that no child has processed, and about the bytes of their data."""
+        """Records that no child has processed, and about their bytes."""
         ...
 
 
@@ -268,7 +271,7 @@ class LeaseProgress:
         self.detail = detail
 
     def _leave(self, now_s: float) -> None:
-        """The time in which it had to wait does not count against a child that fails."""
+        """Time in which it had to wait does not count against a child."""
         if self.cause in HELD:
             self.failing_s += now_s - self.since_s
 

@@ -504,14 +504,14 @@ class Snapshots:
         )
 
     def _worst(self, shard: ActiveLease, now_s: float) -> ActiveLease:
-        """A lane, if it is in more trouble than its shard, or works although there is nothing new for the shard."""
+        """A lane in more trouble than its shard, or that works while the shard has nothing new."""
 
         def trouble(each: ActiveLease) -> tuple[bool, bool]:
             return each.progress.failures >= FAILING_FROM, self._worker.watchdog.is_stalled(each)
 
         lanes, window = shard.progress.lanes, shard.progress.window
         worst = max((shard, *lanes.values()), key=trouble)
-        slowest = None if window is None or window.holds_mark is None else lanes.get(window.holds_mark)
+        slowest = None if window is None or window.slowest is None else lanes.get(window.slowest)
         if worst is not shard or slowest is None or slowest.progress.cause is WaitReason.KINESIS:
             return worst
         cause = stall_status(shard.progress, self._worker.watchdog.limits, now_s).cause

@@ -445,6 +445,19 @@ def test_lanes_are_shown_when_they_start_and_the_one_that_hangs_with_its_key_and
     perform(stage, scene, concurrency=TWO_LANES)
 
 
+def test_a_lane_that_works_is_shown_though_another_one_has_only_to_checkpoint() -> None:
+    stage = Seen(Ways(hangs=True, checkpoints=False))
+
+    async def scene() -> None:
+        stage.put(["fine", "poison"])
+        await anyio.sleep(100.0)
+        assert lanes_of(stage).slowest == 0
+        assert (stage.shard.cause, stage.shard.detail) == (WaitReason.CHILD, "lane 1: processRecords")
+        stage.ways.dies_at = lambda text: False
+
+    perform(stage, scene, concurrency=TWO_LANES)
+
+
 def test_a_full_window_is_what_the_shard_waits_for() -> None:
     stage = Seen(Ways(hangs=True))
 
