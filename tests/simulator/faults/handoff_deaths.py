@@ -15,6 +15,8 @@ from tests.simulator.rules.rows import LeaseView
 
 # Only while a hand-off is under way has a row this attribute.
 _NEXT: Final = "checkpointOwner"
+# What only a lease has that somebody owns.
+_OWNED: Final = frozenset({"leaseOwner", "checkpoint"})
 
 
 class HandoffDeaths:
@@ -23,11 +25,15 @@ class HandoffDeaths:
     Args:
         table: its name.
         die: called with who dies and why, a while after the write.
+        at_once: the leader makes the next owner the owner at once; that write is then its asking, and the passing on.
     """
 
-    def __init__(self, table: str, die: Callable[[str, DieInHandoff], None]) -> None:
+    def __init__(
+        self, table: str, die: Callable[[str, DieInHandoff], None], *, at_once: bool = False
+    ) -> None:
         self._table = table
         self._die = die
+        self._at_once = at_once
         self._armed: list[DieInHandoff] = []
         self._passed_on: dict[str, tuple[str, str]] = {}
 
@@ -43,7 +49,8 @@ class HandoffDeaths:
         """Look at a write; the first death that waits for such a one takes place."""
         if write.table != self._table or write.before is None or write.after is None:
             return
-        if not (_NEXT in write.before or _NEXT in write.after or write.key in self._passed_on):
+        is_known = _NEXT in write.before or _NEXT in write.after or write.key in self._passed_on
+        if not (is_known or (self._at_once and write.before.keys() & write.after.keys() >= _OWNED)):
             return
         before, after = LeaseView.of(write.before), LeaseView.of(write.after)
         found = self._step(write, before, after)
@@ -52,7 +59,7 @@ class HandoffDeaths:
         step, old, new = found
         for death in self._armed:
             dying = {Side.OLD_OWNER: old, Side.NEW_OWNER: new, Side.LEADER: leader}[death.side]
-            if death.step is step and dying is not None:
+            if step in _steps(death.step, at_once=self._at_once) and dying is not None:
                 self._armed.remove(death)
                 current_loop().after(death.after_s, self._die, dying, death)
                 return
@@ -65,10 +72,18 @@ class HandoffDeaths:
             if before.checkpoint != after.checkpoint:
                 return Step.CHECKPOINTED, after.checkpoint_owner, after.owner
             return None
-        if before.checkpoint_owner is not None and after.owner is not None:
-            self._passed_on[write.key] = (before.checkpoint_owner, after.owner)
-            return Step.PASSED_ON, before.checkpoint_owner, after.owner
+        giver = before.checkpoint_owner
+        if giver is None and self._at_once and before.owner != after.owner:
+            giver = before.owner
+        if giver is not None and after.owner is not None:
+            self._passed_on[write.key] = (giver, after.owner)
+            return Step.PASSED_ON, giver, after.owner
         old, new = self._passed_on.pop(write.key, (None, None))
         if old is not None and new is not None and write.worker_id == new:
             return Step.CLAIMED, old, new
         return None
+
+
+def _steps(wanted: Step, *, at_once: bool) -> tuple[Step, ...]:
+    """Which of the steps that are seen count as this one."""
+    return (Step.PASSED_ON,) if at_once and wanted is not Step.CLAIMED else (wanted,)

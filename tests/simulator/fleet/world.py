@@ -154,7 +154,9 @@ class World:
         trace.on_skip = self.deliveries.skipped
         self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
         self.foreign = ForeignRows()
-        self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff)
+        self.handoffs = HandoffDeaths(
+            settings.lease_table, self._die_in_handoff, at_once=not plan.leases.graceful_handoff
+        )
         self.shard_ends = ShardEndDeaths(settings.lease_table, self._die_at_shard_end)
         self.nursery = plan.nursery
         self.bank = self.nursery.bank = self._bank_of(plan)

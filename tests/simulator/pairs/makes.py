@@ -349,7 +349,7 @@ def die_in_handoffs(draw: Draw, plan: Plan) -> Plan:
     chance = draw.chance
     deaths = [
         Planned(
-            chance.uniform(0.0, 60.0),
+            chance.uniform(0.0, 20.0),
             DieInHandoff(
                 chance.pick(tuple(Step)), chance.pick(tuple(Side)), chance.pick((0.0, 0.02, 0.5, 2.0)), 3.0
             ),
