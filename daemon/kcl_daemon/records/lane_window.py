@@ -216,8 +216,8 @@ class LaneWindow:
             self._previous = position
             if is_new:
                 self.high, self._first = position, self._first or position
-                if self._rereads:
-                    self._end_rereading()
+            if self._rereads and position == self.high:
+                self._end_rereading()
         return given
 
     def _lane_of(self, record: AnyRecord) -> int:
@@ -255,7 +255,7 @@ class LaneWindow:
             lane.reread = lane.reread_to = None
 
     def _end_rereading(self) -> None:
-        """Reading is past all that was read before: what was not there again is gone from the stream."""
+        """All that was read before was read again: what was not there is gone from the stream."""
         self._rereads = False
         for lane in self._lanes:
             lane.reread = lane.reread_to = None
@@ -264,11 +264,9 @@ class LaneWindow:
         """No record up to there was for any child, except those that were added."""
         if self._must_reread:
             return
-        self._previous = position
-        if self.high < position:
-            self.high = position
-            if self._rereads:
-                self._end_rereading()
+        self._previous, self.high = position, max(self.high, position)
+        if self._rereads and position == self.high:
+            self._end_rereading()
 
     def shard_ended(self) -> None:
         if not self._must_reread:

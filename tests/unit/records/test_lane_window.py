@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kcl_daemon.records.batch_text import ReadFacts
 from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane, ShardOrder, key_hash
-from kcl_daemon.records.payload import AnyRecord, raw_record
+from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, raw_record
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 
@@ -326,3 +326,257 @@ def test_what_a_lane_is_given_is_as_old_as_the_answers_that_it_came_in() -> None
     assert (window.oldest_s, window.facts(0), window.facts(1)) == (5.0, late, early)
     window.take(1, *ALL)
     assert window.facts(1) == late, "of several answers: as young as one of them says"
+
+
+def read_by(window: LaneWindow, last: int) -> None:
+    """All lanes are given the records up to there, and have processed them."""
+    window.add(map(record, range(1, last + 1)))
+    for lane in range(window.lane_count):
+        window.take(lane, *ALL)
+        window.answered(lane)
+
+
+def test_what_lanes_had_done_counts_from_the_start_of_the_stream_too() -> None:
+    window = LaneWindow(2, TRIM_HORIZON, done=(TRIM_HORIZON, position(30)))
+    window.add(map(record, range(1, 30)))
+    assert (window.take(1, *ALL), window.is_behind(0)) == ([], True)
+
+
+def test_a_lane_is_behind_until_its_child_has_processed_all_that_it_was_sent() -> None:
+    window = LaneWindow(3, TRIM_HORIZON, ShardOrder.NONE)
+    window.add(map(record, range(1, 3)))
+    assert [window.is_behind(lane) for lane in range(3)] == [True, True, False]
+    assert [window.first_key_hash(lane) for lane in range(3)] == [
+        *(key_hash(record(number)) for number in (1, 2)),
+        None,
+    ]
+    assert (window.slowest, window.all_taken) == (0, False)
+    window.take(0, *ALL)
+    window.answered(0)
+    assert (window.is_behind(0), window.first_key_hash(0)) == (False, None)
+    assert (window.holds_mark, window.slowest, window.all_taken) == (0, 1, False)
+    window.take(1, *ALL)
+    assert (window.is_behind(1), window.all_taken) == (True, True)
+
+
+def test_a_lane_that_reads_again_is_behind_and_has_not_been_given_all() -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    read_by(window, 3)
+    window.shed(0)
+    assert (window.is_behind(0), window.all_taken) == (False, True)
+    window.rewind(0)
+    assert (window.is_behind(0), window.all_taken) == (True, False)
+
+
+def test_what_waits_for_a_child_is_counted_in_records_and_bytes_of_their_data() -> None:
+    window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
+    assert window.waiting == (0, 0)
+    rows = [raw_record(Record("A" * 40, "key" + "y" * number, str(number), None)) for number in range(1, 5)]
+    sizes = [len(row.data) + len(row.partition_key) for row in rows]
+    window.add(rows)  # 1 3 and 2 4
+    assert window.size_bytes == sum(sizes) + 4 * RECORD_OVERHEAD_BYTES
+    assert window.waiting == (4, 3 * sum(sizes) // 4)
+    window.take(0, *ALL)
+    assert window.waiting[0] == 4, "taken is not processed"
+    window.answered(0)
+    assert window.waiting == (2, 3 * (sizes[1] + sizes[3]) // 4)
+    window.rewind(0)
+    assert (window.answered_bytes, window.waiting[0]) == (0, 4)
+
+
+def test_without_order_by_key_the_lane_with_the_fewest_to_process_gets_the_next_record() -> None:
+    window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
+    window.add(map(record, range(1, 5)))  # 1 3 and 2 4
+    window.take(0, *ALL)
+    window.answered(0)
+    assert window.add([record(5)]) == {0}
+
+
+def test_nothing_unprocessed_has_no_age() -> None:
+    window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
+    window.add(map(record, range(1, 3)), ReadFacts(5.0, 1, 0))
+    window.take(0, *ALL)
+    window.answered(0)
+    assert window.oldest_s == 5.0
+    window.take(1, *ALL)
+    window.answered(1)
+    assert window.oldest_s is None
+
+
+def test_a_batch_ends_before_the_record_that_is_too_much_and_has_one_in_any_case() -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    window.add(map(record, range(1, 7)))
+    each_bytes = window.size_bytes // 6
+    assert numbers(window.take(0, 2 * each_bytes, 9)) == [1, 2]
+    assert numbers(window.take(0, 2 * each_bytes - 1, 9)) == [3]
+    assert numbers(window.take(0, 1, 9)) == [4]
+    assert numbers(window.take(0, 9 * each_bytes, 1)) == [5]
+
+
+def test_after_a_large_record_that_has_no_room_no_small_one_comes_before_it() -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    sizes = {1: 4, 2: 4_000, 3: 4}
+    window.add(raw_record(Record("A" * size, "key", str(number), None)) for number, size in sizes.items())
+    assert numbers(window.take(0, 2_000, 9)) == [1]
+    assert numbers(window.take(0, 2_000, 9)) == [2]
+
+
+def test_a_checkpoint_that_comes_again_or_goes_back_changes_nothing() -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    read_by(window, 5)
+    window.checkpoint(0, position(4))
+    for number in (4, 3):
+        window.checkpoint(0, position(number))
+        assert (window.checkpoint_of(0), window.mark) == (position(4), position(4))
+
+
+def test_what_is_done_before_its_child_was_given_it_is_not_given() -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    window.add(map(record, range(1, 6)))
+    window.checkpoint(0, position(2))
+    assert numbers(window.take(0, *ALL)) == [3, 4, 5]
+    window.checkpoint(0, position(3))
+    assert window.take(0, *ALL) == [], "4 and 5 are with the child"
+
+
+def test_two_lanes_that_read_again_get_each_record_once() -> None:
+    window = LaneWindow(LANES, TRIM_HORIZON)
+    read_by(window, 40)
+    window.shed(0)
+    window.rewind(0)
+    assert window.reread_from() is not None
+    window.add(map(record, range(1, 21)))
+    had = numbers(window.take(0, *ALL))
+    window.rewind(1)
+    start = window.reread_from()
+    assert start is not None
+    assert start <= position(1)
+    window.add(map(record, range(1, 43)))
+    had += numbers(window.take(0, *ALL))
+    assert [had, numbers(window.take(1, *ALL))] == [
+        [number for number in range(1, 43) if lane_of(number) == lane] for lane in (0, 1)
+    ]
+
+
+def test_a_lane_has_all_again_at_its_last_record_and_not_before() -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    read_by(window, 3)
+    window.passed(position(9))
+    window.shed(0)
+    window.rewind(0)
+    window.reread_from()
+    window.add(map(record, range(1, 3)))
+    assert window.is_rereading(0)
+    window.add([record(3)])
+    assert not window.is_rereading(0)
+
+
+@pytest.mark.parametrize("is_passed", [False, True])
+def test_a_record_that_is_gone_from_the_stream_is_not_waited_for(is_passed: bool) -> None:
+    window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
+    read_by(window, 4)  # 1 3 and 2 4
+    window.checkpoint(1, position(4))
+    window.shed(0)
+    window.rewind(0)
+    assert window.reread_from() == TRIM_HORIZON
+    window.passed(position(2))
+    assert window.is_rereading(0)
+    if is_passed:
+        window.passed(position(4))
+    else:
+        window.add([record(4)])
+    assert (window.is_rereading(0), window.all_taken) == (False, True)
+    assert window.mark == window.high == position(4)
+
+
+def test_a_new_record_of_a_lane_whose_last_one_is_gone_comes_again_where_it_fails_again() -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    read_by(window, 3)
+    window.shed(0)
+    window.rewind(0)
+    window.reread_from()
+    window.add([record(1), record(2), record(5)])
+    assert numbers(window.take(0, *ALL)) == [1, 2, 5]
+    window.answered(0)
+    window.shed(0)
+    window.rewind(0)
+    window.reread_from()
+    window.add(map(record, (1, 2, 5)))
+    assert numbers(window.take(0, *ALL)) == [1, 2, 5]
+
+
+def test_what_is_passed_moves_the_mark_where_nothing_holds_it_back() -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    window.passed(position(7))
+    assert (window.mark, window.high) == (position(7), position(7))
+    window.add([record(9)])
+    window.passed(position(12))
+    assert (window.mark, window.high) == (position(7), position(12))
+
+
+def test_what_was_passed_before_reading_begins_anew_does_not_count() -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    read_by(window, 3)
+    window.shed(0)
+    window.rewind(0)
+    window.passed(position(9))
+    assert (window.high, window.is_rereading(0)) == (position(3), True)
+    window.reread_from()
+    window.passed(position(9))
+    assert (window.high, window.is_rereading(0)) == (position(9), False)
+
+
+def test_a_lane_that_reads_again_can_be_done_with_a_record_that_is_not_here() -> None:
+    window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
+    read_by(window, 6)  # 1 3 5 and 2 4 6
+    window.shed(0)
+    window.rewind(0)
+    window.reread_from()
+    window.checkpoint(0, position(3))
+    assert (window.mark, window.checkpoint_of(0)) == (TRIM_HORIZON, position(3))
+    with pytest.raises(NotOfThisLane):
+        window.checkpoint(0, position(6))
+    window.add(map(record, range(1, 7)))
+    given = numbers(window.take(0, *ALL))
+    assert given == [4, 5], "whose 4 was is not known without order by key; 3 is done"
+    assert window.rewind(0) is False
+    assert numbers(window.take(0, *ALL)) == given
+
+
+def test_what_one_lane_that_reads_again_is_done_with_is_no_record_that_another_lost() -> None:
+    """Without order by key it is not known who had a record."""
+    window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
+    read_by(window, 6)  # 1 3 5 and 2 4 6
+    window.shed(0)
+    for lane in (0, 1):
+        window.rewind(lane)
+    window.reread_from()
+    window.checkpoint(0, position(3))
+    window.add(map(record, range(1, 7)))
+    had = {number for lane in (0, 1) for number in numbers(window.take(lane, *ALL))}
+    assert had >= {2, 4, 5, 6}
+
+
+def test_a_lane_that_reads_again_can_be_done_with_its_last_record() -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    read_by(window, 3)
+    window.shed(0)
+    window.rewind(0)
+    window.reread_from()
+    window.checkpoint(0, position(3))
+    assert window.add(map(record, range(1, 5))) == {0}
+    assert numbers(window.take(0, *ALL)) == [4]
+
+
+@pytest.mark.parametrize(("last", "done"), [(101, 100), (256 * 100, 100), (256 * 100 + 1, 200)])
+def test_forgotten_records_are_known_by_hundreds_and_by_more_only_where_there_are_too_many(
+    last: int, done: int
+) -> None:
+    window = LaneWindow(1, TRIM_HORIZON)
+    read_by(window, last)
+    window.shed(0)
+    assert window.not_done(0) == (last, 0)
+    window.checkpoint(0, position(done - 1))
+    assert window.mark == TRIM_HORIZON
+    window.checkpoint(0, position(done))
+    assert (window.mark, window.not_done(0)[0]) == (position(done), last - done)
