@@ -237,6 +237,15 @@ def test_a_relay_that_begins_again_takes_nothing_back() -> None:
     }
 
 
+def test_a_mark_keeps_its_time_when_the_manifest_moves_on_and_no_other_writers_time_is_mixed_in() -> None:
+    host = Host()
+    host.shards = {"s/a": Mark(3, 900, 7), "s/b": Mark(3, 900, 7)}
+    host.run(2)
+    host.shards = {"s/a": Mark(4, 400, 7), "s/b": Mark(4, 400, 6)}
+    host.run(2)
+    assert host.marks.shards == {"s/a": Mark(4, 900, 7), "s/b": Mark(4, 400, 6)}
+
+
 def test_marks_are_written_when_they_change_once_a_second_at_most_and_each_five_seconds() -> None:
     host = Host()
     assert host.run(20) == []  # no shard, no object
@@ -279,6 +288,15 @@ def test_a_store_in_trouble_is_asked_less_and_gets_the_last_word_when_it_works()
     assert [at_s for at_s, _ in host.run(20, fails=True)] == pytest.approx([0.1, 2.1, 6.1, 11.1, 16.1])
     assert len(host.run(5)) == 1
     assert host.marks.shards == host.shards
+
+
+def test_trouble_that_comes_back_is_new_trouble() -> None:
+    host = Host()
+    host.shards["s/a"] = Mark(0, BASE_MS, 1)
+    host.run(7, fails=True)
+    host.run(10)
+    tries = [at_s for at_s, _ in host.run(8, fails=True)]
+    assert tries[1] - tries[0] == pytest.approx(2)
 
 
 def roster(**streams: dict[str, list[str]]) -> bytes:

@@ -53,7 +53,7 @@ SUBJECTS: Final = (
         "test_row", "test_row_conditions", "test_row_documented", "test_row_streams", "test_row_taking",
         "test_row_bounds", "test_hostile_rows",
     ),
-    _daemon("leases", "worker_row", "test_worker_row", "test_hostile_rows"),
+    _daemon("leases", "worker_row", "test_worker_row", "test_hostile_rows", "migrations/test_one_table_rules"),
     _daemon(
         "shards", "lineage",
         "test_lineage", "test_another_stream", "test_children", "test_holes", "test_sync", "test_cleanup", "test_reset",
@@ -81,7 +81,7 @@ SUBJECTS: Final = (
     _daemon("retrieval", "byte_budget", "test_byte_budget"),
     _daemon("retrieval", "fair_share", "test_fair_share"),
     _daemon("retrieval", "auto_pace", "test_auto_pace", "test_polling_auto"),
-    _landing("positions", "test_marks", "test_chain", "test_lander_marks"),
+    _landing("positions", "test_positions", "test_marks", "test_chain", "test_lander_marks"),
     _landing("marks", "test_marks", "test_lander_marks"),
     _landing("manifests", "test_manifests", "test_chain"),
     _landing("keeping.chain", "test_chain", "test_writers"),
