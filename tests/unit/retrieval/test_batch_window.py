@@ -34,12 +34,12 @@ class Stage:
 
     trouble = None
     oldest_s = None
-    waiting = (0, 0)
 
     def __init__(self, delivery: DeliverySettings, *, frames: bool = False) -> None:
         clock = LoopClock()
         self.budget = ByteBudget(clock)
         self.progress = LeaseProgress(clock.monotonic)
+        self.waiting = (0, 0)
         self.items: list[ReadItem] = []
         self.numbers = 0
         self.released = 0
@@ -147,6 +147,79 @@ def test_a_full_batch_does_not_wait() -> None:
         assert await stage.taken(2) == [(0.0, [0, 1, 2, 3]), (60.0, [4])]
 
     play(scene, batch_window_ms=60_000, batch_max_records=4)
+
+
+def test_a_batch_that_is_just_full_does_not_wait_either() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.put(1, 1)
+        assert await stage.taken(1) == [(0.0, [0, 1])]
+
+    play(scene, batch_window_ms=60_000, batch_max_records=2)
+
+
+@pytest.mark.parametrize("window_ms", [300, 1_500])
+def test_a_window_is_exact_to_the_millisecond(window_ms: int) -> None:
+    async def scene(stage: Stage) -> None:
+        stage.put(1)
+        assert await stage.taken(1) == [(window_ms / 1000, [0])]
+
+    play(scene, batch_window_ms=window_ms)
+
+
+def test_a_window_that_was_over_while_the_child_was_busy_does_not_wait() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.put(1)
+        with anyio.move_on_after(1):
+            await stage.window.next()
+        await anyio.sleep(30)
+        assert await stage.taken(1) == [(31.0, [0])]
+
+    play(scene, batch_window_ms=10_000)
+
+
+def test_what_is_gathered_counts_as_waiting() -> None:
+    async def scene(stage: Stage) -> None:
+        assert stage.window.waiting == (0, 0)
+        stage.put(10, 20)
+        stage.put(30)
+        with anyio.move_on_after(1):
+            await stage.window.next()
+        assert stage.window.waiting == (3, 60)
+        stage.waiting = (2, 5)
+        assert stage.window.waiting == (5, 65)
+
+    play(scene, batch_window_ms=10_000)
+
+
+def test_the_memory_of_a_batch_is_reserved_until_it_is_given_back_the_first_as_the_second() -> None:
+    async def scene(stage: Stage) -> None:
+        gathered_bytes = list[int]()
+        for _ in range(2):
+            stage.put(10, 20)
+            with anyio.move_on_after(1):
+                await stage.window.next()
+            gathered_bytes.append(stage.budget.reserved_bytes)
+            batch = await stage.window.next()
+            assert isinstance(batch, DeliveryBatch)
+            assert stage.budget.reserved_bytes == batch.size_bytes
+            batch.release()
+            assert stage.budget.reserved_bytes == 0
+        assert gathered_bytes[0] == gathered_bytes[1] > 0
+
+    play(scene, batch_window_ms=10_000)
+
+
+def test_an_answer_without_records_completes_the_last_of_what_is_gathered() -> None:
+    async def scene(stage: Stage) -> None:
+        for _ in range(2):
+            stage.put(1)
+        stage.give(DeliveryBatch(EMPTY.completed(99), 0, takes_frames=not_yet_known))
+        batch = await stage.window.next()
+        assert isinstance(batch, DeliveryBatch)
+        assert batch.complete_ms == 99
+        assert numbers(batch) == [0, 1]
+
+    play(scene, batch_window_ms=10_000)
 
 
 def test_bytes_count_too_and_a_large_record_comes_alone() -> None:
