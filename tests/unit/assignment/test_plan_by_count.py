@@ -129,6 +129,24 @@ def test_leases_beyond_the_limit_are_reported_not_placed() -> None:
     assert plan.unplaced == (LeaseKey("shard-004"),)
 
 
+def test_who_has_more_than_the_limit_already_gets_no_more_and_all_that_waits_is_reported() -> None:
+    leases = [*(lease(n, A) for n in range(3)), lease(7), lease(8)]
+    plan = by_lease_count(fleet(leases, A, most=2))
+    assert (plan.moves, plan.unplaced) == ((), (leases[3].lease_key, leases[4].lease_key))
+
+
+def test_where_the_others_have_more_than_the_limit_the_avoided_worker_gets_its_lease_back() -> None:
+    leases = [lease(0, A), *(lease(n, B) for n in range(1, 4))]
+    (move,) = by_lease_count(fleet(leases, A, B, abandoned=frozenset({leases[0].lease_key}), most=2)).moves
+    assert (move.lease, move.to) == (leases[0], A)
+
+
+def test_nothing_is_evened_out_onto_a_worker_that_is_at_the_limit() -> None:
+    leases = [*(lease(n, A) for n in range(5)), *(lease(n, B) for n in range(5, 7))]
+    assert by_lease_count(fleet(leases, A, B, most=2)).moves == ()
+    assert by_lease_count(fleet(leases, A, B, most=3)).moves != ()
+
+
 def test_without_workers_everything_waits() -> None:
     plan = by_lease_count(fleet([lease(0), lease(1, A)]))
     assert plan.moves == ()

@@ -23,6 +23,7 @@ from kcl_daemon.leases.worker_row import (
     report,
     unchanged,
     worker_from_row,
+    workers_of,
 )
 from tests.simulator.memory.updates import apply_update, holds
 
@@ -50,6 +51,10 @@ def test_a_row_of_java_is_read() -> None:
     assert read(JAVA) == WorkerRow(
         ME, 1770000000, {CPU: (0.0, 17.25)}, {CPU: 100}, 1, 1770000000, is_java=True
     )
+
+
+def test_of_the_rows_of_a_table_those_that_can_be_read_are_workers() -> None:
+    assert workers_of([JAVA, java(lut="soon"), {}], "leaseKey") == [read(JAVA)]
 
 
 def test_our_row_is_javas_row() -> None:

@@ -44,6 +44,12 @@ def test_shards_that_were_not_named_stay() -> None:
     ]
 
 
+def test_a_reset_says_who_has_the_lease() -> None:
+    owned, free = lease(IDS[0], LATEST), lease(IDS[1], LATEST, None)
+    changes = reset_shards(map(shard, IDS[:2]), (owned, free), dict.fromkeys(IDS, TRIM_HORIZON))
+    assert [change.reason for change in changes] == ["at LATEST, owner w-1", "at LATEST, owner nobody"]
+
+
 def test_a_finished_lease_that_somebody_keeps_is_reset_with_a_warning() -> None:
     """A Java worker deletes what it once queued for clean-up, also when it is read anew."""
     kept, free = lease(IDS[0], SHARD_END, WorkerId("java-1")), lease(IDS[1], SHARD_END, None)

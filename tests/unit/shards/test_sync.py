@@ -202,3 +202,16 @@ def test_a_second_sync_creates_nothing(shards: list[Shard], position: InitialPos
     for generations in Generations:
         first = missing_leases(shards, [], position, generations=generations)
         assert missing_leases(shards, first, position, generations=generations) == []
+
+
+@pytest.mark.parametrize("generations", Generations)
+def test_after_a_finished_shard_its_child_comes_first_and_the_child_of_that_waits(
+    generations: Generations,
+) -> None:
+    first = shard(0, 0, 9)
+    second = shard(1, 0, 9, (first,))
+    third = shard(2, 0, 9, (second,))
+    tree = [*(replace(each, ending_sequence_number=9_999) for each in (first, second)), third]
+    found = created(tree, leases_of(tree, first.shard_id, at=SHARD_END), OLDEST, generations)
+    now, later = {second.shard_id: TRIM_HORIZON}, {third.shard_id: TRIM_HORIZON}
+    assert found == (now if generations is Generations.ONE else now | later)
