@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_landing.keeping.chain import Chain, Problem, family_problems, listed_twice, spans_of, uncovered
+from kcl_landing.keeping.chain import (
+    Chain,
+    Problem,
+    differences,
+    family_problems,
+    listed_twice,
+    spans_of,
+    uncovered,
+)
 from kcl_landing.keeping.names import Held
 from kcl_landing.log import Entry
 
@@ -91,6 +100,98 @@ def test_merged_segments_stand_for_those_that_they_hold(entries: list[Entry], da
 def test_the_first_segment_may_be_merged_over_what_has_expired() -> None:
     assert problems([Entry(0, 9, "1/0", "9/0", 8, 9, 0, 0, 0)], number=5, last="5/0") == []
     assert problems([Entry(0, 3, "1/0", "9/0", 8, 9, 0, 0, 0)], number=5, last="5/0") != []
+
+
+def segment(
+    number: int, to: int, after: str, last: str, rows: int = 1, children: tuple[str, ...] | None = None
+) -> Entry:
+    return Entry(number, to, after, last, rows, 9, 0, 0, 0, children=children)
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        (
+            [segment(0, 0, "-1/0", "5/0"), segment(2, 2, "7/0", "9/0")],
+            ["segment 1: segment 1 missing: the log has nothing between 5/0 and 7/0"],
+        ),
+        (
+            [segment(0, 0, "-1/0", "5/0"), segment(4, 4, "", "")],
+            ["segment 1: segment 1 to 3 missing: the log has nothing between 5/0 and ?"],
+        ),
+        (
+            [segment(0, 4, "-1/0", "5/0"), segment(3, 9, "4/0", "9/0"), segment(10, 10, "9/0", "10/0")],
+            ["segment 3: overlaps the segments up to 4"],
+        ),
+        (
+            [segment(0, 4, "-1/0", "5/0"), segment(2, 3, "4/0", "5/0"), segment(5, 5, "5/0", "6/0")],
+            ["segment 2: overlaps the segments up to 4"],
+        ),
+        ([segment(0, 5, "-1/0", ""), segment(6, 6, "5/0", "")], []),
+        ([segment(0, 0, "", "5/0"), segment(1, 1, "5/0", "5/0", 0)], []),
+        (
+            [segment(0, 0, "5/3", "5/3")],
+            ["segment 0: ends at 5/3, not behind its beginning after 5/3"],
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_once_with_numbers_and_places(entries: list[Entry], said: list[str]) -> None:
+    assert [str(each).removeprefix("/".join(KEY) + " ") for each in problems(entries)] == said
+
+
+def test_nothing_comes_after_the_end_of_a_shard_and_its_children_stay_known() -> None:
+    chain = Chain(KEY)
+    for each in (segment(0, 6, "-1/0", "5/0"), segment(7, 7, "5/0", "5/0", 0, children=("a", "b"))):
+        assert list(chain.take(each)) == []
+    for number in (8, 9):
+        (late,) = chain.take(segment(number, number, f"{number - 3}/0", f"{number - 2}/0"))
+        assert late.message == f"comes after the end of the shard, segment {number - 1}"
+        assert (chain.is_ended, chain.children) == (True, ("a", "b"))
+
+
+@pytest.mark.parametrize(("first", "to"), [(0, 5), (0, 9), (5, 5)])
+def test_a_log_may_begin_within_a_merged_segment(first: int, to: int) -> None:
+    chain = Chain(KEY, 5, "5/0")
+    assert list(chain.take(segment(first, to, "5/0", "9/0"))) == []
+    assert (chain.first, chain.number) == (5, to + 1)
+
+
+def test_segments_that_stand_beside_each_other_with_the_same_numbers_are_named() -> None:
+    first, twice, across = (
+        Held(0, 4, 9, "first"),
+        Held(0, 4, 9, "twice"),
+        Held(3, 5, 9, "across"),
+    )
+    spans = spans_of(
+        [first, twice, Held(4, 4, 9, "within"), across, Held(5, 6, 9, "next"), Held(6, 6, 9, "in next")]
+    )
+    assert [each.path for each in spans.main] == ["first", "next"]
+    assert [each.path for each in spans.replaced] == ["within", "in next"]
+    assert spans.wrong == [
+        (twice, "its number is there twice, also as first"),
+        (across, "holds numbers 3 to 5, which first has in part"),
+    ]
+
+
+def test_what_no_entry_stands_for_is_found_up_to_the_last_entry() -> None:
+    files = [Held(number, number, 9, str(number)) for number in range(7)]
+    entries = [segment(0, 1, "-1/0", "2/0"), segment(4, 5, "5/0", "6/0")]
+    assert [each.number for each in uncovered(files, entries)] == [2, 3]
+    assert uncovered(files, []) == []
+
+
+def test_entries_that_share_a_number_are_listed_twice() -> None:
+    entries = [segment(0, 3, "", ""), segment(3, 5, "", ""), segment(4, 6, "", ""), segment(7, 7, "", "")]
+    assert listed_twice(entries) == [
+        f"entries {one} and {other} are not in order: readers would repeat records"
+        for one, other in (("0 to 3", "3 to 5"), ("3 to 5", "4 to 6"))
+    ]
+
+
+def test_an_entry_that_says_something_else_than_its_segment_is_told_by_field() -> None:
+    said = segment(0, 0, "-1/0", "5/0")
+    assert differences(said, said) == []
+    assert differences(said, msgspec.structs.replace(said, rows=2)) == ["rows is 2, and its entry says 1"]
 
 
 def test_ancestors() -> None:
