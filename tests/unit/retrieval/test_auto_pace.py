@@ -151,3 +151,54 @@ def test_no_refusal_makes_a_shard_wait_for_more_than_two_seconds() -> None:
     assert pace.share_s(10.0, 0.0) >= 0.2
     assert pace.share_s(100.0, 1.0) == 0.0
     assert pace.answered(0, 0).reads_per_s(10.0) == pace.reads_per_s(10.0)
+
+
+@pytest.mark.parametrize(
+    ("empties", "chance", "idle_s"),
+    [
+        (0, 0.0, 0.2),
+        (0, 1.0, 0.22),
+        (1, 0.0, 0.25),
+        (4, 0.5, 0.2 * 1.25**4 * 1.05),
+        (10, 0.0, 1.8626),
+        (11, 0.0, 2.0),
+    ],
+)
+def test_each_empty_answer_makes_the_pause_longer_by_a_quarter(
+    empties: int, chance: float, idle_s: float
+) -> None:
+    pace = AutoPace()
+    for _ in range(empties):
+        pace = pace.answered(0, 0)
+    assert pace.idle_s(chance) == pytest.approx(idle_s, rel=1e-4)
+
+
+def test_empty_answers_are_counted_to_twenty_and_no_record_is_counted() -> None:
+    pace = AutoPace()
+    for _ in range(30):
+        pace = pace.answered(0, None)
+    assert pace == AutoPace(empties=20)
+    assert (pace.answered(7, 0), AutoPace().answered(7, 0)) == (AutoPace(), AutoPace())
+
+
+@pytest.mark.parametrize(
+    ("since_s", "rate"),
+    [(0, 4.65), (10, 4.65 * 1.04 + 0.015), (15, 4.65 * 1.06 + 1.5e-5 * 15**3), (30, 5.0)],
+)
+def test_after_a_refusal_reads_come_back_slowly_and_then_quickly(since_s: float, rate: float) -> None:
+    pace = AutoPace(empties=3).refused(100.0)
+    assert (pace.empties, pace.refused_s) == (3, 100.0)
+    assert pace.reads_per_s(100.0 + since_s) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(("chance", "part"), [(0.0, 0.6), (0.5, 1.0), (1.0, 1.4)])
+def test_pauses_of_a_share_are_spread_around_their_mean(chance: float, part: float) -> None:
+    pace = AutoPace(rate=1.0, refused_s=100.0)
+    assert pace.share_s(100.0, chance) == pytest.approx(part)
+    assert pace.refused(100.0).rate == pytest.approx(0.93)
+    assert pace.refused(110.0).rate == pytest.approx((1.04 + 0.015) * 0.93)
+
+
+def test_a_share_of_all_reads_is_no_share() -> None:
+    assert AutoPace(rate=5.0, refused_s=100.0).share_s(100.0, 1.0) == 0.0
+    assert AutoPace(rate=4.9, refused_s=100.0).share_s(100.0, 0.0) == 0.2
