@@ -54,9 +54,9 @@ class ExpiredRecords:
         for begin in range(0, len(expired), _AT_ONCE):
             if not await self._stored(expired[begin : begin + _AT_ONCE], connection):
                 return None
-        if expired:
-            first_fresh = fresh[0].position if fresh else SHARD_END
-            await self._passed(max(each.position for each in expired if each.position < first_fresh))
+        first_fresh = fresh[0].position if fresh else SHARD_END
+        if passed := [each.position for each in expired if each.position < first_fresh]:
+            await self._passed(passed[-1])
         return batch.part(fresh, is_last=True)
 
     async def _stored(self, records: Sequence[AnyRecord], connection: ChildConnection) -> bool:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from dataclasses import replace
 from typing import Any, Final
 
 import anyio
 import pytest
 
+from kcl_daemon.app import Adapters
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.config.retrieval import DeliverySettings, RetrievalSettings
 from kcl_daemon.leases.holds import Hold, LimitUnit
+from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.ports import FetchedRecords, StreamRef
 from kcl_daemon.records.dead_letter import DeadLetter
+from kcl_daemon.records.payload import Payload
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_protocol.messages import DaemonMessage, ProcessRecords
+from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.consumer.poison_stage import DEAD, MemoryDeadLetters, Reader, Ways, perform, until
 from tests.unit.consumer.test_consumer_held import hold
 from tests.unit.consumer.test_consumer_shown import Seen
@@ -127,3 +133,91 @@ def test_a_lane_that_reads_again_makes_the_records_of_others_no_older() -> None:
     perform(stage, scene, concurrency=replace(SMALL, lanes=LaneCounts(4)), retrieval=retrieval)
     assert stage.reported("lane_reads_again")
     assert [text for text in stage.set_aside if not text.startswith("old")] == []
+
+
+class Redated(MemoryKinesis):
+    """Kinesis dates records by the clocks of many hosts: here the second of three seems to be two minutes younger."""
+
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
+        fetched = await super().get_records(stream, shard_id, iterator, limit)
+        records = [
+            replace(each, approximate_arrival_timestamp=(each.approximate_arrival_timestamp or 0) + 120_000)
+            if number == 1
+            else each
+            for number, each in enumerate(fetched.payload.decoded())
+        ]
+        return replace(fetched, payload=Payload.of(records))
+
+
+class RedatedStage(Seen):
+    def adapters(self) -> Adapters:
+        return replace(super().adapters(), kinesis=Redated(self.model))
+
+
+def test_the_checkpoint_does_not_pass_a_fresh_record_that_stands_before_an_old_one() -> None:
+    stage = RedatedStage(
+        Ways(lambda text: text == "fresh", hangs=True, starts=False), replace(DEAD, max_age_ms=60_000)
+    )
+
+    async def scene() -> None:
+        stage.put(["old", "fresh", "old too"])
+        await anyio.sleep(100)
+        stage.ways.starts = True
+        await until(lambda: stage.set_aside == ["old", "old too"])
+        await anyio.sleep(30)
+        assert stage.row["checkpoint"] == stage.numbers()[0]
+        stage.children.children[-1].end(9)
+
+    perform(stage, scene)
+
+
+def test_the_checkpoint_does_not_pass_an_old_record_whose_letter_was_not_stored() -> None:
+    """Of two letters one is too large, until there is a stop."""
+    stage = Seen(Ways(starts=False), replace(DEAD, max_age_ms=60_000))
+    stage.letters.most_bytes = 1_000
+
+    async def scene() -> None:
+        stage.put(["old", "large" * 1_000])
+        await anyio.sleep(100)
+        stage.ways.starts = True
+        await until(lambda: bool(stage.reported("dead_letter_failed")))
+
+    perform(stage, scene)
+    assert stage.set_aside == ["old"]
+    assert stage.row["checkpoint"] == "TRIM_HORIZON"
+    assert stage.reported("records_expired") == []
+
+
+class Undated(MemoryKinesis):
+    """DynamoDB may leave out a date: here of one record."""
+
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
+        fetched = await super().get_records(stream, shard_id, iterator, limit)
+        records = [
+            replace(each, approximate_arrival_timestamp=None) if b64decode(each.data) == b"undated" else each
+            for each in fetched.payload.decoded()
+        ]
+        return replace(fetched, payload=Payload.of(records))
+
+
+class UndatedStage(Seen):
+    def adapters(self) -> Adapters:
+        return replace(super().adapters(), kinesis=Undated(self.model))
+
+
+def test_a_batch_may_begin_with_a_record_without_a_date_before_one_that_is_too_old() -> None:
+    stage = UndatedStage(Ways(starts=False), replace(DEAD, max_age_ms=60_000))
+
+    async def scene() -> None:
+        stage.put(["old", "old too", "undated", "old at last"])
+        await anyio.sleep(100)
+        stage.ways.starts = True
+        await until(lambda: len({*stage.seen, *stage.set_aside}) == 4, within_s=300)
+
+    perform(stage, scene, delivery=DeliverySettings(batch_max_records=2))
+    assert stage.seen == ["undated"]
+    assert stage.reported("consumer_crashed") == []
