@@ -17,7 +17,12 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.httpsession import URLLib3Session
 from urllib3.response import HTTPResponse
 
-from kcl_daemon.aws.dead_letters import largest_letter, object_path, open_remote_dead_letters
+from kcl_daemon.aws.dead_letters import (
+    BucketLetters,
+    largest_letter,
+    object_path,
+    open_remote_dead_letters,
+)
 from kcl_daemon.config.children import (
     DeadLetterDestination,
     DeadLetterStore,
@@ -356,6 +361,22 @@ async def test_a_repeated_letter_is_no_second_object_and_changes_none(world: Wor
     assert found["workerId"] == LETTER.worker_id
     assert world.object(PATH) == b"poison"
     assert found["dataBytes"] == 6
+
+
+class Puts:
+    """A client of S3 that keeps the names of what it was given."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def put_object(self, *, Key: str, **_rest: object) -> None:  # noqa: N803 - as boto3 calls it
+        self.names.append(Key)
+
+
+async def test_what_has_its_letter_has_its_data() -> None:
+    client = Puts()
+    await BucketLetters(client, place("s3://letters")).store(LETTER)
+    assert client.names == [PATH, f"{PATH}.json"]
 
 
 async def test_a_worker_that_died_between_two_objects_is_made_up_for(world: World) -> None:

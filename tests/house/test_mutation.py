@@ -7,6 +7,7 @@ from types import CodeType
 
 from tests.house.files import ROOT
 from tests.mutation.equivalents import equivalents, stale
+from tests.mutation.planted import planted
 from tests.mutation.results import basis_of
 from tests.mutation.running import changed_function
 from tests.mutation.subjects import SUBJECTS
@@ -33,6 +34,25 @@ def test_each_reason_is_about_a_line_that_stands_in_the_source() -> None:
     assert {each.file for each in known} <= {each.path for each in SUBJECTS}
     entries = Counter((each.file, each.within, each.line) for each in known)
     assert [entry for entry, times in entries.items() if times > 1] == []
+
+
+def test_each_planted_fault_is_in_the_source_and_has_one_that_notices_it() -> None:
+    known = planted()
+    assert [name for name, times in Counter(each.name for each in known).items() if times > 1] == []
+    assert [each.name for each in known if each.source.count(each.text) != 1] == []
+    assert [each.name for each in known if bool(each.test) == bool(each.scenario)] == []
+    for each in (each for each in known if each.test):
+        file, _, test = each.test.partition("::")
+        assert f"def {test.partition('[')[0]}(" in (ROOT / file).read_text("utf-8"), each.name
+
+
+def test_planted_faults_are_of_all_capabilities_and_as_many_as_the_documents_say() -> None:
+    known = planted()
+    assert sum(each.reader for each in known) == 12
+    rows = Counter(each.of for each in known)
+    text = (ROOT / "docs/reliability.md").read_text("utf-8")
+    assert [of for of, count in rows.items() if f"| {of} | {count} |" not in text] == []
+    assert f"{len(known)} faults" in text
 
 
 def test_a_mutant_stays_killed_while_its_test_is_the_same() -> None:

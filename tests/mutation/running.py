@@ -16,11 +16,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.abc import MetaPathFinder, SourceLoader
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
 from inspect import CO_OPTIMIZED
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +26,7 @@ from hypothesis import Phase, settings
 
 from tests.house.files import ROOT
 from tests.mutation.forks import forked
+from tests.mutation.loading import FaultyFinder
 from tests.mutation.mutants import Mutant, plain
 from tests.mutation.subjects import Subject
 
@@ -143,29 +141,6 @@ class _Quick:
 # What runs while modules are imported.
 
 
-class _FaultyLoader(SourceLoader):
-    def __init__(self, path: str, text: str) -> None:
-        self._path, self._text = path, text
-
-    def get_filename(self, fullname: str) -> str:
-        return self._path
-
-    def get_data(self, path: str | bytes) -> bytes:
-        return self._text.encode()
-
-
-class _FaultyFinder(MetaPathFinder):
-    def __init__(self, subject: Subject, mutant: Mutant) -> None:
-        self._module, self._path, self._text = subject.module, str(ROOT / subject.path), mutant.text
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._module:
-            return None
-        return spec_from_file_location(fullname, self._path, loader=_FaultyLoader(self._path, self._text))
-
-
 class _FirstFailure(_Quick):
     name = ""
 
@@ -182,7 +157,7 @@ def _imported_anew(subject: Subject, mutant: Mutant, cpu_s: int) -> str:
     assert subject.module not in sys.modules, f"{subject.module} is loaded already"
 
     def work() -> str:
-        sys.meta_path.insert(0, _FaultyFinder(subject, mutant))
+        sys.meta_path.insert(0, FaultyFinder(subject.module, str(ROOT / subject.path), mutant.text))
         plugin = _FirstFailure()
         status = _quiet_pytest(subject, plugin, "-x")
         return SURVIVED if status == 0 else f"{KILLED} {plugin.name}"

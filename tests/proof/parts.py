@@ -120,10 +120,11 @@ _SIDE_BY_SIDE: Final = (
     ),
     _proofs(
         "simulator",
-        6,
+        7,
         "tests/simulator/soak/test_soak.py",
         "tests/simulator/java/test_java.py",
         "tests/simulator/pairs/test_array.py",
+        "tests/simulator/sabotage/test_planted.py",
         "tests/simulator/test_determinism.py",
         "tests/simulator/test_points.py",
         "tests/simulator/test_scenarios.py",

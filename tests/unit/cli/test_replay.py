@@ -13,10 +13,11 @@ from kcl_daemon.cli.replay import Limit, LimitedKinesis, ReplayFigures
 from kcl_daemon.cli.replay_settings import ReplayRange, replay_settings
 from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.retrieval import RetrievalMode
+from kcl_daemon.config.streams import ListedStream
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.metrics import kcl, own
 from kcl_daemon.ports import IteratorKind, ReadFrom
-from kcl_daemon.shards.lineage import StartAt
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from tests.simulator.loop import run_virtual
 from tests.unit.config.helpers import GOOD, read
 from tests.unit.fakes import LoopClock
@@ -52,6 +53,19 @@ def test_a_replay_is_an_application_of_its_own_with_the_same_stream_and_credenti
     assert made.shards.only == SPAN.shards
     assert made.leases.max_leases_for_worker > 1
     assert made.child == replace(live.child, command=("other", "program"))
+
+
+def test_a_stream_with_a_position_of_its_own_begins_at_the_range_too() -> None:
+    live = read(LIVE.replace("logProcessorErrors = true\n", "")).settings
+    latest = InitialPosition(StartAt.LATEST)
+    own = replace(
+        live.streams,
+        names=(ListedStream("orders", position=latest),),
+        arns=(ListedStream("bills", "arn:aws:kinesis:eu-west-1:123456789012:stream/bills", latest),),
+    )
+    made = replay_settings(replace(live, streams=own), "july", SPAN, (), None)
+    assert [each.position for each in (*made.streams.names, *made.streams.arns)] == [None, None]
+    assert [each.name for each in made.streams.names] == ["orders"]
 
 
 def test_a_consumer_of_its_own_is_used_for_fan_out() -> None:

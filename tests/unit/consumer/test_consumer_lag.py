@@ -10,7 +10,7 @@ from msgspec.structs import replace as changed
 
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.leases.holds import LimitUnit
-from tests.unit.consumer.poison_stage import STREAM, Ways, perform, until
+from tests.unit.consumer.poison_stage import DEAD, STREAM, Ways, perform, until
 from tests.unit.consumer.test_consumer_held import PAUSE, hold, put, texts
 from tests.unit.consumer.test_consumer_lanes import KEYS, lanes_of
 from tests.unit.consumer.test_consumer_shown import Seen, SlowReader
@@ -43,6 +43,31 @@ def test_a_batch_that_is_given_in_parts_is_not_done_before_its_last_part() -> No
     assert lags_s == sorted(lags_s)
     assert waiting == sorted(waiting, reverse=True)
     assert waiting[-1] >= 5
+
+
+@pytest.mark.parametrize("searched", [False, True], ids=["under a limit", "in a search"])
+def test_a_part_of_a_batch_is_as_old_as_its_own_first_record(searched: bool) -> None:
+    """Forty records of as many seconds are read at once, when a child can be started at last."""
+    stage, put_s, parts = Seen(Ways(starts=False), DEAD), list[float](), set[int]()
+    stage.children.kind = SlowReader
+    stage.ways.dies_at = lambda text: searched and text == "r5" and len(stage.children.children) == 1
+
+    async def scene() -> None:
+        if not searched:
+            await hold(stage, changed(PAUSE, unit=LimitUnit.RECORDS, amount=8.0))
+        for text in texts(40):
+            put_s.append(anyio.current_time())
+            put(stage, [text])
+            await anyio.sleep(1.0)
+        stage.ways.starts = True
+        await until(lambda: stage.shard.records > 0)
+        while (done := stage.shard.records) < 40:
+            parts.add(done)
+            assert stage.shard.lag_s == pytest.approx(anyio.current_time() - put_s[done], abs=2.0)
+            await anyio.sleep(0.1)
+
+    perform(stage, scene)
+    assert len(parts) > (1 if searched else 10)
 
 
 def test_after_a_failure_all_that_was_not_checkpointed_is_unfinished_again() -> None:

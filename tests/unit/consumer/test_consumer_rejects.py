@@ -272,6 +272,31 @@ def test_a_stop_ends_the_wait_and_no_checkpoint_passes_the_record() -> None:
     assert stage.letters.letters == []
 
 
+class Earlier(Rejecting):
+    """Wants to checkpoint at the first record of its batch."""
+
+    together = True
+
+    def _next(self) -> bytes | None:
+        return super()._next() if self._todo else encode(CheckpointRequest(self._batch[0].sequence_number, 0))
+
+
+def test_of_several_records_that_come_again_the_first_one_holds_the_checkpoint_back() -> None:
+    stage = stage_of()
+    stage.children.kind = Earlier
+    stage.letters.refusals = 10_000
+
+    async def scene() -> None:
+        stage.put(["bad", "bad too"])
+        await until(lambda: bool(stage.reported("dead_letter_failed")))
+
+    perform(stage, scene)
+    (child,) = stage.children.children
+    assert isinstance(child, Earlier)
+    assert child.checkpoints[0] == "ShutdownException"
+    assert stage.row["checkpoint"] == "TRIM_HORIZON"
+
+
 def test_after_a_stop_request_a_last_try_is_made() -> None:
     stage = stage_of()
     stage.letters.refusals = 1

@@ -190,6 +190,24 @@ def test_a_lease_that_comes_early_gets_the_child_that_is_still_starting() -> Non
     play(scene)
 
 
+@pytest.mark.parametrize("ends", [False, True], ids=["while it starts", "while it ends"])
+def test_a_consumer_that_is_cancelled_while_it_takes_its_child_leaves_none_behind(ends: bool) -> None:
+    async def scene(stage: Stage, lease: Lease) -> None:
+        stage.standby.prepare(lease)
+        if ends:
+            await anyio.sleep(1.0)
+            stage.children.started[0].deaf_to = {"TERM"}
+            stage.standby.dismiss(KEY)
+        with anyio.move_on_after(0.2) as scope:
+            await stage.standby.take(KEY)
+        assert scope.cancelled_caught
+        await anyio.sleep(30.0)
+        assert [child for child in stage.children.started if child.status is None] == []
+        assert await stage.standby.take(KEY) is None
+
+    play(scene)
+
+
 def test_a_lease_that_does_not_come_ends_its_child_quietly() -> None:
     async def scene(stage: Stage, lease: Lease) -> None:
         stage.standby.prepare(lease)

@@ -11,6 +11,7 @@ from kcl_daemon.errors import Unavailable
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.row import RowUpdate, WriteResult
 from tests.unit.fleet.renewer_stage import KEY, ME, OTHER, Stage, at, play
 from tests.unit.troubled import Trouble
 
@@ -99,6 +100,27 @@ def test_claiming_a_lease_proves_by_a_write_that_it_is_ours() -> None:
         assert fresh is not None
         assert fresh.lease.lease_counter == 8
         assert await stage.renewer.claim(stale) is None
+
+    play(scene)
+
+
+def test_a_claimed_lease_is_ours_from_before_its_write_however_long_the_answer_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        update = stage.table.update
+
+        async def slowly(write: RowUpdate) -> WriteResult:
+            written = await update(write)
+            await anyio.sleep(2.0)
+            return written
+
+        stage.renewer.drop(held)
+        monkeypatch.setattr(stage.table, "update", slowly)
+        began_s = anyio.current_time()
+        fresh = await stage.renewer.claim(await stage.stored())
+        assert fresh is not None
+        assert fresh.moved_s == began_s
 
     play(scene)
 

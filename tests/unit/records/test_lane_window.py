@@ -205,6 +205,7 @@ def test_what_was_on_its_way_when_reading_has_to_begin_anew_is_read_again() -> N
     window.shed(0)
     assert window.rewind(0)
     assert window.add([record(6)]) == set()
+    window.passed(position(9))
     window.shard_ended()
     assert window.is_rereading(0)
     assert window.reread_from() == TRIM_HORIZON

@@ -9,11 +9,12 @@ import pytest
 
 from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.errors import AwsError, IteratorExpired, StreamNotFound, Throttled, Unavailable
-from kcl_daemon.ports import IteratorKind, ReadFrom
+from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.ports import IteratorKind, ReadFrom, StreamRef
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard
 from kcl_protocol.sequence import LATEST, ExtendedSequenceNumber
 from tests.unit.fakes import LoopClock
-from tests.unit.retrieval.stage import Stage, Start, play, texts
+from tests.unit.retrieval.stage import Stage, Start, TroubledKinesis, play, texts
 
 
 def test_everything_is_read_in_order_and_then_what_comes_later() -> None:
@@ -37,6 +38,7 @@ def test_records_up_to_the_checkpoint_are_not_delivered_again() -> None:
         assert stage.kinesis.positions == [
             ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=numbers[1])
         ]
+        assert stage.log.events("warning") == []
 
     play(scene)
 
@@ -245,6 +247,31 @@ def test_an_iterator_at_latest_that_expires_in_a_long_outage_does_not_jump_over_
     play(scene)
 
 
+class _SlowAnswers(TroubledKinesis):
+    """An iterator is of when it was asked for; its answer takes a while."""
+
+    async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
+        iterator = await super().get_shard_iterator(stream, shard_id, read_from)
+        await anyio.sleep(50.0)
+        return iterator
+
+
+def test_what_came_while_an_iterator_at_latest_was_on_its_way_is_read_though_it_expires() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.kinesis = _SlowAnswers(stage.model)
+        stage.kinesis.refusal = Unavailable("outage")
+        prefetch = stage.prefetch(LATEST)
+        start(prefetch)
+        await anyio.sleep(10.0)
+        stage.put("on the way")
+        await anyio.sleep(600.0)
+        stage.kinesis.refusal = None
+        with anyio.fail_after(600.0):
+            assert await texts(prefetch, 1) == ["on the way"]
+
+    play(scene)
+
+
 class _LearningClock(LoopClock):
     """A machine's clock that is four minutes fast until the first answer has told the service's time."""
 
@@ -271,6 +298,7 @@ def test_a_record_whose_aggregate_is_only_partly_checkpointed_is_delivered_again
         numbers = stage.put("a", "b")
         prefetch = stage.prefetch(ExtendedSequenceNumber(numbers[0], 3))
         start(prefetch)
-        assert await texts(prefetch, 2) == ["a", "b"]
+        with anyio.fail_after(60.0):
+            assert await texts(prefetch, 2) == ["a", "b"]
 
     play(scene)
