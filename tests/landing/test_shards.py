@@ -102,6 +102,27 @@ def test_the_end_is_written_once(tmp_path: Path) -> None:
     assert [each.is_end for each in Landed.at(chosen).entries] == [False, True]
 
 
+def test_items_that_a_second_scan_finds_are_no_part_of_a_segment_of_a_snapshot_that_has_its_end(
+    tmp_path: Path,
+) -> None:
+    """Its writer died before the checkpoint of the end was stored. What was written since then is in the stream."""
+    chosen, segment = options(tmp_path), "snapshot-1795190400000-0000-0001"
+    with LanderThread(chosen) as lander:
+        with ShardOfDaemon(lander.socket, segment) as daemon:
+            daemon.initialize()
+            daemon.give(given(1, 3))
+            daemon.errors = ["ShutdownException"]
+            daemon.end(["child"])
+        with ShardOfDaemon(lander.socket, segment, token=2) as daemon:
+            assert daemon.initialize() == (3, 0)
+            daemon.give(given(4, 5))
+            daemon.end(["child"])
+            assert daemon.is_finished
+    landed = Landed.at(chosen, segment)
+    assert landed.numbers() == [1, 2, 3]
+    assert [each.is_end for each in landed.entries] == [False, True]
+
+
 @pytest.mark.parametrize("layout", ["log", "dated"])
 def test_an_empty_shard_ends(tmp_path: Path, layout: str) -> None:
     chosen = options(tmp_path, layout=layout)

@@ -247,8 +247,9 @@ class ShardConversation:
         tail = self._open(stored)
         writer = ShardWriter(tail, stored, token=message.fencing_token or 0, writer=self._writer_id)
         self.state.counters = self._shared.counters.setdefault(name, Counters())
-        by_hour = self._shared.info.layout == "dated"
-        self.state.landing = ShardLanding(writer, stored, self._shared.limits, by_hour=by_hour)
+        by_hour, is_scan = self._shared.info.layout == "dated", shard_id.startswith("snapshot-")
+        limits = self._shared.limits
+        self.state.landing = ShardLanding(writer, stored, limits, by_hour=by_hour, is_scan=is_scan)
         status = Status("initialize", FRAMES_VERSION)
         if tail.number < 0 or tail.last == START:
             return status

@@ -130,7 +130,7 @@ class Find:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Append to the manifest. The answer: None."""
+    """Append to the manifest."""
 
     entry: Entry
     behind_ms: int | None
@@ -138,14 +138,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class NoteTip:
-    """Say in the manifest that the shard has reached its tip. The answer: None."""
+    """Say in the manifest that the shard has reached its tip."""
 
     behind_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Append the segment that was just found to the manifest. The answer: None."""
+    """Append the segment that was just found to the manifest."""
 
     footer: Footer
     behind_ms: int | None
@@ -169,7 +169,9 @@ class ShardLanding(Generic[P]):
         mark: what is stated of the shard; None: nothing is known yet. Another thread may read it.
     """
 
-    def __init__(self, writer: ShardWriter, stored: Position, limits: Limits, *, by_hour: bool) -> None:
+    def __init__(
+        self, writer: ShardWriter, stored: Position, limits: Limits, *, by_hour: bool, is_scan: bool = False
+    ) -> None:
         self.writer = writer
         self.stored = stored
         self.delivered: Position = START
@@ -180,7 +182,7 @@ class ShardLanding(Generic[P]):
         self.mark: Mark | None = None
         self.drafts: deque[Draft[P]] = deque()
         self._limits = limits
-        self._by_hour = by_hour
+        self._by_hour, self._is_scan = by_hour, is_scan
         self._children: tuple[str, ...] | None = None
         self._is_taken = False
         self._found_footer: Footer | None = None
@@ -209,12 +211,8 @@ class ShardLanding(Generic[P]):
         """`rows` records up to `last` were delivered; `part` is what is new of them."""
         self.delivered = max(self.delivered, last)
         self.redelivered += rows - (part.rows if part is not None else 0)
-        if part is None or self.has_let_go:
+        if part is None or self.has_let_go or self._is_over():
             return
-        if self.writer.tail.is_ended:
-            raise LogAltered(
-                f"the log has the end of this shard, segment {self.writer.tail.number}, and more records came"
-            )
         opened_ms = self.drafts[-1].opened_ms if self._is_open else None
         begins = cuts(part.arrivals_ms, opened_ms, self._limits, by_hour=self._by_hour)
         for index, piece in enumerate(part.split([each for each in begins if each])):
@@ -260,16 +258,14 @@ class ShardLanding(Generic[P]):
 
     def due_s(self) -> float | None:
         """When `next_call` has something, unless more comes; None: never."""
-        if self.has_let_go:
-            return None
         is_pending = self._unnoted or self._found_footer or self._must_note_tip
-        if not is_pending and not self.drafts:
+        if self.has_let_go or not (is_pending or self.drafts):
             return None
         begins_s = 0.0 if is_pending or self._children is not None else self._draft_due_s(self.drafts[0])
         return max(begins_s, self._retry_s) if self.failures else begins_s
 
     def done(self, call: Call[P], answer: Entry | Footer | None) -> None:
-        """LogAltered if the log does not continue where it must."""
+        """May raise LogAltered."""
         self.failures = 0
         match call:
             case Create():
@@ -339,10 +335,8 @@ class ShardLanding(Generic[P]):
             return Create(self.writer.next_number, tail.last, *until, draft)
         if self._children is None or tail.is_ended:
             return None
-        last_ms = tail.last_ms
-        return Create(
-            self.writer.next_number, tail.last, tail.last, 0, last_ms, last_ms, None, self._children
-        )
+        until = tail.last, 0, tail.last_ms, tail.last_ms
+        return Create(self.writer.next_number, tail.last, *until, None, self._children)
 
     def _created(self, call: Create[P], entry: Entry | Footer | None) -> None:
         if not isinstance(entry, Entry):
@@ -363,10 +357,15 @@ class ShardLanding(Generic[P]):
             return
         self._drop_written()
         self._found_footer = found
-        if self.writer.tail.is_ended and self.drafts:
-            raise LogAltered(
-                f"segment {self.writer.tail.number} is the end of the shard, but more records came"
-            )
+        if self.drafts and self._is_over():
+            self.drafts.clear()
+
+    def _is_over(self) -> bool:
+        """LogAltered, but for a scan: what another one finds is landed with the stream."""
+        tail = self.writer.tail
+        if tail.is_ended and not self._is_scan:
+            raise LogAltered(f"segment {tail.number} is the end of the shard, but more records came")
+        return tail.is_ended
 
     def _drop_written(self) -> None:
         mark = self.writer.tail.last

@@ -172,7 +172,8 @@ class LandingProgram(Program):
             raise Exit(1) from None
         plan = landing.plan
         limits = Limits(plan.window_ms, plan.max_bytes)
-        self._shard = ShardLanding(writer, stored, limits, by_hour=plan.layout == "dated")
+        is_scan = child.shard_id.rpartition(":")[2].startswith("snapshot-")
+        self._shard = ShardLanding(writer, stored, limits, by_hour=plan.layout == "dated", is_scan=is_scan)
         self._is_open = True
         landing.writing[child.number] = self._shard
         if tail.number >= 0 and tail.last > START:
