@@ -445,8 +445,7 @@ class Checkpointer:
 
     async def store_passed(self) -> None:
         """Store what was passed, if the child has checkpointed all that it was given. A failure leaves it to the next time."""
-        held, position = self._held, self.largest
-        before = held.lease.checkpoint
+        held, position, before = self._held, self.largest, self._held.lease.checkpoint
         if held.lost is not None or not self._given <= before < position:
             return
         try:
@@ -454,6 +453,7 @@ class Checkpointer:
         except (AwsError, errors.LeaseLost) as error:
             self._log.debug("passed_position_not_stored", error=str(error))
         else:
+            held.progress.moved()
             self._log.debug("checkpoint_stored", checkpoint=str(position))
 
     async def answer(self, request: CheckpointRequest) -> CheckpointAnswer:

@@ -221,3 +221,22 @@ def test_a_batch_may_begin_with_a_record_without_a_date_before_one_that_is_too_o
     perform(stage, scene, delivery=DeliverySettings(batch_max_records=2))
     assert stage.seen == ["undated"]
     assert stage.reported("consumer_crashed") == []
+
+
+def test_a_checkpoint_behind_records_that_are_too_old_is_progress() -> None:
+    """A former child had been given all of it, and then failed: nobody may say that the shard has stood still since."""
+    stage = Seen(Ways(lambda text: False, checkpoints=False), replace(DEAD, max_age_ms=60_000))
+
+    async def scene() -> None:
+        stage.put(["old"])
+        await anyio.sleep(50)
+        stage.put(["fresh"])
+        await until(lambda: len(stage.seen) == 2)
+        await anyio.sleep(15)
+        stage.children.children[0].end(9)
+        await until(lambda: stage.shard.failures == 1)
+        await until(lambda: stage.row["checkpoint"] == stage.numbers()[0])
+        assert stage.set_aside == ["old"]
+        assert stage.shard.failures == 0
+
+    perform(stage, scene)
