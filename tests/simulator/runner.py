@@ -299,9 +299,9 @@ class _Course:
         """The producers stop; everything must be delivered and every closed shard finished."""
         world.stream.produce(0)
         world.ended_s = now()
-        deadline = now() + self._plan.bound_s
         while not (world.truth.all_delivered and world.all_finished and _is_stored(world)):
-            if now() > deadline:
+            # Each record that is passed over takes a letter, or a search, of its own.
+            if now() > max(world.ended_s, world.deliveries.last_aside_s) + self._plan.bound_s:
                 what = f"{world.truth.undelivered} records were never given to a child"
                 if world.bank is not None:
                     what += f", {world.bank.missing()} transfers never carried out"

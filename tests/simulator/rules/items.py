@@ -113,11 +113,13 @@ class ItemRules:
     def delivered(self, child: Incarnation, shard: ShardTruth, place: int, change: Change) -> None:
         """A child is given a change: none of the same item that came before is missing, in whichever shard it is."""
         self.changes += 1
-        self.copy[change.item] = change.new
+        number = self._numbers[shard.shard_id][place]
+        # What comes again before a letter is older than the letter, which comes no more.
+        if number >= self._aside.get(change.item, 0):
+            self.copy[change.item] = change.new
         story = self._stories[change.item]
         if not child.keeps_order:
             return
-        number = self._numbers[shard.shard_id][place]
         for before, at in story.places[story.given : number]:
             if not (
                 before.is_past or before.deliveries[at] or at < before.first_missing or at in before.unowed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulator.rules.deliveries import Incarnation
 from tests.simulator.rules.items import Change, ItemRules
 from tests.simulator.rules.truth import Truth
 
@@ -26,6 +27,25 @@ def test_letters_that_are_stored_together_come_in_any_order(
     for number in letters:
         rules.set_aside(shard, (number, 0), CHANGES[number])
     assert rules.copy["item"] == expected
+
+
+def test_what_comes_again_before_a_letter_is_older_than_the_letter() -> None:
+    """A child failed at the second change, which became a letter; the next one is given the first change once more."""
+    truth, rules = Truth(), ItemRules()
+    truth.shard_created("shard", ())
+    shard, child = truth.shards["shard"], Incarnation(1, "shard", "a", 0.0)
+    for place, number in enumerate(CHANGES):
+        truth.record_written("shard", number, 0.0, "")
+        rules.written("item", shard)
+        if number == 20:
+            rules.set_aside(shard, (number, 0), CHANGES[number])
+            shard.delivered(place)
+            rules.delivered(child, shard, 0, CHANGES[10])
+            shard.delivered(0)
+            assert rules.copy["item"] == 2
+        elif number == 30:
+            rules.delivered(child, shard, place, CHANGES[number])
+            assert rules.copy["item"] is None
 
 
 def test_an_item_of_a_scan_has_no_place() -> None:
