@@ -153,10 +153,9 @@ class World:
         self.deliveries.play(plan)
         trace.on_skip = self.deliveries.skipped
         self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
-        self.foreign = ForeignRows()
-        self.handoffs = HandoffDeaths(
-            settings.lease_table, self._die_in_handoff, at_once=not plan.leases.graceful_handoff
-        )
+        self.foreign, self.faults = ForeignRows(), Counter[str]()
+        is_hurried = not plan.leases.graceful_handoff
+        self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff, at_once=is_hurried)
         self.shard_ends = ShardEndDeaths(settings.lease_table, self._die_at_shard_end)
         self.nursery = plan.nursery
         self.bank = self.nursery.bank = self._bank_of(plan)
@@ -164,6 +163,7 @@ class World:
         self.nursery.landing = self.landing
         if self.landing is not None:
             self.landing.on_sleep, self.landing.on_begin = self._sleep, self._wake
+            self.deliveries.on_anew = self.landing.begins_anew
         self.fleet = Fleet(
             tables=self.tables,
             kinesis=sabotage.kinesis(MemoryKinesis(model)),
@@ -177,7 +177,6 @@ class World:
             plan=plan,
             changed=self.changed,
         )
-        self.faults = Counter[str]()
         self.points = Points(plan.points, self._worker_here, self._befall)
         self.succession = Succession(plan, fleet=self.fleet, rules=self.rules, leader=self.leader)
         self.rules.may_succeed = self.leader.may_succeed = self.succession.may_succeed

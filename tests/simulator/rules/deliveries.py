@@ -39,6 +39,10 @@ _PAUSE_SEEN_S: Final = 5.0
 class LeaseRows(Protocol):
     """The checkpoints as the lease table has them."""
 
+    def was_passed_by(self, shard_id: str) -> bool:
+        """Whether nobody need read it, as reading began behind it."""
+        ...
+
     def was_forgotten(self, shard_id: str) -> bool:
         """Whether what was stored of it has been deleted from outside."""
         ...
@@ -180,6 +184,8 @@ class Deliveries:
         self.on_work: Callable[[Incarnation], None] = lambda _child: None
         self.on_stop: Callable[[Incarnation], None] = lambda _child: None
         self.on_delivered: Callable[[Incarnation, int], None] = lambda _child, _records: None
+        self.on_anew: Callable[[ShardTruth], None] = lambda _shard: None
+        """The owner of a shard reads it from its latest record on, as nothing of it is stored."""
         self.on_records: Callable[[Sequence[Record]], None] = lambda _records: None
         self.on_record: Callable[[Incarnation, ShardTruth, int, Record], None] = lambda *_: None
         self.text_of: Callable[[str, Record], str] = lambda _shard_id, record: record.data
@@ -253,6 +259,7 @@ class Deliveries:
         shard.excuse_all()
         self.rejects.begins_anew(shard_id)
         if is_owner:
+            self.on_anew(shard)
             self._lanes.begins_after(shard_id, len(shard.positions))
 
     def begins_at(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
@@ -556,6 +563,8 @@ class Deliveries:
         for parent in self._truth.shards[child.shard_id].before:
             shard = self._truth.shards.get(parent)
             if shard is None or (shard.is_past and self._rows.checkpoint_of(parent) is None):
+                continue
+            if self._rows.was_passed_by(parent):
                 continue
             if not (shard.is_closed and shard.all_delivered):
                 report("child_before_parent", f"{child} got records before all of {parent} were delivered")

@@ -258,10 +258,17 @@ class Landing:
 
     # The rules.
 
+    def begins_anew(self, shard: ShardTruth) -> None:
+        """At the latest record, as no checkpoint is stored: what was given before is nobody's while nothing of it is landed."""
+        if not self._log.setdefault(shard.shard_id, ShardInLog()).places:
+            shard.passed.update(place for place, count in enumerate(shard.deliveries) if count)
+
     def _written(self, path: str, segment: Segment) -> None:
         footer = segment.footer
         log = self._log.setdefault(footer.shard, ShardInLog())
         shard = self._truth.shards[footer.shard]
+        # Perhaps a former owner lands what it was given, after all.
+        shard.passed.difference_update(shard.index[each] for each in segment.rows if each in shard.index)
         who = f"{path} of writer {footer.writer} with token {footer.token}"
         if footer.number != len(log.segments):
             report("number_twice", f"{who} was created where number {len(log.segments)} comes next")
@@ -307,7 +314,7 @@ class Landing:
         if mark.number >= len(log.upto):
             report("mark_before_segment", f"{who} states segment {mark.number} of {shard_id}")
         inside = 0 if mark.number < 0 else log.upto[mark.number]
-        for index in sorted(set() if shard.is_scan else shard.owed)[inside:]:
+        for index in sorted(set() if shard.is_scan else shard.owed - shard.passed)[inside:]:
             at_ms = self._arrived_ms(shard, index)
             if at_ms < mark.complete_ms:
                 report(
@@ -449,7 +456,7 @@ class Landing:
 
 def _wanted(shard: ShardTruth) -> list[Position]:
     """Of the records that are for the log: with a filter not all."""
-    unowed = shard.unowed
+    unowed = shard.unowed | shard.passed
     if not unowed:
         return shard.positions
     return [position for place, position in enumerate(shard.positions) if place not in unowed]

@@ -6,13 +6,13 @@ the daemon's row codec cannot hide here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
 from kcl_daemon.leases.row import Row, Value
-from kcl_protocol.sequence import ExtendedSequenceNumber
+from kcl_protocol.sequence import LATEST, ExtendedSequenceNumber
 from tests.simulator.faults.ports import RowWrite
 from tests.simulator.loop import now
 from tests.simulator.rules.truth import Truth
@@ -144,6 +144,7 @@ class LeaseTableRules:
         self._at_latest = at_latest
         self._begun: set[str] = set()
         self._past: set[str] = set()
+        self._passed_by: set[str] = set()
         self._moved_s: dict[str, float] = {}
         self._moved_again_s: dict[str, float] = {}
         self.asked: Asked | None = None
@@ -175,6 +176,10 @@ class LeaseTableRules:
         """The stored checkpoint of a shard; None: there is no row."""
         view = self.views.get(shard_id)
         return None if view is None else view.checkpoint
+
+    def was_passed_by(self, shard_id: str) -> bool:
+        """Whether nobody need read it, as reading began behind it."""
+        return shard_id in self._passed_by
 
     def was_forgotten(self, shard_id: str) -> bool:
         """Whether somebody outside the fleet has deleted its row, and with it what was stored."""
@@ -288,6 +293,8 @@ class LeaseTableRules:
             )
         if self._at_latest:
             self._begin_reading(write.key)
+            if after.checkpoint == LATEST:
+                self._passes_by(self._truth.shards[write.key].parents)
         if not after.checkpoint.is_sentinel or after.checkpoint.is_shard_end:
             report("created_ahead", f"{write.worker_id} created {write.key} at {after.checkpoint}")
         if (
@@ -313,6 +320,19 @@ class LeaseTableRules:
         self._begun.add(stream)
         if created is not None and key in self._past:
             created.is_past = False
+
+    def _passes_by(self, parents: Iterable[str]) -> None:
+        """Who begins at the latest record of a shard reads nothing before it: a closed parent without a lease is nobody's.
+
+        Its lease could not be created before it was closed, and may be created late: by then its children are read.
+        """
+        for name in parents:
+            shard = self._truth.shards.get(name)
+            if shard is not None and shard.is_closed and name not in self.views and name not in self.deleted:
+                shard.is_past = True
+                self._past.discard(name)
+                self._passed_by.add(name)
+                self._passes_by(shard.parents)
 
     def _deleted(self, write: RowWrite, before: LeaseView) -> None:
         if self._truth.gone_for_s(write.key, write.at_s) is not None:

@@ -44,6 +44,7 @@ class ShardTruth:
         trimmed: how many records the stream does not keep any more.
         lost: places of those that were not given to a child before.
         excused: places of those that nobody need be given, as reading began after them.
+        passed: places of those that were given, but neither stored nor landed before reading began anew after them.
         latest_s: since when it is read from LATEST on; who reads is not owed what came before.
         closed_s: virtual time of that; 0: not noted.
         after: shards that must be finished before it, besides; their leases may go before it has begun.
@@ -70,6 +71,7 @@ class ShardTruth:
     trimmed: int = 0
     latest_s: float = -inf
     excused: set[int] = field(default_factory=set[int])
+    passed: set[int] = field(default_factory=set[int])
     lost: set[int] = field(default_factory=set[int])
     closed_s: float = 0.0
     after: tuple[str, ...] = ()
@@ -142,6 +144,7 @@ class ShardTruth:
         """Count one delivery."""
         self.deliveries[place] += 1
         self.excused.discard(place)
+        self.passed.discard(place)
         self._go_on()
 
     def lose_before(self, at_s: float) -> bool:

@@ -63,6 +63,10 @@ class ShardAccount:
 class NoRows:
     """The lease rows of nobody: the account keeps the checkpoints itself."""
 
+    def was_passed_by(self, shard_id: str) -> bool:
+        """No."""
+        return False
+
     def was_forgotten(self, shard_id: str) -> bool:
         """No."""
         return False

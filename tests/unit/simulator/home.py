@@ -47,6 +47,9 @@ class Home:
             self.life, nursery=nursery, chance=Chance("home"), deliveries=self.deliveries
         )
 
+    def was_passed_by(self, shard_id: str) -> bool:
+        return False
+
     def was_forgotten(self, shard_id: str) -> bool:
         """As the simulator's rows have it."""
         return False

@@ -398,6 +398,28 @@ def test_who_begins_at_the_latest_record_owes_no_letter_of_what_came_before() ->
     assert violation_in(lambda: action(stored=ExtendedSequenceNumber("14"), bad="15")) == "neither"
 
 
+@pytest.mark.parametrize(
+    ("position", "violation"), [("LATEST", None), ("TRIM_HORIZON", "child_before_parent")]
+)
+def test_who_begins_at_the_latest_record_of_a_child_waits_for_no_parent_that_had_no_lease(
+    position: str, violation: str | None
+) -> None:
+    """The lease of the parent was asked for before it was closed, and is created after the child is read."""
+
+    def action() -> None:
+        scene = Scene()
+        scene.rules = LeaseTableRules("leases", scene.truth, lease_s=10.0, at_latest=True)
+        scene.deliveries = Deliveries(scene.truth, scene.rules, scene.trace)
+        scene.rules.restore("other", {**FRESH, "leaseKey": "other"})
+        scene.truth.shard_closed(PARENT)
+        fresh = {**FRESH, "leaseKey": CHILD, "checkpoint": position}
+        scene.rules.row_written(RowWrite(100.0, "a", "leases", CHILD, None, fresh))
+        scene.write(None, {**FRESH, "checkpoint": "LATEST"})
+        scene.deliveries.delivered(scene.deliveries.started(CHILD, "a"), [])
+
+    assert violation_in(action) == violation
+
+
 def test_a_letter_of_a_record_that_nobody_rejected_is_noticed() -> None:
     def action() -> None:
         scene, data = Scene(), b64encode(b"record 14").decode()
