@@ -29,6 +29,8 @@ _NEXT: Final[dict[str | None, frozenset[str | None]]] = {
 }
 # Between a decision and its write.
 _DOUBT_S: Final = 6.0
+# A write of which its worker hears that it was not answered may take effect so much later (`Trouble.belated_s`, and the call).
+_BELATED_S: Final = 30.0
 # A report in 30 s, with time for one that fails.
 _FRESH_S: Final = 75.0
 
@@ -80,7 +82,7 @@ class TableMoveRules:
                 report(
                     "table_move_incomplete", f"{write.worker_id} completed it with {left} in the old table"
                 )
-        self.state, self._since_s = after, self._dated_s(write)
+        self.state, self._since_s = after, self._decided_s(write)
         self.states.append(after)
 
     def _baked(self, write: RowWrite, before: str | None, after: str | None) -> None:
@@ -95,6 +97,12 @@ class TableMoveRules:
 
     def _dated_s(self, write: RowWrite) -> float:
         return write.at_s + self.ahead_s(write.worker_id)
+
+    def _decided_s(self, write: RowWrite) -> float:
+        """A state lasts from its decision, which the row has the date of, though the write took effect late."""
+        dated_s, said_ms = self._dated_s(write), (write.after or {}).get("mts")
+        said_s = said_ms / 1000 - EPOCH_S if isinstance(said_ms, int) else dated_s
+        return min(dated_s, max(said_s, dated_s - _BELATED_S))
 
     def _carried_over(self, write: RowWrite) -> None:
         there = at_once(self._tables.leases.get(write.key))

@@ -8,6 +8,7 @@ import pytest
 
 from kcl_daemon.leases.row import Row
 from kcl_daemon.ports import Tables
+from tests.simulator.clock import EPOCH_S
 from tests.simulator.faults.ports import RowWrite
 from tests.simulator.loop import at_once
 from tests.simulator.memory.table import MemoryTable
@@ -43,6 +44,26 @@ def violation(steps: Sequence[tuple[str | None, float]], *, left: Sequence[str] 
             before = state(name)
 
     return violation_in(action)
+
+
+@pytest.mark.parametrize(
+    ("decided_s", "written_s", "expected"),
+    [(80.0, 98.0, None), (95.0, 98.0, "table_move_hurried"), (20.0, 120.0, "table_move_hurried")],
+)
+def test_a_state_lasts_from_its_decision_though_the_write_took_effect_late(
+    decided_s: float, written_s: float, expected: str | None
+) -> None:
+    """Not answered, and carried out up to half a minute later; an older date is not believed."""
+
+    def action() -> None:
+        rules, before = TableMoveRules(tables(), bakes_s=(60.0, 100.0)), None
+        for name, at_s in (("INIT", 0.0), ("DEPLOYED", 60.0), ("PENDING", written_s), ("COMPLETE", 183.0)):
+            decided_ms = round((EPOCH_S + (decided_s if name == "PENDING" else at_s)) * 1000)
+            after: Row = {"key": ROW, "tm": f"TABLE_MIGRATION_STATUS_{name}", "mts": decided_ms}
+            rules.row_written(RowWrite(at_s, "w-1", "states", ROW, before, after))
+            before = after
+
+    assert violation_in(action) == expected
 
 
 @pytest.mark.parametrize(
