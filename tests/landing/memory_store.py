@@ -86,9 +86,6 @@ class MemoryStore:
                 self.objects.pop(path, None)
         self._answer(lost, " ".join(paths))
 
-    def free_bytes(self) -> int | None:
-        return None if self.room_bytes is None else self.room_bytes - self._used()
-
     def _used(self) -> int:
         return sum(len(content) for content, _changed_ms in self.objects.values())
 

@@ -465,3 +465,44 @@ def test_only_the_manifest_of_an_ended_shard_is_mended(shard: Shard) -> None:
     before = dict(shard.store.objects)
     shard.again().log.mend_end()
     assert shard.store.objects == before
+
+
+@pytest.mark.parametrize("known", [1, PAGE - 1, PAGE])
+def test_an_old_manifest_over_that_of_an_open_shard_is_mended_by_its_owner(shard: Shard, known: int) -> None:
+    """An earlier owner lost the lease in the middle of its PUT, and wakes when the next one has written more."""
+    shard.write(0, known - 1)
+    old = shard.store.read(AT)
+    owner = shard.again()
+    owner.log.open()
+    owner.write(known, known + 2)
+    last = owner.log.manifest()
+    shard.store.replace(AT, old)
+    owner.log.mend(behind_ms=0, at_ms=known + 2)
+    assert owner.log.manifest() == last
+    assert len(owner.warnings) == 1
+    shard.store.calls.clear()
+    owner.log.mend(behind_ms=5, at_ms=1_000)
+    assert shard.store.calls == [("read", AT)], "what is right costs one read"
+
+
+@pytest.mark.parametrize("content", [None, b"{"])
+def test_a_manifest_that_is_lost_or_damaged_is_written_again_by_its_owner(
+    shard: Shard, content: bytes | None
+) -> None:
+    shard.write(0, 2)
+    whole = shard.store.read(AT)
+    shard.store.remove([AT])
+    if content is not None:
+        shard.store.replace(AT, content)
+    shard.log.mend(behind_ms=0, at_ms=2)
+    assert shard.store.read(AT) == whole
+
+
+def test_who_has_lost_the_shard_mends_nothing_that_is_newer(shard: Shard) -> None:
+    shard.write(0, 2)
+    other = shard.again()
+    other.log.open()
+    other.write(3, 3)
+    before = dict(shard.store.objects)
+    shard.log.mend(behind_ms=0, at_ms=9)
+    assert shard.store.objects == before

@@ -16,7 +16,7 @@ from kcl_landing.conversation import ShardState, stated
 from kcl_landing.log import Entry, Footer, LogInfo, Mark, Marks, Roster, marks_path
 from kcl_landing.marks import HostObjects, Rosters, merged
 from kcl_landing.positions import START, Position
-from kcl_landing.shard import Adopt, Create, Find, Note, ShardLanding
+from kcl_landing.shard import Adopt, Create, Find, Look, Note, ShardLanding
 from kcl_landing.writer import Limits, ShardWriter, Tail
 from tests.examples import examples
 from tests.landing.landers import Events
@@ -98,6 +98,56 @@ def test_at_the_tip_the_daemon_says_until_when() -> None:
     assert shard.said == (-1, 1_000)
     shard.give(complete_ms=2_000)
     assert shard.said == (-1, 2_000)
+
+
+def looks(shard: Shard, first_s: int, to_s: int) -> list[int]:
+    """When it looks at its manifest, asked each second."""
+    found = list[int]()
+    for now_s in range(first_s, to_s):
+        while (call := shard.landing.next_call(float(now_s))) is not None:
+            assert isinstance(call, Look)
+            shard.landing.done(call, None)
+            found.append(now_s)
+    return found
+
+
+def written() -> Shard:
+    shard = Shard()
+    shard.give((1, 1_000))
+    assert [shard.step(), shard.step()] == ["Create", "Note"]
+    return shard
+
+
+def test_a_quiet_shard_looks_at_its_manifest_after_a_minute_and_then_seldom() -> None:
+    """An older writer, which wakes, may have written it last."""
+    shard = written()
+    assert looks(shard, 0, 2_000) == [60, 180, 420, 900, 1_380, 1_860]
+    assert shard.landing.due_s() is None, "it wakes nobody for it"
+
+
+def test_a_look_comes_a_minute_after_each_write_and_never_while_records_wait() -> None:
+    shard = written()
+    assert looks(shard, 0, 100) == [60]
+    shard.give((2, 2_000))
+    shard.landing.drafts[0].since_s = 1_000.0
+    assert looks(shard, 100, 1_000) == []
+    assert [shard.step(), shard.step()] == ["Create", "Note"]
+    assert looks(shard, 1_000, 1_200) == [1_060, 1_180]
+
+
+def test_a_look_that_failed_is_tried_again() -> None:
+    shard = written()
+    assert looks(shard, 0, 60) == []
+    assert isinstance(shard.landing.next_call(60.0), Look)
+    shard.landing.trouble(60.0)
+    assert shard.landing.next_call(60.1) is None
+    assert looks(shard, 61, 200) == [61, 181]
+
+
+def test_who_has_nothing_in_the_log_or_its_end_does_not_look() -> None:
+    assert looks(Shard(), 0, 1_000) == []
+    ended = Shard(Tail(3, (9, 0), BASE_MS, is_ended=True))
+    assert looks(ended, 0, 1_000) == []
 
 
 def test_what_waits_holds_the_mark_at_its_first_arrival_until_the_manifest_has_it() -> None:

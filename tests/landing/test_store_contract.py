@@ -133,8 +133,3 @@ def test_readers_see_one_content_or_the_other(log_store: LogStore) -> None:
 def test_the_probe_is_content_and_leaves_nothing(log_store: LogStore) -> None:
     probe(log_store)
     assert paths(log_store, "") == []
-
-
-def test_free_room(log_store: LogStore) -> None:
-    free = log_store.free_bytes()
-    assert free is None or free > 0

@@ -59,10 +59,6 @@ class HandedOver:
         """As the port says."""
         self._ask("remove", "", lambda store: store.remove(paths))
 
-    def free_bytes(self) -> int | None:
-        """As the port says."""
-        return None
-
 
 class Blocking(Generic[T]):
     """Runs `call` step by step; after `run` it has the result."""

@@ -93,9 +93,6 @@ class ArrowStore:
             with self._trouble(path), suppress(FileNotFoundError):
                 self._fs.delete_file(self._at(path))
 
-    def free_bytes(self) -> int | None:
-        return None
-
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
 

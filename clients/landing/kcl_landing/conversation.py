@@ -31,7 +31,7 @@ from kcl_landing.records import (
     rows_up_to,
 )
 from kcl_landing.relays import NothingYet, RelayConnection, RelayGone
-from kcl_landing.shard import Adopt, Call, Create, Find, Note, NoteTip, ShardLanding, retry_pause_s
+from kcl_landing.shard import Adopt, Call, Create, Find, Look, Note, NoteTip, ShardLanding, retry_pause_s
 from kcl_landing.store import LogStore, StoreTrouble
 from kcl_landing.trouble import StoreWatch
 from kcl_landing.writer import Limits, LogAltered, ShardWriter, Tail, Taken
@@ -341,6 +341,8 @@ class ShardConversation:
                 self._log.adopt(call.footer, behind_ms=call.behind_ms, at_ms=now_ms)
             case NoteTip():
                 self._log.at_tip(behind_ms=call.behind_ms, at_ms=now_ms)
+            case Look():
+                self._log.mend(behind_ms=call.behind_ms, at_ms=now_ms)
         return None
 
     def _create(self, call: Create[Piece]) -> Entry | None:

@@ -103,7 +103,7 @@ def _read_footer(content: bytes | memoryview, file_format: Format) -> Footer:
 
 
 class ShardLog:
-    """The segments of one shard, for one thread. Only the shard's writer calls `open`, `append`, `adopt`, `at_tip`.
+    """The segments of one shard, for one thread. Only the shard's writer calls `open`, `append`, `adopt`, `at_tip`, `mend`.
 
     Args:
         warn: is told what is damaged; the segments are asked instead.
@@ -192,6 +192,13 @@ class ShardLog:
 
     def at_tip(self, *, behind_ms: int | None, at_ms: int) -> None:
         self._write(behind_ms, at_ms)
+
+    def mend(self, *, behind_ms: int | None, at_ms: int) -> None:
+        """What ours has and the manifest lacks; a newer owner's stays."""
+        found = self.manifest()
+        if found is None or not found.entries or found.entries[-1].to < self.tail.number:
+            self._warn(f"{self._at} had not segment {self.tail.number}: an older writer wrote it last")
+            self._write(behind_ms, at_ms)
 
     def footer(self, number: int, first_ms: int, is_end: bool) -> Footer | None:
         """Of the segment that has the name which a new one would get."""

@@ -129,9 +129,6 @@ class S3Store:
                     f"{error.get('Key')} was not removed: {error.get('Code')} {error.get('Message')}",
                 )
 
-    def free_bytes(self) -> int | None:
-        return None
-
     def _put(self, path: str, content: bytes, condition: dict[str, str]) -> None:
         with self._asked(path):
             self._s3.put_object(

@@ -20,6 +20,9 @@ from kcl_landing.writer import Limits, LogAltered, ShardWriter, Taken, cuts, kno
 
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 30.0
+_FIRST_LOOK_S: Final = 60.0
+_LONGEST_LOOK_S: Final = 480.0
+"""A belated write comes when its host wakes: mostly soon. 1,000 quiet shards cost two requests a second."""
 _NEVER_MS: Final = 2**63
 _DISORDER_MS: Final = 1_000
 """Records of a shard do not arrive quite in its order."""
@@ -151,7 +154,14 @@ class Adopt:
     behind_ms: int | None
 
 
-Call: TypeAlias = Create[P] | Find | Note | NoteTip | Adopt
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Write the manifest if an earlier owner's belated one lacks segments. The answer: None."""
+
+    behind_ms: int | None
+
+
+Call: TypeAlias = Create[P] | Find | Note | NoteTip | Adopt | Look
 
 
 def retry_pause_s(failures: int) -> float:
@@ -188,6 +198,8 @@ class ShardLanding(Generic[P]):
         self._found_footer: Footer | None = None
         self._unnoted: deque[Entry] = deque()
         self._retry_s = 0.0
+        self._look_pause_s = _FIRST_LOOK_S
+        self._look_s: float | None = None
         self._behind_ms: int | None = None
         self._noted_behind_ms: int | None = None
         self._reached_ms: int | None = None
@@ -251,7 +263,7 @@ class ShardLanding(Generic[P]):
             return Adopt(self._found_footer, self._behind_ms)
         create = self._create(now_s, flush=flush or self._children is not None)
         if create is None:
-            return NoteTip(0) if self._must_note_tip else None
+            return NoteTip(0) if self._must_note_tip else self._look(now_s)
         if self._is_taken:
             return Find(create.number, create.first_ms, create.children is not None)
         return create
@@ -267,6 +279,8 @@ class ShardLanding(Generic[P]):
     def done(self, call: Call[P], answer: Entry | Footer | None) -> None:
         """May raise LogAltered."""
         self.failures = 0
+        most_s = 2 * self._look_pause_s if isinstance(call, Look) else _FIRST_LOOK_S
+        self._look_pause_s, self._look_s = min(most_s, _LONGEST_LOOK_S), None
         match call:
             case Create():
                 self._created(call, answer)
@@ -274,12 +288,12 @@ class ShardLanding(Generic[P]):
                 self._found(answer)
             case Note():
                 self._unnoted.popleft()
-                self._noted_behind_ms = call.behind_ms
             case Adopt():
                 self._found_footer = None
-                self._noted_behind_ms = call.behind_ms
-            case NoteTip():
-                self._noted_behind_ms = call.behind_ms
+            case NoteTip() | Look():
+                pass
+        if not isinstance(call, Create | Find):
+            self._noted_behind_ms = call.behind_ms
         self._state()
 
     def trouble(self, now_s: float) -> None:
@@ -302,6 +316,14 @@ class ShardLanding(Generic[P]):
         if self.mark is not None:
             complete_ms = max(complete_ms, self.mark.complete_ms)
         self.mark = Mark(self.writer.tail.number, complete_ms, self.writer.token)
+
+    def _look(self, now_s: float) -> Look | None:
+        """No timer wakes the writer for it: answers at the tip do."""
+        if self.drafts or self.writer.tail.number < 0 or self.writer.tail.is_ended:
+            return None
+        if self._look_s is None:
+            self._look_s = now_s + self._look_pause_s
+        return Look(self._behind_ms) if now_s >= self._look_s else None
 
     @property
     def _must_note_tip(self) -> bool:

@@ -57,7 +57,3 @@ class LogStore(Protocol):
     def remove(self, paths: Sequence[str]) -> None:
         """What is not there already is no error."""
         ...
-
-    def free_bytes(self) -> int | None:
-        """None where there is no such figure."""
-        ...

@@ -166,11 +166,6 @@ class FolderStore:
             with _trouble(self._root / path):
                 (self._root / path).unlink(missing_ok=True)
 
-    def free_bytes(self) -> int | None:
-        with _trouble(self._root):
-            room = os.statvfs(self._root if self._root.exists() else self._root.parent)
-            return room.f_bavail * room.f_frsize
-
     def _below(self, folder: str, after: str) -> Iterator[StoredObject]:
         try:
             with os.scandir(self._root / folder) as scanned:

@@ -17,7 +17,7 @@ import msgspec
 from kcl_landing.log import Begin, Entry, Footer, segment_path
 from kcl_landing.manifests import ShardLog
 from kcl_landing.positions import START, Position, position
-from kcl_landing.shard import Adopt, Call, Create, Find, Note, NoteTip, ShardLanding
+from kcl_landing.shard import Adopt, Call, Create, Find, Look, Note, NoteTip, ShardLanding
 from kcl_landing.store import LogStore, NoObject, StoreTrouble
 from kcl_landing.writer import Limits, LogAltered, ShardWriter, Tail, Taken
 from kcl_protocol.codec import encode
@@ -302,6 +302,8 @@ class LandingProgram(Program):
                 yield from self._blocking(lambda: self._log.append(entry, behind_ms=behind_ms, at_ms=at_ms))
             case NoteTip(behind_ms):
                 yield from self._blocking(lambda: self._log.at_tip(behind_ms=behind_ms, at_ms=at_ms))
+            case Look(behind_ms):
+                yield from self._blocking(lambda: self._log.mend(behind_ms=behind_ms, at_ms=at_ms))
             case Adopt(footer, behind_ms):
                 yield from self._blocking(lambda: self._log.adopt(footer, behind_ms=behind_ms, at_ms=at_ms))
         return None

@@ -201,10 +201,6 @@ class Landing:
         for path in paths:
             self._objects.pop(path, None)
 
-    def free_bytes(self) -> int | None:
-        """As the port says."""
-        return None
-
     @property
     def is_full(self) -> bool:
         """Whether it takes nothing now."""

@@ -177,17 +177,31 @@ def with_belated_writes(plan: Plan) -> Plan:
     return replace(plan, landing=replace(plan.landing, trouble=trouble))
 
 
+def belated_violation(seed: int) -> str | None:
+    plan = with_belated_writes(draw_plan("landing_marks", seed))
+    found = run_plan(plan, scenario="landing_marks", seed=seed).violation
+    return None if found is None else found.name
+
+
+def slow_reader(patch: pytest.MonkeyPatch) -> None:
+    """It looks seldom, so that it does not see what is there for a moment only."""
+    patch.setattr("tests.simulator.rules.landing_marks._READS_S", (10.0, 30.0))
+
+
 def test_an_old_manifest_over_that_of_an_ended_shard_keeps_readers_waiting_unless_it_is_mended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a seed that ends well: what is old over an open shard's manifest stays until the shard's next record."""
-    monkeypatch.setattr("tests.simulator.rules.landing_marks._READS_S", (10.0, 30.0))
-
-    def violation(seed: int) -> str | None:
-        plan = with_belated_writes(draw_plan("landing_marks", seed))
-        found = run_plan(plan, scenario="landing_marks", seed=seed).violation
-        return None if found is None else found.name
-
-    fine = [seed for seed in range(6, 12) if violation(seed) is None]
+    slow_reader(monkeypatch)
+    fine = [seed for seed in range(6, 12) if belated_violation(seed) is None]
     monkeypatch.setattr(HostLander, "_mend_end", lambda _lander, _stream, _shard_id: None)
-    assert "not_finished" in map(violation, fine)
+    assert "not_finished" in map(belated_violation, fine)
+
+
+@pytest.mark.parametrize("seed", [2, 8])
+def test_an_old_manifest_over_that_of_an_open_quiet_shard_keeps_readers_waiting_unless_its_owner_mends_it(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_reader(monkeypatch)
+    assert belated_violation(seed) is None
+    monkeypatch.setattr(ShardLanding, "_look", lambda _landing, _now_s: None)
+    assert belated_violation(seed) == "not_finished"
