@@ -9,9 +9,22 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, CLOUDWATCH_OWN, FAMILIES
-from kcl_daemon.metrics.metric import Family, Metric, MetricKind, MetricLevel, MetricUnit
+from kcl_daemon.metrics import own
+from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, OWN
+from kcl_daemon.metrics.metric import OPERATIONS, Family, Metric, MetricKind, MetricLevel, MetricUnit
 from kcl_daemon.telemetry.recorder import OF_EVENTS
+
+CLOUDWATCH_OWN: Final[tuple[Metric, ...]] = tuple(each for each in OWN if each.operation)
+FAMILIES: Final[tuple[Family, ...]] = tuple(
+    dict.fromkeys(
+        (
+            OPERATIONS,
+            *(each.family for each in (*CLOUDWATCH_METRICS, *OWN) if each.family is not None),
+            *own.FROM_SNAPSHOT.values(),
+            own.RECORD_LATENCY,
+        )
+    )
+)
 
 _HEAD: Final = """\
 # Metrics

@@ -229,6 +229,8 @@ class Application:
 
     def leases_as_leader(self) -> Sequence[Lease] | None:
         """Of all shards, as they were read last; None: another worker leads, or some may be missing."""
+        if self._shuffle.leads:
+            return self._taker.complete or None
         known = self._elector.is_leader and not self._monitor.unreadable_leases
         return self._assigner.complete or None if known else None
 

@@ -23,7 +23,6 @@ from kcl_protocol.conversation import (
     OversizedLine,
     Role,
     State,
-    state_diagram,
 )
 from kcl_protocol.errors import (
     CheckpointDependencyFailed,
@@ -136,5 +135,4 @@ __all__ = [
     "encode_frame",
     "encode_log_line",
     "reject_error",
-    "state_diagram",
 ]

@@ -263,19 +263,6 @@ def _describe(message: AnyMessage, kind: MessageKind) -> str:
     return message.action if isinstance(message, Shutdown) else kind.value
 
 
-def state_diagram() -> str:
-    """All transitions as a mermaid `stateDiagram-v2`."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.START.value}"]
-    for role, table in TRANSITIONS.items():
-        lines.extend(
-            f"    {state.value} --> {following.value} : {role.value} says {kind.value}"
-            for state, row in table.items()
-            for kind, following in row.items()
-        )
-    lines.append(f"    {State.OVER.value} --> [*]")
-    return "\n".join(lines) + "\n"
-
-
 # Of a line that is too long: enough to recognise its writer.
 _HEAD_BYTES: Final = 256
 

@@ -30,9 +30,9 @@ from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.load import interpret
 from kcl_daemon.config.properties import normal
 from kcl_daemon.config.settings import KEYS
-from kcl_daemon.metrics.catalog import FAMILIES
 from tests.documents.blocks import blocks_of
 from tests.packaging.dockerfile import ROOT, stages
+from tools.metrics_reference import FAMILIES
 
 PACKAGING: Final = ROOT / "packaging"
 MANIFESTS: Final = sorted((PACKAGING / "kubernetes").glob("*.yaml"))

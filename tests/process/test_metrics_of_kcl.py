@@ -23,7 +23,7 @@ from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, Unavailable
-from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, CLOUDWATCH_OWN
+from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS
 from kcl_daemon.ports import Statistic
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.cloudwatch import MAX_BATCH
@@ -34,6 +34,7 @@ from tests.simulator.scenarios.all import draw_plan
 from tests.unit.fakes import MemoryLog
 from tests.unit.metrics.rare import SCENES
 from tests.unit.metrics.stage import Gathered, MemoryCloudWatch
+from tools.metrics_reference import CLOUDWATCH_OWN
 
 # Between them they have all that a worker does day by day, whatever the seed.
 SCENARIOS: Final = ("steady", "reshard_storm", "upgrade_2x")

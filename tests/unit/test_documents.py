@@ -30,8 +30,8 @@ from kcl_protocol import (
     decode_log_line,
     encode,
     encode_log_line,
-    state_diagram,
 )
+from kcl_protocol.conversation import TRANSITIONS, State
 
 ROOT = Path(__file__).parents[2]
 START = ROOT / "docs" / "start.md"
@@ -121,6 +121,19 @@ def test_the_starts_processor_runs() -> None:
     assert report.exception is None
     assert report.last_checkpoint is not None
     assert report.last_checkpoint.is_shard_end
+
+
+def state_diagram() -> str:
+    """All transitions as a mermaid `stateDiagram-v2`."""
+    lines = ["stateDiagram-v2", f"    [*] --> {State.START.value}"]
+    for role, table in TRANSITIONS.items():
+        lines.extend(
+            f"    {state.value} --> {following.value} : {role.value} says {kind.value}"
+            for state, row in table.items()
+            for kind, following in row.items()
+        )
+    lines.append(f"    {State.OVER.value} --> [*]")
+    return "\n".join(lines) + "\n"
 
 
 def test_the_protocols_page_shows_the_conversation_as_it_is() -> None:

@@ -130,7 +130,7 @@ def capacity_text(capacity: Capacity) -> str:
 
 
 def capacity_from(text: str) -> Capacity | None:
-    """None for malformed text and for a format that is not known here."""
+    """None as for `load_from`."""
     try:
         named = msgspec.json.decode(text, type=dict[str, Any])
         if named.pop("format", None) != VERSION:

@@ -452,7 +452,6 @@ class MalformedRowLog:
         self._reported: set[str] = set()
 
     def lease(self, row: Row | None) -> Lease | None:
-        """None if the row is absent, no lease or malformed."""
         try:
             return lease_row.lease_from_row(row) if row is not None and lease_row.is_lease_row(row) else None
         except MalformedRowError as malformed:

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Final
 
 from kcl_daemon.metrics import kcl, own
-from kcl_daemon.metrics.metric import OPERATIONS, Family, Labels, Metric, MetricKind, Operation
+from kcl_daemon.metrics.metric import Family, Labels, Metric, MetricKind, Operation
 
 
 def _metrics(module: ModuleType) -> Iterator[Metric]:
@@ -24,19 +24,6 @@ def _metrics(module: ModuleType) -> Iterator[Metric]:
 CLOUDWATCH_METRICS: Final[tuple[Metric, ...]] = tuple(_metrics(kcl))
 
 OWN: Final[tuple[Metric, ...]] = tuple(_metrics(own))
-CLOUDWATCH_OWN: Final[tuple[Metric, ...]] = tuple(each for each in OWN if each.operation)
-
-
-FAMILIES: Final[tuple[Family, ...]] = tuple(
-    dict.fromkeys(
-        (
-            OPERATIONS,
-            *(each.family for each in (*CLOUDWATCH_METRICS, *OWN) if each.family is not None),
-            *own.FROM_SNAPSHOT.values(),
-            own.RECORD_LATENCY,
-        )
-    )
-)
 
 
 def _known_counts() -> Iterator[tuple[Family, Labels]]:

@@ -22,7 +22,7 @@ from kcl_daemon.fleet.context import Wakeup, WorkerContext, for_each, raise_firs
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import RowUpdate, claimed, steal_or_take
+from kcl_daemon.leases.row import RowUpdate, claimed, is_lease_row, steal_or_take
 from kcl_daemon.metrics import kcl
 from kcl_daemon.migrations.kcl2_loops import ShuffleLeader
 from kcl_daemon.ports import Table
@@ -229,11 +229,15 @@ class LeaseTaker:
         self._seen = CounterHistory()
         self._writing = anyio.Lock()
         self._settled = False
+        self._unreadable = 0
+        self.complete: Sequence[Lease] = ()
+        """As `Assigner.complete`; none while another worker leads."""
 
     def wake(self) -> None:
         self._wakeup.wake()
 
     async def run(self) -> None:
+        self.complete = ()
         async with anyio.create_task_group() as background:
             failures = 0
             while True:
@@ -259,14 +263,19 @@ class LeaseTaker:
                 pass
 
     async def _run_round(self, background: TaskGroup) -> None:
+        audited = self._sync.audited()
         leases = await self._poll()
         if self._leader.poll(leases):
             self._sync.begin()
+            audited = frozenset()
         if not self._leader.leads:
             self._sync.stop()
         # A slow or failed sync must not delay taking leases.
         elif await self._sync.ensure(leases, background):
+            audited = self._sync.audited()
             leases = await self._poll()
+        known = self._leader.leads and not self._unreadable
+        self.complete = [lease for lease in leases if known and lease.stream in audited]
         async with self._writing:
             if self._settled:
                 return
@@ -291,6 +300,7 @@ class LeaseTaker:
         with self._meters.operation(kcl.TAKING_LIST):
             rows = await self._table.scan()
         leases = [lease for row in rows if (lease := self._malformed.lease(row)) is not None]
+        self._unreadable = sum(map(is_lease_row, rows)) - len(leases)
         self._seen = self._seen.poll(leases, began_s=began_s, ended_s=self._clock.monotonic())
         return leases
 

@@ -184,7 +184,7 @@ def copied_by_spark(folder: Path) -> dict[str, str]:
 async def run_changes(
     pace: WriteRate, processes: Processes, screen: Screen, *, directory: Path, with_spark: bool
 ) -> CopyOutcome:
-    """Run in an empty directory; DemoError, in a group, if the run could not finish."""
+    """As `run_scenario`."""
     no_spark = why_no_spark() if with_spark else "--no-spark"
     screen.say(f"files of this run: {directory}")
     (directory / "ledgers").mkdir()

@@ -156,7 +156,7 @@ def runs(pid: int, module: str) -> bool:
 async def run_landing(
     feed: Feed, pace: WriteRate, processes: Processes, screen: Screen, *, directory: Path, shards: int
 ) -> LandingOutcome:
-    """Run in an empty directory; DemoError, in a group, if the run could not finish."""
+    """As `run_scenario`."""
     missing = [name for name in ("pyspark", "pyarrow", "kcl_spark") if find_spec(name) is None]
     if missing:
         raise DemoError(f"--landing needs {' and '.join(missing)}: pip install 'kcl-daemon[spark]'")

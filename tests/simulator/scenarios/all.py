@@ -56,7 +56,13 @@ from tests.simulator.scenarios.coordination import (
 )
 from tests.simulator.scenarios.filtered import aged, filtered, windows
 from tests.simulator.scenarios.holds import holds
-from tests.simulator.scenarios.landing import landing, landing_marks, landing_store_trouble, landing_zombie
+from tests.simulator.scenarios.landing import (
+    landing,
+    landing_marks,
+    landing_marks_2x,
+    landing_store_trouble,
+    landing_zombie,
+)
 from tests.simulator.scenarios.lanes import lanes, lanes_latest, lanes_poison, lanes_reshard
 from tests.simulator.scenarios.many import foreign_epochs, many_streams, streams_by_hundreds
 from tests.simulator.scenarios.mixed import mixed_fleet, mixed_fleet_later, mixed_fleet_troubled
@@ -363,6 +369,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         landing_zombie,
         landing_store_trouble,
         landing_marks,
+        landing_marks_2x,
         windows,
         aged,
         aggregates,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.records.record_filter import RecordFilter
 from tests.simulator.chance import Chance
@@ -19,6 +20,8 @@ from tests.simulator.scenarios.filtered import Kept
 _PAUSES_S: Final = ((1.0, 9.0), (11.0, 20.0), (20.0, 60.0))
 _MISCHIEF: Final = (Mischief.EXIT, Mischief.EXIT_LATER, Mischief.DAWDLE, Mischief.HALF_LINE)
 _RECORD_BYTES: Final = 40
+# A dead worker's leases are found by the second look, of which there is one in 20 s; then all is shared out again.
+_BOUND_2X_S: Final = 150.0
 
 
 def landing(draw: Draw) -> Plan:
@@ -68,6 +71,13 @@ def landing_marks(draw: Draw) -> Plan:
     # Shards that nobody writes to are the ones that hold.
     rate = chance.pick((0.2, 2.0, plan.records_per_s))
     return replace(plan, landing=stated, records_per_s=rate, calls_for_empty=True)
+
+
+def landing_marks_2x(draw: Draw) -> Plan:
+    """As `landing_marks`, while each worker takes leases as in KCL 2.x, and who leads by shuffle says which shards there are."""
+    plan = landing_marks(draw)
+    leases = replace(plan.leases, client_version_config=ClientVersionConfig.V2X)
+    return replace(plan, leases=leases, comes_from_2x=True, bound_s=_BOUND_2X_S)
 
 
 def _drawn(draw: Draw, *, faults_s: float, pauses: tuple[int, int], sleeps: tuple[int, int]) -> Plan:

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 from kcl_daemon.metrics import kcl
-from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, FAMILIES, OWN
+from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, OWN
 from kcl_daemon.metrics.metric import MetricKind, MetricLevel, MetricUnit, Operation
-from tools.metrics_reference import JAVA_ONLY, reference
+from tools.metrics_reference import FAMILIES, JAVA_ONLY, reference
 
 ROOT = Path(__file__).parents[3]
 SHARD_METRICS = {"ProcessTask", "ShutdownTask"}

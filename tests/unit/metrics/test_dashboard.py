@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kcl_daemon.metrics.catalog import FAMILIES
 from kcl_daemon.metrics.metric import Family, MetricKind
+from tools.metrics_reference import FAMILIES
 
 PACKAGING = Path(__file__).parents[3] / "packaging"
 BY_SAMPLE = {name: family for family in FAMILIES for name in family.sample_names}

@@ -316,3 +316,47 @@ def test_leases_are_taken_while_kinesis_does_not_answer() -> None:
         assert stage.leader.leads
 
     play(scene, before=before)
+
+
+def test_leases_are_complete_once_each_shard_has_one_and_this_worker_leads() -> None:
+    async def before(stage: Stage) -> None:
+        stage.kinesis.takes_s = 20.5
+        await stage.has_lease(0, None)
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(20.0)
+        assert stage.found, "the one that is there is read meanwhile"
+        assert not stage.taker.complete
+        await anyio.sleep(40.0)
+        assert len(stage.taker.complete) == 4
+
+    play(scene, before=before)
+
+
+def test_leases_of_which_one_cannot_be_read_are_not_complete() -> None:
+    async def before(stage: Stage) -> None:
+        await TroubledTable.put(stage.table, {"leaseKey": "shardId-bad", "checkpoint": "soon"})
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(60)
+        assert stage.leader.leads
+        assert not stage.taker.complete
+
+    play(scene, before=before)
+
+
+def test_only_who_leads_by_shuffle_says_which_leases_are_complete() -> None:
+    keys: list[LeaseKey] = []
+
+    async def before(stage: Stage) -> None:
+        keys.extend([await stage.has_lease(number, OTHER) for number in range(4)])
+
+    async def scene(stage: Stage) -> None:
+        async with anyio.create_task_group() as background:
+            background.start_soon(stage.renew_forever, *keys)
+            await anyio.sleep(60.0)
+            assert not stage.leader.leads
+            assert not stage.taker.complete
+            background.cancel_scope.cancel()
+
+    play(scene, before=before)

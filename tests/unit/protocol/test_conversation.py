@@ -26,7 +26,6 @@ from kcl_protocol import (
     ShutdownRequested,
     State,
     Status,
-    state_diagram,
 )
 from kcl_protocol.conversation import CHILD_TRANSITIONS, DAEMON_TRANSITIONS, MessageKind
 
@@ -315,17 +314,6 @@ def test_every_kind_of_message_is_allowed_somewhere() -> None:
         kind for table in (DAEMON_TRANSITIONS, CHILD_TRANSITIONS) for row in table.values() for kind in row
     }
     assert kinds == set(MessageKind)
-
-
-def test_the_diagram_shows_every_state_and_transition() -> None:
-    lines = state_diagram().splitlines()
-    assert lines[0] == "stateDiagram-v2"
-    for state in State:
-        assert any(state.value in line.split() for line in lines), state
-    transitions = sum(len(row) for table in (DAEMON_TRANSITIONS, CHILD_TRANSITIONS) for row in table.values())
-    assert len(lines) == 1 + transitions + 2
-    assert "    idle --> processing : daemon says processRecords" in lines
-    assert "    over --> [*]" in lines
 
 
 @dataclass

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 from kcl_daemon.fleet.lease_renewer import lease_labels
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
 from kcl_daemon.metrics import kcl, own
-from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, FAMILIES, OWN
+from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, OWN
 from kcl_daemon.metrics.metric import OPERATIONS, MetricKind
 from kcl_daemon.telemetry.helper_views import LandingView
 from kcl_daemon.telemetry.prometheus import PrometheusExposition
@@ -26,6 +26,7 @@ from kcl_protocol.sequence import TRIM_HORIZON
 from tests.reference_work import pieces_each
 from tests.unit.metrics.snapshots import ENGINE, LANDER, shard, snapshot, with_lanes
 from tests.unit.metrics.stage import Gathered
+from tools.metrics_reference import FAMILIES
 
 OPEN = "application/openmetrics-text; version=1.0.0"
 SHARD = "shardId-000000000001"

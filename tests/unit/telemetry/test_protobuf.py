@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
-from kcl_daemon.metrics.catalog import FAMILIES
 from kcl_daemon.metrics.metric import MetricKind
 from kcl_daemon.metrics.own import RECORD_LATENCY
 from kcl_daemon.progress.latency import SCHEMA, ZERO, ZERO_S, LatencyHistogram
@@ -20,6 +19,7 @@ from kcl_daemon.telemetry.protobuf import CONTENT_TYPE, native, varint, wanted
 from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.unit.metrics.snapshots import ENGINE, LANDER, shard, snapshot, with_lanes
 from tests.unit.telemetry.test_prometheus import everything, text_of
+from tools.metrics_reference import FAMILIES
 
 ACCEPT: Final = (
     "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,"

@@ -43,7 +43,6 @@ class DynamoDbStore:
         self._error: Any = import_module("botocore.exceptions").ClientError
 
     def begin(self, reader: Reader) -> ExtendedSequenceNumber | None:
-        """As `Store.begin`."""
         self._client = self._make()
         try:
             answer = self._client.update_item(
@@ -66,7 +65,6 @@ class DynamoDbStore:
         after: ExtendedSequenceNumber,
         work: Callable[[list[Entry]], object],
     ) -> None:
-        """As `Store.commit`."""
         entries: list[Entry] = []
         work(entries)
         if len(entries) > MOST_ENTRIES:
