@@ -103,7 +103,7 @@ def test_the_first_segment_may_be_merged_over_what_has_expired() -> None:
 
 
 def segment(
-    number: int, to: int, after: str, last: str, rows: int = 1, children: tuple[str, ...] | None = None
+    number: int, to: int, after: str, last: str, rows: int = 1, *, children: tuple[str, ...] | None = None
 ) -> Entry:
     return Entry(number, to, after, last, rows, 9, 0, 0, 0, children=children)
 

@@ -130,8 +130,7 @@ class World:
     """When the producers stopped; what ends later by itself need not be finished."""
 
     def __init__(self, plan: Plan, chance: Chance, trace: Trace, sabotage: Sabotage) -> None:
-        self._plan = plan
-        self._trace = trace
+        self._plan, self._trace = plan, trace
         self._chance = chance.fork("happenings")
         self._deaths: list[WriteLimit] = []
         self.truth = Truth(plan.keeps, plan.unreadable_s)
