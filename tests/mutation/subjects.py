@@ -69,7 +69,7 @@ SUBJECTS: Final = (
     ),
     _daemon(
         "assignment", "load",
-        "test_utilization_placing", "test_utilization_moves", "test_utilization_explained",
+        "test_load", "test_utilization_placing", "test_utilization_moves", "test_utilization_explained",
     ),
     _daemon(
         "assignment", "utilization",
