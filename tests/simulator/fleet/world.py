@@ -141,9 +141,8 @@ class World:
         self.tables = self._tables(settings, sabotage)
         self.rules = _lease_rules(plan, settings, self.truth)
         self.leader = LeaderRules(settings.coordinator_table, settings.lease_table, drift=plan.drift)
-        self.moves = TableMoveRules(
-            self.tables, bakes_s=(plan.tables.deploy_bake_s, plan.tables.complete_bake_s)
-        )
+        bakes_s = plan.tables.deploy_bake_s, plan.tables.complete_bake_s
+        self.moves = TableMoveRules(self.tables, bakes_s=bakes_s)
         self.deliveries = Deliveries(self.truth, self.rules, trace, plan.concurrency)
         self.rules.asked = self.deliveries
         self.deliveries.token_of = lambda key: self.rules.rows.get(key, {}).get("daemonFence")
