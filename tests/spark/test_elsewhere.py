@@ -10,15 +10,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pyspark
 import pytest
 
 from kcl_landing.control import monotonic_s, pause
+from kcl_local.dynamodb import DynamoDbServer
+from tests.ports import free_port
 from tests.spark import elsewhere
-from tests.spark.cluster import WORKER_MEMORY, connect_server, environment, standalone_cluster
+from tests.spark.cluster import WORKER_MEMORY, connect_server, environment, process, standalone_cluster
 from tests.spark.daemon import ROOT
 from tests.spark.logs import Landing, counted, texts
 from tests.spark.test_application import CHILD, OTHER, PARENT, expected_windows, windows
@@ -61,6 +65,19 @@ writer = texts.writeStream.foreachBatch(sinks.overwrite_batch("{folder}/out/plai
 ends = {{"availableNow": True}} if sys.argv[1] == "availableNow" else {{"processingTime": sys.argv[1]}}
 plain = writer.option("checkpointLocation", "{folder}/state-plain").trigger(**ends).start()
 """
+PROGRAM = """\
+import sys
+from pyspark.sql import SparkSession
+import kcl_spark_source
+
+spark = SparkSession.builder.getOrCreate()
+kcl_spark_source.register(spark)
+records = spark.readStream.format("kcl").option("path", sys.argv[1]).option("stream", "orders").load()
+texts = records.selectExpr("cast(data as string) as text")
+writer = texts.writeStream.queryName("submitted").format("parquet").option("path", sys.argv[2])
+writer.option("checkpointLocation", sys.argv[3]).start().awaitTermination()
+"""
+_NO_LAG = 'kcl_source_lag_segments{query="submitted"} 0\n'
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
 
@@ -165,6 +182,42 @@ def test_a_server_of_spark_connect_runs_the_queries(folder: Path) -> None:
         (folder / "notebook.py").write_text(text)
         ended(lambda: notebook(folder, "availableNow", surroundings(folder)), folder)
     check(folder, landing)
+
+
+def test_a_program_that_is_submitted_brings_the_listeners_by_settings_of_spark(folder: Path) -> None:
+    """As docs/landing.md says: Spark's own `spark-submit`, two `--conf`, one file; asked over HTTP while it runs."""
+    landing, port = land(folder, "log"), free_port()
+    (folder / "job.py").write_text(PROGRAM)
+    source = ROOT / "clients" / "pyspark" / "kcl_spark_source.py"
+    conf = {**CONF, "spark.kcl.listener.prometheus": str(port), "spark.kcl.listener.cloudwatch": "orders"}
+    words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    words += ["--master", "local[2]", "--driver-memory", "600m", "--py-files", str(source)]
+    places = [str(folder / each) for each in ("landed", "out/files", "state")]
+    around = surroundings(
+        folder, AWS_ACCESS_KEY_ID="local", AWS_SECRET_ACCESS_KEY="local", AWS_REGION="us-east-1"
+    )
+    (folder / "elsewhere" / source.name).write_text("raise ImportError('it is not what was sent')\n")
+    command = [str(Path(sys.executable).with_name("spark-submit")), *words, str(folder / "job.py"), *places]
+    with DynamoDbServer() as server:
+        around["AWS_ENDPOINT_URL_CLOUDWATCH"] = server.cloudwatch_url
+        calls = server.cloudwatch.calls
+        with process(folder, "program", *command, **around) as running:
+            told = told_when(port, lambda told: _NO_LAG in told and calls["PutMetricData"] > 0, running)
+    assert 'kcl_source_left_behind_shards{query="submitted"} 0\n' in told
+    assert texts(folder / "out" / "files") == landing.expected()
+
+
+def told_when(port: int, is_enough: Callable[[str], bool], running: subprocess.Popen[bytes]) -> str:
+    """What Prometheus is told, once it is enough."""
+    deadline_s, told = monotonic_s() + WITHIN_S, ""
+    while monotonic_s() < deadline_s:
+        assert running.poll() is None, "the program ended"
+        pause(0.2)
+        with suppress(URLError), urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            told = str(answer.read().decode())
+            if is_enough(told):
+                return told
+    raise AssertionError(f"port {port} told {told!r} at last")
 
 
 @pytest.fixture
