@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace as changed
 
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
+from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.fleet.hold_watch import change_holds, with_holds
 from kcl_daemon.leases.holds import Hold, LimitUnit
 from kcl_daemon.progress.progress import WaitReason
@@ -221,6 +222,19 @@ def test_a_child_gets_the_pause_that_it_asks_for() -> None:
     perform(stage, scene)
     assert all(10.0 <= later - earlier <= 12.0 for earlier, later in pairwise(times))
     assert not stage.reported("child_pause_bounded")
+
+
+def test_at_a_stop_a_child_that_asked_for_a_pause_is_not_given_what_was_gathered_for_it() -> None:
+    stage = Seen()
+    stage.children.kind = LongBreaker
+
+    async def scene() -> None:
+        stage.put(texts(2))
+        await until(lambda: stage.seen == ["r0"])
+        await anyio.sleep(5.0)
+
+    perform(stage, scene, delivery=DeliverySettings(batch_window_ms=2_000, batch_max_records=1))
+    assert stage.seen == ["r0"]
 
 
 @pytest.mark.parametrize("more", [{}, LANES], ids=["one child", "lanes"])
