@@ -137,7 +137,7 @@ class SetAside:
     async def _tried(
         self, letters: Sequence[DeadLetter], given_up: Callable[[], bool], *, is_last: bool
     ) -> list[Unstored | None]:
-        if is_last:
+        if is_last and self._held.lost is None:
             return await self._try(letters, _LAST_TRY_S)
         while self._stop_signal.reason is StopReason.NONE and not given_up():
             # Also interrupted where the child says something or ends.

@@ -272,6 +272,23 @@ def test_a_stop_ends_the_wait_and_no_checkpoint_passes_the_record() -> None:
     assert stage.letters.letters == []
 
 
+def test_no_letter_is_stored_once_the_lease_is_lost_while_it_had_to_wait() -> None:
+    """The next owner stores it."""
+    stage = stage_of()
+    stage.letters.refusals = 10_000
+
+    async def scene() -> None:
+        stage.put(["good", "bad"])
+        await until(lambda: stage.letters.refusals == 10_000 - 6)
+        row = {**stage.row, "leaseOwner": "other", "leaseCounter": stage.row["leaseCounter"] + 5}
+        await stage.leases.put(row)
+        await until(lambda: bool(stage.reported("lease_lost")))
+        await anyio.sleep(5)
+        assert stage.letters.refusals == 10_000 - 6, "it waits for half a minute and longer"
+
+    perform(stage, scene)
+
+
 class Earlier(Rejecting):
     """Wants to checkpoint at the first record of its batch."""
 
