@@ -280,18 +280,22 @@ class Payload:
 
     @property
     def first(self) -> ExtendedSequenceNumber:
+        """IndexError if there is none."""
         return self._record(0).position
 
     @property
     def first_arrival_ms(self) -> int | None:
+        """IndexError if there is none."""
         return self._record(0).approximate_arrival_timestamp
 
     @property
     def last_arrival_ms(self) -> int | None:
+        """IndexError if there is none."""
         return self._record(-1).approximate_arrival_timestamp
 
     @property
     def last(self) -> ExtendedSequenceNumber:
+        """IndexError if there is none."""
         return self._record(-1).position
 
     @property
