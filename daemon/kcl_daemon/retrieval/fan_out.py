@@ -325,6 +325,9 @@ class FanOutReader(BufferedReader):
         while True:
             try:
                 arn = await self._consumer.arn()
+            except StreamNotFound as gone:
+                await self._shard_is_gone(gone, None)
+                continue
             except AwsError as error:
                 self._note(error)
                 await self._pause()
@@ -382,7 +385,7 @@ class FanOutReader(BufferedReader):
         memory.subscribed_at_s = self._clock.monotonic()
         if where.kind is IteratorKind.LATEST:
             # If it breaks before the first event, LATEST would skip records.
-            memory.idle_until_s = self._clock.wall_ms() / 1000
+            memory.idle_until_s = self._clock.passed_ms() / 1000
         self._log.debug("subscribed", position=where.kind.value, sequence_number=where.sequence_number)
 
     async def _accept(self, pushed: PushedRecords, asked_ms: int) -> bool:
@@ -447,14 +450,14 @@ class FanOutReader(BufferedReader):
         self._filled.set()
         await self._taken.wait()
 
-    async def _shard_is_gone(self, gone: StreamNotFound, arn: str) -> bool:
+    async def _shard_is_gone(self, gone: StreamNotFound, arn: str | None) -> bool:
         """If the stream or consumer is missing instead, pause and return False."""
         self._note(gone)
         try:
             if not await self._source.has_lost_shard():
                 await self._source.wait_out(self._clock, _GONE_PAUSE_S)
                 return False
-            if not await self._consumer.exists(arn):
+            if arn is None or not await self._consumer.exists(arn):
                 await self._pause()
                 return False
         except AwsError as error:

@@ -322,10 +322,10 @@ class PollingReader(BufferedReader):
         self._iterator_at_s = self._clock.monotonic()
         self._quiet_ms.clear()
         if where.kind is IteratorKind.LATEST:
-            # If nothing is answered while it lives, LATEST would skip records. The answer may have corrected
-            # the wall clock: read it now.
+            # If nothing is answered while it lives, LATEST would skip records. The answer has told
+            # the time of the service: read it now.
             took_s = self._iterator_at_s - asked_s
-            memory.idle_iterator, memory.idle_until_s = iterator, self._clock.wall_ms() / 1000 - took_s
+            memory.idle_iterator, memory.idle_until_s = iterator, self._clock.passed_ms() / 1000 - took_s
         return iterator
 
     async def _accept(self, fetched: FetchedRecords, asked_ms: int) -> PollResult | None:
@@ -417,7 +417,7 @@ class PollingReader(BufferedReader):
         if fetched.payload:
             self._remember_records(fetched.payload)
         elif memory.first_sequence_number is None:
-            memory.idle_iterator, memory.idle_until_s = fetched.next_iterator, self._clock.wall_ms() / 1000
+            memory.idle_iterator, memory.idle_until_s = fetched.next_iterator, self._clock.passed_ms() / 1000
 
     def _put(self, item: ReadItem) -> None:
         self._buffer.append(item)

@@ -46,7 +46,7 @@ class StartMemory:
     last iterator.
 
     Args:
-        idle_until_s: nothing had arrived until then; epoch seconds by our clock.
+        idle_until_s: nothing had arrived until then; epoch seconds by its clock.
         idle_after: nothing had arrived up to this sequence number (subscriptions).
         needed_since_ms: its parents were read, so all that came since then must be; epoch milliseconds (DynamoDB).
     """

@@ -111,7 +111,7 @@ class FanOutStage:
         self.fan_out = TroubledFanOut(self.model)
         self.log = MemoryLog()
         self.memory = StartMemory()
-        self.stream_is_there = True
+        self.stream_is_there, self.asked_for_the_stream = True, 0
         self.readers = ReaderFactory(
             worker_context(clock=clock, log=self.log),
             Settings(
@@ -127,6 +127,7 @@ class FanOutStage:
         )
 
     async def _is_there(self) -> bool:
+        self.asked_for_the_stream += 1
         return self.stream_is_there
 
     def put(self, *texts: str) -> list[str]:

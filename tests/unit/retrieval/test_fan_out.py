@@ -330,6 +330,20 @@ def test_a_stream_that_is_gone_ends_nothing() -> None:
     play(scene)
 
 
+def test_a_stream_that_is_gone_before_there_is_a_consumer_is_seen_to_be_gone() -> None:
+    async def scene(stage: FanOutStage, start: Start) -> None:
+        stage.model.handle("DeleteStream", {"StreamName": "words"})
+        stage.stream_is_there = False
+        reader = stage.reader()
+        start(reader)
+        await anyio.sleep(120.0)
+        assert stage.asked_for_the_stream >= 1
+        assert reader.trouble is not None
+        assert "not found" in reader.trouble
+
+    play(scene)
+
+
 def test_an_event_that_is_no_end_ends_no_shard() -> None:
     """KCL: DataRetrievalUtil; an end has child shards."""
 
