@@ -33,7 +33,7 @@ def test_a_deleted_stream_is_one_error_and_its_leases_stay(local: Local, tmp_pat
     ):
         app.put(2)
         app.wait_done()
-        app.kinesis.delete_stream(StreamName=app.name, EnforceConsumerDeletion=True)
+        app.delete_stream()
         alpha.wait_for("stream_gone")
         checkpoints = {key: row["checkpoint"] for key, row in app.rows().items()}
         app.kinesis.create_stream(StreamName=app.name, ShardCount=3)
@@ -57,7 +57,8 @@ def test_a_daemon_that_starts_on_another_stream_of_the_name_ends_and_touches_not
         with app.daemon(CAREFUL, QUICK, worker="alpha") as alpha:
             app.wait_done()
             alpha.stop()
-        app.replace_stream(2)
+        app.delete_stream()
+        app.create_stream(2)
         before = app.rows()
         with app.daemon(CAREFUL, QUICK, worker="beta") as beta:
             assert beta.end() == 2
