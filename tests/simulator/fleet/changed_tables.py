@@ -37,7 +37,8 @@ _TICK_S: Final = 0.5
 _DELETED: Final = 0.15
 _TRIES: Final = 300
 _LEASES_MOST: Final = 3
-_JUST_NOW_S: Final = 60.0
+# A finished lease waits half a minute after the leader has seen its end, then for its next look, then behind hundreds of others.
+_JUST_NOW_S: Final = 90.0
 # How old the items of a scan may be.
 _STALE_S: Final = 2.0
 
