@@ -96,7 +96,7 @@ def test_an_upsert_into_sqlite_is_right_after_a_replay(
 ) -> None:
     """Spark has no dialect for SQLite."""
     file = tmp_path / "rows.db"
-    monkeypatch.setenv("KCL_TEST_JDBC", f"jdbc:sqlite:{file}?busy_timeout=60000")
+    monkeypatch.setenv("KCL_TEST_JDBC", f"jdbc:sqlite:{file}")
     with closing(sqlite3.connect(file)) as database:
         database.executescript(
             "CREATE TABLE kcl_rows (shard_id TEXT, number INTEGER, partition_key TEXT, PRIMARY KEY (shard_id, number));"

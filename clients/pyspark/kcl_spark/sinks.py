@@ -268,8 +268,9 @@ def jdbc_upsert(
     driver = _DRIVERS.get(":".join(url.split(":")[:2]))
     # Java does not find drivers in Spark's packages.
     settings = {"driver": driver, **options} if driver else options
-    if url.startswith("jdbc:sqlite"):
-        settings = {"numPartitions": "1", **settings}  # it has one writer at a time
+    if url.startswith("jdbc:sqlite"):  # one writer at a time; others wait
+        waits = {"transaction_mode": "IMMEDIATE", "busy_timeout": "60000"}
+        settings = {"numPartitions": "1", **waits, **settings}
 
     def write(frame: DataFrame, batch: Batch) -> None:
         if is_connect(frame):

@@ -39,7 +39,7 @@ class Stage:
         clock = LoopClock()
         self.budget = ByteBudget(clock)
         self.progress = LeaseProgress(clock.monotonic)
-        self.waiting = (0, 0)
+        self.waiting: tuple[int, int] = (0, 0)
         self.items: list[ReadItem] = []
         self.numbers = 0
         self.released = 0
