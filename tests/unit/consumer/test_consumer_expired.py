@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,7 +19,8 @@ from kcl_daemon.ports import FetchedRecords, StreamRef
 from kcl_daemon.records.dead_letter import DeadLetter
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.records.record_filter import RecordFilter
-from kcl_protocol.messages import DaemonMessage, ProcessRecords
+from kcl_local.kinesis.model import KinesisModel
+from kcl_protocol.messages import DaemonMessage, ProcessRecords, Record
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.consumer.poison_stage import DEAD, MemoryDeadLetters, Reader, Ways, perform, until
 from tests.unit.consumer.test_consumer_held import hold
@@ -136,24 +138,36 @@ def test_a_lane_that_reads_again_makes_the_records_of_others_no_older() -> None:
 
 
 class Redated(MemoryKinesis):
-    """Kinesis dates records by the clocks of many hosts: here the second of three seems to be two minutes younger."""
+    """Gives records other dates than the model has: `date_ms` says which, by its place in an answer and the record."""
+
+    def __init__(self, model: KinesisModel, date_ms: Callable[[int, Record], int | None]) -> None:
+        super().__init__(model)
+        self._date_ms = date_ms
 
     async def get_records(
         self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
     ) -> FetchedRecords:
         fetched = await super().get_records(stream, shard_id, iterator, limit)
         records = [
-            replace(each, approximate_arrival_timestamp=(each.approximate_arrival_timestamp or 0) + 120_000)
-            if number == 1
-            else each
-            for number, each in enumerate(fetched.payload.decoded())
+            replace(each, approximate_arrival_timestamp=self._date_ms(place, each))
+            for place, each in enumerate(fetched.payload.decoded())
         ]
         return replace(fetched, payload=Payload.of(records))
 
 
+def second_is_younger(place: int, record: Record) -> int | None:
+    """Kinesis dates records by the clocks of many hosts: the second of three seems to be two minutes younger."""
+    return (record.approximate_arrival_timestamp or 0) + (120_000 if place == 1 else 0)
+
+
+def some_undated(_place: int, record: Record) -> int | None:
+    """DynamoDB may leave out a date: here of one record."""
+    return None if b64decode(record.data) == b"undated" else record.approximate_arrival_timestamp
+
+
 class RedatedStage(Seen):
     def adapters(self) -> Adapters:
-        return replace(super().adapters(), kinesis=Redated(self.model))
+        return replace(super().adapters(), kinesis=Redated(self.model, second_is_younger))
 
 
 def test_the_checkpoint_does_not_pass_a_fresh_record_that_stands_before_an_old_one() -> None:
@@ -190,23 +204,9 @@ def test_the_checkpoint_does_not_pass_an_old_record_whose_letter_was_not_stored(
     assert stage.reported("records_expired") == []
 
 
-class Undated(MemoryKinesis):
-    """DynamoDB may leave out a date: here of one record."""
-
-    async def get_records(
-        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
-    ) -> FetchedRecords:
-        fetched = await super().get_records(stream, shard_id, iterator, limit)
-        records = [
-            replace(each, approximate_arrival_timestamp=None) if b64decode(each.data) == b"undated" else each
-            for each in fetched.payload.decoded()
-        ]
-        return replace(fetched, payload=Payload.of(records))
-
-
 class UndatedStage(Seen):
     def adapters(self) -> Adapters:
-        return replace(super().adapters(), kinesis=Undated(self.model))
+        return replace(super().adapters(), kinesis=Redated(self.model, some_undated))
 
 
 def test_a_batch_may_begin_with_a_record_without_a_date_before_one_that_is_too_old() -> None:
