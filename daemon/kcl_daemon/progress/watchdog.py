@@ -138,7 +138,7 @@ class StallStatus:
 def stall_status(
     progress: LeaseProgress, limits: StallLimits, now_s: float, *, timeout_s: float = 0.0
 ) -> StallStatus:
-    """`timeout_s` is added to each limit. A shard that waits for a lane stands still if that lane does."""
+    """`timeout_s` is added to each limit. A shard that waits for a lane stands still if both do."""
     slow_lane, storing = progress.slow_lane, _storing_lane(progress)
     if storing is not None:
         slow_lane = storing
@@ -150,9 +150,10 @@ def stall_status(
             f"which waits for {(lane.stalled_by or lane.cause).value}",
             lane.detail,
         )
-        stalled_by = WaitReason.LANE if lane.stalled_by else None
         # That the shard still reads is no progress of the letter that holds its checkpoint back.
         idle_s = lane.idle_s if lane.cause is WaitReason.LETTERS else now_s - progress.progressed_s
+        limit_s = lane.stalled_by and stall_limit_s(limits, lane.stalled_by)
+        stalled_by = WaitReason.LANE if limit_s is not None and idle_s > limit_s + timeout_s else None
         detail = ", ".join(word for word in words if word)
         return StallStatus(WaitReason.LANE, detail, lane.waits_s, idle_s, stalled_by)
     cause, detail, since_s = _waits_for(progress, limits, now_s, timeout_s)

@@ -165,5 +165,18 @@ def test_a_shard_whose_lane_fails_again_and_again_says_so_also_while_a_letter_is
     assert "which waits for restart" in status.detail
 
 
+def test_a_shard_that_just_got_on_does_not_stand_still_because_a_lane_does() -> None:
+    time = Time()
+    progress, lane = started(time), started(time)
+    progress.lanes[3] = held_with(lane)
+    lane.failed("it ended")
+    time.passes(200)
+    progress.moved()
+    progress.waits_for_lane(3, "")
+    assert stall_status(lane, StallLimits(), time.now_s).stalled_by is WaitReason.RESTART
+    assert stall_status(progress, StallLimits(), time.passes(180)).stalled_by is None
+    assert stall_status(progress, StallLimits(), time.passes(1)).stalled_by is WaitReason.LANE
+
+
 def held_with(progress: LeaseProgress) -> HeldLease:
     return HeldLease(Lease(LeaseKey("shardId-0"), 1, TRIM_HORIZON), 0.0, Throughput(1.0, now_s=0.0), progress)
