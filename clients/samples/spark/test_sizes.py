@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
+from kcl_spark.session import find_java
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -18,6 +20,11 @@ PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 
 class Sizes(unittest.TestCase):
     """What the console would show is put into a table."""
+
+    def setUp(self) -> None:
+        """Spark runs on the Java that the daemon would choose."""
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        os.environ["JAVA_HOME"] = str(find_java(os.environ, folder / "java").home)
 
     def test_keys_and_minutes_are_summed(self) -> None:
         conf: dict[str, bool | float | int | str | None] = {
