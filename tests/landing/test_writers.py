@@ -55,6 +55,30 @@ def test_the_late_write_of_a_former_owner_is_kept_and_not_repeated(tmp_path: Pat
     assert [each.token for each in Landed.at(new).entries] == [1, 2]
 
 
+def test_a_scan_is_begun_anew_behind_the_late_write_of_a_former_owner(tmp_path: Path) -> None:
+    """The items have other numbers in each scan: only by a number of the first one does a second one go on behind it."""
+    segment = "snapshot-1795190400000-0000-0001"
+    old, new = (options(tmp_path) for _ in range(2))
+    with LanderThread(old) as old_lander, LanderThread(new) as new_lander:
+        with (
+            ShardOfDaemon(old_lander.socket, segment, token=1) as before,
+            ShardOfDaemon(new_lander.socket, segment, token=2) as after,
+        ):
+            before.initialize()
+            before.give(given(1, 5))
+            after.initialize()
+            after.give(given(101, 103))
+            before.shut_down()
+            with pytest.raises(Refused):
+                after.shut_down()
+            assert after.checkpoints == []
+        with ShardOfDaemon(new_lander.socket, segment, token=2) as again:
+            assert again.initialize() == (5, 0)
+            again.give(given(106, 109))
+            again.shut_down()
+    assert Landed.at(new, segment).numbers() == [1, 2, 3, 4, 5, 106, 107, 108, 109]
+
+
 def test_a_former_owner_that_finds_its_number_taken_lets_go(tmp_path: Path) -> None:
     old, new = (options(tmp_path) for _ in range(2))
     with (

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
 
 import kcl_spark
+from kcl_spark.session import find_java
 
 
 def doom(point: str) -> None:
@@ -36,6 +38,7 @@ def doom(point: str) -> None:
 
 def main(folder: str, point: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["JAVA_HOME"] = str(find_java(os.environ, Path(folder) / "java").home)
     if point != "-":
         doom(point)
     spark = (

@@ -374,13 +374,13 @@ class ShardConversation:
         return entry
 
     def _met(self, number: int) -> None:
-        meaning, shard_id = self._landing.taken, self.state.shard_id
-        if meaning is not Taken.NEWER:
-            ours = meaning is Taken.OURS
+        ours, shard_id = self._landing.taken is Taken.OURS, self.state.shard_id
+        if self._landing.taken is Taken.NEWER:
+            self._log_event("warning", "landing_let_go", shard_id=shard_id, number=number)
+        else:
             self._log_event("info", "landing_segment_taken", shard_id=shard_id, number=number, ours=ours)
-            return
-        self._log_event("warning", "landing_let_go", shard_id=shard_id, number=number)
-        raise RelayGone
+        if self._landing.has_let_go:
+            raise RelayGone
 
     def _checkpoint(self) -> None:
         if (durable := self._landing.checkpoint()) is not None:

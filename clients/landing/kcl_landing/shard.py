@@ -173,7 +173,7 @@ class ShardLanding(Generic[P]):
 
     Attributes:
         taken: what it last meant that a number was taken.
-        has_let_go: a newer owner writes; nothing more may be done.
+        has_let_go: nothing more may be done.
         failures: of the store, since it last worked.
         segments, redelivered: how many were written, and records dropped because the log has them.
         mark: what is stated of the shard; None: nothing is known yet. Another thread may read it.
@@ -374,8 +374,8 @@ class ShardLanding(Generic[P]):
         assert isinstance(found, Footer)
         self._is_taken = False
         self.taken = self.writer.taken(found)
-        if self.taken is Taken.NEWER:
-            self.forget()
+        if self.taken is Taken.NEWER or (self.taken is Taken.EARLIER and self._is_scan):
+            self.forget()  # scans number items anew
             return
         self._drop_written()
         self._found_footer = found

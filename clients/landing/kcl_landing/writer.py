@@ -45,7 +45,7 @@ class Taken(Enum):
     EARLIER = auto()
     """A former owner's late write: continue behind it."""
     NEWER = auto()
-    """A newer owner writes this shard: let go."""
+    """A newer owner writes it: let go."""
 
 
 class ShardWriter:

@@ -110,7 +110,7 @@ class SnapshotStart:
     async def _begun(self, stream: StreamRef) -> Segment:
         row = await self._table.get(_key(stream))
         known = None if row is None else _segment(row)
-        now_ms = self._context.service_ms
+        now_ms = (self._context.service_clock or self._context.clock).passed_ms()  # not too late
         if known is not None and now_ms - known.begun_ms < _STALE_MS:
             return known
         table = await self._scan.describe_table(stream.table_name)

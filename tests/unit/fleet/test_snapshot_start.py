@@ -108,6 +108,24 @@ def test_only_segments_have_leases_at_first() -> None:
     assert not stage.said("snapshot_not_taken")
 
 
+def test_a_leader_whose_date_was_set_ahead_still_has_the_changes_since_the_snapshot_began_read() -> None:
+    class SetAhead(LoopClock):
+        def wall_ms(self) -> int:
+            return super().wall_ms() + 3_000_000
+
+        def passed_ms(self) -> int:
+            return super().wall_ms()
+
+    async def scene(stage: Stage) -> None:
+        stage.clock = SetAhead()
+        began_ms = stage.clock.passed_ms()
+        await stage.new_leader().ensure([])
+        segments = [segment_of(lease.shard_id) for lease in await stage.leases()]
+        assert {each.begun_ms for each in segments if each is not None} == {began_ms}
+
+    play(scene)
+
+
 def test_two_leaders_make_the_same_leases() -> None:
     async def scene(stage: Stage) -> None:
         stage.leases_table.writes.extend([Trouble.NONE, Trouble.LATE])
