@@ -16,6 +16,8 @@ SEEDS: Final = 30
 """Of each scenario: some 1,800 runs. `SEEDS=200` has more, and `make soak` others each time."""
 
 
+ROWS_OF_TRIPLES: Final = 254
+"""Of the array that has every triple of what touches positions."""
 PROPERTIES: Final = ("tests/unit", "tests/contract", "tests/landing", "tests/process", "tests/spark")
 """Where property tests are; each draws ten times as many examples as every day, and new ones."""
 
@@ -52,7 +54,8 @@ def parts(*, seeds: int = SEEDS, first: int = 1) -> tuple[Part, ...]:
         Part("properties", 4, _tests("hypothesis and not prove and not peer", *PROPERTIES), _PASSED),
         *_ALONE,
         *_SIDE_BY_SIDE,
-        Part("seeds", 11, _python(*simulator, "--jobs", "2"), r"runs (\d+)  virtual hours"),
+        Part("triples", 6, _python("-m", "tests.simulator", *_TRIPLES, "--jobs", "2"), _RUNS),
+        Part("seeds", 12, _python(*simulator, "--jobs", "2"), _RUNS),
     )
 
 
@@ -73,6 +76,9 @@ def _proofs(name: str, minutes: int, *files: str, at_once: int = 2) -> Part:
 
 
 _PASSED: Final = r"(\d+) passed"
+_RUNS: Final = r"runs (\d+)  virtual hours"
+# Each row of the array once: `tests/simulator/pairs/test_array.py` looks that there are no more.
+_TRIPLES: Final = ("--scenario", "triples", "--seeds", str(ROWS_OF_TRIPLES), "--first", "1")
 # What measures time on the clock, or how it grows: with nothing beside it.
 _ALONE: Final = (
     _proofs(

@@ -22,7 +22,7 @@ from tests.simulator.batch import Task, begin_process, replay_command, run_withi
 from tests.simulator.hours import Sum, run_hours
 from tests.simulator.plans.draws import Sizes
 from tests.simulator.runner import Outcome
-from tests.simulator.scenarios.all import LONG, OPEN, SCENARIOS
+from tests.simulator.scenarios.all import LONG, SCENARIOS
 
 _ALL: Final = "all"
 _TELL_EVERY: Final = 200
@@ -80,7 +80,7 @@ def main(
         return
     if scenario != _ALL and scenario not in SCENARIOS:
         raise click.BadParameter(f"no scenario {scenario!r}; --list shows them", param_hint="--scenario")
-    names = [name for name in SCENARIOS if name not in OPEN] if scenario == _ALL else [scenario]
+    names = [*SCENARIOS] if scenario == _ALL else [scenario]
     sizes = Sizes(workers=workers, shards=shards, seconds=seconds)
     if json_file is not None and hours is None:
         raise click.BadParameter("it has the figures of --hours; give both", param_hint="--json")

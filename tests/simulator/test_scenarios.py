@@ -10,13 +10,13 @@ import pytest
 from tests.simulator.batch import replay_command
 from tests.simulator.plans.draws import Sizes
 from tests.simulator.runner import Outcome, run_plan
-from tests.simulator.scenarios.all import LONG, OPEN, SCENARIOS, draw_plan
+from tests.simulator.scenarios.all import LONG, SCENARIOS, draw_plan
 
 # The figures that decide how long the random batch takes, and where it starts: a new place each day, so that seeds are tried
 # that nobody chose, and the same place all day, so that a failure can be seen again.
 BATCH_S = float(os.environ.get("SIMULATOR_BATCH_S", "4"))
 FIRST_SEED = int(os.environ.get("SIMULATOR_FIRST_SEED", time.time_ns() // 86_400_000_000_000 * 1_000))
-SHORT = [name for name in SCENARIOS if name not in LONG | OPEN]
+SHORT = [name for name in SCENARIOS if name not in LONG]
 EACH = [pytest.param(name, marks=[pytest.mark.prove] if name in LONG else []) for name in SCENARIOS]
 
 

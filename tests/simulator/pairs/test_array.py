@@ -10,6 +10,7 @@ from kcl_client import ShardStart
 from kcl_client.once import Cursor, OnceProcessor
 from kcl_daemon.config.load import interpret
 from kcl_daemon.errors import ConfigurationError
+from tests.proof.parts import ROWS_OF_TRIPLES
 from tests.simulator.pairs.array import (
     APART,
     REFUSED,
@@ -97,4 +98,5 @@ def test_each_reason_names_factors_and_values_that_there_are() -> None:
 @pytest.mark.prove
 def test_each_triple_that_is_not_apart_is_in_a_row() -> None:
     array = covering_array(3)
+    assert len(array.rows) == ROWS_OF_TRIPLES
     assert {some for row in array.rows for some in pairs_of(row, 3)} == array.wanted

@@ -420,8 +420,6 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
 }
 
 
-OPEN: Final = frozenset({"pairs", "triples"})
-"""What they find is not all looked into: they are played by name, and in no batch of others."""
 LONG: Final = frozenset({"streams_by_hundreds", "dynamodb_day"})
 """Each takes as long as ten others and more; `many_streams` and `dynamodb` show the same with fewer shards."""
 
