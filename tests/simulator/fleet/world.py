@@ -197,7 +197,7 @@ class World:
             return None
         bank = Bank(plan.bank, self.truth)
         bank.on_sleep, bank.on_begin = self._sleep, self._wake
-        bank.is_aside = self.deliveries.is_aside
+        bank.is_aside, self.deliveries.on_anew = self.deliveries.is_aside, bank.begins_anew
         return bank
 
     def _tables(self, settings: Settings, sabotage: Sabotage) -> Tables:

@@ -18,7 +18,7 @@ from zlib import crc32
 from kcl_client import Record
 from kcl_client.once import Cursor, Reader, SqliteStore
 from tests.simulator.chance import Chance
-from tests.simulator.rules.truth import Position, Truth
+from tests.simulator.rules.truth import Position, ShardTruth, Truth
 from tests.simulator.violation import report
 
 _ACCOUNTS: Final = 10
@@ -98,6 +98,11 @@ class Bank:
                 f"{who} with token {token}, after {successor} with token {newest} had begun",
             )
 
+    def begins_anew(self, shard: ShardTruth) -> None:
+        """At the latest record, as no checkpoint is stored: what was given before is nobody's while nothing of it is carried out."""
+        if self._applied().isdisjoint(_name(shard.shard_id, position) for position in shard.positions):
+            shard.passed.update(place for place, count in enumerate(shard.deliveries) if count)
+
     def carry_out(self, shard_id: str, records: Sequence[Record], transaction: Cursor) -> None:
         """The transfers of some records."""
         for record in records:
@@ -119,7 +124,7 @@ class Bank:
             for place, position in enumerate(shard.positions)
             if shard.written_at_s[place] < before_s
             and place >= shard.done_before
-            and place not in shard.unowed
+            and place not in shard.unowed | shard.passed
             and not self.is_aside(shard.shard_id, place)
         }
 
