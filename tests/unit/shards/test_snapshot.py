@@ -16,10 +16,12 @@ from kcl_daemon.shards.snapshot import (
     MOST_DIGITS,
     Segment,
     awaited_segments,
+    beginning,
     digits_in,
     digits_of,
     first_shards,
     hours_of,
+    items_at,
     items_of,
     key_bytes,
     key_of,
@@ -31,6 +33,7 @@ from kcl_daemon.shards.snapshot import (
     segment_of,
     segment_shards,
     segments_for,
+    snapshot_in,
     units_for,
     with_segments,
 )
@@ -74,6 +77,68 @@ def test_a_resumed_scan_numbers_above_what_was_given_before(
 
 
 @pytest.mark.parametrize(
+    ("since_ms", "before", "items", "ordinal"),
+    [
+        (0, 0, 0, 1_000_000_000),
+        (9, 0, 0, 1_000_000_000),
+        (10, 0, 0, 2_000_000_000),
+        (3_600_000, 0, 7, 360_001_000_000_007),
+        (3_600_000, 999_999_999_999_999, 42, 1_000_000_000_000_042),
+        (100 * 86_400_000, 0, 999_999_999, 864_000_001_999_999_999),
+    ],
+)
+def test_a_reader_goes_on_at_the_hundredth_of_a_second_in_which_it_begins_with_nine_digits_for_items(
+    since_ms: int, before: int, items: int, ordinal: int
+) -> None:
+    assert ordinal_of(BEGUN_MS, BEGUN_MS + since_ms, before, items) == ordinal
+    assert items_of(ordinal) == items
+
+
+@pytest.mark.parametrize(
+    ("number", "position"),
+    [
+        ("1" + "000000001000000001" + "0000368", (1_000_000_001, b"p")),
+        ("1" + "864000001999999999" + "368", (864_000_001_999_999_999, b"p")),
+        ("1" + "000000001000000000" + "1", (1_000_000_000, b"")),
+        ("1" + "000000001000000001" + "65536", (1_000_000_001, b"\0\0")),
+    ],
+    ids=["more digits than it needs", "just enough of them, and a hundred days", "no key", "zeros"],
+)
+def test_positions_in_checkpoints_of_earlier_versions_mean_what_they_meant(
+    number: str, position: tuple[int, bytes]
+) -> None:
+    assert position_of(number) == position
+    assert position_number(*position, digits_in(number)) == number
+
+
+def test_the_longest_number_is_the_longest_that_python_reads() -> None:
+    longest = position_number(10**18 - 1, b"", MOST_DIGITS)
+    assert len(longest) == sys.int_info.default_max_str_digits
+    assert position_of(longest) == (10**18 - 1, b"")
+
+
+def test_of_keys_up_to_1_776_bytes_each_has_room_for_the_highest_and_no_longer_one_fits() -> None:
+    highest = [b"\xff" * size for size in range(1_778)]
+    assert [digits_of(key) <= MOST_DIGITS for key in highest] == [True] * 1_777 + [False]
+    for key in highest[:-1]:
+        assert digits_in(position_number(10**9, key, digits_of(key))) == digits_of(key)
+
+
+def test_before_all_items_is_a_position_with_as_many_digits() -> None:
+    number = position_number(ordinal_of(BEGUN_MS, BEGUN_MS, 0, 0), b"key", 40)
+    assert position_of(beginning(number)) == (0, b"")
+    assert len(beginning(number)) == len(number)
+
+
+def test_items_are_told_of_checkpoints_in_segments_only() -> None:
+    segment = segment_shards(BEGUN_MS, 1)[0].shard_id
+    number = position_number(ordinal_of(BEGUN_MS, BEGUN_MS + MINUTE_MS, 0, 77), b"key", 40)
+    assert items_at(segment, number) == 77
+    assert items_at(segment, "TRIM_HORIZON") is None
+    assert items_at("shardId-000000000001", number) is None
+
+
+@pytest.mark.parametrize(
     "number", ["", "1", "1" * 19, "2" + "0" * 30, "1" + "0" * 30, "49590338", "1x" + "0" * 30]
 )
 def test_other_numbers_are_no_positions(number: str) -> None:
@@ -92,6 +157,12 @@ def test_keys_come_back(text: str, number: int, data: bytes) -> None:
         assert key_of(packed, tuple(key)) == key
         with pytest.raises(ValueError, match="key"):
             key_of(packed + b"S\0\0", tuple(key))
+
+
+def test_a_key_whose_end_is_missing_is_refused() -> None:
+    packed = key_bytes({"id": {"S": "order-1"}}, ["id"])
+    with pytest.raises(ValueError, match="another key"):
+        key_of(packed[:-1], ["id"])
 
 
 def test_names_of_segments() -> None:
@@ -118,6 +189,20 @@ JUST_CLOSED = shard(-200, OLD, is_open=False)
 OPEN = shard(-5, JUST_CLOSED)
 OTHER = shard(-100)
 SHARDS = (OLDER, OLD, JUST_CLOSED, OPEN, OTHER)
+
+
+@pytest.mark.parametrize(("early_ms", "counts"), [(600_000, True), (600_001, False)])
+def test_a_shard_counts_that_was_open_up_to_ten_minutes_before_the_beginning(
+    early_ms: int, counts: bool
+) -> None:
+    child = Shard(
+        ShardId(f"shardId-{BEGUN_MS - early_ms:020}-0a1b2c3d"),
+        HashRange(0, 1),
+        frozenset({OLD.shard_id}),
+        10**20,
+    )
+    listed = with_segments((OLD, child), segment_leases(BEGUN_MS, 1))
+    assert (OLD.shard_id in {each.shard_id for each in listed}) is counts
 
 
 def finished(lease: Lease) -> Lease:
@@ -185,22 +270,55 @@ def test_a_deleted_segment_does_not_come_back_while_the_others_are_there() -> No
     assert missing_leases(listed, [second, *roots], InitialPosition()) == []
 
 
+def test_segments_whose_leases_are_still_being_made_are_all_there() -> None:
+    second = segment_leases(BEGUN_MS, 3)[1]
+    listed = with_segments(SHARDS, [second])
+    assert [each.shard_id for each in listed[:3]] == [each.shard_id for each in segment_shards(BEGUN_MS, 3)]
+
+
+def test_of_two_snapshots_the_later_one_counts_by_its_first_segment() -> None:
+    leases = [*segment_leases(BEGUN_MS, 2), *segment_leases(BEGUN_MS + 1, 3), new_lease(OTHER, TRIM_HORIZON)]
+    for each in (leases, leases[::-1]):
+        assert snapshot_in(each) == Segment(BEGUN_MS + 1, 0, 3)
+    assert snapshot_in(leases[-1:]) is None
+
+
 def test_a_shard_waits_for_leases_of_segments_that_are_not_made_yet() -> None:
     first, second = segment_leases(BEGUN_MS, 2)
     parents: dict[ShardId, Lease | None] = {first.shard_id: first, second.shard_id: None, OLD.shard_id: None}
     assert awaited_segments(parents) == {second.shard_id}
 
 
+GIB = 2**30
+
+
 @pytest.mark.parametrize(
-    ("gib", "units", "segments"), [(0, 500, 1), (5, 500, 5), (100, 500, 31), (1000, 10**6, 32), (100, 5, 1)]
+    ("size_bytes", "units", "segments"),
+    [
+        (0, 500, 1),
+        (5 * GIB, 500, 5),
+        (5 * GIB + 1, 500, 6),
+        (100 * GIB, 500, 31),
+        (1000 * GIB, 10**6, 32),
+        (100 * GIB, 5, 1),
+    ],
 )
-def test_how_many_segments(gib: int, units: int, segments: int) -> None:
-    assert segments_for(gib * 2**30, units) == segments
+def test_a_segment_for_each_gib_begun_as_far_as_read_units_go(
+    size_bytes: int, units: int, segments: int
+) -> None:
+    found = segments_for(size_bytes, units)
+    assert (found, type(found)) == (segments, int)
 
 
-def test_how_long_a_scan_takes() -> None:
-    assert hours_of(100 * 2**30, 500) == pytest.approx(7.28, abs=0.01)
-    assert hours_of(10**12, units_for(10**12)) <= 6.0
+def test_a_read_unit_reads_eight_kib_in_a_second() -> None:
+    assert hours_of(8_192 * 3_600 * 500, 500) == 1.0
+    assert hours_of(4_096, 2) == pytest.approx(0.25 / 3_600, rel=1e-9)
+    assert hours_of(100 * GIB, 500) == pytest.approx(7.28, abs=0.01)
+
+
+def test_a_scan_in_six_hours_takes_so_many_units_and_one_byte_more_takes_another() -> None:
+    six_hours_of_100 = 6 * 3_600 * 8_192 * 100
+    assert [units_for(six_hours_of_100 + more) for more in (0, 1)] == [100, 101]
 
 
 def test_what_is_needed_of_a_shard_begins_with_it_or_with_the_scan_before_it() -> None:
