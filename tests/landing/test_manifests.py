@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -11,21 +11,23 @@ from kcl_landing import manifests
 from kcl_landing.log import (
     INFO,
     PAGE,
+    Begin,
     Damaged,
     Entry,
     Layout,
     LogInfo,
     Manifest,
+    begin_path,
     entry_path,
     first_path,
     manifest_path,
     page_path,
 )
 from kcl_landing.manifests import OtherLog, ShardLog, known_log, open_log
-from kcl_landing.store import StoreTrouble
+from kcl_landing.store import StoredObject, StoreTrouble
 from kcl_landing.writer import LogAltered, Tail
-from tests.landing.footers import SHARD, STREAM, land, made, read_footer
-from tests.landing.memory_store import Fault, MemoryStore
+from tests.landing.footers import HOUR_MS, SHARD, STREAM, land, made, read_footer
+from tests.landing.memory_store import Fault, MemoryStore, Operation
 
 AT = manifest_path(STREAM, SHARD)
 
@@ -53,6 +55,20 @@ class Shard:
     def again(self) -> Shard:
         return Shard(self.store, self.info)
 
+    def path(self, entry: Entry) -> str:
+        return entry_path(self.info, STREAM, SHARD, entry)
+
+    def read_meanwhile(self, act: Callable[[], object]) -> list[str]:
+        """The paths that are read."""
+        before = len(self.store.calls)
+        act()
+        return [path for operation, path in self.store.calls[before:] if operation == "read"]
+
+    def listed_meanwhile(self, act: Callable[[], object]) -> int:
+        before = len(self.store.calls)
+        act()
+        return sum(operation == "listing" for operation, _path in self.store.calls[before:])
+
 
 @pytest.fixture
 def shard(info: LogInfo) -> Shard:
@@ -68,6 +84,7 @@ def test_a_new_shard_has_no_end(shard: Shard) -> None:
     assert shard.log.open(is_new=True) == Tail()
     assert list(shard.log.entries()) == []
     assert shard.store.objects == {}
+    assert shard.warnings == []
 
 
 def test_append_and_open(shard: Shard) -> None:
@@ -128,6 +145,17 @@ def _other_shard(shard: Shard) -> None:
     shard.store.replace(AT, msgspec.json.encode(manifest))
 
 
+def _other_stream(shard: Shard) -> None:
+    manifest = msgspec.structs.replace(stored(shard.store), stream="baskets")
+    shard.store.replace(AT, msgspec.json.encode(manifest))
+
+
+def _twice(shard: Shard) -> None:
+    manifest = stored(shard.store)
+    both = (*manifest.entries, manifest.entries[-1])
+    shard.store.replace(AT, msgspec.json.encode(msgspec.structs.replace(manifest, entries=both)))
+
+
 def _alter(shard: Shard) -> None:
     manifest = stored(shard.store)
     last = msgspec.structs.replace(manifest.entries[-1], last="999999/0")
@@ -150,7 +178,10 @@ def _far_future(shard: Shard) -> None:
     shard.store.replace(AT, msgspec.json.encode(msgspec.structs.replace(manifest, entries=(moved, *rest))))
 
 
-@pytest.mark.parametrize("damage", [_lose, _truncate, _other_shard, _alter, _out_of_order, _far_future])
+@pytest.mark.parametrize(
+    "damage",
+    [_lose, _truncate, _other_shard, _other_stream, _twice, _alter, _out_of_order, _far_future],
+)
 @pytest.mark.parametrize("last", [4, PAGE + 4])
 def test_a_damaged_manifest_is_written_again(
     shard: Shard, damage: Callable[[Shard], None], last: int
@@ -163,6 +194,61 @@ def test_a_damaged_manifest_is_written_again(
     assert bool(opened.warnings) == (damage is not _lose)
     assert stored(shard.store).entries == before
     assert list(shard.again().log.entries()) == entries
+
+
+def test_a_manifest_that_says_what_its_last_segment_does_not_is_named_with_the_segment(shard: Shard) -> None:
+    shard.write(0, 4)
+    _alter(shard)
+    opened = shard.again()
+    opened.log.open()
+    assert opened.warnings == [f"{AT} is not what segment 4 says; the segments are listed instead"]
+
+
+def test_a_manifest_with_entries_of_two_pages_is_not_believed(shard: Shard) -> None:
+    entries = shard.write(0, PAGE)
+    whole = stored(shard.store)
+    both = msgspec.structs.replace(whole, entries=tuple(entries[-3:]))
+    shard.store.replace(AT, msgspec.json.encode(both))
+    opened = shard.again()
+    assert opened.log.open().number == PAGE
+    assert stored(shard.store).entries == whole.entries
+    assert "not in order" in opened.warnings[0]
+
+
+def test_a_manifest_that_was_lost_says_nothing_of_the_tip_when_it_is_written_again(shard: Shard) -> None:
+    shard.write(0, 2)
+    _lose(shard)
+    shard.again().log.open()
+    found = stored(shard.store)
+    assert (found.behind_ms, found.at_ms) == (None, 0)
+
+
+def test_only_segments_that_the_manifest_lacks_are_read_and_the_one_that_it_is_judged_by(
+    shard: Shard,
+) -> None:
+    entries = shard.write(0, 9)
+    more = [land(shard.store, shard.info, made(number)) for number in (10, 11)]
+    opened = shard.again()
+    assert opened.read_meanwhile(opened.log.open) == [AT, *map(shard.path, [entries[-1], *more])]
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_manifest_whose_last_segment_is_gone_before_its_time_is_not_believed(
+    shard: Shard, first: int
+) -> None:
+    entries = shard.write(0, 2)
+    shard.store.replace(first_path(STREAM, SHARD), msgspec.json.encode({"first": first}))
+    shard.store.remove([shard.path(entries[2])])
+    opened = shard.again()
+    assert opened.log.open().number == (1 if first == 0 else -1)
+    assert "is not what segment 2 says" in opened.warnings[0]
+
+
+def test_what_the_manifest_has_already_is_not_added_again(shard: Shard) -> None:
+    entries = shard.write(0, 3)
+    for each in entries[2:]:
+        shard.log.append(each, behind_ms=0, at_ms=3)
+    assert stored(shard.store).entries == tuple(entries)
 
 
 @pytest.mark.parametrize("damage", [_lose, _truncate, _other_shard, _out_of_order])
@@ -181,6 +267,116 @@ def test_a_damaged_page_is_read_from_its_segments(shard: Shard, page: bytes) -> 
     reader = shard.again()
     assert list(reader.log.entries(5)) == entries[5:]
     assert "damaged" in reader.warnings[0]
+
+
+@pytest.mark.parametrize("damage", ["of the next page", "of the page before", "its last entry is missing"])
+def test_a_page_that_is_not_whole_or_of_another_place_is_read_from_its_segments(
+    shard: Shard, damage: str
+) -> None:
+    entries = shard.write(0, 3 * PAGE + 1)
+    there = {
+        "of the next page": entries[2 * PAGE : 3 * PAGE],
+        "of the page before": entries[:PAGE],
+        "its last entry is missing": entries[PAGE : 2 * PAGE - 1],
+    }
+    shard.store.replace(page_path(STREAM, SHARD, PAGE), msgspec.json.encode(there[damage]))
+    reader = shard.again()
+    assert list(reader.log.entries()) == entries
+    assert reader.warnings == [
+        f"{page_path(STREAM, SHARD, PAGE)} is lost or damaged; the segments are listed instead"
+    ]
+
+
+@pytest.mark.parametrize("first", [0, 5, PAGE + 7])
+def test_a_page_that_is_there_costs_one_read_and_no_listing(shard: Shard, first: int) -> None:
+    shard.write(0, 2 * PAGE)
+    shard.store.calls.clear()
+    list(shard.again().log.entries(first))
+    pages = [page_path(STREAM, SHARD, page) for page in (0, PAGE) if page + PAGE > first]
+    assert sorted(shard.store.calls) == sorted(
+        [("read", AT), ("read", first_path(STREAM, SHARD)), *(("read", each) for each in pages)]
+    )
+
+
+def test_of_a_lost_page_only_its_segments_are_read_and_the_one_behind_them(shard: Shard) -> None:
+    entries = shard.write(0, 3 * PAGE + 1)
+    shard.store.remove([page_path(STREAM, SHARD, PAGE)])
+    reader = shard.again()
+    read = reader.read_meanwhile(lambda: list(reader.log.entries(PAGE + 7)))
+    assert [each for each in read if not each.startswith("_manifests")] == [
+        shard.path(each) for each in entries[PAGE + 7 : 2 * PAGE + 1]
+    ]
+
+
+def test_of_a_lost_page_that_was_compacted_with_the_next_no_other_page_is_read_from_segments(
+    shard: Shard,
+) -> None:
+    entries = shard.write(0, 4 * PAGE + 1)
+    whole = land(shard.store, shard.info, made(PAGE, to=3 * PAGE - 1))
+    shard.store.remove([shard.path(each) for each in entries[PAGE : 3 * PAGE]])
+    shard.store.remove([page_path(STREAM, SHARD, page) for page in (PAGE, 2 * PAGE)])
+    reader = shard.again()
+    found = list[Entry]()
+    read = reader.read_meanwhile(lambda: found.extend(reader.log.entries()))
+    assert found == [*entries[:PAGE], whole, *entries[3 * PAGE :]]
+    assert [each for each in read if not each.startswith("_manifests")] == [
+        shard.path(whole),
+        shard.path(entries[3 * PAGE]),
+    ]
+
+
+def test_a_page_that_is_lost_with_its_segments_is_named_and_what_follows_is_read(shard: Shard) -> None:
+    entries = shard.write(0, 3 * PAGE + 1)
+    shard.store.remove([shard.path(each) for each in entries[PAGE : 2 * PAGE]])
+    shard.store.remove([page_path(STREAM, SHARD, PAGE)])
+    reader = shard.again()
+    assert list(reader.log.entries()) == entries[:PAGE] + entries[2 * PAGE :]
+    assert reader.warnings[1:] == [f"segments {PAGE} to {2 * PAGE - 1} of {STREAM}/{SHARD} are missing"]
+    assert list(shard.again().log.entries(PAGE + 7)) == entries[2 * PAGE :]
+
+
+def test_who_reads_without_a_manifest_reads_no_segment_of_a_page_that_is_there_but_its_last(
+    shard: Shard,
+) -> None:
+    entries = shard.write(0, PAGE + 2)
+    _lose(shard)
+    reader = shard.again()
+    found = list[Entry]()
+    read = reader.read_meanwhile(lambda: found.extend(reader.log.entries()))
+    assert found == entries
+    assert [each for each in read if not each.startswith("_manifests")] == [
+        shard.path(each) for each in entries[PAGE - 1 :]
+    ]
+
+
+def test_a_page_behind_which_nothing_is_left_is_given_once(shard: Shard) -> None:
+    entries = shard.write(0, PAGE)
+    _lose(shard)
+    shard.store.remove([shard.path(entries[PAGE])])
+    assert list(shard.again().log.entries()) == entries[:PAGE]
+
+
+def test_a_compacted_segment_counts_where_the_first_of_its_parts_is_still_there(shard: Shard) -> None:
+    entries = shard.write(0, 5)
+    whole = land(shard.store, shard.info, msgspec.structs.replace(made(0, to=3)))
+    shard.store.remove([AT, *(shard.path(each) for each in entries[1:4])])
+    opened = shard.again()
+    assert opened.log.open().number == 5
+    assert opened.warnings == []
+    assert list(opened.log.entries()) == [whole, *entries[4:]]
+
+
+def test_a_segment_that_is_removed_after_it_was_listed_hides_none_behind_it(shard: Shard) -> None:
+    entries = shard.write(0, 4)
+    _lose(shard)
+    gone = shard.path(entries[2])
+
+    def remove(operation: Operation, path: str) -> None:
+        if (operation, path) == ("read", gone):
+            shard.store.objects.pop(gone, None)
+
+    shard.store.before = remove
+    assert list(shard.again().log.entries()) == entries[:2] + entries[3:]
 
 
 def test_all_that_is_not_a_segment_is_lost(shard: Shard) -> None:
@@ -247,15 +443,18 @@ def test_a_compacted_page_stays(shard: Shard) -> None:
     assert shard.again().log.open().number == PAGE
 
 
-def test_compacted_over_pages(shard: Shard) -> None:
+@pytest.mark.parametrize("begins", [0, 100])
+def test_compacted_over_pages(shard: Shard, begins: int) -> None:
     shard.write(0, 3 * PAGE)
-    whole = land(shard.store, shard.info, made(0, to=2 * PAGE + 9))
+    whole = land(shard.store, shard.info, made(begins, to=2 * PAGE + 9))
+    before = [land(shard.store, shard.info, made(0, to=begins - 1))] if begins else []
     rest = [each for each in shard.log.entries() if each.number > whole.to]
-    shard.store.replace(page_path(STREAM, SHARD, 0), msgspec.json.encode([whole]))
+    shard.store.replace(page_path(STREAM, SHARD, 0), msgspec.json.encode([*before, whole]))
     shard.store.remove([page_path(STREAM, SHARD, PAGE)])
     shard.store.replace(page_path(STREAM, SHARD, 2 * PAGE), msgspec.json.encode(rest[:-1]))
     reader = shard.again()
-    for first in (0, 5, PAGE, PAGE + 5, 2 * PAGE, 2 * PAGE + 9):
+    assert list(reader.log.entries()) == [*before, whole, *rest]
+    for first in (begins, begins + 5, PAGE, PAGE + 5, 2 * PAGE, 2 * PAGE + 9):
         assert list(reader.log.entries(first)) == [whole, *rest]
     assert list(reader.log.entries(2 * PAGE + 10)) == rest
     assert reader.warnings == []
@@ -292,10 +491,19 @@ def test_a_missing_segment_is_named_and_not_written_again(shard: Shard) -> None:
     assert opened.warnings == [f"segments 2 to 2 of {STREAM}/{SHARD} are missing"]
 
 
-def test_a_segment_of_another_application(shard: Shard) -> None:
-    foreign = msgspec.structs.replace(made(0), application="other")
+@pytest.mark.parametrize("application", ["another", "other"])
+def test_a_segment_of_another_application(shard: Shard, application: str) -> None:
+    foreign = msgspec.structs.replace(made(0), application=application)
     land(shard.store, shard.info, foreign)
-    with pytest.raises(LogAltered, match=r"segment 0 of other/orders"):
+    with pytest.raises(LogAltered, match=rf"segment 0 of {application}/orders"):
+        shard.log.open()
+
+
+@pytest.mark.parametrize(("number", "named"), [(0, 1), (1, 0)])
+def test_a_segment_with_the_name_of_another_number(shard: Shard, number: int, named: int) -> None:
+    at = shard.path(made(named).entry(1, 1))
+    shard.store.create(at, msgspec.json.encode(made(number)))
+    with pytest.raises(LogAltered, match=rf"{at} says that it is segment {number} of "):
         shard.log.open()
 
 
@@ -364,6 +572,59 @@ def test_dated_finds_new_hours_with_few_requests() -> None:
     ]
 
 
+@pytest.mark.parametrize(("others", "seen"), [(1_998, 1), (1_999, 0)])
+def test_dated_looks_at_the_next_two_thousand_objects_beyond_the_manifest(others: int, seen: int) -> None:
+    shard = Shard(MemoryStore(), LogInfo("app", "dated", "parquet", "id-1"))
+    shard.write(0, 0)
+    land(shard.store, shard.info, made(1))
+    for other in range(others):
+        name = entry_path(shard.info, STREAM, f"another-{other}", made(0).entry(1, 1))
+        assert shard.store.create(name, b"")
+    assert shard.again().log.open().number == seen
+
+
+def test_dated_without_a_manifest_is_looked_through_unless_the_shard_is_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(manifests, "_LOOKED_AT_MOST", 2)
+    shard = Shard(MemoryStore(), LogInfo("app", "dated", "parquet", "id-1"))
+    for number in range(5):
+        land(shard.store, shard.info, made(number))
+    assert shard.again().log.open(is_new=True).number == 1
+    shard.store.remove([AT])
+    assert shard.again().log.open().number == 4
+
+
+class HoursStore(MemoryStore):
+    """Knows from where on it was listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed_after: list[str] = []
+
+    def listing(self, folder: str, *, after: str = "") -> Iterator[StoredObject]:
+        self.listed_after.append(after)
+        return super().listing(folder, after=after)
+
+
+@pytest.mark.parametrize("within_ms", [0, HOUR_MS - 1])
+def test_dated_looks_from_the_hour_before_the_latest_arrival_on(within_ms: int) -> None:
+    store = HoursStore()
+    shard = Shard(store, LogInfo("app", "dated", "parquet", "id-1"))
+    at_ms = 500_010 * HOUR_MS + within_ms  # 2027-01-15, 18:00
+    first = land(store, shard.info, msgspec.structs.replace(made(0), first_ms=at_ms, last_ms=at_ms))
+    shard.log.append(first, behind_ms=0, at_ms=0)
+    shard.again().log.open()
+    assert store.listed_after[0] == f"{STREAM}/dt=2027-01-15/hour=17"
+
+
+def test_a_checkpoint_that_is_reached_is_not_looked_for(shard: Shard) -> None:
+    shard.write(0, 3)
+    opened, other = shard.again(), shard.again()
+    reached = opened.listed_meanwhile(lambda: opened.log.open(checkpoint=(40, 0)))
+    assert other.listed_meanwhile(lambda: other.log.open(checkpoint=(40, 1))) == 2 * reached
+
+
 def test_dated_is_looked_through_to_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other shards have many segments in the same hours, and no manifest was written after the first segment."""
     monkeypatch.setattr(manifests, "_LOOKED_AT_MOST", 2)
@@ -407,6 +668,7 @@ def test_another_writer_makes_the_log_meanwhile() -> None:
         ({"layout": "dated"}, "landingLayout = dated"),
         ({"format": "arrow"}, "landingFormat = arrow"),
         ({"version": 2}, "version 2"),
+        ({"version": 0}, "version 0"),
     ],
 )
 def test_the_log_of_another(change: dict[str, object], words: str) -> None:
@@ -467,6 +729,25 @@ def test_only_the_manifest_of_an_ended_shard_is_mended(shard: Shard) -> None:
     assert shard.store.objects == before
 
 
+def test_the_manifest_of_an_ended_shard_is_mended_by_the_segments_that_it_lacks(shard: Shard) -> None:
+    shard.write(0, 3)
+    end = land(shard.store, shard.info, made(4, is_end=True))
+    leader = shard.again()
+    read = leader.read_meanwhile(leader.log.mend_end)
+    assert [each for each in read if not each.startswith("_manifests")] == [shard.path(end)]
+    assert stored(shard.store).entries[-1] == end
+
+
+def test_a_manifest_with_nothing_but_the_end_costs_one_read(shard: Shard) -> None:
+    shard.write(0, PAGE - 1)
+    end = land(shard.store, shard.info, made(PAGE, is_end=True))
+    shard.log.append(end, behind_ms=0, at_ms=1)
+    assert stored(shard.store).entries == (end,)
+    shard.store.calls.clear()
+    shard.again().log.mend_end()
+    assert shard.store.calls == [("read", AT)]
+
+
 @pytest.mark.parametrize("known", [1, PAGE - 1, PAGE])
 def test_an_old_manifest_over_that_of_an_open_shard_is_mended_by_its_owner(shard: Shard, known: int) -> None:
     """An earlier owner lost the lease in the middle of its PUT, and wakes when the next one has written more."""
@@ -506,3 +787,92 @@ def test_who_has_lost_the_shard_mends_nothing_that_is_newer(shard: Shard) -> Non
     before = dict(shard.store.objects)
     shard.log.mend(behind_ms=0, at_ms=9)
     assert shard.store.objects == before
+
+
+BEGIN = begin_path(STREAM, SHARD, 0)
+NOON_MS = 500_004 * HOUR_MS
+
+
+@pytest.fixture
+def dated() -> Shard:
+    return Shard(MemoryStore(), LogInfo("app", "dated", "parquet", "id-1"))
+
+
+def test_layout_log_needs_no_word_of_how_the_first_segment_is_named() -> None:
+    shard = Shard(MemoryStore(), LogInfo("app", "log", "parquet", "id-1"))
+    assert shard.log.other_begin(0, NOON_MS, is_end=False) is None
+    assert shard.store.objects == {}
+
+
+@pytest.mark.parametrize(
+    ("later_ms", "is_end", "agree"),
+    [
+        (0, False, True),
+        (HOUR_MS - 1, False, True),
+        (HOUR_MS, False, False),
+        (-1, False, False),
+        (0, True, False),
+    ],
+)
+def test_who_comes_first_names_the_first_segment_by_its_hour(
+    dated: Shard, later_ms: int, is_end: bool, agree: bool
+) -> None:
+    first = Begin(NOON_MS, is_end=False)
+    assert dated.log.other_begin(0, NOON_MS, is_end=False) is None
+    assert msgspec.json.decode(dated.store.read(BEGIN), type=Begin) == first
+    found = dated.again().log.other_begin(0, NOON_MS + later_ms, is_end)
+    assert found == (None if agree else first)
+    backwards = dated.again()
+    backwards.store.replace(BEGIN, msgspec.json.encode(Begin(NOON_MS + later_ms, is_end)))
+    assert (backwards.log.other_begin(0, NOON_MS, is_end=False) is None) is agree
+
+
+def test_hours_agree_that_neither_begins(dated: Shard) -> None:
+    assert dated.log.other_begin(0, NOON_MS + 7, is_end=False) is None
+    assert dated.again().log.other_begin(0, NOON_MS + 8, is_end=False) is None
+
+
+def test_a_segment_is_looked_for_under_the_name_that_the_first_writer_gave(dated: Shard) -> None:
+    theirs = made(0)
+    assert dated.log.other_begin(0, theirs.first_ms, is_end=False) is None
+    other = dated.again()
+    later_ms = theirs.first_ms + 3 * HOUR_MS
+    assert other.log.other_begin(0, later_ms, is_end=False) is not None
+    assert other.log.footer(0, later_ms, is_end=False) is None
+    land(dated.store, dated.info, theirs)
+    assert other.log.footer(0, later_ms, is_end=False) == theirs
+
+
+@pytest.mark.parametrize("first_ms", [0, 253_402_300_799_999])
+def test_any_time_up_to_the_year_10000_can_name_the_first_segment(dated: Shard, first_ms: int) -> None:
+    dated.store.create(BEGIN, msgspec.json.encode(Begin(first_ms, is_end=False)))
+    assert dated.log.other_begin(0, NOON_MS, is_end=False) == Begin(first_ms, is_end=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "cannot be read"),
+        (msgspec.json.encode(Begin(NOON_MS, is_end=False, version=0)), "cannot be used"),
+        (msgspec.json.encode(Begin(NOON_MS, is_end=False, version=2)), "cannot be used"),
+        (msgspec.json.encode(Begin(-1, is_end=False)), "cannot be used"),
+        (msgspec.json.encode(Begin(253_402_300_800_000, is_end=False)), "cannot be used"),
+        (msgspec.json.encode(Begin(253_402_300_800_001, is_end=False)), "cannot be used"),
+    ],
+)
+def test_a_word_that_says_nothing_stops_the_writer(dated: Shard, content: bytes, words: str) -> None:
+    dated.store.create(BEGIN, content)
+    with pytest.raises(LogAltered, match=f"{BEGIN} {words}"):
+        dated.log.other_begin(0, NOON_MS, is_end=False)
+
+
+def test_a_word_that_is_removed_while_it_is_read_stops_the_writer(dated: Shard) -> None:
+    dated.store.create(BEGIN, msgspec.json.encode(Begin(NOON_MS, is_end=False)))
+
+    def remove(operation: Operation, path: str) -> None:
+        if (operation, path) == ("read", BEGIN):
+            dated.store.objects.pop(BEGIN, None)
+
+    dated.store.before = remove
+    with pytest.raises(LogAltered, match=f"{BEGIN} cannot be read"):
+        dated.log.other_begin(0, NOON_MS, is_end=False)

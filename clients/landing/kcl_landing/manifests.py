@@ -303,8 +303,7 @@ class ShardLog:
         if manifest and manifest.entries:
             return list(manifest.entries)
         page = self._newest_page()
-        found = [*page, *self._beyond(page[-1] if page else None, None)]
-        return [each for each in found if each.number // PAGE == found[-1].number // PAGE]
+        return [*page, *self._beyond(page[-1] if page else None, None)]
 
     def _newest_page(self) -> list[Entry]:
         """The newest page that is whole and says what its last segment says."""
