@@ -31,6 +31,10 @@ class Unavailable(AwsError):
     """The service failed or did not answer: a write may have taken effect."""
 
 
+class ChildNotListed(Unavailable):
+    """A shard was read to its end."""
+
+
 class AccessDenied(AwsError):
     """Credentials are missing, expired or lack a permission; a retry alone does not help."""
 

@@ -83,7 +83,7 @@ SUBJECTS: Final = (
     _daemon("retrieval", "auto_pace", "test_auto_pace", "test_polling_auto"),
     _landing("positions", "test_positions", "test_marks", "test_chain", "test_lander_marks"),
     _landing("marks", "test_marks", "test_lander_marks"),
-    _landing("manifests", "test_manifests", "test_chain"),
+    _landing("manifests", "test_manifests", "test_manifests_mended", "test_chain"),
     _landing("keeping.chain", "test_chain", "test_writers"),
     Subject(
         "client", "clients/python/kcl_client/_window.py", "kcl_client._window",

@@ -107,16 +107,13 @@ class Ink:
 def explained(sentence: str, level: Level, source: Source, ink: Ink) -> Iterator[str]:
     colour = _COLOURS[level]
     where, colon, rest = sentence.partition(": ")
-    yield f"{ink(where, bold=True)}{colon}{ink(rest, fg=colour) if level == 'error' else _toned(rest, level, ink)}"
+    toned = rest.replace(f"{level}:", ink(f"{level}:", fg=colour, bold=True), 1)
+    yield f"{ink(where, bold=True)}{colon}{ink(rest, fg=colour) if level == 'error' else toned}"
     quoted = source.quoted(sentence)
     if quoted is not None:
         line, marks = quoted
         yield line
         yield ink(marks, fg=colour, bold=True)
-
-
-def _toned(rest: str, level: Level, ink: Ink) -> str:
-    return rest.replace(f"{level}:", ink(f"{level}:", fg=_COLOURS[level], bold=True), 1)
 
 
 def table(rows: Sequence[EffectiveProperty], ink: Ink) -> Iterator[str]:

@@ -104,7 +104,9 @@ def changes_of(
     if records and records[-1].position < records[0].position:  # also finds invalid numbers
         raise ValueError("the records are out of order")
     if since_ms is not None:
-        records = [each for each in records if _is_since(each, since_ms)]
+        records = [
+            each for each in records if (at := each.approximate_arrival_timestamp) is None or at >= since_ms
+        ]
     return payload_of(records), opened.next_shard_iterator or None, len(opened.records)
 
 
@@ -160,11 +162,6 @@ def _time(at_s: float | None, *, in_seconds: bool) -> tuple[int | None, float | 
     if not in_seconds:
         return at_ms, at_ms
     return at_ms, int(at_s) if at_s.is_integer() else at_s
-
-
-def _is_since(record: UserRecord, since_ms: int) -> bool:
-    at_ms = record.approximate_arrival_timestamp
-    return at_ms is None or at_ms >= since_ms
 
 
 def _opened(answer: bytes | bytearray) -> _Answer:

@@ -18,6 +18,7 @@ from kcl_daemon.config.retrieval import FASTEST_READS_MS, RetrievalSettings
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,
+    ChildNotListed,
     InvalidRequest,
     IteratorExpired,
     StreamNotFound,
@@ -220,6 +221,9 @@ class PollingReader(BufferedReader):
                 iterator = None
                 continue
             except AwsError as error:
+                if isinstance(error, ChildNotListed) and self._is_over():
+                    self._put(ReachedBound(()))
+                    return
                 self._release_reservation()
                 iterator = self._iterator_after(error, iterator)
                 throttled = isinstance(error, Throttled)
@@ -234,6 +238,11 @@ class PollingReader(BufferedReader):
             if answer is None:
                 return
             await self._pause(self._pace.succeeded(), answer, began_s)
+
+    def _is_over(self) -> bool:
+        self._quiet_ms.append(self._clock.passed_ms() - int(_CALL_TIMEOUT_S * 1000))
+        tip_ms = self._source.tip_ms(0, self._quiet_ms)
+        return tip_ms is not None and self._source.is_beyond(0, tip_ms)
 
     async def _shard_is_gone(self, error: StreamNotFound) -> bool:
         self._release_reservation()

@@ -267,10 +267,6 @@ def _labels(shard: ShardView | LatencyView) -> Labels:
     return named if shard.stream_id is None else (*named, ("stream", shard.stream_id))
 
 
-def _read_behind_s(shard: ShardView) -> float | None:
-    return None if shard.behind_ms is None else shard.behind_ms / 1000
-
-
 def _memory(shard: ShardView) -> float | None:
     known = [child.rss_bytes for child in shard.children if child.rss_bytes is not None]
     return float(sum(known)) if known else None
@@ -291,7 +287,7 @@ _OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]
     (own.SHARD_READ_RECORDS, lambda shard: float(shard.read_records)),
     (own.SHARD_READ_BYTES, lambda shard: float(shard.read_bytes)),
     (own.SHARD_AHEAD, lambda shard: shard.ahead_s or None),
-    (own.SHARD_READ_BEHIND, _read_behind_s),
+    (own.SHARD_READ_BEHIND, lambda shard: None if shard.behind_ms is None else shard.behind_ms / 1000),
     (own.SHARD_FAILURES, lambda shard: float(shard.failures)),
     (own.SHARD_RESTARTS, lambda shard: float(shard.restarts)),
     (own.CHILD_MEMORY, _memory),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from kcl_daemon.errors import InvalidRequest, StreamNotFound, Unavailable
+from kcl_daemon.errors import ChildNotListed, InvalidRequest, StreamNotFound
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Clock, FetchedRecords, IteratorKind, ReadFrom, StreamRef, StreamSummary
 from kcl_daemon.records.changes import ChangeForm, changes_of
@@ -25,7 +25,7 @@ T = TypeVar("T")
 CHANGES_API: Final = JsonApi("DynamoDBStreams_20120810.", StreamNotFound, "application/x-amz-json-1.0")
 MOST_RECORDS: Final = 1000
 _END: Final = "end"
-# With a pause of a second, half a minute: then it is trouble.
+# Half a minute.
 _QUIET_TRIES: Final = 30
 
 
@@ -115,7 +115,7 @@ class HttpDynamoStreams:
         if children or status == changes_answers.DISABLED:
             return FetchedRecords(EMPTY, None, 0, children, is_last=not children)
         if tries >= _QUIET_TRIES:
-            raise Unavailable(
+            raise ChildNotListed(
                 f"{shard_id} has ended, but no child of it is listed although the stream is {status}",
                 operation="DescribeStream",
             )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import anyio
 import pytest
 
+from kcl_daemon.errors import ChildNotListed
 from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.ports import StreamRef
 from kcl_daemon.records.payload import EMPTY, Payload
@@ -128,5 +130,31 @@ def test_polling_does_not_deliver_what_came_after_the_bound() -> None:
         start(prefetch)
         assert await texts(prefetch, 1) == ["a"]
         assert isinstance(await prefetch.next(), ReachedBound)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("is_bounded", [True, False])
+def test_a_shard_of_a_table_that_ended_without_a_child_is_read_when_the_bound_is_long_past(
+    is_bounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a job would wait for a child that the service may never list; one without a bound says what is wrong."""
+    table = StreamRef("table", f"arn:aws:dynamodb:{PLACE}:table/t/stream/1")
+    monkeypatch.setattr("tests.unit.retrieval.stage.STREAM", table)
+
+    async def end(*_arguments: object) -> str:
+        return "end:30"
+
+    async def scene(stage: Stage, start: Start) -> None:
+        monkeypatch.setattr(stage.kinesis, "get_shard_iterator", end)
+        began_ms = stage.clock.wall_ms()
+        stage.kinesis.refusal = ChildNotListed("no child of it is listed", operation="DescribeStream")
+        prefetch = stage.prefetch(until_ms=began_ms + 10_000 if is_bounded else None)
+        start(prefetch)
+        with anyio.move_on_after(600):
+            assert isinstance(await prefetch.next(), ReachedBound)
+            assert 120_000 < stage.clock.wall_ms() - began_ms < 240_000, "ten answers since then"
+        assert (stage.clock.wall_ms() - began_ms < 600_000) is is_bounded
+        assert prefetch.trouble == "DescribeStream: no child of it is listed"
 
     play(scene)

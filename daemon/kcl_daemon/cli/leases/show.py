@@ -12,7 +12,7 @@ from math import ceil
 from typing import Final, TypeAlias
 
 from kcl_daemon.admin.view import cpu_text, draw_lineage, reported_text
-from kcl_daemon.assignment.load import FleetLoad, WorkerLoad, measure_fleet, metric_title
+from kcl_daemon.assignment.load import FleetLoad, measure_fleet, metric_title
 from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove
 from kcl_daemon.cli.common import aligned, json_text
 from kcl_daemon.cli.leases.look import LeaseLag, ObservedFleet
@@ -78,11 +78,8 @@ def _row(view: WorkerView, state: FleetLoad, fleet: Fleet) -> tuple[str, ...]:
         leases = sum(fleet.future_owner(lease) == worker for lease in fleet.unfinished)
         return worker, str(leases), cpu_text(view), "", "", _why_not(worker, fleet)
     throughput = f"{load.throughput_kbps:.0f} KiB/s"
-    return worker, str(load.leases), cpu_text(view), throughput, _headroom(load), ""
-
-
-def _headroom(load: WorkerLoad) -> str:
-    return f"{(1 - load.relative) * 100:+.0f} % of its share of {metric_title(load.leading)}"
+    headroom = f"{(1 - load.relative) * 100:+.0f} % of its share of {metric_title(load.leading)}"
+    return worker, str(load.leases), cpu_text(view), throughput, headroom, ""
 
 
 def _why_not(worker: WorkerId, fleet: Fleet) -> str:
