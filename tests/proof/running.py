@@ -25,7 +25,7 @@ from tests.proof.parts import Part
 # What tests ask the environment for, so that they prove more or less.
 KNOBS: Final = ("FLEET_SEEDS", "FUZZ_S", "KCL_BACKLOGS", "KCL_TESTS_OFFLINE", "SOAK_S")
 PASSED: Final = "passed"
-_MARK: Final = "KCL_PROVE_MARK"
+_MARK: Final = "MAKE_PROVE_MARK"
 _LAST_BYTES: Final = 20_000
 _STACKS_WITHIN_S: Final = 15.0
 _GONE_WITHIN_S: Final = 10.0

@@ -144,7 +144,8 @@ class World:
             if owner is not None and not owner.dead and owner.frozen_until_ms <= self.now_ms:
                 renewed_ms = self.now_ms
                 self.owners[key] = owner, renewed_ms
-            free = owner is None or self.now_ms - renewed_ms > FAILOVER_MS
+            # Who has let go reads its shard anew.
+            free = owner is None or key not in owner.turns or self.now_ms - renewed_ms > FAILOVER_MS
             if not free or self._ended(key) or not all(map(self._ended, source.parents)):
                 continue
             able = [each for each in self.hosts if not each.dead and each.frozen_until_ms <= self.now_ms]

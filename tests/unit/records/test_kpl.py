@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 import tracemalloc
 from base64 import b64decode, b64encode
@@ -292,7 +293,7 @@ def test_the_line_of_user_records_is_that_of_decoded_ones(
     records = [(key, data[:99] * longer, hash_key) for key, data, hash_key in records]
     payload = Payload([outer(b"plain", "7"), outer(aggregate(records), "8"), outer(b"", "9")], 1)
 
-    (part,) = payload.expanded(Deaggregator(hash_range, silent))
+    (part,) = filter(None, payload.expanded(Deaggregator(hash_range, silent)))
 
     before, _, behind = payload.decoded()
     found = [
@@ -300,7 +301,7 @@ def test_the_line_of_user_records_is_that_of_decoded_ones(
         for number, each in enumerate(records)
         if hash_range is None or hashed(each) <= hash_range.end
     ]
-    assert part.line(5) == encode(ProcessRecords([before, *found, behind], 5))
+    assert json.loads(part.line(5)) == json.loads(encode(ProcessRecords([before, *found, behind], 5)))
     assert part.decoded() == [before, *found, behind]
     assert 0 <= part.data_bytes - sum(len(b64decode(each.data)) for each in part.decoded()) <= 2 * 2
     rest = part.after(ExtendedSequenceNumber("8", 2**31))
