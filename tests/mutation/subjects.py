@@ -73,7 +73,7 @@ SUBJECTS: Final = (
     ),
     _daemon(
         "assignment", "utilization",
-        "test_utilization_placing", "test_utilization_moves", "test_utilization_explained",
+        "test_utilization_restated", "test_utilization_placing", "test_utilization_moves", "test_utilization_explained",
     ),
     _daemon("records", "lane_window", "test_lane_window", "test_no_key"),
     _daemon("records", "letter_queue", "test_letter_queue"),
