@@ -135,7 +135,7 @@ _SIDE_BY_SIDE: Final = (
         "tests/simulator/test_points.py",
         "tests/simulator/test_scenarios.py",
     ),
-    _proofs("fleets", 8, "tests/benchmarks/test_fleet.py", "tests/benchmarks/test_shards.py"),
+    _proofs("fleets", 9, "tests/benchmarks/test_fleet.py", "tests/benchmarks/test_shards.py"),
     _proofs("spark-backlog", 4, "tests/spark/test_backlog.py"),
     _proofs("spark-crashes", 8, "tests/spark/test_crashes.py", "tests/spark/test_landing_crashes.py"),
     _proofs("spark-hosts", 16, "tests/spark/test_windows_whole.py", "tests/spark/test_hosts.py"),
