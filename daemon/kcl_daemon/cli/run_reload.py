@@ -44,17 +44,17 @@ def _python_files(folders: list[Path]) -> Iterator[Path]:
     count = 0
     for folder in folders:
         for where, below, files in os.walk(folder):
-            below[:] = (
-                []
-                if _ENVIRONMENT in files
-                else [each for each in below if each not in _PASSED_OVER and each[0] != "."]
-            )
+            below[:] = [] if _ENVIRONMENT in files else [each for each in below if _is_users(each)]
             for each in files:
                 if each.endswith(".py") and _ENVIRONMENT not in files:
                     yield Path(where, each)
                     count += 1
                     if count == _FILES_MOST:
                         return
+
+
+def _is_users(folder: str) -> bool:
+    return folder not in _PASSED_OVER and not folder.startswith(".")
 
 
 def changed(before: Stamps, now: Stamps) -> list[str]:

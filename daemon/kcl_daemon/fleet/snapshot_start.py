@@ -110,12 +110,12 @@ class SnapshotStart:
     async def _begun(self, stream: StreamRef) -> Segment:
         row = await self._table.get(_key(stream))
         known = None if row is None else _segment(row)
-        now_ms = (self._context.service_clock or self._context.clock).passed_ms()  # not too late
-        if known is not None and now_ms - known.begun_ms < _STALE_MS:
+        passed_ms = (self._context.service_clock or self._context.clock).passed_ms()
+        if known is not None and passed_ms - known.begun_ms < _STALE_MS:
             return known
         table = await self._scan.describe_table(stream.table_name)
         units = self._settings.read_units
-        first = Segment(now_ms, 0, self._settings.segments or segments_for(table.size_bytes, units))
+        first = Segment(passed_ms, 0, self._settings.segments or segments_for(table.size_bytes, units))
         applied, after = await self._write(stream, row, first)
         if applied:
             faults.maybe("after-snapshot-begun")

@@ -146,7 +146,7 @@ def units_for(size_bytes: int) -> int:
 def ordinal_of(begun_ms: int, now_ms: int, before: int, items: int) -> int:
     """The ordinal after which a reader that begins now goes on; `items` were read before, in this order.
 
-    A resumed scan may find fewer items, or more. So its numbers are above all those that any reader before it gave:
+    A resumed scan may find fewer items, or more. So its numbers are above all of as many digits that were given before:
     `before` is the last ordinal that it knows. The last nine digits count the items.
     """
     return max((now_ms - begun_ms) // _RUN_MS + 1, before // _RUN + 1) * _RUN + items

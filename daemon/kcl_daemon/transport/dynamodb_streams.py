@@ -25,7 +25,7 @@ T = TypeVar("T")
 CHANGES_API: Final = JsonApi("DynamoDBStreams_20120810.", StreamNotFound, "application/x-amz-json-1.0")
 MOST_RECORDS: Final = 1000
 _END: Final = "end"
-# Half a minute.
+# A second each; then it is trouble.
 _QUIET_TRIES: Final = 30
 
 

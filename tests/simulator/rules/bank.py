@@ -121,10 +121,11 @@ class Bank:
         return {
             _name(shard.shard_id, position)
             for shard in self._truth.wanted
+            for aside in [shard.unowed | shard.passed]
             for place, position in enumerate(shard.positions)
             if shard.written_at_s[place] < before_s
             and place >= shard.done_before
-            and place not in shard.unowed | shard.passed
+            and place not in aside
             and not self.is_aside(shard.shard_id, place)
         }
 
