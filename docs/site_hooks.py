@@ -53,7 +53,7 @@ def existing(nav: list[object]) -> list[object]:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the documents of the top folder."""
-    from mkdocs.structure.files import File  # noqa: PLC0415 - tests use this module without mkdocs
+    from mkdocs.structure.files import File  # tests use this module without mkdocs
 
     for name, source in TOP_PAGES.items():
         files.append(File.generated(config, name, content=(ROOT / source).read_text("utf-8")))

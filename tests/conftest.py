@@ -90,7 +90,7 @@ def violations(monkeypatch: pytest.MonkeyPatch) -> Generator[list[InvariantViola
 @pytest.fixture(scope="session")
 def local() -> Generator[Local]:
     """The endpoints as one process for all tests of this process; streams and tables need names of their own."""
-    from tests.process.local import local_process  # noqa: PLC0415 - takes half a second, which few tests need
+    from tests.process.local import local_process  # takes half a second, which few tests need
 
     with local_process() as running:
         yield running

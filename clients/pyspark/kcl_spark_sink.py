@@ -179,8 +179,8 @@ def _places(schema: StructType) -> dict[str, int]:
 
 def _client(region: str | None, endpoint: str | None) -> Any:
     try:
-        import boto3  # noqa: PLC0415 - only workers need it
-        from botocore.config import Config  # noqa: PLC0415
+        import boto3  # only workers need it
+        from botocore.config import Config
     except ImportError as error:
         raise NotWritten(
             "format 'kinesis' needs boto3 in the Python of Spark's workers: pip install boto3"

@@ -979,7 +979,7 @@ def kcl_listener(*, prometheus: str = "", cloudwatch: Any = None, namespace: str
     Raises:
         LandingError: it cannot listen there.
     """
-    from pyspark.sql.streaming.listener import StreamingQueryListener  # noqa: PLC0415 - executors do without
+    from pyspark.sql.streaming.listener import StreamingQueryListener  # executors do without
 
     told = _Told()
     served = _LISTENS.fullmatch(prometheus)
@@ -1058,10 +1058,10 @@ class _Told:
 
 def _serve(told: Callable[[], str], address: str, port: int) -> None:
     """`/metrics`, until this process ends."""
-    import socket  # noqa: PLC0415 - planners and executors do without
-    from http.server import BaseHTTPRequestHandler  # noqa: PLC0415
-    from socketserver import ThreadingTCPServer  # noqa: PLC0415
-    from threading import Thread  # noqa: PLC0415
+    import socket  # planners and executors do without
+    from http.server import BaseHTTPRequestHandler
+    from socketserver import ThreadingTCPServer
+    from threading import Thread
 
     address = address.strip("[]")
 
@@ -1115,8 +1115,8 @@ def _listen(spark: Any) -> None:
 
 def _cloudwatch_listener(namespace: str) -> Any:
     try:
-        import boto3  # noqa: PLC0415
-        from botocore.config import Config  # noqa: PLC0415
+        import boto3
+        from botocore.config import Config
     except ImportError as error:
         raise LandingError("the listener for CloudWatch needs boto3 where the driver is") from error
     limits = Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 2})
@@ -2029,7 +2029,7 @@ def register(spark: Any, using: Callable[[Any, type[DataSource]], object] | None
     Adds the listeners of `spark.kcl.listener.prometheus` and `spark.kcl.listener.cloudwatch`, once to each session.
     Spark 4.0 keeps the source that it has found in `pyspark_kcl`, newer ones take this one; `using` registers it.
     """
-    from pyspark import cloudpickle  # noqa: PLC0415
+    from pyspark import cloudpickle
 
     by_value: Any = cloudpickle.register_pickle_by_value
     by_value(sys.modules[KclDataSource.__module__])

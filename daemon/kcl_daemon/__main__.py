@@ -5,7 +5,7 @@ from kcl_daemon import interrupt
 
 def main() -> None:
     interrupt.begin()
-    from kcl_daemon.cli import main as command_line  # noqa: PLC0415 - Ctrl-C while this is imported must be quiet, too
+    from kcl_daemon.cli import main as command_line  # Ctrl-C while this is imported must be quiet, too
 
     command_line()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kcl_daemon.capacity.figures import CapacityTargets
 from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings
@@ -18,10 +18,10 @@ from kcl_daemon.config.retrieval import SLOWEST_AUTO_MS
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.context import ConsumerContext, ShardCooldowns
 from kcl_daemon.consumer.standby import StandbyChildren
+from kcl_daemon.context import Broadcast, Timings, WorkerContext, timings
 from kcl_daemon.cpu.sources import CpuSampler
 from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, assignment_strategies
 from kcl_daemon.fleet.capacity_watch import CapacityWatch
-from kcl_daemon.fleet.context import Broadcast, Timings, WorkerContext, timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.hold_watch import HoldWatch
@@ -31,10 +31,8 @@ from kcl_daemon.fleet.load_report import LoadReport
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.reporter import Reporter
-from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
-from kcl_daemon.fleet.snapshot_start import SnapshotStart
 from kcl_daemon.fleet.streams import (
     MultiStreamTracker,
     SingleStreamTracker,
@@ -82,9 +80,13 @@ from kcl_daemon.progress.progress import ActiveLeases
 from kcl_daemon.progress.watchdog import StallLimits, Watchdog
 from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.shards.lineage import parents_first
-from kcl_daemon.telemetry.helper_views import HelperSource, LandingView, no_helper
-from kcl_daemon.telemetry.snapshot import Snapshots
 from kcl_daemon.worker import Worker
+
+if TYPE_CHECKING:
+    from kcl_daemon.fleet.run_end import RunEnd
+    from kcl_daemon.fleet.snapshot_start import SnapshotStart
+    from kcl_daemon.telemetry.helper_views import HelperSource
+    from kcl_daemon.telemetry.snapshot import Snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,10 @@ def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
 
 
 def _trouble(helper: HelperSource) -> str | None:
-    view = helper()
+    if (view := helper()) is None:
+        return None
+    from kcl_daemon.telemetry.helper_views import LandingView
+
     return str(view.trouble) if isinstance(view, LandingView) and view.trouble is not None else None
 
 
@@ -201,7 +206,7 @@ class Application:
     Where two parts need each other, one gets a callback.
     """
 
-    def __init__(self, settings: Settings, adapters: Adapters, helper: HelperSource = no_helper) -> None:
+    def __init__(self, settings: Settings, adapters: Adapters, helper: HelperSource = lambda: None) -> None:
         log = adapters.log.bind(worker_id=settings.worker_id)
         self._settings = settings
         self._adapters = adapters
@@ -269,6 +274,8 @@ class Application:
 
     @cached_property
     def snapshots(self) -> Snapshots:
+        from kcl_daemon.telemetry.snapshot import Snapshots
+
         return Snapshots(
             self.worker,
             application=self._settings.application_name,
@@ -350,6 +357,8 @@ class Application:
         settings, adapters = self._settings, self._adapters
         if settings.run_until is None:
             return None
+        from kcl_daemon.fleet.run_end import RunEnd
+
         return RunEnd(
             self._context,
             until_ms=settings.run_until.time_ms,
@@ -465,6 +474,8 @@ class Application:
         changes, scan = self._settings.changes, self._adapters.scan
         if scan is None or not changes.snapshot:
             return None
+        from kcl_daemon.fleet.snapshot_start import SnapshotStart
+
         coordinator, workers = self._tables.coordinator, self._tables.worker_metrics
         return SnapshotStart(self._context, table=coordinator, workers=workers, scan=scan, settings=changes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class KclError(Exception):
@@ -81,6 +82,10 @@ class SubscriptionTaken(AwsError):
 
 class InvalidRequest(AwsError):
     """The service calls a request malformed: our bug, or a bad setting."""
+
+
+NO_FAN_OUT: Final = (ConsumerLimitReached, AccessDenied, InvalidRequest)
+"""With these a stream can only be polled."""
 
 
 class LeaseError(KclError):

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +29,7 @@ from kcl_daemon.children.process import ProcessGroup
 from kcl_daemon.children.start import environment_of, reap
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError, KclError
+from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Clock, Log
 
 Event: TypeAlias = Mapping[str, object]
@@ -350,6 +351,9 @@ class Helper(ABC, Generic[View_co]):
         """It applies to a running helper, too."""
         self._log = log
 
+    def learns_leases(self, leases: Callable[[], Sequence[Lease] | None]) -> None:
+        """`leases`: of all streams, as the leader has read them last; None while another worker leads."""
+
     def on_worker_stop(self) -> None:
         """Relays must not wait for a helper that is not ready."""
         if not self._ready:
@@ -433,16 +437,6 @@ class _WorkerWithHelper:
     def request_stop(self) -> None:
         self._worker_stops()
         self._worker.request_stop()
-
-
-class NoHelper:
-    def background(self, worker: StoppableWorker) -> StoppableWorker:
-        return worker
-
-    def figures(self) -> None:
-        return None
-
-    def log_to(self, log: Log) -> None: ...
 
 
 @asynccontextmanager

@@ -142,6 +142,10 @@ class Lander(Helper[LandingView]):
             environment=helper_environment(credentials=True, **more),  # it is ours, and writes to the store
         )
 
+    def learns_leases(self, leases: Callable[[], Sequence[Lease] | None]) -> None:
+        if self.rosters is not None:
+            self.rosters.leases = leases
+
     async def lines(self) -> AsyncGenerator[bytes, None]:
         yield self._options
         if self.rosters is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from kcl_daemon.shards.snapshot import items_at, segment_of
@@ -166,3 +167,7 @@ def short_shards(shard_ids: Sequence[str], *, most: int = 5) -> str:
 
 def counted(count: int, one: str, several: str = "") -> str:
     return f"{count} {one if count == 1 else several or f'{one}s'}"
+
+
+def time_text(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 from kcl_daemon import __version__
 from kcl_daemon.consumer.consumer import ShardConsumer
 from kcl_daemon.consumer.context import ConsumerContext
+from kcl_daemon.context import WorkerContext
 from kcl_daemon.errors import (
     ChildError,
     ConfigurationError,
@@ -28,14 +29,12 @@ from kcl_daemon.errors import (
     WorkerIdTaken,
 )
 from kcl_daemon.fleet.capacity_watch import CapacityWatch
-from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.discovery import Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, lease_labels
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.reporter import Reporter
-from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
 from kcl_daemon.fleet.streams import StreamTracker
 from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
@@ -49,6 +48,9 @@ from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_daemon.ports import NO_METERS, Evidence
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import Watchdog, lag_s
+
+if TYPE_CHECKING:
+    from kcl_daemon.fleet.run_end import RunEnd
 
 _BY_SHUFFLE = frozenset({ClientVersion.INIT, ClientVersion.UPGRADE_FROM_2X, ClientVersion.V2X})
 

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any, Final
 
 from kcl_daemon.children.platform import keep_freed_memory
-from kcl_daemon.records.changes import ChangeForm, changes_of
+from kcl_daemon.records.changes import changes_of
+from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.transport.kinesis import fetched
 

@@ -31,7 +31,7 @@ DAEMON: Final = {"landingWindowMillis": 1_000, "idleTimeBetweenReadsInMillis": "
 
 def driver(folder: Path) -> None:
     """Spark's process: a line for each batch in `folder/batches`, until it is killed."""
-    import kcl_spark_source  # noqa: PLC0415 - only here
+    import kcl_spark_source  # only here
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (

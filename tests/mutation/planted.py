@@ -95,8 +95,8 @@ def _fails(tests: Sequence[str]) -> bool:
 
 
 def _ends_in_violation(fault: Planted) -> bool:
-    from tests.simulator.runner import run_plan  # noqa: PLC0415 - it loads the source
-    from tests.simulator.scenarios.all import draw_plan  # noqa: PLC0415
+    from tests.simulator.runner import run_plan  # it loads the source
+    from tests.simulator.scenarios.all import draw_plan
 
     plan = draw_plan(fault.scenario, fault.seed)
     found = run_plan(plan, scenario=fault.scenario, seed=fault.seed).violation

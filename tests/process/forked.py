@@ -186,7 +186,7 @@ def main() -> None:
     """Serve; in what is forked, run the daemon."""
     # Ctrl-C is for those who ask, and for what they have started.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from tests.models import read_once  # noqa: PLC0415 - not needed where daemons are asked for
+    from tests.models import read_once  # not needed where daemons are asked for
 
     with read_once():
         _prepare()

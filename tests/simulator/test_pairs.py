@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kcl_daemon.config.retrieval import DeliverySettings
-from kcl_daemon.records.lane_window import ShardOrder
+from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.records.record_filter import RecordFilter
 from tests.simulator.chance import Chance
 from tests.simulator.plans.draws import Draw, Sizes

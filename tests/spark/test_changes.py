@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession, functions
 
-from kcl_daemon.records.changes import ChangeForm, changes_of
+from kcl_daemon.records.changes import changes_of
+from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.records.payload import UserRecord
 from kcl_spark import decode, sinks
 from kcl_spark.api import Batch, BatchHandler

@@ -334,7 +334,7 @@ def test_workers_take_spark_from_where_it_is_installed(spark: SparkSession) -> N
     """From Spark's own archive each of them would compile it anew at its start."""
 
     def where(_number: int) -> str:
-        import pyspark  # noqa: PLC0415 - the worker's
+        import pyspark  # the worker's
 
         return str(pyspark.__file__)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -14,7 +13,7 @@ import pytest
 from kcl_daemon.config.load import interpret
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.helper_process import EXIT_REFUSED, NoHelper, with_relays
+from kcl_daemon.helper_process import EXIT_REFUSED, with_relays
 from kcl_daemon.metrics import own
 from kcl_daemon.spark.supervisor import (
     EXIT_PIPELINE,
@@ -103,14 +102,6 @@ async def test_children_are_relays_that_are_given_empty_batches_and_time_to_drai
     assert child.command == (sys.executable, "-I", "-S", "/lib/relay.py", "/tmp/s")
     assert child.call_for_empty
     assert child.shutdown_grace_ms == 95_000
-
-
-async def test_without_a_pipeline_nothing_happens() -> None:
-    given = settings()
-    given = replace(given, spark=replace(given.spark, pipeline=None))
-    async with spark_engine(given, clock=SystemClock(), log=MemoryLog()) as (same, nothing):
-        assert same is given
-        assert isinstance(nothing, NoHelper)
 
 
 @pytest.mark.parametrize(("inherits", "seen"), [(True, "k"), (False, "None")])

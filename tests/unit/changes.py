@@ -11,7 +11,7 @@ import anyio
 from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import StreamRef
-from kcl_daemon.records.changes import ChangeForm
+from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.transport.caller import AwsJsonClient
 from kcl_daemon.transport.dynamodb_streams import HttpDynamoStreams
 from kcl_daemon.transport.service_answers import service_error

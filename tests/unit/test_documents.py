@@ -12,7 +12,7 @@ from kcl_client import RecordProcessor
 from kcl_client.testing import drive
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.load import interpret
-from kcl_daemon.fleet.context import Timings, timings
+from kcl_daemon.context import Timings, timings
 from kcl_protocol import (
     CheckpointDependencyFailed,
     CheckpointIllegalArgument,

@@ -97,7 +97,7 @@ def _info(store: LogStore) -> LogInfo | None:
 
 
 def _read_footer(content: bytes | memoryview, file_format: Format) -> Footer:
-    from kcl_landing import segments  # noqa: PLC0415 - who reads manifests only needs no Arrow
+    from kcl_landing import segments  # who reads manifests only needs no Arrow
 
     return segments.read_footer(content, file_format)
 

@@ -53,7 +53,7 @@ def open_store(uri: str, *, endpoint: str = "", region: str = "", encryption: st
     if scheme == "file":
         return FolderStore(Path(unquote(urlsplit(uri).path)))
     if scheme in {"s3", "s3a", "s3n"}:
-        from kcl_landing.s3_store import S3Store  # noqa: PLC0415 - who writes into a folder needs no SDK
+        from kcl_landing.s3_store import S3Store  # who writes into a folder needs no SDK
 
         return S3Store(uri, endpoint=endpoint, region=region, encryption=encryption)
     if scheme in {"gs", "gcs"}:
@@ -61,7 +61,7 @@ def open_store(uri: str, *, endpoint: str = "", region: str = "", encryption: st
             f"landing = {uri}: Google's store takes conditions only on an object's generation, which neither pyarrow "
             "nor the S3 interface has. Use s3://, hdfs:// or a folder"
         )
-    from kcl_landing.arrow_store import open_file_system  # noqa: PLC0415 - likewise
+    from kcl_landing.arrow_store import open_file_system  # likewise
 
     return open_file_system(uri)
 

@@ -44,7 +44,7 @@ def framed(data: Column) -> Column:
 
 def with_wrapper(descriptor: bytes, message: str) -> bytes:
     """ValueError if not exactly one message has the name."""
-    from google.protobuf import descriptor_pb2  # noqa: PLC0415 - only where protocol buffers are used
+    from google.protobuf import descriptor_pb2  # only where protocol buffers are used
 
     files: Any = descriptor_pb2.FileDescriptorSet.FromString(descriptor)
     found = [
@@ -203,7 +203,7 @@ def avro(
     `avro_schema` is JSON. `data` is what to decode, such as `decode.confluent(...)`; by default the column
     `data`.
     """
-    from pyspark.sql.avro.functions import from_avro  # noqa: PLC0415 - only where its package is
+    from pyspark.sql.avro.functions import from_avro  # only where its package is
 
     # Spark decodes corrupt data to a record of nulls. The field of a wrapper is null only for corrupt data.
     wrapped = {"type": "record", "name": _WRAPPER, "fields": [{"name": "v", "type": loads(avro_schema)}]}
@@ -226,7 +226,7 @@ def protobuf(
     `descriptor` is a compiled FileDescriptorSet with the message. `data` is what to decode, by default the
     column `data`.
     """
-    from pyspark.sql.protobuf.functions import from_protobuf  # noqa: PLC0415 - only where its package is
+    from pyspark.sql.protobuf.functions import from_protobuf  # only where its package is
 
     parsed = from_protobuf(
         framed(F.col("data") if data is None else data),
@@ -250,8 +250,8 @@ def python(
 
     An exception, None, or a value that is not of its type in `schema` makes the row corrupt. Spark's workers call `decoder` once per record; its results have the `schema`.
     """
-    import pyarrow as pa  # noqa: PLC0415 - many clusters have none
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+    import pyarrow as pa  # many clusters have none
+    from pyspark.sql.pandas.types import to_arrow_schema
 
     fields = struct_type(records, schema)
     if event_time is not None:
@@ -420,7 +420,7 @@ def _decoded(decoder: Decoder, data: bytes, names: Sequence[str]) -> Row:
 
 def _converted(rows: Iterable[Row], at: int, kind: Any) -> Any:
     """A column, or None if not all values are of its type."""
-    import pyarrow as pa  # noqa: PLC0415 - many clusters have none
+    import pyarrow as pa  # many clusters have none
 
     try:
         return pa.array([None if row is None else row[at] for row in rows], kind)

@@ -149,7 +149,7 @@ def _started(pid: int) -> str | None:
 
 
 def _started_elsewhere(pid: int) -> str | None:
-    import psutil  # noqa: PLC0415 - comes with the daemon; no cluster imports this module
+    import psutil  # comes with the daemon; no cluster imports this module
 
     try:
         process = psutil.Process(pid)

@@ -29,7 +29,7 @@ Schema = Any
 
 def avro_reader(definition: str) -> Callable[[bytes], object]:
     """ValueError, or what fastavro raises, for a schema or for data."""
-    import fastavro.read  # noqa: PLC0415 - an optional extra
+    import fastavro.read  # an optional extra
 
     raw = json.loads(definition)
     bounded = _with_bounded_decimals(raw, 0)

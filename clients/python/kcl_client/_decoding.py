@@ -111,12 +111,12 @@ def _reading(decode: Callable[[bytes], object], convert: Callable[..., object]) 
 
 def _by_schema(record: Record) -> object:
     """Protobuf as in its JSON: 64-bit integers are text, enumerations are names, bytes are base64."""
-    from kcl_client.schemas import decode  # noqa: PLC0415 - few records have a schema
+    from kcl_client.schemas import decode  # few records have a schema
 
     found = decode(record)
     if record.schema is None or record.schema.data_format != _PROTOBUF:
         return found
-    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - an optional extra
+    from google.protobuf.json_format import MessageToDict  # an optional extra
 
     return MessageToDict(
         found,  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - that is what `decode` gives for it

@@ -241,7 +241,7 @@ class Batch:
             ImportError: pyarrow is not installed.
         """
         try:
-            from kcl_protocol import arrow  # noqa: PLC0415 - for those who have pyarrow
+            from kcl_protocol import arrow  # for those who have pyarrow
         except ImportError as error:
             raise ImportError("Batch.arrow() needs pyarrow: pip install pyarrow", name=error.name) from error
         if self._frame is not None:

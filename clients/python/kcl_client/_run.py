@@ -178,7 +178,7 @@ def _preload(processor: RecordProcessor | AsyncRecordProcessor) -> None:
     connection = os.environ.pop(_PRELOAD_FD, None)
     if connection is None:
         return
-    from kcl_client._preload import serve  # noqa: PLC0415 - few programs need it
+    from kcl_client._preload import serve  # few programs need it
 
     if isinstance(processor, AsyncRecordProcessor):
         importlib.import_module("kcl_client._asynchronous")  # once, not in each child
@@ -206,7 +206,7 @@ def _run_plain(processor: RecordProcessor, pipes: Pipes, max_line_bytes: int) ->
 def _run_async(
     processor: AsyncRecordProcessor, pipes: Pipes, options: Concurrency, max_line_bytes: int
 ) -> int:
-    from kcl_client import _asynchronous, _concurrent  # noqa: PLC0415 - asyncio costs more start-up time than all the rest
+    from kcl_client import _asynchronous, _concurrent  # asyncio costs more start-up time than all the rest
 
     async def main() -> int:
         read = partial(_asynchronous.read_when_ready, pipes.source)

@@ -70,7 +70,7 @@ def _main() -> None:
 
 
 def _serve(function: UserFunction, shape: Shape, options: argparse.Namespace) -> None:
-    from kcl_client._function_processors import processor_of  # noqa: PLC0415 - after the user's own errors
+    from kcl_client._function_processors import processor_of  # after the user's own errors
 
     processor = processor_of(function, checkpoint_every_s=options.checkpoint_every)
     if not isinstance(processor, AsyncRecordProcessor):
@@ -93,8 +93,8 @@ def _check(target: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while it imports must be quiet
     answer = os.dup(1)
     os.dup2(2, 1)
-    from kcl_client._example import example_of  # noqa: PLC0415 - for this only
-    from kcl_client._function_processors import processor_of  # noqa: PLC0415 - see above
+    from kcl_client._example import example_of  # for this only
+    from kcl_client._function_processors import processor_of  # see above
 
     try:
         function = load(target)

@@ -92,7 +92,7 @@ def _reader(schema: RecordSchema) -> Callable[[bytes], object] | str:
 
 
 def _protobuf(definition: str) -> Callable[[bytes], object]:
-    from google.protobuf import descriptor_pool, message_factory  # noqa: PLC0415 - an optional extra
+    from google.protobuf import descriptor_pool, message_factory  # an optional extra
 
     pool = descriptor_pool.DescriptorPool()
     for file in _compiled(definition).file:
@@ -120,7 +120,7 @@ def _with_nested(message: Descriptor) -> list[Descriptor]:
 
 def _compiled(definition: str) -> FileDescriptorSet:
     """By a process, because the compiler writes its complaints to stderr."""
-    from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - an optional extra
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet  # an optional extra
 
     with TemporaryDirectory(prefix="kcl-schema-") as name:
         folder = Path(name)

@@ -264,7 +264,7 @@ def processor_of(function: Callable[..., object]) -> RecordProcessor | AsyncReco
     Raises:
         CannotRun: it is none that can be called with a record; says why, with file and line.
     """
-    from kcl_client import _function_processors  # noqa: PLC0415 - msgspec is not needed for other processors
+    from kcl_client import _function_processors  # msgspec is not needed for other processors
 
     return _function_processors.processor_of(function)
 
@@ -336,7 +336,7 @@ def drive(
 def _run_async(
     processor: AsyncRecordProcessor, daemon: MemoryDaemon, options: Concurrency, backoffs_s: list[float]
 ) -> tuple[int, BaseException | None]:
-    from kcl_client import _asynchronous, _concurrent  # noqa: PLC0415 - asyncio costs more start-up time than all the rest
+    from kcl_client import _asynchronous, _concurrent  # asyncio costs more start-up time than all the rest
 
     async def read() -> bytes:
         await _asynchronous.pause()

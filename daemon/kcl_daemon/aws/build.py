@@ -15,7 +15,6 @@ from kcl_daemon.aws.dynamodb import (
     condition_failed,
     http_update_item,
 )
-from kcl_daemon.aws.schemas import GlueSchemas
 from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.tables import TableSpec
 from kcl_daemon.config.settings import Settings
@@ -23,11 +22,7 @@ from kcl_daemon.errors import TableNotFound
 from kcl_daemon.leases.row import KEY
 from kcl_daemon.ports import Changes, Clock, Kinesis, Log, ScanPort, Schemas, Tables, Transactions
 from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
-from kcl_daemon.transport.dynamodb_streams import CHANGES_API, HttpDynamoStreams
 from kcl_daemon.transport.kinesis import KINESIS_API, HttpKinesis
-from kcl_daemon.transport.snapshots import TABLE_API, SnapshotSegments, TableScan
-from kcl_daemon.transport.sources import StreamSources
-from kcl_daemon.transport.table_streams import FollowedTables
 
 _WORKER_KEY: Final = "wid"
 _COORDINATOR_KEY: Final = "key"
@@ -64,7 +59,11 @@ def build_transactions(clients: Clients) -> Transactions:
 
 
 def build_schemas(clients: Clients) -> Schemas | None:
-    return None if clients.glue is None else GlueSchemas(clients.glue, clients.limiters.schemas)
+    if clients.glue is None:
+        return None
+    from kcl_daemon.aws.schemas import GlueSchemas
+
+    return GlueSchemas(clients.glue, clients.limiters.schemas)
 
 
 @asynccontextmanager
@@ -98,6 +97,12 @@ async def open_sources(
     if (service := clients.of_changes) is None:
         yield HttpKinesis(kinesis)
         return
+    # Only where a table's stream is read.
+    from kcl_daemon.transport.dynamodb_streams import CHANGES_API, HttpDynamoStreams
+    from kcl_daemon.transport.snapshots import SnapshotSegments
+    from kcl_daemon.transport.sources import StreamSources
+    from kcl_daemon.transport.table_streams import FollowedTables
+
     access = AwsAccess(service, clients.limiters.kinesis)
     async with open_client(
         access, CHANGES_API, clock, ca_bundle=clients.ca_bundle, on_date=on_date
@@ -115,6 +120,8 @@ async def open_table_scan(clients: Clients, clock: Clock) -> AsyncGenerator[Scan
     if clients.of_changes is None:
         yield None
         return
+    from kcl_daemon.transport.snapshots import TABLE_API, TableScan  # as above
+
     access = AwsAccess(clients.of_dynamodb, clients.limiters.kinesis)
     async with open_client(access, TABLE_API, clock, ca_bundle=clients.ca_bundle) as client:
         yield TableScan(client)

@@ -18,7 +18,6 @@ import msgspec
 from kcl_daemon.aws.access import AwsAccess, open_client
 from kcl_daemon.aws.calls import SDK_ERRORS, CallLimiter, translated
 from kcl_daemon.aws.session import Clients, ServiceClient, Services
-from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError, ConfigurationError
@@ -124,13 +123,7 @@ class LazyAccess:
 async def open_cloudwatch(
     settings: Settings, clients: Clients, clock: Clock, log: Log
 ) -> AsyncGenerator[AwsCloudWatch | None, None]:
-    """None if metrics are off.
-
-    Also None if Kinesis is a local endpoint (no TLS) and CloudWatch is not.
-    """
-    if settings.metrics.level is MetricsLevel.NONE:
-        yield None
-        return
+    """None if Kinesis is a local endpoint (no TLS) and CloudWatch is not."""
     access = LazyAccess(partial(_service_client, settings.endpoints), CallLimiter(_CALLS, not_found=AwsError))
     if _is_loopback_url(clients.kinesis.meta.endpoint_url) and not await _is_local_endpoint(access):
         log.info(

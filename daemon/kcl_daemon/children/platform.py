@@ -118,7 +118,7 @@ class _PosixLeader(Leader):
     """
 
     def __init__(self, pid: int) -> None:
-        import psutil  # noqa: PLC0415 - Linux has no need of it here, and it takes time to load
+        import psutil  # Linux has no need of it here, and it takes time to load
 
         super().__init__(pid)
         self._psutil = psutil
@@ -302,14 +302,16 @@ _MMAP_BYTES: Final = 32 * 2**20
 
 
 def keep_freed_memory() -> bool:
-    """Let malloc keep the memory of a batch for the next one: to get it anew costs a third of the record path.
+    """Let malloc give back what the start has freed, then keep the memory of a batch for the next one.
 
-    False where malloc is not that of glibc.
+    To get it anew costs a third of the record path. False where malloc is not that of glibc.
     """
     if not LINUX:
         return False
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        libc = ctypes.CDLL(None)
+        mallopt, trim = libc.mallopt, libc.malloc_trim
     except (AttributeError, OSError):
         return False
+    trim(0)
     return bool(mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)) and bool(mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))

@@ -20,7 +20,6 @@ from anyio.lowlevel import checkpoint
 from kcl_daemon.children import platform
 from kcl_daemon.children.guard import Guard
 from kcl_daemon.children.pipes import PipeReader, PipeWriter, StderrPassThrough
-from kcl_daemon.children.preload import Preload
 from kcl_daemon.children.start import (
     FINISH_BATCHES,
     FRAMES,
@@ -257,7 +256,11 @@ class ProcessChildren:
         self._tasks: TaskGroup | None = None
         self._open: set[ProcessChild] = set()
         self._supervisors: set[CancelScope] = set()
-        self._preload = Preload(self._start_template, log, clock) if options.preload else None
+        self._preload = None
+        if options.preload:
+            from kcl_daemon.children.preload import Preload
+
+            self._preload = Preload(self._start_template, log, clock)
 
     async def __aenter__(self) -> Self:
         self._tasks = create_task_group()

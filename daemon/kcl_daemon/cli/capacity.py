@@ -28,9 +28,9 @@ from kcl_daemon.cli.common import (
 )
 from kcl_daemon.config.metrics_and_page import AdminSettings, is_loopback
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.context import WorkerContext, for_each, raise_first, timings
 from kcl_daemon.errors import AwsError, StreamNotFound
 from kcl_daemon.fleet.capacity_watch import read_capacity
-from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first, timings
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.leases.lease import Lease, WorkerId

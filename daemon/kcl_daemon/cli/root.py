@@ -511,8 +511,8 @@ def run(
             f"{options.given()[0]} is for a function: kcl-daemon run STREAM MODULE:FUNCTION"
         )
     # --help must not wait for the AWS SDK.
-    from kcl_daemon.cli.run import RunRequest, run_daemon  # noqa: PLC0415
-    from kcl_daemon.telemetry.logs import parse_levels  # noqa: PLC0415
+    from kcl_daemon.cli.run import RunRequest, run_daemon
+    from kcl_daemon.telemetry.logs import parse_levels
 
     try:
         levels = None if log_level is None else parse_levels(log_level)
@@ -532,7 +532,7 @@ def run(
             "a function has no properties file: give properties with --set, or set executableName in the file"
         )
     else:
-        from kcl_daemon.cli.run_start import start  # noqa: PLC0415
+        from kcl_daemon.cli.run_start import start
 
         words = [f"--log-format={log_format}", *([] if log_level is None else [f"--log-level={log_level}"])]
         start(str(file), function, options, request, log_words=words)

@@ -11,36 +11,40 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from signal import Signals
-from typing import Final, Literal, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol, Self
 
 import anyio
 
 from kcl_daemon import __version__
-from kcl_daemon.app import Application
+from kcl_daemon.app import Adapters, Application
 from kcl_daemon.children.platform import keep_freed_memory
 from kcl_daemon.children.room import ChildRoom, child_room, few_shards, too_little_room
 from kcl_daemon.children.start import find_program, options_of
 from kcl_daemon.cli.common import load_file, refuse, report_failure, stream_text
 from kcl_daemon.config.load import Loaded
+from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.properties import Notice
 from kcl_daemon.config.settings import DEFAULTS, Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError
-from kcl_daemon.helper_process import relay_file
 from kcl_daemon.interrupt import exit_now
-from kcl_daemon.landing import Lander, lander
+from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.production import Telemetry, real_adapters, telemetry_of
-from kcl_daemon.spark.supervisor import spark_engine
+from kcl_daemon.production import real_adapters
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import LogForm, LogLevels, build_log
-from kcl_daemon.telemetry.snapshot import SnapshotSource
 from kcl_daemon.text import counted, short_shards, shown
+
+if TYPE_CHECKING:
+    from kcl_daemon.exporters import Telemetry
+    from kcl_daemon.helper_process import Helper
+    from kcl_daemon.telemetry.helper_views import LandingView, SparkView
+    from kcl_daemon.telemetry.snapshot import Snapshot
 
 _SOCKET: Final = "NOTIFY_SOCKET"
 _PERIOD: Final = "WATCHDOG_USEC"
@@ -184,7 +188,7 @@ class ServiceManaged:
         started: anyio.Event,
         manager: ServiceManager,
         clock: Clock,
-        source: SnapshotSource,
+        snapshot: Callable[[], Snapshot],
         grace_s: float,
         log: Log,
     ) -> None:
@@ -192,7 +196,7 @@ class ServiceManaged:
         self._started = started
         self._manager = manager
         self._clock = clock
-        self._source = source
+        self._snapshot = snapshot
         self._grace_s = grace_s
         self._log = log
         self._stop_asked = anyio.Event()
@@ -221,7 +225,7 @@ class ServiceManaged:
         await self._stop_asked.wait()
         await self._clock.sleep(QUIET_STOP_S)
         count, shards = 0, list[str]()
-        for shard in self._source.now().shards:
+        for shard in self._snapshot().shards:
             if running := len(shard.children):
                 count += running
                 shards.append(shard.shard_id)
@@ -285,6 +289,8 @@ def run_loaded(loaded: Loaded, request: RunRequest, signals: tuple[signal.Signal
 def check_program(loaded: Loaded) -> Loaded:
     """With one more warning, perhaps; ConfigurationError if the child's program, user or limits are unusable."""
     if loaded.settings.landing.uri is not None:
+        from kcl_daemon.helper_process import relay_file  # of helpers, which few daemons have
+
         relay_file("landing", "landing", "kcl_landing", "pyarrow")
     try:
         find_program(loaded.settings.child.command[0])
@@ -334,7 +340,6 @@ def check_room(loaded: Loaded, room_of_this_host: Callable[[], ChildRoom | None]
 def _run(
     settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log, advice: str
 ) -> int:
-    keep_freed_memory()
     try:
         return anyio.run(_serve, settings, signals, manager, log)
     except Exception as error:  # noqa: BLE001 - the last place where an error can be reported
@@ -344,51 +349,93 @@ def _run(
 async def _serve(
     settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log
 ) -> int:
-    with_helper = spark_engine if settings.landing.uri is None else lander
-
     @asynccontextmanager
     async def open_worker() -> AsyncGenerator[SupervisedWorker, None]:
         async with (
-            with_helper(settings, clock=SystemClock(), log=log) as (mine, helper),
+            _helper(settings, log) as (mine, helper),
             real_adapters(mine, log) as adapters,
         ):
-            telemetry = telemetry_of(
-                mine,
-                adapters,
-                snapshot=lambda: assembled.snapshots.now(),  # noqa: PLW0108 - made below, of what is counted
-                serves_metrics=mine.admin.port is not None,
-            )
+            snapshot = lambda: assembled.snapshots.now()  # noqa: E731, PLW0108 - made below, of what is counted
+            telemetry = _telemetry(mine, adapters, snapshot)
             helper.log_to(telemetry.adapters.log)
             assembled = Application(mine, telemetry.adapters, helper.figures)
             worker = assembled.worker
-            if isinstance(helper, Lander) and helper.rosters is not None:
-                helper.rosters.leases = assembled.leases_as_leader
+            helper.learns_leases(assembled.leases_as_leader)
             reported = ServiceManaged(
                 worker,
                 started=worker.started,
                 manager=manager,
                 clock=adapters.clock,
-                source=assembled.snapshots,
+                snapshot=snapshot,
                 grace_s=mine.child.shutdown_grace_ms / 1000,
                 log=log,
             )
+            keep_freed_memory()
             gc.freeze()  # modules and models of services stay: nobody looks through them for garbage again
-            async with _status_page(mine, assembled.snapshots, telemetry, log):
+            async with _status_page(mine, assembled, telemetry, log):
                 yield telemetry.background(helper.background(reported))
 
     with anyio.open_signal_receiver(*signals) as received:
         return await supervise(open_worker, received, log)
 
 
+@dataclass(frozen=True, slots=True)
+class _Uncounted:
+    adapters: Adapters
+
+    def background(self, worker: SupervisedWorker) -> SupervisedWorker:
+        return worker
+
+
+def _telemetry(
+    settings: Settings, adapters: Adapters, snapshot: Callable[[], Snapshot]
+) -> Telemetry | _Uncounted:
+    is_served, metrics = settings.admin.port is not None, settings.metrics
+    if metrics.level is MetricsLevel.NONE and metrics.otlp_endpoint is None and not is_served:
+        return _Uncounted(adapters)
+    from kcl_daemon.exporters import telemetry_of
+
+    return telemetry_of(settings, adapters, snapshot=snapshot, serves_metrics=is_served)
+
+
+class _NoHelper:
+    def background(self, worker: SupervisedWorker) -> SupervisedWorker:
+        return worker
+
+    def figures(self) -> None:
+        return None
+
+    def log_to(self, log: Log) -> None: ...
+
+    def learns_leases(self, leases: Callable[[], Sequence[Lease] | None]) -> None: ...
+
+
+def _helper(
+    settings: Settings, log: Log
+) -> AbstractAsyncContextManager[tuple[Settings, Helper[LandingView | SparkView] | _NoHelper]]:
+    """The lander or the Spark engine, which are loaded only where there is one."""
+    if settings.landing.uri is not None:
+        from kcl_daemon.landing import lander
+
+        return lander(settings, clock=SystemClock(), log=log)
+    if settings.spark.pipeline is not None:
+        from kcl_daemon.spark.supervisor import spark_engine
+
+        return spark_engine(settings, clock=SystemClock(), log=log)
+    return nullcontext((settings, _NoHelper()))
+
+
 def _status_page(
-    settings: Settings, source: SnapshotSource, telemetry: Telemetry, log: Log
+    settings: Settings, assembled: Application, telemetry: Telemetry | _Uncounted, log: Log
 ) -> AbstractAsyncContextManager[None]:
     if settings.admin.port is None:
         return nullcontext()
     # For a faster start without a status page.
-    from kcl_daemon.admin.server import served  # noqa: PLC0415
+    from kcl_daemon.admin.server import served
 
-    return served(settings.admin, source, clock=SystemClock(), log=log, metrics=telemetry.exposition().render)
+    assert not isinstance(telemetry, _Uncounted), "a page serves them"
+    metrics = telemetry.exposition().render
+    return served(settings.admin, assembled.snapshots, clock=SystemClock(), log=log, metrics=metrics)
 
 
 def _stop_signals() -> tuple[signal.Signals, ...]:

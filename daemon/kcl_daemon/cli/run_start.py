@@ -39,7 +39,7 @@ def start(
         if local is not None:
             use_local(local, stream, options.shards, checked.example or _A_RECORD)
         if options.reload:
-            from kcl_daemon.cli.run_reload import run_reloading  # noqa: PLC0415 - few need it
+            from kcl_daemon.cli.run_reload import run_reloading  # few need it
 
             sys.exit(run_reloading(stream, target, options, log_words))
         if options.until_eof:

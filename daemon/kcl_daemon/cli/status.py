@@ -216,9 +216,9 @@ def _print(shown: StatusView) -> None:
     if not sys.stdout.isatty() or find_spec("rich") is None:
         click.echo("\n".join(plain_lines(shown)))
         return
-    from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
+    from rich.console import Console  # only where there is a terminal
 
-    from kcl_daemon.cli.status_view import renderable  # noqa: PLC0415 - the same
+    from kcl_daemon.cli.status_view import renderable  # the same
 
     console = Console()
     console.print(renderable(shown, width=console.width))
@@ -247,10 +247,10 @@ def top(source: StatusSource, *, every_s: float) -> None:
 
 
 async def _top(source: StatusSource, every_s: float) -> None:
-    from rich.console import Console  # noqa: PLC0415 - `top` alone needs it
-    from rich.live import Live  # noqa: PLC0415 - the same
+    from rich.console import Console  # `top` alone needs it
+    from rich.live import Live  # the same
 
-    from kcl_daemon.cli.status_view import renderable  # noqa: PLC0415 - the same
+    from kcl_daemon.cli.status_view import renderable  # the same
 
     console, clock = Console(), SystemClock()
     reported = await _fetched(source)  # only a failure of the first request ends the command

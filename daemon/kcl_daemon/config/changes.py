@@ -12,8 +12,7 @@ from kcl_daemon.config.retrieval import RetrievalMode, SchemaRegistry
 from kcl_daemon.config.streams import many_of
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.ports import Log, StreamSummary
-from kcl_daemon.records.changes import ChangeForm
-from kcl_daemon.records.record_filter import ONLY_CHANGES, RecordFilter
+from kcl_daemon.records.forms import ChangeForm
 
 _TABLE: Final = name(r"[A-Za-z0-9_.-]{3,255}", "3 to 255 letters, digits, dots, dashes and underscores")
 
@@ -114,8 +113,11 @@ def not_of_changes(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _filter(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    record_filter = values.get("recordFilter")
-    if not isinstance(record_filter, RecordFilter) or not record_filter.of_changes:
+    if (given := values.get("recordFilter")) is None:
+        return
+    from kcl_daemon.records.record_filter import ONLY_CHANGES, RecordFilter  # loaded with it
+
+    if not isinstance(given, RecordFilter) or not given.of_changes:
         return
     if not reads_changes(values):
         yield "recordFilter", ONLY_CHANGES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kcl_daemon.config.kinds import (
     INT_MAX,
@@ -28,8 +28,9 @@ from kcl_daemon.config.kinds import (
     whole_number,
 )
 from kcl_daemon.config.properties import PropertyEntry
-from kcl_daemon.records.event_pattern import PatternError
-from kcl_daemon.records.record_filter import RecordFilter
+
+if TYPE_CHECKING:
+    from kcl_daemon.records.record_filter import RecordFilter
 
 
 class RetrievalMode(Enum):
@@ -114,6 +115,9 @@ class RetrievalSettings:
 
 def _record_filter() -> ValueKind[RecordFilter]:
     def read(text: str) -> RecordFilter:
+        from kcl_daemon.records.event_pattern import PatternError  # few daemons filter
+        from kcl_daemon.records.record_filter import RecordFilter
+
         try:
             return RecordFilter.of(not_blank(text))
         except PatternError as wrong:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kcl_daemon.consumer.child_session import ChildRun, Failed, Finished, Reached, Stopped
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
-from kcl_daemon.consumer.lanes import ShardLanes
 from kcl_daemon.consumer.restart_policy import RestartPolicy
 from kcl_daemon.errors import AwsError, LeaseLost
 from kcl_daemon.fleet.lease_renewer import HeldLease
@@ -17,6 +16,9 @@ from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.retrieval.source import StartMemory
 from kcl_daemon.shards.lineage import unfinished_parents
 from kcl_daemon.shards.snapshot import needed_since_ms
+
+if TYPE_CHECKING:
+    from kcl_daemon.consumer.lanes import ShardLanes
 
 _STREAM_PAUSE_S: Final = 5.0
 # Deleting and creating a stream takes longer.
@@ -120,6 +122,8 @@ class ShardConsumer:
     def _child_run(self) -> ChildRun | ShardLanes:
         parts, held, policy = self._parts, self._held, self._restart_policy
         if parts.settings.concurrency.lanes_of(held.lease.stream) > 1:
+            from kcl_daemon.consumer.lanes import ShardLanes  # few shards have several
+
             return ShardLanes(
                 parts=parts,
                 held=held,

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import anyio
 
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.standby import StandbyChildren
+from kcl_daemon.context import Broadcast, WorkerContext
 from kcl_daemon.errors import ChildError
-from kcl_daemon.fleet.context import Broadcast, WorkerContext
 from kcl_daemon.fleet.hold_watch import HoldWatch
 from kcl_daemon.fleet.lease_renewer import HeldLease
-from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.fleet.streams import StreamTracker
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.ports import Children, Clock, DeadLetters, Kinesis, Log, Table
@@ -24,6 +23,9 @@ from kcl_daemon.progress.progress import FailureHistory
 from kcl_daemon.retrieval.byte_budget import Reservation
 from kcl_daemon.retrieval.source import ShardReader, ShardSource
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+if TYPE_CHECKING:
+    from kcl_daemon.fleet.run_end import RunEnd
 
 T = TypeVar("T")
 

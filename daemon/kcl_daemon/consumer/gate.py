@@ -7,7 +7,6 @@ from functools import partial
 
 from kcl_daemon.consumer.connection import ChildConnection
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
-from kcl_daemon.fleet.hold_words import share_text, why_text
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.holds import NOT_HELD, Pace
 from kcl_daemon.progress.progress import PAUSED_BY_CHILD, WaitReason
@@ -60,10 +59,14 @@ class Gate:
             return True, self._context.timings.call_s
         hold = holds.of(self._held.lease)
         if hold.pause is not None:
+            from kcl_daemon.hold_words import why_text
+
             progress.waits(WaitReason.PAUSED, why_text(hold.pause))
             return True, None if hold.ends_ms is None else max(0.0, (hold.ends_ms - clock.wall_ms()) / 1000)
         pace = holds.pace(self._held.lease, hold)
         if pace.free_s > now_s and not within_batch:
+            from kcl_daemon.hold_words import share_text
+
             progress.waits(WaitReason.LIMITED, "; ".join(map(share_text, hold.limits)))
             return True, pace.free_s - now_s
         return False, None

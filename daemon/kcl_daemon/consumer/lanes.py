@@ -28,13 +28,14 @@ from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.lane import Lane, LaneLeases, LaneReader
 from kcl_daemon.consumer.restart_policy import RestartPolicy
 from kcl_daemon.errors import AwsError, LeaseLost
-from kcl_daemon.fleet.hold_words import share_text, why_text
 from kcl_daemon.fleet.lease_renewer import HeldLease
+from kcl_daemon.hold_words import share_text, why_text
 from kcl_daemon.leases.holds import NOT_HELD
 from kcl_daemon.ports import ChildLane, Log
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import NEVER_S, LeaseProgress, WaitReason
-from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane, ShardOrder
+from kcl_daemon.records.forms import ShardOrder
+from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane
 from kcl_daemon.records.payload import (
     EMPTY,
     LINE_BYTES,

@@ -14,8 +14,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kcl_daemon import faults
+from kcl_daemon.context import WorkerContext
 from kcl_daemon.errors import AwsError, ChildStartFailed
-from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.streams import StreamTracker
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
 from kcl_daemon.leases.row import ready

@@ -371,7 +371,7 @@ class HostCpu:
 
 def host_times() -> HostTimes:
     """CpuUnreadable if the system does not tell."""
-    import psutil  # noqa: PLC0415 - takes time to load, and most containers need it not
+    import psutil  # takes time to load, and most containers need it not
 
     try:
         times = psutil.cpu_times()

@@ -17,8 +17,8 @@ from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKin
 from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
 from kcl_daemon.config.balance import AssignmentStrategy
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AccessDenied, AwsError
-from kcl_daemon.fleet.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync

@@ -9,8 +9,8 @@ from typing import Final
 from kcl_daemon.capacity.estimate import estimate
 from kcl_daemon.capacity.figures import Capacity, CapacityTargets, FleetState
 from kcl_daemon.capacity.report import capacity_from, capacity_text, load_from
+from kcl_daemon.context import Wakeup, WorkerContext
 from kcl_daemon.errors import AwsError
-from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.leases.lease import LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row, RowPut

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 import anyio
 
 from kcl_daemon import faults
+from kcl_daemon.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AwsError, TableNotFound
-from kcl_daemon.fleet.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
 from kcl_daemon.leases.leader import LeaderLock
 from kcl_daemon.leases.lease import Lease, LeaseKey

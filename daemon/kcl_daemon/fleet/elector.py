@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Final
 
 from kcl_daemon import faults
+from kcl_daemon.context import LeaderTerm, Wakeup, WorkerContext
 from kcl_daemon.errors import AwsError
-from kcl_daemon.fleet.context import LeaderTerm, Wakeup, WorkerContext
 from kcl_daemon.fleet.discovery import AssignmentNotifier
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
 from kcl_daemon.fleet.monitor import FleetMonitor

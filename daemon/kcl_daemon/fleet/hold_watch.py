@@ -15,9 +15,8 @@ import anyio
 from msgspec.structs import replace
 
 from kcl_daemon import faults
+from kcl_daemon.context import Wakeup, WorkerContext
 from kcl_daemon.errors import AwsError, KclError, TableNotFound, Throttled, Unavailable
-from kcl_daemon.fleet.context import Wakeup, WorkerContext
-from kcl_daemon.fleet.hold_words import time_text
 from kcl_daemon.leases.holds import (
     HOLDS_KEY,
     NOT_HELD,
@@ -35,6 +34,7 @@ from kcl_daemon.leases.leader import holds_notice
 from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.leases.row import RowPut, RowUpdate
 from kcl_daemon.ports import Table
+from kcl_daemon.text import time_text
 
 _MAX_LOST_RACES: Final = 10
 # As long as records flow or something is held; a batch waits for a read if the last one is older than `FRESH_S`.

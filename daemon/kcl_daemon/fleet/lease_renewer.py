@@ -13,8 +13,8 @@ from typing import Final
 import anyio
 
 from kcl_daemon import faults
+from kcl_daemon.context import Wakeup, WorkerContext
 from kcl_daemon.errors import AwsError, InvariantViolated, LeaseLost, Unavailable
-from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.fence import LeaseGone, judge_written_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, Throughput, WorkerId

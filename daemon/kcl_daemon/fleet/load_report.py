@@ -7,7 +7,7 @@ from typing import Final
 from kcl_daemon.capacity.bounds import bound_of
 from kcl_daemon.capacity.figures import ShardLoad, ShardObservation, WorkerLoad
 from kcl_daemon.capacity.report import load_text
-from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.context import WorkerContext
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.progress.flow import FlowRates
 from kcl_daemon.progress.progress import PAUSED_BY_CHILD, ActiveLease, LeaseProgress, WaitReason

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kcl_daemon.assignment.plan import Fleet
-from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.context import WorkerContext
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.leases.expiry import LivenessLog, WorkerObservation, see_workers
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from kcl_daemon.errors import AccessDenied, ConfigurationError, InvalidRequest, StreamNotFound, TableNotFound
-from kcl_daemon.fleet.hold_words import time_text
 from kcl_daemon.fleet.streams import SingleStreamTracker, leases_of
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Row, RowPut, WriteResult
@@ -19,6 +18,7 @@ from kcl_daemon.leases.text_row import STREAM_KEY, OwnStream, text_of, text_writ
 from kcl_daemon.ports import IteratorKind, ReadFrom, Table, Tables
 from kcl_daemon.shards.lineage import Shard, why_unlike
 from kcl_daemon.shards.snapshot import with_segments
+from kcl_daemon.text import time_text
 
 _MAX_TRIED: Final = 5
 _MAX_LOST_RACES: Final = 10

@@ -13,8 +13,8 @@ from decimal import Decimal
 from typing import Final
 
 from kcl_daemon import faults
+from kcl_daemon.context import Wakeup, WorkerContext
 from kcl_daemon.errors import AwsError
-from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Row, RowUpdate
 from kcl_daemon.leases.worker_row import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from kcl_daemon.context import WorkerContext
 from kcl_daemon.errors import AwsError
-from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.fleet.streams import (
     MultiStreamTracker,

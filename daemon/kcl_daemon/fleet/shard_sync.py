@@ -9,16 +9,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from kcl_daemon import faults
 from kcl_daemon.config.balance import ShardSettings, ShardSyncStrategy
+from kcl_daemon.context import WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound
-from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, LeaseCleanup
-from kcl_daemon.fleet.snapshot_start import SnapshotStart
 from kcl_daemon.fleet.streams import (
     RECHECK_S,
     LeasesByStream,
@@ -47,6 +46,9 @@ from kcl_daemon.shards.lineage import (
 from kcl_daemon.shards.snapshot import with_segments
 from kcl_daemon.shards.sync import Generations, leases_for_empty_table, missing_leases
 from kcl_daemon.shards.table_streams import position_of_others, unread
+
+if TYPE_CHECKING:
+    from kcl_daemon.fleet.snapshot_start import SnapshotStart
 
 
 class SyncSchedule:

@@ -10,8 +10,8 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from kcl_daemon.assignment.plan import Fleet, LeaseMove, Strategy, handoffs_on_shutdown
+from kcl_daemon.context import WorkerContext, for_each
 from kcl_daemon.errors import AwsError, InvariantViolated, LeaseLost
-from kcl_daemon.fleet.context import WorkerContext, for_each
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
 from kcl_daemon.fleet.monitor import FleetMonitor

@@ -12,8 +12,8 @@ from typing import Final
 
 from kcl_daemon import faults
 from kcl_daemon.config.changes import ChangesSettings
+from kcl_daemon.context import WorkerContext
 from kcl_daemon.errors import AwsError, Unavailable
-from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Row, RowPut
 from kcl_daemon.leases.text_row import text_of, text_write

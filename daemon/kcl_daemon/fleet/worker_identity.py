@@ -14,8 +14,8 @@ from typing import Final
 import anyio
 
 from kcl_daemon import faults
+from kcl_daemon.context import WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AccessDenied, AwsError, TableNotFound, WorkerIdTaken
-from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.expiry import ProcessRecord, ProvenDead, judge_process

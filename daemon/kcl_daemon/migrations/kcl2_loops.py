@@ -12,8 +12,8 @@ import anyio
 
 from kcl_daemon import faults
 from kcl_daemon.config.balance import ClientVersionConfig
+from kcl_daemon.context import Wakeup, WorkerContext
 from kcl_daemon.errors import AwsError, ConfigurationError, Unavailable
-from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
 from kcl_daemon.fleet.monitor import FleetMonitor, latest_of

@@ -16,9 +16,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kcl_daemon import faults
+from kcl_daemon.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AwsError, Throttled, Unavailable
 from kcl_daemon.fleet.assigner import BackgroundSync
-from kcl_daemon.fleet.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId

@@ -11,8 +11,8 @@ from typing import Final, TypeAlias, assert_never
 
 from kcl_daemon import faults
 from kcl_daemon.config.tables import TablesSettings
+from kcl_daemon.context import Wakeup, WorkerContext
 from kcl_daemon.errors import AwsError
-from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.table_views import COORDINATOR_KINDS, WORKER_KINDS, RowKindTable, TableWrapper

@@ -25,7 +25,7 @@ class Base64Text:
         self._fast_decode: Callable[[memoryview, None, bool], bytes] | None = None
         self.fast_encode: Callable[[bytes], bytes] | None = None
         if fast:
-            import pybase64  # noqa: PLC0415 - an optional extra
+            import pybase64  # an optional extra
 
             self._fast_decode = pybase64.b64decode
             self.fast_encode = pybase64.b64encode

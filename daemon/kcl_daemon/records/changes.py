@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import repeat
@@ -20,6 +19,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import fields
 
+from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, Payload, UserRecord
 
 _MS_PER_S: Final = 1000
@@ -27,17 +27,6 @@ _NULL: Final = b"null"
 _EMPTY: Final = Raw(b"")
 _NULL_TEXT: Final = Raw(_NULL)
 _NO_KEYS: Final = Raw(b"{}")
-
-
-class ChangeForm(Enum):
-    """What `data` of a record is; the values are those of `childRecordFormat`."""
-
-    KCL1 = "KCL1"
-    """The JSON that the adapter 1.x's StreamsMultiLangDaemon gave: times in milliseconds, without nulls."""
-    LAMBDA = "LAMBDA"
-    """A record of AWS Lambda's event: as the service gives it, with `eventSourceARN`."""
-    PLAIN = "PLAIN"
-    """Plain values: see docs/dynamodb-streams.md."""
 
 
 class _Change(Struct, gc=False, kw_only=True, omit_defaults=True, rename="pascal"):

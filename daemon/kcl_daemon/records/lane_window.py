@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import islice
 from typing import Final
 from zlib import crc32
 
 from kcl_daemon.records.batch_text import ReadFacts
+from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, detach, key_text
 from kcl_protocol.sequence import LATEST, SHARD_END, ExtendedSequenceNumber
 
@@ -23,11 +23,6 @@ Position = ExtendedSequenceNumber
 # A lane's records without data are kept as ranges; these limits keep them few and short.
 _RANGE_RECORDS: Final = 100
 _MAX_RANGES: Final = 256
-
-
-class ShardOrder(Enum):
-    KEY = "KEY"
-    NONE = "NONE"
 
 
 class NotOfThisLane(ValueError):

@@ -15,7 +15,9 @@ from anyio.lowlevel import checkpoint
 
 from kcl_daemon import faults
 from kcl_daemon.config.retrieval import FanOutSettings
+from kcl_daemon.context import WorkerContext
 from kcl_daemon.errors import (
+    NO_FAN_OUT,
     AccessDenied,
     AwsError,
     ConsumerLimitReached,
@@ -26,7 +28,6 @@ from kcl_daemon.errors import (
     Trimmed,
     Unavailable,
 )
-from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.ports import (
     ConsumerName,
     ConsumerStatus,
@@ -73,8 +74,6 @@ _ADVICE_DENIED: Final = (
 )
 
 _ADVICE_TIP: Final = "without it, windows over this shard wait while it is quiet: grant kinesis:GetShardIterator and GetRecords on the stream"
-
-IMPOSSIBLE: Final = (ConsumerLimitReached, AccessDenied, InvalidRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,7 @@ class ConsumerRegistration:
         try:
             return await self._search()
         except AwsError as error:
-            lasts_s = _REFUSED_S if isinstance(error, IMPOSSIBLE) else _FAILED_S
+            lasts_s = _REFUSED_S if isinstance(error, NO_FAN_OUT) else _FAILED_S
             self._failed = _FailedAttempt(error, self._clock.monotonic() + lasts_s)
             self._log_failure(error)
             raise

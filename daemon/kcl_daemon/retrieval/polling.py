@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon.config.retrieval import FASTEST_READS_MS, RetrievalSettings
+from kcl_daemon.context import WorkerContext
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,
@@ -26,13 +27,11 @@ from kcl_daemon.errors import (
     Trimmed,
     Unavailable,
 )
-from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom
 from kcl_daemon.records.batch_text import ReadFacts
 from kcl_daemon.records.payload import EMPTY, Payload
 from kcl_daemon.retrieval.auto_pace import AutoPace
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
-from kcl_daemon.retrieval.schemas import Decoder
 from kcl_daemon.retrieval.source import (
     INCONSISTENT_END,
     QUIET_ANSWERS,
@@ -47,6 +46,9 @@ from kcl_daemon.retrieval.source import (
     waiting_in,
 )
 from kcl_daemon.shards.snapshot import segment_of
+
+if TYPE_CHECKING:
+    from kcl_daemon.retrieval.schemas import Decoder
 
 _SHORTEST_S: Final = FASTEST_READS_MS / 1000
 _BYTES_PER_S: Final = 2 * 2**20

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import AwsError, IteratorExpired
-from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.context import WorkerContext
+from kcl_daemon.errors import NO_FAN_OUT, AwsError, IteratorExpired
 from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.ports import (
@@ -39,12 +39,13 @@ from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.distribution import Distribution, Strays
-from kcl_daemon.retrieval.fan_out import IMPOSSIBLE, ConsumerRegistration, FanOutReader
-from kcl_daemon.retrieval.filtering import FilteredSource, FilteringFanOutReader, FilteringPollingReader
 from kcl_daemon.retrieval.polling import PollingReader, has_service_limits
-from kcl_daemon.retrieval.schemas import SchemaCache, ShardSchemaDecoder
 from kcl_daemon.retrieval.source import ReadItem, ShardReader, ShardSource, SkippedRecords
 from kcl_daemon.shards.lineage import InitialPosition, Shard
+
+if TYPE_CHECKING:
+    from kcl_daemon.retrieval.fan_out import ConsumerRegistration, FanOutReader
+    from kcl_daemon.retrieval.schemas import ShardSchemaDecoder
 
 _SERVICE: Final = "kinesis"
 _OF_DYNAMODB: Final = "dynamodbstreams"
@@ -151,8 +152,11 @@ class ReaderFactory:
         self._fan_out = fan_out if settings.retrieval.mode is RetrievalMode.FANOUT else None
         self._consumers: dict[StreamRef, ConsumerRegistration] = {}
         self._distributions: dict[StreamRef, Distribution] = {}
-        resolving = schemas if settings.schemas.are_resolved else None
-        self._schemas = None if resolving is None else SchemaCache(resolving, context)
+        self._schemas = None
+        if schemas is not None and settings.schemas.are_resolved:
+            from kcl_daemon.retrieval.schemas import SchemaCache  # few streams have schemas
+
+            self._schemas = SchemaCache(schemas, context)
 
     @property
     def reserved_bytes(self) -> int:
@@ -162,8 +166,7 @@ class ReaderFactory:
         return self._budget.take(0, shrink, invariants=invariants)
 
     def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:
-        context, cache = replace(self._context, log=log), self._schemas
-        on_failure = self._settings.schemas.on_failure
+        context = replace(self._context, log=log)
         skipped = SkippedRecords(context.meters, shard_labels(source.shard_id, source.stream), log)
         if self._settings.delivery.keeps_other_shards:
             hash_range = None
@@ -177,25 +180,16 @@ class ReaderFactory:
             ),
             skipped=skipped,
             strays=strays,
-            schemas=None
-            if cache is None
-            else ShardSchemaDecoder(cache, on_failure, context, source.last_fetch),
+            schemas=self._decoder(context, source.last_fetch),
         )
-        record_filter, fan_out_reader = self._settings.delivery.record_filter, FanOutReader
-        if record_filter is not None:
-            source, fan_out_reader = FilteredSource(source, record_filter), FilteringFanOutReader
+        if (record_filter := self._settings.delivery.record_filter) is not None:
+            from kcl_daemon.retrieval.filtering import FilteredSource  # few streams have a filter
+
+            source = FilteredSource(source, record_filter)
         if self._fan_out is None or source.stream.is_of_dynamodb:
             return self._polling(source, context)
         consumer = self._consumer_of(source.stream, self._fan_out)
-        pushed = fan_out_reader(
-            source,
-            context,
-            self._budget,
-            fan_out=self._fan_out,
-            kinesis=self._kinesis,
-            consumer=consumer,
-            reports_empty=self._settings.child.call_for_empty,
-        )
+        pushed = self._pushed(source, context, self._fan_out, consumer)
         if not self._settings.fan_out.fallback_to_polling:
             return pushed
         polled = self._polling(source, context)
@@ -212,6 +206,8 @@ class ReaderFactory:
     def _consumer_of(self, stream: StreamRef, fan_out: FanOut) -> ConsumerRegistration:
         found = self._consumers.get(stream)
         if found is None:
+            from kcl_daemon.retrieval.fan_out import ConsumerRegistration  # not where shards are polled
+
             found = self._consumers[stream] = ConsumerRegistration(
                 self._context,
                 fan_out=fan_out,
@@ -222,8 +218,39 @@ class ReaderFactory:
             )
         return found
 
+    def _decoder(self, context: WorkerContext, last_fetch: LastFetch) -> ShardSchemaDecoder | None:
+        if self._schemas is None:
+            return None
+        from kcl_daemon.retrieval.schemas import ShardSchemaDecoder  # as above
+
+        return ShardSchemaDecoder(self._schemas, self._settings.schemas.on_failure, context, last_fetch)
+
+    def _pushed(
+        self, source: ShardSource, context: WorkerContext, fan_out: FanOut, consumer: ConsumerRegistration
+    ) -> FanOutReader:
+        from kcl_daemon.retrieval.fan_out import FanOutReader  # as above
+
+        reader = FanOutReader
+        if self._settings.delivery.record_filter is not None:
+            from kcl_daemon.retrieval.filtering import FilteringFanOutReader  # as above
+
+            reader = FilteringFanOutReader
+        return reader(
+            source,
+            context,
+            self._budget,
+            fan_out=fan_out,
+            kinesis=self._kinesis,
+            consumer=consumer,
+            reports_empty=self._settings.child.call_for_empty,
+        )
+
     def _polling(self, source: ShardSource, context: WorkerContext) -> PollingReader:
-        polling_reader = FilteringPollingReader if isinstance(source, FilteredSource) else PollingReader
+        polling_reader = PollingReader
+        if self._settings.delivery.record_filter is not None:
+            from kcl_daemon.retrieval.filtering import FilteringPollingReader  # as above
+
+            polling_reader = FilteringPollingReader
         endpoints = self._settings.endpoints
         endpoint = endpoints.dynamodb_streams if source.stream.is_of_dynamodb else endpoints.kinesis
         return polling_reader(
@@ -285,7 +312,7 @@ class FanOutOrPolling:
         while True:
             try:
                 await self._consumer.arn()
-            except IMPOSSIBLE as error:
+            except NO_FAN_OUT as error:
                 self._context.log.info("polling_instead_of_fan_out", why=str(error))
                 return self._polled
             except AwsError as error:

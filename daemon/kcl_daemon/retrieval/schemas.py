@@ -15,8 +15,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon.config.retrieval import SchemaFailure
+from kcl_daemon.context import WorkerContext
 from kcl_daemon.errors import AccessDenied, AwsError, SchemaNotFound
-from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.ports import Schemas
 from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records import schema_header

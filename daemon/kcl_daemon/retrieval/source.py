@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 
+from kcl_daemon.context import WorkerContext
 from kcl_daemon.errors import AwsError, StreamNotFound, Trimmed
-from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.metrics.own import NOT_DELIVERED
 from kcl_daemon.ports import Clock, IteratorKind, Log, Meters, ReadFrom, StreamRef
@@ -22,11 +22,13 @@ from kcl_daemon.records.batch_text import ReadFacts
 from kcl_daemon.records.payload import AnyRecord, Payload, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.distribution import Strays
-from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder
 from kcl_daemon.retrieval.trimmed import lost_words
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_daemon.shards.snapshot import beginning, segment_of
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber, Sentinel
+
+if TYPE_CHECKING:
+    from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder
 
 _CLOCK_MARGIN_S: Final = 30.0
 # Our clock of Kinesis' time may be wrong by so much, and a record may be seen later than it arrived.

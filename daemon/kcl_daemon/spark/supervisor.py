@@ -21,7 +21,6 @@ from kcl_daemon.helper_process import (
     ONE_VERSION,
     Helper,
     HelperFigures,
-    NoHelper,
     UnreadableLine,
     helper_environment,
     relay_file,
@@ -164,16 +163,13 @@ class SparkEngine(Helper[SparkView]):
 @asynccontextmanager
 async def spark_engine(
     settings: Settings, *, clock: Clock, log: Log
-) -> AsyncGenerator[tuple[Settings, SparkEngine | NoHelper], None]:
-    """The engine while the context is open; without a pipeline nothing happens.
+) -> AsyncGenerator[tuple[Settings, SparkEngine], None]:
+    """The engine while the context is open.
 
     Raises:
         ConfigurationError: the client is not installed, or the engine refused to start.
         PipelineFailed: at the end of the context.
     """
-    if settings.spark.pipeline is None:
-        yield settings, NoHelper()
-        return
     relay = relay_file("sparkPipeline", "spark", "kcl_spark", "pyspark", "pyarrow")
     with TemporaryDirectory(prefix="kcl-spark-") as folder:  # a socket's path must be short
         socket = Path(folder) / "engine"

@@ -14,14 +14,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO
+from types import ModuleType
+from typing import Any, Final, Literal, TextIO, cast
 
 import orjson
-import structlog
 
 import kcl_daemon
 from kcl_daemon.ports import Clock, Log, LogLevel, level_of
 from kcl_daemon.text import MASK, encodable, is_secret_name, masked, on_one_line, short_shard
+
+# structlog would load rich and pygments, 7 MB, for tracebacks in colour, which no log of ours has.
+_RICH_IS_USED: Final = "rich" in sys.modules
+sys.modules.setdefault("rich", cast("ModuleType", None))
+import structlog  # noqa: E402
+
+if not _RICH_IS_USED:
+    del sys.modules["rich"]
 
 Threshold = LogLevel | Literal["off"]
 

@@ -315,8 +315,8 @@ class PrometheusExposition:
 
     def __init__(self, totals: Totals, snapshot: Callable[[], Snapshot | None] = lambda: None) -> None:
         # 0.1 s: too long for rendering, and for every start.
-        from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - see above
-        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - see above
+        from prometheus_client import CollectorRegistry, ProcessCollector  # see above
+        from prometheus_client.exposition import choose_encoder  # see above
 
         self._totals = totals
         self._snapshot = snapshot

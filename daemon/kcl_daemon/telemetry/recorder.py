@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from kcl_daemon.metrics import own
 from kcl_daemon.metrics.metric import OPERATIONS, Metric, Operation
 from kcl_daemon.ports import Log, Meters
-from kcl_daemon.telemetry.cloudwatch import StatisticSets
-from kcl_daemon.telemetry.prometheus import Totals
+
+if TYPE_CHECKING:
+    from kcl_daemon.telemetry.cloudwatch import StatisticSets
+    from kcl_daemon.telemetry.prometheus import Totals
 
 _Add: TypeAlias = Callable[[float], object]
 

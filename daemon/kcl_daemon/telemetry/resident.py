@@ -14,7 +14,7 @@ _READS_MOST: Final = 64
 
 def resident_bytes(pid: int) -> int | None:
     """None if the process is gone, or another user's and the system does not tell."""
-    import psutil  # noqa: PLC0415 - takes time to load; not every daemon is looked at
+    import psutil  # takes time to load; not every daemon is looked at
 
     try:
         return psutil.Process(pid).memory_info().rss

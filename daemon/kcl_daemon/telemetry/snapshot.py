@@ -16,8 +16,8 @@ import anyio
 from kcl_daemon import __version__
 from kcl_daemon.capacity.figures import Capacity
 from kcl_daemon.errors import AwsError
-from kcl_daemon.fleet.hold_words import hold_text, not_held
 from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.hold_words import hold_text, not_held
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import CPU, WorkerRow

@@ -12,7 +12,8 @@ from typing import Final, TypeVar
 from kcl_daemon.errors import ChildNotListed, InvalidRequest, StreamNotFound
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Clock, FetchedRecords, IteratorKind, ReadFrom, StreamRef, StreamSummary
-from kcl_daemon.records.changes import ChangeForm, changes_of
+from kcl_daemon.records.changes import changes_of
+from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.records.payload import EMPTY, Payload
 from kcl_daemon.shards.lineage import InitialPosition, Shard
 from kcl_daemon.transport import changes_answers, service_answers

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NotRequired, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, TypeVar, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -17,12 +17,14 @@ from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import FetchedRecords, ReadFrom, StreamRef, StreamSummary
 from kcl_daemon.records.payload import NULL, RECORD_OVERHEAD_BYTES, Payload, RawRecord
-from kcl_daemon.records.producing import Entry, PutResult
 from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
 from kcl_daemon.transport import service_answers
 from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
 from kcl_daemon.transport.pool import Parameters
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+if TYPE_CHECKING:
+    from kcl_daemon.records.producing import Entry, PutResult
 
 Shape = TypeVar("Shape")
 T = TypeVar("T")
@@ -184,6 +186,8 @@ async def put_records(client: AwsJsonClient, stream: StreamRef, entries: Sequenc
 
 
 def _put_results(answer: PutRecordsShape, count: int) -> list[PutResult]:
+    from kcl_daemon.records.producing import PutResult
+
     results = [
         PutResult(each["ShardId"])
         if each.get("ErrorCode") is None

@@ -28,7 +28,8 @@ from kcl_daemon.ports import (
     StreamRef,
     StreamSummary,
 )
-from kcl_daemon.records.changes import ChangeForm, snapshot_record
+from kcl_daemon.records.changes import snapshot_record
+from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.records.payload import EMPTY, NULL, AnyRecord, Payload
 from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
 from kcl_daemon.shards.snapshot import (

@@ -24,10 +24,10 @@ from kcl_daemon.config.landing import LandingSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.streams import ListedStream, StreamsSettings
 from kcl_daemon.errors import ConfigurationError, Throttled, Unavailable, WorkerIdTaken, leaves
+from kcl_daemon.exporters import MeteredWorker, telemetry_of
 from kcl_daemon.landing import roster_line
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import CloudWatch, Cpu, Kinesis, StreamRef, Table, Tables
-from kcl_daemon.production import MeteredWorker, telemetry_of
 from kcl_daemon.progress.watchdog import StallLimits, Watchdog
 from kcl_daemon.shards.lineage import InitialPosition
 from kcl_daemon.transport.caller import AwsJsonClient

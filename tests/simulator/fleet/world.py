@@ -246,7 +246,7 @@ class World:
     def _follow_the_log(self) -> None:
         if self.landing is None or not self.landing.plan.marks:
             return
-        from tests.simulator.rules.landing_marks import LandingMarks  # noqa: PLC0415 - it loads Spark's part
+        from tests.simulator.rules.landing_marks import LandingMarks  # it loads Spark's part
 
         self.marks = LandingMarks(
             self.landing, self._chance.fork("marks"), self._trace, lambda: self.fleet.workers

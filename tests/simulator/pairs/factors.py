@@ -12,7 +12,7 @@ from kcl_daemon.config.balance import ShardSyncStrategy
 from kcl_daemon.config.children import PoisonRecordPolicy
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.leases.layout import TableLayout
-from kcl_daemon.records.lane_window import ShardOrder
+from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.shards.lineage import StartAt
 from tests.simulator.faults.habits import Mischief, When
 from tests.simulator.faults.life import Service

@@ -12,7 +12,7 @@ from typing import Any, Final
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts, PoisonRecordPolicy
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.tables import TablesSettings
-from kcl_daemon.records.lane_window import ShardOrder
+from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import FanOutRules, ReadLimits

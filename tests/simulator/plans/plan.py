@@ -16,7 +16,7 @@ from kcl_daemon.config.retrieval import DeliverySettings, RetrievalSettings
 from kcl_daemon.config.streams import StreamsSettings
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
-from kcl_daemon.records.changes import ChangeForm
+from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
 from tests.simulator.faults.habits import Nursery

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from kcl_daemon.records.lane_window import ShardOrder
+from kcl_daemon.records.forms import ShardOrder
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 from tests.simulator.rules.truth import Truth, position_of
 

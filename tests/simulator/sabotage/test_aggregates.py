@@ -13,8 +13,9 @@ from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.leases.row import RowUpdate, WriteResult
 from kcl_daemon.records import kpl
 from kcl_daemon.records.batch_text import BatchText
+from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.records.kpl import Deaggregator, Message
-from kcl_daemon.records.lane_window import LaneWindow, Position, ShardOrder
+from kcl_daemon.records.lane_window import LaneWindow, Position
 from kcl_daemon.records.payload import AnyRecord, Limits, Payload, UserRecords
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.retrieval.distribution import Distribution

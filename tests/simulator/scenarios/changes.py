@@ -11,8 +11,7 @@ from typing import Final
 
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.config.streams import StreamsSettings
-from kcl_daemon.records.changes import ChangeForm
-from kcl_daemon.records.lane_window import ShardOrder
+from kcl_daemon.records.forms import ChangeForm, ShardOrder
 from kcl_daemon.shards.lineage import StartAt
 from tests.simulator.faults.life import Service
 from tests.simulator.plans.draws import Draw, cuts, mixed_trouble

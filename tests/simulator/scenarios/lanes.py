@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
-from kcl_daemon.records.lane_window import ShardOrder
+from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.shards.lineage import StartAt
 from tests.simulator.faults.habits import Nursery
 from tests.simulator.plans.draws import (

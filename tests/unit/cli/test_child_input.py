@@ -22,7 +22,7 @@ from kcl_daemon.cli.run_child import (
     records_of_lines,
     run_child,
 )
-from kcl_daemon.records.changes import ChangeForm
+from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.records.letters import BadLetter
 from kcl_protocol.messages import CheckpointRequest, Record, RecordSchema, Status
 from tests.transcripts.transcript import FOLDER

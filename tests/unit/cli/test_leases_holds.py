@@ -15,7 +15,7 @@ from kcl_daemon.cli import main
 from kcl_daemon.cli.common import NotChanged
 from kcl_daemon.cli.leases.holds import ended, rate_of
 from kcl_daemon.cli.leases.show import list_json, list_lines
-from kcl_daemon.fleet.hold_words import hold_text, not_held
+from kcl_daemon.hold_words import hold_text, not_held
 from kcl_daemon.leases.holds import Hold, LimitUnit
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.worker_row import Incarnation, WorkerRow, report, worker_from_row

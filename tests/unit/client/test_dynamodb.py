@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from kcl_client import Batch, Checkpointer, Record, RecordProcessor
 from kcl_client.dynamodb import Change, changes
 from kcl_client.testing import drive, make_record
-from kcl_daemon.records.changes import ChangeForm, changes_of, snapshot_record
+from kcl_daemon.records.changes import changes_of, snapshot_record
+from kcl_daemon.records.forms import ChangeForm
 from kcl_protocol import messages
 from tests.examples import examples
 

@@ -258,7 +258,7 @@ class Paid(msgspec.Struct):
 
 
 def avro(value: Mapping[str, object]) -> bytes:
-    from io import BytesIO  # noqa: PLC0415
+    from io import BytesIO
 
     out = BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(msgspec.json.decode(AVRO)), dict(value))

@@ -6,7 +6,7 @@ import pytest
 
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.leases.lease import StreamIdentity
-from kcl_daemon.records.lane_window import ShardOrder
+from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.retrieval.byte_budget import MAX_BYTES
 from tests.unit.config.helpers import events, read, refusals
 

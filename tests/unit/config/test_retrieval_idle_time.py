@@ -6,8 +6,8 @@ import pytest
 
 from kcl_daemon.app import stall_limits_of
 from kcl_daemon.config.load import as_properties, effective
+from kcl_daemon.context import timings
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.fleet.context import timings
 from tests.unit.config.helpers import read
 
 

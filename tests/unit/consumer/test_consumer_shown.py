@@ -18,7 +18,7 @@ from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import NO_METERS, Meters, Statistic
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import ShardState
-from kcl_daemon.records.lane_window import ShardOrder
+from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.telemetry.snapshot import LanesView, ShardView, Snapshots
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol import encode

@@ -18,8 +18,8 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.consumer import ShardConsumer
 from kcl_daemon.consumer.context import ConsumerContext, StopReason
 from kcl_daemon.consumer.standby import StandbyChildren
+from kcl_daemon.context import WorkerContext, timings
 from kcl_daemon.errors import ChildStartFailed
-from kcl_daemon.fleet.context import WorkerContext, timings
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.fleet.streams import SingleStreamTracker, StreamMonitor, TrackedStream
 from kcl_daemon.leases import row as lease_row

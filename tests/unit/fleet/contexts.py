@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kcl_daemon.config.balance import LeaseSettings, ShardSettings
-from kcl_daemon.fleet.context import WorkerContext, timings
+from kcl_daemon.context import WorkerContext, timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.config.balance import BalanceSettings, LeaseSettings
-from kcl_daemon.fleet.context import timings
+from kcl_daemon.context import timings
 
 
 @given(failover_ms=st.integers(1, 3_600_000), held=st.integers(0, 1_000))

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.context import timings
 from kcl_daemon.errors import TableNotFound
-from kcl_daemon.fleet.context import timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.leases import row as lease_row

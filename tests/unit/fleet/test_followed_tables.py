@@ -16,7 +16,7 @@ from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.fleet.streams import streams_to_read
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, lease_key_of
-from kcl_daemon.records.changes import ChangeForm
+from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_daemon.transport.table_streams import FollowedTables
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber

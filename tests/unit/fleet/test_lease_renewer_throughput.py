@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from kcl_daemon.config.balance import LeaseSettings
-from kcl_daemon.fleet.context import timings
+from kcl_daemon.context import timings
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.lease import Lease, Throughput
 from kcl_protocol.sequence import TRIM_HORIZON

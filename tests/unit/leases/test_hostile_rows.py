@@ -17,7 +17,7 @@ from kcl_daemon.aws.dynamodb import encode_row
 from kcl_daemon.capacity.figures import Alternative
 from kcl_daemon.capacity.report import capacity_from, capacity_text, load_from
 from kcl_daemon.fleet.hold_watch import hold_fields
-from kcl_daemon.fleet.hold_words import hold_json, hold_text
+from kcl_daemon.hold_words import hold_json, hold_text
 from kcl_daemon.leases.holds import MalformedHoldsError, holds_from_row, lease_hold
 from kcl_daemon.leases.layout import UnusableState
 from kcl_daemon.leases.leader import LockObservation, decide_lock_claim, lock_from_row

@@ -14,6 +14,7 @@ from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.metrics_and_page import MetricsLevel, MetricsSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError, SubscriptionTaken, Throttled, Unavailable
+from kcl_daemon.exporters import MeteredWorker, telemetry_of
 from kcl_daemon.fleet.lease_renewer import RenewalMetrics
 from kcl_daemon.fleet.table_views import MonitoredTable
 from kcl_daemon.leases.lease import ShardId
@@ -30,7 +31,6 @@ from kcl_daemon.ports import (
     Statistic,
     StreamRef,
 )
-from kcl_daemon.production import MeteredWorker, telemetry_of
 from kcl_daemon.retrieval.readers import MeteredFanOut, MeteredKinesis
 from kcl_daemon.transport.sources import StreamSources
 from kcl_local.kinesis.model import KinesisModel

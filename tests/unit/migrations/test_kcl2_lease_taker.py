@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from kcl_daemon.config.balance import LeaseSettings
-from kcl_daemon.fleet.context import timings
+from kcl_daemon.context import timings
 from kcl_daemon.fleet.lease_renewer import HeldLease, MalformedRowLog
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, WorkerId

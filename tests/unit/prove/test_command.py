@@ -209,7 +209,7 @@ def test_a_search_leaves_a_run_at_work_alone(state: Path) -> None:
 
 
 def test_it_is_a_command_of_the_daemon() -> None:
-    from kcl_daemon.cli import main  # noqa: PLC0415 - the only one that knows the daemon
+    from kcl_daemon.cli import main  # the only one that knows the daemon
 
     done = CliRunner().invoke(main, ["prove", "--help"])
     assert "--estimate" in done.output

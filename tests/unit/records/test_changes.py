@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from kcl_daemon.records.base64_text import BASE64
 from kcl_daemon.records.batch_text import BatchText
-from kcl_daemon.records.changes import ChangeForm, changes_of, payload_of, snapshot_record
+from kcl_daemon.records.changes import changes_of, payload_of, snapshot_record
 from kcl_daemon.records.dead_letter import LetterCause
+from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.records.lane_window import LaneWindow, key_hash
 from kcl_daemon.records.letters import parse_letter
 from kcl_daemon.records.payload import AnyRecord, Payload

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from kcl_daemon.records.changes import ChangeForm, changes_of
+from kcl_daemon.records.changes import changes_of
+from kcl_daemon.records.forms import ChangeForm
 
 _GOLDEN: Final = json.loads((Path(__file__).parents[2] / "golden/dynamodb_kcl1.json").read_text("utf-8"))
 _ANSWER: Final = str(_GOLDEN["answer"]).encode()

@@ -93,7 +93,7 @@ def test_no_data_breaks_a_terminal(data: bytes) -> None:
 
 
 def test_a_line_for_people() -> None:
-    from click import unstyle  # noqa: PLC0415 - what is tested is what is written
+    from click import unstyle  # what is tested is what is written
 
     line = unstyle(text_line(seen(b"\x1b[2Jx"), long=False, most=None))
     assert line == "2026-02-02T02:40:00.123Z    3  key\\n  \\x1b[2Jx"

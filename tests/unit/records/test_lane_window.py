@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.records.batch_text import ReadFacts
-from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane, ShardOrder, key_hash
+from kcl_daemon.records.forms import ShardOrder
+from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane, key_hash
 from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, raw_record
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber

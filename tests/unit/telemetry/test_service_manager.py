@@ -14,7 +14,7 @@ import pytest
 from kcl_daemon.cli.run import START_EXTENDED_S, ServiceManaged, ServiceManager
 from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.simulator.loop import run_virtual
-from tests.unit.admin.stage import READING, READY, STALLED, Standing
+from tests.unit.admin.stage import READING, READY, STALLED
 from tests.unit.fakes import LoopClock, MemoryLog
 
 EXTENDS = f"EXTEND_TIMEOUT_USEC={START_EXTENDED_S * 1e6:.0f}"
@@ -142,7 +142,7 @@ def managed(
         started=work.started,
         manager=manager,
         clock=LoopClock(),
-        source=Standing(snapshot),
+        snapshot=lambda: snapshot,
         grace_s=20,
         log=log,
     )

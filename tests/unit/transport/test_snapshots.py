@@ -21,7 +21,7 @@ from kcl_daemon.ports import (
     ScannedPage,
     ScannedTable,
 )
-from kcl_daemon.records.changes import ChangeForm
+from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardSource, StartMemory

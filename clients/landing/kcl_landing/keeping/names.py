@@ -79,7 +79,7 @@ def named(info: LogInfo, path: str) -> Named:
 
 
 def _hour_ms(day: str | None, hour: str | None) -> int:
-    from datetime import UTC, datetime  # noqa: PLC0415
+    from datetime import UTC, datetime
 
     if day is None or hour is None:
         return _END

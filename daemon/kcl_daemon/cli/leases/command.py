@@ -57,8 +57,8 @@ from kcl_daemon.cli.leases.show import (
     tree_lines,
 )
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.context import for_each, raise_first, timings
 from kcl_daemon.fleet.assigner import assignment_strategies
-from kcl_daemon.fleet.context import for_each, raise_first, timings
 from kcl_daemon.fleet.own_stream import stream_words, why_not_own
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.ports import Kinesis, StreamRef

@@ -33,7 +33,7 @@ from kcl_daemon.config.kinds import age_s, moment_s
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.hold_watch import FRESH_S, HoldsNotWritten, tell_holds, with_holds
-from kcl_daemon.fleet.hold_words import hold_json, hold_text, not_held, scope_text, who_text
+from kcl_daemon.hold_words import hold_json, hold_text, not_held, scope_text, who_text
 from kcl_daemon.leases.holds import (
     HOLDS_KEY,
     Hold,

@@ -10,8 +10,8 @@ from typing import Final
 from kcl_daemon.assignment.plan import Fleet
 from kcl_daemon.cli.application import Application
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.context import WorkerContext, for_each, raise_first, timings
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, Throttled
-from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first, timings
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.streams import StreamTracker, TrackedStream

@@ -16,7 +16,7 @@ from kcl_daemon.assignment.load import FleetLoad, measure_fleet, metric_title
 from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove
 from kcl_daemon.cli.common import aligned, json_text
 from kcl_daemon.cli.leases.look import LeaseLag, ObservedFleet
-from kcl_daemon.fleet.hold_words import follows_holds, hold_json, hold_text, not_held
+from kcl_daemon.hold_words import follows_holds, hold_json, hold_text, not_held
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId
 from kcl_daemon.telemetry.snapshot import WorkerView, worker_views

@@ -137,8 +137,8 @@ class Opener:
 def _as_plain(value: object) -> object:
     if not hasattr(value, "DESCRIPTOR"):
         return value
-    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - an optional extra
-    from google.protobuf.message import Message  # noqa: PLC0415
+    from google.protobuf.json_format import MessageToDict  # an optional extra
+    from google.protobuf.message import Message
 
     assert isinstance(value, Message)
     return MessageToDict(value, preserving_proto_field_name=True)

@@ -15,8 +15,8 @@ from kcl_daemon.cli.stream.content import Opener, open_opener
 from kcl_daemon.cli.stream.place import use_local
 from kcl_daemon.cli.stream.show import TERMINAL_CHARACTERS, json_fields, text_line
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.context import for_each, raise_first
 from kcl_daemon.errors import AccessDenied, AwsError
-from kcl_daemon.fleet.context import for_each, raise_first
 from kcl_daemon.fleet.streams import TrackedStream
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Clock, FetchedRecords, Kinesis, ReadFrom

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from kcl_daemon.leases.holds import Hold, LimitUnit
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import WorkerRow
-from kcl_daemon.text import numbered, on_one_line
+from kcl_daemon.text import numbered, on_one_line, time_text
 
 _NAMED_MOST: Final = 5
 
@@ -94,10 +93,6 @@ def who_text(hold: Hold) -> str:
 
 def until_text(hold: Hold) -> str:
     return "until it is ended" if hold.until_ms is None else f"until {time_text(hold.until_ms)}"
-
-
-def time_text(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def share_text(hold: Hold) -> str:
