@@ -50,10 +50,8 @@ from kcl_daemon.migrations.kcl2_loops import (
     PausableTask,
     ShuffleLeader,
     SwitchedTasks,
-    Upgrader,
 )
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
-from kcl_daemon.migrations.kcl2_taking import LeaseTaker, TakingOptions
 from kcl_daemon.migrations.one_table_loops import TableMigrator
 from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_daemon.ports import (
@@ -85,6 +83,7 @@ from kcl_daemon.worker import Worker
 if TYPE_CHECKING:
     from kcl_daemon.fleet.run_end import RunEnd
     from kcl_daemon.fleet.snapshot_start import SnapshotStart
+    from kcl_daemon.migrations.kcl2_taking import LeaseTaker, Upgrader
     from kcl_daemon.telemetry.helper_views import HelperSource
     from kcl_daemon.telemetry.snapshot import Snapshots
 
@@ -231,10 +230,12 @@ class Application:
         self._tables = self._application_tables.tables
         self._routes = self._application_tables.routes
         self._malformed = MalformedRowLog(log)
+        self._taker: LeaseTaker | None = None
+        """From when on the election is as in KCL 2.x."""
 
     def leases_as_leader(self) -> Sequence[Lease] | None:
         """Of all shards, as they were read last; None: another worker leads, or some may be missing."""
-        if self._shuffle.leads:
+        if self._shuffle.leads and self._taker is not None:
             return self._taker.complete or None
         known = self._elector.is_leader and not self._monitor.unreadable_leases
         return self._assigner.complete or None if known else None
@@ -255,7 +256,7 @@ class Application:
             elector=self._elector,
             reporter=self._reporter,
             discovery=self._discovery,
-            taker=self._taker,
+            settle_taking=self._settle_taking,
             shuffle=self._shuffle,
             switcher=self._switcher,
             versions=self._versions,
@@ -373,7 +374,8 @@ class Application:
     def _wake_assignment(self) -> None:
         """There are leases without an owner. Only the loops of the current mode run."""
         self._assigner.wake()
-        self._taker.wake()
+        if self._taker is not None:
+            self._taker.wake()
         self._discovery.wake()
 
     @cached_property
@@ -507,8 +509,18 @@ class Application:
     def _shuffle(self) -> ShuffleLeader:
         return ShuffleLeader(self._context)
 
-    @cached_property
-    def _taker(self) -> LeaseTaker:
+    async def _take(self) -> None:
+        if self._taker is None:
+            self._taker = self._new_taker()
+        await self._taker.run()
+
+    async def _settle_taking(self) -> None:
+        if self._taker is not None:
+            await self._taker.settle()
+
+    def _new_taker(self) -> LeaseTaker:
+        from kcl_daemon.migrations.kcl2_taking import LeaseTaker, TakingOptions
+
         leases = self._settings.leases
         return LeaseTaker(
             self._context,
@@ -584,6 +596,8 @@ class Application:
 
     @cached_property
     def _upgrader(self) -> Upgrader:
+        from kcl_daemon.migrations.kcl2_taking import Upgrader
+
         return Upgrader(
             self._context,
             tables=self._tables,
@@ -613,10 +627,10 @@ class Application:
             sampler=None if sampler is None else PausableTask(sampler.run),
             owner_index=PausableTask(self._application_tables.complete_index),
             discovery=PausableTask(self._discovery.run),
-            taker=PausableTask(self._taker.run),
+            taker=PausableTask(self._take),
             elector=PausableTask(self._elector.run),
             assigner=PausableTask(self._assigner.run),
-            upgrader=PausableTask(self._upgrader.run),
+            upgrader=PausableTask(lambda: self._upgrader.run()),
             migrator=PausableTask(self._migrator.run),
         )
         return ComponentSwitcher(tasks, renewer=self._renewer, elector=self._elector, shuffle=self._shuffle)

@@ -43,7 +43,6 @@ from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.kcl import INITIALIZE
 from kcl_daemon.migrations.kcl2_loops import ClientVersionMonitor, ComponentSwitcher, ShuffleLeader
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
-from kcl_daemon.migrations.kcl2_taking import LeaseTaker
 from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_daemon.ports import NO_METERS, Evidence
 from kcl_daemon.progress.progress import WaitReason
@@ -116,7 +115,7 @@ class Worker:
     elector: Elector
     reporter: Reporter
     discovery: Discovery
-    taker: LeaseTaker
+    settle_taking: Callable[[], Awaitable[None]]
     shuffle: ShuffleLeader
     switcher: ComponentSwitcher
     versions: ClientVersionMonitor
@@ -195,7 +194,7 @@ class Worker:
                 self._log.info("worker_started")
                 self.started.set()
                 await self._stop.wait()
-                await self.taker.settle()
+                await self.settle_taking()
                 coordination.cancel_scope.cancel()
             await self._drain()
             work.cancel_scope.cancel()

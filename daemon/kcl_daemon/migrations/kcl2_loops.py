@@ -16,33 +16,26 @@ from kcl_daemon.context import Wakeup, WorkerContext
 from kcl_daemon.errors import AwsError, ConfigurationError, Unavailable
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
-from kcl_daemon.fleet.monitor import FleetMonitor, latest_of
 from kcl_daemon.leases.layout import StateRowCreation, UnusableState
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Row, RowUpdate
 from kcl_daemon.metrics import kcl
 from kcl_daemon.migrations.kcl2_rules import (
-    CHECK_EVERY_S,
     CLIENT_VERSION_CODEC,
     POLL_EVERY_S,
     POLL_JITTER_S,
     ClientVersion,
     Component,
     Components,
-    NotReady,
     ShuffleElection,
     SwitchVersion,
-    Upgrade,
-    UpgradeReadiness,
     components_of_version,
-    consider_upgrade,
     decide_start_version,
     elect_by_shuffle,
     follow_stored_version,
     next_poll_after_s,
-    upgrade_readiness,
 )
-from kcl_daemon.ports import IndexState, Table, Tables
+from kcl_daemon.ports import Table
 
 
 class PausableTask:
@@ -103,89 +96,6 @@ class ShuffleLeader:
     def forget(self) -> None:
         """No one leads until the next poll."""
         self._verdict, self._polls = None, 0
-
-
-class Upgrader:
-    """Upgrades the fleet to 3.x once it is ready; acts only on the leader by shuffle."""
-
-    def __init__(
-        self,
-        context: WorkerContext,
-        *,
-        tables: Tables,
-        monitor: FleetMonitor,
-        leader: ShuffleLeader,
-        on_upgraded: Callable[[], None],
-    ) -> None:
-        self._context = context
-        self._tables = tables
-        self._monitor = monitor
-        self._leader = leader
-        self._on_upgraded = on_upgraded
-        self._log = context.log
-        self._ready_since_s: float | None = None
-        self._reported = ""
-
-    async def run(self) -> None:
-        self._ready_since_s, self._reported = None, ""
-        while True:
-            await self._context.clock.sleep(CHECK_EVERY_S)
-            try:
-                await self._check()
-            except AwsError as error:
-                # A failed check does not mean that the fleet is not ready.
-                self._context.meters.add(kcl.MIGRATION_FAULT)
-                self._log.warning("upgrade_check_failed", error=str(error))
-
-    async def _check(self) -> None:
-        if not self._leader.leads:
-            self._ready_since_s = None
-            return
-        if (ready := await self._readiness()) is None:
-            return
-        self._context.meters.add(kcl.MIGRATION_INDEX, ready.index_active)
-        self._context.meters.add(kcl.MIGRATION_REPORTS, not (ready.silent or ready.unowned))
-        stored = CLIENT_VERSION_CODEC.read(await self._tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
-        if stored is None or isinstance(stored, UnusableState):
-            return
-        decision = consider_upgrade(
-            stored,
-            ready,
-            self._ready_since_s,
-            leads=True,
-            me=self._context.worker_id,
-            now_s=self._context.clock.monotonic(),
-            now_ms=self._context.clock.wall_ms(),
-            key_attribute=self._tables.coordinator.key_attribute,
-        )
-        match decision:
-            case NotReady(ready_since_s, reason):
-                self._report(ready_since_s, reason)
-                self._ready_since_s = ready_since_s
-            case Upgrade(update, reason):
-                if (await self._tables.coordinator.update(update)).applied:
-                    faults.maybe("after-upgrade-made")
-                    self._log.info("upgrade_made", reason=reason)
-                self._on_upgraded()
-
-    async def _readiness(self) -> UpgradeReadiness | None:
-        state = await self._tables.leases.describe()
-        await self._monitor.poll()
-        if (reports := self._monitor.reports()) is None:
-            return None
-        return upgrade_readiness(
-            self._monitor.leases,
-            latest_of(*reports),
-            index_active=state is not None and state.owner_index is IndexState.ACTIVE,
-            wall_s=self._context.clock.wall_ms() / 1000,
-            report_s=self._context.timings.report_s,
-        )
-
-    def _report(self, ready_since_s: float | None, reason: str) -> None:
-        what = reason if ready_since_s is None else "ready"
-        report = self._log.debug if what == self._reported else self._log.info
-        report("upgrade_waits", reason=reason)
-        self._reported = what
 
 
 class SwitchedTasks(NamedTuple):

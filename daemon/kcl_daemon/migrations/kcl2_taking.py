@@ -20,12 +20,23 @@ from kcl_daemon.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AwsError, Throttled, Unavailable
 from kcl_daemon.fleet.assigner import BackgroundSync
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
+from kcl_daemon.fleet.monitor import FleetMonitor, latest_of
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
+from kcl_daemon.leases.layout import UnusableState
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import RowUpdate, claimed, is_lease_row, steal_or_take
 from kcl_daemon.metrics import kcl
 from kcl_daemon.migrations.kcl2_loops import ShuffleLeader
-from kcl_daemon.ports import Table
+from kcl_daemon.migrations.kcl2_rules import (
+    CHECK_EVERY_S,
+    CLIENT_VERSION_CODEC,
+    NotReady,
+    Upgrade,
+    UpgradeReadiness,
+    consider_upgrade,
+    upgrade_readiness,
+)
+from kcl_daemon.ports import IndexState, Table, Tables
 
 Pick: TypeAlias = Callable[[int], int]
 """A random number from 0 to below the given one."""
@@ -385,3 +396,86 @@ class LeaseTaker:
         )
         if not held.lease.is_finished:
             self._on_found(held)
+
+
+class Upgrader:
+    """Upgrades the fleet to 3.x once it is ready; acts only on the leader by shuffle."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        *,
+        tables: Tables,
+        monitor: FleetMonitor,
+        leader: ShuffleLeader,
+        on_upgraded: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._tables = tables
+        self._monitor = monitor
+        self._leader = leader
+        self._on_upgraded = on_upgraded
+        self._log = context.log
+        self._ready_since_s: float | None = None
+        self._reported = ""
+
+    async def run(self) -> None:
+        self._ready_since_s, self._reported = None, ""
+        while True:
+            await self._context.clock.sleep(CHECK_EVERY_S)
+            try:
+                await self._check()
+            except AwsError as error:
+                # A failed check does not mean that the fleet is not ready.
+                self._context.meters.add(kcl.MIGRATION_FAULT)
+                self._log.warning("upgrade_check_failed", error=str(error))
+
+    async def _check(self) -> None:
+        if not self._leader.leads:
+            self._ready_since_s = None
+            return
+        if (ready := await self._readiness()) is None:
+            return
+        self._context.meters.add(kcl.MIGRATION_INDEX, ready.index_active)
+        self._context.meters.add(kcl.MIGRATION_REPORTS, not (ready.silent or ready.unowned))
+        stored = CLIENT_VERSION_CODEC.read(await self._tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
+        if stored is None or isinstance(stored, UnusableState):
+            return
+        decision = consider_upgrade(
+            stored,
+            ready,
+            self._ready_since_s,
+            leads=True,
+            me=self._context.worker_id,
+            now_s=self._context.clock.monotonic(),
+            now_ms=self._context.clock.wall_ms(),
+            key_attribute=self._tables.coordinator.key_attribute,
+        )
+        match decision:
+            case NotReady(ready_since_s, reason):
+                self._report(ready_since_s, reason)
+                self._ready_since_s = ready_since_s
+            case Upgrade(update, reason):
+                if (await self._tables.coordinator.update(update)).applied:
+                    faults.maybe("after-upgrade-made")
+                    self._log.info("upgrade_made", reason=reason)
+                self._on_upgraded()
+
+    async def _readiness(self) -> UpgradeReadiness | None:
+        state = await self._tables.leases.describe()
+        await self._monitor.poll()
+        if (reports := self._monitor.reports()) is None:
+            return None
+        return upgrade_readiness(
+            self._monitor.leases,
+            latest_of(*reports),
+            index_active=state is not None and state.owner_index is IndexState.ACTIVE,
+            wall_s=self._context.clock.wall_ms() / 1000,
+            report_s=self._context.timings.report_s,
+        )
+
+    def _report(self, ready_since_s: float | None, reason: str) -> None:
+        what = reason if ready_since_s is None else "ready"
+        report = self._log.debug if what == self._reported else self._log.info
+        report("upgrade_waits", reason=reason)
+        self._reported = what

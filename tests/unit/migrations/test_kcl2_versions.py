@@ -20,9 +20,9 @@ from kcl_daemon.migrations.kcl2_loops import (
     PausableTask,
     ShuffleLeader,
     SwitchedTasks,
-    Upgrader,
 )
 from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC, ClientVersion, rollback
+from kcl_daemon.migrations.kcl2_taking import Upgrader
 from kcl_daemon.ports import Tables
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
