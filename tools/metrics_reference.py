@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kcl_daemon.metrics import own
-from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, OWN
 from kcl_daemon.metrics.metric import OPERATIONS, Family, Metric, MetricKind, MetricLevel, MetricUnit
-from kcl_daemon.telemetry.recorder import OF_EVENTS
+from kcl_daemon.telemetry.recorder import CLOUDWATCH_METRICS, OF_EVENTS, OWN
 
 CLOUDWATCH_OWN: Final[tuple[Metric, ...]] = tuple(each for each in OWN if each.operation)
 FAMILIES: Final[tuple[Family, ...]] = tuple(

@@ -12,13 +12,12 @@ from kcl_daemon.app import Adapters
 from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.metrics.catalog import KNOWN_COUNTS
 from kcl_daemon.metrics.metric import MetricLevel
 from kcl_daemon.ports import Clock
 from kcl_daemon.retrieval.readers import MeteredFanOut, MeteredKinesis
 from kcl_daemon.telemetry.cloudwatch import CloudWatchExporter, CloudWatchOptions, StatisticSets
 from kcl_daemon.telemetry.prometheus import PrometheusExposition, Totals
-from kcl_daemon.telemetry.recorder import CountedLog, MetricsRecorder
+from kcl_daemon.telemetry.recorder import KNOWN_COUNTS, CountedLog, MetricsRecorder
 from kcl_daemon.telemetry.snapshot import Snapshot
 
 _LEVELS: Final = {

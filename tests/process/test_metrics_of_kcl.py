@@ -23,10 +23,10 @@ from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, Unavailable
-from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS
 from kcl_daemon.ports import Statistic
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.cloudwatch import MAX_BATCH
+from kcl_daemon.telemetry.recorder import CLOUDWATCH_METRICS
 from kcl_local.dynamodb import DynamoDbServer
 from tests.simulator.loop import run_virtual
 from tests.simulator.runner import run_plan

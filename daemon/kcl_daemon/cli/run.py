@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -33,7 +33,6 @@ from kcl_daemon.config.properties import Notice
 from kcl_daemon.config.settings import DEFAULTS, Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError
 from kcl_daemon.interrupt import exit_now
-from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.production import real_adapters
 from kcl_daemon.system import SystemClock
@@ -355,13 +354,20 @@ async def _serve(
             _helper(settings, log) as (mine, helper),
             real_adapters(mine, log) as adapters,
         ):
-            snapshot = lambda: assembled.snapshots.now()  # noqa: E731, PLW0108 - made below, of what is counted
+
+            def snapshot() -> Snapshot:
+                return assembled.snapshots.now()  # made below, of what is counted
+
             telemetry = _telemetry(mine, adapters, snapshot)
-            helper.log_to(telemetry.adapters.log)
-            assembled = Application(mine, telemetry.adapters, helper.figures)
+            counted = adapters if telemetry is None else telemetry.adapters
+            assembled: Application = Application(
+                mine, counted, (lambda: None) if helper is None else helper.figures
+            )
+            if helper is not None:
+                helper.log_to(counted.log)
+                helper.learns_leases(assembled.leases_as_leader)
             worker = assembled.worker
-            helper.learns_leases(assembled.leases_as_leader)
-            reported = ServiceManaged(
+            running: SupervisedWorker = ServiceManaged(
                 worker,
                 started=worker.started,
                 manager=manager,
@@ -373,46 +379,26 @@ async def _serve(
             keep_freed_memory()
             gc.freeze()  # modules and models of services stay: nobody looks through them for garbage again
             async with _status_page(mine, assembled, telemetry, log):
-                yield telemetry.background(helper.background(reported))
+                for beside in (helper, telemetry):
+                    running = running if beside is None else beside.background(running)
+                yield running
 
     with anyio.open_signal_receiver(*signals) as received:
         return await supervise(open_worker, received, log)
 
 
-@dataclass(frozen=True, slots=True)
-class _Uncounted:
-    adapters: Adapters
-
-    def background(self, worker: SupervisedWorker) -> SupervisedWorker:
-        return worker
-
-
-def _telemetry(
-    settings: Settings, adapters: Adapters, snapshot: Callable[[], Snapshot]
-) -> Telemetry | _Uncounted:
+def _telemetry(settings: Settings, adapters: Adapters, snapshot: Callable[[], Snapshot]) -> Telemetry | None:
     is_served, metrics = settings.admin.port is not None, settings.metrics
     if metrics.level is MetricsLevel.NONE and metrics.otlp_endpoint is None and not is_served:
-        return _Uncounted(adapters)
+        return None
     from kcl_daemon.exporters import telemetry_of
 
     return telemetry_of(settings, adapters, snapshot=snapshot, serves_metrics=is_served)
 
 
-class _NoHelper:
-    def background(self, worker: SupervisedWorker) -> SupervisedWorker:
-        return worker
-
-    def figures(self) -> None:
-        return None
-
-    def log_to(self, log: Log) -> None: ...
-
-    def learns_leases(self, leases: Callable[[], Sequence[Lease] | None]) -> None: ...
-
-
 def _helper(
     settings: Settings, log: Log
-) -> AbstractAsyncContextManager[tuple[Settings, Helper[LandingView | SparkView] | _NoHelper]]:
+) -> AbstractAsyncContextManager[tuple[Settings, Helper[LandingView | SparkView] | None]]:
     """The lander or the Spark engine, which are loaded only where there is one."""
     if settings.landing.uri is not None:
         from kcl_daemon.landing import lander
@@ -422,18 +408,17 @@ def _helper(
         from kcl_daemon.spark.supervisor import spark_engine
 
         return spark_engine(settings, clock=SystemClock(), log=log)
-    return nullcontext((settings, _NoHelper()))
+    return nullcontext((settings, None))
 
 
 def _status_page(
-    settings: Settings, assembled: Application, telemetry: Telemetry | _Uncounted, log: Log
+    settings: Settings, assembled: Application, telemetry: Telemetry | None, log: Log
 ) -> AbstractAsyncContextManager[None]:
-    if settings.admin.port is None:
+    if settings.admin.port is None or telemetry is None:
         return nullcontext()
     # For a faster start without a status page.
     from kcl_daemon.admin.server import served
 
-    assert not isinstance(telemetry, _Uncounted), "a page serves them"
     metrics = telemetry.exposition().render
     return served(settings.admin, assembled.snapshots, clock=SystemClock(), log=log, metrics=metrics)
 

@@ -45,7 +45,6 @@ from kcl_daemon.shards.lineage import InitialPosition, Shard
 
 if TYPE_CHECKING:
     from kcl_daemon.retrieval.fan_out import ConsumerRegistration, FanOutReader
-    from kcl_daemon.retrieval.schemas import ShardSchemaDecoder
 
 _SERVICE: Final = "kinesis"
 _OF_DYNAMODB: Final = "dynamodbstreams"
@@ -180,7 +179,9 @@ class ReaderFactory:
             ),
             skipped=skipped,
             strays=strays,
-            schemas=self._decoder(context, source.last_fetch),
+            schemas=None
+            if self._schemas is None
+            else self._schemas.decoder(self._settings.schemas.on_failure, context, source.last_fetch),
         )
         if (record_filter := self._settings.delivery.record_filter) is not None:
             from kcl_daemon.retrieval.filtering import FilteredSource  # few streams have a filter
@@ -217,13 +218,6 @@ class ReaderFactory:
                 application_name=self._settings.application_name,
             )
         return found
-
-    def _decoder(self, context: WorkerContext, last_fetch: LastFetch) -> ShardSchemaDecoder | None:
-        if self._schemas is None:
-            return None
-        from kcl_daemon.retrieval.schemas import ShardSchemaDecoder  # as above
-
-        return ShardSchemaDecoder(self._schemas, self._settings.schemas.on_failure, context, last_fetch)
 
     def _pushed(
         self, source: ShardSource, context: WorkerContext, fan_out: FanOut, consumer: ConsumerRegistration

@@ -40,6 +40,11 @@ class SchemaCache:
         self._unknown: OrderedDict[str, tuple[float, SchemaNotFound]] = OrderedDict()
         self._asking: dict[str, anyio.Lock] = {}
 
+    def decoder(
+        self, on_failure: SchemaFailure, context: WorkerContext, last_fetch: LastFetch
+    ) -> ShardSchemaDecoder:
+        return ShardSchemaDecoder(self, on_failure, context, last_fetch)
+
     async def schema(self, version_id: str) -> SchemaTexts:
         """Callers share one request; if it is cancelled, the next caller makes it.
 

@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType, TracebackType
+from typing import Final, Self, TypeAlias
 
-from kcl_daemon.metrics import own
-from kcl_daemon.metrics.metric import OPERATIONS, Metric, Operation
+from kcl_daemon.metrics import kcl, own
+from kcl_daemon.metrics.metric import OPERATIONS, Family, Labels, Metric, MetricKind, Operation
 from kcl_daemon.ports import Log, Meters
-
-if TYPE_CHECKING:
-    from kcl_daemon.telemetry.cloudwatch import StatisticSets
-    from kcl_daemon.telemetry.prometheus import Totals
+from kcl_daemon.telemetry.cloudwatch import StatisticSets
+from kcl_daemon.telemetry.prometheus import Totals
 
 _Add: TypeAlias = Callable[[float], object]
 
@@ -153,3 +151,32 @@ class CountedLog:
         metric = OF_EVENTS.get(event)
         if metric is not None:
             self._meters.add(metric)
+
+
+def _metrics(module: ModuleType) -> Iterator[Metric]:
+    for name, value in vars(module).items():
+        if name.startswith("_"):
+            continue
+        for each in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(each, Metric):
+                yield each
+            elif isinstance(each, Operation):
+                yield from (part for part in (each.success, each.time) if part is not None)
+
+
+CLOUDWATCH_METRICS: Final[tuple[Metric, ...]] = tuple(_metrics(kcl))
+
+OWN: Final[tuple[Metric, ...]] = tuple(_metrics(own))
+
+
+def _known_counts() -> Iterator[tuple[Family, Labels]]:
+    for each in (*CLOUDWATCH_METRICS, *OWN):
+        family = each.family
+        if family is None or family.from_snapshot or family.kind is not MetricKind.COUNTER:
+            continue
+        if {name for name, _ in each.fixed} == set(family.labels):
+            yield family, each.fixed
+
+
+KNOWN_COUNTS: Final[tuple[tuple[Family, Labels], ...]] = tuple(_known_counts())
+"""Counts whose labels are known before anything happens."""

@@ -34,7 +34,6 @@ from kcl_daemon.progress.watchdog import (
     uncheckpointed_s,
 )
 from kcl_daemon.telemetry.helper_views import HelperSource, LandingView, SparkView, no_helper
-from kcl_daemon.telemetry.resident import ResidentMemory
 from kcl_daemon.text import masked, on_one_line
 from kcl_daemon.worker import Worker
 
@@ -337,6 +336,40 @@ def worker_views(
 _READ_EVERY_S: Final = 5.0
 _READ_WITHIN_S: Final = 5.0
 _LINE_CHARACTERS: Final = 500
+
+
+_LASTS_S: Final = 15.0
+# This many reads take about two milliseconds.
+_READS_MOST: Final = 64
+
+
+def resident_bytes(pid: int) -> int | None:
+    """None if the process is gone, or another user's and the system does not tell."""
+    import psutil  # takes time to load; not every daemon is looked at
+
+    try:
+        return psutil.Process(pid).memory_info().rss
+    except psutil.Error:
+        return None
+
+
+class ResidentMemory:
+    """The more processes there are, the older the figures."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._figures: dict[int, tuple[float, int | None]] = {}
+
+    def of(self, pids: Iterable[int]) -> dict[int, int | None]:
+        """None for a process until it is read."""
+        now_s = self._clock.monotonic()
+        wanted = set(pids)
+        self._figures = {pid: figure for pid, figure in self._figures.items() if pid in wanted}
+        ages = {pid: self._figures[pid][0] if pid in self._figures else float("-inf") for pid in wanted}
+        due = sorted((pid for pid in wanted if now_s - ages[pid] >= _LASTS_S), key=lambda pid: ages[pid])
+        for pid in due[:_READS_MOST]:
+            self._figures[pid] = (now_s, resident_bytes(pid))
+        return {pid: self._figures[pid][1] if pid in self._figures else None for pid in wanted}
 
 
 class Snapshots:

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 from kcl_daemon.metrics import kcl
-from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, OWN
 from kcl_daemon.metrics.metric import MetricKind, MetricLevel, MetricUnit, Operation
+from kcl_daemon.telemetry.recorder import CLOUDWATCH_METRICS, OWN
 from tools.metrics_reference import FAMILIES, JAVA_ONLY, reference
 
 ROOT = Path(__file__).parents[3]

@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 from kcl_daemon.fleet.lease_renewer import lease_labels
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
 from kcl_daemon.metrics import kcl, own
-from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, OWN
 from kcl_daemon.metrics.metric import OPERATIONS, MetricKind
 from kcl_daemon.telemetry.helper_views import LandingView
 from kcl_daemon.telemetry.prometheus import PrometheusExposition
+from kcl_daemon.telemetry.recorder import CLOUDWATCH_METRICS, OWN
 from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.reference_work import pieces_each

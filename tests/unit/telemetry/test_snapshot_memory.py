@@ -7,7 +7,7 @@ import os
 import anyio
 import pytest
 
-from kcl_daemon.telemetry.resident import ResidentMemory, resident_bytes
+from kcl_daemon.telemetry.snapshot import ResidentMemory, resident_bytes
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock
 
@@ -26,7 +26,7 @@ def test_a_call_reads_no_more_than_some_and_the_next_ones_the_others(monkeypatch
         read.append(pid)
         return pid
 
-    monkeypatch.setattr("kcl_daemon.telemetry.resident.resident_bytes", counted)
+    monkeypatch.setattr("kcl_daemon.telemetry.snapshot.resident_bytes", counted)
 
     async def course() -> None:
         memory = ResidentMemory(LoopClock())
