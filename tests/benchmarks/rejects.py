@@ -32,6 +32,7 @@ from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics
 from kcl_daemon.consumer.context import ConsumerContext, StopSignal
 from kcl_daemon.consumer.dead_letter_file import DeadLetterFile
+from kcl_daemon.consumer.lane import OnlyLane
 from kcl_daemon.consumer.rejects import Rejects
 from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.fleet.lease_renewer import HeldLease
@@ -159,7 +160,12 @@ def _rejects(folder: Path, log: RecordingLog) -> Rejects:
     lease = Lease(LeaseKey("shardId-0"), 0, TRIM_HORIZON)
     held = HeldLease(lease, 0.0, Throughput(1.0, now_s=0.0), LeaseProgress(clock.monotonic))
     return Rejects(
-        SetAside(parts=cast("ConsumerContext", parts), held=held, stop_signal=StopSignal(), log=log)
+        SetAside(
+            parts=cast("ConsumerContext", parts),
+            lane=OnlyLane(cast("ConsumerContext", parts), held),
+            stop_signal=StopSignal(),
+            log=log,
+        )
     )
 
 

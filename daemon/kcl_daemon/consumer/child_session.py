@@ -1,8 +1,7 @@
 """One child process for one lease, from start to end (KCL: MultiLangShardRecordProcessor, ShardConsumer).
 
-At the end of a shard (KCL: ShutdownTask) the child shard ids are written to the parent lease, then the child
-leases are created, then the record processor gets shardEnded and checkpoints SHARD_END. If the worker dies
-in between, the next owner repeats every step.
+At the end of a shard its child leases are created (`shard_end`), then the record processor gets shardEnded and
+checkpoints SHARD_END.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from kcl_daemon.consumer.connection import (
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.expired import ExpiredRecords
 from kcl_daemon.consumer.gate import Gate
+from kcl_daemon.consumer.lane import Lane
 from kcl_daemon.consumer.own_position import (
     REFUSED_ADVICE,
     PositionRefused,
@@ -36,18 +36,13 @@ from kcl_daemon.consumer.poison import PoisonSearch
 from kcl_daemon.consumer.rejects import Rejects
 from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.errors import (
-    AwsError,
     ChildBrokeProtocol,
     ChildError,
     ChildStartFailed,
     ChildTimedOut,
-    LeaseLost,
 )
-from kcl_daemon.fleet.lease_renewer import HeldLease, lease_labels
-from kcl_daemon.leases.lease import Lease, ShardId, WorkerId
-from kcl_daemon.leases.row import MalformedRowError, creation, lease_from_row
-from kcl_daemon.metrics import kcl as shard_metrics
-from kcl_daemon.ports import Child, ChildLane, Clock, Log, StreamRef
+from kcl_daemon.fleet.lease_renewer import lease_labels
+from kcl_daemon.ports import Child, Clock, Log, StreamRef
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.retrieval.batch_window import BatchWindow, not_yet_known
 from kcl_daemon.retrieval.source import (
@@ -60,8 +55,6 @@ from kcl_daemon.retrieval.source import (
     ShardSource,
     StartMemory,
 )
-from kcl_daemon.shards.lineage import ChildShard, awaited_parents, child_leases
-from kcl_daemon.shards.snapshot import awaited_segments
 from kcl_protocol.messages import Initialize, Scalar, ShutdownRequested
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
@@ -96,105 +89,6 @@ async def _ends_within(child: Child, clock: Clock, grace_s: float) -> bool:
 
 
 _STORE_PASSED_S: Final = 30.0
-_RETRY_LEAST_S: Final = 0.05
-_RETRY_MOST_S: Final = 10.0
-
-
-async def create_child_leases(
-    parts: ConsumerContext, held: HeldLease, children: tuple[ChildShard, ...], log: Log
-) -> bool | None:
-    """True once all child leases exist; None: the lease is lost. Cancellable and repeatable at any point."""
-    pause_s = max(parts.settings.leases.task_backoff_ms / 1000, _RETRY_LEAST_S)
-    named = not children
-    logged = frozenset[ShardId]()
-    while True:
-        try:
-            if not named:
-                with parts.context.meters.operation(
-                    shard_metrics.SHUTDOWN_CHILDREN, **lease_labels(held.lease)
-                ):
-                    await parts.renewer.write_children(held, frozenset(child.shard_id for child in children))
-                named = True
-            missing = await _try_to_create(parts, held, children, log)
-            if not missing:
-                return True
-            held.progress.waits(WaitReason.PARENT, ", ".join(sorted(missing)))
-            log_event = log.debug if missing == logged else log.info
-            log_event("child_lease_waits", parents=sorted(missing))
-            logged = missing
-        except LeaseLost:
-            return None
-        except AwsError as error:
-            held.progress.waits(WaitReason.DYNAMODB, str(error))
-            log.warning("child_leases_failed", error=str(error))
-        await parts.context.clock.sleep(pause_s)
-        pause_s = min(2 * pause_s, _RETRY_MOST_S)
-
-
-async def _try_to_create(
-    parts: ConsumerContext, held: HeldLease, children: tuple[ChildShard, ...], log: Log
-) -> frozenset[ShardId]:
-    """The parents of a merged shard that have no lease yet; empty if done."""
-    parents: dict[ShardId, Lease | None] = {held.lease.shard_id: held.lease}
-    for child in child_leases(children, _first_owner(parts), held.lease.stream):
-        fence = None if child.lease_owner is None else child.next_fence(parts.context.service_ms)
-        lease = replace(child, stream_created_s=held.lease.stream_created_s, fence=fence)
-        if await parts.table.get(lease.lease_key) is not None:
-            continue
-        missing = await _missing_parents(parts, lease, parents)
-        if missing:
-            return missing
-        await _create(parts, lease, log)
-    if children:
-        parts.on_leases_created()
-    return frozenset()
-
-
-def _first_owner(parts: ConsumerContext) -> WorkerId | None:
-    """This worker, unless it is above its lease limit."""
-    settings = parts.settings
-    has_room = len(parts.renewer.held) <= settings.leases.max_leases_for_worker
-    return WorkerId(settings.worker_id) if has_room else None
-
-
-async def _create(parts: ConsumerContext, lease: Lease, log: Log) -> None:
-    """Not cancellable: a lease of ours could exist without anyone knowing."""
-    began_s = parts.context.clock.monotonic()
-    creating, at = shard_metrics.SHUTDOWN_CREATE, shard_metrics.SHUTDOWN_CREATE_AT
-    operation = parts.context.meters.operation
-    with anyio.CancelScope(shield=True):
-        with operation(creating), operation(at):
-            written = await parts.context.call(parts.table.put(*creation(lease)), "PutItem")
-        if written.applied:
-            faults.maybe("after-child-lease-created")
-            log.info("child_lease_created", child_shard_id=lease.shard_id, owner=lease.lease_owner)
-            if lease.lease_owner is not None:
-                parts.on_lease_written(lease, began_s)
-
-
-async def _missing_parents(
-    parts: ConsumerContext, child: Lease, parents: dict[ShardId, Lease | None]
-) -> frozenset[ShardId]:
-    """`parents` are known already; all children of a table's stream may have the same."""
-    for parent in sorted(child.parent_shard_ids - parents.keys()):
-        row = await parts.table.get(child.key_of(parent))
-        if row is None:
-            parts.context.meters.add(shard_metrics.SHUTDOWN_NO_PARENT_LEASE)
-            parents[parent] = None
-            continue
-        try:
-            parents[parent] = lease_from_row(row)
-        except MalformedRowError:
-            return frozenset({parent})  # the leader reports it; its checkpoint is unknown
-    if None not in parents.values():
-        return frozenset()
-    segments = awaited_segments(parents)
-    if segments:
-        return segments
-    shards = await parts.kinesis.list_shards(parts.streams.of(child).ref)
-    if not parents.keys() <= {shard.shard_id for shard in shards}:
-        parts.context.meters.add(shard_metrics.SHUTDOWN_NO_PARENT)
-    return awaited_parents(child, parents, shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,41 +130,36 @@ class NoFinalCheckpoint(ChildError):
 
 
 class ChildRun:
-    """`lane` None: it is the only child of its shard."""
-
     def __init__(
         self,
         *,
         parts: ConsumerContext,
-        held: HeldLease,
+        lane: Lane,
         stop_signal: StopSignal,
         memory: StartMemory,
         log: Log,
         set_aside: SetAside,
         poison_search: PoisonSearch | None = None,
-        lane: ChildLane | None = None,
     ) -> None:
         self._parts = parts
-        self._held = held
-        self._progress = held.progress
+        self._lane = lane
+        self._progress = lane.progress
         self._stop_signal = stop_signal
         self._memory = memory
         self._poison_search = poison_search
-        self._lane = lane
         self._log = log
         self._settings = parts.settings.child
-        self._stream = parts.streams.of(held.lease)
+        self._stream = parts.streams.of(lane.lease)
         self._set_aside = set_aside
         self._rejects = Rejects(set_aside, log)
         self._checkpointer = Checkpointer(
-            held=held,
-            renewer=parts.renewer,
+            lane=lane,
             log=log,
             rejects=self._rejects,
             lands=parts.settings.landing.uri is not None,
         )
         self._expired = ExpiredRecords(
-            parts=parts, held=held, checkpointer=self._checkpointer, aside=set_aside, log=log
+            parts=parts, lane=lane, checkpointer=self._checkpointer, aside=set_aside, log=log
         )
         self._reading: Reading
         self._window: BatchWindow | None = None
@@ -285,29 +174,30 @@ class ChildRun:
         if self._poison_search is not None:
             self._poison_search.begin()
         try:
-            child = await self._parts.standby.take(self._held.key, self._lane)
+            child = await self._parts.standby.take(self._lane.key, self._lane.child_lane)
             child = child or await self._parts.children.start(
-                self._held.lease.shard_id, self._stream.for_child, self._lane
+                self._lane.lease.shard_id, self._stream.for_child, self._lane.child_lane
             )
         except ChildStartFailed as failed:
             return Failed(failed, progressed=False)
         self._log = self._log.bind(pid=child.pid)
-        self._parts.startup_failures.started(self._held.key)
-        self._log.info("child_started", checkpoint=str(self._held.lease.checkpoint))
+        self._parts.startup_failures.started(self._lane.key)
+        self._log.info("child_started", checkpoint=str(self._lane.checkpoint))
         try:
             outcome = await self._run(child)
         finally:
             try:
                 await child.aclose()
             finally:
-                self._parts.live_children.ended(self._held.key, self._lane_number, self)
+                self._parts.live_children.ended(self._lane.key, self._lane_number, self)
             self._progress.child_ended()
             self._set_aside.summarize()
         return replace(outcome, stderr=child.stderr_tail) if isinstance(outcome, Failed) else outcome
 
     @property
     def _lane_number(self) -> int:
-        return 0 if self._lane is None else self._lane.number
+        lane = self._lane.child_lane
+        return 0 if lane is None else lane.number
 
     @property
     def _stream_for_child(self) -> StreamRef | None:
@@ -320,13 +210,13 @@ class ChildRun:
             self._settings,
             clock=clock,
             log=self._log,
-            metrics=ChildMetrics(meters, clock, lease_labels(self._held.lease)),
+            metrics=ChildMetrics(meters, clock, lease_labels(self._lane.lease)),
             on_checkpoint=self._checkpointer.answer,
             on_early_request=self._stop_signal.wake,
             rejects=self._rejects,
         )
         connection.invariants = self._progress.invariants
-        self._reading = self._read(connection, self._held.lease.checkpoint, self._memory)
+        self._reading = self._read(connection, self._lane.checkpoint, self._memory)
         outcome: ChildRunOutcome = Stopped()
         try:
             async with anyio.create_task_group() as tasks:
@@ -335,7 +225,7 @@ class ChildRun:
                 outcome = await self._converse_and_end(child, connection, tasks)
                 tasks.cancel_scope.cancel()
         finally:
-            self._progress.reading_ended(self._held.lease.checkpoint)
+            self._progress.reading_ended(self._lane.checkpoint)
             self._reading.reader.close()
         return outcome
 
@@ -379,7 +269,7 @@ class ChildRun:
     def _read(
         self, connection: ChildConnection, start: ExtendedSequenceNumber, memory: StartMemory
     ) -> Reading:
-        parts, lease = self._parts, self._held.lease
+        parts, lease = self._parts, self._lane.lease
         source = ShardSource(
             stream=self._stream.ref,
             shard_id=lease.shard_id,
@@ -389,7 +279,7 @@ class ChildRun:
             last_fetch=self._progress.last_fetch,
             flow=self._progress.flow,
             stream_is_there=self._stream.watch.is_there,
-            has_forgotten=lambda: self._stream.watch.has_forgotten(self._held.lease),
+            has_forgotten=lambda: self._stream.watch.has_forgotten(self._lane.lease),
             takes_frames=lambda: connection.takes_frames,
             until_ms=parts.until_ms,
             only=parts.settings.shards.only,
@@ -401,13 +291,15 @@ class ChildRun:
         return Reading(reader)
 
     def _shaped(self, source: ShardSource) -> ShardReader:
-        parts, hash_range = self._parts, self._held.lease.hash_range
+        parts = self._parts
         settings = parts.settings.delivery
-        if self._lane is not None or not settings.shapes_batches:  # lanes have records of their own to join
-            return parts.readers.reader(source, hash_range=hash_range, log=self._log)
+        if (
+            self._lane.child_lane is not None or not settings.shapes_batches
+        ):  # lanes have records of their own to join
+            return self._lane.reader(source, self._log)
         inner = replace(source, takes_frames=not_yet_known)
         self._window = BatchWindow(
-            parts.readers.reader(inner, hash_range=hash_range, log=self._log),
+            self._lane.reader(inner, self._log),
             settings,
             clock=parts.context.clock,
             progress=self._progress,
@@ -420,10 +312,10 @@ class ChildRun:
         self, position: ExtendedSequenceNumber | None, connection: ChildConnection, tasks: TaskGroup
     ) -> None:
         """Reading begins where the lease says, or where the child does."""
-        held, start = self._held, self._held.lease.checkpoint
+        lane, start = self._lane, self._lane.checkpoint
         if position is not None and position != start:
             parts, stop = self._parts, self._stop_signal
-            if await is_readable(position, parts=parts, held=held, stop_signal=stop):
+            if await is_readable(position, parts=parts, lane=lane, stop_signal=stop):
                 self._log.info("child_begins_by_itself", position=str(position), checkpoint=str(start))
                 await self._reading.end()
                 self._reading = self._read(connection, position, StartMemory())
@@ -435,20 +327,19 @@ class ChildRun:
 
     async def _limit(self, conversation: anyio.CancelScope) -> None:
         await self._stop_signal.until_stop_requested()
-        handed_over = self._held.next_owner is not None and not self._held.announced
         grace_s = self._settings.shutdown_grace_ms / 1000
         await self._parts.context.clock.sleep(
-            max(grace_s, self._parts.context.timings.handoff_s) if handed_over else grace_s
+            max(grace_s, self._parts.context.timings.handoff_s) if self._lane.handed_over else grace_s
         )
         conversation.cancel()
 
     def _initialize(self) -> Initialize:
-        start, stream_ref, lane = self._held.lease.checkpoint, self._stream_for_child, self._lane
+        start, stream_ref, lane = self._lane.checkpoint, self._stream_for_child, self._lane.child_lane
         extra: dict[str, Scalar] = {} if lane is None else {"lane": lane.number, "lanes": lane.count}
-        if self._held.lease.fence is not None:
-            extra["fencingToken"] = self._held.lease.fence
+        if (fence := self._lane.lease.fence) is not None:
+            extra["fencingToken"] = fence
         return Initialize(
-            self._held.lease.shard_id,
+            self._lane.lease.shard_id,
             start.sequence_number,
             start.sub_sequence_number,
             stream_name=None if stream_ref is None else stream_ref.name,
@@ -457,15 +348,17 @@ class ChildRun:
         )
 
     async def _converse(self, connection: ChildConnection, tasks: TaskGroup) -> ChildRunOutcome:
-        held, invariants = self._held, self._progress.invariants
-        self._parts.live_children.begins(held.key, self._lane_number, self, invariants)
-        invariants.begins(held.lease.checkpoint)
+        lane, invariants = self._lane, self._progress.invariants
+        self._parts.live_children.begins(lane.key, self._lane_number, self, invariants)
+        invariants.begins(lane.checkpoint)
         try:
             status = await connection.perform(self._initialize())
             faults.maybe("after-child-initialized")
             self._parts.startup_failures.started_once()
-            held.throughput.begins()
-            await self._begin_at(own_position(status, has_lanes=self._lane is not None), connection, tasks)
+            lane.throughput.begins()
+            await self._begin_at(
+                own_position(status, has_lanes=self._lane.child_lane is not None), connection, tasks
+            )
             end = await self._deliver(connection)
             if isinstance(end, ReachedBound):
                 return await self._end_at_bound(connection)
@@ -481,14 +374,14 @@ class ChildRun:
         """After SHARD_END no new child is needed."""
         if isinstance(error, PositionRefused):
             self._log.error("child_position_refused", error=str(error), advice=REFUSED_ADVICE)
-        if self._held.lease.is_finished:
+        if self._lane.checkpoint.is_shard_end:
             self._log.warning("child_failed", error=str(error), advice="the shard was finished already")
             return Finished()
         return Failed(error, self._checkpointer.advanced, refused=self._checkpointer.refused)
 
     async def _deliver(self, connection: ChildConnection) -> EndOfShard | None:
         """None after a stop request."""
-        gate, reader = Gate(self._parts, self._held, self._stop_signal, connection), self._reading.reader
+        gate, reader = Gate(self._parts, self._lane, self._stop_signal, connection), self._reading.reader
         filters = self._parts.settings.delivery.record_filter is not None
         take = partial(self._next_in_time, reader) if filters else reader.next
         while await gate.opens():
@@ -558,7 +451,7 @@ class ChildRun:
 
     async def _give(self, connection: ChildConnection, gate: Gate, batch: DeliveryBatch) -> bool:
         """As `_process`."""
-        self._held.throughput.record(batch.data_bytes, now_s=self._parts.context.clock.monotonic())
+        self._lane.throughput.record(batch.data_bytes, now_s=self._parts.context.clock.monotonic())
         if self._expired.may_be_in(batch):
             fresh = await self._expired.set_aside(batch, connection)
             if fresh is None or fresh.last is None:
@@ -577,7 +470,7 @@ class ChildRun:
         self._checkpointer.begin_batch()
         before_send = None if last is None else partial(self._checkpointer.delivering, last)
         await connection.deliver(batch, before_send=before_send)
-        stored = self._held.lease.checkpoint
+        stored = self._lane.checkpoint
         self._progress.done(last, batch.count, batch.data_bytes, span_s=batch.span_s, stored=stored)
 
     async def _end_at_bound(self, connection: ChildConnection) -> Reached:
@@ -591,7 +484,7 @@ class ChildRun:
         """None if a stop came before shardEnded was sent."""
         self._progress.read_to_end()
         self._progress.waits(WaitReason.DYNAMODB, "leases of child shards are being created")
-        creating = partial(create_child_leases, self._parts, self._held, end.children, self._log)
+        creating = partial(self._lane.end, end.children, self._log)
         while await self._stop_signal.interruptible(creating) is None:
             if connection.silent:
                 raise await connection.exited("idle")
@@ -599,26 +492,26 @@ class ChildRun:
                 return None
             await connection.answer_early_requests()
         self._progress.shard_ended()
-        known = {child.shard_id for child in end.children} or self._held.lease.child_shard_ids
+        known = {child.shard_id for child in end.children} or self._lane.lease.child_shard_ids
         lands = self._parts.settings.landing.uri is not None
         ended = shard_ended(self._settings.protocol, tuple(sorted(known)) if lands else None)
         await connection.perform(ended, before_send=self._checkpointer.shard_ended)
         faults.maybe("after-shard-ended")
-        if self._held.lease.is_finished:
+        if self._lane.checkpoint.is_shard_end:
             return Finished()
-        if self._held.lost is not None or self._stop_signal.reason is not StopReason.NONE:
+        if self._lane.lost is not None or self._stop_signal.reason is not StopReason.NONE:
             # Nothing may follow shardEnded, not even leaseLost; the next owner ends the shard.
             return Stopped()
         raise NoFinalCheckpoint
 
     async def _shut_down_child(self, connection: ChildConnection) -> None:
         """Ask for a last checkpoint, release the lease, then send leaseLost (KCL: ShutdownNotificationTask)."""
-        if self._stop_signal.reason is StopReason.STOP and self._held.lost is None:
+        if self._stop_signal.reason is StopReason.STOP and self._lane.lost is None:
             self._progress.works("shutdownRequested")
             await connection.perform(ShutdownRequested())
             faults.maybe("after-shutdown-requested")
             await self._checkpointer.store_passed()
             self._progress.waits(WaitReason.LEASE, "it is handed off")
-            await self._parts.renewer.release_lease(self._held)
+            await self._lane.release()
         self._progress.works("leaseLost")
         await connection.perform(lease_lost(self._settings.protocol))

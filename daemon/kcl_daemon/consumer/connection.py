@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from kcl_daemon import errors, faults
 from kcl_daemon.config.children import ChildProtocol, ChildSettings
-from kcl_daemon.consumer.context import ConsumerLeases
+from kcl_daemon.consumer.lane import Lane
 from kcl_daemon.consumer.rejects import Rejects
 from kcl_daemon.errors import (
     AwsError,
@@ -26,7 +26,6 @@ from kcl_daemon.errors import (
     TableNotFound,
     Throttled,
 )
-from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.lease import CheckpointWindow
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.metrics.metric import Operation
@@ -400,15 +399,12 @@ class Checkpointer:
     landing log it would say that the log has lost its end.
     """
 
-    def __init__(
-        self, *, held: HeldLease, renewer: ConsumerLeases, log: Log, rejects: Rejects, lands: bool = False
-    ) -> None:
-        self._held = held
+    def __init__(self, *, lane: Lane, log: Log, rejects: Rejects, lands: bool = False) -> None:
+        self._lane = lane
         self._lands = lands
-        self._renewer = renewer
         self._log = log
         self._rejects = rejects
-        self._given = self.largest = held.lease.checkpoint
+        self._given = self.largest = lane.checkpoint
         self._began: ExtendedSequenceNumber | None = None
         self._shard_ended = False
         self.advanced = False
@@ -420,11 +416,11 @@ class Checkpointer:
     async def begins_at(self, position: ExtendedSequenceNumber) -> None:
         """The child has stored all up to there by itself: the lease follows, or stays where it is ahead."""
         self._began = self._given = self.largest = position
-        self._held.progress.invariants.begins(position)
-        if position <= self._held.lease.checkpoint:
+        self._lane.progress.invariants.begins(position)
+        if position <= self._lane.checkpoint:
             return
         try:
-            await self._renewer.checkpoint(self._held, position)
+            await self._lane.store(position)
         except (AwsError, errors.LeaseLost) as error:  # the child's next checkpoint covers it
             self._log.debug("own_position_not_stored", checkpoint=str(position), error=str(error))
         else:
@@ -437,7 +433,7 @@ class Checkpointer:
     def passed(self, position: ExtendedSequenceNumber) -> None:
         """No record up to there is for the child, except those that it was given."""
         self.largest = self.largest if self._lands else max(self.largest, position)
-        self._held.progress.invariants.passed(position)
+        self._lane.progress.invariants.passed(position)
 
     def shard_ended(self) -> None:
         self._shard_ended = True
@@ -445,15 +441,15 @@ class Checkpointer:
 
     async def store_passed(self) -> None:
         """Store what was passed, if the child has checkpointed all that it was given. A failure leaves it to the next time."""
-        held, position, before = self._held, self.largest, self._held.lease.checkpoint
-        if held.lost is not None or not self._given <= before < position:
+        lane, position, before = self._lane, self.largest, self._lane.checkpoint
+        if lane.lost is not None or not self._given <= before < position:
             return
         try:
-            await self._renewer.checkpoint(held, position)
+            await lane.store(position)
         except (AwsError, errors.LeaseLost) as error:
             self._log.debug("passed_position_not_stored", error=str(error))
         else:
-            held.progress.moved()
+            lane.progress.moved()
             self._log.debug("checkpoint_stored", checkpoint=str(position))
 
     async def answer(self, request: CheckpointRequest) -> CheckpointAnswer:
@@ -474,10 +470,10 @@ class Checkpointer:
         return CheckpointAnswer(request.sequence_number, request.sub_sequence_number, error)
 
     async def _store(self, request: CheckpointRequest) -> None:
-        if self._held.lost is not None:
-            raise CheckpointShutdown(self._held.lost)
+        if self._lane.lost is not None:
+            raise CheckpointShutdown(self._lane.lost)
         held_back = self._rejects.held_back
-        before, progress = self._held.lease.checkpoint, self._held.progress
+        before, progress = self._lane.checkpoint, self._lane.progress
         window = CheckpointWindow(min(before, self._given), self.largest, self._shard_ended, self._began)
         position = window.position(request.sequence_number, request.sub_sequence_number)
         if held_back is not None and held_back <= position:
@@ -487,7 +483,7 @@ class Checkpointer:
         refused: str | None = None
         progress.checkpoint_started()
         try:
-            await self._renewer.checkpoint(self._held, position)
+            await self._lane.store(position)
         except errors.LeaseLost as lost:
             raise CheckpointShutdown(str(lost)) from lost
         except Throttled as throttled:
@@ -500,7 +496,7 @@ class Checkpointer:
             refused = str(failed)
             raise CheckpointDependencyFailed(refused) from failed
         finally:
-            progress.checkpoint_ended(moved=self._held.lease.checkpoint > before, refused=refused)
+            progress.checkpoint_ended(moved=self._lane.checkpoint > before, refused=refused)
         if position > before:
             self.advanced = True
             self._log.debug("checkpoint_stored", checkpoint=str(position))

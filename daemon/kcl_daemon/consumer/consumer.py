@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kcl_daemon.consumer.child_session import ChildRun, Failed, Finished, Reached, Stopped
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
+from kcl_daemon.consumer.lane import OnlyLane
 from kcl_daemon.consumer.restart_policy import RestartPolicy
 from kcl_daemon.errors import AwsError, LeaseLost
 from kcl_daemon.fleet.lease_renewer import HeldLease
@@ -37,8 +38,9 @@ class ShardConsumer:
         stream = held.lease.stream
         named = {} if stream is None else {"stream": str(stream)}
         self._log = parts.context.log.bind(**named, shard_id=held.lease.shard_id)
+        self._lane = OnlyLane(parts, held)
         self._restart_policy = RestartPolicy(
-            parts=parts, held=held, stop_signal=self._stop_signal, log=self._log
+            parts=parts, lane=self._lane, stop_signal=self._stop_signal, log=self._log
         )
         held.on_change = self._lease_changed
 
@@ -134,7 +136,7 @@ class ShardConsumer:
             )
         return ChildRun(
             parts=parts,
-            held=held,
+            lane=self._lane,
             stop_signal=self._stop_signal,
             memory=self._memory,
             log=self._log,

@@ -14,9 +14,9 @@ from kcl_daemon.consumer.standby import StandbyChildren
 from kcl_daemon.context import Broadcast, WorkerContext
 from kcl_daemon.errors import ChildError
 from kcl_daemon.fleet.hold_watch import HoldWatch
-from kcl_daemon.fleet.lease_renewer import HeldLease
+from kcl_daemon.fleet.lease_renewer import LeaseRenewer
 from kcl_daemon.fleet.streams import StreamTracker
-from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
+from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey
 from kcl_daemon.ports import Children, Clock, DeadLetters, Kinesis, Log, Table
 from kcl_daemon.progress.invariants import Invariants, LiveChildren
 from kcl_daemon.progress.progress import FailureHistory
@@ -149,28 +149,6 @@ class StartupFailures:
         return sum(self._failures.values())
 
 
-class ConsumerLeases(Protocol):
-    """What a consumer does with its lease: `LeaseRenewer`, or what stands for it in one lane of a shard."""
-
-    @property
-    def held(self) -> dict[LeaseKey, HeldLease]: ...
-
-    def holds(self, key: LeaseKey) -> bool: ...
-
-    @property
-    def keeps_finished(self) -> bool: ...
-
-    def awaits_standby(self, held: HeldLease) -> bool: ...
-
-    async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None: ...
-
-    async def reach(self, held: HeldLease, until_ms: int) -> None: ...
-
-    async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None: ...
-
-    async def release_lease(self, held: HeldLease, *, degraded: bool = False) -> None: ...
-
-
 class Readers(Protocol):
     def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader: ...
 
@@ -193,7 +171,7 @@ class ConsumerContext:
     context: WorkerContext
     settings: Settings
     streams: StreamTracker
-    renewer: ConsumerLeases
+    renewer: LeaseRenewer
     table: Table
     kinesis: Kinesis
     children: Children

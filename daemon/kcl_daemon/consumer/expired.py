@@ -7,8 +7,8 @@ from typing import Final
 
 from kcl_daemon.consumer.connection import Checkpointer, ChildConnection
 from kcl_daemon.consumer.context import ConsumerContext
+from kcl_daemon.consumer.lane import Lane
 from kcl_daemon.consumer.set_aside import SetAside
-from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.ports import Log
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_daemon.records.payload import AnyRecord, Payload
@@ -24,13 +24,13 @@ class ExpiredRecords:
         self,
         *,
         parts: ConsumerContext,
-        held: HeldLease,
+        lane: Lane,
         checkpointer: Checkpointer,
         aside: SetAside,
         log: Log,
     ) -> None:
         self._parts = parts
-        self._held = held
+        self._lane = lane
         self._checkpointer = checkpointer
         self._aside = aside
         self._log = log
@@ -78,5 +78,5 @@ class ExpiredRecords:
     async def _passed(self, last: ExtendedSequenceNumber) -> None:
         """The child never sees them, so that its checkpoints alone would not pass a shard of old records."""
         self._checkpointer.passed(last)
-        self._held.progress.done(last, 0, 0)
+        self._lane.progress.done(last, 0, 0)
         await self._checkpointer.store_passed()

@@ -7,7 +7,7 @@ from functools import partial
 
 from kcl_daemon.consumer.connection import ChildConnection
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
-from kcl_daemon.fleet.lease_renewer import HeldLease
+from kcl_daemon.consumer.lane import Lane
 from kcl_daemon.leases.holds import NOT_HELD, Pace
 from kcl_daemon.progress.progress import PAUSED_BY_CHILD, WaitReason
 from kcl_daemon.records.payload import AnyRecord, data_bytes_of
@@ -16,11 +16,11 @@ from kcl_daemon.retrieval.source import DeliveryBatch
 
 class Gate:
     def __init__(
-        self, parts: ConsumerContext, held: HeldLease, stop_signal: StopSignal, connection: ChildConnection
+        self, parts: ConsumerContext, lane: Lane, stop_signal: StopSignal, connection: ChildConnection
     ) -> None:
         self._holds = parts.holds
         self._context = parts.context
-        self._held = held
+        self._lane = lane
         self._stop_signal = stop_signal
         self._connection = connection
         self._asked = False
@@ -28,7 +28,7 @@ class Gate:
     @property
     def is_held(self) -> bool:
         is_paused = self._connection.paused_until_s > self._context.clock.monotonic()
-        return is_paused or self._holds.of(self._held.lease) is not NOT_HELD
+        return is_paused or self._holds.of(self._lane.lease) is not NOT_HELD
 
     async def opens(self, *, gives: bool = False, within_batch: bool = False) -> bool:
         """Wait until records may be given; early requests are answered meanwhile. False after a stop request.
@@ -49,7 +49,7 @@ class Gate:
 
     def _closed(self, *, within_batch: bool) -> tuple[bool, float | None]:
         """Whether, and for how long at most (None: until the holds change)."""
-        clock, holds, progress = self._context.clock, self._holds, self._held.progress
+        clock, holds, progress = self._context.clock, self._holds, self._lane.progress
         now_s = clock.monotonic()
         if self._connection.paused_until_s > now_s:
             progress.waits(WaitReason.PAUSED, PAUSED_BY_CHILD)
@@ -57,13 +57,13 @@ class Gate:
         if not (self._asked or holds.may_give()):
             self._asked = True  # once: what was read last stays in force
             return True, self._context.timings.call_s
-        hold = holds.of(self._held.lease)
+        hold = holds.of(self._lane.lease)
         if hold.pause is not None:
             from kcl_daemon.hold_words import why_text
 
             progress.waits(WaitReason.PAUSED, why_text(hold.pause))
             return True, None if hold.ends_ms is None else max(0.0, (hold.ends_ms - clock.wall_ms()) / 1000)
-        pace = holds.pace(self._held.lease, hold)
+        pace = holds.pace(self._lane.lease, hold)
         if pace.free_s > now_s and not within_batch:
             from kcl_daemon.hold_words import share_text
 
@@ -82,13 +82,13 @@ class Gate:
             return False
         pace = self._pace
         if _fits(pace, batch):
-            self._holds.given(self._held.lease, batch.count, batch.data_bytes)
+            self._holds.given(self._lane.lease, batch.count, batch.data_bytes)
             return await deliver(batch)
         records, begin = batch.take_records(), 0
         while begin < len(records):
             end = _end_of_part(records, begin, self._pace)
             part = batch.part(records[begin:end], is_last=end == len(records))
-            self._holds.given(self._held.lease, part.count, part.data_bytes)
+            self._holds.given(self._lane.lease, part.count, part.data_bytes)
             begin = end
             if not await deliver(part) or (begin < len(records) and not await self.opens(gives=True)):
                 return False
@@ -96,7 +96,7 @@ class Gate:
 
     @property
     def _pace(self) -> Pace:
-        return self._holds.pace(self._held.lease, self._holds.of(self._held.lease))
+        return self._holds.pace(self._lane.lease, self._holds.of(self._lane.lease))
 
 
 def _fits(pace: Pace, batch: DeliveryBatch) -> bool:

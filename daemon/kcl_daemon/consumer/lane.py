@@ -1,20 +1,22 @@
-"""One lane of a shard with several children: what it has, and what stands for its lease and its records."""
+"""What one child works on: a lane of a shard. A shard with one child has one lane, which is all of it.
+
+The run of a child takes records from its lane, stores its checkpoints there and gives it back there. It does not know
+whether the lane is the whole shard.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
 
-from kcl_daemon.consumer.context import StopSignal
+from kcl_daemon.consumer.context import ConsumerContext, StopSignal
+from kcl_daemon.consumer.shard_end import create_child_leases
 from kcl_daemon.fleet.lease_renewer import HeldLease
-from kcl_daemon.leases.lease import HashRange, LeaseKey, ShardId
-from kcl_daemon.ports import Log
-from kcl_daemon.progress.invariants import Invariants
-from kcl_daemon.progress.progress import NEVER_S
-from kcl_daemon.retrieval.byte_budget import Reservation
+from kcl_daemon.leases.lease import Lease, LeaseKey, Throughput
+from kcl_daemon.ports import ChildLane, Log
+from kcl_daemon.progress.progress import NEVER_S, LeaseProgress
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,
     EndOfShard,
@@ -23,11 +25,113 @@ from kcl_daemon.retrieval.source import (
     ShardSource,
     TakesFrames,
 )
+from kcl_daemon.shards.lineage import ChildShard
 from kcl_protocol.sequence import AT_TIMESTAMP, ExtendedSequenceNumber
 
 
+class Lane(Protocol):
+    """Of one lease, while a consumer has it. What is known of the lease is always its present state.
+
+    Args:
+        child_lane: None: it is the only one of its shard.
+        lease: of the shard.
+        checkpoint: how far this lane is.
+        lost: why the lease is lost; None while it is held.
+        handed_over: another worker waits for the lease, and this one has not announced that itself.
+    """
+
+    @property
+    def child_lane(self) -> ChildLane | None: ...
+
+    @property
+    def key(self) -> LeaseKey: ...
+
+    @property
+    def lease(self) -> Lease: ...
+
+    @property
+    def checkpoint(self) -> ExtendedSequenceNumber: ...
+
+    @property
+    def lost(self) -> str | None: ...
+
+    @property
+    def handed_over(self) -> bool: ...
+
+    @property
+    def progress(self) -> LeaseProgress: ...
+
+    @property
+    def throughput(self) -> Throughput: ...
+
+    def reader(self, source: ShardSource, log: Log) -> ShardReader:
+        """Its records from `source.checkpoint` on."""
+        ...
+
+    async def store(self, position: ExtendedSequenceNumber) -> None:
+        """Raises as `LeaseRenewer.checkpoint`."""
+        ...
+
+    async def end(self, children: tuple[ChildShard, ...], log: Log) -> bool | None:
+        """True once the shard may end: as `create_child_leases`."""
+        ...
+
+    async def release(self) -> None:
+        """Returns when the lease of the shard is released."""
+        ...
+
+
+class OnlyLane:
+    """All of a shard."""
+
+    child_lane = None
+
+    def __init__(self, parts: ConsumerContext, held: HeldLease) -> None:
+        self._parts = parts
+        self._held = held
+        self.key = held.key
+        self.progress = held.progress
+        self.throughput = held.throughput
+
+    @property
+    def lease(self) -> Lease:
+        return self._held.lease
+
+    @property
+    def checkpoint(self) -> ExtendedSequenceNumber:
+        return self._held.lease.checkpoint
+
+    @property
+    def lost(self) -> str | None:
+        return self._held.lost
+
+    @property
+    def handed_over(self) -> bool:
+        return self._held.next_owner is not None and not self._held.announced
+
+    def reader(self, source: ShardSource, log: Log) -> ShardReader:
+        return self._parts.readers.reader(source, hash_range=self._held.lease.hash_range, log=log)
+
+    async def store(self, position: ExtendedSequenceNumber) -> None:
+        await self._parts.renewer.checkpoint(self._held, position)
+
+    async def end(self, children: tuple[ChildShard, ...], log: Log) -> bool | None:
+        return await create_child_leases(self._parts, self._held, children, log)
+
+    async def release(self) -> None:
+        await self._parts.renewer.release_lease(self._held)
+
+
+class Lanes(Protocol):
+    async def checkpointed(self, lane: KeyLane, position: ExtendedSequenceNumber) -> None: ...
+
+    async def until_released(self, lane: KeyLane) -> None: ...
+
+    async def next_of(self, lane: KeyLane) -> DeliveryBatch | EndOfShard: ...
+
+
 @dataclass(eq=False, slots=True)
-class Lane:
+class KeyLane:
     """One child after another, for the same keys.
 
     Args:
@@ -38,9 +142,12 @@ class Lane:
         until_s: when it is given what is gathered for its next batch; None: nothing is.
     """
 
-    number: int
-    held: HeldLease
+    child_lane: ChildLane
+    shard: HeldLease
+    lanes: Lanes
+    progress: LeaseProgress
     log: Log
+    checkpoint: ExtendedSequenceNumber
     stop_signal: StopSignal = field(default_factory=StopSignal)
     filled: anyio.Event = field(default_factory=anyio.Event)
     running: bool = False
@@ -54,66 +161,64 @@ class Lane:
     furthest: ExtendedSequenceNumber = AT_TIMESTAMP
     until_s: float | None = None
 
-
-class Lanes(Protocol):
-    async def checkpointed(self, lane: Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None: ...
-
-    async def until_released(self, lane: Lane) -> None: ...
-
-    async def next_of(self, lane: Lane) -> DeliveryBatch | EndOfShard: ...
-
-
-class LaneLeases:
-    keeps_finished = False
-
-    def __init__(self, lanes: Lanes, lane: Lane) -> None:
-        self._lanes = lanes
-        self._lane = lane
+    @property
+    def number(self) -> int:
+        return self.child_lane.number
 
     @property
-    def held(self) -> dict[LeaseKey, HeldLease]:
-        return {self._lane.held.key: self._lane.held}
+    def key(self) -> LeaseKey:
+        return self.shard.key
 
-    def holds(self, key: LeaseKey) -> bool:
-        return key in self.held
+    @property
+    def lease(self) -> Lease:
+        return self.shard.lease
 
-    def awaits_standby(self, held: HeldLease) -> bool:  # noqa: ARG002 - as of a lease
-        return False
+    @property
+    def moved_s(self) -> float:
+        return self.shard.moved_s
 
-    async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None:
-        await self._lanes.checkpointed(self._lane, held, position)
+    @property
+    def lost(self) -> str | None:
+        return self.shard.lost
 
-    async def reach(self, held: HeldLease, until_ms: int) -> None:
-        raise AssertionError(f"{held.key} is at {until_ms} for all lanes or for none")
+    @property
+    def handed_over(self) -> bool:
+        return self.shard.next_owner is not None and not self.shard.announced
 
-    async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
-        raise AssertionError(f"{child_shard_ids} of {held.key} are written once for all lanes")
+    @property
+    def throughput(self) -> Throughput:
+        return self.shard.throughput
 
-    async def release_lease(self, held: HeldLease, *, degraded: bool = False) -> None:  # noqa: ARG002 - as of a lease
-        """Returns when the lease of the shard is released, which waits for all lanes."""
-        await self._lanes.until_released(self._lane)
+    def reader(self, source: ShardSource, log: Log) -> ShardReader:  # noqa: ARG002 - it has the lane's
+        self.takes_frames = source.takes_frames
+        return _Reader(self)
+
+    async def store(self, position: ExtendedSequenceNumber) -> None:
+        """Raises CheckpointInvalidState for a record of another lane."""
+        await self.lanes.checkpointed(self, position)
+
+    async def end(self, children: tuple[ChildShard, ...], log: Log) -> bool | None:  # noqa: ARG002 - of the shard
+        """Their leases were created before any lane ends."""
+        return True
+
+    async def release(self) -> None:
+        """Waits for all lanes."""
+        await self.lanes.until_released(self)
 
 
-class LaneReader:
+class _Reader:
+    """The shard is read for all lanes."""
+
     trouble = None
     oldest_s = None
     waiting = (0, 0)
 
-    def __init__(self, lanes: Lanes, lane: Lane) -> None:
-        self._lanes = lanes
+    def __init__(self, lane: KeyLane) -> None:
         self._lane = lane
 
-    def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:  # noqa: ARG002 - as of a shard
-        self._lane.takes_frames = source.takes_frames
-        return self
-
-    def reserve(self, shrink: Callable[[], None], invariants: Invariants) -> Reservation:  # noqa: ARG002 - as of a shard
-        raise AssertionError("all lanes of a shard have one reservation")
-
-    async def run(self) -> None:
-        """The shard is read for all lanes."""
+    async def run(self) -> None: ...
 
     async def next(self) -> ReadItem:
-        return await self._lanes.next_of(self._lane)
+        return await self._lane.lanes.next_of(self._lane)
 
     def close(self) -> None: ...

@@ -1,14 +1,12 @@
 """A shard with several children, each for the records of its keys (`shardConcurrency`; no counterpart in KCL).
 
-To its `ChildRun` a lane looks like a lease of its own: its records, its checkpoints and its release go through
-`ShardLanes`. What is stored for the shard is the mark of the `LaneWindow`. The children speak the same protocol as
+The records, checkpoints and the release of a lane go through `ShardLanes`. What is stored for the shard is the mark of the `LaneWindow`. The children speak the same protocol as
 the only child of a shard, and know nothing of each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -22,11 +20,11 @@ from kcl_daemon.consumer.child_session import (
     Finished,
     Reached,
     Stopped,
-    create_child_leases,
 )
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
-from kcl_daemon.consumer.lane import Lane, LaneLeases, LaneReader
+from kcl_daemon.consumer.lane import KeyLane
 from kcl_daemon.consumer.restart_policy import RestartPolicy
+from kcl_daemon.consumer.shard_end import create_child_leases
 from kcl_daemon.errors import AwsError, LeaseLost
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.hold_words import share_text, why_text
@@ -93,10 +91,8 @@ class ShardLanes:
         self._settings = parts.settings.concurrency
         count = self._settings.lanes_of(held.lease.stream)
         self._window = LaneWindow(count, held.lease.checkpoint, self._settings.order, held.lease.lanes)
-        self._lanes = tuple(
-            Lane(number, self._held_for(number), log.bind(lane=number)) for number in range(count)
-        )
-        self._started: dict[int, Lane] = {}
+        self._lanes = tuple(self._new_lane(number, count) for number in range(count))
+        self._started: dict[int, KeyLane] = {}
         self._tasks: TaskGroup
         self._reservation: Reservation
         self._behind_ms: int | None = None
@@ -108,12 +104,13 @@ class ShardLanes:
         self._mark_moved = anyio.Event()
         self._released = anyio.Event()
 
-    def _held_for(self, number: int) -> HeldLease:
+    def _new_lane(self, number: int, count: int) -> KeyLane:
         held, progress = self._held, LeaseProgress(self._clock.monotonic, lane=number)
         progress.last_fetch, progress.set_aside = held.progress.last_fetch, held.progress.set_aside
         progress.latency = held.progress.latency
         progress.invariants = Invariants(self._clock.monotonic, lane=number, shard=held.progress.invariants)
-        return HeldLease(held.lease, held.moved_s, held.throughput, progress)
+        of_child, log = ChildLane(number, count), self._log.bind(lane=number)
+        return KeyLane(of_child, held, self, progress, log, held.lease.checkpoint)
 
     async def run(self) -> Finished | Stopped | Reached:
         """As `ChildRun.run`; a child that fails is the matter of its lane."""
@@ -163,11 +160,8 @@ class ShardLanes:
         return self._is_stopping or self._reads_again
 
     def _stop_requested(self) -> None:
-        held = self._held
-        for lane in self._lanes:
-            lane.held.lost, lane.held.announced = held.lost, held.announced
-            lane.held.lease = replace(held.lease, checkpoint=lane.held.lease.checkpoint)
-            if self._stop_signal.reason is StopReason.LEASE_LOST:
+        if self._stop_signal.reason is StopReason.LEASE_LOST:
+            for lane in self._lanes:
                 lane.stop_signal.request(StopReason.LEASE_LOST)
         self._notify()
 
@@ -336,7 +330,9 @@ class ShardLanes:
     def _slowest(self) -> tuple[int, str]:
         slowest = self._window.slowest
         if slowest is None:
-            unfinished = (number for number, lane in self._started.items() if not lane.held.lease.is_finished)
+            unfinished = (
+                number for number, lane in self._started.items() if not lane.checkpoint.is_shard_end
+            )
             return min(unfinished, default=0), ""
         key_hash = self._window.first_key_hash(slowest)
         return slowest, "" if key_hash is None else f"at a record whose key has the hash {key_hash:08x}"
@@ -366,43 +362,40 @@ class ShardLanes:
         for lane in self._started.values():
             lane.filled.set()
         while not self._is_interrupted:
-            if all(lane.held.lease.is_finished for lane in self._started.values()):
+            if all(lane.checkpoint.is_shard_end for lane in self._started.values()):
                 return True
             self._show()
             await self._interruptible_change()
         self._at_end = False
         return False
 
-    def _wake(self, lane: Lane) -> None:
+    def _wake(self, lane: KeyLane) -> None:
         if not lane.running and not self._is_stopping:
             lane.running = True
             if lane.number not in self._started:
-                position = max(self._window.mark, self._window.checkpoint_of(lane.number))
-                lane.held.lease = replace(self._held.lease, checkpoint=position)
+                lane.checkpoint = max(self._window.mark, self._window.checkpoint_of(lane.number))
             self._started[lane.number] = lane
-            self._progress.lanes[lane.number] = lane.held
+            self._progress.lanes[lane.number] = lane
             self._tasks.start_soon(self._run_lane, lane)
         lane.filled.set()
 
-    async def _run_lane(self, lane: Lane) -> None:
-        parts = self._parts_of(lane)
-        policy = RestartPolicy(parts=parts, held=lane.held, stop_signal=lane.stop_signal, log=lane.log)
+    async def _run_lane(self, lane: KeyLane) -> None:
+        policy = RestartPolicy(parts=self._parts, lane=lane, stop_signal=lane.stop_signal, log=lane.log)
         while lane.stop_signal.reason is StopReason.NONE:
             outcome = await ChildRun(
-                parts=parts,
-                held=lane.held,
+                parts=self._parts,
+                lane=lane,
                 stop_signal=lane.stop_signal,
                 memory=StartMemory(),
                 log=lane.log,
                 set_aside=policy.set_aside,
                 poison_search=policy.poison_search,
-                lane=ChildLane(lane.number, len(self._lanes)),
             ).run()
             lane.idle = False
             if not isinstance(outcome, Failed):
-                lane.held.progress.waits(WaitReason.LEASE, _OTHERS)
+                lane.progress.waits(WaitReason.LEASE, _OTHERS)
                 break
-            lane.held.progress.failed(str(outcome.error), outcome.stderr)
+            lane.progress.failed(str(outcome.error), outcome.stderr)
             self._rewind(lane)
             if not await policy.continue_after(outcome):
                 self._give_up(lane, policy)
@@ -410,25 +403,22 @@ class ShardLanes:
         lane.running = False
         self._notify()
 
-    def _parts_of(self, lane: Lane) -> ConsumerContext:
-        return replace(self._parts, renewer=LaneLeases(self, lane), readers=LaneReader(self, lane))
-
-    def _rewind(self, lane: Lane) -> None:
+    def _rewind(self, lane: KeyLane) -> None:
         lane.batch, lane.until_s = (0, 0), None
         if self._window.rewind(lane.number):
-            lane.log.info("lane_reads_again", after=str(lane.held.lease.checkpoint))
+            lane.log.info("lane_reads_again", after=str(lane.checkpoint))
             self._reads_again = True
             self._stop_signal.wake()
         self._count()
         self._notify()
 
-    def _give_up(self, lane: Lane, policy: RestartPolicy) -> None:
+    def _give_up(self, lane: KeyLane, policy: RestartPolicy) -> None:
         self._restart_policy.degraded |= policy.degraded
         self._gave_up = True
-        self._held.progress.continue_after(lane.held.progress.failure_history)
+        self._held.progress.continue_after(lane.progress.failure_history)
         self._stop_signal.wake()
 
-    async def next_of(self, lane: Lane) -> DeliveryBatch | EndOfShard:
+    async def next_of(self, lane: KeyLane) -> DeliveryBatch | EndOfShard:
         self._processed(lane)
         while True:
             records = self._window.take(lane.number, LINE_BYTES, self._batch_records(lane))
@@ -454,7 +444,7 @@ class ShardLanes:
                     await lane.filled.wait()
             lane.idle = False
 
-    def _batch_records(self, lane: Lane) -> int:
+    def _batch_records(self, lane: KeyLane) -> int:
         """How many records the next batch of a lane may have; 0: they are still gathered."""
         delivery = self._parts.settings.delivery
         if not delivery.shapes_batches:
@@ -470,7 +460,7 @@ class ShardLanes:
         self._progress.window_until_s = min(gathering, default=None)
         return count if is_due else 0
 
-    def _gathered(self, lane: Lane) -> tuple[int, bool]:
+    def _gathered(self, lane: KeyLane) -> tuple[int, bool]:
         """How many records its next batch has, and whether it is full."""
         delivery, count, data_bytes = self._parts.settings.delivery, 0, 0
         for record in self._window.untaken(lane.number):
@@ -486,7 +476,7 @@ class ShardLanes:
         is_full = self._window.size_bytes >= self._settings.window_bytes
         return self._drains or self._at_end or is_full or self._reservation.is_wanted
 
-    def _processed(self, lane: Lane) -> None:
+    def _processed(self, lane: KeyLane) -> None:
         records, data_bytes = lane.batch
         if records:
             lane.batch = (0, 0)
@@ -497,14 +487,14 @@ class ShardLanes:
             self._count()
             self._notify()
 
-    def _got_on(self, lane: Lane) -> None:
+    def _got_on(self, lane: KeyLane) -> None:
         """Records that a child gets again are no progress, and none is while nothing can be stored."""
-        progressed_s = lane.held.progress.progressed_s
+        progressed_s = lane.progress.progressed_s
         if progressed_s > lane.progressed_s and self._store_trouble is None:
             lane.progressed_s = progressed_s
             self._progress.moved()
 
-    def _batch(self, lane: Lane, records: list[AnyRecord]) -> DeliveryBatch:
+    def _batch(self, lane: KeyLane, records: list[AnyRecord]) -> DeliveryBatch:
         facts = self._window.facts(lane.number)
 
         def forget() -> None:
@@ -522,18 +512,18 @@ class ShardLanes:
             lane.kept_bytes = batch.size_bytes
         return batch
 
-    async def checkpointed(self, lane: Lane, held: HeldLease, position: ExtendedSequenceNumber) -> None:
+    async def checkpointed(self, lane: KeyLane, position: ExtendedSequenceNumber) -> None:
         """Raises as the renewer's `checkpoint`, and CheckpointInvalidState for a record of another lane."""
         if self._window.mark == LATEST:
             await self._parts.renewer.checkpoint(self._held, LATEST)
-        if position <= held.lease.checkpoint:
+        if position <= lane.checkpoint:
             return  # where its child began, if that was given no records because of a pause
         try:
             self._window.checkpoint(lane.number, position)
         except NotOfThisLane as wrong:
             raise CheckpointInvalidState(str(wrong)) from wrong
-        held.progress.invariants.stores(position, held.lease.checkpoint)
-        held.lease = replace(held.lease, checkpoint=position)
+        lane.progress.invariants.stores(position, lane.checkpoint)
+        lane.checkpoint = position
         if self._store_trouble is None:
             self._progress.moved()
         self._mark_moved.set()
@@ -572,9 +562,9 @@ class ShardLanes:
             self._progress.moved()
             self._log.debug("checkpoint_stored", checkpoint=str(self._held.lease.checkpoint))
 
-    async def until_released(self, lane: Lane) -> None:
+    async def until_released(self, lane: KeyLane) -> None:
         lane.waits_for_release = True
-        lane.held.progress.waits(WaitReason.LEASE, _OTHERS)
+        lane.progress.waits(WaitReason.LEASE, _OTHERS)
         self._notify()
         await self._released.wait()
 
@@ -603,7 +593,7 @@ class ShardLanes:
 
     @property
     def _is_held(self) -> bool:
-        paused = (lane.held.progress.cause is WaitReason.PAUSED for lane in self._lanes)
+        paused = (lane.progress.cause is WaitReason.PAUSED for lane in self._lanes)
         return self._parts.holds.of(self._held.lease) is not NOT_HELD or any(paused)
 
     async def _until_lanes_wait(self, most_s: float) -> None:
@@ -612,12 +602,12 @@ class ShardLanes:
             while self._unready:
                 await self._changed.wait()
         for lane in self._unready:
-            lane.held.progress.child_stuck(most_s)
+            lane.progress.child_stuck(most_s)
         while self._unready:
             await self._changed.wait()
 
     @property
-    def _unready(self) -> list[Lane]:
+    def _unready(self) -> list[KeyLane]:
         return [lane for lane in self._lanes if lane.running and not lane.waits_for_release]
 
     @property

@@ -11,8 +11,8 @@ from typing import Final
 import anyio
 
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
+from kcl_daemon.consumer.lane import Lane
 from kcl_daemon.errors import AwsError, ChildError, InvalidRequest, StreamNotFound
-from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.ports import IteratorKind, ReadFrom
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.retrieval.source import ShardReader
@@ -55,24 +55,24 @@ async def is_readable(
     position: ExtendedSequenceNumber,
     *,
     parts: ConsumerContext,
-    held: HeldLease,
+    lane: Lane,
     stop_signal: StopSignal,
 ) -> bool:
     """Whether Kinesis knows it in this shard, asked until there is an answer; False also after a stop request.
 
     Raises PositionRefused if Kinesis refuses it.
     """
-    stream = parts.streams.of(held.lease).ref
+    stream = parts.streams.of(lane.lease).ref
     asked = ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=position.sequence_number)
     while stop_signal.reason is StopReason.NONE:
         try:
-            await parts.kinesis.get_shard_iterator(stream, held.lease.shard_id, asked)
+            await parts.kinesis.get_shard_iterator(stream, lane.lease.shard_id, asked)
         except InvalidRequest as wrong:
             raise PositionRefused(str(position), f"this shard has no such record ({wrong})") from wrong
         except StreamNotFound:
             return False  # the reader finds out what is gone
         except AwsError as error:
-            held.progress.waits(WaitReason.KINESIS, str(error))
+            lane.progress.waits(WaitReason.KINESIS, str(error))
             await stop_signal.interruptible(lambda: parts.context.clock.sleep(_PAUSE_S))
         else:
             return True

@@ -15,9 +15,9 @@ from typing import Final
 from kcl_daemon.config.children import PoisonRecordPolicy
 from kcl_daemon.consumer.connection import Checkpointer, ChildConnection
 from kcl_daemon.consumer.context import ConsumerContext, StopSignal
+from kcl_daemon.consumer.lane import Lane
 from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.errors import AwsError, ChildError, ChildExited, LeaseLost
-from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.ports import Log
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_daemon.records.payload import Payload
@@ -169,25 +169,25 @@ class PoisonSearch:
         self,
         *,
         parts: ConsumerContext,
-        held: HeldLease,
+        lane: Lane,
         stop_signal: StopSignal,
         log: Log,
         set_aside: SetAside,
     ) -> None:
         self._parts = parts
         self._aside = set_aside
-        self._held = held
+        self._lane = lane
         self._stop_signal = stop_signal
         self._log = log
         self._settings = parts.settings.failures
         self._state = BisectState()
-        self._done = self._furthest = self._furthest_before = held.lease.checkpoint
+        self._done = self._furthest = self._furthest_before = lane.checkpoint
         self._in_delivery: Delivery | None = None
         self._given: Payload | bytes | None = None
         """The records of `_in_delivery`, where they may be needed."""
 
     def begin(self) -> None:
-        self._furthest_before = self._furthest = max(self._furthest, self._held.lease.checkpoint)
+        self._furthest_before = self._furthest = max(self._furthest, self._lane.checkpoint)
         self._in_delivery, self._single = None, None
 
     def begins_at(self, position: Position) -> None:
@@ -208,7 +208,7 @@ class PoisonSearch:
         """
         assert batch.last is not None, "there is a record"
         # Forgotten when a child begins: it may do so before the lease's checkpoint.
-        if self._state.is_clear(min(self._done, self._held.lease.checkpoint)):
+        if self._state.is_clear(min(self._done, self._lane.checkpoint)):
             delivery = Delivery(self._done, batch.last, batch.count)
             self._given = None if self._settings.attempts is None else batch.take_line(keep=True)
             await self._deliver_part(batch, delivery, connection, checkpointer)
@@ -246,11 +246,11 @@ class PoisonSearch:
             self._in_delivery = delivery
             checkpointer.delivering(delivery.last)
 
-        progress, data_bytes, span_s = self._held.progress, batch.data_bytes, batch.span_s
+        progress, data_bytes, span_s = self._lane.progress, batch.data_bytes, batch.span_s
         progress.works("processRecords", arrived_s=batch.arrived_s)
         checkpointer.begin_batch()
         await connection.deliver(batch, before_send=before_send)
-        stored = self._held.lease.checkpoint
+        stored = self._lane.checkpoint
         progress.done(delivery.last, delivery.count, data_bytes, span_s=span_s, stored=stored)
         self._in_delivery = self._given = None
         self._state = self._state.delivered(delivery)
@@ -305,7 +305,7 @@ class PoisonSearch:
         self._tell(letters, skips=skips)
         self._aside.counted(cause, len(letters), str(error))
         self._state = self._state.with_set_aside(*(each.position for each in payload.records))
-        self._held.progress.moved()
+        self._lane.progress.moved()
         await self._checkpoint(after, payload.last)
 
     def _tell(self, letters: Sequence[DeadLetter], *, skips: bool) -> None:
@@ -336,10 +336,10 @@ class PoisonSearch:
 
     async def _checkpoint(self, after: Position, position: Position) -> None:
         """Only if all records before it are checkpointed; it saves the next worker the search."""
-        if self._held.lost is not None or self._held.lease.checkpoint < after:
+        if self._lane.lost is not None or self._lane.checkpoint < after:
             return
         try:
-            await self._parts.renewer.checkpoint(self._held, position)
+            await self._lane.store(position)
         except (AwsError, LeaseLost) as error:
             # The child's next checkpoint covers it.
             self._log.debug("set_aside_not_checkpointed", error=str(error))

@@ -5,37 +5,37 @@ from __future__ import annotations
 from kcl_daemon.config.children import ChildFailurePolicy, PoisonRecordPolicy
 from kcl_daemon.consumer.child_session import Failed
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
+from kcl_daemon.consumer.lane import Lane
 from kcl_daemon.consumer.poison import PoisonSearch, SearchProgress
 from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.errors import ChildStartFailed
-from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.ports import Log
 
 
 class RestartPolicy:
     """`degraded`: release the lease because its children kept failing."""
 
-    def __init__(self, *, parts: ConsumerContext, held: HeldLease, stop_signal: StopSignal, log: Log) -> None:
+    def __init__(self, *, parts: ConsumerContext, lane: Lane, stop_signal: StopSignal, log: Log) -> None:
         self._parts = parts
-        self._held = held
+        self._lane = lane
         self._stop_signal = stop_signal
         self._log = log
         self._settings = parts.settings.failures
         self._failures = 0
         self.degraded = False
-        self.set_aside = SetAside(parts=parts, held=held, stop_signal=stop_signal, log=log)
+        self.set_aside = SetAside(parts=parts, lane=lane, stop_signal=stop_signal, log=log)
         self.poison_search: PoisonSearch | None = None
         if self._settings.poison is not PoisonRecordPolicy.RETRY:
             self.poison_search = PoisonSearch(
-                parts=parts, held=held, stop_signal=stop_signal, log=log, set_aside=self.set_aside
+                parts=parts, lane=lane, stop_signal=stop_signal, log=log, set_aside=self.set_aside
             )
 
     async def cool_down(self) -> None:
-        rest = self._parts.degraded.rest(self._held.lease)
+        rest = self._parts.degraded.rest(self._lane.lease)
         if rest is None:
             return
         failures, cooldown_s = rest
-        self._held.progress.continue_after(failures)
+        self._lane.progress.continue_after(failures)
         if cooldown_s:
             self._log.info("shard_restart_delayed", for_s=round(cooldown_s, 1))
             await self._pause(cooldown_s)
@@ -66,11 +66,11 @@ class RestartPolicy:
             "child_failed",
             error=str(failed.error),
             failures=self._failures,
-            restart_from=str(self._held.lease.checkpoint),
+            restart_from=str(self._lane.checkpoint),
         )
 
     def _report_failing_starts(self, failed: Failed) -> None:
-        count = self._parts.startup_failures.failed(self._held.key)
+        count = self._parts.startup_failures.failed(self._lane.key)
         if count:
             self._log.error(
                 "every_child_fails_at_start",
@@ -83,11 +83,11 @@ class RestartPolicy:
 
     def _release(self) -> None:
         self.degraded = True
-        self._parts.degraded.released(self._held.lease, self._held.progress.failure_history)
+        self._parts.degraded.released(self._lane.lease, self._lane.progress.failure_history)
         self._log.error(
             "shard_degraded",
             failures=self._failures,
-            checkpoint=str(self._held.lease.checkpoint),
+            checkpoint=str(self._lane.checkpoint),
             rests_s=self._settings.degraded_ms / 1000,
             advice="its children keep failing on this host, so the lease is released and other hosts are "
             "preferred; read child_failed and child_stderr of this shard. If it fails everywhere, see "
@@ -101,6 +101,6 @@ class RestartPolicy:
         await self._pause(most_ms / 1000 * self._parts.context.randomness.uniform(0.5, 1.0))
 
     async def _pause(self, seconds: float) -> None:
-        self._held.progress.pauses(seconds)
+        self._lane.progress.pauses(seconds)
         with self._parts.context.clock.move_on_after(seconds):
             await self._stop_signal.until_stop_requested()

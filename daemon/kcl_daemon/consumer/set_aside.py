@@ -13,8 +13,9 @@ import anyio
 
 from kcl_daemon import faults
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
+from kcl_daemon.consumer.lane import Lane
 from kcl_daemon.errors import AwsError, DeadLetterNotStored, DeadLetterTooLarge
-from kcl_daemon.fleet.lease_renewer import HeldLease, lease_labels
+from kcl_daemon.fleet.lease_renewer import lease_labels
 from kcl_daemon.metrics.own import SET_ASIDE
 from kcl_daemon.ports import Clock, DeadLetterBatches, Log
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
@@ -47,13 +48,13 @@ def _never() -> bool:
 
 
 class SetAside:
-    def __init__(self, *, parts: ConsumerContext, held: HeldLease, stop_signal: StopSignal, log: Log) -> None:
+    def __init__(self, *, parts: ConsumerContext, lane: Lane, stop_signal: StopSignal, log: Log) -> None:
         self._parts = parts
-        self._held = held
+        self._lane = lane
         self._stop_signal = stop_signal
         self._log = log
         self._clock = parts.context.clock
-        self._labels = lease_labels(held.lease)
+        self._labels = lease_labels(lane.lease)
         self.destination = parts.settings.failures.dead_letters
         self.may_need_batch = parts.settings.failures.attempts is not None
         self._told_s = -_TOLD_AGAIN_S
@@ -70,7 +71,7 @@ class SetAside:
         failures: int = 0,
         stderr: tuple[str, ...] = (),
     ) -> DeadLetter:
-        parts, lease = self._parts, self._held.lease
+        parts, lease = self._parts, self._lane.lease
         stream = parts.streams.of(lease).ref
         return DeadLetter(
             record=record,
@@ -98,11 +99,11 @@ class SetAside:
         Else its error: after a stop request or once `given_up`, and with `refuses_large` DeadLetterTooLarge.
         """
         found: list[Unstored | None] = [DeadLetterNotStored("the lease is lost")] * len(letters)
-        left, progress = list(range(len(letters))), self._held.progress
+        left, progress = list(range(len(letters))), self._lane.progress
         attempt, is_last = 0, False
         progress.storing(str(self.destination))
         try:
-            while left and not is_last and self._held.lost is None and not given_up():
+            while left and not is_last and self._lane.lost is None and not given_up():
                 if attempt and self._stop_signal.reason is StopReason.NONE:
                     await self._pause(letters[left[0]], found[left[0]], attempt)
                 attempt, is_last = attempt + 1, self._stop_signal.reason is not StopReason.NONE
@@ -116,7 +117,7 @@ class SetAside:
 
     async def _pause(self, letter: DeadLetter, error: Unstored | None, failures: int) -> None:
         self._tell(letter, str(error), failures, is_final=isinstance(error, DeadLetterTooLarge))
-        self._held.progress.storing(f"{self.destination}: {error}")
+        self._lane.progress.storing(f"{self.destination}: {error}")
         pause_s = min(_PAUSE_S * 2 ** min(failures - 1, 10), _PAUSE_MOST_S)
         await self._stop_signal.interruptible(lambda: self._clock.sleep(pause_s))
 
@@ -137,7 +138,7 @@ class SetAside:
     async def _tried(
         self, letters: Sequence[DeadLetter], given_up: Callable[[], bool], *, is_last: bool
     ) -> list[Unstored | None]:
-        if is_last and self._held.lost is None:
+        if is_last and self._lane.lost is None:
             return await self._try(letters, _LAST_TRY_S)
         while self._stop_signal.reason is StopReason.NONE and not given_up():
             # Also interrupted where the child says something or ends.
@@ -178,7 +179,7 @@ class SetAside:
 
     def counted(self, cause: LetterCause, count: int, reason: str) -> None:
         self._parts.context.meters.add(SET_ASIDE, count, **self._labels, cause=cause.value)
-        self._held.progress.set_aside.add(cause.value, count, reason)
+        self._lane.progress.set_aside.add(cause.value, count, reason)
 
     def rejected(self, reasons: Iterable[str]) -> None:
         self._reasons.update(reason[:_REASON_CHARACTERS] for reason in reasons)

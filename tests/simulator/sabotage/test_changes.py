@@ -10,7 +10,7 @@ import pytest
 
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.config.changes import ChangesSettings
-from kcl_daemon.consumer import child_session, consumer
+from kcl_daemon.consumer import consumer, shard_end
 from kcl_daemon.fleet import lease_cleanup, shard_sync
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.ports import ScannedPage, ScanPort
@@ -136,7 +136,7 @@ def changes_since_the_scan_are_skipped(patch: pytest.MonkeyPatch) -> None:
     def at_the_latest(*arguments: Any, **options: Any) -> list[Lease]:
         return [replace(lease, checkpoint=LATEST) for lease in child_leases(*arguments, **options)]
 
-    patch.setattr(child_session, "child_leases", at_the_latest)
+    patch.setattr(shard_end, "child_leases", at_the_latest)
 
 
 def all_may_go(leases: Iterable[Lease], _shards: Iterable[Shard] | None = None) -> list[JudgedLease]:

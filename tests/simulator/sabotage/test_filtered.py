@@ -67,7 +67,7 @@ def over_what_is_not_done(patch: pytest.MonkeyPatch) -> None:
 
     def as_if_nothing_was_given(self: Checkpointer, position: Position) -> None:
         passed(self, position)
-        self._given = self._held.lease.checkpoint
+        self._given = self._lane.checkpoint
 
     patch.setattr(Checkpointer, "passed", as_if_nothing_was_given)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kcl_daemon.config.balance import ShardSettings
-from kcl_daemon.consumer import child_session
+from kcl_daemon.consumer import shard_end
 from kcl_daemon.fleet import lease_cleanup, shard_sync
 from kcl_daemon.leases import row
 from kcl_daemon.leases.lease import Lease
@@ -79,7 +79,7 @@ def test_a_hole_that_nobody_mends_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_child_shards_without_leases_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_session, "child_leases", no_leases)
+    monkeypatch.setattr(shard_end, "child_leases", no_leases)
     assert violation(*SPLITS, settings=replace(QUICK, audit_ms=1_000_000)) in {
         "lease_missing",
         "shard_stalled",

@@ -14,7 +14,7 @@ import anyio
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.config.streams import FormerStreams
 from kcl_daemon.config.tables import TablesSettings
-from kcl_daemon.consumer import child_session
+from kcl_daemon.consumer import shard_end
 from kcl_daemon.cpu.sources import CpuSampler
 from kcl_daemon.errors import AwsError, CpuUnreadable, IteratorExpired
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
@@ -150,7 +150,7 @@ async def merge_lacks_a_parent(meters: Meters) -> None:
     )
     child = Lease(LeaseKey("shardId-000000001000"), 0, TRIM_HORIZON, parent_shard_ids=parents)
     stage.kinesis.lists.append(tuple((await stage.shards()).values()))
-    await child_session._missing_parents(parts, child, {ShardId(_KEY): held.lease})
+    await shard_end._missing_parents(parts, child, {ShardId(_KEY): held.lease})
 
 
 async def steps_of_the_move_fail(meters: Meters) -> None:
