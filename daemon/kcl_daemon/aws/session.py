@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+import botocore.loaders
 import botocore.session
 from anyio import to_thread
 from botocore.config import Config
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from mypy_boto3_kinesis import KinesisClient
 
 
+_LOADER: Final = "data_loader"
 _RESOLVER: Final = "credential_provider"
 _ROLE_METHOD: Final = "kcl-assume-role"
 _PARTS: Final = {
@@ -65,12 +67,24 @@ _PARTS: Final = {
 }
 
 
+class _Models(botocore.loaders.Loader):
+    """What botocore knows of services and endpoints, until the clients are made: with it they keep 12 MB for ever."""
+
+    def __init__(self, data_path: str | None) -> None:
+        folders = data_path.split(os.pathsep) if data_path else []
+        super().__init__([str(Path(os.path.expandvars(each)).expanduser()) for each in folders])
+
+    def forget(self) -> None:
+        self._cache: dict[object, object] = {}
+
+
 def session_as(providers: tuple[CredentialsProvider, ...], region_name: str) -> botocore.session.Session:
     """Use the first of these providers with credentials; without any, botocore's own chain.
 
     `region_name` is for roles without a region.
     """
     session = botocore.session.get_session()
+    session.register_component(_LOADER, _Models(session.get_config_variable("data_path")))
     if providers and providers != (CredentialsProvider(),):
         chain = [part for provider in providers for part in _chain(provider, region_name)]
         session.register_component(_RESOLVER, CredentialResolver(providers=chain))
@@ -214,6 +228,7 @@ def make_clients(endpoints: Endpoints, *, glue: bool = False, changes: bool = Fa
         registry = services.client("glue", GLUE_CONNECTIONS) if glue else None
         streams = services.client("dynamodbstreams", _NO_CALLS) if changes else None
         kinesis = services.client("kinesis", _NO_CALLS)
+        services.forget_models()
     except (*SDK_ERRORS, ValueError) as error:
         raise refused(error) from error
     return Clients(
@@ -257,6 +272,10 @@ class Services:
         if found is None:
             found = self._sessions[providers] = session_as(providers, self.region_name(service))
         return found
+
+    def forget_models(self) -> None:
+        for session in self._sessions.values():
+            session.get_component(_LOADER).forget()
 
     def region_name(self, service: Service) -> str:
         """ConfigurationError if none is configured, Unavailable if the instance metadata fails."""

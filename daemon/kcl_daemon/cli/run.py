@@ -376,6 +376,7 @@ async def _serve(
                 grace_s=mine.child.shutdown_grace_ms / 1000,
                 log=log,
             )
+            gc.collect()
             keep_freed_memory()
             gc.freeze()  # modules and models of services stay: nobody looks through them for garbage again
             async with _status_page(mine, assembled, telemetry, log):

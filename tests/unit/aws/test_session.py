@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Generator
 from pathlib import Path
+from weakref import ref
 
 import pytest
 
@@ -41,6 +44,25 @@ def clients(environment: pytest.MonkeyPatch) -> Generator[Clients, None, None]:
     made = make_clients(Endpoints("eu-west-1"))
     yield made
     made.close()
+
+
+def test_models_of_services_are_given_back_and_can_be_had_again(
+    environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment.setenv("AWS_DATA_PATH", f"~/models{os.pathsep}{tmp_path}")
+    made = session.session_as((), "eu-west-1")
+    models = made.get_component("data_loader")
+    assert {str(Path("~/models").expanduser()), str(tmp_path)} <= set(models.search_paths)
+    known = ref(models.load_data("partitions"))
+    models.forget()
+    gc.collect()
+    assert known() is None
+    assert made.create_client("sts", region_name="eu-west-1").meta.region_name == "eu-west-1"
+
+
+def test_open_clients_keep_no_models(clients: Clients) -> None:
+    assert not any(vars(vars(each)["_loader"])["_cache"] for each in (clients.kinesis, clients.dynamodb))
+    assert "list_shards" in clients.kinesis.meta.method_to_api_mapping
 
 
 def region_of(endpoints: Endpoints) -> str:
