@@ -123,7 +123,7 @@ def _reader(
         None,
         StartMemory(),
         split=Deaggregator(None, _complain),
-        takes_frames=lambda: connection.takes_frames,
+        encoder=connection.encoder,
     )
     kind = PollingReader
     if pattern is not None:

@@ -26,6 +26,7 @@ from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import NO_METERS, StreamRef
+from kcl_daemon.records.batch_text import LINES
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.polling import PollingReader
@@ -106,7 +107,7 @@ async def measure(mode: str, shape: str, records: int, url: str, folder: Path) -
         )
         tasks.start_soon(connection.pump)
         await connection.perform(Initialize(shape, "TRIM_HORIZON", 0))
-        assert connection.takes_frames is options.frames
+        assert (connection.encoder.framing is not LINES) is options.frames
         source = ShardSource(
             StreamRef("bench"),
             ShardId(shape),
@@ -114,7 +115,7 @@ async def measure(mode: str, shape: str, records: int, url: str, folder: Path) -
             None,
             StartMemory(),
             split=Deaggregator(None, _complain),
-            takes_frames=lambda: connection.takes_frames,
+            encoder=connection.encoder,
         )
         reader = PollingReader(
             source,

@@ -27,6 +27,7 @@ from kcl_daemon.children.platform import keep_freed_memory
 from kcl_daemon.config.retrieval import FanOutSettings, RetrievalSettings
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Kinesis, StreamRef
+from kcl_daemon.records.batch_text import BatchEncoder
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.fan_out import ConsumerRegistration, FanOutReader
@@ -178,7 +179,7 @@ async def _deliver(prefetch: ShardReader, pipe: PipeWriter, count: Count) -> Non
     while True:
         batch = await prefetch.next()
         assert isinstance(batch, DeliveryBatch)
-        await pipe.send(batch.take_line())
+        await pipe.send(batch.take_encoded(BatchEncoder()).data)
         batch.release()
         count.answers += 1
         count.records += batch.count

@@ -39,12 +39,14 @@ from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, Throughput
 from kcl_daemon.ports import NO_METERS, StreamRef
 from kcl_daemon.progress.progress import LeaseProgress
+from kcl_daemon.records.batch_text import FRAMINGS, BatchEncoder
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardSource, StartMemory
 from kcl_daemon.system import SystemClock
 from kcl_daemon.transport.kinesis import HttpKinesis
+from kcl_protocol.frames import FRAMES_VERSION
 from kcl_protocol.messages import CheckpointAnswer, CheckpointRequest, Initialize
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.benchmarks.canned import SHAPES
@@ -215,7 +217,7 @@ async def measure(shape: str, turns: int, url: str, folder: Path, kind: Child) -
                 None,
                 StartMemory(),
                 split=Deaggregator(None, _complain),
-                takes_frames=lambda: frames,
+                encoder=BatchEncoder(FRAMINGS[FRAMES_VERSION if frames else None]),
             ),
             worker_context(clock=clock),
             ByteBudget(clock),

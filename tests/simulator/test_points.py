@@ -11,6 +11,7 @@ from kcl_daemon.assignment.plan import Fleet
 from kcl_daemon.consumer.poison import PoisonSearch
 from kcl_daemon.errors import ChildError
 from kcl_daemon.leases.lease import Lease
+from kcl_daemon.records.batch_text import EncodedBatch
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_daemon.records.payload import Payload
 from kcl_protocol.sequence import ExtendedSequenceNumber
@@ -102,13 +103,13 @@ def letter_after_its_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
     async def too_early(  # noqa: PLR0917 - as the method
         search: PoisonSearch,
-        given: Payload | bytes,
+        given: Payload | EncodedBatch,
         cause: LetterCause,
         after: ExtendedSequenceNumber,
         error: ChildError,
         stderr: tuple[str, ...],
     ) -> None:
-        payload = Payload.of_line(given)[0] if isinstance(given, bytes) else given
+        payload = given if isinstance(given, Payload) else given.framing.decode(given.data)
         await search._checkpoint(after, payload.last)
         await set_aside(search, given, cause, after, error, stderr)
 

@@ -31,6 +31,7 @@ from kcl_daemon.consumer.rejects import RejectsByHand
 from kcl_daemon.errors import ChildError, ChildExited, ChildStartFailed
 from kcl_daemon.leases.lease import CheckpointWindow, ShardId
 from kcl_daemon.ports import NO_METERS, Child, ChildPipes, Clock, Log, LogLevel
+from kcl_daemon.records.batch_text import LINES
 from kcl_daemon.records.changes import changes_of
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_daemon.records.forms import ChangeForm
@@ -151,9 +152,10 @@ async def _converse(
     for batch in script.batches:
         outcome.in_hand, requests, said = batch, checkpoints.requests, stderr()
         await perform(ProcessRecords(batch, 0), before_send=partial(checkpoints.delivering, batch[-1]))
-        if (
-            checkpoints.requests == requests and not connection.takes_frames
-        ):  # kcl_client ends with its exceptions
+        is_plain = (
+            connection.encoder.framing is LINES
+        )  # kcl_client takes frames, and ends with its exceptions
+        if checkpoints.requests == requests and is_plain:
             for _ in range(_TURNS):
                 await checkpoint()
             if any(line.startswith(_TRACEBACK) for line in new_lines(said, stderr())):

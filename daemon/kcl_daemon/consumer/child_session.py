@@ -44,7 +44,8 @@ from kcl_daemon.errors import (
 from kcl_daemon.fleet.lease_renewer import lease_labels
 from kcl_daemon.ports import Child, Clock, Log, StreamRef
 from kcl_daemon.progress.progress import WaitReason
-from kcl_daemon.retrieval.batch_window import BatchWindow, not_yet_known
+from kcl_daemon.records.batch_text import BatchEncoder
+from kcl_daemon.retrieval.batch_window import BatchWindow
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,
     EndOfShard,
@@ -280,7 +281,7 @@ class ChildRun:
             flow=self._progress.flow,
             stream_is_there=self._stream.watch.is_there,
             has_forgotten=lambda: self._stream.watch.has_forgotten(self._lane.lease),
-            takes_frames=lambda: connection.takes_frames,
+            encoder=connection.encoder,
             until_ms=parts.until_ms,
             only=parts.settings.shards.only,
             invariants=self._progress.invariants,
@@ -297,13 +298,12 @@ class ChildRun:
             self._lane.child_lane is not None or not settings.shapes_batches
         ):  # lanes have records of their own to join
             return self._lane.reader(source, self._log)
-        inner = replace(source, takes_frames=not_yet_known)
+        inner = replace(source, encoder=BatchEncoder())  # what it gives is encoded once it is joined
         self._window = BatchWindow(
             self._lane.reader(inner, self._log),
             settings,
             clock=parts.context.clock,
             progress=self._progress,
-            takes_frames=source.takes_frames,
             reserve=parts.readers.reserve,
         )
         return self._window

@@ -32,6 +32,7 @@ from kcl_daemon.metrics.metric import Operation
 from kcl_daemon.ports import ChildPipes, Clock, Log, Meters, at_level, level_of
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import NEVER_S
+from kcl_daemon.records.batch_text import FRAMINGS, LINES, BatchEncoder
 from kcl_daemon.retrieval.source import DeliveryBatch
 from kcl_protocol.codec import LogLine, Stray, encode
 from kcl_protocol.conversation import DaemonSide
@@ -44,7 +45,6 @@ from kcl_protocol.errors import (
     CheckpointThrottled,
     RemoteProtocolError,
 )
-from kcl_protocol.frames import FRAMES_VERSION
 from kcl_protocol.messages import (
     Action,
     CheckpointAnswer,
@@ -122,7 +122,6 @@ class ChildConnection:
     """`pump` must run beside it, from start to end.
 
     `on_early_request` is called for a message between two actions; `answer_early_requests` may then be called.
-    `takes_frames`: the child has announced it; None: it has not answered `initialize` yet. It takes lines as well.
     `invariants`: of its consumer, set before it is used.
     `paused_until_s`: it has asked for no records before that time (monotonic); whoever delivers waits.
     """
@@ -156,7 +155,7 @@ class ChildConnection:
         self._flooded = False
         self._strays = 0
         self.silent = False
-        self.takes_frames: bool | None = None
+        self.encoder = BatchEncoder()
         self.paused_until_s = NEVER_S
         self._odd_pause = False
 
@@ -187,7 +186,7 @@ class ChildConnection:
         await self._send(line, action.action)
         status = await self._finish(action)
         if isinstance(action, Initialize):
-            self._note_frames(status.frames)
+            self._choose_framing(status.frames)
         self._metrics.performed(action)
         return status
 
@@ -210,11 +209,11 @@ class ChildConnection:
 
     def _line_of(self, batch: DeliveryBatch) -> bytes:
         """Without `keeps_batch` nobody keeps the line: the child may take hours."""
-        line = batch.take_line()
+        encoded = batch.take_encoded(self.encoder)
         if self._rejects.keeps_batch:
-            self._rejects.begin(line)
+            self._rejects.begin(encoded)
         self._inbox_most = _INBOX_MESSAGES + batch.count  # it may reject them all before it reads an answer
-        return line
+        return encoded.data
 
     async def _processed(self) -> None:
         try:
@@ -243,9 +242,9 @@ class ChildConnection:
             self._inbox.popleft()
             await self._serve(request, doing)
 
-    def _note_frames(self, version: int | None) -> None:
-        self.takes_frames = version == FRAMES_VERSION
-        if not self.takes_frames and version is not None:
+    def _choose_framing(self, version: int | None) -> None:
+        self.encoder.framing = FRAMINGS.get(version, LINES)
+        if self.encoder.framing.version != version:
             self._log.info("child_frames_unknown", version=version, advice="it is given lines")
 
     async def _finish(self, action: Action) -> Status:

@@ -48,7 +48,7 @@ class ExpiredRecords:
         assert self._max_age_ms is not None, "there is a limit"
         oldest_ms = batch.facts.date_ms(self._parts.context.clock.monotonic()) - self._max_age_ms
         expired, fresh = list[AnyRecord](), list[AnyRecord]()
-        for record in batch.take_records():
+        for record in batch.take_payload().records:
             arrived_ms = record.approximate_arrival_timestamp
             (expired if arrived_ms is not None and arrived_ms < oldest_ms else fresh).append(record)
         for begin in range(0, len(expired), _AT_ONCE):

@@ -84,7 +84,7 @@ class Gate:
         if _fits(pace, batch):
             self._holds.given(self._lane.lease, batch.count, batch.data_bytes)
             return await deliver(batch)
-        records, begin = batch.take_records(), 0
+        records, begin = batch.take_payload().records, 0
         while begin < len(records):
             end = _end_of_part(records, begin, self._pace)
             part = batch.part(records[begin:end], is_last=end == len(records))

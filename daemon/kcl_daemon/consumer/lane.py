@@ -23,7 +23,6 @@ from kcl_daemon.retrieval.source import (
     ReadItem,
     ShardReader,
     ShardSource,
-    TakesFrames,
 )
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_protocol.sequence import AT_TIMESTAMP, ExtendedSequenceNumber
@@ -157,7 +156,6 @@ class KeyLane:
     batch: tuple[int, int] = (0, 0)
     kept_bytes: int = 0
     progressed_s: float = NEVER_S
-    takes_frames: TakesFrames = bool
     furthest: ExtendedSequenceNumber = AT_TIMESTAMP
     until_s: float | None = None
 
@@ -189,8 +187,7 @@ class KeyLane:
     def throughput(self) -> Throughput:
         return self.shard.throughput
 
-    def reader(self, source: ShardSource, log: Log) -> ShardReader:  # noqa: ARG002 - it has the lane's
-        self.takes_frames = source.takes_frames
+    def reader(self, source: ShardSource, log: Log) -> ShardReader:  # noqa: ARG002 - the shard is read for all
         return _Reader(self)
 
     async def store(self, position: ExtendedSequenceNumber) -> None:

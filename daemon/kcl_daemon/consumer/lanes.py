@@ -41,6 +41,7 @@ from kcl_daemon.records.payload import (
     Limits,
     Payload,
     data_bytes_of,
+    line_bytes,
 )
 from kcl_daemon.retrieval.byte_budget import Reservation
 from kcl_daemon.retrieval.source import (
@@ -267,7 +268,7 @@ class ShardLanes:
             if not batch.count:
                 self._offer_empty()
                 return
-            records, self._behind_ms = batch.take_records(), batch.behind_ms
+            records, self._behind_ms = batch.take_payload().records, batch.behind_ms
             if batch.last is not None and batch.arrived_s is not None:
                 stored = self._held.lease.checkpoint
                 self._progress.uncheckpointed.delivered(batch.last, batch.arrived_s, stored)
@@ -500,17 +501,11 @@ class ShardLanes:
         def forget() -> None:
             lane.kept_bytes = 0
 
-        batch = DeliveryBatch(
-            Payload(records, 0),
-            None if facts is None else facts.behind_ms,
-            forget,
-            facts=facts,
-            takes_frames=lane.takes_frames,
-        )
         failures = self._parts.settings.failures
         if failures.dead_letters is not None or failures.attempts is not None:
-            lane.kept_bytes = batch.size_bytes
-        return batch
+            lane.kept_bytes = sum(map(line_bytes, records))
+        behind_ms = None if facts is None else facts.behind_ms
+        return DeliveryBatch(Payload(records, 0), behind_ms, forget, facts=facts)
 
     async def checkpointed(self, lane: KeyLane, position: ExtendedSequenceNumber) -> None:
         """Raises as the renewer's `checkpoint`, and CheckpointInvalidState for a record of another lane."""

@@ -19,6 +19,7 @@ from kcl_daemon.consumer.lane import Lane
 from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.errors import AwsError, ChildError, ChildExited, LeaseLost
 from kcl_daemon.ports import Log
+from kcl_daemon.records.batch_text import EncodedBatch
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.retrieval.source import DeliveryBatch
@@ -183,7 +184,7 @@ class PoisonSearch:
         self._state = BisectState()
         self._done = self._furthest = self._furthest_before = lane.checkpoint
         self._in_delivery: Delivery | None = None
-        self._given: Payload | bytes | None = None
+        self._given: Payload | EncodedBatch | None = None
         """The records of `_in_delivery`, where they may be needed."""
 
     def begin(self) -> None:
@@ -210,10 +211,12 @@ class PoisonSearch:
         # Forgotten when a child begins: it may do so before the lease's checkpoint.
         if self._state.is_clear(min(self._done, self._lane.checkpoint)):
             delivery = Delivery(self._done, batch.last, batch.count)
-            self._given = None if self._settings.attempts is None else batch.take_line(keep=True)
+            self._given = (
+                None if self._settings.attempts is None else batch.take_encoded(connection.encoder, keep=True)
+            )
             await self._deliver_part(batch, delivery, connection, checkpointer)
             return True
-        records = batch.take_records()
+        records = batch.take_payload().records
         positions = [record.position for record in records]
         begin = 0
         while begin < len(records) and (not begin or await may_go_on()):
@@ -285,13 +288,13 @@ class PoisonSearch:
 
     async def _set_aside(
         self,
-        given: Payload | bytes,
+        given: Payload | EncodedBatch,
         cause: LetterCause,
         after: Position,
         error: ChildError,
         stderr: tuple[str, ...],
     ) -> None:
-        payload = Payload.of_line(given)[0] if isinstance(given, bytes) else given
+        payload = given if isinstance(given, Payload) else given.framing.decode(given.data)
         suspects = self._state.suspects
         assert suspects is not None, "there has just been a failure"
         failures = suspects.failures if cause is LetterCause.FAILED else suspects.attempts

@@ -13,7 +13,7 @@ from typing import Final
 from kcl_daemon.consumer.set_aside import SetAside, Unstored
 from kcl_daemon.errors import DeadLetterTooLarge
 from kcl_daemon.ports import Log
-from kcl_daemon.records.batch_text import BatchText
+from kcl_daemon.records.batch_text import EncodedBatch, Find
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_protocol.errors import CheckpointIllegalArgument, CheckpointInvalidState, CheckpointShutdown
 from kcl_protocol.messages import Reject, RejectAnswer
@@ -60,7 +60,7 @@ class Rejects:
         self._set_aside = set_aside if has_place else None
         self.keeps_batch = has_place or (set_aside is not None and set_aside.may_need_batch)
         self._log = log
-        self._batch: BatchText | None = None
+        self._find: Find | None = None
         self._stored: set[_Numbers] = set()
         self._unstored: set[ExtendedSequenceNumber] = set()
 
@@ -69,11 +69,11 @@ class Rejects:
         """The first record that is neither done nor a letter; None: there is none."""
         return min(self._unstored, default=None)
 
-    def begin(self, text: bytes) -> None:
-        self._batch = BatchText(text)
+    def begin(self, batch: EncodedBatch) -> None:
+        self._find = batch.framing.finder(batch.data)
 
     def end(self) -> None:
-        self._batch = None
+        self._find = None
         self._stored.clear()
 
     async def answer(
@@ -99,7 +99,7 @@ class Rejects:
     def _letter(self, request: Reject, numbers: _Numbers) -> DeadLetter | _Refusal:
         if self._set_aside is None:
             return _NOT_CONFIGURED
-        record = None if self._batch is None else self._batch.find(*numbers)
+        record = None if self._find is None else self._find(*numbers)
         if record is None:
             return _NOT_THERE
         return self._set_aside.letter(record, LetterCause.REJECTED, request.reason[:_REASON_CHARACTERS])

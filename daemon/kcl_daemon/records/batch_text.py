@@ -1,15 +1,17 @@
-"""Of a batch whose records are not opened: one of them, and what is known of all."""
+"""A batch as bytes for its child: its forms, one record of it, and what is known of all."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
 from kcl_daemon.records.payload import Payload
 from kcl_protocol.codec import FRAME_START
-from kcl_protocol.frames import FrameIndex
+from kcl_protocol.frames import FRAMES_VERSION, FrameIndex
 from kcl_protocol.messages import Record
 
 # Texts inside of strings cannot look like these: their quotes are escaped.
@@ -60,6 +62,71 @@ class BatchText:
         one = self._text[self._text.rfind(_BEGIN, 0, at) : end + 1]
         line = b'{"action":"processRecords","records":[%b],"millisBehindLatest":null}' % one
         return Payload.of_line(line)[0].decoded()[0]
+
+
+Find = Callable[[str, int], Record | None]  # by sequence number and sub-sequence number
+
+
+class Framing(ABC):
+    """A form of batches; `decode` reads what `encode` made.
+
+    `version`: what a child announces that takes it; all take lines. `ahead`: a batch is encoded as soon as it is read,
+    which takes less memory, and no child waits for it.
+    """
+
+    version: int | None = None
+    ahead = True
+
+    @abstractmethod
+    def encode(self, payload: Payload, behind_ms: int | None) -> bytes: ...
+
+    @abstractmethod
+    def decode(self, data: bytes) -> Payload: ...
+
+    def finder(self, data: bytes) -> Find:
+        return BatchText(self.decode(data).line(None)).find
+
+
+class Lines(Framing):
+    def encode(self, payload: Payload, behind_ms: int | None) -> bytes:
+        return payload.line(behind_ms)
+
+    def decode(self, data: bytes) -> Payload:
+        return Payload.of_line(data)[0]
+
+    def finder(self, data: bytes) -> Find:
+        return BatchText(data).find
+
+
+class Frames(Lines):
+    version = FRAMES_VERSION
+
+    def encode(self, payload: Payload, behind_ms: int | None) -> bytes:
+        return payload.frame(behind_ms)
+
+
+LINES: Final = Lines()
+FRAMINGS: Final[dict[int | None, Framing]] = {each.version: each for each in (LINES, Frames())}
+
+
+class EncodedBatch(NamedTuple):
+    data: bytes
+    framing: Framing
+
+
+@dataclass(slots=True)
+class BatchEncoder:
+    """`framing` None: the child has not answered `initialize` yet."""
+
+    framing: Framing | None = None
+
+    def encode(self, payload: Payload, behind_ms: int | None) -> EncodedBatch:
+        framing = self.framing or LINES
+        return EncodedBatch(framing.encode(payload, behind_ms), framing)
+
+    def ahead(self, payload: Payload, behind_ms: int | None) -> EncodedBatch | None:
+        framing = self.framing
+        return self.encode(payload, behind_ms) if framing is not None and framing.ahead else None
 
 
 class ReadFacts(NamedTuple):

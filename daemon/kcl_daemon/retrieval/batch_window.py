@@ -20,14 +20,8 @@ from kcl_daemon.retrieval.source import (
     EndOfShard,
     ReadItem,
     ShardReader,
-    TakesFrames,
     oldest_s,
 )
-
-
-def not_yet_known() -> bool | None:
-    """For the reader inside: what it gives is encoded once it is joined."""
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +54,6 @@ class BatchWindow:
         *,
         clock: Clock,
         progress: LeaseProgress,
-        takes_frames: TakesFrames,
         reserve: Callable[[Callable[[], None], Invariants], Reservation],
     ) -> None:
         self._reader = reader
@@ -68,7 +61,6 @@ class BatchWindow:
         self._limits = Limits(settings.batch_records, settings.batch_bytes, LINE_BYTES)
         self._clock = clock
         self._progress = progress
-        self._takes_frames = takes_frames
         self._gathered: deque[_Gathered] = deque()
         self._next: ReadItem | None = None
         self._given_bytes = 0
@@ -178,16 +170,10 @@ class BatchWindow:
             self._gathered.appendleft(replace(gathered, payload=tail, sizes=tail.sizes))
             break
         known = ReadFacts.joined(facts)
-        batch = DeliveryBatch(
-            Payload.joined(parts),
-            known.behind_ms,
-            self._given_back,
-            facts=known,
-            takes_frames=self._takes_frames,
-        )
-        self._given_bytes = batch.size_bytes
+        payload = Payload.joined(parts)
+        self._given_bytes = payload.sizes.line_bytes
         self._account()
-        return batch
+        return DeliveryBatch(payload, known.behind_ms, self._given_back, facts=known)
 
     def _given_back(self) -> None:
         self._given_bytes = 0

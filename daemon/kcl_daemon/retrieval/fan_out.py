@@ -421,15 +421,7 @@ class FanOutReader(BufferedReader):
     async def _deliver(self, payload: Payload, facts: ReadFacts | None) -> None:
         assert facts is not None, "there are records"
         reservation = await self._reserve(payload.size_bytes)
-        batch = DeliveryBatch(
-            payload,
-            facts.behind_ms,
-            reservation.release,
-            facts=facts,
-            takes_frames=self._source.takes_frames,
-        )
-        reservation.resize(batch.size_bytes)
-        await self._put(batch)
+        await self._put(self._source.batch(payload, facts.behind_ms, reservation, facts))
 
     def _record_fetch(self, pushed: PushedRecords, *, empty: bool) -> None:
         self._last_fetch.answer(

@@ -412,15 +412,7 @@ class PollingReader(BufferedReader):
 
     def _batch(self, payload: Payload, behind_ms: int | None, facts: ReadFacts | None) -> DeliveryBatch:
         reservation = self._budget.take(0, invariants=self._invariants)
-        batch = DeliveryBatch(
-            payload,
-            behind_ms,
-            reservation.release,
-            facts=facts,
-            takes_frames=self._source.takes_frames,
-        )
-        reservation.resize(batch.size_bytes)
-        return batch
+        return self._source.batch(payload, behind_ms, reservation, facts)
 
     def _remember(self, fetched: FetchedRecords) -> None:
         self._require_whole(fetched.payload)

@@ -18,7 +18,7 @@ from kcl_daemon.ports import Clock, IteratorKind, Log, Meters, ReadFrom, StreamR
 from kcl_daemon.progress.flow import ShardFlow
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LastFetch
-from kcl_daemon.records.batch_text import ReadFacts
+from kcl_daemon.records.batch_text import LINES, BatchEncoder, EncodedBatch, ReadFacts
 from kcl_daemon.records.payload import AnyRecord, Payload, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.distribution import Strays
@@ -196,27 +196,15 @@ class SkippedRecords:
         self._meters.add(NOT_DELIVERED, count, **self._labels, reason=skip_reason.value)
 
 
-TakesFrames = Callable[[], bool | None]
-"""Whether the child has announced it; None: it has not answered `initialize` yet."""
-
-
-def _takes_lines() -> bool:
-    return False
-
-
-def _encoded(payload: Payload, millis_behind_latest: int | None, takes_frames: TakesFrames) -> bytes:
-    return (payload.frame if takes_frames() else payload.line)(millis_behind_latest)
-
-
 @dataclass(frozen=True, slots=True)
 class ShardSource:
     """What to read, from where; delivery resumes at the lease's `checkpoint`.
 
     All readers of one consumer share `memory`, `last_fetch` and `flow`. Without `split` aggregates are delivered
     unchanged. Without `stream_is_there` a shard not found counts as gone.
-    `takes_frames`: whether the child has announced it; asked for each batch. Of a bounded run, `until_ms` is its end in
-    epoch milliseconds. `only`: child shards with other names are left out; empty: none is. `stops_at_loss`: nothing is delivered after records were lost
-    because they were too old. `tells_complete`: the child is a relay, and is told until when it has all records.
+    `encoder`: of the child. Of a bounded run, `until_ms` is its end in epoch milliseconds. `only`: child shards with other
+    names are left out; empty: none is. `stops_at_loss`: nothing is delivered after records were lost because they were
+    too old. `tells_complete`: the child is a relay, and is told until when it has all records.
     """
 
     stream: StreamRef
@@ -232,7 +220,7 @@ class ShardSource:
     has_forgotten: Callable[[], Awaitable[bool]] | None = None
     last_fetch: LastFetch = field(default_factory=LastFetch)
     flow: ShardFlow = field(default_factory=ShardFlow)
-    takes_frames: TakesFrames = _takes_lines
+    encoder: BatchEncoder = field(default_factory=partial(BatchEncoder, LINES))
     until_ms: int | None = None
     only: frozenset[str] = frozenset()
     invariants: Invariants = field(default_factory=Invariants)
@@ -334,6 +322,14 @@ class ShardSource:
             self.skipped.before_checkpoint(len(payload) - len(rest))
         return rest
 
+    def batch(
+        self, payload: Payload, behind_ms: int | None, reservation: Reservation, facts: ReadFacts | None
+    ) -> DeliveryBatch:
+        encoded = self.encoder.ahead(payload, behind_ms)
+        batch = DeliveryBatch(payload, behind_ms, reservation.release, facts=facts, encoded=encoded)
+        reservation.resize(batch.size_bytes)
+        return batch
+
     async def chosen(self, part: Payload) -> Payload:
         return part
 
@@ -347,28 +343,11 @@ INCONSISTENT_END: Final = "the answer has neither a way on nor child shards, or 
 
 
 class DeliveryBatch:
-    """Records as the line for the child, or its frame; none at or before the checkpoint; may be empty.
+    """Records for the child, `encoded` or not yet; none at or before the checkpoint; may be empty.
 
-    The line is handed out once, so it uses no memory while the child works. While it is not known whether the
-    child `takes_frames` (None), nothing is encoded. `arrived_s` is the monotonic arrival of the first record, the last
-    one came `span_s` later. `on_release` is called once.
+    It is taken once, so it uses no memory while the child works. `arrived_s` is the monotonic arrival of the first
+    record, the last one came `span_s` later. `on_release` is called once.
     """
-
-    __slots__ = (
-        "_encode",
-        "_on_release",
-        "_takes_frames",
-        "arrived_s",
-        "behind_ms",
-        "complete_ms",
-        "count",
-        "data_bytes",
-        "facts",
-        "first",
-        "last",
-        "size_bytes",
-        "span_s",
-    )
 
     def __init__(
         self,
@@ -377,12 +356,11 @@ class DeliveryBatch:
         on_release: Callable[[], None] | None = None,
         *,
         facts: ReadFacts | None = None,
-        takes_frames: TakesFrames = _takes_lines,
+        encoded: EncodedBatch | None = None,
     ) -> None:
         self.behind_ms = millis_behind_latest
         self.complete_ms = payload.complete_ms
         self.facts = facts
-        self._takes_frames = takes_frames
         self.arrived_s = oldest_s(payload, facts)
         self.count = len(payload)
         self.last: ExtendedSequenceNumber | None = payload.last if payload else None
@@ -390,41 +368,31 @@ class DeliveryBatch:
         self.data_bytes = payload.data_bytes
         self.span_s = payload.span_ms / 1000
         self._on_release = on_release
-        if takes_frames() is None:
-            self._encode: Callable[[], bytes] | None = partial(
-                _encoded, payload, millis_behind_latest, takes_frames
-            )
-            self.size_bytes = payload.size_bytes
-        else:
-            line = _encoded(payload, millis_behind_latest, takes_frames)
-            self._encode, self.size_bytes = partial(bytes, line), len(line)
+        self._contents: Payload | EncodedBatch | None = payload if encoded is None else encoded
+        self.size_bytes = payload.size_bytes if encoded is None else len(encoded.data)
 
-    def take_line(self, *, keep: bool = False) -> bytes:
-        """AssertionError the second time, unless it was told to `keep` the line."""
-        encode = self._encode
-        assert encode is not None, "a line is written once"
-        line = encode()
-        self._encode = partial(bytes, line) if keep else None
-        return line
+    def take_encoded(self, encoder: BatchEncoder, *, keep: bool = False) -> EncodedBatch:
+        """AssertionError the second time, unless it was told to `keep` it."""
+        contents = self._contents
+        assert contents is not None, "a batch is written once"
+        encoded = encoder.encode(contents, self.behind_ms) if isinstance(contents, Payload) else contents
+        self._contents = encoded if keep else None
+        return encoded
 
     def take_payload(self) -> Payload:
-        """Instead of the line, where it is not known whether the child takes frames."""
-        encode, self._encode = self._encode, None
-        assert isinstance(encode, partial), "it is taken once"
-        payload, *_ = encode.args
-        assert isinstance(payload, Payload), "nothing is encoded"
-        return payload
-
-    def take_records(self) -> Sequence[AnyRecord]:
-        return Payload.of_line(self.take_line())[0].records
+        contents, self._contents = self._contents, None
+        assert contents is not None, "it is taken once"
+        if isinstance(contents, Payload):
+            return contents
+        return contents.framing.decode(contents.data).completed(self.complete_ms)
 
     def part(self, records: Sequence[AnyRecord], *, is_last: bool) -> DeliveryBatch:
         payload = Payload(records, self.size_bytes, self.complete_ms if is_last else None)
-        return DeliveryBatch(payload, self.behind_ms, facts=self.facts, takes_frames=self._takes_frames)
+        return DeliveryBatch(payload, self.behind_ms, facts=self.facts)
 
     def release(self) -> None:
-        """Call it when the line is no longer needed. A second call does nothing."""
-        self._encode = None
+        """Call it when the batch is no longer needed. A second call does nothing."""
+        self._contents = None
         on_release, self._on_release = self._on_release, None
         if on_release is not None:
             on_release()

@@ -11,6 +11,7 @@ from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics
 from kcl_daemon.errors import ChildBrokeProtocol, ChildError, ChildExited, ChildTimedOut
 from kcl_daemon.ports import NO_METERS
+from kcl_daemon.records.batch_text import LINES
 from kcl_protocol import CheckpointAnswer, CheckpointRequest, encode
 from kcl_protocol.messages import Initialize, LeaseLost, ProcessRecords, Record, ShardEnded, Status
 from tests.simulator.loop import run_virtual
@@ -271,7 +272,7 @@ def test_a_child_takes_frames_if_it_announces_a_version_that_is_known(
         await stage.dialogue.perform(START)
 
     stage = talk(saying(encode(Status("initialize", version))), scene)
-    assert stage.dialogue.takes_frames is takes
+    assert (stage.dialogue.encoder.framing is not LINES) is takes
     told = [fields for _, event, fields in stage.log.lines if event == "child_frames_unknown"]
     assert [fields["version"] for fields in told] == ([2] if version == 2 else [])
 
@@ -282,4 +283,4 @@ def test_frames_are_announced_in_initialize_only() -> None:
         await stage.dialogue.perform(BATCH)
 
     answers = saying(encode(Status("initialize")), encode(Status("processRecords", 1)))
-    assert not talk(answers, scene).dialogue.takes_frames
+    assert talk(answers, scene).dialogue.encoder.framing is LINES

@@ -17,6 +17,7 @@ from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.ports import ConsumerName, PushedRecords, ReadFrom, StreamConsumer, StreamRef
 from kcl_daemon.progress.flow import ShardFlow
+from kcl_daemon.records.batch_text import BatchEncoder
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardReader, ShardSource, StartMemory
@@ -171,7 +172,7 @@ async def texts(reader: ShardReader, count: int) -> list[str]:
     while len(found) < count:
         item = await reader.next()
         assert isinstance(item, DeliveryBatch), f"the shard ended after {found}"
-        line = decode_daemon_line(item.take_line())
+        line = decode_daemon_line(item.take_encoded(BatchEncoder()).data)
         assert isinstance(line, ProcessRecords)
         found += [base64.b64decode(record.data).decode() for record in line.records]
         item.release()

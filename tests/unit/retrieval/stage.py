@@ -13,6 +13,7 @@ from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Clock, FetchedRecords, ReadFrom, StreamRef
+from kcl_daemon.records.batch_text import LINES, BatchEncoder
 from kcl_daemon.records.payload import Payload, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.polling import PollingReader
@@ -94,7 +95,7 @@ class Stage:
         budget: ByteBudget | None = None,
         split: Split | None = None,
         clock: Clock | None = None,
-        takes_frames: Callable[[], bool | None] = lambda: False,
+        encoder: BatchEncoder | None = None,
         until_ms: int | None = None,
         tells_complete: bool = False,
     ) -> PollingReader:
@@ -106,7 +107,7 @@ class Stage:
                 None,
                 self.memory,
                 split,
-                takes_frames=takes_frames,
+                encoder=encoder or BatchEncoder(LINES),
                 until_ms=until_ms,
                 tells_complete=tells_complete,
             ),
@@ -124,7 +125,7 @@ async def texts(prefetch: PollingReader, count: int) -> list[str]:
     while len(found) < count:
         item = await prefetch.next()
         assert isinstance(item, DeliveryBatch), f"the shard ended after {found}"
-        line = decode_daemon_line(item.take_line())
+        line = decode_daemon_line(item.take_encoded(BatchEncoder()).data)
         assert isinstance(line, ProcessRecords)
         assert len(line.records) == item.count
         found += [base64.b64decode(record.data).decode() for record in line.records]

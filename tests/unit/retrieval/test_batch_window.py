@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.progress.progress import LeaseProgress
-from kcl_daemon.records.batch_text import ReadFacts
+from kcl_daemon.records.batch_text import BatchEncoder, ReadFacts
 from kcl_daemon.records.payload import EMPTY, LINE_BYTES, Payload
-from kcl_daemon.retrieval.batch_window import BatchWindow, not_yet_known
+from kcl_daemon.retrieval.batch_window import BatchWindow
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, Passed, ReadItem
-from kcl_protocol import decode_daemon_line, decode_frame
-from kcl_protocol.codec import FRAME_START
+from kcl_protocol import decode_daemon_line
 from kcl_protocol.messages import ProcessRecords, Record
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.examples import examples
@@ -35,7 +34,7 @@ class Stage:
     trouble = None
     oldest_s = None
 
-    def __init__(self, delivery: DeliverySettings, *, frames: bool = False) -> None:
+    def __init__(self, delivery: DeliverySettings) -> None:
         clock = LoopClock()
         self.budget = ByteBudget(clock)
         self.progress = LeaseProgress(clock.monotonic)
@@ -49,7 +48,6 @@ class Stage:
             delivery,
             clock=clock,
             progress=self.progress,
-            takes_frames=lambda: frames,
             reserve=lambda shrink, invariants: self.budget.take(0, shrink, invariants=invariants),
         )
 
@@ -67,7 +65,6 @@ class Stage:
                 5,
                 self._count,
                 facts=ReadFacts(0.0 if arrived_s is None else arrived_s, 1, 5),
-                takes_frames=not_yet_known,
             )
         )
 
@@ -100,25 +97,21 @@ class Stage:
 
 
 def numbers(batch: DeliveryBatch) -> list[int]:
-    line = batch.take_line()
-    message = (
-        ProcessRecords(*decode_frame(line)) if line.startswith(FRAME_START) else decode_daemon_line(line)
-    )
+    message = decode_daemon_line(batch.take_encoded(BatchEncoder()).data)
     assert isinstance(message, ProcessRecords)
     assert batch.last is None or int(batch.last.sequence_number) == int(message.records[-1].sequence_number)
     assert sum(len(b64decode(record.data)) for record in message.records) == batch.data_bytes
     return [int(record.sequence_number) for record in message.records]
 
 
-def play(scene: Scene, *, frames: bool = False, **delivery: int) -> None:
+def play(scene: Scene, **delivery: int) -> None:
     async def main() -> None:
-        await scene(Stage(DeliverySettings(**delivery), frames=frames))  # type: ignore[arg-type]
+        await scene(Stage(DeliverySettings(**delivery)))  # type: ignore[arg-type]
 
     run_virtual(main)
 
 
-@pytest.mark.parametrize("frames", [False, True])
-def test_what_is_read_within_the_window_is_one_batch(frames: bool) -> None:
+def test_what_is_read_within_the_window_is_one_batch() -> None:
     async def scene(stage: Stage) -> None:
         stage.put(10, 20, arrived_s=-3.0)
         async with anyio.create_task_group() as tasks:
@@ -137,7 +130,7 @@ def test_what_is_read_within_the_window_is_one_batch(frames: bool) -> None:
         assert stage.progress.window_until_s is None
         assert stage.window.oldest_s is None
 
-    play(scene, frames=frames, batch_window_ms=10_000)
+    play(scene, batch_window_ms=10_000)
 
 
 def test_a_full_batch_does_not_wait() -> None:
@@ -201,7 +194,8 @@ def test_the_memory_of_a_batch_is_reserved_until_it_is_given_back_the_first_as_t
             gathered_bytes.append(stage.budget.reserved_bytes)
             batch = await stage.window.next()
             assert isinstance(batch, DeliveryBatch)
-            assert stage.budget.reserved_bytes == batch.size_bytes
+            line_bytes = len(batch.take_encoded(BatchEncoder()).data)
+            assert line_bytes <= stage.budget.reserved_bytes < line_bytes + 500
             batch.release()
             assert stage.budget.reserved_bytes == 0
         assert gathered_bytes[0] == gathered_bytes[1] > 0
@@ -213,7 +207,7 @@ def test_an_answer_without_records_completes_the_last_of_what_is_gathered() -> N
     async def scene(stage: Stage) -> None:
         for _ in range(2):
             stage.put(1)
-        stage.give(DeliveryBatch(EMPTY.completed(99), 0, takes_frames=not_yet_known))
+        stage.give(DeliveryBatch(EMPTY.completed(99), 0))
         batch = await stage.window.next()
         assert isinstance(batch, DeliveryBatch)
         assert batch.complete_ms == 99
@@ -276,10 +270,10 @@ def test_the_end_of_the_shard_and_what_was_passed_come_after_the_records() -> No
 
 def test_empty_batches_pass_where_nothing_is_gathered() -> None:
     async def scene(stage: Stage) -> None:
-        stage.give(DeliveryBatch(EMPTY, 0, stage._count, takes_frames=not_yet_known))
+        stage.give(DeliveryBatch(EMPTY, 0, stage._count))
         assert await stage.taken(1) == [(0.0, [])]
         stage.put(1)
-        stage.give(DeliveryBatch(EMPTY, 0, stage._count, takes_frames=not_yet_known))
+        stage.give(DeliveryBatch(EMPTY, 0, stage._count))
         assert await stage.taken(1) == [(60.0, [0])]
         assert stage.released == 3
 
@@ -395,13 +389,13 @@ def test_every_part_of_what_was_read_knows_when_it_arrived(
             payload = Payload.of(
                 Record("", "k", str(len(dated_ms) + at), date_ms, 0) for at, date_ms in enumerate(dates)
             )
-            stage.give(DeliveryBatch(payload, 7, facts=facts, takes_frames=not_yet_known))
+            stage.give(DeliveryBatch(payload, 7, facts=facts))
             dated_ms.extend(dates)
             arrived_s.extend((date_ms + wrong_ms) / 1000 for date_ms in dates)
             behind_ms.extend([len(behind_ms)] * len(dates))
         stage.give(EndOfShard(()))
         while isinstance(batch := await stage.window.next(), DeliveryBatch):
-            rows = batch.take_records()
+            rows = batch.take_payload().records
             assert batch.behind_ms == behind_ms[int(rows[-1].sequence_number)]
             for begin in range(0, len(rows), cut):
                 part = batch.part(rows[begin:][:cut], is_last=False)

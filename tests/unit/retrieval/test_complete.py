@@ -16,17 +16,17 @@ from kcl_daemon.errors import AccessDenied
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import FetchedRecords, StreamRef
 from kcl_daemon.progress.progress import LastFetch
-from kcl_daemon.records.batch_text import ReadFacts
+from kcl_daemon.records.batch_text import FRAMINGS, BatchEncoder, ReadFacts
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.records.payload import EMPTY, Limits, Payload
 from kcl_daemon.records.record_filter import RecordFilter
-from kcl_daemon.retrieval.batch_window import not_yet_known
 from kcl_daemon.retrieval.fan_out import FanOutReader
 from kcl_daemon.retrieval.filtering import FilteredSource
 from kcl_daemon.retrieval.schemas import SchemaCache, ShardSchemaDecoder
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader, ShardSource, StartMemory
 from kcl_protocol import decode_daemon_line, decode_frame
 from kcl_protocol.codec import FRAME_START, decode_frame_header
+from kcl_protocol.frames import FRAMES_VERSION
 from kcl_protocol.messages import ProcessRecords, Record
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
@@ -49,10 +49,10 @@ def payload(count: int, complete_ms: int | None = UNTIL_MS) -> Payload:
     return Payload.of(records).completed(complete_ms)
 
 
-def told(batch: object) -> tuple[int, int | None]:
+def told(batch: object, encoder: BatchEncoder | None = None) -> tuple[int, int | None]:
     """How many records the child is given, and until when it is told that it has all."""
     assert isinstance(batch, DeliveryBatch), batch
-    line = batch.take_line()
+    line = batch.take_encoded(encoder or BatchEncoder()).data
     batch.release()
     if line.startswith(FRAME_START):
         return len(decode_frame(line)[0]), decode_frame_header(line.partition(b"\n")[0]).complete_ms
@@ -75,10 +75,13 @@ def test_whoever_cuts_a_batch_leaves_it_to_the_last_part(count: int, size: int, 
     assert whole.after(ExtendedSequenceNumber("100")).complete_ms == UNTIL_MS
     assert whole.arrived_before(UNTIL_MS).complete_ms == UNTIL_MS
     assert whole.arrived_before(0).complete_ms is None, "what follows is left out"
-    batch = DeliveryBatch(whole, 0, takes_frames=lambda: frames)
-    rows = batch.take_records()
-    assert told(batch.part(rows[:size], is_last=False)) == (min(size, count), None)
-    assert told(batch.part(rows[size:], is_last=True)) == (max(0, count - size), UNTIL_MS)
+    encoder = BatchEncoder(FRAMINGS[FRAMES_VERSION if frames else None])
+    batch = DeliveryBatch(whole, 0, encoded=encoder.ahead(whole, 0))
+    taken = batch.take_payload()
+    rows = taken.records
+    assert taken.complete_ms == UNTIL_MS
+    assert told(batch.part(rows[:size], is_last=False), encoder) == (min(size, count), None)
+    assert told(batch.part(rows[size:], is_last=True), encoder) == (max(0, count - size), UNTIL_MS)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(0, 99)), min_size=1, max_size=4))
@@ -102,7 +105,9 @@ def test_what_is_empty_for_others_is_never_complete() -> None:
 def test_a_relay_is_told_with_records_and_while_nothing_comes(frames: bool) -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("a", "b")
-        reader = stage.prefetch(tells_complete=True, takes_frames=lambda: frames)
+        reader = stage.prefetch(
+            tells_complete=True, encoder=BatchEncoder(FRAMINGS[FRAMES_VERSION if frames else None])
+        )
         start(reader)
         began_ms = stage.clock.wall_ms()
         assert await told_next(reader, 1) == [(2, began_ms - MARGIN_MS)]
@@ -259,10 +264,10 @@ def test_a_window_keeps_it_for_the_last_batch_and_takes_that_of_an_empty_one() -
     async def main() -> None:
         stage = windows.Stage(DeliverySettings(batch_window_ms=1_000, batch_max_records=2))
         facts = ReadFacts(0.0, UNTIL_MS, 0)
-        stage.give(DeliveryBatch(payload(3), 0, facts=facts, takes_frames=not_yet_known))
+        stage.give(DeliveryBatch(payload(3), 0, facts=facts))
         assert [told(await stage.window.next()) for _ in range(2)] == [(2, None), (1, UNTIL_MS)]
-        stage.give(DeliveryBatch(payload(1, None), 0, facts=facts, takes_frames=not_yet_known))
-        stage.give(DeliveryBatch(EMPTY.completed(UNTIL_MS + 1), 0, takes_frames=not_yet_known))
+        stage.give(DeliveryBatch(payload(1, None), 0, facts=facts))
+        stage.give(DeliveryBatch(EMPTY.completed(UNTIL_MS + 1), 0))
         assert told(await stage.window.next()) == (1, UNTIL_MS + 1)
 
     run_virtual(main)

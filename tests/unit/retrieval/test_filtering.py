@@ -19,6 +19,7 @@ from kcl_daemon.config.retrieval import (
 )
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.metrics.own import NOT_DELIVERED
+from kcl_daemon.records.batch_text import BatchEncoder
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.retrieval.filtering import FilteredSource
@@ -84,7 +85,7 @@ class Stage:
 def given(item: ReadItem) -> list[tuple[str, int | None]]:
     """Numbers of the records of a batch."""
     assert isinstance(item, DeliveryBatch), item
-    message = decode_daemon_line(item.take_line())
+    message = decode_daemon_line(item.take_encoded(BatchEncoder()).data)
     item.release()
     assert isinstance(message, ProcessRecords)
     return [(record.sequence_number, record.sub_sequence_number) for record in message.records]

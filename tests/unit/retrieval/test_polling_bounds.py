@@ -9,12 +9,14 @@ import pytest
 
 from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.ports import IteratorKind
+from kcl_daemon.records.batch_text import FRAMINGS, LINES, BatchEncoder
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.records.payload import LINE_BYTES
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard
 from kcl_protocol.codec import FRAME_START
+from kcl_protocol.frames import FRAMES_VERSION
 from tests.unit.fakes import LoopClock
 from tests.unit.records.aggregates import aggregate, silent
 from tests.unit.retrieval.stage import Stage, Start, play, texts
@@ -82,16 +84,16 @@ def test_what_is_in_hand_is_counted_until_it_is_released() -> None:
 
 def test_a_child_is_given_frames_from_when_it_takes_them() -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        budget, takes = ByteBudget(LoopClock()), list[bool]()
-        prefetch = stage.prefetch(budget=budget, reports_empty=False, takes_frames=lambda: bool(takes))
+        budget, encoder = ByteBudget(LoopClock()), BatchEncoder(LINES)
+        prefetch = stage.prefetch(budget=budget, reports_empty=False, encoder=encoder)
         start(prefetch)
         for is_frame in (False, True):
-            takes += [True] * is_frame
+            encoder.framing = FRAMINGS[FRAMES_VERSION] if is_frame else LINES
             stage.put("x" * 1000)
             batch = await prefetch.next()
             assert isinstance(batch, DeliveryBatch)
             assert budget.reserved_bytes >= batch.size_bytes
-            line = batch.take_line()
+            line = batch.take_encoded(BatchEncoder()).data
             assert line.startswith(FRAME_START) is is_frame
             assert len(line) == batch.size_bytes
             batch.release()
@@ -104,17 +106,15 @@ def test_what_is_read_before_the_child_has_said_what_it_takes_is_encoded_when_it
     takes_frames: bool,
 ) -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        budget, said = ByteBudget(LoopClock()), list[bool]()
-        prefetch = stage.prefetch(
-            budget=budget, reports_empty=False, takes_frames=lambda: said[0] if said else None
-        )
+        budget, encoder = ByteBudget(LoopClock()), BatchEncoder()
+        prefetch = stage.prefetch(budget=budget, reports_empty=False, encoder=encoder)
         start(prefetch)
         stage.put("x" * 1000)
         batch = await prefetch.next()
         assert isinstance(batch, DeliveryBatch)
         assert budget.reserved_bytes == batch.size_bytes > 1000
-        said.append(takes_frames)
-        assert batch.take_line().startswith(FRAME_START) is takes_frames
+        encoder.framing = FRAMINGS[FRAMES_VERSION if takes_frames else None]
+        assert batch.take_encoded(encoder).data.startswith(FRAME_START) is takes_frames
         batch.release()
         await anyio.sleep(1.0)
         assert budget.reserved_bytes == 0
@@ -230,7 +230,7 @@ def test_an_aggregate_is_taken_apart_no_faster_than_the_child_takes_it() -> None
             count, lines = count + batch.count, lines + 1
             assert batch.last is not None
             assert batch.last.sub_sequence_number == count - 1
-            batch.take_line()
+            batch.take_encoded(BatchEncoder())
             batch.release()
         assert lines > 20
         await anyio.sleep(10.0)

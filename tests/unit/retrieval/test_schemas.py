@@ -20,6 +20,7 @@ from kcl_daemon.config.retrieval import (
 )
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, Throttled, Unavailable
+from kcl_daemon.records.batch_text import BatchEncoder
 from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.retrieval.schemas import PART_BYTES
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader, ShardSource, StartMemory
@@ -78,7 +79,7 @@ class Stage:
         """The next one that has records."""
         item = await self.reader.next()
         assert isinstance(item, DeliveryBatch)
-        message = decode_daemon_line(item.take_line())
+        message = decode_daemon_line(item.take_encoded(BatchEncoder()).data)
         assert isinstance(message, ProcessRecords)
         assert len(message.records) == item.count
         item.release()
@@ -231,7 +232,7 @@ def test_many_large_definitions_do_not_become_one_huge_line(mode: RetrievalMode)
             item = await stage.reader.next()
             assert isinstance(item, DeliveryBatch)
             assert item.size_bytes < PART_BYTES + 200_000
-            message = decode_daemon_line(item.take_line())
+            message = decode_daemon_line(item.take_encoded(BatchEncoder()).data)
             assert isinstance(message, ProcessRecords)
             assert all(each.schema and each.schema.definition == definition for each in message.records)
             seen += map(data_of, message.records)

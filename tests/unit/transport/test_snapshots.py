@@ -21,6 +21,7 @@ from kcl_daemon.ports import (
     ScannedPage,
     ScannedTable,
 )
+from kcl_daemon.records.batch_text import BatchEncoder
 from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.polling import PollingReader
@@ -189,7 +190,7 @@ def test_the_next_child_gets_all_that_is_not_stored(*, stores: bool) -> None:
             async with anyio.create_task_group() as background:
                 background.start_soon(reader.run)
                 while isinstance(item := await reader.next(), DeliveryBatch):
-                    batch = decode_daemon_line(item.take_line())
+                    batch = decode_daemon_line(item.take_encoded(BatchEncoder()).data)
                     assert isinstance(batch, ProcessRecords)
                     numbers += [each.sequence_number for each in batch.records]
                     names_found += map(name_of, batch.records)
