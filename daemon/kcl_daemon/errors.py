@@ -100,6 +100,10 @@ class DeadLetterNotStored(KclError):
     """This host could not store a dead letter; it may still be stored."""
 
 
+class LettersUnusable(KclError):
+    """Letters cannot be had, or have changed meanwhile; says what to do."""
+
+
 class DeadLetterTooLarge(KclError):
     """The destination never takes a letter of this size; says what to set."""
 

@@ -22,7 +22,7 @@ from kcl_daemon.aws.build import (
 from kcl_daemon.aws.session import Clients, open_clients, unknown_regions
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import options_of
-from kcl_daemon.config.children import DeadLetterStore, PoisonRecordPolicy
+from kcl_daemon.config.children import PoisonRecordPolicy
 from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.settings import Settings
@@ -54,7 +54,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             settings, clients, client, service_clock, scan=scan, log=log, on_date=service_clock.learn
         ) as kinesis,
         open_update_item(clients, clock) as update_item,
-        _dead_letters(settings) as dead_letters,
+        letters_of(settings) as dead_letters,
         _cloudwatch(settings, clients, clock, log) as cloudwatch,
         _state_folder(settings, log) as folder,
         ProcessChildren(
@@ -117,22 +117,11 @@ async def _state_folder(settings: Settings, log: Log) -> AsyncGenerator[HostFold
         folder.close()
 
 
-@asynccontextmanager
-async def _dead_letters(settings: Settings) -> AsyncGenerator[DeadLetters | None, None]:
-    destination, overflow = settings.failures.dead_letters, settings.failures.dead_letter_overflow
-    if destination is None:
-        yield None
-    elif destination.box is DeadLetterStore.FILE:
-        from kcl_daemon.consumer.dead_letter_file import DeadLetterFile  # few have letters
-
-        file = DeadLetterFile(Path(destination.address))
-        await file.prepare()
-        yield file
-    else:
-        from kcl_daemon.aws.dead_letters import open_remote_dead_letters  # as above
-
-        async with open_remote_dead_letters(destination, settings.endpoints, overflow) as letters:
-            yield letters
+def letters_of(settings: Settings) -> AbstractAsyncContextManager[DeadLetters | None]:
+    failures = settings.failures
+    if failures.dead_letters is None:
+        return nullcontext()
+    return failures.dead_letters.writer(settings.endpoints, failures.dead_letter_overflow)
 
 
 def _cloudwatch(

@@ -27,14 +27,15 @@ from anyio.abc import TaskGroup
 from kcl_daemon.children.platform import keep_freed_memory
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import ChildOptions
-from kcl_daemon.config.children import ChildSettings, DeadLetterDestination, DeadLetterStore, FailureSettings
+from kcl_daemon.config.children import ChildSettings, FailureSettings
+from kcl_daemon.config.dead_letters import file_at
 from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics
 from kcl_daemon.consumer.context import ConsumerContext, StopSignal
-from kcl_daemon.consumer.dead_letter_file import DeadLetterFile
 from kcl_daemon.consumer.lane import OnlyLane
 from kcl_daemon.consumer.rejects import Rejects
 from kcl_daemon.consumer.set_aside import SetAside
+from kcl_daemon.destinations.file import DeadLetterFile
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, Throughput
 from kcl_daemon.ports import NO_METERS, StreamRef
@@ -150,7 +151,7 @@ def _rejects(folder: Path, log: RecordingLog) -> Rejects:
     """As a consumer makes them, without one."""
     clock = SystemClock()
     stream = SimpleNamespace(ref=StreamRef("bench"))
-    destination = DeadLetterDestination(DeadLetterStore.FILE, str(folder / "letters"))
+    destination = file_at(str(folder / "letters"))
     parts = SimpleNamespace(
         context=replace(worker_context(clock=clock), log=log),
         settings=SimpleNamespace(

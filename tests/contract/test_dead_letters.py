@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from io import BytesIO
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,19 +18,11 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.httpsession import URLLib3Session
 from urllib3.response import HTTPResponse
 
-from kcl_daemon.aws.dead_letters import (
-    BucketLetters,
-    largest_letter,
-    object_path,
-    open_remote_dead_letters,
-)
-from kcl_daemon.config.children import (
-    DeadLetterDestination,
-    DeadLetterStore,
-    dead_letter_destination,
-)
+from kcl_daemon.aws.session import Services
+from kcl_daemon.config.dead_letters import Destination, dead_letter_destination, dead_letter_overflow
 from kcl_daemon.config.services import Endpoints
-from kcl_daemon.consumer.dead_letter_file import DeadLetterFile
+from kcl_daemon.destinations.kinesis import StreamLetters
+from kcl_daemon.destinations.s3 import BucketLetters, object_path
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,
@@ -146,14 +139,14 @@ def world(running: World) -> Generator[World]:
         running.local.kinesis.delete_stream(StreamName=name)
 
 
-def place(text: str) -> DeadLetterDestination:
+def place(text: str) -> Destination:
     return dead_letter_destination().read(text)
 
 
 @asynccontextmanager
 async def opened(world: World, text: str, overflow: str | None = None) -> AsyncGenerator[DeadLetters]:
-    large = None if overflow is None else place(overflow)
-    async with open_remote_dead_letters(place(text), world.endpoints, large) as letters:
+    large = None if overflow is None else dead_letter_overflow().read(overflow)
+    async with place(text).writer(world.endpoints, large) as letters:
         yield letters
 
 
@@ -177,48 +170,34 @@ def subscribed(world: World, topic: str, **attributes: str) -> str:
     return url
 
 
-def target(world: World, box: DeadLetterStore, folder: Path) -> Target:
-    match box:
-        case DeadLetterStore.FILE:
+def target(world: World, scheme: str, folder: Path) -> Target:
+    match scheme:
+        case "file":
             path = folder / "dead.jsonl"
             return Target(
                 f"file:{path}", lambda: [orjson.loads(line) for line in path.read_bytes().splitlines()]
             )
-        case DeadLetterStore.SQS:
+        case "sqs":
             url = world.queue()
             return Target(f"sqs:{url}", lambda: world.messages(url))
-        case DeadLetterStore.SNS:
+        case "sns":
             queue = subscribed(world, TOPIC)
             return Target(f"sns:{TOPIC}", lambda: world.messages(queue))
-        case DeadLetterStore.KINESIS:
+        case "kinesis":
             world.local.kinesis.create_stream(StreamName="dead", ShardCount=1)
             return Target("kinesis:dead", world.records)
         case _:
             return Target("s3://letters/some/where", world.objects)
 
 
-@asynccontextmanager
-async def any_place(world: World, to: Target, overflow: str | None = None) -> AsyncGenerator[DeadLetters]:
-    destination = place(to.text)
-    async with AsyncExitStack() as stack:
-        if destination.box is DeadLetterStore.FILE:
-            file = DeadLetterFile(Path(destination.address))
-            await file.prepare()
-            yield file
-        else:
-            yield await stack.enter_async_context(opened(world, to.text, overflow))
-
-
-EVERY: Final = pytest.mark.parametrize("box", list(DeadLetterStore))
-LIMITED: Final = pytest.mark.parametrize(
-    "box", [DeadLetterStore.SQS, DeadLetterStore.SNS, DeadLetterStore.KINESIS]
-)
+EVERY: Final = pytest.mark.parametrize("scheme", ["file", "sqs", "kinesis", "s3", "sns"])
+LIMITED: Final = pytest.mark.parametrize("scheme", ["sqs", "sns", "kinesis"])
 
 
 @EVERY
-async def test_a_letter_is_there_with_all_it_says(world: World, box: DeadLetterStore, tmp_path: Path) -> None:
-    to = target(world, box, tmp_path)
-    async with any_place(world, to) as letters:
+async def test_a_letter_is_there_with_all_it_says(world: World, scheme: str, tmp_path: Path) -> None:
+    to = target(world, scheme, tmp_path)
+    async with opened(world, to.text) as letters:
         await letters.store(LETTER)
     (found,) = to.read()
     found.pop("dataBytes", None)
@@ -227,14 +206,14 @@ async def test_a_letter_is_there_with_all_it_says(world: World, box: DeadLetterS
 
 @EVERY
 async def test_the_letter_of_an_item_with_the_longest_keys_is_there(
-    world: World, box: DeadLetterStore, tmp_path: Path
+    world: World, scheme: str, tmp_path: Path
 ) -> None:
     """Of a snapshot: its number has the keys, too."""
     key = orjson.dumps({"id": {"S": "x" * 2048}, "sort": {"S": "y" * 1024}}).decode()
     record = replace(LETTER.record, partition_key=key, sequence_number="1" + "7" * 4299)
     letter = replace(LETTER, record=record)
-    to = target(world, box, tmp_path)
-    async with any_place(world, to) as letters:
+    to = target(world, scheme, tmp_path)
+    async with opened(world, to.text) as letters:
         await letters.store(letter)
     (found,) = to.read()
     found.pop("dataBytes", None)
@@ -242,9 +221,9 @@ async def test_the_letter_of_an_item_with_the_longest_keys_is_there(
 
 
 @EVERY
-async def test_a_letter_of_10_mib_is_whole(world: World, box: DeadLetterStore, tmp_path: Path) -> None:
-    to = target(world, box, tmp_path)
-    async with any_place(world, to, OVERFLOW) as letters:
+async def test_a_letter_of_10_mib_is_whole(world: World, scheme: str, tmp_path: Path) -> None:
+    to = target(world, scheme, tmp_path)
+    async with opened(world, to.text, OVERFLOW) as letters:
         await letters.store(LARGE)
     (written,) = to.read()
     found = world.whole(written)
@@ -255,10 +234,10 @@ async def test_a_letter_of_10_mib_is_whole(world: World, box: DeadLetterStore, t
 
 @LIMITED
 async def test_a_letter_that_is_too_large_leaves_its_data_in_the_bucket(
-    world: World, box: DeadLetterStore, tmp_path: Path
+    world: World, scheme: str, tmp_path: Path
 ) -> None:
-    to = target(world, box, tmp_path)
-    async with any_place(world, to, f"{OVERFLOW}?folders=day") as letters:
+    to = target(world, scheme, tmp_path)
+    async with opened(world, to.text, f"{OVERFLOW}?folders=day") as letters:
         await letters.store(LARGE)
         await letters.store(LARGE)
     key = f"large/2026-02-02/{PATH}"
@@ -273,10 +252,10 @@ async def test_a_letter_that_is_too_large_leaves_its_data_in_the_bucket(
 
 @LIMITED
 async def test_without_an_overflow_such_a_letter_is_refused_with_advice(
-    world: World, box: DeadLetterStore, tmp_path: Path
+    world: World, scheme: str, tmp_path: Path
 ) -> None:
-    to = target(world, box, tmp_path)
-    async with any_place(world, to) as letters:
+    to = target(world, scheme, tmp_path)
+    async with opened(world, to.text) as letters:
         with pytest.raises(DeadLetterTooLarge, match=r"set deadLetterOverflow = s3://BUCKET/PREFIX"):
             await letters.store(LARGE)
         await letters.store(LETTER)
@@ -345,7 +324,7 @@ async def test_a_fifo_topic_publishes_in_the_group_of_the_shard(world: World) ->
 
 
 async def test_a_stream_may_be_named_by_its_arn(world: World, tmp_path: Path) -> None:
-    to = target(world, DeadLetterStore.KINESIS, tmp_path)
+    to = target(world, "kinesis", tmp_path)
     summary = world.local.kinesis.describe_stream_summary(StreamName="dead")["StreamDescriptionSummary"]
     async with opened(world, f"kinesis:{summary['StreamARN']}") as letters:
         await letters.store(LETTER)
@@ -372,10 +351,15 @@ class Puts:
     def put_object(self, *, Key: str, **_rest: object) -> None:  # noqa: N803 - as boto3 calls it
         self.names.append(Key)
 
+    def close(self) -> None:
+        self.names = list(self.names)
 
-async def test_what_has_its_letter_has_its_data() -> None:
+
+async def test_what_has_its_letter_has_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Puts()
-    await BucketLetters(client, place("s3://letters")).store(LETTER)
+    monkeypatch.setattr(Services, "client_for", lambda *_, **__: client)
+    async with BucketLetters("//letters").writer(Endpoints(REGION), None) as letters:
+        await letters.store(LETTER)
     assert client.names == [PATH, f"{PATH}.json"]
 
 
@@ -428,18 +412,20 @@ async def test_a_place_that_is_not_there_is_an_error(world: World, text: str) ->
         with pytest.raises(AwsError):
             await letters.store(LETTER)
     with pytest.raises(AwsError):
-        largest_letter(place(text), world.endpoints)
+        place(text).largest_letter(world.endpoints)
 
 
 async def test_a_place_says_how_large_a_letter_may_be(world: World, tmp_path: Path) -> None:
     expected = {
-        DeadLetterStore.S3: None,
-        DeadLetterStore.SQS: MIB,
-        DeadLetterStore.SNS: 256 * 1024,
-        DeadLetterStore.KINESIS: MIB,
+        "file": None,
+        "s3": inf,
+        "sqs": MIB,
+        "sns": 256 * 1024,
+        "kinesis": MIB,
     }
     found = {
-        box: largest_letter(place(target(world, box, tmp_path).text), world.endpoints) for box in expected
+        scheme: place(target(world, scheme, tmp_path).text).largest_letter(world.endpoints)
+        for scheme in expected
     }
     assert found == expected
 
@@ -456,7 +442,7 @@ async def test_a_bucket_of_another_region_is_found_there(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(URLLib3Session, "send", send)
     with credentials_that_nobody_checks():
-        async with open_remote_dead_letters(place("s3://letters"), Endpoints("eu-west-1")) as letters:
+        async with place("s3://letters").writer(Endpoints("eu-west-1"), None) as letters:
             await letters.store(LETTER)
     assert hosts[0] == "letters.s3.eu-west-1.amazonaws.com"
     assert set(hosts[1:]) == {"letters.s3.us-west-2.amazonaws.com"}
@@ -472,7 +458,7 @@ def test_names_of_an_object_are_safe_and_in_the_order_of_the_shard() -> None:
 
 
 async def test_an_address_that_the_sdk_cannot_use_is_known_at_the_start() -> None:
-    bad = DeadLetterDestination(DeadLetterStore.KINESIS, "dead", "no region")
+    bad = StreamLetters("arn:aws:kinesis:no region:1:stream/dead")
     with pytest.raises(ConfigurationError):
-        async with open_remote_dead_letters(bad, Endpoints(REGION)):
+        async with bad.writer(Endpoints(REGION), None):
             pass

@@ -21,11 +21,10 @@ from click.testing import CliRunner, Result
 from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import make_server
 
-from kcl_daemon.aws import letters
-from kcl_daemon.aws.dead_letters import open_remote_dead_letters
 from kcl_daemon.cli import main
-from kcl_daemon.config.children import dead_letter_destination
+from kcl_daemon.config.dead_letters import dead_letter_destination, dead_letter_overflow
 from kcl_daemon.config.services import Endpoints
+from kcl_daemon.destinations import s3 as bucket
 from kcl_daemon.records.dead_letter import DeadLetter
 from tests.contract.aws_access import REGION, credentials_that_nobody_checks
 from tests.process.local import in_process
@@ -150,9 +149,8 @@ def test_letters_in_a_bucket_come_back(s3: Any, tmp_path: Path, program: tuple[s
 
 
 async def _store(destination: str, overflow: str | None, letters: Sequence[DeadLetter]) -> None:
-    place = dead_letter_destination().read
-    over = None if overflow is None else place(overflow)
-    async with open_remote_dead_letters(place(destination), Endpoints(REGION), over) as stores:
+    over = None if overflow is None else dead_letter_overflow().read(overflow)
+    async with dead_letter_destination().read(destination).writer(Endpoints(REGION), over) as stores:
         for each in letters:
             await stores.store(each)
 
@@ -197,8 +195,8 @@ def test_ten_mebibytes_come_back_byte_for_byte(s3: Any, tmp_path: Path, program:
 
 
 def test_many_letters_have_many_pages(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters, "PAGE_KEYS", 7)
-    monkeypatch.setattr(letters, "DELETED_AT_ONCE", 3)
+    monkeypatch.setattr(bucket, "_PAGE_KEYS", 7)
+    monkeypatch.setattr(bucket, "_DELETED_AT_ONCE", 3)
     for number in range(20):
         put(s3, letter(number), b"")
     assert listed(f"s3://{BUCKET}/dead") == [str(number) for number in range(20)]

@@ -1,221 +1,196 @@
-"""Dead letters in S3, SQS and Kinesis, for the command that brings them back."""
+"""What destinations in AWS share: clients, letters up to a size, and lines that cannot be read a second time."""
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 import anyio
 from anyio import to_thread
 from botocore.config import Config
-from botocore.exceptions import ClientError
 
-from kcl_daemon.aws.calls import SDK_ERRORS, CallLimiter
+from kcl_daemon.aws.calls import SDK_ERRORS, CallLimiter, translated
 from kcl_daemon.aws.session import Services, refused
-from kcl_daemon.config.children import BucketFolder
+from kcl_daemon.config.dead_letters import OVERFLOW_FORM, Destination, KeepsData, Overflow, WithData
 from kcl_daemon.config.services import Endpoints
-from kcl_daemon.errors import AwsError, InvalidRequest, StreamNotFound
+from kcl_daemon.errors import AwsError, DeadLetterTooLarge, InvalidRequest
+from kcl_daemon.ports import DeadLetters
 from kcl_daemon.records.dead_letter import DeadLetter
-from kcl_daemon.records.letters import (
-    BadLetter,
-    BadPlace,
-    LetterSource,
-    StoredLetter,
-    parse_letter,
-    unwrapped,
-)
+from kcl_daemon.records.letters import BadLetter, BadPlace, LetterSource, StoredLetter, parse_letter
 
 T = TypeVar("T")
-_CONNECTIONS: Final = 8
+Client = Any
+"""Any: the SDK has no types for these services."""
+KIB: Final = 1024
+MIB: Final = 1024**2
+_CALLS: Final = 8
+# A letter has up to 14 MB, which the SDK sends within the time to connect.
+_WRITING: Final = Config(max_pool_connections=_CALLS, connect_timeout=20, read_timeout=20)
 # Nothing here holds a lease: a call may be repeated and take its time.
-_PATIENT: Final = Config(
-    retries={"total_max_attempts": 6, "mode": "standard"}, read_timeout=60, max_pool_connections=_CONNECTIONS
+_READING: Final = Config(
+    retries={"total_max_attempts": 6, "mode": "standard"}, read_timeout=60, max_pool_connections=_CALLS
+)
+# Below this nothing is too large unless the service says so in words that we know.
+USUAL_LIMIT: Final = 256 * KIB
+# How the services and their stand-ins say that a message is too large; the codes say less.
+_TOO_LARGE: Final = re.compile(
+    r"(?i)shorter than|too (long|large)|larger than|length less than|at most \d+ bytes|exceed"
 )
 
 
-class _Service:
-    """A client that is made when it is first used."""
+@dataclass
+class LetterService:
+    """`address` serves every region, `regional` that of the stream.
 
-    def __init__(
-        self, endpoints: Endpoints, name: str, region_name: str | None = None, address: str | None = None
-    ) -> None:
-        self._make = partial(_client, endpoints, name, region_name, address)
+    Its client is made at the start, which raises ConfigurationError; with `reads` when it is first used.
+    """
+
+    endpoints: Endpoints
+    name: str
+    region_name: str | None = None
+    address: str | None = None
+    regional: str | None = None
+    reads: bool = False
+    not_found: type[AwsError] = InvalidRequest
+
+    def __post_init__(self) -> None:
         self._lock = anyio.Lock()
-        self._limiter = CallLimiter(
-            _CONNECTIONS, not_found=StreamNotFound if name == "kinesis" else InvalidRequest
-        )
-        self._client: Any = None
+        self._limiter = CallLimiter(_CALLS, not_found=self.not_found)
+        self._client: Client = None
 
-    async def run(self, operation: str, call: Callable[[Any], T]) -> T:
+    def _connect(self) -> None:
+        address, region_name = self.address, self.region_name
+        try:
+            services = Services(self.endpoints)
+            if self.regional is not None and region_name in {None, services.region_name("kinesis")}:
+                address = self.regional
+            config = _READING if self.reads else _WRITING
+            self._client = services.client_for(
+                self.name, region_name=region_name, address=address, config=config
+            )
+        except (*SDK_ERRORS, ValueError) as error:
+            raise refused(error) from error
+
+    async def run(self, operation: str, call: Callable[[Client], T]) -> T:
         async with self._lock:
             if self._client is None:
-                self._client = await to_thread.run_sync(self._make)
-        client = self._client
-        return await self._limiter.run(operation, lambda: call(client))
+                await to_thread.run_sync(self._connect, abandon_on_cancel=True)
+        return await self._limiter.run(operation, partial(call, self._client))
 
-    def close(self) -> None:
+    def ask(self, call: Callable[[Client], T]) -> T:
+        """Once. Blocks."""
+        self._connect()
+        try:
+            return call(self._client)
+        except SDK_ERRORS as error:
+            raise translated(error, operation="", not_found=InvalidRequest) from error
+        finally:
+            self._client.close()
+
+    async def __aenter__(self) -> Self:
+        if not self.reads:
+            await to_thread.run_sync(self._connect, abandon_on_cancel=True)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         if self._client is not None:
             self._client.close()
 
 
-def _client(endpoints: Endpoints, name: str, region_name: str | None, address: str | None) -> object:
-    try:
-        services = Services(endpoints)
-        if name == "s3":
-            address = endpoints.s3
-        elif name == "kinesis" and region_name in {None, services.region_name("kinesis")}:
-            address = endpoints.kinesis
-        return services.client_for(name, region_name=region_name, address=address, config=_PATIENT)
-    except (*SDK_ERRORS, ValueError) as error:
-        raise refused(error) from error
+class LimitedLetters(Destination):
+    """A service with a limit, `most_bytes`; its queue, topic or stream may have a lower one."""
+
+    operation: ClassVar[str]
+    most_bytes: ClassVar[int] = MIB
+
+    @abstractmethod
+    def service(self, endpoints: Endpoints, *, reads: bool = False) -> LetterService: ...
+
+    @abstractmethod
+    def send(self, client: Client, dead_letter: DeadLetter, line: bytes) -> object: ...
+
+    @abstractmethod
+    def ask_limit(self, client: Client) -> int: ...
+
+    def largest_letter(self, endpoints: Endpoints) -> float:
+        return self.service(endpoints).ask(self.ask_limit)
+
+    @asynccontextmanager
+    async def writer(self, endpoints: Endpoints, overflow: Overflow | None) -> AsyncGenerator[DeadLetters]:
+        async with AsyncExitStack() as stack:
+            large = None
+            if overflow is not None:
+                large = await stack.enter_async_context(overflow.writer(endpoints, None))
+            yield _Limited(self, await stack.enter_async_context(self.service(endpoints)), large)
 
 
-class LetterData:
-    """What letters point to: `s3://BUCKET/KEY`, below one of `folders` only.
+class _Limited:
+    """What is too large leaves its data in `overflow`.
 
-    Who may write a letter could otherwise read with the rights of the one who looks at it.
+    Raises DeadLetterTooLarge without `overflow`, and if even a letter without data is too large.
     """
 
-    def __init__(self, endpoints: Endpoints, folders: Sequence[BucketFolder]) -> None:
-        self.s3 = _Service(endpoints, "s3")
-        self._folders = folders
+    def __init__(self, to: LimitedLetters, service: LetterService, overflow: KeepsData | None) -> None:
+        self._to = to
+        self._service = service
+        self._overflow = overflow
 
-    async def whole(self, stored: StoredLetter) -> DeadLetter:
-        """With its data; BadLetter if they are gone, elsewhere, or not as long as it says."""
-        if stored.data_at is None:
-            return stored.letter
-        bucket, _, key = stored.data_at.removeprefix("s3://").partition("/")
-        below = any(bucket == each.bucket and key.startswith(each.prefix) for each in self._folders)
-        if not below or ".." in key.split("/"):
-            raise BadLetter(
-                f"its data is said to be at {stored.data_at}, where this application puts none. If you trust who wrote the letter: "
-                "--properties of the application with its deadLetterOverflow, or --data-at s3://BUCKET/PREFIX"
-            )
-        return stored.with_data(await self.get(bucket, key, stored.check_size))
+    async def store(self, dead_letter: DeadLetter) -> None:
+        refusal = await self._refusal(dead_letter, dead_letter.line())
+        if refusal is not None and self._overflow is not None:
+            data_at = await self._overflow.keep(dead_letter)
+            refusal = await self._refusal(dead_letter, dead_letter.line(data_at))
+        if refusal is not None:
+            raise DeadLetterTooLarge(refusal)
 
-    async def get(self, bucket: str, key: str, check: Callable[[int], None]) -> bytes:
-        """`check` raises for a size that is wrong, before anything is read."""
-        found = await self.s3.run("GetObject", partial(_object, bucket=bucket, key=key, check=check))
-        if found is None:
-            raise BadLetter(f"s3://{bucket}/{key} does not exist")
-        return found
-
-
-def _object(client: Any, bucket: str, key: str, check: Callable[[int], None]) -> bytes | None:
-    try:
-        found = client.get_object(Bucket=bucket, Key=key)
-    except ClientError as error:
-        if error.response.get("Error", {}).get("Code") in {"NoSuchKey", "404"}:
-            return None
-        raise
-    with closing(found["Body"]) as body:
-        check(int(found["ContentLength"]))
-        return bytes(body.read())
-
-
-_METADATA: Final = ".json"
-_METADATA_BYTES_MOST: Final = 1024**2
-PAGE_KEYS: Final = 1000
-DELETED_AT_ONCE: Final = 500  # letters; two objects each
-
-
-def _check_metadata(size_bytes: int) -> None:
-    if size_bytes > _METADATA_BYTES_MOST:
-        raise BadLetter(f"{size_bytes} bytes: not what is stored beside a letter")
-
-
-class BucketLetters:
-    def __init__(self, data: LetterData, bucket: str, prefix: str) -> None:
-        self._data = data
-        self._bucket = bucket
-        self._prefix = prefix
-
-    async def scan(self) -> AsyncIterator[StoredLetter | BadPlace]:
-        token: dict[str, str] = {}
-        alone: str | None = None
-        while True:
-            page = await self._data.s3.run("ListObjectsV2", partial(self._list, token))
-            keys: list[str] = []
-            for each in page.get("Contents", ()):
-                key = str(each["Key"])
-                if key.endswith(_METADATA):
-                    keys.append(key)
-                    alone = None if key == f"{alone}{_METADATA}" else alone
-                elif not key.endswith("/"):
-                    if alone is not None:
-                        yield self._without_metadata(alone)
-                    alone = key
-            for found in await self._heads(keys):
-                yield found
-            if not page.get("IsTruncated"):
-                break
-            token = {"ContinuationToken": page["NextContinuationToken"]}
-        if alone is not None:
-            yield self._without_metadata(alone)
-
-    def _without_metadata(self, key: str) -> BadPlace:
-        why = f"without {_METADATA} beside it: no letter, or one that is being stored"
-        return BadPlace(f"s3://{self._bucket}/{key}", why)
-
-    def _list(self, token: dict[str, str], client: Any) -> Any:
-        return client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=PAGE_KEYS, **token)
-
-    async def _heads(self, keys: list[str]) -> list[StoredLetter | BadPlace]:
-        found: dict[str, StoredLetter | BadPlace] = {}
-
-        async def read(key: str) -> None:
+    async def _refusal(self, dead_letter: DeadLetter, line: bytes) -> str | None:
+        """Why it is too large; None: it was sent."""
+        to = self._to
+        why = f"the limit of the service is {to.most_bytes} bytes"
+        if len(line) <= to.most_bytes:
             try:
-                found[key] = (await self._letter(key)).head(key)
-            except BadLetter as bad:
-                found[key] = BadPlace(f"s3://{self._bucket}/{key}", str(bad))
-
-        async with anyio.create_task_group() as reads:
-            for key in keys:
-                reads.start_soon(read, key)
-        return [found[key] for key in keys]
-
-    async def _letter(self, key: str) -> StoredLetter:
-        place = f"s3://{self._bucket}/{key}"
-        line = await self._data.get(self._bucket, key, _check_metadata)
-        return parse_letter(line, place, place.removesuffix(_METADATA))
-
-    async def read(self, head: StoredLetter) -> DeadLetter:
-        return await self._data.whole(await self._letter(str(head.handle)))
-
-    async def delete(self, heads: Sequence[StoredLetter]) -> None:
-        for few in _chunks(heads, DELETED_AT_ONCE):
-            keys = [
-                key for each in few for key in (str(each.handle).removesuffix(_METADATA), str(each.handle))
-            ]
-            request: dict[str, object] = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-            answer = await self._data.s3.run("DeleteObjects", partial(self._delete, request))
-            for failed in answer.get("Errors", ()):
-                raise InvalidRequest(
-                    f"{failed.get('Code')}: {failed.get('Message')} ({failed.get('Key')})",
-                    operation="DeleteObjects",
-                )
-
-    def _delete(self, request: dict[str, object], client: Any) -> Any:
-        return client.delete_objects(Bucket=self._bucket, Delete=request)
-
-    async def hold(self) -> None:
-        await anyio.sleep_forever()
+                await self._service.run(to.operation, lambda client: to.send(client, dead_letter, line))
+            except InvalidRequest as error:
+                by_size = self._overflow is not None and len(line) > USUAL_LIMIT
+                if not by_size and not _TOO_LARGE.search(str(error)):
+                    raise
+                why = str(error)
+            else:
+                return None
+        advice = f"set deadLetterOverflow = {OVERFLOW_FORM}, or use s3: or file: as deadLetterDestination"
+        if self._overflow is not None:
+            advice = "raise the limit of deadLetterDestination, or use s3: or file:"
+        return f"a letter of {len(line)} bytes is too large for {to.address}: {why}; {advice}"
 
 
-def _chunks(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+def plain_text(line: bytes) -> str:
+    """Without the two characters that queues refuse, which JSON can escape."""
+    return line.decode().replace("\ufffe", r"\ufffe").replace("\uffff", r"\uffff")
+
+
+def fifo_fields(address: str, dead_letter: DeadLetter) -> Mapping[str, str]:
+    """A FIFO queue or topic groups by shard and drops repetitions within five minutes."""
+    if not address.endswith(".fifo"):
+        return {}
+    return {"MessageGroupId": dead_letter.shard_id, "MessageDeduplicationId": dead_letter.key}
+
+
+def chunks(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
     return (items[start : start + most] for start in range(0, len(items), most))
 
 
-class _Spool:
+class SpooledLetters(LetterSource):
     """Lines that cannot be read a second time, in a file without a name."""
 
-    def __init__(self, data: LetterData) -> None:
-        self._data = data
+    def __init__(self, service: LetterService, with_data: WithData) -> None:
+        self._service = service
+        self._with_data = with_data
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._end = 0
 
@@ -233,183 +208,7 @@ class _Spool:
         assert isinstance(head.handle, tuple), "made by `keep`"
         start, length, _ = head.handle
         self._file.seek(start)
-        return await self._data.whole(parse_letter(self._file.read(length), head.place))
+        return await self._with_data(parse_letter(self._file.read(length), head.place))
 
     def close(self) -> None:
         self._file.close()
-
-
-HIDDEN_S: Final = 120
-_HELD_AGAIN_S: Final = 40
-_MESSAGES_AT_ONCE: Final = 10
-
-
-class QueueLetters:
-    """The queue gives each message to nobody else meanwhile; `give_back` ends that."""
-
-    def __init__(self, sqs: _Service, url: str, data: LetterData) -> None:
-        self._sqs = sqs
-        self._url = url
-        self._spool = _Spool(data)
-        self._held: dict[str, str] = {}
-
-    async def scan(self) -> AsyncIterator[StoredLetter | BadPlace]:
-        while messages := await self._receive():
-            known = set(self._held)
-            for each in messages:
-                self._held[each["MessageId"]] = each["ReceiptHandle"]
-            new = [each for each in messages if each["MessageId"] not in known]
-            if not new:
-                return
-            for each in new:
-                place = f"message {each['MessageId']}"
-                yield self._spool.keep(unwrapped(str(each["Body"])), place, each["MessageId"])
-
-    async def _receive(self) -> list[dict[str, str]]:
-        answer = await self._sqs.run(
-            "ReceiveMessage",
-            lambda client: client.receive_message(
-                QueueUrl=self._url,
-                MaxNumberOfMessages=_MESSAGES_AT_ONCE,
-                VisibilityTimeout=HIDDEN_S,
-                WaitTimeSeconds=1,  # asks all servers of the queue
-            ),
-        )
-        return list(answer.get("Messages", ()))
-
-    async def read(self, head: StoredLetter) -> DeadLetter:
-        return await self._spool.read(head)
-
-    async def delete(self, heads: Sequence[StoredLetter]) -> None:
-        messages = [str(head.handle[2]) for head in heads if isinstance(head.handle, tuple)]
-        for few in _chunks([each for each in messages if each in self._held], _MESSAGES_AT_ONCE):
-            answer = await self._batch("delete_message_batch", few)
-            for each in few:
-                if each not in {few[int(failed["Id"])] for failed in answer.get("Failed", ())}:
-                    del self._held[each]
-            for failed in answer.get("Failed", ()):
-                why = f"{failed.get('Code')}: {failed.get('Message')}"
-                raise InvalidRequest(why, operation="DeleteMessageBatch")
-
-    async def hold(self) -> None:
-        while True:
-            await anyio.sleep(_HELD_AGAIN_S)
-            await self._hide(HIDDEN_S)
-
-    async def give_back(self) -> None:
-        await self._hide(0)
-
-    async def _hide(self, seconds: int) -> None:
-        for few in _chunks(list(self._held), _MESSAGES_AT_ONCE):
-            await self._batch("change_message_visibility_batch", few, VisibilityTimeout=seconds)
-
-    async def _batch(self, method: str, messages: Sequence[str], **more: object) -> Any:
-        entries = [
-            {"Id": str(number), "ReceiptHandle": self._held[each], **more}
-            for number, each in enumerate(messages)
-            if each in self._held
-        ]
-        if not entries:
-            return {}
-        return await self._sqs.run(
-            method, lambda client: getattr(client, method)(QueueUrl=self._url, Entries=entries)
-        )
-
-    def close(self) -> None:
-        self._spool.close()
-
-
-_PAUSE_S: Final = 0.25  # a shard takes five reads a second
-
-
-class StreamLetters:
-    def __init__(self, kinesis: _Service, stream: str, data: LetterData) -> None:
-        self._kinesis = kinesis
-        self._named = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
-        self._spool = _Spool(data)
-
-    async def scan(self) -> AsyncIterator[StoredLetter | BadPlace]:
-        for shard_id in await self._shards():
-            asked = {**self._named, "ShardId": shard_id, "ShardIteratorType": "TRIM_HORIZON"}
-            answer = await self._call("get_shard_iterator", asked)
-            iterators = deque([answer["ShardIterator"]])
-            while iterators:
-                page = await self._call(
-                    "get_records", {"ShardIterator": iterators.popleft(), **_arn(self._named)}
-                )
-                for each in page["Records"]:
-                    yield self._spool.keep(each["Data"], f"{shard_id} {each['SequenceNumber']}")
-                if page.get("NextShardIterator") and page.get("MillisBehindLatest", 0) > 0:
-                    iterators.append(page["NextShardIterator"])
-                    await anyio.sleep(_PAUSE_S)
-
-    async def _shards(self) -> list[str]:
-        found: list[str] = []
-        request: dict[str, str] = self._named
-        while True:
-            answer = await self._call("list_shards", request)
-            found += [each["ShardId"] for each in answer["Shards"]]
-            if not answer.get("NextToken"):
-                return found
-            request = {"NextToken": answer["NextToken"], **_arn(self._named)}
-
-    async def _call(self, method: str, request: dict[str, Any]) -> Any:
-        return await self._kinesis.run(method, lambda client: getattr(client, method)(**request))
-
-    async def read(self, head: StoredLetter) -> DeadLetter:
-        return await self._spool.read(head)
-
-    async def delete(self, heads: Sequence[StoredLetter]) -> None:
-        raise InvalidRequest(f"Kinesis deletes no records ({len(heads)} asked)", operation="delete")
-
-    async def hold(self) -> None:
-        await anyio.sleep_forever()
-
-    def close(self) -> None:
-        self._spool.close()
-
-
-def _arn(named: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in named.items() if name == "StreamARN"}
-
-
-@asynccontextmanager
-async def open_queue(
-    data: LetterData, endpoints: Endpoints, url: str, region_name: str | None
-) -> AsyncGenerator[LetterSource, None]:
-    """What is not deleted is given back at the end."""
-    parts = urlsplit(url)
-    sqs = _Service(endpoints, "sqs", region_name, f"{parts.scheme}://{parts.netloc}")
-    letters = QueueLetters(sqs, url, data)
-    try:
-        yield letters
-    finally:
-        # Without it they come back by themselves.
-        with suppress(AwsError), anyio.move_on_after(_HELD_AGAIN_S, shield=True):
-            await letters.give_back()
-        letters.close()
-        sqs.close()
-
-
-@asynccontextmanager
-async def open_stream(
-    data: LetterData, endpoints: Endpoints, stream: str, region_name: str | None
-) -> AsyncGenerator[LetterSource, None]:
-    kinesis = _Service(endpoints, "kinesis", region_name)
-    letters = StreamLetters(kinesis, stream, data)
-    try:
-        yield letters
-    finally:
-        letters.close()
-        kinesis.close()
-
-
-@asynccontextmanager
-async def open_letter_data(
-    endpoints: Endpoints, folders: Sequence[BucketFolder]
-) -> AsyncGenerator[LetterData, None]:
-    data = LetterData(endpoints, folders)
-    try:
-        yield data
-    finally:
-        data.s3.close()

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path, PurePath
 from typing import Final, NoReturn, Protocol, TypeVar
 
@@ -19,7 +20,6 @@ from anyio import to_thread
 
 from kcl_daemon.app import streams_of
 from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_client, open_sources
-from kcl_daemon.aws.dead_letters import largest_letter
 from kcl_daemon.aws.readers import functions_that_read
 from kcl_daemon.aws.session import Clients, caller_identity, open_clients, refused_here, unknown_regions
 from kcl_daemon.cli.check_view import Ink, Source, about_aws, concluded, explained, table
@@ -38,7 +38,7 @@ from kcl_daemon.cli.common import (
 from kcl_daemon.cli.landing_check import landing_finding
 from kcl_daemon.cli.run import check_program, with_doubtful_starts
 from kcl_daemon.config import schema
-from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore
+from kcl_daemon.config.dead_letters import Destination
 from kcl_daemon.config.load import EffectiveProperty, Loaded, as_properties, effective, value_text
 from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.properties import Notice
@@ -316,14 +316,14 @@ async def _dead_letters(settings: Settings) -> list[Finding]:
     findings: list[Finding] = []
     failures = settings.failures
     for place in (failures.dead_letters, failures.dead_letter_overflow):
-        if place is not None and place.box is not DeadLetterStore.FILE:
+        if place is not None:
             findings += await _place_of_letters(settings, place)
     return findings
 
 
-async def _place_of_letters(settings: Settings, place: DeadLetterDestination) -> list[Finding]:
+async def _place_of_letters(settings: Settings, place: Destination) -> list[Finding]:
     what, why = f"dead letters: {place}", "it would store a letter"
-    ask = partial(largest_letter, place, settings.endpoints)
+    ask = partial(place.largest_letter, settings.endpoints)
     findings: list[Finding] = []
     try:
         most = await to_thread.run_sync(ask, abandon_on_cancel=True)
@@ -334,7 +334,9 @@ async def _place_of_letters(settings: Settings, place: DeadLetterDestination) ->
         advice = "create it, or correct the property" if absent else advice_for(error)
         return [(False, masked(on_one_line(f"{what}: {describe(error)}; {advice}")))]
     else:
-        limit = "letters of any size" if most is None else f"letters of up to {most} bytes"
+        if most is None:
+            return []
+        limit = "letters of any size" if most == inf else f"letters of up to {most} bytes"
         findings.append((True, f"{what}: is there; takes {limit}"))
     return [*findings, not_tried(f"{what}: storing a letter", why)]
 

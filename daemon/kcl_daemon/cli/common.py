@@ -27,6 +27,7 @@ from kcl_daemon.errors import (
     EnvironmentLacks,
     InvalidRequest,
     KclError,
+    LettersUnusable,
     NoCredentials,
     NoRegion,
     StreamNotFound,
@@ -236,7 +237,11 @@ def run(act: Callable[[], Awaitable[_Result]]) -> _Result:
         first, *others = leaves(error)
         if not all(isinstance(each, KclError) for each in (first, *others)):
             raise
-        said = str(first) if isinstance(first, NotChanged) else f"{describe(first)}; {advice_for(first)}"
+        said = (
+            str(first)
+            if isinstance(first, NotChanged | LettersUnusable)
+            else f"{describe(first)}; {advice_for(first)}"
+        )
         click.echo(masked(on_one_line(f"{command_name()}: {said}")), err=True)
         sys.exit(exit_code(first))
 

@@ -9,13 +9,11 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
 
 import click
 
 from kcl_daemon.cli.common import json_text, with_settings
 from kcl_daemon.cli.replay_settings import ReplayRange, replay_settings
-from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore
 from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.services import CredentialsSource
@@ -30,7 +28,6 @@ _STREAM: Final = ("DescribeStreamSummary", "ListShards")
 _POLLING: Final = ("GetShardIterator", "GetRecords")
 _CHANGES: Final = ("DescribeStream", *_POLLING)
 _ROWS: Final = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Scan")
-_READING_QUEUE: Final = ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage")
 _MAKING: Final = ("CreateTable", "DescribeTable")
 
 
@@ -42,7 +39,8 @@ def build_policy(
     if "kinesis" in services:
         statements += _kinesis(settings, account)
         statements += _changes(settings, account)
-        statements += _dead_letters(settings, account)
+        names = ("DeadLetters", "DeadLetterOverflow")
+        statements += _letter_rights(settings, account, names, reads=False)
         statements += _landing(settings)
     if "dynamodb" in services:
         statements += _dynamodb(settings, account)
@@ -66,19 +64,8 @@ def replay_policy(settings: Settings, *, account: str | None = None) -> dict[str
 
 
 def letters_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
-    failures, statements = settings.failures, list[dict[str, Any]]()
-    for name, place in (("Letters", failures.dead_letters), ("LetterData", failures.dead_letter_overflow)):
-        if place is None or place.box in {DeadLetterStore.FILE, DeadLetterStore.SNS}:
-            continue  # a topic keeps nothing
-        service, _, arn = _letters_right(settings, account, place)
-        actions = {
-            DeadLetterStore.S3: ("GetObject", "DeleteObject"),
-            DeadLetterStore.SQS: _READING_QUEUE,
-            DeadLetterStore.KINESIS: ("ListShards", *_POLLING),
-        }[place.box]
-        statements.append(_statement(name, service, actions, [arn]))
-        if place.box is DeadLetterStore.S3:
-            statements.append(_statement(f"{name}List", service, ("ListBucket",), [arn.split("/", 1)[0]]))
+    names = ("Letters", "LetterData")
+    statements = list(_letter_rights(settings, account, names, reads=True))
     return {"Version": "2012-10-17", "Statement": statements}
 
 
@@ -157,34 +144,17 @@ def _streams(settings: Settings, account: str | None) -> list[str]:
     return found
 
 
-def _dead_letters(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
-    failures = settings.failures
-    for sid, place in (
-        ("DeadLetters", failures.dead_letters),
-        ("DeadLetterOverflow", failures.dead_letter_overflow),
-    ):
-        if place is not None and place.box is not DeadLetterStore.FILE:
-            service, action, arn = _letters_right(settings, account, place)
-            yield _statement(sid, service, (action,), [arn])
+def _letter_rights(
+    settings: Settings, account: str | None, names: tuple[str, str], *, reads: bool
+) -> Iterator[dict[str, Any]]:
+    def arn(service: str, rest: str, region: str | None, owner: str | None) -> str:
+        there = region or settings.endpoints.of_kinesis.region_name
+        return _arn(settings, service, rest, region=there, account=owner or account)
 
-
-def _letters_right(
-    settings: Settings, account: str | None, place: DeadLetterDestination
-) -> tuple[str, str, str]:
-    region = place.region_name or settings.endpoints.of_kinesis.region_name
-    match place.box:
-        case DeadLetterStore.SQS:
-            owner, name = urlsplit(place.address).path.strip("/").split("/")
-            return "sqs", "SendMessage", _arn(settings, "sqs", name, region=region, account=owner)
-        case DeadLetterStore.SNS:
-            return "sns", "Publish", place.address
-        case DeadLetterStore.KINESIS:
-            stream = place.address if place.region_name else _stream_arn(settings, account, place.address)
-            return "kinesis", "PutRecord", stream
-        case _:
-            partition = _arn(settings, "s3", "", region=region, account=None).split(":")[1]
-            folder = place.folder
-            return "s3", "PutObject", f"arn:{partition}:s3:::{folder.bucket}/{folder.prefix}*"
+    places = (settings.failures.dead_letters, settings.failures.dead_letter_overflow)
+    for name, place in zip(names, places, strict=True):
+        for sid, service, actions, resource in () if place is None else place.rights(arn, reads=reads):
+            yield _statement(f"{name}{sid}", service, actions, [resource])
 
 
 def keeper_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
@@ -315,7 +285,7 @@ def notes(settings: Settings, document: Mapping[str, Any]) -> list[str]:
     ]
     reported = [f"the host needs sts:AssumeRole for {role}" for role in dict.fromkeys(roles)]
     granted = {action.split(":")[0] for each in document["Statement"] for action in each["Action"]}
-    if granted & {"kinesis", "s3", "sqs", "sns"}:
+    if granted - {"dynamodb", "cloudwatch", "glue"}:
         reported.append(
             "for a KMS key of your own that is not in the file, such as the stream's, also allow kms:Decrypt on it, and "
             "kms:GenerateDataKey if the daemon writes there (letters, landing)"

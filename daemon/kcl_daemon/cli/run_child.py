@@ -24,9 +24,10 @@ from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import ChildOptions
 from kcl_daemon.cli.common import EXIT_FAILURE, run
 from kcl_daemon.config.children import ChildProtocol, ChildSettings
+from kcl_daemon.config.dead_letters import file_at
+from kcl_daemon.config.services import Endpoints
 from kcl_daemon.consumer.child_session import end_child
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics, lease_lost, shard_ended
-from kcl_daemon.consumer.dead_letter_file import DeadLetterFile
 from kcl_daemon.consumer.rejects import RejectsByHand
 from kcl_daemon.errors import ChildError, ChildExited, ChildStartFailed
 from kcl_daemon.leases.lease import CheckpointWindow, ShardId
@@ -488,11 +489,10 @@ def _records(file: BinaryIO | None, form: str | None) -> list[Record]:
 
 def _store_rejected(outcome: DriveResult, file: Path, shard: str, now_ms: int) -> None:
     async def store() -> None:
-        letters = DeadLetterFile(file)
-        await letters.prepare()
-        for record, reason in outcome.rejected.values():
-            names = (_NAME, _NAME, None, shard, _NAME)
-            await letters.store(DeadLetter(record, *names, now_ms, 0, reason, (), LetterCause.REJECTED))
+        async with file_at(str(file)).writer(Endpoints(), None) as letters:
+            for record, reason in outcome.rejected.values():
+                names = (_NAME, _NAME, None, shard, _NAME)
+                await letters.store(DeadLetter(record, *names, now_ms, 0, reason, (), LetterCause.REJECTED))
 
     run(store)
 

@@ -20,6 +20,7 @@ from kcl_daemon.cli.common import EXIT_CONFIGURATION, refuse
 from kcl_daemon.cli.replay_settings import time_of
 from kcl_daemon.cli.run import RunRequest, check_program, quiet_start, run_loaded
 from kcl_daemon.cli.run_options import SPELLINGS, FunctionOptions
+from kcl_daemon.config.dead_letters import file_at
 from kcl_daemon.config.load import Loaded, as_properties, interpret
 from kcl_daemon.config.services import canonical_name
 from kcl_daemon.errors import ConfigurationError
@@ -30,7 +31,6 @@ PROGRAM: Final = "kcl_client.run"
 _WORDS: Final = frozenset({"TRIM_HORIZON", "LATEST"})
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _NAME_MOST: Final = 200
-_SCHEME: Final = "file:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _own_lines(
     yield _start_line(options.start)
     yield Line("retrievalMode", "POLLING")
     yield Line("metricsLevel", "NONE")
-    yield Line("deadLetterDestination", f"{_SCHEME}{application}.dead-letters.jsonl")
+    yield Line("deadLetterDestination", str(file_at(f"{application}.dead-letters.jsonl")))
     if checked.takes == "value":
         # Costs nothing for records without a schema. Not for bytes, which could look like the header of one.
         yield Line("schemaRegistry", "DECODE")
@@ -189,8 +189,7 @@ def letters_of(loaded: Loaded) -> str:
     found = loaded.settings.failures.dead_letters
     if found is None:
         return "none"
-    text = str(found)
-    return f"{_SCHEME}{Path(text.removeprefix(_SCHEME)).absolute()}" if text.startswith(_SCHEME) else text
+    return str(found if found.path is None else replace(found, address=str(found.path.absolute())))
 
 
 def as_file(loaded: Loaded, words: str) -> str:

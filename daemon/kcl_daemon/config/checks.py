@@ -14,11 +14,10 @@ from typing import Final
 from kcl_daemon.config.changes import LOCAL_REGION, SOURCE, change_notices, not_of_changes
 from kcl_daemon.config.children import (
     ChildFailurePolicy,
-    DeadLetterDestination,
-    DeadLetterStore,
     LaneCounts,
     PoisonRecordPolicy,
 )
+from kcl_daemon.config.dead_letters import OVERFLOW_FORM, Destination
 from kcl_daemon.config.kinds import StreamArn, trimmed
 from kcl_daemon.config.landing import refused
 from kcl_daemon.config.metrics_and_page import LOOPBACK, MetricsLevel, is_loopback
@@ -436,26 +435,19 @@ def _letters(values: Values) -> _Found:
         yield "deadLetterOverflow", "needs deadLetterDestination"
 
 
-_LIMITS: Final = {
-    DeadLetterStore.SQS: ("1 MiB, or MaximumMessageSize of the queue", 768),
-    DeadLetterStore.SNS: ("256 KiB, or MaximumMessageSize of the topic", 192),
-    DeadLetterStore.KINESIS: ("1 MiB, or MaxRecordSizeInKiB of the stream", 768),
-}
-
-
 def _letter_notices(values: Values, lines: Lines) -> Iterator[Notice]:
     place, name = values.get("deadLetterDestination"), "deadLetterOverflow"
-    if not isinstance(place, DeadLetterDestination):
+    if not isinstance(place, Destination):
         return
-    if place.box not in _LIMITS:
+    if place.limit is None:
         if name in values:
             yield _no_effect(name, lines, "deadLetterDestination takes letters of any size")
     elif name not in values:
-        limit, record_kib = _LIMITS[place.box]
+        limit, largest_record = place.limit
         facts = {
             "limit": limit,
-            "largest_record": f"about {record_kib} KiB",
-            "advice": f"set {name} = s3://BUCKET/PREFIX for larger ones",
+            "largest_record": largest_record,
+            "advice": f"set {name} = {OVERFLOW_FORM} for larger ones",
         }
         yield Notice(
             "dead_letters_may_not_fit", "deadLetterDestination", lines["deadLetterDestination"], facts

@@ -6,26 +6,28 @@ import re
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
-from urllib.parse import urlsplit
 
+from kcl_daemon.config.dead_letters import (
+    Destination,
+    Overflow,
+    dead_letter_destination,
+    dead_letter_overflow,
+)
 from kcl_daemon.config.kinds import (
     INT_MAX,
     LONG_MAX,
     MILLISECONDS,
     MILLISECONDS_OR_NONE,
-    Form,
     InvalidValue,
     Key,
     ValueKind,
     choice,
     command,
-    endpoint,
     java,
     keys,
     member,
     name,
     ours,
-    stream_arn,
     trimmed,
     truth,
     whole_number,
@@ -155,131 +157,6 @@ class PoisonRecordPolicy(Enum):
     DEADLETTER = "DEADLETTER"
 
 
-class DeadLetterStore(Enum):
-    FILE = "file"
-    SQS = "sqs"
-    KINESIS = "kinesis"
-    S3 = "s3"
-    SNS = "sns"
-
-
-_BUCKET: Final = re.compile(
-    r"//(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[!-~]{0,256}?))?/?(?P<by_day>\?folders=day)?"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class BucketFolder:
-    """`prefix` is empty or ends with a slash."""
-
-    bucket: str
-    prefix: str
-    by_day: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterDestination:
-    """`address` is a path, queue URL, topic ARN, stream name or ARN, or `//BUCKET/PREFIX`.
-
-    `region_name` comes from it.
-    """
-
-    box: DeadLetterStore
-    address: str
-    region_name: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.box.value}:{self.address}"
-
-    @property
-    def folder(self) -> BucketFolder:
-        found = _BUCKET.fullmatch(self.address)
-        assert found is not None, f"{self.address} was read from a property"
-        prefix = f"{found['prefix']}/" if found["prefix"] else ""
-        return BucketFolder(found["bucket"], prefix, by_day=found["by_day"] is not None)
-
-
-_STREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_TOPIC: Final = re.compile(
-    r"arn:aws[a-z-]*:sns:(?P<region>[a-z0-9-]+):[0-9]{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?"
-)
-_QUEUE_PATH: Final = re.compile(r"/[0-9]{12}/[A-Za-z0-9_-]{1,80}(\.fifo)?")
-# sqs.eu-west-1.amazonaws.com, vpce-....sqs.eu-west-1.vpce.amazonaws.com, eu-west-1.queue.amazonaws.com
-_REGION: Final = re.compile(
-    r"(?:^|\.)(?:sqs(?:-fips)?\.(?P<new>[a-z0-9-]+)|(?P<old>[a-z0-9-]+)\.queue)\.(?:vpce\.)?amazonaws\."
-)
-
-
-def dead_letter_destination() -> ValueKind[DeadLetterDestination]:
-    readers = {"file": _file, "sqs": _queue, "kinesis": _stream, "s3": _bucket, "sns": _topic}
-
-    def read(text: str) -> DeadLetterDestination:
-        scheme, _, rest = trimmed(text).partition(":")
-        if not rest or scheme not in readers:
-            raise InvalidValue("not a valid destination")
-        return readers[scheme](rest)
-
-    return ValueKind(
-        read,
-        f"file:PATH, sqs:QUEUE_URL, kinesis:STREAM, kinesis:STREAM_ARN, sns:TOPIC_ARN or {_S3_FORM}",
-        form=Form(rf"({'|'.join(readers)}):[\s\S]+"),
-    )
-
-
-_S3_FORM: Final = "s3://BUCKET/PREFIX, with ?folders=day for a folder a day"
-
-
-def _overflow() -> ValueKind[DeadLetterDestination]:
-    def read(text: str) -> DeadLetterDestination:
-        scheme, _, rest = trimmed(text).partition(":")
-        if scheme != DeadLetterStore.S3.value:
-            raise InvalidValue("not an S3 bucket")
-        return _bucket(rest)
-
-    return ValueKind(read, _S3_FORM, form=Form(r"s3:[\s\S]+"))
-
-
-def _bucket(text: str) -> DeadLetterDestination:
-    found = _BUCKET.fullmatch(text)
-    if found is None or "?" in (found["prefix"] or "") or "#" in text or "//" in text[2:]:
-        raise InvalidValue("not the name of a bucket, or a bucket and a prefix of up to 256 characters")
-    return DeadLetterDestination(DeadLetterStore.S3, text)
-
-
-def _topic(text: str) -> DeadLetterDestination:
-    found = _TOPIC.fullmatch(text)
-    if found is None:
-        raise InvalidValue("not the ARN of a topic")
-    return DeadLetterDestination(DeadLetterStore.SNS, text, found["region"])
-
-
-def _file(text: str) -> DeadLetterDestination:
-    if text.startswith("//") and not text.startswith("///"):
-        raise InvalidValue("a file on another host; use file:PATH or file:///PATH")
-    path = text[2:] if text.startswith("///") else text
-    if "\0" in path or path.endswith("/"):
-        raise InvalidValue("not the path of a file")
-    return DeadLetterDestination(DeadLetterStore.FILE, path)
-
-
-def _queue(text: str) -> DeadLetterDestination:
-    address = endpoint().read(text)
-    parts = urlsplit(address)
-    if not _QUEUE_PATH.fullmatch(parts.path):
-        raise InvalidValue("not a queue URL, which ends in /ACCOUNT/NAME with an account of 12 digits")
-    found = _REGION.search(parts.hostname or "")
-    region_name = (found["new"] or found["old"]) if found else None
-    return DeadLetterDestination(DeadLetterStore.SQS, address, region_name)
-
-
-def _stream(text: str) -> DeadLetterDestination:
-    if not text.startswith("arn:"):
-        if not _STREAM_NAME.fullmatch(text):
-            raise InvalidValue("not the name of a stream")
-        return DeadLetterDestination(DeadLetterStore.KINESIS, text)
-    return DeadLetterDestination(DeadLetterStore.KINESIS, text, stream_arn().read(text).region_name)
-
-
 @dataclass(frozen=True, slots=True)
 class FailureSettings:
     policy: ChildFailurePolicy = ours(
@@ -311,17 +188,16 @@ class FailureSettings:
     """Records that arrived in the stream longer ago are not delivered: they are stored at
     `deadLetterDestination`, or, without one, skipped if `poisonRecordPolicy` is `SKIP`
     ([failures](failures.md#records-that-are-too-old))."""
-    dead_letters: DeadLetterDestination | None = ours(
-        "deadLetterDestination", dead_letter_destination(), None
-    )
+    dead_letters: Destination | None = ours("deadLetterDestination", dead_letter_destination(), None)
     """Where dead letters go: a file (JSON lines, readable by its owner only), an S3 bucket, an SQS queue, an
     SNS topic or a Kinesis stream. See [Dead letters](failures.md#dead-letters). Children may
     [reject records](failures.md#rejected-records) as soon as it is set."""
-    dead_letter_overflow: DeadLetterDestination | None = ours("deadLetterOverflow", _overflow(), None)
+    dead_letter_overflow: Overflow | None = ours("deadLetterOverflow", dead_letter_overflow(), None)
     """Where the data of letters go that are too large for the queue, topic or stream of `deadLetterDestination`.
     The letter then only says where its data are."""
 
 
+STREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _LANES_MOST: Final = 64
 # Of the 48 MiB of records that a worker holds; the rest is for reading.
 _WINDOW_BYTES_MOST: Final = 24 * 1024**2
@@ -345,7 +221,7 @@ def _lane_counts() -> ValueKind[LaneCounts]:
         of_streams = dict[str, int]()
         for each in others:
             stream, equals, count = each.partition("=")
-            if not equals or not _STREAM_NAME.fullmatch(trimmed(stream)):
+            if not equals or not STREAM_NAME.fullmatch(trimmed(stream)):
                 raise InvalidValue(f"{trimmed(each)!r:.100} is not STREAM=N")
             if trimmed(stream) in of_streams:
                 raise InvalidValue(f"{trimmed(stream)} is given twice")

@@ -85,7 +85,7 @@ class StoredLetter:
 
 
 class LetterSource(Protocol):
-    """Where letters are. All methods but `scan` raise AwsError or DeadLetterNotStored."""
+    """Where letters are. All methods raise AwsError, DeadLetterNotStored or LettersUnusable."""
 
     def scan(self) -> AsyncIterator[StoredLetter | BadPlace]:
         """Heads, in any order."""
@@ -100,8 +100,8 @@ class LetterSource(Protocol):
         ...
 
     async def hold(self) -> None:
-        """Runs as long as the letters are worked on, until cancelled."""
-        ...
+        """Runs while the letters are worked on, until cancelled."""
+        return
 
 
 _ERROR_CHARACTERS: Final = 300

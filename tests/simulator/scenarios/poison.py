@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kcl_daemon.config.children import (
-    DeadLetterDestination,
-    DeadLetterStore,
-    FailureSettings,
-    PoisonRecordPolicy,
-)
+from kcl_daemon.config.children import FailureSettings, PoisonRecordPolicy
+from kcl_daemon.config.dead_letters import file_at
 from tests.simulator.faults.habits import Nursery
 from tests.simulator.plans.draws import Draw, mixed_trouble, reshards, with_aggregates
 from tests.simulator.plans.plan import Plan, Stop
@@ -19,7 +15,7 @@ from tests.simulator.plans.plan import Plan, Stop
 _BOUND_S: Final = 240.0
 DEAD_LETTERS: Final = FailureSettings(
     poison=PoisonRecordPolicy.DEADLETTER,
-    dead_letters=DeadLetterDestination(DeadLetterStore.SQS, "https://queue"),
+    dead_letters=file_at("dead.jsonl"),
 )
 
 

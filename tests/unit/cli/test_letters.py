@@ -21,14 +21,13 @@ from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import ChildOptions
 from kcl_daemon.cli import main
 from kcl_daemon.cli.common import NotChanged
-from kcl_daemon.cli.letters import file_source
-from kcl_daemon.cli.letters.file_source import FileLetters
 from kcl_daemon.cli.letters.receipts import Receipts, read_receipts
 from kcl_daemon.cli.letters.replay import LetterReplay, ReplayOptions
 from kcl_daemon.cli.letters.show import data_lines
 from kcl_daemon.config.children import ChildSettings
-from kcl_daemon.consumer.dead_letter_file import DeadLetterFile
-from kcl_daemon.errors import DeadLetterNotStored
+from kcl_daemon.destinations import file as destination
+from kcl_daemon.destinations.file import DeadLetterFile, StoredLines
+from kcl_daemon.errors import DeadLetterNotStored, LettersUnusable
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_daemon.records.letters import BadLetter, BadPlace, Outcome, StoredLetter, in_order, parse_letter
 from kcl_daemon.system import SystemClock
@@ -58,17 +57,17 @@ async def nowhere(stored: StoredLetter) -> DeadLetter:
     raise BadLetter(f"{stored.data_at} is not there")
 
 
-async def scanned(source: FileLetters) -> list[StoredLetter | BadPlace]:
+async def scanned(source: StoredLines) -> list[StoredLetter | BadPlace]:
     return [found async for found in source.scan()]
 
 
-def heads(source: FileLetters) -> list[StoredLetter]:
+def heads(source: StoredLines) -> list[StoredLetter]:
     found = anyio.run(scanned, source)
     return [each for each in found if isinstance(each, StoredLetter)]
 
 
 def left(path: Path) -> list[int]:
-    return [int(each.letter.record.sequence_number) for each in heads(FileLetters(path, nowhere))]
+    return [int(each.letter.record.sequence_number) for each in heads(StoredLines(path, nowhere))]
 
 
 def test_letters_are_counted_and_listed_in_order(tmp_path: Path) -> None:
@@ -115,7 +114,7 @@ def test_what_is_no_letter_is_named_and_skipped(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_source, "LINE_BYTES_MOST", 1000)
+    monkeypatch.setattr(destination, "_LINE_BYTES_MOST", 1000)
     file = write(tmp_path / "dead", b"x" * 5000, letter(1), b"y" * 1001, letter(2))
     done = invoke("list", str(file))
     assert done.stdout.startswith("2 letters")
@@ -218,7 +217,7 @@ def test_letters_are_deleted_with_all_their_copies(tmp_path: Path) -> None:
 
 def test_what_receipts_call_done_is_deleted(tmp_path: Path) -> None:
     file = write(tmp_path / "dead", letter(1), letter(2), letter(3))
-    first, second, _ = heads(FileLetters(file, nowhere))
+    first, second, _ = heads(StoredLines(file, nowhere))
     receipts = tmp_path / "receipts"
     with Receipts.opened(receipts) as opened:
         opened.write([first], Outcome.DONE, "", 1)
@@ -247,7 +246,7 @@ def test_what_daemons_append_meanwhile_is_kept(tmp_path: Path) -> None:
 
     async def delete() -> None:
         for _ in range(15):
-            source = FileLetters(file, nowhere)
+            source = StoredLines(file, nowhere)
             found = [each async for each in source.scan()]
             old = [each for each in found if isinstance(each, StoredLetter) and len(each.position_text) < 5]
             await source.delete(old[:2])
@@ -264,10 +263,10 @@ def test_what_daemons_append_meanwhile_is_kept(tmp_path: Path) -> None:
 
 def test_a_file_that_was_changed_is_not_rewritten(tmp_path: Path) -> None:
     file = write(tmp_path / "dead", letter(1), letter(2))
-    source = FileLetters(file, nowhere)
+    source = StoredLines(file, nowhere)
     found = heads(source)
     write(file, letter(3), letter(4))
-    with pytest.raises(NotChanged, match="line 1 was changed meanwhile; start again"):
+    with pytest.raises(LettersUnusable, match="line 1 was changed meanwhile; start again"):
         anyio.run(source.delete, found)
     with pytest.raises(BadLetter, match="changed meanwhile"):
         anyio.run(source.read, found[0])

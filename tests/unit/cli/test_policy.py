@@ -65,11 +65,13 @@ def test_figures_may_be_reported_in_the_application_s_namespace_only() -> None:
 def calls_in_the_source() -> set[str]:
     """Every operation that the adapters of AWS name."""
     found: set[str] = set()
-    for path in [*(SOURCE / "aws").glob("*.py"), *(SOURCE / "transport").glob("*.py")]:
+    for path in (
+        path for room in ("aws", "destinations", "transport") for path in (SOURCE / room).glob("*.py")
+    ):
         text = path.read_text("utf-8")
         found |= set(
             re.findall(
-                r"(?:\.(?:run|call|_call|_pages|open|subscribe)|_Sending)\(\s*\"([A-Z][A-Za-z]+)\"",
+                r"(?:\.(?:run|call|_call|_pages|open|subscribe)\(\s*|\n    operation = )\"([A-Z][A-Za-z]+)\"",
                 text,
             )
         )

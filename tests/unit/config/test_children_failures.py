@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from kcl_daemon.config.children import (
-    BucketFolder,
     ChildFailurePolicy,
-    DeadLetterDestination,
-    DeadLetterStore,
     FailureSettings,
     PoisonRecordPolicy,
-    dead_letter_destination,
 )
+from kcl_daemon.config.dead_letters import Destination, dead_letter_destination
 from kcl_daemon.config.kinds import InvalidValue
+from kcl_daemon.destinations.file import FileLetters
+from kcl_daemon.destinations.kinesis import StreamLetters
+from kcl_daemon.destinations.s3 import BucketLetters
+from kcl_daemon.destinations.sns import TopicLetters
+from kcl_daemon.destinations.sqs import QueueLetters
 from tests.unit.config.helpers import read, refusals
 
 DEAD = "poisonRecordPolicy = deadletter\ndeadLetterDestination = file:dead.jsonl\n"
@@ -30,7 +32,7 @@ def test_each_property_fills_its_field() -> None:
         degraded_ms=5_000,
         poison=PoisonRecordPolicy.DEADLETTER,
         poison_tries=4,
-        dead_letters=DeadLetterDestination(DeadLetterStore.FILE, "dead.jsonl"),
+        dead_letters=FileLetters("dead.jsonl"),
     )
     assert loaded.warnings == ()
 
@@ -47,21 +49,21 @@ TO = "poisonRecordPolicy = deadletter\ndeadLetterDestination = "
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("file:dead.jsonl", DeadLetterDestination(DeadLetterStore.FILE, "dead.jsonl")),
-        ("file:/var/lib/dead.jsonl", DeadLetterDestination(DeadLetterStore.FILE, "/var/lib/dead.jsonl")),
-        ("file:///var/lib/dead.jsonl", DeadLetterDestination(DeadLetterStore.FILE, "/var/lib/dead.jsonl")),
-        (f" sqs:{QUEUE} ", DeadLetterDestination(DeadLetterStore.SQS, QUEUE, "eu-west-1")),
-        (f"sqs:{VPC}", DeadLetterDestination(DeadLetterStore.SQS, VPC, "us-gov-west-1")),
-        (f"sqs:{LEGACY}", DeadLetterDestination(DeadLetterStore.SQS, LEGACY, "ap-south-1")),
-        (f"sqs:{LOCAL}", DeadLetterDestination(DeadLetterStore.SQS, LOCAL)),
-        ("kinesis:dead", DeadLetterDestination(DeadLetterStore.KINESIS, "dead")),
-        (f"kinesis:{ARN}", DeadLetterDestination(DeadLetterStore.KINESIS, ARN, "eu-west-1")),
-        (f"sns:{TOPIC}", DeadLetterDestination(DeadLetterStore.SNS, TOPIC, "eu-west-1")),
-        ("s3://letters", DeadLetterDestination(DeadLetterStore.S3, "//letters")),
-        ("s3://my.letters/a=1/", DeadLetterDestination(DeadLetterStore.S3, "//my.letters/a=1/")),
+        ("file:dead.jsonl", FileLetters("dead.jsonl")),
+        ("file:/var/lib/dead.jsonl", FileLetters("/var/lib/dead.jsonl")),
+        ("file:///var/lib/dead.jsonl", FileLetters("/var/lib/dead.jsonl")),
+        (f" sqs:{QUEUE} ", QueueLetters(QUEUE)),
+        (f"sqs:{VPC}", QueueLetters(VPC)),
+        (f"sqs:{LEGACY}", QueueLetters(LEGACY)),
+        (f"sqs:{LOCAL}", QueueLetters(LOCAL)),
+        ("kinesis:dead", StreamLetters("dead")),
+        (f"kinesis:{ARN}", StreamLetters(ARN)),
+        (f"sns:{TOPIC}", TopicLetters(TOPIC)),
+        ("s3://letters", BucketLetters("//letters")),
+        ("s3://my.letters/a=1/", BucketLetters("//my.letters/a=1/")),
     ],
 )
-def test_a_place_is_a_file_or_of_a_service(text: str, place: DeadLetterDestination) -> None:
+def test_a_place_is_a_file_or_of_a_service(text: str, place: Destination) -> None:
     assert dead_letter_destination().read(text) == place
     assert dead_letter_destination().read(str(place)) == place
 
@@ -69,15 +71,25 @@ def test_a_place_is_a_file_or_of_a_service(text: str, place: DeadLetterDestinati
 @pytest.mark.parametrize(
     ("text", "folder"),
     [
-        ("s3://letters", BucketFolder("letters", "", by_day=False)),
-        ("s3://letters/", BucketFolder("letters", "", by_day=False)),
-        ("s3://letters?folders=day", BucketFolder("letters", "", by_day=True)),
-        ("s3://letters/a/b", BucketFolder("letters", "a/b/", by_day=False)),
-        ("s3://letters/a/b/?folders=day", BucketFolder("letters", "a/b/", by_day=True)),
+        ("s3://letters", ("letters", "", False)),
+        ("s3://letters/", ("letters", "", False)),
+        ("s3://letters?folders=day", ("letters", "", True)),
+        ("s3://letters/a/b", ("letters", "a/b/", False)),
+        ("s3://letters/a/b/?folders=day", ("letters", "a/b/", True)),
     ],
 )
-def test_a_bucket_may_have_a_prefix_and_folders(text: str, folder: BucketFolder) -> None:
-    assert dead_letter_destination().read(text).folder == folder
+def test_a_bucket_may_have_a_prefix_and_folders(text: str, folder: tuple[str, str, bool]) -> None:
+    place = dead_letter_destination().read(text)
+    assert isinstance(place, BucketLetters)
+    assert place.folder == folder
+
+
+@pytest.mark.parametrize(
+    ("url", "region"),
+    [(QUEUE, "eu-west-1"), (VPC, "us-gov-west-1"), (LEGACY, "ap-south-1"), (LOCAL, None)],
+)
+def test_the_address_of_a_queue_tells_its_region(url: str, region: str | None) -> None:
+    assert QueueLetters.read(url).region_name == region
 
 
 @pytest.mark.parametrize(
@@ -162,7 +174,7 @@ def test_a_place_with_a_limit_is_reported_unless_there_is_an_overflow(place: str
     assert "set deadLetterOverflow = s3://" in str(notice.facts["advice"])
     loaded = read(f"{TO}{place}\ndeadLetterOverflow = s3://letters/large\n")
     assert loaded.warnings == ()
-    overflow = DeadLetterDestination(DeadLetterStore.S3, "//letters/large")
+    overflow = BucketLetters("//letters/large")
     assert loaded.settings.failures.dead_letter_overflow == overflow
 
 

@@ -12,11 +12,10 @@ import anyio
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.config.children import (
     ChildSettings,
-    DeadLetterDestination,
-    DeadLetterStore,
     FailureSettings,
     PoisonRecordPolicy,
 )
+from kcl_daemon.config.dead_letters import file_at
 from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildStartFailed, DeadLetterTooLarge, InvalidRequest, Throttled
@@ -50,7 +49,7 @@ STREAM: Final = "orders"
 POISON: Final = "poison"
 DEAD: Final = FailureSettings(
     poison=PoisonRecordPolicy.DEADLETTER,
-    dead_letters=DeadLetterDestination(DeadLetterStore.FILE, "dead.jsonl"),
+    dead_letters=file_at("dead.jsonl"),
 )
 SKIP: Final = FailureSettings(poison=PoisonRecordPolicy.SKIP)
 

@@ -10,8 +10,8 @@ import anyio
 import orjson
 import pytest
 
-from kcl_daemon.consumer import dead_letter_file
-from kcl_daemon.consumer.dead_letter_file import DeadLetterFile
+from kcl_daemon.destinations import file as dead_letter_file
+from kcl_daemon.destinations.file import DeadLetterFile
 from kcl_daemon.errors import ConfigurationError, DeadLetterNotStored
 from tests.unit.consumer.letters import LETTER, letter
 

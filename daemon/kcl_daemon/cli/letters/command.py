@@ -19,7 +19,8 @@ from kcl_daemon.cli.letters.receipts import Receipts, read_receipts
 from kcl_daemon.cli.letters.replay import LetterReplay, ReplayOptions
 from kcl_daemon.cli.letters.show import list_json, list_lines, replay_lines, show_lines
 from kcl_daemon.cli.letters.source import ChosenSource, FoundLetters, choose, on_letters
-from kcl_daemon.config.children import ChildSettings, DeadLetterStore
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.dead_letters import ALLOWED, OVERFLOW_FORM
 from kcl_daemon.errors import ChildStartFailed
 from kcl_daemon.ports import LogLevel
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
@@ -30,9 +31,10 @@ from kcl_daemon.text import numbered, on_one_line
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
-EPILOG: Final = """\b
-SOURCE is what deadLetterDestination may be, or the path of a file; with --properties it may be left out:
-  file:PATH, s3://BUCKET/PREFIX, sqs:QUEUE_URL, kinesis:STREAM or kinesis:STREAM_ARN
+EPILOG: Final = f"""\b
+SOURCE is what deadLetterDestination may be (but a topic keeps none), or the path of a file; with --properties it may
+be left out:
+  {ALLOWED}
 
 \b
 Exit codes:
@@ -54,7 +56,7 @@ key_option: Final = click.option(
 )
 data_at_option: Final = click.option(
     "--data-at",
-    metavar="s3://BUCKET/PREFIX",
+    metavar=OVERFLOW_FORM,
     multiple=True,
     help="A letter may say that its data lie below this place, too; can be repeated. Known without it: SOURCE, and "
     "deadLetterDestination and deadLetterOverflow of --properties.",
@@ -257,11 +259,11 @@ def replay_letters(
     chosen = choose(source, properties, data_at)
     program: tuple[str, ...] | None = click.get_current_context().meta.get(_PROGRAM)
     settings, children = _program(chosen, program, timeout)
-    box = chosen.place.box
-    if box is DeadLetterStore.KINESIS and delete_done:
-        raise click.UsageError("Kinesis deletes no records; leave out --delete-done")
-    if receipts is None and box is DeadLetterStore.FILE:
-        receipts = Path(f"{chosen.place.address}.receipts")
+    place = chosen.place
+    if place.undeletable is not None and delete_done:
+        raise click.UsageError(f"{place.undeletable[0]}; leave out --delete-done")
+    if receipts is None and place.path is not None:
+        receipts = Path(f"{place.path}.receipts")
     if receipts is None and not delete_done:
         raise click.UsageError("give --receipts FILE (or --delete-done): it remembers what is done")
     application = None if program or chosen.settings is None else chosen.settings.application_name
@@ -276,7 +278,7 @@ def replay_letters(
         many = len({each.letter.stream_name for each in chosen_letters}) > 1
         if chosen.settings is not None:
             many = many or bool(chosen.settings.streams.texts)
-        singly = delete_done and box is not DeadLetterStore.FILE
+        singly = delete_done and place.path is None
         options = ReplayOptions(settings, many, batch, tries, parallel, delete_done, singly)
         with Receipts.opened(receipts) as written:
             async with ProcessChildren(settings.command, log, clock, children) as processes:
@@ -355,8 +357,8 @@ def delete_letters(
     if (bool(keys), everything, done is not None).count(True) != 1:
         raise click.UsageError("give one of --key KEY, --all and --done RECEIPTS")
     chosen = choose(source, properties)
-    if chosen.place.box is DeadLetterStore.KINESIS:
-        raise click.UsageError("Kinesis deletes no records; they go when the retention of the stream ends")
+    if chosen.place.undeletable is not None:
+        raise click.UsageError("; ".join(chosen.place.undeletable))
     try:
         receipts = None if done is None else read_receipts(done)
     except OSError as error:

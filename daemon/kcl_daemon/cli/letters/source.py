@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -11,51 +11,42 @@ from typing import TypeVar
 import anyio
 import click
 
-from kcl_daemon.aws.letters import BucketLetters, open_letter_data, open_queue, open_stream
 from kcl_daemon.cli.common import load_file, refuse, run
-from kcl_daemon.cli.letters.file_source import FileLetters
-from kcl_daemon.config.children import (
-    BucketFolder,
-    DeadLetterDestination,
-    DeadLetterStore,
-    dead_letter_destination,
-)
+from kcl_daemon.config.dead_letters import OVERFLOW_FORM, Destination, Overflow, destination_of, file_at
 from kcl_daemon.config.kinds import InvalidValue
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError, leaves
-from kcl_daemon.records.letters import BadPlace, LetterSource, StoredLetter, newest_copies
+from kcl_daemon.records.dead_letter import DeadLetter
+from kcl_daemon.records.letters import BadLetter, BadPlace, LetterSource, StoredLetter, newest_copies
 
 T = TypeVar("T")
 
 
-def place_of(text: str) -> DeadLetterDestination:
+def place_of(text: str) -> Destination:
     """UsageError if there are no letters to be had."""
-    if text.partition(":")[0] not in {each.value for each in DeadLetterStore}:
-        return DeadLetterDestination(DeadLetterStore.FILE, text)
     try:
-        found = dead_letter_destination().read(text)
+        found = destination_of(text)
     except InvalidValue as error:
         raise click.UsageError(f"{text}: {error}") from None
-    if found.box is DeadLetterStore.SNS:
-        raise click.UsageError("a topic keeps nothing: subscribe an SQS queue to it, and give sqs:QUEUE_URL")
-    return found
+    if found is not None and found.unreadable:
+        raise click.UsageError(found.unreadable)
+    return found or file_at(text)
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSource:
     """`settings` are those of `--properties`, `data_at` other places that data of letters may be fetched from."""
 
-    place: DeadLetterDestination
+    place: Destination
     settings: Settings | None
-    data_at: Sequence[DeadLetterDestination] = ()
+    data_at: Sequence[Destination] = ()
 
     @property
-    def data_folders(self) -> list[BucketFolder]:
+    def data_places(self) -> list[Overflow]:
         failures = None if self.settings is None else self.settings.failures
         own = () if failures is None else (failures.dead_letters, failures.dead_letter_overflow)
-        places = (self.place, *own, *self.data_at)
-        return [each.folder for each in places if each is not None and each.box is DeadLetterStore.S3]
+        return [each for each in (self.place, *own, *self.data_at) if isinstance(each, Overflow)]
 
     @property
     def endpoints(self) -> Endpoints:
@@ -65,10 +56,8 @@ class ChosenSource:
 def choose(source: str | None, properties: Path | None, data_at: Sequence[str] = ()) -> ChosenSource:
     """Exits with code 2 if there is none."""
     places = [place_of(each) for each in data_at]
-    if wrong := [
-        text for text, each in zip(data_at, places, strict=True) if each.box is not DeadLetterStore.S3
-    ]:
-        raise click.BadParameter(f"{wrong[0]} is not s3://BUCKET/PREFIX", param_hint="--data-at")
+    if wrong := [text for text, each in zip(data_at, places, strict=True) if not isinstance(each, Overflow)]:
+        raise click.BadParameter(f"{wrong[0]} is not {OVERFLOW_FORM}", param_hint="--data-at")
     settings: Settings | None = None
     if properties is not None:
         try:
@@ -127,19 +116,26 @@ def on_letters(chosen: ChosenSource, act: Callable[[LetterSource, FoundLetters],
 
 @asynccontextmanager
 async def open_source(chosen: ChosenSource) -> AsyncGenerator[LetterSource, None]:
-    place, endpoints = chosen.place, chosen.endpoints
-    async with open_letter_data(endpoints, chosen.data_folders) as data:
-        match place.box:
-            case DeadLetterStore.FILE:
-                yield FileLetters(Path(place.address), data.whole)
-            case DeadLetterStore.S3:
-                yield BucketLetters(data, place.folder.bucket, place.folder.prefix)
-            case DeadLetterStore.SQS:
-                async with open_queue(data, endpoints, place.address, place.region_name) as queue:
-                    yield queue
-            case _:
-                async with open_stream(data, endpoints, place.address, place.region_name) as stream:
-                    yield stream
+    async with AsyncExitStack() as stack:
+        fetchers = [
+            (each, await stack.enter_async_context(each.fetcher(chosen.endpoints)))
+            for each in chosen.data_places
+        ]
+
+        async def whole(stored: StoredLetter) -> DeadLetter:
+            """Who may write a letter could otherwise read with the rights of the one who looks at it."""
+            at = stored.data_at
+            if at is None:
+                return stored.letter
+            fetch = next((fetch for place, fetch in fetchers if place.holds(at)), None)
+            if fetch is None:
+                raise BadLetter(
+                    f"its data is said to be at {at}, where this application puts none. If you trust who wrote the letter: "
+                    f"--properties of the application with its deadLetterOverflow, or --data-at {OVERFLOW_FORM}"
+                )
+            return stored.with_data(await fetch(at, stored.check_size))
+
+        yield await stack.enter_async_context(chosen.place.reader(chosen.endpoints, whole))
 
 
 async def _find(source: LetterSource) -> FoundLetters:

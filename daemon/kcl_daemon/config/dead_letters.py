@@ -1,0 +1,187 @@
+"""What a destination of dead letters can do, and which ones there are; docs/extending.md shows how to add one."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager as Opened
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, Self
+
+from kcl_daemon.config.kinds import Form, InvalidValue, ValueKind, trimmed
+from kcl_daemon.config.services import Endpoints
+from kcl_daemon.ports import DeadLetters
+from kcl_daemon.records.dead_letter import DeadLetter
+
+if TYPE_CHECKING:
+    from kcl_daemon.records.letters import LetterSource, StoredLetter
+
+Fetch = Callable[[str, Callable[[int], None]], Awaitable[bytes]]
+"""The data at an address. The callable raises for a wrong size, before anything is read."""
+WithData = Callable[["StoredLetter"], Awaitable[DeadLetter]]
+"""BadLetter if the data is gone."""
+MakeArn = Callable[[str, str, str | None, str | None], str]
+"""Of a service, the rest, a region (None: the stream's) and an account (None: the daemon's)."""
+Right = tuple[str, str, tuple[str, ...], str]
+"""What is added to the name of the statement; service, actions and resource."""
+
+
+class KeepsData(DeadLetters, Protocol):
+    async def keep(self, dead_letter: DeadLetter) -> Mapping[str, object]:
+        """What a letter elsewhere has instead of its data."""
+        ...
+
+
+@dataclass(frozen=True)
+class Destination(ABC):
+    """`SCHEME:ADDRESS` of a property; made without I/O."""
+
+    address: str
+    scheme: ClassVar[str]
+    limit: ClassVar[tuple[str, str] | None] = None
+    """The largest letter, and the data that fit into one; None: any size."""
+    unreadable: ClassVar[str] = ""
+    """Why no letters can be had there, and what to do instead."""
+    undeletable: ClassVar[tuple[str, str] | None] = None
+    """Why none is deleted there, and what becomes of them."""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}:{self.address}"
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """ValueError says what is wrong."""
+        return cls(text)
+
+    @property
+    def path(self) -> Path | None:
+        """On this host."""
+        return None
+
+    @abstractmethod
+    def writer(self, endpoints: Endpoints, overflow: Overflow | None) -> Opened[DeadLetters]:
+        """`overflow` is for what is too large. ConfigurationError if it can never take a letter."""
+
+    def reader(self, endpoints: Endpoints, with_data: WithData) -> Opened[LetterSource]:
+        raise NotImplementedError(self.unreadable)
+
+    def rights(self, arn: MakeArn, *, reads: bool) -> Sequence[Right]:
+        """For storing letters, or for all that `letters` does."""
+        del arn, reads
+        return ()
+
+    def largest_letter(self, endpoints: Endpoints) -> float | None:
+        """In bytes, by asking for the place; None: it is not asked. Blocks. AwsError if it is not there."""
+        del endpoints
+        return None
+
+
+class Overflow(Destination):
+    @abstractmethod
+    def writer(self, endpoints: Endpoints, overflow: Overflow | None) -> Opened[KeepsData]: ...
+
+    @abstractmethod
+    def fetcher(self, endpoints: Endpoints) -> Opened[Fetch]: ...
+
+    @abstractmethod
+    def holds(self, data_at: str) -> bool:
+        """Whether it is below this place."""
+
+
+OVERFLOW_FORM: Final = "s3://BUCKET/PREFIX"
+_OVERFLOW: Final = "s3"
+# The class in the module of this name, and what the property may be.
+_OWN: Final = {
+    "file": ("FileLetters", "file:PATH"),
+    "sqs": ("QueueLetters", "sqs:QUEUE_URL"),
+    "kinesis": ("StreamLetters", "kinesis:STREAM, kinesis:STREAM_ARN"),
+    "sns": ("TopicLetters", "sns:TOPIC_ARN"),
+    "s3": ("BucketLetters", f"{OVERFLOW_FORM}, with ?folders=day for a folder a day"),
+}
+*_FORMS, _LAST_FORM = (form for _, form in _OWN.values())
+ALLOWED: Final = f"{', '.join(_FORMS)} or {_LAST_FORM}"
+ENTRY_POINTS: Final = "kcl_daemon.dead_letters"
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+-]{0,30}")
+
+
+@cache
+def _kind(scheme: str) -> type[Destination] | None:
+    """None if no package has it; InvalidValue names the package whose destination cannot be used."""
+    if scheme in _OWN:
+        found: type[Destination] = getattr(
+            import_module(f"kcl_daemon.destinations.{scheme}"), _OWN[scheme][0]
+        )
+        return found
+    return _of_package(scheme) if _SCHEME.fullmatch(scheme) else None
+
+
+def _of_package(scheme: str) -> type[Destination] | None:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - takes 20 ms
+
+    points = {
+        f"{each.dist and each.dist.name}": each for each in entry_points(group=ENTRY_POINTS, name=scheme)
+    }
+    if len(points) > 1:
+        raise InvalidValue(f"{' and '.join(sorted(points))} both have a destination {scheme}; uninstall one")
+    for package, point in points.items():
+        what = f"the destination {scheme} of the package {package}, {point.value}, cannot be used"
+        try:
+            found = point.load()
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise InvalidValue(f"{what}: {why}; reinstall or upgrade that package") from error
+        if not (isinstance(found, type) and issubclass(found, Destination) and found.scheme == scheme):
+            raise InvalidValue(f"{what}: it is no Destination with the scheme {scheme}; ask who made it")
+        return found
+    return None
+
+
+def destination_of(text: str) -> Destination | None:
+    """None if it begins with no scheme that is known, as a path. InvalidValue if there is no such place."""
+    scheme, _, rest = text.partition(":")
+    kind = _kind(scheme)
+    if kind is None:
+        return None
+    if not rest:
+        raise InvalidValue(_INVALID)
+    try:
+        return kind.read(rest)
+    except ValueError as error:
+        raise InvalidValue(str(error)) from error
+
+
+def file_at(path: str) -> Destination:
+    kind = _kind("file")
+    assert kind is not None, "it is ours"
+    return kind(path)
+
+
+_INVALID: Final = "not a valid destination"
+
+
+def dead_letter_destination() -> ValueKind[Destination]:
+    def read(text: str) -> Destination:
+        found = destination_of(trimmed(text))
+        if found is None:
+            scheme, colon, _ = trimmed(text).partition(":")
+            raise InvalidValue(
+                f"{_INVALID}{f', and no installed package has {scheme!r:.40}' if colon else ''}"
+            )
+        return found
+
+    return ValueKind(read, ALLOWED, form=Form(rf"{_SCHEME.pattern}:[\s\S]+"))
+
+
+def dead_letter_overflow() -> ValueKind[Overflow]:
+    def read(text: str) -> Overflow:
+        is_one = trimmed(text).startswith(f"{_OVERFLOW}:")
+        found = destination_of(trimmed(text)) if is_one else None
+        if not isinstance(found, Overflow):
+            raise InvalidValue("not an S3 bucket")
+        return found
+
+    return ValueKind(read, _OWN[_OVERFLOW][1], form=Form(rf"{_OVERFLOW}:[\s\S]+"))
