@@ -1,7 +1,8 @@
-"""The real clock and randomness; nothing else asks the machine for them."""
+"""The real clock and randomness, which nothing else asks the machine for, and whole lines in a file."""
 
 from __future__ import annotations
 
+import os
 import random  # noqa: TID251 - this module is the adapter of the Randomness port
 import time
 import uuid
@@ -74,3 +75,18 @@ class SystemRandomness:
 
     def token(self) -> str:
         return str(uuid.uuid4())  # noqa: TID251 - this module is the adapter of the Randomness port
+
+
+def append_lines(file: int, data: bytes) -> None:
+    """Returns after fsync; OSError: nothing was appended."""
+    size_bytes = os.fstat(file).st_size
+    if size_bytes and os.pread(file, 1, size_bytes - 1) != b"\n":
+        data = b"\n" + data  # after a half line from a power loss
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(file, view) :]
+        os.fsync(file)
+    except OSError:
+        os.ftruncate(file, size_bytes)
+        raise

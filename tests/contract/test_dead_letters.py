@@ -19,7 +19,7 @@ from botocore.httpsession import URLLib3Session
 from urllib3.response import HTTPResponse
 
 from kcl_daemon.aws.session import Services
-from kcl_daemon.config.dead_letters import Destination, dead_letter_destination, dead_letter_overflow
+from kcl_daemon.config.dead_letters import DESTINATION, OVERFLOW, Destination
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.destinations.kinesis import StreamLetters
 from kcl_daemon.destinations.s3 import BucketLetters, object_path
@@ -44,7 +44,7 @@ MIB: Final = 1024**2
 DATA: Final = bytes(range(256)) * (10 * MIB // 256)
 LARGE: Final = replace(LETTER, record=replace(LETTER.record, data=b64encode(DATA).decode()))
 TOPIC: Final = "arn:aws:sns:us-east-1:123456789012:dead"
-OVERFLOW: Final = "s3://letters/large"
+LARGER: Final = "s3://letters/large"
 PATH: Final = f"billing/orders/shardId-000000000003/{'4951':0>56}-0000000007"
 
 Letter = dict[str, Any]
@@ -140,12 +140,12 @@ def world(running: World) -> Generator[World]:
 
 
 def place(text: str) -> Destination:
-    return dead_letter_destination().read(text)
+    return DESTINATION.read(text)
 
 
 @asynccontextmanager
 async def opened(world: World, text: str, overflow: str | None = None) -> AsyncGenerator[DeadLetters]:
-    large = None if overflow is None else dead_letter_overflow().read(overflow)
+    large = None if overflow is None else OVERFLOW.read(overflow)
     async with place(text).writer(world.endpoints, large) as letters:
         yield letters
 
@@ -223,7 +223,7 @@ async def test_the_letter_of_an_item_with_the_longest_keys_is_there(
 @EVERY
 async def test_a_letter_of_10_mib_is_whole(world: World, scheme: str, tmp_path: Path) -> None:
     to = target(world, scheme, tmp_path)
-    async with opened(world, to.text, OVERFLOW) as letters:
+    async with opened(world, to.text, LARGER) as letters:
         await letters.store(LARGE)
     (written,) = to.read()
     found = world.whole(written)
@@ -237,7 +237,7 @@ async def test_a_letter_that_is_too_large_leaves_its_data_in_the_bucket(
     world: World, scheme: str, tmp_path: Path
 ) -> None:
     to = target(world, scheme, tmp_path)
-    async with opened(world, to.text, f"{OVERFLOW}?folders=day") as letters:
+    async with opened(world, to.text, f"{LARGER}?folders=day") as letters:
         await letters.store(LARGE)
         await letters.store(LARGE)
     key = f"large/2026-02-02/{PATH}"
@@ -269,7 +269,7 @@ async def test_a_queue_may_have_a_lower_limit_than_the_service(world: World) -> 
     async with opened(world, f"sqs:{url}") as letters:
         with pytest.raises(DeadLetterTooLarge, match="shorter than 1024 bytes"):
             await letters.store(large)
-    async with opened(world, f"sqs:{url}", OVERFLOW) as letters:
+    async with opened(world, f"sqs:{url}", LARGER) as letters:
         await letters.store(large)
         with pytest.raises(DeadLetterTooLarge, match="raise the limit"):
             await letters.store(replace(LETTER, error="no " * 500))
@@ -279,7 +279,7 @@ async def test_a_queue_may_have_a_lower_limit_than_the_service(world: World) -> 
 async def test_a_refusal_in_unknown_words_leaves_a_large_letter_in_the_bucket(world: World) -> None:
     url = world.queue()
     middling = replace(LETTER, record=replace(LETTER.record, data="A" * 400_000))
-    async with opened(world, f"sqs:{url}", OVERFLOW) as letters:
+    async with opened(world, f"sqs:{url}", LARGER) as letters:
         world.endpoint.fail_next("SendMessage", "Odd")
         await letters.store(middling)
         world.endpoint.fail_next("SendMessage", "Odd")

@@ -22,7 +22,7 @@ from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import make_server
 
 from kcl_daemon.cli import main
-from kcl_daemon.config.dead_letters import dead_letter_destination, dead_letter_overflow
+from kcl_daemon.config.dead_letters import DESTINATION, OVERFLOW
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.destinations import s3 as bucket
 from kcl_daemon.records.dead_letter import DeadLetter
@@ -149,8 +149,8 @@ def test_letters_in_a_bucket_come_back(s3: Any, tmp_path: Path, program: tuple[s
 
 
 async def _store(destination: str, overflow: str | None, letters: Sequence[DeadLetter]) -> None:
-    over = None if overflow is None else dead_letter_overflow().read(overflow)
-    async with dead_letter_destination().read(destination).writer(Endpoints(REGION), over) as stores:
+    over = None if overflow is None else OVERFLOW.read(overflow)
+    async with DESTINATION.read(destination).writer(Endpoints(REGION), over) as stores:
         for each in letters:
             await stores.store(each)
 

@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from kcl_daemon.cli.letters.receipts import read_receipts
+from kcl_daemon.cli.letters.replay import read_receipts
 from kcl_local.demo.check import DIRECTORY_VARIABLE
 from tests.process.commands import run_command
 from tests.process.daemon import PROCESSORS, ROOT, Application, application, wait_until

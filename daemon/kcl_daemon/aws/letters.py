@@ -6,12 +6,11 @@ import re
 import tempfile
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
-from functools import partial
+from threading import Lock
 from typing import Any, ClassVar, Final, Self, TypeVar
 
-import anyio
 from anyio import to_thread
 from botocore.config import Config
 
@@ -60,38 +59,37 @@ class LetterService:
     not_found: type[AwsError] = InvalidRequest
 
     def __post_init__(self) -> None:
-        self._lock = anyio.Lock()
+        self._lock = Lock()
         self._limiter = CallLimiter(_CALLS, not_found=self.not_found)
         self._client: Client = None
 
-    def _connect(self) -> None:
+    def _connect(self) -> Client:
+        with self._lock:
+            if self._client is None:
+                self._client = self._made()
+            return self._client
+
+    def _made(self) -> Client:
         address, region_name = self.address, self.region_name
         try:
             services = Services(self.endpoints)
             if self.regional is not None and region_name in {None, services.region_name("kinesis")}:
                 address = self.regional
             config = _READING if self.reads else _WRITING
-            self._client = services.client_for(
-                self.name, region_name=region_name, address=address, config=config
-            )
+            return services.client_for(self.name, region_name=region_name, address=address, config=config)
         except (*SDK_ERRORS, ValueError) as error:
             raise refused(error) from error
 
     async def run(self, operation: str, call: Callable[[Client], T]) -> T:
-        async with self._lock:
-            if self._client is None:
-                await to_thread.run_sync(self._connect, abandon_on_cancel=True)
-        return await self._limiter.run(operation, partial(call, self._client))
+        return await self._limiter.run(operation, lambda: call(self._connect()))
 
     def ask(self, call: Callable[[Client], T]) -> T:
         """Once. Blocks."""
-        self._connect()
-        try:
-            return call(self._client)
-        except SDK_ERRORS as error:
-            raise translated(error, operation="", not_found=InvalidRequest) from error
-        finally:
-            self._client.close()
+        with closing(self._connect()) as client:
+            try:
+                return call(client)
+            except SDK_ERRORS as error:
+                raise translated(error, operation="", not_found=InvalidRequest) from error
 
     async def __aenter__(self) -> Self:
         if not self.reads:

@@ -39,8 +39,7 @@ def build_policy(
     if "kinesis" in services:
         statements += _kinesis(settings, account)
         statements += _changes(settings, account)
-        names = ("DeadLetters", "DeadLetterOverflow")
-        statements += _letter_rights(settings, account, names, reads=False)
+        statements += _letters(settings, account, ("DeadLetters", "DeadLetterOverflow"), reads=False)
         statements += _landing(settings)
     if "dynamodb" in services:
         statements += _dynamodb(settings, account)
@@ -57,16 +56,14 @@ def replay_policy(settings: Settings, *, account: str | None = None) -> dict[str
     span = ReplayRange(("", ""), 0.0, 0.0)
     mine = replay_settings(settings, "*", span, (), None)
     document = build_policy(mine, ("kinesis", "dynamodb", "glue"), account=account)
-    region = mine.endpoints.of_dynamodb.region_name
-    table = _arn(mine, "dynamodb", f"table/{mine.lease_table}", region=region, account=account)
+    table, *_ = _tables(mine, account)
     document["Statement"].append(_statement("RemoveTable", "dynamodb", ("DeleteTable",), [table]))
     return document
 
 
 def letters_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
-    names = ("Letters", "LetterData")
-    statements = list(_letter_rights(settings, account, names, reads=True))
-    return {"Version": "2012-10-17", "Statement": statements}
+    statements = _letters(settings, account, ("Letters", "LetterData"), reads=True)
+    return {"Version": "2012-10-17", "Statement": list(statements)}
 
 
 def capacity_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
@@ -80,10 +77,11 @@ def capacity_policy(settings: Settings, *, account: str | None = None) -> dict[s
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def _arn(settings: Settings, service: str, rest: str, *, region: str | None, account: str | None) -> str:
+def _arn(settings: Settings, account: str | None, service: str, rest: str, region: str | None = None) -> str:
+    """Without `region` that of the stream."""
     arns = (settings.stream_arn, *(each.arn for each in settings.streams.arns))
     match = _ARN.match(next((arn for arn in arns if arn is not None), ""))
-    region = region or settings.endpoints.region_name or "*"
+    region = region or settings.endpoints.of_kinesis.region_name or settings.endpoints.region_name or "*"
     partition = next((name for prefix, name in _PARTITIONS if region.startswith(prefix)), "aws")
     if match is not None:
         partition = match["partition"]
@@ -129,27 +127,26 @@ def _changes(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
 
 
 def _table_streams(settings: Settings, account: str | None) -> list[str]:
-    arn = partial(
-        _arn, settings, "dynamodb", region=settings.endpoints.of_kinesis.region_name, account=account
-    )
+    arn = partial(_arn, settings, account, "dynamodb")
     of_dynamodb = (each for each in settings.stream_refs if each.is_of_dynamodb)
     return [each.arn or arn(f"table/{each.table}/stream/*") for each in of_dynamodb]
 
 
 def _streams(settings: Settings, account: str | None) -> list[str]:
-    arn = partial(_stream_arn, settings, account)
-    found = [each.arn or arn(each.name) for each in settings.stream_refs if not each.is_of_dynamodb]
+    arn = partial(_arn, settings, account, "kinesis")
+    found = [
+        each.arn or arn(f"stream/{each.name}") for each in settings.stream_refs if not each.is_of_dynamodb
+    ]
     if settings.streams.name_filter is not None:
-        found.append(arn(settings.streams.name_filter))
+        found.append(arn(f"stream/{settings.streams.name_filter}"))
     return found
 
 
-def _letter_rights(
+def _letters(
     settings: Settings, account: str | None, names: tuple[str, str], *, reads: bool
 ) -> Iterator[dict[str, Any]]:
     def arn(service: str, rest: str, region: str | None, owner: str | None) -> str:
-        there = region or settings.endpoints.of_kinesis.region_name
-        return _arn(settings, service, rest, region=there, account=owner or account)
+        return _arn(settings, owner or account, service, rest, region)
 
     places = (settings.failures.dead_letters, settings.failures.dead_letter_overflow)
     for name, place in zip(names, places, strict=True):
@@ -168,20 +165,12 @@ def _landing(settings: Settings, *more: str) -> Iterator[dict[str, Any]]:
     place = settings.landing.bucket_and_prefix
     if place is None:
         return
-    partition = _arn(
-        settings, "s3", "", region=settings.endpoints.of_kinesis.region_name, account=None
-    ).split(":")[1]
-    bucket = f"arn:{partition}:s3:::{place[0]}"
+    bucket = f"arn:{_arn(settings, None, 's3', '').split(':')[1]}:s3:::{place[0]}"
     yield _statement("Landing", "s3", ("GetObject", "PutObject", *more), [f"{bucket}/{place[1]}*"])
     yield _statement("LandingList", "s3", ("ListBucket",), [bucket])
     key = settings.landing.encryption or ""
     if key.startswith("arn:"):
         yield _statement("LandingKey", "kms", ("GenerateDataKey", "Decrypt"), [key])
-
-
-def _stream_arn(settings: Settings, account: str | None, name: str) -> str:
-    region = settings.endpoints.of_kinesis.region_name
-    return _arn(settings, "kinesis", f"stream/{name}", region=region, account=account)
 
 
 def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
@@ -206,9 +195,9 @@ def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any
 
 
 def _tables(settings: Settings, account: str | None) -> list[str]:
-    region = settings.endpoints.of_dynamodb.region_name
+    region = settings.endpoints.of_dynamodb.region_name or settings.endpoints.region_name or "*"
     return [
-        _arn(settings, "dynamodb", f"table/{name}", region=region, account=account)
+        _arn(settings, account, "dynamodb", f"table/{name}", region)
         for name in (settings.lease_table, settings.worker_metrics_table, settings.coordinator_table)
     ]
 

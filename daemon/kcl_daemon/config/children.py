@@ -7,12 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from kcl_daemon.config.dead_letters import (
-    Destination,
-    Overflow,
-    dead_letter_destination,
-    dead_letter_overflow,
-)
+from kcl_daemon.config.dead_letters import DESTINATION, OVERFLOW, Destination, Overflow
 from kcl_daemon.config.kinds import (
     INT_MAX,
     LONG_MAX,
@@ -188,11 +183,11 @@ class FailureSettings:
     """Records that arrived in the stream longer ago are not delivered: they are stored at
     `deadLetterDestination`, or, without one, skipped if `poisonRecordPolicy` is `SKIP`
     ([failures](failures.md#records-that-are-too-old))."""
-    dead_letters: Destination | None = ours("deadLetterDestination", dead_letter_destination(), None)
+    dead_letters: Destination | None = ours("deadLetterDestination", DESTINATION, None)
     """Where dead letters go: a file (JSON lines, readable by its owner only), an S3 bucket, an SQS queue, an
     SNS topic or a Kinesis stream. See [Dead letters](failures.md#dead-letters). Children may
     [reject records](failures.md#rejected-records) as soon as it is set."""
-    dead_letter_overflow: Overflow | None = ours("deadLetterOverflow", dead_letter_overflow(), None)
+    dead_letter_overflow: Overflow | None = ours("deadLetterOverflow", OVERFLOW, None)
     """Where the data of letters go that are too large for the queue, topic or stream of `deadLetterDestination`.
     The letter then only says where its data are."""
 

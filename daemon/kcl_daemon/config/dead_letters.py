@@ -1,4 +1,4 @@
-"""What a destination of dead letters can do, and which ones there are; docs/extending.md shows how to add one."""
+"""What a destination of dead letters can do, and which ones there are."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from kcl_daemon.records.letters import LetterSource, StoredLetter
 
 Fetch = Callable[[str, Callable[[int], None]], Awaitable[bytes]]
-"""The data at an address. The callable raises for a wrong size, before anything is read."""
+"""The data at an address, whose size is checked first."""
 WithData = Callable[["StoredLetter"], Awaitable[DeadLetter]]
-"""BadLetter if the data is gone."""
 MakeArn = Callable[[str, str, str | None, str | None], str]
-"""Of a service, the rest, a region (None: the stream's) and an account (None: the daemon's)."""
+"""Of service, rest, region (None: the stream's) and account (None: the daemon's)."""
 Right = tuple[str, str, tuple[str, ...], str]
-"""What is added to the name of the statement; service, actions and resource."""
+"""End of its name, service, actions, resource."""
 
 
 class KeepsData(DeadLetters, Protocol):
@@ -38,28 +37,23 @@ class KeepsData(DeadLetters, Protocol):
 
 @dataclass(frozen=True)
 class Destination(ABC):
-    """`SCHEME:ADDRESS` of a property; made without I/O."""
+    """`SCHEME:ADDRESS` of a property. docs/extending.md says what each part must do."""
 
     address: str
     scheme: ClassVar[str]
-    limit: ClassVar[tuple[str, str] | None] = None
-    """The largest letter, and the data that fit into one; None: any size."""
-    unreadable: ClassVar[str] = ""
-    """Why no letters can be had there, and what to do instead."""
-    undeletable: ClassVar[tuple[str, str] | None] = None
-    """Why none is deleted there, and what becomes of them."""
+    limit: ClassVar[tuple[str, str] | None] = None  # the largest letter and record
+    unreadable: ClassVar[str] = ""  # why, and what to do instead
+    undeletable: ClassVar[tuple[str, str] | None] = None  # why, and what becomes of letters
 
     def __str__(self) -> str:
         return f"{self.scheme}:{self.address}"
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """ValueError says what is wrong."""
         return cls(text)
 
     @property
     def path(self) -> Path | None:
-        """On this host."""
         return None
 
     @abstractmethod
@@ -70,12 +64,11 @@ class Destination(ABC):
         raise NotImplementedError(self.unreadable)
 
     def rights(self, arn: MakeArn, *, reads: bool) -> Sequence[Right]:
-        """For storing letters, or for all that `letters` does."""
         del arn, reads
         return ()
 
     def largest_letter(self, endpoints: Endpoints) -> float | None:
-        """In bytes, by asking for the place; None: it is not asked. Blocks. AwsError if it is not there."""
+        """In bytes; None: it is not asked. Blocks. AwsError if it is not there."""
         del endpoints
         return None
 
@@ -88,12 +81,10 @@ class Overflow(Destination):
     def fetcher(self, endpoints: Endpoints) -> Opened[Fetch]: ...
 
     @abstractmethod
-    def holds(self, data_at: str) -> bool:
-        """Whether it is below this place."""
+    def holds(self, data_at: str) -> bool: ...
 
 
 OVERFLOW_FORM: Final = "s3://BUCKET/PREFIX"
-_OVERFLOW: Final = "s3"
 # The class in the module of this name, and what the property may be.
 _OWN: Final = {
     "file": ("FileLetters", "file:PATH"),
@@ -160,28 +151,21 @@ def file_at(path: str) -> Destination:
     return kind(path)
 
 
+def _read(text: str) -> Destination:
+    found = destination_of(trimmed(text))
+    if found is None:
+        scheme, colon, _ = trimmed(text).partition(":")
+        raise InvalidValue(f"{_INVALID}{f', and no installed package has {scheme!r:.40}' if colon else ''}")
+    return found
+
+
+def _read_overflow(text: str) -> Overflow:
+    found = destination_of(trimmed(text)) if trimmed(text).startswith("s3:") else None
+    if not isinstance(found, Overflow):
+        raise InvalidValue("not an S3 bucket")
+    return found
+
+
 _INVALID: Final = "not a valid destination"
-
-
-def dead_letter_destination() -> ValueKind[Destination]:
-    def read(text: str) -> Destination:
-        found = destination_of(trimmed(text))
-        if found is None:
-            scheme, colon, _ = trimmed(text).partition(":")
-            raise InvalidValue(
-                f"{_INVALID}{f', and no installed package has {scheme!r:.40}' if colon else ''}"
-            )
-        return found
-
-    return ValueKind(read, ALLOWED, form=Form(rf"{_SCHEME.pattern}:[\s\S]+"))
-
-
-def dead_letter_overflow() -> ValueKind[Overflow]:
-    def read(text: str) -> Overflow:
-        is_one = trimmed(text).startswith(f"{_OVERFLOW}:")
-        found = destination_of(trimmed(text)) if is_one else None
-        if not isinstance(found, Overflow):
-            raise InvalidValue("not an S3 bucket")
-        return found
-
-    return ValueKind(read, _OWN[_OVERFLOW][1], form=Form(rf"{_OVERFLOW}:[\s\S]+"))
+DESTINATION: Final = ValueKind(_read, ALLOWED, form=Form(rf"{_SCHEME.pattern}:[\s\S]+"))
+OVERFLOW: Final = ValueKind(_read_overflow, _LAST_FORM, form=Form(r"s3:[\s\S]+"))

@@ -21,6 +21,7 @@ from kcl_daemon.errors import ConfigurationError, DeadLetterNotStored, LettersUn
 from kcl_daemon.ports import DeadLetters
 from kcl_daemon.records.dead_letter import DeadLetter
 from kcl_daemon.records.letters import BadLetter, BadPlace, LetterSource, StoredLetter, parse_letter
+from kcl_daemon.system import append_lines
 
 _THREADS: Final = 4
 _OWNER_ONLY: Final = 0o600
@@ -96,15 +97,7 @@ class DeadLetterFile:
         if not self._path.exists():
             self._create()  # an operator moved it away
         with self._locked() as file:
-            size_bytes = os.fstat(file).st_size
-            if size_bytes and os.pread(file, 1, size_bytes - 1) != b"\n":
-                line = b"\n" + line  # after a half line from a power loss
-            try:
-                _write(file, line)
-                os.fsync(file)
-            except OSError:
-                os.ftruncate(file, size_bytes)
-                raise
+            append_lines(file, line)
 
     @contextmanager
     def _locked(self) -> Generator[int, None, None]:
@@ -119,12 +112,6 @@ class DeadLetterFile:
                 os.close(file)  # also unlocks it
 
 
-def _write(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
-
-
 class StoredLines(LetterSource):
     """Daemons may append to them meanwhile."""
 
@@ -133,10 +120,6 @@ class StoredLines(LetterSource):
         self._with_data = with_data
 
     async def scan(self) -> AsyncIterator[StoredLetter | BadPlace]:
-        for found in self._found():
-            yield found
-
-    def _found(self) -> Iterator[StoredLetter | BadPlace]:
         try:
             with self._path.open("rb") as file:
                 for number, start, line in _lines(file):

@@ -21,8 +21,7 @@ from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import ChildOptions
 from kcl_daemon.cli import main
 from kcl_daemon.cli.common import NotChanged
-from kcl_daemon.cli.letters.receipts import Receipts, read_receipts
-from kcl_daemon.cli.letters.replay import LetterReplay, ReplayOptions
+from kcl_daemon.cli.letters.replay import LetterReplay, Receipts, ReplayOptions, read_receipts
 from kcl_daemon.cli.letters.show import data_lines
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.destinations import file as destination

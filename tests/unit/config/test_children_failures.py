@@ -9,7 +9,7 @@ from kcl_daemon.config.children import (
     FailureSettings,
     PoisonRecordPolicy,
 )
-from kcl_daemon.config.dead_letters import Destination, dead_letter_destination
+from kcl_daemon.config.dead_letters import DESTINATION, Destination
 from kcl_daemon.config.kinds import InvalidValue
 from kcl_daemon.destinations.file import FileLetters
 from kcl_daemon.destinations.kinesis import StreamLetters
@@ -64,8 +64,8 @@ TO = "poisonRecordPolicy = deadletter\ndeadLetterDestination = "
     ],
 )
 def test_a_place_is_a_file_or_of_a_service(text: str, place: Destination) -> None:
-    assert dead_letter_destination().read(text) == place
-    assert dead_letter_destination().read(str(place)) == place
+    assert DESTINATION.read(text) == place
+    assert DESTINATION.read(str(place)) == place
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_place_is_a_file_or_of_a_service(text: str, place: Destination) -> Non
     ],
 )
 def test_a_bucket_may_have_a_prefix_and_folders(text: str, folder: tuple[str, str, bool]) -> None:
-    place = dead_letter_destination().read(text)
+    place = DESTINATION.read(text)
     assert isinstance(place, BucketLetters)
     assert place.folder == folder
 
@@ -122,7 +122,7 @@ def test_the_address_of_a_queue_tells_its_region(url: str, region: str | None) -
 )
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue):
-        dead_letter_destination().read(text)
+        DESTINATION.read(text)
 
 
 def test_a_destination_alone_is_enough_for_rejects_and_for_records_that_are_too_old() -> None:

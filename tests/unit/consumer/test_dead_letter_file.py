@@ -10,7 +10,6 @@ import anyio
 import orjson
 import pytest
 
-from kcl_daemon.destinations import file as dead_letter_file
 from kcl_daemon.destinations.file import DeadLetterFile
 from kcl_daemon.errors import ConfigurationError, DeadLetterNotStored
 from tests.unit.consumer.letters import LETTER, letter
@@ -66,11 +65,13 @@ async def test_what_cannot_be_written_whole_is_taken_back(
     await file.store(letter(1))
     before = path.read_bytes()
 
+    write = os.write
+
     def disk_is_full(descriptor: int, data: memoryview) -> None:
-        os.write(descriptor, data[:30])
+        write(descriptor, data[:30])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(dead_letter_file, "_write", disk_is_full)
+    monkeypatch.setattr(os, "write", disk_is_full)
     with pytest.raises(DeadLetterNotStored, match=r"dead\.jsonl: No space left on device"):
         await file.store(letter(2))
     assert path.read_bytes() == before

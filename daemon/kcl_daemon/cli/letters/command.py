@@ -15,8 +15,7 @@ from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import ChildOptions, options_of
 from kcl_daemon.cli.common import EXIT_FAILURE, NotChanged, as_json_option, json_text
 from kcl_daemon.cli.leases.change import position_of
-from kcl_daemon.cli.letters.receipts import Receipts, read_receipts
-from kcl_daemon.cli.letters.replay import LetterReplay, ReplayOptions
+from kcl_daemon.cli.letters.replay import LetterReplay, Receipts, ReplayOptions, read_receipts
 from kcl_daemon.cli.letters.show import list_json, list_lines, replay_lines, show_lines
 from kcl_daemon.cli.letters.source import ChosenSource, FoundLetters, choose, on_letters
 from kcl_daemon.config.children import ChildSettings

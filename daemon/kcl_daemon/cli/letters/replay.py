@@ -1,27 +1,41 @@
-"""Gives dead letters to a program, over the same protocol, with a receipt for each."""
+"""Gives dead letters to a program, over the same protocol, with a receipt for each on disk before it counts as done."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import fcntl
+import os
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import Self
 
 import anyio
 
 from kcl_daemon import faults
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.cli.common import NotChanged
-from kcl_daemon.cli.letters.receipts import Receipts
 from kcl_daemon.cli.run_child import EXIT_GRACE_S, MemoryCheckpoints, not_in_batch
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.consumer.child_session import end_child
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics, lease_lost
 from kcl_daemon.consumer.rejects import RejectsByHand
-from kcl_daemon.errors import ChildError, ChildExited, ChildStartFailed
+from kcl_daemon.errors import ChildError, ChildExited, ChildStartFailed, DeadLetterNotStored
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import NO_METERS, Child, Clock, Log, StreamRef
 from kcl_daemon.records.letter_queue import LetterQueue
-from kcl_daemon.records.letters import BadLetter, BadPlace, LetterSource, Outcome, ShardLetters, StoredLetter
+from kcl_daemon.records.letters import (
+    BadLetter,
+    BadPlace,
+    LetterSource,
+    Outcome,
+    Receipt,
+    ShardLetters,
+    StoredLetter,
+    receipts_of,
+)
+from kcl_daemon.system import append_lines
 from kcl_protocol.messages import (
     Initialize,
     ProcessRecords,
@@ -31,6 +45,64 @@ from kcl_protocol.messages import (
     ShutdownRequested,
 )
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+
+class Receipts:
+    """`latest` has the last receipt of each letter, by name. Without a file they are kept in memory."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._file: int | None = None
+        self.latest: dict[str, Receipt] = {}
+        self.now: dict[str, Receipt] = {}
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: Path | None) -> Generator[Self, None, None]:
+        """NotChanged if another replay has the file, or if it cannot be used."""
+        receipts = cls(path)
+        try:
+            receipts._open()
+            yield receipts
+        finally:
+            if receipts._file is not None:
+                os.close(receipts._file)  # also unlocks it
+
+    def _open(self) -> None:
+        if self.path is None:
+            return
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.latest = read_receipts(self.path)
+        except BlockingIOError:
+            raise NotChanged(
+                f"another replay is using {self.path}; wait for its end, or give another file with --receipts"
+            ) from None
+        except OSError as error:
+            raise NotChanged(
+                f"the receipts {self.path} cannot be written: {error.strerror}; give another file with --receipts"
+            ) from error
+
+    def is_done(self, letter: StoredLetter) -> bool:
+        receipt = self.latest.get(letter.name)
+        return receipt is not None and receipt.is_done(letter)
+
+    def write(self, letters: Iterable[StoredLetter], outcome: Outcome, reason: str, at_ms: int) -> None:
+        """Returns after fsync; DeadLetterNotStored."""
+        new = [Receipt(each.name, each.letter.set_aside_ms, outcome, reason, at_ms) for each in letters]
+        if new and self._file is not None:
+            try:
+                append_lines(self._file, b"".join(each.line() + b"\n" for each in new))
+            except OSError as error:
+                raise DeadLetterNotStored(f"receipts {self.path}: {error.strerror or error}") from error
+        for receipt in new:
+            self.latest[receipt.letter] = self.now[receipt.letter] = receipt
+
+
+def read_receipts(path: Path) -> dict[str, Receipt]:
+    with path.open("rb") as file:
+        return {each.letter: each for each in receipts_of(file)}
 
 
 @dataclass(frozen=True, slots=True)

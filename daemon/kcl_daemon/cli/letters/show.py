@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from kcl_daemon.cli.common import aligned
-from kcl_daemon.cli.letters.receipts import Receipts
+from kcl_daemon.cli.letters.replay import Receipts
 from kcl_daemon.records.dead_letter import DeadLetter
 from kcl_daemon.records.letters import BadPlace, Outcome, StoredLetter
 from kcl_daemon.text import numbered, on_one_line, size
