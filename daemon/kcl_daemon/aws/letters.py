@@ -1,4 +1,4 @@
-"""What destinations in AWS share: clients, letters up to a size, and lines that cannot be read a second time."""
+"""What destinations in AWS have in common."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 import tempfile
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager as Opened
+from contextlib import asynccontextmanager, closing, nullcontext
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, ClassVar, Final, Self, TypeVar
@@ -45,10 +46,7 @@ _TOO_LARGE: Final = re.compile(
 
 @dataclass
 class LetterService:
-    """`address` serves every region, `regional` that of the stream.
-
-    Its client is made at the start, which raises ConfigurationError; with `reads` when it is first used.
-    """
+    """`address` serves every region, `regional` that of the stream. With `reads` the client is made when it is used."""
 
     endpoints: Endpoints
     name: str
@@ -84,7 +82,6 @@ class LetterService:
         return await self._limiter.run(operation, lambda: call(self._connect()))
 
     def ask(self, call: Callable[[Client], T]) -> T:
-        """Once. Blocks."""
         with closing(self._connect()) as client:
             try:
                 return call(client)
@@ -121,23 +118,20 @@ class LimitedLetters(Destination):
 
     @asynccontextmanager
     async def writer(self, endpoints: Endpoints, overflow: Overflow | None) -> AsyncGenerator[DeadLetters]:
-        async with AsyncExitStack() as stack:
-            large = None
-            if overflow is not None:
-                large = await stack.enter_async_context(overflow.writer(endpoints, None))
-            yield _Limited(self, await stack.enter_async_context(self.service(endpoints)), large)
+        large: Opened[KeepsData | None] = nullcontext()
+        if overflow is not None:
+            large = overflow.writer(endpoints, None)
+        async with large as keeps, self.service(endpoints) as service:
+            yield _Limited(self, service, keeps)
 
 
+@dataclass(frozen=True)
 class _Limited:
-    """What is too large leaves its data in `overflow`.
+    """What is too large leaves its data in the overflow."""
 
-    Raises DeadLetterTooLarge without `overflow`, and if even a letter without data is too large.
-    """
-
-    def __init__(self, to: LimitedLetters, service: LetterService, overflow: KeepsData | None) -> None:
-        self._to = to
-        self._service = service
-        self._overflow = overflow
+    _to: LimitedLetters
+    _service: LetterService
+    _overflow: KeepsData | None
 
     async def store(self, dead_letter: DeadLetter) -> None:
         refusal = await self._refusal(dead_letter, dead_letter.line())
@@ -168,7 +162,7 @@ class _Limited:
 
 
 def plain_text(line: bytes) -> str:
-    """Without the two characters that queues refuse, which JSON can escape."""
+    """Without two characters that queues refuse."""
     return line.decode().replace("\ufffe", r"\ufffe").replace("\uffff", r"\uffff")
 
 

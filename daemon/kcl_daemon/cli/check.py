@@ -312,21 +312,16 @@ async def _registry(schemas: Schemas) -> list[Finding]:
 
 
 async def _dead_letters(settings: Settings) -> list[Finding]:
-    """A trial would store a dead letter. The daemon itself tries a file when it starts."""
-    findings: list[Finding] = []
-    failures = settings.failures
-    for place in (failures.dead_letters, failures.dead_letter_overflow):
-        if place is not None:
-            findings += await _place_of_letters(settings, place)
-    return findings
+    """A trial would store a letter."""
+    places = (settings.failures.dead_letters, settings.failures.dead_letter_overflow)
+    return [found for each in places if each is not None for found in await _place_of_letters(settings, each)]
 
 
 async def _place_of_letters(settings: Settings, place: Destination) -> list[Finding]:
     what, why = f"dead letters: {place}", "it would store a letter"
-    ask = partial(place.largest_letter, settings.endpoints)
     findings: list[Finding] = []
     try:
-        most = await to_thread.run_sync(ask, abandon_on_cancel=True)
+        most = await to_thread.run_sync(place.largest_letter, settings.endpoints, abandon_on_cancel=True)
     except AccessDenied as error:
         why = f"{why}, and we may not ask for it: {describe(error)}"
     except (AwsError, ConfigurationError) as error:

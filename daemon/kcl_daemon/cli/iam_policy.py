@@ -78,7 +78,6 @@ def capacity_policy(settings: Settings, *, account: str | None = None) -> dict[s
 
 
 def _arn(settings: Settings, account: str | None, service: str, rest: str, region: str | None = None) -> str:
-    """Without `region` that of the stream."""
     arns = (settings.stream_arn, *(each.arn for each in settings.streams.arns))
     match = _ARN.match(next((arn for arn in arns if arn is not None), ""))
     region = region or settings.endpoints.of_kinesis.region_name or settings.endpoints.region_name or "*"
@@ -220,18 +219,20 @@ def _statement(sid: str, service: str, actions: tuple[str, ...], resources: list
     }
 
 
+_POLICIES: Final = {
+    "replay": replay_policy, "letters": letters_policy, "landing": keeper_policy, "capacity": capacity_policy
+}  # fmt: skip
+
+
 @click.command("iam-policy")
 @with_settings
 @click.option(
-    "--service",
-    type=click.Choice(_SERVICES),
-    help="Only for this service, if the others use another role.",
+    "--service", type=click.Choice(_SERVICES), help="Only for this service, if the others use another role."
 )
 @click.option(
     "--account",
     metavar="DIGITS",
-    help="Account of the daemon's credentials, and so of its tables and of streams given by name. Default: "
-    "any account.",
+    help="Account of the daemon's credentials, and so of its tables and of streams given by name. Default: any account.",
 )
 @click.option("--replay", "whose", flag_value="replay", help="For `kcl-daemon replay` instead of the daemon.")
 @click.option("--letters", "whose", flag_value="letters", help="For `kcl-daemon letters` instead.")
@@ -250,13 +251,7 @@ def iam_policy(
     if whose is not None and service is not None:
         raise click.UsageError(f"--{whose} is for all services; leave --service out")
     if whose is not None:
-        policies = {
-            "replay": replay_policy,
-            "letters": letters_policy,
-            "landing": keeper_policy,
-            "capacity": capacity_policy,
-        }
-        document = policies[whose](settings, account=account)
+        document = _POLICIES[whose](settings, account=account)
     else:
         document = build_policy(settings, _SERVICES if service is None else (service,), account=account)
     click.echo(json_text(document))

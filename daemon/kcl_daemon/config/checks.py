@@ -71,7 +71,6 @@ def check_together(
         *_names(own, entries),
         *_streams(own),
         *_failures(own),
-        *_letters(own),
         *(refused(own) if "landing" in own else ()),
         *not_of_changes(own),
         *_spark(own),
@@ -416,6 +415,8 @@ def _failures(values: Values) -> _Found:
     for key in ("deadLetterDestination", "maxRecordAgeMillis") if "sparkPipeline" in values else ():
         if key in values:
             yield key, "children of a sparkPipeline do not process records themselves"
+    if "deadLetterOverflow" in values and "deadLetterDestination" not in values:
+        yield "deadLetterOverflow", "needs deadLetterDestination"
     if poison is PoisonRecordPolicy.RETRY:
         if "maxRecordAttempts" in values:
             yield "maxRecordAttempts", "needs poisonRecordPolicy = DEADLETTER or SKIP"
@@ -430,11 +431,6 @@ def _failures(values: Values) -> _Found:
     yield from _too_few(values)
 
 
-def _letters(values: Values) -> _Found:
-    if "deadLetterOverflow" in values and "deadLetterDestination" not in values:
-        yield "deadLetterOverflow", "needs deadLetterDestination"
-
-
 def _letter_notices(values: Values, lines: Lines) -> Iterator[Notice]:
     place, name = values.get("deadLetterDestination"), "deadLetterOverflow"
     if not isinstance(place, Destination):
@@ -443,15 +439,10 @@ def _letter_notices(values: Values, lines: Lines) -> Iterator[Notice]:
         if name in values:
             yield _no_effect(name, lines, "deadLetterDestination takes letters of any size")
     elif name not in values:
-        limit, largest_record = place.limit
-        facts = {
-            "limit": limit,
-            "largest_record": largest_record,
-            "advice": f"set {name} = {OVERFLOW_FORM} for larger ones",
-        }
-        yield Notice(
-            "dead_letters_may_not_fit", "deadLetterDestination", lines["deadLetterDestination"], facts
-        )
+        facts = dict(zip(("limit", "largest_record"), place.limit, strict=True))
+        facts["advice"] = f"set {name} = {OVERFLOW_FORM} for larger ones"
+        key = "deadLetterDestination"
+        yield Notice("dead_letters_may_not_fit", key, lines[key], facts)
 
 
 def _too_few(values: Values) -> _Found:

@@ -85,7 +85,7 @@ class Overflow(Destination):
 
 
 OVERFLOW_FORM: Final = "s3://BUCKET/PREFIX"
-# The class in the module of this name, and what the property may be.
+# The class in the module of this name; what the property may be.
 _OWN: Final = {
     "file": ("FileLetters", "file:PATH"),
     "sqs": ("QueueLetters", "sqs:QUEUE_URL"),
@@ -95,17 +95,15 @@ _OWN: Final = {
 }
 *_FORMS, _LAST_FORM = (form for _, form in _OWN.values())
 ALLOWED: Final = f"{', '.join(_FORMS)} or {_LAST_FORM}"
-ENTRY_POINTS: Final = "kcl_daemon.dead_letters"
+_GROUP: Final = "kcl_daemon.dead_letters"
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+-]{0,30}")
 
 
 @cache
 def _kind(scheme: str) -> type[Destination] | None:
-    """None if no package has it; InvalidValue names the package whose destination cannot be used."""
     if scheme in _OWN:
-        found: type[Destination] = getattr(
-            import_module(f"kcl_daemon.destinations.{scheme}"), _OWN[scheme][0]
-        )
+        module = import_module(f"kcl_daemon.destinations.{scheme}")
+        found: type[Destination] = getattr(module, _OWN[scheme][0])
         return found
     return _of_package(scheme) if _SCHEME.fullmatch(scheme) else None
 
@@ -113,11 +111,10 @@ def _kind(scheme: str) -> type[Destination] | None:
 def _of_package(scheme: str) -> type[Destination] | None:
     from importlib.metadata import entry_points  # noqa: PLC0415 - takes 20 ms
 
-    points = {
-        f"{each.dist and each.dist.name}": each for each in entry_points(group=ENTRY_POINTS, name=scheme)
-    }
+    points = {each.dist and each.dist.name: each for each in entry_points(group=_GROUP, name=scheme)}
     if len(points) > 1:
-        raise InvalidValue(f"{' and '.join(sorted(points))} both have a destination {scheme}; uninstall one")
+        packages = " and ".join(sorted(map(str, points)))
+        raise InvalidValue(f"{packages} both have a destination {scheme}; uninstall one")
     for package, point in points.items():
         what = f"the destination {scheme} of the package {package}, {point.value}, cannot be used"
         try:
@@ -132,7 +129,7 @@ def _of_package(scheme: str) -> type[Destination] | None:
 
 
 def destination_of(text: str) -> Destination | None:
-    """None if it begins with no scheme that is known, as a path. InvalidValue if there is no such place."""
+    """None for a path."""
     scheme, _, rest = text.partition(":")
     kind = _kind(scheme)
     if kind is None:

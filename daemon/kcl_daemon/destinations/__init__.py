@@ -1,1 +1,1 @@
-"""Where dead letters go: one class in one file each, registered in `config/dead_letters.py`."""
+"""Registered in `config/dead_letters.py`."""

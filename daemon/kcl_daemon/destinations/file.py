@@ -31,8 +31,6 @@ _PIECE_BYTES: Final = 1024**2
 
 
 class FileLetters(Destination):
-    """Of a path."""
-
     scheme = "file"
 
     @classmethod
@@ -50,7 +48,7 @@ class FileLetters(Destination):
 
     @asynccontextmanager
     async def writer(self, endpoints: Endpoints, overflow: Overflow | None) -> AsyncGenerator[DeadLetters]:
-        del endpoints, overflow  # nothing is too large
+        del endpoints, overflow
         file = DeadLetterFile(self.path)
         await file.prepare()
         yield file

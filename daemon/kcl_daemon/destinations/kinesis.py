@@ -23,8 +23,6 @@ _PAUSE_S: Final = 0.25  # a shard takes five reads a second
 
 
 class StreamLetters(LimitedLetters):
-    """Of a name, or an ARN."""
-
     scheme = "kinesis"
     limit = ("1 MiB, or MaxRecordSizeInKiB of the stream", "about 768 KiB")
     undeletable = ("Kinesis deletes no records", "they go when the retention of the stream ends")

@@ -41,8 +41,6 @@ _DELETED_AT_ONCE: Final = 500  # letters; two objects each
 
 
 class BucketLetters(Overflow):
-    """Of `//BUCKET/PREFIX`."""
-
     scheme = "s3"
 
     @classmethod
@@ -65,7 +63,7 @@ class BucketLetters(Overflow):
 
     @asynccontextmanager
     async def writer(self, endpoints: Endpoints, overflow: Overflow | None) -> AsyncGenerator[KeepsData]:
-        del overflow  # nothing is too large
+        del overflow
         async with self.service(endpoints) as s3:
             yield _Objects(s3, self)
 
@@ -240,10 +238,8 @@ class _StoredObjects(LetterSource):
             request = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
             answer = await self._s3.run("DeleteObjects", partial(self._delete, request))
             for failed in answer.get("Errors", ()):
-                raise InvalidRequest(
-                    f"{failed.get('Code')}: {failed.get('Message')} ({failed.get('Key')})",
-                    operation="DeleteObjects",
-                )
+                why = f"{failed.get('Code')}: {failed.get('Message')} ({failed.get('Key')})"
+                raise InvalidRequest(why, operation="DeleteObjects")
 
     def _delete(self, request: object, client: Client) -> Any:
         return client.delete_objects(Bucket=self._bucket, Delete=request)

@@ -40,5 +40,5 @@ class TopicLetters(LimitedLetters):
         return int(of_topic.get("MaximumMessageSize", USUAL_LIMIT))
 
     def rights(self, arn: MakeArn, *, reads: bool) -> list[Right]:
-        del arn  # it has one
+        del arn
         return [] if reads else [("", "sns", ("Publish",), self.address)]

@@ -106,14 +106,14 @@ class _Messages(SpooledLetters):
                 yield self.keep(unwrapped(str(each["Body"])), place, each["MessageId"])
 
     async def _receive(self) -> list[dict[str, str]]:
+        # Who waits asks all servers of the queue.
+        asked = {
+            "MaxNumberOfMessages": _MESSAGES_AT_ONCE,
+            "VisibilityTimeout": _HIDDEN_S,
+            "WaitTimeSeconds": 1,
+        }
         answer = await self._service.run(
-            "ReceiveMessage",
-            lambda client: client.receive_message(
-                QueueUrl=self._url,
-                MaxNumberOfMessages=_MESSAGES_AT_ONCE,
-                VisibilityTimeout=_HIDDEN_S,
-                WaitTimeSeconds=1,  # asks all servers of the queue
-            ),
+            "ReceiveMessage", lambda client: client.receive_message(QueueUrl=self._url, **asked)
         )
         return list(answer.get("Messages", ()))
 

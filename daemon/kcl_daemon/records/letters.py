@@ -20,7 +20,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
 class BadLetter(ValueError):
-    """Raised for what is no dead letter, or has lost its data; the message says why."""
+    """No dead letter, or one that has lost its data; says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,6 @@ class StoredLetter:
         return word == self.letter.key or f"/{self.name}".endswith(f"/{word}")
 
     def head(self, handle: object) -> StoredLetter:
-        """Small enough to keep thousands."""
         letter = replace(self.letter, record=replace(self.letter.record, data="", schema=None), stderr=())
         return replace(self, letter=replace(letter, error=letter.error[:_ERROR_CHARACTERS]), handle=handle)
 
@@ -96,7 +95,7 @@ class LetterSource(Protocol):
         ...
 
     async def delete(self, heads: Sequence[StoredLetter]) -> None:
-        """Deleting what is not there does no harm."""
+        """What is not there does no harm."""
         ...
 
     async def hold(self) -> None:

@@ -62,17 +62,19 @@ data_at_option: Final = click.option(
 )
 
 
+def _number(name: str, default: int, text: str, within: click.IntRange) -> Callable[[_Command], _Command]:
+    return click.option(name, metavar="N", type=within, default=default, show_default=True, help=text)
+
+
 def _filters(command: _Command) -> _Command:
     shard = click.option(
         "--shard", "shards", metavar="ID", multiple=True, help="Only of this shard; can be repeated."
     )
-    cause = click.option(
-        "--cause",
-        "causes",
-        multiple=True,
-        type=click.Choice([each.value for each in LetterCause]),
-        help="Only with this cause; can be repeated.",
+    values, text = (
+        click.Choice([each.value for each in LetterCause]),
+        "Only with this cause; can be repeated.",
     )
+    cause = click.option("--cause", "causes", multiple=True, type=values, help=text)
     since = click.option(
         "--since",
         metavar="TIME",
@@ -112,9 +114,7 @@ def letters() -> None:
 @properties_option
 @as_json_option
 @_filters
-@click.option(
-    "--limit", metavar="N", type=click.IntRange(0), default=100, show_default=True, help="Letters shown."
-)
+@_number("--limit", 100, "Letters shown.", click.IntRange(0))
 def list_letters(
     *,
     source: str | None,
@@ -202,30 +202,9 @@ _PROGRAM: Final = "kcl_daemon.letters.program"
     help="What became of each letter, as JSON lines. Default: SOURCE.receipts beside a file.",
 )
 @click.option("--delete-done", is_flag=True, help="Delete letters that are done.")
-@click.option(
-    "--parallel",
-    metavar="N",
-    type=click.IntRange(1, 64),
-    default=1,
-    show_default=True,
-    help="Shards at once.",
-)
-@click.option(
-    "--batch",
-    metavar="N",
-    type=click.IntRange(1, 10_000),
-    default=100,
-    show_default=True,
-    help="Letters per batch.",
-)
-@click.option(
-    "--tries",
-    metavar="N",
-    type=click.IntRange(1),
-    default=2,
-    show_default=True,
-    help="A letter has failed after so many children fail at it alone.",
-)
+@_number("--parallel", 1, "Shards at once.", click.IntRange(1, 64))
+@_number("--batch", 100, "Letters per batch.", click.IntRange(1, 10_000))
+@_number("--tries", 2, "A letter has failed after so many children fail at it alone.", click.IntRange(1))
 @click.option(
     "--timeout",
     metavar="SECONDS",

@@ -1,4 +1,4 @@
-"""Gives dead letters to a program, over the same protocol, with a receipt for each on disk before it counts as done."""
+"""Gives dead letters to a program; each has its receipt on disk before it counts as done."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class LetterReplay:
     _done: list[StoredLetter] = field(default_factory=list[StoredLetter])
 
     async def run(self, shards: Sequence[ShardLetters]) -> None:
-        """NotChanged if the program cannot be started, AwsError or DeadLetterNotStored if the source or the receipts fail."""
+        """NotChanged if the program cannot be started; raises what the source and the receipts do."""
         waiting, unfinished = list(shards), list(shards)
         changed = anyio.Event()
         limiter = anyio.Semaphore(self.options.parallel)

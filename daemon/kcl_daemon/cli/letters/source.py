@@ -48,10 +48,6 @@ class ChosenSource:
         own = () if failures is None else (failures.dead_letters, failures.dead_letter_overflow)
         return [each for each in (self.place, *own, *self.data_at) if isinstance(each, Overflow)]
 
-    @property
-    def endpoints(self) -> Endpoints:
-        return Endpoints() if self.settings is None else self.settings.endpoints
-
 
 def choose(source: str | None, properties: Path | None, data_at: Sequence[str] = ()) -> ChosenSource:
     """Exits with code 2 if there is none."""
@@ -86,7 +82,7 @@ class FoundLetters:
         found = [each for each in self.letters.values() if each.is_called(word)]
         if len(found) != 1:
             names = (
-                ": " + ", ".join(each.name for each in found[:3])
+                f": {', '.join(each.name for each in found[:3])}"
                 if found
                 else "; letters list shows the keys"
             )
@@ -115,12 +111,11 @@ def on_letters(chosen: ChosenSource, act: Callable[[LetterSource, FoundLetters],
 
 
 @asynccontextmanager
-async def open_source(chosen: ChosenSource) -> AsyncGenerator[LetterSource, None]:
+async def open_source(chosen: ChosenSource) -> AsyncGenerator[LetterSource]:
     async with AsyncExitStack() as stack:
-        fetchers = [
-            (each, await stack.enter_async_context(each.fetcher(chosen.endpoints)))
-            for each in chosen.data_places
-        ]
+        places, settings = chosen.data_places, chosen.settings
+        endpoints = Endpoints() if settings is None else settings.endpoints
+        fetchers = [(each, await stack.enter_async_context(each.fetcher(endpoints))) for each in places]
 
         async def whole(stored: StoredLetter) -> DeadLetter:
             """Who may write a letter could otherwise read with the rights of the one who looks at it."""
@@ -135,7 +130,7 @@ async def open_source(chosen: ChosenSource) -> AsyncGenerator[LetterSource, None
                 )
             return stored.with_data(await fetch(at, stored.check_size))
 
-        yield await stack.enter_async_context(chosen.place.reader(chosen.endpoints, whole))
+        yield await stack.enter_async_context(chosen.place.reader(endpoints, whole))
 
 
 async def _find(source: LetterSource) -> FoundLetters:
