@@ -439,8 +439,8 @@ def _letter_notices(values: Values, lines: Lines) -> Iterator[Notice]:
         if name in values:
             yield _no_effect(name, lines, "deadLetterDestination takes letters of any size")
     elif name not in values:
-        facts = dict(zip(("limit", "largest_record"), place.limit, strict=True))
-        facts["advice"] = f"set {name} = {OVERFLOW_FORM} for larger ones"
+        advice = f"set {name} = {OVERFLOW_FORM} for larger ones"
+        facts = {"limit": place.limit[0], "largest_record": place.limit[1], "advice": advice}
         key = "deadLetterDestination"
         yield Notice("dead_letters_may_not_fit", key, lines[key], facts)
 
