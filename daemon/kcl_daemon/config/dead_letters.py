@@ -109,7 +109,7 @@ def _kind(scheme: str) -> type[Destination] | None:
 
 
 def _of_package(scheme: str) -> type[Destination] | None:
-    from importlib.metadata import entry_points  # noqa: PLC0415 - takes 20 ms
+    from importlib.metadata import entry_points
 
     points = {each.dist and each.dist.name: each for each in entry_points(group=_GROUP, name=scheme)}
     if len(points) > 1:
