@@ -1,4 +1,4 @@
-"""A landing log on a file system of pyarrow: HDFS, and whatever else refuses to move a file over another one."""
+"""A landing log on a file system of pyarrow that refuses to move a file over another one, such as HDFS."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def open_file_system(uri: str) -> ArrowStore:
 
 
 class ArrowStore:
-    """Creating is writing a file beside and moving it to its name. Whether that never replaces is for `probe` to find out.
+    """Creating is writing a file beside and moving it to its name. `probe` finds out whether that never replaces.
 
-    A move that replaces nothing makes two requests of `replace`: between them the object is not there.
+    `replace` removes the object before it moves the new one: between the two it is not there.
     """
 
     def __init__(self, file_system: Any, root: str) -> None:
@@ -43,7 +43,7 @@ class ArrowStore:
         with self._trouble(path), self._written(content) as young:
             target = self._prepared(path)
             try:
-                # Nobody looks first whether the name is free: a file system that replaces must be found out by `probe`.
+                # Not looked at first: `probe` must find out a file system that replaces.
                 self._fs.move(young, target)
             except (OSError, pa.ArrowException):
                 if self._is_file(young) and self._is_file(target):

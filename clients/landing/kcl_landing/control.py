@@ -1,7 +1,6 @@
 """Events to the daemon, the clock, the error for users, private files.
 
-Events are JSON lines on a private pipe. Descriptor 1 becomes stderr, so that other output is not taken for
-an event.
+Events are JSON lines on a private pipe. Descriptor 1 becomes stderr, so that no other output is taken for one.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 _LINE_BYTES: Final = 16 * 1024 * 1024
+_FOLDER: Final = 0o700
+_FILE: Final = 0o600
 
 
 class EmitEvent(Protocol):
@@ -52,7 +53,7 @@ def take_over_stdout() -> ControlPipe:
 def begin(hear: Callable[[bytes], object] = lambda _line: None) -> tuple[bytes, threading.Event]:
     """The options of the daemon, and the event that its end, SIGTERM or SIGINT set. Call it in the main thread, once.
 
-    `hear` is given each further line, in a thread of its own.
+    A thread gives `hear` each further line.
     """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -70,7 +71,7 @@ def begin(hear: Callable[[bytes], object] = lambda _line: None) -> tuple[bytes, 
 
 
 def _lines() -> Iterator[bytes]:
-    """Of descriptor 0, as sys.stdin would hold its lock at exit. What is longer than may be is cut."""
+    """Not from sys.stdin, which would hold its lock at exit. Lines that are too long are cut."""
     line = bytearray()
     while piece := os.read(0, 64 * 1024):
         first, *others = piece.split(b"\n")
@@ -99,12 +100,8 @@ class Refused(Exception):
     """Raised when the engine must not start or continue; says what to do."""
 
 
-_FOLDER = 0o700
-_FILE = 0o600
-
-
 def make_folder(path: Path) -> None:
-    """Make a folder for this user only. An existing folder keeps its mode."""
+    """For this user only. An existing folder keeps its mode."""
     path.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
 
 
@@ -115,7 +112,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a file atomically, fsynced. OSError leaves the old content."""
+    """Atomic and fsynced. OSError leaves the old content."""
     young = path.with_name(f".{path.name}.young")
     young.unlink(missing_ok=True)  # from a crash; its mode would stay
     descriptor = os.open(young, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE)

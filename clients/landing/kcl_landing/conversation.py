@@ -1,7 +1,4 @@
-"""The lander's side of one shard: the line protocol with the daemon, in one blocking thread for each shard.
-
-What to do is decided in `shard.py`. A checkpoint never goes beyond what is durable.
-"""
+"""One shard's line protocol with the daemon, in a blocking thread. `shard.py` decides what is done."""
 
 from __future__ import annotations
 
@@ -100,20 +97,16 @@ class Memory:
 
     def is_full(self) -> bool:
         with self._freed:
-            return self._is_full()
+            return sum(self._used.values()) >= self._max_bytes
 
     def wants_from(self, who: object) -> bool:
-        """Whether a shard must write now what it has: memory is full, and it has its share or more."""
+        """Whether a shard must write now: memory is full, and it has its share or more."""
         with self._freed:
-            return self._is_full() and self._used.get(who, 0) * len(self._used) >= self._max_bytes
+            return self.is_full() and self._used.get(who, 0) * len(self._used) >= self._max_bytes
 
     def wait(self, seconds: float) -> None:
-        """Until it is not full; or so long."""
         with self._freed:
-            self._freed.wait_for(lambda: not self._is_full(), seconds)
-
-    def _is_full(self) -> bool:
-        return sum(self._used.values()) >= self._max_bytes
+            self._freed.wait_for(lambda: not self.is_full(), seconds)
 
 
 @dataclass(slots=True)
@@ -165,7 +158,7 @@ class ShardConversation:
         self.state = ShardState()
 
     def run(self) -> None:
-        """Serve the daemon until it closes the connection. RelayGone: it broke, or the shard may not be written."""
+        """Until the daemon closes the connection. RelayGone: it broke, or the shard may not be written."""
         try:
             while self._perform():
                 pass
@@ -285,7 +278,7 @@ class ShardConversation:
         self.state.counters.redelivered += landing.redelivered - before
 
     def _hold_back(self) -> None:
-        """While memory is full, send no status, so that the daemon sends no further batch."""
+        """While memory is full no status is sent, so the daemon sends no batch."""
         self._work()
         while self._shared.memory.is_full():
             self._look()
@@ -304,7 +297,7 @@ class ShardConversation:
             self._wait(self._landing.due_s())
 
     def _work(self, *, flush: bool = False) -> None:
-        """Perform what is due. RelayGone after a newer owner was met."""
+        """Raises RelayGone after a newer owner was met."""
         landing, watch, memory = self._landing, self._shared.watch, self._shared.memory
         self._count()
         while (call := landing.next_call(monotonic_s(), flush=flush or memory.wants_from(self))) is not None:
@@ -443,7 +436,7 @@ class ShardConversation:
 
 
 def stated(states: Iterable[ShardState]) -> dict[str, Mark]:
-    """What is stated of these shards now. What has ended needs no mark."""
+    """What has ended needs no mark."""
     marks = (
         {each.key: mark}
         for each in states
@@ -453,7 +446,6 @@ def stated(states: Iterable[ShardState]) -> dict[str, Mark]:
 
 
 def figures(state: ShardState, now_ms: int) -> dict[str, Any]:
-    """For `landing_figures`."""
     counters, landing = state.counters, state.landing
     drafts = [] if landing is None else list(landing.drafts)
     number = -1 if landing is None else landing.writer.tail.number

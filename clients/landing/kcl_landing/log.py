@@ -1,4 +1,4 @@
-"""What the landing log is: names of its objects, and what a segment, a page and a manifest say.
+"""Names and contents of a log's objects.
 
 Below the prefix, with layout `log` or `dated`:
 
@@ -8,16 +8,14 @@ Below the prefix, with layout `log` or `dated`:
     STREAM/_ends/SHARD-000000000043.parquet           the end of a shard (dated)
     _manifests/STREAM/SHARD.json                      Manifest: the newest entries; rewritten
     _manifests/STREAM/SHARD/000000000000.json         a page: the entries of PAGE numbers; in order
-    _manifests/STREAM/SHARD.first.json                First: what was before has expired
-    _begins/STREAM/SHARD-000000000000.json            Begin: how the number is named while the log has no record (dated)
+    _manifests/STREAM/SHARD.first.json                First: what has expired
+    _begins/STREAM/SHARD-000000000000.json            Begin: the name of a segment before any record (dated)
     _readers/NAME.json                                ReaderNote: how far a registered reader is
-    _marks/NAME.json                                  Marks: until when a host's shards are complete; rewritten
-    _shards/STREAM.json                               Roster: the shards of the leases, by the leader; rewritten
-    _compaction/STREAM/SHARD/000000000000-256.json    Compaction: what is being done with a page (keeping/compact.py)
+    _marks/NAME.json                                  Marks of a host; rewritten
+    _shards/STREAM.json                               Roster, by the leader; rewritten
+    _compaction/STREAM/SHARD/000000000000-256.json    Compaction of a page (keeping/compact.py)
 
-A segment is never changed. Who creates the object of a number owns that number; so all who would write number N
-must come to the same name for it: the name depends only on the shard, the number and N's first record. Only a
-segment itself is trusted. An entry repeats what a segment says; a manifest may be old, never wrong.
+All who would write segment N must come to the same name, so it depends only on the shard, N and its first record.
 """
 
 from __future__ import annotations
@@ -39,9 +37,9 @@ MARKS: Final = "_marks"
 ROSTERS: Final = "_shards"
 BEGINS: Final = "_begins"
 PAGE: Final = 256
-"""Numbers in a page; page K has the entries whose numbers begin in [K * PAGE, (K + 1) * PAGE)."""
+"""Page K has the entries whose numbers begin in [K * PAGE, (K + 1) * PAGE)."""
 FOOTER: Final = b"kcl.segment"
-"""Key of the JSON text in a segment's metadata (of the Parquet footer, of the Arrow schema)."""
+"""Key of a segment's footer in its metadata."""
 
 Layout = Literal["log", "dated"]
 Format = Literal["parquet", "arrow"]
@@ -54,7 +52,7 @@ class Damaged(Exception):
 
 
 class LogInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """`log_id` is drawn when the log is created. All writers must agree with all other fields."""
+    """`log_id` is drawn when the log is created. Writers must agree with all other fields."""
 
     application: str
     layout: Layout
@@ -64,15 +62,14 @@ class LogInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One segment, in the order of the JSON array that stands for it.
+    """One segment, as the JSON array of these fields. Numbers and positions are inclusive, but for `after`.
 
     Args:
-        number, to: the first and the last number it holds; they differ after compaction.
-        after, last: `SEQUENCE/SUB`: it has the records after one up to the other. `-1/0`: before all.
+        number, to: they differ after compaction.
+        after, last: `SEQUENCE/SUB`; `-1/0`: before all records.
         size_bytes, crc: of the whole object; `crc` is zlib's crc32.
-        first_ms, last_ms: arrival of the first record, and the latest arrival, in epoch milliseconds; of a shard's end
-            the arrival of the record before it. 0: unknown.
-        children: the child shards, if this is the end of the shard.
+        first_ms, last_ms: arrival of the first record, and the latest one; at a shard's end of the record before it. 0: unknown.
+        children: only of the end of a shard.
     """
 
     number: int
@@ -93,10 +90,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Footer(msgspec.Struct, frozen=True, rename="camel"):
-    """What a segment says of itself. `writer` is drawn for each run of a writer; `token` is the lease's fencing token.
+    """What a segment says of itself. `writer` is drawn for each run; `token` is the lease's fencing token.
 
-    `starts`: of segments that were merged into it, each one's number and its first row; a reader that has some of them
-    reads on from there.
+    `starts`: number and first row of each segment that was merged into it, for readers that have some of them.
     """
 
     application: str
@@ -121,12 +117,12 @@ class Footer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
-    """The entries of the newest page that has any, so at most PAGE; all before are in pages.
+    """The entries of the newest page that has any; all before are in pages.
 
     Args:
         behind_ms: how far the last delivered record was behind the tip of the shard; None: unknown.
         at_ms: when this was written, by the writer's clock.
-        marks: its writer's host states marks, so that `behind_ms` is for readers that know none.
+        marks: its host states marks; `behind_ms` is for readers that know none.
     """
 
     stream: str
@@ -141,7 +137,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
 class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False, order=True):
     """Every record of a shard that arrived before `complete_ms` is in segments up to `number`, which the manifest has.
 
-    `token` is the writer's. For one token neither goes back while the host's lander lives.
+    For one `token` of a writer neither goes back while the host's lander lives.
     """
 
     number: int
@@ -153,7 +149,6 @@ class Marks(msgspec.Struct, frozen=True, rename="camel"):
     """What one host states, by `STREAM/SHARD`: true for ever, and renewed while it lives.
 
     Args:
-        log: the log's `log_id`.
         at_ms: when this was written, by the writer's clock; no `complete_ms` is later.
         window_ms: the host's landingWindowMillis.
         since_ms: by stream, since when.
@@ -182,7 +177,8 @@ class Roster(msgspec.Struct, frozen=True, rename="camel"):
 class Begin(msgspec.Struct, frozen=True, rename="camel"):
     """By which arrival a segment of layout `dated` is named that begins before any record.
 
-    Then two writers may begin with different records, whose hours give different names. Who creates this decides.
+    Two writers may then begin with records of different hours, which give different names. Who creates this
+    decides.
     """
 
     first_ms: int
@@ -191,12 +187,11 @@ class Begin(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class First(msgspec.Struct, frozen=True, rename="camel"):
-    """What has expired: all segments before number `first`.
+    """All segments before number `first` have expired. The rest says what they held.
 
     Args:
-        last, last_ms: the last position of it and the latest arrival, as in an Entry.
-        segments, rows, size_bytes: how much it was, since the log began.
-        at_ms: when this was written.
+        last, last_ms: as in the newest one's Entry, but the latest arrival of all.
+        segments, rows, size_bytes: since the log began.
     """
 
     first: int
@@ -256,7 +251,7 @@ def reader_path(name: str) -> str:
 
 
 def marks_path(worker: str) -> str:
-    """A name that is safe everywhere, and another one for each worker."""
+    """Safe everywhere, and another one for each worker."""
     readable = re.sub(r"[^A-Za-z0-9_-]", "-", worker)[:64]
     return f"{MARKS}/{readable}-{sha256(worker.encode(errors='replace')).hexdigest()[:12]}.json"
 

@@ -1,4 +1,4 @@
-"""Whose log it is, and which segments a shard has: manifests and pages, which are mended from the segments."""
+"""Opens a log; finds and writes manifest and pages of a shard."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ from kcl_landing.writer import LogAltered, Tail
 
 ReadFooter: TypeAlias = Callable[[bytes | memoryview, Format], Footer]
 _LOOKED_AT_MOST: Final = 2000
-"""Objects of the newest hours, in layout `dated`. Whatever lies beyond, the writer meets when its number is taken."""
-
-
+"""Objects that a listing reads in layout `dated`. A segment beyond is met when its number is taken."""
 _HOUR_MS: Final = 3_600_000
 _MOST_MS: Final = 253_402_300_800_000
 
@@ -51,7 +49,7 @@ class OtherLog(Refused):
 
 
 def open_log(store: LogStore, wanted: LogInfo) -> LogInfo:
-    """Create the log, or check that what is there is the wanted one; its `log_id` is what counts then."""
+    """Create the log, or check the one that is there, whose `log_id` then counts."""
     known = _info(store)
     if known is None:
         if next(iter(store.listing(MANIFESTS)), None) is not None:
@@ -103,14 +101,9 @@ def _read_footer(content: bytes | memoryview, file_format: Format) -> Footer:
 
 
 class ShardLog:
-    """The segments of one shard, for one thread. Only the shard's writer calls `open`, `append`, `adopt`, `at_tip`, `mend`.
+    """The segments of one shard, for one thread. Only its writer calls `open`, `append`, `adopt`, `at_tip` and `mend`.
 
-    Args:
-        warn: is told what is damaged; the segments are asked instead.
-        marks: the writer's host states marks.
-
-    Raises:
-        LogAltered, Damaged: by what reads segments, with the name of one.
+    `warn` is told what is damaged; the segments are read instead. What reads them raises LogAltered or Damaged.
     """
 
     def __init__(
@@ -139,10 +132,10 @@ class ShardLog:
         self._name = re.compile(rf"{before}(\d{{12,}})(?:-(\d{{12,}}))?\.{info.format}")
 
     def open(self, *, is_new: bool = False, checkpoint: Position = START) -> Tail:
-        """Find the true end, and write the manifest if it did not say so.
+        """Find the true end, at least up to the checkpoint, and write the manifest if it said another.
 
-        With `is_new` the shard's checkpoint says that nothing was ever landed. Without it, layout `dated` lists the whole
-        stream where a shard has no manifest. The end is looked for until the checkpoint is reached.
+        In layout `dated` the whole stream is listed for a shard without manifest, unless `is_new`: nothing was
+        landed yet.
         """
         manifest = self.manifest()
         known = manifest.entries if manifest else ()
@@ -162,7 +155,7 @@ class ShardLog:
         return self.tail
 
     def mend_end(self) -> None:
-        """Anyone may: a writer that wakes in the middle of a PUT puts its old manifest over that of an ended shard."""
+        """For anyone: a writer that wakes in the middle of a PUT puts its old manifest over that of an ended shard."""
         manifest = self.manifest()
         if manifest is None or any(each.is_end for each in manifest.entries[-1:]):
             return
@@ -194,14 +187,14 @@ class ShardLog:
         self._write(behind_ms, at_ms)
 
     def mend(self, *, behind_ms: int | None, at_ms: int) -> None:
-        """What ours has and the manifest lacks; a newer owner's stays."""
+        """Write the manifest again if our newest segment is missing there. That of a newer owner stays."""
         found = self.manifest()
         if found is None or not found.entries or found.entries[-1].to < self.tail.number:
             self._warn(f"{self._at} had not segment {self.tail.number}: an older writer wrote it last")
             self._write(behind_ms, at_ms)
 
     def footer(self, number: int, first_ms: int, is_end: bool) -> Footer | None:
-        """Of the segment that has the name which a new one would get."""
+        """Of the segment that is where a new one would go."""
         if number in self._others:
             first_ms, is_end = self._others[number].first_ms, self._others[number].is_end
         path = segment_path(
@@ -215,9 +208,9 @@ class ShardLog:
         return footer
 
     def other_begin(self, number: int, first_ms: int, is_end: bool) -> Begin | None:
-        """How another writer has named the segment before which there is no record; None: it may be created as it is.
+        """How another writer has named a segment that begins before any record; None: our name holds.
 
-        Who finds another name fills it, or meets its writer there. LogAltered if it cannot be read.
+        The other name must be filled, or its writer is met there. Raises LogAltered if it cannot be read.
         """
         if self._info.layout != "dated":
             return None
@@ -285,7 +278,7 @@ class ShardLog:
             self._add(entry)
 
     def _close_page(self) -> None:
-        """Of two writers either may create it: both know the same. What is there may also be compacted, and stays."""
+        """Two writers would write the same. What is there may also be compacted, and stays."""
         path = page_path(self._stream, self._shard, self._entries[0].number)
         content = msgspec.json.encode(self._entries)
         if not self._store.create(path, content) and (path in self._bad_pages or not self._page(path)):
@@ -306,7 +299,7 @@ class ShardLog:
         return [*page, *self._beyond(page[-1] if page else None, None)]
 
     def _newest_page(self) -> list[Entry]:
-        """The newest page that is whole and says what its last segment says."""
+        """The newest whole page whose last entry is true."""
         for path in reversed(self._pages()):
             entries = self._page(path)
             if entries and self._is_true(entries[-1]):
@@ -357,7 +350,7 @@ class ShardLog:
         return self._from(last.to + 1 if last else self.first(), last, most)
 
     def _from(self, number: int, last: Entry | None, most: int | None) -> Iterator[Entry]:
-        """The entries from this number on, of segments found in a listing. `last` is the one before, if known."""
+        """Entries of listed segments from this number on. `last` is the one before, if known."""
         found: dict[int, tuple[int, str]] = {}
         for path in self._listed(number, last, most):
             if named := self._name.fullmatch(path.rpartition("/")[2]):
@@ -415,7 +408,7 @@ class ShardLog:
 
 
 def _is_page(entries: Sequence[Entry]) -> bool:
-    """In order, and of one page. Empty is a page, too."""
+    """In order, and of one page; or empty."""
     numbers = [each.number // PAGE for each in entries]
     is_ordered = all(one.to < other.number for one, other in pairwise(entries))
     return is_ordered and numbers == numbers[:1] * len(numbers) and all(e.number <= e.to for e in entries)

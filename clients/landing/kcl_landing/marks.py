@@ -1,4 +1,4 @@
-"""What a host says of its shards in the log: its marks, and as the leader's host the rosters."""
+"""What a host states of its shards: its marks, and as the leader's host the rosters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _read_said: Final = msgspec.json.Decoder(_Said).decode
 
 
 class Rosters:
-    """The newest that the daemon has said of each stream, until it is written. Thread-safe."""
+    """The newest of each stream, until it is written. Thread-safe."""
 
     def __init__(self, log_event: EmitEvent) -> None:
         self._log_event = log_event
@@ -43,7 +43,7 @@ class Rosters:
         self._parents: set[tuple[str, str]] = set()
 
     def hear(self, line: bytes) -> None:
-        """What cannot be read is logged, and changes nothing."""
+        """A line that cannot be read is logged, and changes nothing."""
         try:
             said = _read_said(line)
             if wrong := [each for each in said.roster if not each or "/" in each or each.startswith(".")]:
@@ -62,19 +62,18 @@ class Rosters:
             return None if stream is None else self._waiting.pop(stream)
 
     def take_parents(self) -> set[tuple[str, str]]:
-        """Heard of since: stream and shard."""
+        """Stream and shard of those heard of since."""
         with self._lock:
             found, self._parents = self._parents, set()
             return found
 
     def give_back(self, roster: _Roster) -> None:
-        """It was not written."""
         with self._lock:
             self._waiting.setdefault(roster.stream, roster)
 
 
 def merged(stated: Iterable[Stated]) -> dict[str, Mark]:
-    """Of several statements about a shard, which are all true, the newest writer's last one."""
+    """All statements about a shard are true; the last one of its newest writer is kept."""
     found: dict[str, Mark] = {}
     for each in stated:
         for key, mark in each.items():
@@ -99,7 +98,7 @@ class HostObjects:
         self._failures = 0
 
     def next(self, now_s: float, at_ms: int, stated: Callable[[], Stated]) -> tuple[str, bytes] | None:
-        """Path and content of what must be written now. None: nothing."""
+        """Path and content of what must be written now."""
         if now_s < self._next_s:
             return None
         shards = self._kept(stated())
@@ -116,7 +115,7 @@ class HostObjects:
         return marks_path(self._worker), self._marks(shards, at_ms)
 
     def _kept(self, stated: Stated) -> Stated:
-        """A relay that begins again may know less than the one before it; what that said is still true."""
+        """A relay that begins again may know less than the one before it, whose mark is still true."""
         for key, mark in stated.items():
             before = self._best.get(key, mark)
             is_same = before.token == mark.token and before.number <= mark.number
@@ -128,7 +127,7 @@ class HostObjects:
         self._failures = 0
 
     def trouble(self, now_s: float) -> None:
-        """Whether it was written is unknown; what was there before stays true, too."""
+        """Whether it was written is unknown; what was there before is true, too."""
         self._failures += 1
         self._next_s = now_s + min(MARKS_S * 2**self._failures, _RENEWED_S)
         if self._roster is not None:

@@ -108,7 +108,7 @@ def plain_frame(frame: Frame) -> RecordBatch:
 
 
 def repeated(text: str, count: int) -> Any:
-    """Not by pyarrow.repeat, which loads all of pyarrow.compute: a second of CPU."""
+    """pyarrow.repeat would load all of pyarrow.compute: a second of CPU."""
     each = text.encode()
     ends = array("i", range(0, len(each) * count + 1, len(each)) if each else bytes(4 * (count + 1)))
     return pa.Array.from_buffers(_TEXT, count, [None, pa.py_buffer(ends), pa.py_buffer(each * count)])

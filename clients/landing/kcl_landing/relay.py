@@ -1,7 +1,7 @@
 """The child process of a shard: passes bytes between the daemon and the engine.
 
-Exit code 0 after the daemon has closed its pipe, 75 if the engine went away; then the daemon restarts the
-relay.
+Exit codes: 0 after the daemon has closed its pipe; 75 if the engine went away, then the daemon starts the relay
+again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 EXIT_USAGE = 64
 EXIT_ENGINE_GONE = 75
 CLOSED = ".closed"
-"""This file beside the socket means that no engine will come."""
+"""A file of this name beside the socket means that no engine will come."""
 _CHUNK_BYTES = 256 * 1024
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -45,9 +45,9 @@ def connect(path: str) -> tuple[socket.socket, bytes] | None:
 
 
 def _listen(wait_s: float) -> bytes | None:
-    """What the daemon says in this time, which is a line at most before it is answered. None: it has gone.
+    """What the daemon says in this time, a line at most. None: it has gone.
 
-    To read is the only way that shows its end on every system while something is in the pipe.
+    Only reading shows its end on every system while something is in the pipe.
     """
     said, until_s = b"", time.monotonic() + wait_s  # noqa: TID251 - imports nothing of ours
     while select.select([_STDIN], [], [], max(0.0, until_s - time.monotonic()))[0]:  # noqa: TID251
@@ -70,7 +70,7 @@ def up(engine: socket.socket, said: bytes, ended: threading.Event) -> None:
 
 
 def _splice(engine: socket.socket) -> None:
-    """Without copies through this process. Returns at the end, or where the kernel cannot do it."""
+    """Copies nothing through this process. Returns at the end, or where the kernel cannot do it."""
     try:
         while os.splice(_STDIN, engine.fileno(), _CHUNK_BYTES):
             pass

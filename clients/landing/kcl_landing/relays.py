@@ -20,6 +20,8 @@ from kcl_protocol.errors import ProtocolError
 from kcl_protocol.messages import ChildMessage
 
 _READ_BYTES: Final = 256 * 1024
+_BACKLOG: Final = 1024
+_PAUSE_S: Final = 1.0
 
 
 class RelayGone(Exception):
@@ -30,8 +32,7 @@ class RelayMalformed(Exception):
     """Raised when what came is no message; only this connection must end."""
 
 
-class NothingYet(Exception):
-    """Raised when no message came in time."""
+class NothingYet(Exception): ...
 
 
 def shut(connection: socket.socket) -> None:
@@ -41,12 +42,8 @@ def shut(connection: socket.socket) -> None:
         return
 
 
-_BACKLOG: Final = 1024
-_PAUSE_S: Final = 1.0
-
-
 def listen(path: Path) -> socket.socket:
-    """A Unix socket for this user. Renamed once its mode is set, because anybody who finds it can connect."""
+    """For this user. Renamed once its mode is set, because anybody who finds it can connect."""
     path.unlink(missing_ok=True)
     young = path.with_name(f".{path.name}.{os.getpid()}")
     young.unlink(missing_ok=True)
@@ -66,7 +63,7 @@ def accept_in_background(
     is_closed: Callable[[], bool],
     log_event: EmitEvent,
 ) -> None:
-    """`serve` runs in a thread of its own. A lack of descriptors or threads only delays."""
+    """`serve` runs in a thread for each connection. A lack of descriptors or threads only delays."""
 
     def accept() -> None:
         while not is_closed():
@@ -98,9 +95,11 @@ class RelayConnection:
         self._poll.register(connection, select.POLLIN)
 
     def receive(self, until_s: float | None = None) -> Message | None:
-        """None when the relay is gone, also in the middle of a line. NothingYet if none has begun when `until_s` passes.
+        """The next message; None when the relay is gone, also in the middle of a line.
 
-        Also raises RelayMalformed.
+        Raises:
+            NothingYet: none has begun when `until_s` passes.
+            RelayMalformed: what came is none.
         """
         while (message := self._next()) is None:
             if until_s is not None and not self._poll.poll(max(0.0, until_s - monotonic_s()) * 1000):

@@ -28,7 +28,7 @@ from kcl_landing.store import Cause, NoObject, NotConditional, StoredObject, Sto
 _CONNECT_S: Final = 4.0
 _ANSWER_S: Final = 12.0
 _ATTEMPTS: Final = 3
-"""With the pauses between them, all attempts end within a minute."""
+"""With the pauses between them, all end within a minute."""
 _CONNECTIONS: Final = 64
 _CONFLICTS: Final = 5
 _CONFLICT_PAUSE_S: Final = 0.2
@@ -57,10 +57,10 @@ _STATUSES: Final[dict[int, Cause]] = {
 
 
 class S3Store:
-    """`s3://bucket/prefix`. Each object is one PUT: the parts of an upload in parts are not conditional everywhere.
+    """`s3://bucket/prefix`. Each object is one PUT: an upload in parts is not conditional everywhere.
 
-    Checksums are the SDK's (CRC32 of each body, both ways), so AWS_REQUEST_CHECKSUM_CALCULATION=when_required turns them off
-    for a server that does not take them.
+    The SDK checks CRC32 of each body, both ways; AWS_REQUEST_CHECKSUM_CALCULATION=when_required turns that off for a server
+    that does not take it.
     """
 
     def __init__(
@@ -86,9 +86,7 @@ class S3Store:
             except _ConditionRefused as refused:
                 if refused.is_taken:
                     return False
-                pause(
-                    _CONFLICT_PAUSE_S
-                )  # another writer creates it now; whether it will, S3 does not know yet
+                pause(_CONFLICT_PAUSE_S)  # another writer is creating it; S3 knows no winner yet
             else:
                 return True
         raise StoreTrouble(

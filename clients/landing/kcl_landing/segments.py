@@ -1,7 +1,7 @@
-"""Segments as bytes: Parquet or Arrow IPC files with the columns of `records.SCHEMA`, and what they say of themselves.
+"""Segments as Parquet or Arrow IPC files with the columns of `records.SCHEMA`, and what they say of themselves.
 
 Parquet is plain enough for every reader: data pages V1, zstd, no nested or unusual types, timestamps in UTC microseconds.
-Its pages have checksums, and what it says of itself has one; an Arrow file has one over the whole file.
+Its pages and its footer have checksums; an Arrow file has one over the whole file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def encode(info: LogInfo, batches: Sequence[RecordBatch], footer: Footer) -> mem
     if info.format == "arrow":
         return _arrow(table, footer)
     said = msgspec.json.encode(footer)
-    # Written into a buffer that is large enough even if nothing can be compressed: one that grows is copied each time.
+    # Large enough even if nothing can be compressed: a buffer that grows is copied each time.
     room = pa.allocate_buffer(table.nbytes + table.nbytes // 50 + len(said) + _ROOM_BYTES)
     sink = pa.FixedSizeBufferWriter(room)
     rows = max(1, table.num_rows * _ROW_GROUP_BYTES // max(table.nbytes, _ROW_GROUP_BYTES))
@@ -68,7 +68,7 @@ def read_footer(content: bytes | memoryview, format: Format) -> Footer:  # noqa:
 
 
 def decode(content: bytes | memoryview, format: Format) -> Table:  # noqa: A002
-    """The records. Raises Damaged, also if a checksum does not fit."""
+    """Raises Damaged, also if a checksum does not fit."""
     with _reading(format):
         table = _parquet_table(content) if format == "parquet" else _arrow_table(content)
         plain = table.replace_schema_metadata(None)
@@ -76,7 +76,7 @@ def decode(content: bytes | memoryview, format: Format) -> Table:  # noqa: A002
 
 
 def _parquet_table(content: bytes | memoryview) -> Table:
-    """A few bytes of zeros can unpack to any number of records: what it says of itself is checked before."""
+    """A few bytes of zeros can unpack to any number of records, so the footer is checked before."""
     file = _PARQUET.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
     said = file.metadata
     footer = _checked_footer(said.metadata, said.num_rows)

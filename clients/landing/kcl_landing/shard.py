@@ -1,6 +1,6 @@
 """The rules of one shard's writer: what is buffered, when a segment is due, what follows each answer of the store.
 
-Pure: whoever drives it performs the calls, in a thread with a real store or in the simulator. The driver's loop:
+Pure: a thread with a real store or the simulator performs the calls, in this loop:
 
     while (call := landing.next_call(now_s)) is not None:
         try: landing.done(call, <what the store said>)
@@ -25,11 +25,11 @@ _LONGEST_LOOK_S: Final = 480.0
 """A belated write comes when its host wakes: mostly soon. 1,000 quiet shards cost two requests a second."""
 _NEVER_MS: Final = 2**63
 _DISORDER_MS: Final = 1_000
-"""Records of a shard do not arrive quite in its order."""
+"""Records of a shard arrive not quite in its order."""
 
 
 class Part(Protocol):
-    """Records that follow each other; at least one."""
+    """At least one record, in order."""
 
     @property
     def rows(self) -> int: ...
@@ -39,9 +39,7 @@ class Part(Protocol):
     def last(self) -> Position: ...
     @property
     def arrivals_ms(self) -> Sequence[int | None]: ...
-    def split(self, before: Sequence[int]) -> Sequence[Self]:
-        """Cut before each of these rows."""
-        ...
+    def split(self, before: Sequence[int]) -> Sequence[Self]: ...
 
     def behind(self, mark: Position) -> Self | None:
         """What comes after a position; None: nothing."""
@@ -53,7 +51,7 @@ P = TypeVar("P", bound=Part)
 
 @dataclass(eq=False, slots=True)
 class Draft(Generic[P]):
-    """What becomes a segment. `since_s`: when its first record came. Of known arrivals `opened_ms` is the first one."""
+    """What becomes a segment. `since_s`: when its first record came; `opened_ms`: the first known arrival."""
 
     since_s: float
     parts: list[P] = field(default_factory=list[P])
@@ -84,9 +82,9 @@ class Draft(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Create(Generic[P]):
-    """Create segment `number`, which begins after `after`; without a draft the end of the shard.
+    """Create segment `number`; without a draft the end of the shard.
 
-    The answer: the entry, or None if the number is taken.
+    The answer: its entry, or None if the number is taken.
     """
 
     number: int
@@ -116,7 +114,7 @@ class Create(Generic[P]):
         )
 
     def empty(self, first_ms: int) -> Create[P]:
-        """Instead of it, where another writer gave its number a name: no records, so that the other meets it there."""
+        """For the name that another writer gave this number: no records, so that the other finds it there."""
         return replace(
             self, last=self.after, rows=0, first_ms=first_ms, last_ms=first_ms, draft=None, children=None
         )
@@ -124,7 +122,7 @@ class Create(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """Read the footer of the segment that is where ours should be: the answer. If it is not there, that is trouble."""
+    """Read the footer of the segment that is where ours should be. If it is not there, that is trouble."""
 
     number: int
     first_ms: int
@@ -133,35 +131,29 @@ class Find:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Append to the manifest."""
-
     entry: Entry
     behind_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class NoteTip:
-    """Say in the manifest that the shard has reached its tip."""
-
     behind_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Append the segment that was just found to the manifest."""
-
     footer: Footer
     behind_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Write the manifest if an earlier owner's belated one lacks segments. The answer: None."""
-
     behind_ms: int | None
 
 
 Call: TypeAlias = Create[P] | Find | Note | NoteTip | Adopt | Look
+"""The last four write the manifest: an entry is appended, the tip was reached, what was found is appended, and the
+manifest is written again if a belated one lacks segments. Their answer is None."""
 
 
 def retry_pause_s(failures: int) -> float:
@@ -175,8 +167,8 @@ class ShardLanding(Generic[P]):
         taken: what it last meant that a number was taken.
         has_let_go: nothing more may be done.
         failures: of the store, since it last worked.
-        segments, redelivered: how many were written, and records dropped because the log has them.
-        mark: what is stated of the shard; None: nothing is known yet. Another thread may read it.
+        redelivered: records dropped because the log has them.
+        mark: None: nothing is known yet. Another thread may read it.
     """
 
     def __init__(
@@ -215,7 +207,7 @@ class ShardLanding(Generic[P]):
 
     @property
     def is_landed(self) -> bool:
-        """All that was taken is durable and in the manifest, and the end, if it has come."""
+        """All that was taken, and the end if it has come, is durable and in the manifest."""
         is_ended = self._children is None or self.writer.tail.is_ended
         return is_ended and not (self.drafts or self._unnoted or self._found_footer)
 
@@ -238,7 +230,7 @@ class ShardLanding(Generic[P]):
                 self._reached_ms = max(newest_ms, self._reached_ms or 0)
 
     def at(self, behind_ms: int | None, complete_ms: int | None = None) -> None:
-        """After `take`. `complete_ms`: every record that arrived before has been delivered; None: nothing is said."""
+        """After `take`. `complete_ms`: every record that arrived before has been delivered; None: unknown."""
         self._behind_ms = behind_ms
         if complete_ms is not None:
             self._reached_ms = max(complete_ms, self._reached_ms or 0)
@@ -248,7 +240,6 @@ class ShardLanding(Generic[P]):
         self._children = tuple(children or ())
 
     def forget(self) -> None:
-        """The lease is lost: what is not written is the next owner's."""
         self.drafts.clear()
         self.has_let_go = True
         self.mark = None
@@ -277,7 +268,7 @@ class ShardLanding(Generic[P]):
         return max(begins_s, self._retry_s) if self.failures else begins_s
 
     def done(self, call: Call[P], answer: Entry | Footer | None) -> None:
-        """May raise LogAltered."""
+        """Raises LogAltered."""
         self.failures = 0
         most_s = 2 * self._look_pause_s if isinstance(call, Look) else _FIRST_LOOK_S
         self._look_pause_s, self._look_s = min(most_s, _LONGEST_LOOK_S), None
@@ -307,7 +298,7 @@ class ShardLanding(Generic[P]):
         return durable if durable > self.stored and not self.has_let_go else None
 
     def _state(self) -> None:
-        """What is durable, but not in the manifest, is not stated yet."""
+        """What the manifest lacks is not stated yet."""
         if self._reached_ms is None or self._unnoted or self._found_footer or self.has_let_go:
             return
         complete_ms = min(

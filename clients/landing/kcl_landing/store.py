@@ -1,4 +1,4 @@
-"""The port to where a landing log is kept. Paths are relative to the log's prefix, with `/`."""
+"""The port to where a log is kept. Paths are relative to its prefix, with `/`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ Cause = Literal["full", "denied", "unreachable", "slow down", "failed"]
 
 
 class StoreTrouble(Exception):
-    """Raised when the store does not do as asked; whether an object was written is unknown. Trying again may help."""
+    """Raised when the store fails; whether an object was written is unknown. Trying again may help."""
 
     def __init__(self, cause: Cause, message: str) -> None:
         super().__init__(message)
         self.cause: Cause = cause
 
 
-class NoObject(Exception):
-    """Raised when an object is not there."""
+class NoObject(Exception): ...
 
 
 class NotConditional(Refused):
@@ -47,13 +46,13 @@ class LogStore(Protocol):
     def replace(self, path: str, content: bytes) -> None: ...
 
     def read(self, path: str) -> bytes:
-        """NoObject if it is not there."""
+        """Raises NoObject."""
         ...
 
     def listing(self, folder: str, *, after: str = "") -> Iterator[StoredObject]:
-        """Everything below a folder, by path; with `after` only paths greater than it."""
+        """Everything below a folder, by path; with `after` only greater paths."""
         ...
 
     def remove(self, paths: Sequence[str]) -> None:
-        """What is not there already is no error."""
+        """What is not there is no error."""
         ...

@@ -1,4 +1,4 @@
-"""Where a landing log is kept: a folder, also of NFS; S3; and what pyarrow can open, if it creates conditionally."""
+"""Opens and probes stores; the one in a folder, also of NFS."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ YOUNG: Final = ".young"
 """Folder of files that are being written; below the root, so that linking stays in one file system."""
 PROBES: Final = "_probe"
 _PROBE_WRITERS: Final = 8
+_ADVICE: Final = (
+    "Two writers could both write one segment, so records would be lost. Use S3, a server that honours `If-None-Match: *`, "
+    "HDFS, or a folder"
+)
 _LEFT_OVER_S: Final = 24 * 3600
 _CAUSES: Final[dict[int, Cause]] = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "full"),
@@ -67,25 +71,19 @@ def open_store(uri: str, *, endpoint: str = "", region: str = "", encryption: st
 
 
 def probe(store: LogStore) -> None:
-    """Find out whether the store creates an object only where there is none, by doing it.
+    """Find out by trying whether the store creates an object only where there is none.
 
     Raises:
-        NotConditional: it does not, or objects cannot be read once they are written.
+        NotConditional: it does not, or what was written cannot be read.
     """
     once, raced = (f"{PROBES}/{secrets.token_hex(8)}" for _ in range(2))
     try:
         _probe_in_turn(store, once)
         _probe_at_once(store, raced)
     finally:
-        # Whoever may not delete leaves a few bytes behind: that is no reason not to land.
+        # Who may not delete may land.
         with suppress(StoreTrouble):
             store.remove([once, raced])
-
-
-_ADVICE: Final = (
-    "Two writers could both write one segment, so records would be lost. Use S3, a server that honours `If-None-Match: *`, "
-    "HDFS, or a folder"
-)
 
 
 def _probe_in_turn(store: LogStore, path: str) -> None:
@@ -120,7 +118,7 @@ def _probe_content(store: LogStore, path: str, expected: set[bytes]) -> None:
 
 
 class FolderStore:
-    """A folder, which may be of NFS. It is made on the first write, its parent is not: that may be what is not mounted.
+    """The folder is made on the first write, its parent is not: that may be what is not mounted.
 
     Files get the permissions of the folder, less the umask; a folder that is made here is for this user only.
     """
@@ -136,7 +134,7 @@ class FolderStore:
         with _trouble(target), self._written(content) as young:
             self._make_folder(target.parent)
             is_new = _link(young, target)
-            # Also of another's file: what it holds is synced, its name perhaps not yet.
+            # Also for another's file: its content is synced, its name perhaps not yet.
             _sync_folder(target.parent)
             return is_new
 
@@ -200,7 +198,7 @@ class FolderStore:
             young.unlink(missing_ok=True)
 
     def _open(self) -> int:
-        """The mode of the root. A root that was there and is not any more is never made again: it is not mounted."""
+        """The mode of the root. A root that was there and is gone is not made again: it is not mounted."""
         with self._lock:
             if self._mode is None:
                 self._root.mkdir(mode=0o700, exist_ok=True)
@@ -210,7 +208,7 @@ class FolderStore:
             return self._mode
 
     def _remove_left_over(self) -> None:
-        """Not what other hosts are writing. The file system's clock says how old a file is, not ours."""
+        """Not what other hosts are writing; how old a file is, the file system's clock says."""
         now = self._young / secrets.token_hex(16)
         now.touch(mode=0o600)
         began_s = now.stat().st_mtime
@@ -232,7 +230,7 @@ def _link(young: Path, target: Path) -> bool:
     try:
         os.link(young, target)
     except OSError as error:
-        # NFS repeats a request whose answer was lost, and the second answer says that the name is taken: by us.
+        # NFS repeats a request whose answer was lost; then the name is taken, by us.
         if young.stat().st_nlink > 1:
             return True
         if error.errno == errno.EEXIST:

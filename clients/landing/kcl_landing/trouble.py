@@ -1,4 +1,4 @@
-"""What is said while the store has trouble: not for each shard and attempt."""
+"""Reports trouble of the store once for all shards and attempts."""
 
 from __future__ import annotations
 

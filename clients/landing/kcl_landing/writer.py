@@ -1,8 +1,4 @@
-"""What the writer of a shard's log does next. Pure: no records, no clock, no store.
-
-Each number is created once, by whoever comes first, and continues the record before it. So two writers of one shard can
-neither lose nor repeat a record; the rules here only decide who lets go.
-"""
+"""What the writer of a shard's log does when a number is its own or taken, and where segments are cut. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a shard's log. `number` -1: there is no segment."""
+    """The end of a log. `number` -1: there is no segment."""
 
     number: int = -1
     last: Position = START
@@ -38,22 +34,19 @@ class LogAltered(Exception):
 
 
 class Taken(Enum):
-    """What it means that a number is already there."""
-
     OURS = auto()
-    """Our own earlier attempt, whose answer was lost."""
+    """An earlier attempt of this run, whose answer was lost."""
     EARLIER = auto()
-    """A former owner's late write: continue behind it."""
+    """A late write of a former owner: continue behind it."""
     NEWER = auto()
-    """A newer owner writes it: let go."""
+    """A newer owner writes: let go."""
 
 
 class ShardWriter:
     """One run of one writer. `mark` is the last record taken, `tail` the end of what is durable.
 
     Raises:
-        LogAltered: the stored checkpoint is behind the end of a log that is not empty: what lies between was
-            checkpointed, but is not in the log.
+        LogAltered: the stored checkpoint is beyond the end of a log that is not empty: what lies between is not there.
     """
 
     def __init__(self, tail: Tail, checkpoint: Position, *, token: int, writer: str) -> None:
@@ -71,11 +64,9 @@ class ShardWriter:
         return self.tail.number + 1
 
     def take(self, last: Position) -> None:
-        """Records up to this one are in the buffer."""
         self.mark = max(self.mark, last)
 
     def created(self, last: Position, last_ms: int, *, is_end: bool = False) -> None:
-        """Segment `next_number` is durable."""
         self.tail = Tail(self.next_number, last, max(last_ms, self.tail.last_ms), is_end)
 
     def taken(self, found: Footer) -> Taken:
@@ -105,8 +96,8 @@ def cuts(
 ) -> list[int]:
     """Before which of these records a new segment begins.
 
-    `opened_ms` is the arrival of the first record in the open segment, None if there is none. `by_hour`, for the layout
-    `dated`: a segment has records of one hour.
+    `opened_ms`: the arrival of the first record in the open segment, None if there is none. `by_hour`: a segment has records
+    of one hour.
     """
     known = known_arrivals(arrivals_ms)
     first = opened_ms

@@ -1,1 +1,1 @@
-"""What `kcl-daemon landing` does with a landing log: status, verify, compact, expire, and the notes of readers."""
+"""What `kcl-daemon landing` does: status, verify, compact, expire, and the notes of readers."""

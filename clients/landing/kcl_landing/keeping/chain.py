@@ -1,6 +1,6 @@
 """What is wrong with a chain of segments, and which of them stand for others. Pure.
 
-An `Entry` stands for a segment here. `after` or `last` empty: unknown, as the segment cannot be read.
+Of a segment that cannot be read `after` and `last` of its Entry are empty.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kcl_landing.log import Entry, place
 
 
 class Problem(NamedTuple):
-    """`number` is the first segment's that it is about; None: of the shard or the log."""
+    """`number` None: it is about the shard or the log."""
 
     message: str
     key: ShardKey | None = None
@@ -31,12 +31,7 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Chain:
-    """Takes the segments of a shard in order.
-
-    Args:
-        number: the next one's.
-        last: where the log ends so far; empty: unknown.
-    """
+    """Takes the segments of a shard in order. `last`: where the log ends so far; empty: unknown."""
 
     key: ShardKey
     number: int = 0
@@ -81,7 +76,7 @@ class Chain:
 
 @dataclass(slots=True)
 class Spans:
-    """`main` are the segments of the log, in order; `replaced` lie within one of them (compaction)."""
+    """`main`: the segments of the log, in order; `replaced` lie within one of them (compaction)."""
 
     main: list[Held] = field(default_factory=list)
     replaced: list[Held] = field(default_factory=list)

@@ -1,13 +1,13 @@
 """Merges small segments of full pages into larger ones.
 
-What is done for a page, each step so that a crash after it does no harm and anybody may go on:
+The steps for a page; after a crash anybody may go on:
 
 1. A note says which segments are to be merged. Two compactors that see the same page use one note.
 2. The merged segments are created. Nobody knows them yet.
 3. The page is written with their entries. Readers read either the old segments or the merged ones.
 4. After the grace period what was merged is removed, then the note.
 
-Who writes a page that is full creates it only if it is not there, so a late writer does not undo step 3.
+A writer creates a full page only if it is not there, so a late one does not undo step 3.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Compaction(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Compacted(msgspec.Struct):
-    """`waiting`: segments that the next run removes, once the grace period is over."""
+    """`waiting`: what a run after the grace period removes."""
 
     merged: int = 0
     into: int = 0
@@ -56,7 +56,7 @@ class Compacted(msgspec.Struct):
 
 
 def groups_of(entries: Iterable[Entry], target_bytes: int) -> tuple[tuple[Entry, ...], ...]:
-    """Which neighbours to merge, into at most `target_bytes` each. What has half of it stays: it is not worth a copy."""
+    """Which neighbours to merge, into at most `target_bytes` each. What has half of it is not worth a copy."""
     groups: list[tuple[Entry, ...]] = []
     open_group: list[Entry] = []
     size = 0
@@ -74,7 +74,7 @@ def groups_of(entries: Iterable[Entry], target_bytes: int) -> tuple[tuple[Entry,
 
 
 def swapped(entries: Sequence[Entry], merged: Iterable[Entry]) -> list[Entry]:
-    """The page with merged entries for those that they hold, where it has exactly these."""
+    """Merged entries replace those that they hold, where the page has exactly these."""
     found = list(entries)
     for new in merged:
         inside = [at for at, each in enumerate(found) if new.number <= each.number and each.to <= new.to]
@@ -86,9 +86,7 @@ def swapped(entries: Sequence[Entry], merged: Iterable[Entry]) -> list[Entry]:
 class Compactor:
     """`tell` gets a line for each page that something is done in, or why not.
 
-    Args:
-        grace_ms: how long readers may still use what they planned with.
-        writer: drawn for each run.
+    `grace_ms`: how long readers may still use what they planned with.
     """
 
     def __init__(
@@ -125,7 +123,6 @@ class Compactor:
         return whole
 
     def _page(self, head: Head, page: int) -> Compacted:
-        """What is in the way of one page is told, and no matter for others."""
         done, key = Compacted(), head.key
         try:
             begun = [entries for number, entries in sorted(head.objects.compactions) if number == page]
@@ -184,7 +181,6 @@ class Compactor:
         return any((each.number, each.to) in entries for group in note.groups for each in group)
 
     def _swap(self, key: ShardKey, page: int, note: Compaction) -> bool:
-        """False if the page has gone: it has expired."""
         merged = [self._merged(key, group) for group in note.groups]
         entries = page_of(self._store, key, page)
         if entries is None:
@@ -193,7 +189,7 @@ class Compactor:
         return True
 
     def _merged(self, key: ShardKey, group: Sequence[Entry]) -> Entry:
-        """Made now, or by an earlier run, or by another. Raises NoObject, Damaged."""
+        """Made now, before, or by another. Raises NoObject, Damaged."""
         number, to = group[0].number, group[-1].to
         path = segment_path(self._info, *key, number=number, to=to, first_ms=0, is_end=False)
         try:
@@ -245,7 +241,7 @@ class Compactor:
 
 
 def _pages_of(head: Head) -> list[int]:
-    """Full ones: those before the newest page that has entries. With a note also what has expired."""
+    """Full ones, before the newest page that has entries, and those with a note."""
     tail = head.tail_page
     noted = {page for page, _entries in head.objects.compactions}
     return sorted({*(each for each in head.older_pages() if tail is not None and each < tail), *noted})

@@ -1,4 +1,4 @@
-"""What hosts state of the log: their marks and rosters, as they are read, and until when all shards are complete."""
+"""Marks and rosters of all hosts, and until when all shards are complete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Statements:
 
 
 def statements_of(store: LogStore, info: LogInfo, found: LogObjects) -> Statements:
-    """Only those that are still there, of this log and this version."""
 
     def read(path: str) -> Marks | Roster | Unreadable | None:
         said: Marks | Roster
@@ -57,7 +56,7 @@ def statements_of(store: LogStore, info: LogInfo, found: LogObjects) -> Statemen
 def wrong_marks(
     hosts: Iterable[Marks], ends: Mapping[ShardKey, int], is_wanted: Callable[[ShardKey], bool]
 ) -> Iterator[Problem]:
-    """`ends`: of each shard its last segment, as it was found after the marks were read."""
+    """`ends`: the last segment of each shard, found after the marks were read."""
     for host in hosts:
         path = marks_path(host.worker)
         for name, mark in host.shards.items():
@@ -91,7 +90,7 @@ def expire_marks(
 
 @dataclass(slots=True)
 class Known:
-    """What manifests say of a shard; as it is here, they say nothing. `arrived_ms`: of its newest record."""
+    """What manifests say of a shard; by default nothing. `arrived_ms`: of its newest record."""
 
     number: int = -1
     arrived_ms: int = 0
@@ -103,9 +102,10 @@ class Known:
 def complete_ms(
     shards: Mapping[ShardKey, Known], stated: Statements
 ) -> dict[ShardKey, tuple[int, Marks | None]]:
-    """Until when each shard is complete of which more may come, and whose mark says so. `shards` has those of the rosters.
+    """Until when each shard is complete of which more may come, and whose mark says so.
 
-    The least is what readers wait at. As in the data source: what has a parent is not complete before the parent's end.
+    `shards` has those of the rosters, too. Readers wait at the least. As in the data source, a shard that has a parent is
+    not complete before the parent's end.
     """
     parents: dict[ShardKey, set[str]] = {}
     for roster in stated.rosters:

@@ -1,7 +1,7 @@
 """Removes what is old, or read by all who registered.
 
-`.first.json` is raised before anything is removed, so no reader plans with what is about to go; what a crash leaves
-below it the next run removes.
+`.first.json` is raised before anything is removed, so no reader plans with what is about to go. What a crash leaves below it
+the next run removes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kcl_landing.store import LogStore
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What may expire: all that is given must hold.
+    """All that is given must hold of what expires.
 
     Args:
         before_ms: it arrived before; what has no arrival time does not.
@@ -65,7 +65,7 @@ def rules_of(
 
 @dataclass(slots=True)
 class Cut:
-    """What expires of a shard. `first`: the note that says so.
+    """What expires of a shard, as the note `first` says it.
 
     Args:
         kept_for: the reader that needs the next segment.
@@ -81,7 +81,7 @@ class Cut:
 
 
 def cut_of(key: ShardKey, first: First, entries: Iterator[Entry], rules: Rules, at_ms: int) -> Cut:
-    """`entries`: all that have not expired. The newest one always stays: it says where the log goes on."""
+    """`entries`: all that have not expired. The newest always stays: it says where the log goes on."""
     cut = Cut(first)
     gone = next(entries, None)
     for following in entries:

@@ -6,13 +6,13 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from kcl_landing.log import BEGINS, INFO, MANIFESTS, MARKS, READERS, ROSTERS, LogInfo, segment_path
 from kcl_landing.store import StoredObject
 
 COMPACTION: Final = "_compaction"
-"""Below it the notes of compaction: `_compaction/STREAM/SHARD/PAGE-ENTRIES.json`."""
 
 Kind = Literal[
     "segment", "manifest", "page", "first", "compaction", "reader", "statement", "begin", "info", "other"
@@ -54,11 +54,11 @@ class Named(NamedTuple):
     number: int = 0
     to: int = 0
     first_ms: int = 0
-    """Of a segment of `dated`: its hour; -1: it is the end of its shard."""
+    """The hour of a segment of `dated`; -1: it is the end of its shard."""
 
 
 def compaction_path(key: ShardKey, page: int, entries: int) -> str:
-    """Of a page with so many entries: fewer after each compaction, so each has a name of its own."""
+    """A page has fewer entries after each compaction, so each has a name of its own."""
     return f"{COMPACTION}/{key[0]}/{key[1]}/{page:012d}-{entries:03d}.json"
 
 
@@ -79,8 +79,6 @@ def named(info: LogInfo, path: str) -> Named:
 
 
 def _hour_ms(day: str | None, hour: str | None) -> int:
-    from datetime import UTC, datetime
-
     if day is None or hour is None:
         return _END
     try:
@@ -98,7 +96,7 @@ class Held(NamedTuple):
 
 @dataclass(slots=True)
 class ShardObjects:
-    """What the store has of one shard. `_segments`: four numbers each, as a shard may have a million."""
+    """`_segments`: four numbers each, as a shard may have a million."""
 
     info: LogInfo
     key: ShardKey
@@ -138,8 +136,6 @@ class ShardObjects:
 
 @dataclass(slots=True)
 class LogObjects:
-    """`statements`: paths of marks and rosters."""
-
     shards: dict[ShardKey, ShardObjects]
     readers: list[str]
     others: list[str]
@@ -149,7 +145,6 @@ class LogObjects:
 def sorted_out(
     info: LogInfo, objects: Iterable[StoredObject], stream: str | None = None, shard: str | None = None
 ) -> LogObjects:
-    """What belongs to a log, by shard; `stream` and `shard` leave out others."""
     found = LogObjects({}, [], [])
     for each in objects:
         what = named(info, each.path)

@@ -1,4 +1,4 @@
-"""Reads what pages, manifests and notes say, many at a time."""
+"""Reads pages, manifests and notes, many at a time."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def reader_of(store: LogStore, name: str) -> ReaderNote | None:
 def side_by_side(
     act: Callable[[Item], Result], items: Iterable[Item], at_once: int = AT_ONCE
 ) -> Iterator[Result]:
-    """The results in the order of the items; only few items are taken ahead of what the caller has used."""
+    """In the order of the items; only few are taken ahead of what the caller has used."""
     with ThreadPoolExecutor(at_once) as pool:
         running: deque[Future[Result]] = deque()
         try:
@@ -120,7 +120,7 @@ def side_by_side(
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What is known of a shard before its pages are read. `trouble`: why the manifest or `.first.json` cannot be used."""
+    """What is known before pages are read. `trouble`: why the manifest or `.first.json` cannot be used."""
 
     objects: ShardObjects
     manifest: Manifest | None
@@ -167,13 +167,13 @@ def heads(store: LogStore, shards: Iterable[ShardObjects]) -> Iterator[Head]:
 
 
 def survey(store: LogStore, info: LogInfo, stream: str | None = None, shard: str | None = None) -> LogObjects:
-    """What manifests there are, readers, marks and rosters; nothing of the segments is listed."""
+    """Manifests, readers, marks and rosters; segments are not listed."""
     folders = (store.listing(each) for each in (MANIFESTS, READERS, MARKS, ROSTERS))
     return sorted_out(info, chain.from_iterable(folders), stream, shard)
 
 
 def readers_of(store: LogStore, names: Iterable[str], tell: Callable[[str], object]) -> list[ReaderNote]:
-    """Only those that are still there. One whose note cannot be read needs everything, which is told."""
+    """Those that are still there. One whose note cannot be read needs everything, which is told."""
 
     def read(name: str) -> tuple[ReaderNote | None, str]:
         try:

@@ -1,4 +1,4 @@
-"""Notes of readers: what expires waits for them, and `kcl-daemon landing status` shows how far behind they are."""
+"""Notes of readers: what expires waits for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def register(store: LogStore, name: str, *, at_ms: int) -> ReaderNote:
-    """What the reader has committed so far; a new one needs everything. Raises Refused for a name that cannot be one."""
+    """What the reader has committed; a new one needs everything. Raises Refused for a wrong name."""
     note = ReaderNote(_checked(name), {}, at_ms)
     if store.create(reader_path(name), msgspec.json.encode(note)):
         return note
@@ -25,7 +25,7 @@ def register(store: LogStore, name: str, *, at_ms: int) -> ReaderNote:
 
 
 def report(store: LogStore, name: str, done: Mapping[str, int], *, at_ms: int) -> None:
-    """`done` replaces all that the reader has said: by `STREAM/SHARD`, the first number that it still needs."""
+    """`done` replaces all that the reader has said."""
     store.replace(reader_path(_checked(name)), msgspec.json.encode(ReaderNote(name, dict(done), at_ms)))
 
 

@@ -15,9 +15,10 @@ from kcl_landing.store import LogStore
 
 
 class Unread(msgspec.Struct):
-    """What a reader still needs. `oldest_ms`: when the first record of it arrived; 0: nothing is left, or unknown.
+    """What a reader still needs.
 
     Args:
+        oldest_ms: when the first record of it arrived; 0: nothing is left, or unknown.
         gone: segments that expired before the reader had them.
     """
 
@@ -36,14 +37,12 @@ class Unread(msgspec.Struct):
 
 
 class ShardStatus(msgspec.Struct):
-    """`number` is the newest segment's; -1: there is none. `children`: None until the shard has ended.
+    """`number`: of the newest segment; -1: there is none.
 
     Args:
         behind_ms: how far the last record was behind the tip of the shard at `at_ms`.
         complete_ms: all that arrived before is in the log; 0: unknown, or all of the shard is.
         worker: whose mark says so; empty: the log itself.
-        marks: its writer states marks.
-        readers: what each registered reader still needs, by name.
         trouble: why the manifest is not known.
     """
 
@@ -90,7 +89,7 @@ class LogStatus:
 
 
 def needs(reader: ReaderNote, key: ShardKey) -> int:
-    """The first number; a shard that the reader has never named is needed whole."""
+    """A shard that the reader has never named is needed whole."""
     return reader.done.get("/".join(key), 0)
 
 

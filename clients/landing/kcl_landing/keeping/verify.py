@@ -1,4 +1,4 @@
-"""Proves that a log is whole: numbering, positions, checksums, and that manifests and pages say what the segments say."""
+"""Proves that a log is whole: numbering, positions, checksums, and that manifests and pages repeat the segments."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ from kcl_landing.store import LogStore, NoObject
 
 Tell = Callable[[Problem], object]
 _NAMED_OTHERS: Final = 20
+_LOST_PAGE: Final = "the page is lost; `verify --mend` makes it again if all its segments are there"
+_LOST_MANIFEST: Final = "the manifest is lost; the writer of the shard makes it again when it next begins"
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A page of one shard: `held` are its segments in the store, of which none has expired."""
+    """A page of one shard: `held` are its segments in the store that have not expired."""
 
     head: Head
     page: int
@@ -170,7 +172,7 @@ class Verifier:
         is_whole = bool(entries) and not any(list(chain.take(each)) for each in entries)
         if is_whole and chain.number == work.page + PAGE and chain.last:
             path = page_path(*work.head.key, work.page)
-            # A page that somebody has made meanwhile may know of compaction.
+            # A page that was made meanwhile may be compacted.
             self._store.create(path, msgspec.json.encode(entries))
             facts.problems = [Problem("the page was lost; it is there again", work.head.key, work.page, path)]
 
@@ -313,7 +315,3 @@ class Verifier:
     def _problem(self, problem: Problem) -> None:
         self._verdict.problems += 1
         self._tell(problem)
-
-
-_LOST_PAGE: Final = "the page is lost; `verify --mend` makes it again if all its segments are there"
-_LOST_MANIFEST: Final = "the manifest is lost; the writer of the shard makes it again when it next begins"
