@@ -33,13 +33,12 @@ def arrays_of(frame: Frame) -> list[Any]:
 
 
 def arrays_of_rows(rows: Iterable[Row]) -> list[Any]:
-    """The same from any records."""
     columns = list(zip(*rows, strict=True)) or [()] * len(_TYPES)
     return [pa.array(column, kind) for column, kind in zip(columns, _TYPES, strict=False)]
 
 
 def batch_of(arrays: list[Any]) -> Any:
-    """A RecordBatch with the columns that `kcl_spark` has, too."""
+    """With the columns that `kcl_spark` has, too."""
     data, keys, numbers, arrivals, sub_numbers = arrays
     columns = {
         "data": data,

@@ -1,7 +1,7 @@
-"""Encodes and decodes messages: the only module with JSON and the wire's camelCase names.
+"""Lines of JSON: the only module with the wire's camelCase names.
 
-The daemon reads tolerantly, as KCL does: a child may print anything. A client reads strictly, but accepts
-unknown and missing fields, for other versions of the daemon.
+The daemon reads tolerantly, as KCL does: a child may print anything. A client reads strictly, but accepts unknown and missing
+fields, for other versions of the daemon.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ from kcl_protocol.messages import (
 )
 
 _STRAY_CHARACTERS: Final = 2_000
-_REASON_CHARACTERS: Final = 80
+_EXCERPT_CHARACTERS: Final = 80
+_LONG_LINE_BYTES: Final = 16 * 1024
 _JSON_SPACE: Final = b" \t\r\n"
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _LONG_LIMIT: Final = 2**63
+LEVEL_DEFAULT: Final = "info"
+_START_FIELDS: Final = frozenset({"action", "shardId", "sequenceNumber", "subSequenceNumber"})
 _DAEMON_ACTIONS: Final = frozenset(
     kind.action for kind in (Initialize, ProcessRecords, LeaseLost, ShardEnded, ShutdownRequested, Shutdown)
 )
+_Fields = Mapping[str, object]
 
 
-# orjson if it is installed, else the standard library: clients depend on nothing.
-
-
+# Clients depend on nothing, so orjson may be absent.
 def _has_orjson() -> bool:
     try:
         import_module("orjson")
@@ -63,13 +65,13 @@ if TYPE_CHECKING or HAS_ORJSON:
 
 
 def plain_dump_line(fields: dict[str, object]) -> bytes:
-    """A message as one ASCII line. TypeError if an integer does not fit in 64 bits."""
+    """One ASCII line. TypeError if an integer does not fit in 64 bits."""
     _refuse_long_integers(fields)
     return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def plain_load(line: bytes) -> object:
-    """Parse JSON; lone surrogates stay. Raises ValueError or RecursionError."""
+    """Lone surrogates stay. Raises ValueError or RecursionError."""
     return json.loads(line.decode(), parse_constant=refuse_constant)
 
 
@@ -94,7 +96,7 @@ def fast_dump_line(fields: dict[str, object]) -> bytes:
         line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError:  # a lone surrogate has no UTF-8 form, only an escape
         return _dump_escaped(fields)
-    # orjson cannot escape non-ASCII text. The few lines that have some are dumped a second time.
+    # It cannot escape non-ASCII text, so the few lines that have some are dumped again.
     return line if line.isascii() else _dump_escaped(fields)
 
 
@@ -102,7 +104,7 @@ def fast_load(line: bytes) -> object:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        # orjson refuses escaped lone surrogates, which a partition key may hold.
+        # It refuses escaped lone surrogates, which a partition key may hold.
         return plain_load(line)
 
 
@@ -126,7 +128,7 @@ load: Final[Callable[[bytes], object]] = fast_load if HAS_ORJSON else plain_load
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The child repeated a message of the daemon; ignored, as in KCL."""
+    """A message of the daemon, repeated by the child; ignored, as in KCL."""
 
     action: str
 
@@ -136,8 +138,7 @@ class Stray:
     """A line that is no message: the program's own output, or a broken message.
 
     Args:
-        reason: why it is no message, for the log.
-        text: the line, undecodable bytes replaced, at most 2,000 characters and an ellipsis.
+        text: undecodable bytes replaced, at most 2,000 characters and an ellipsis.
         blank: only spaces, which many children send as separators.
     """
 
@@ -157,17 +158,15 @@ class _Unusable(Exception): ...
 
 # Unlike orjson it keeps a number's digits and stops after the first value.
 _DECODER: Final = JSONDecoder(parse_int=_NumberText, parse_float=_NumberText, parse_constant=refuse_constant)
-# Ten times as fast where there are many numbers; those of a message are whole, so none loses a digit.
+# Ten times as fast with many numbers; those of a message are whole, so none loses a digit.
 _QUICK_DECODER: Final = JSONDecoder(parse_constant=refuse_constant)
-_LONG_LINE_BYTES: Final = 16 * 1024
 
 
 def decode_child_line(line: bytes) -> ChildMessage | Echo | Stray:
-    """Decode one line of a child. Never raises.
+    """Never raises.
 
-    As in KCL only the first object counts, undecodable bytes are replaced, and numbers and texts are
-    converted: a numeric `sequenceNumber` keeps its digits, `subSequenceNumber` "3" is 3 and 4.7 is 4. Unlike
-    KCL it accepts unknown fields.
+    As in KCL only the first object counts, undecodable bytes are replaced, and numbers and texts are converted: a numeric
+    `sequenceNumber` keeps its digits, `subSequenceNumber` "3" is 3 and 4.7 is 4. Unlike KCL it accepts unknown fields.
     """
     trimmed = line.strip(_JSON_SPACE)
     if not trimmed:
@@ -210,7 +209,7 @@ def _message(fields: dict[str, object]) -> ChildMessage | Echo:
         raise _Unusable('no "action" with a text')
     if action in _DAEMON_ACTIONS:
         return Echo(action)
-    raise _Unusable(f"unknown action {action[:_REASON_CHARACTERS]!r}")
+    raise _Unusable(f"unknown action {action[:_EXCERPT_CHARACTERS]!r}")
 
 
 def _status(fields: dict[str, object]) -> Status:
@@ -259,21 +258,14 @@ def _excerpt(trimmed: bytes) -> str:
     return text if len(text) <= _STRAY_CHARACTERS else f"{text[:_STRAY_CHARACTERS]}…"
 
 
-_EXCERPT_CHARACTERS: Final = 80
-_START_FIELDS: Final = frozenset({"action", "shardId", "sequenceNumber", "subSequenceNumber"})
-
-_Fields = Mapping[str, object]
-
-
 def decode_daemon_line(line: bytes) -> DaemonMessage:
-    """Decode one line of the daemon.
+    """The message of a line.
 
-    Sequence numbers other than a record's, sub-sequence numbers, timestamps, `millisBehindLatest` and `error`
-    may be missing.
+    Sequence numbers other than a record's, sub-sequence numbers, timestamps, `millisBehindLatest` and `error` may
+    be missing.
 
     Raises:
-        RemoteProtocolError: not one JSON object, not a daemon's action, or a field is missing or of the wrong
-            type.
+        RemoteProtocolError: not one JSON object, not a daemon's action, or a field is missing or of the wrong type.
     """
     fields = _object(line)
     try:
@@ -287,7 +279,7 @@ FRAME_START: Final = b'{"action":"processRecords","frame":'
 
 
 def decode_frame_header(line: bytes) -> FrameHeader:
-    """RemoteProtocolError if it is not one."""
+    """Raises RemoteProtocolError."""
     fields = _object(line)
     try:
         size_bytes, count = (_size(fields, key) for key in ("frame", "count"))
@@ -476,9 +468,8 @@ _READERS: Final[Mapping[str, Callable[[_Fields], DaemonMessage]]] = {
 def encode(message: Message) -> bytes:
     """One line of compact ASCII JSON, ended by one LF; TypeError if an integer does not fit in 64 bits.
 
-    Every field is present, None as null. As in KCL, `action` is the first key of a message and the last of a
-    record, before the schema extension. Text is escaped: children read stdin in the encoding of their
-    locale.
+    Every field is present, None as null. As in KCL, `action` is the first key of a message and the last of a record, before the
+    schema extension. Text is escaped: children read stdin in the encoding of their locale.
     """
     return dump_line(_fields(message))
 
@@ -561,15 +552,11 @@ def schema_fields(schema: RecordSchema) -> dict[str, object]:
     }
 
 
-LEVEL_DEFAULT: Final = "info"
-
-
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line for the daemon's log: an extension of KCL's protocol.
+    """A line for the daemon's log, an extension. It may come at any time and gets no answer.
 
-    It may come at any time and gets no answer. A daemon that does not allow it, such as Java's, takes it for
-    stray output.
+    A daemon that does not allow it, such as Java's, takes it for stray output.
     """
 
     action: ClassVar[str] = "log"

@@ -45,6 +45,10 @@ from kcl_protocol.messages import (
     Status,
 )
 
+_EXCERPT_CHARACTERS: Final = 80
+_HEAD_BYTES: Final = 256
+_CHILD_LINE_MOST_BYTES: Final = 1024 * 1024
+
 
 class Role(StrEnum):
     DAEMON = "daemon"
@@ -100,7 +104,7 @@ _ASKING: Final = {
 
 TransitionTable = Mapping[State, Mapping[MessageKind, State]]
 
-# The state while the child performs an action, and the state after it.
+# While the child performs an action, and after it.
 _ACTIONS: Final[Mapping[State, State]] = {
     State.INITIALIZING: State.IDLE,
     State.PROCESSING: State.IDLE,
@@ -165,11 +169,9 @@ _MAY_CHECKPOINT: Final = frozenset(
     for state in (action, _checkpoint_in(action))
 ) | {State.IDLE_CHECKPOINT}
 
-_EXCERPT_CHARACTERS: Final = 80
-
 
 class ForeignMessage(Protocol):
-    """A message of a client's own type; `action` is its name on the wire."""
+    """A client's own type of message."""
 
     @property
     def action(self) -> str: ...
@@ -179,7 +181,7 @@ AnyMessage = Message | ForeignMessage
 
 
 class Conversation:
-    """One conversation as one side sees it.
+    """As one side sees it.
 
     A refused message changes nothing. After `receive` refused one, end the conversation: the sides disagree.
     """
@@ -202,7 +204,7 @@ class Conversation:
 
     @property
     def may_checkpoint(self) -> bool:
-        """Whether a checkpoint can succeed within the current action."""
+        """Whether a checkpoint can succeed now."""
         return self._state in _MAY_CHECKPOINT
 
     @property
@@ -218,7 +220,7 @@ class Conversation:
         self._advance(self._role, message, LocalProtocolError)
 
     def receive(self, message: AnyMessage) -> None:
-        """Raises RemoteProtocolError if the other side may not send this now; says what was expected."""
+        """Raises RemoteProtocolError, with what was expected."""
         self._advance(self._other, message, RemoteProtocolError)
 
     def _advance(self, speaker: Role, message: AnyMessage, error: type[ProtocolError]) -> None:
@@ -263,10 +265,6 @@ def _describe(message: AnyMessage, kind: MessageKind) -> str:
     return message.action if isinstance(message, Shutdown) else kind.value
 
 
-# Of a line that is too long: enough to recognise its writer.
-_HEAD_BYTES: Final = 256
-
-
 @dataclass(frozen=True, slots=True)
 class OversizedLine:
     """A dropped line; `length_bytes` is without terminator, `head` its first 256 bytes."""
@@ -278,8 +276,8 @@ class OversizedLine:
 class LineFramer:
     """Cuts a stream into lines; LF, CR and CRLF end a line (KCL: Java's `BufferedReader.readLine`).
 
-    It holds one unfinished line of at most `max_line_bytes` (without terminator). It discards the bytes of a
-    longer line as they arrive, and reports the line when it ends.
+    It holds at most `max_line_bytes`, without terminator. Of a longer line it keeps the head, and reports it when
+    it ends.
     """
 
     def __init__(self, max_line_bytes: int) -> None:
@@ -291,11 +289,10 @@ class LineFramer:
         self._after_cr = False
 
     def feed(self, data: bytes) -> list[bytes | OversizedLine]:
-        """The lines that end in this piece, without terminators; empty lines included."""
+        """The lines that end in this piece, without terminators; also empty ones."""
         if self._after_cr and data:
-            # the LF of a line that was delivered at its CR
             self._after_cr = False
-            data = data.removeprefix(b"\n")
+            data = data.removeprefix(b"\n")  # its line was delivered at the CR
         if self._is_one_line(data):
             return [data[:-1]]
         ended: list[bytes | OversizedLine] = []
@@ -338,14 +335,10 @@ class LineFramer:
         return kept if length_bytes <= self._max_line_bytes else OversizedLine(length_bytes, kept)
 
 
-_CHILD_LINE_MOST_BYTES: Final = 1024 * 1024
-
-
 class DaemonSide(Conversation):
-    """The daemon's end of the conversation with one child.
+    """Messages are decoded when they arrive, but checked only by `receive`: a child may send one too early.
 
-    A child may send a message too early. So messages are decoded when they arrive, but checked only by
-    `receive`. With `accepts_logs`, the child may send `log` messages.
+    With `accepts_logs` it may send `log` messages.
     """
 
     def __init__(self, *, accepts_logs: bool = False, max_line_bytes: int = _CHILD_LINE_MOST_BYTES) -> None:
@@ -354,12 +347,12 @@ class DaemonSide(Conversation):
         self._framer = LineFramer(max_line_bytes)
 
     def receive_data(self, data: bytes) -> Iterator[ChildMessage | LogLine | Stray]:
-        """What the child wrote, decoded; b"" is the end of its output. Never raises."""
+        """What the child wrote; b"" is the end of its output. Never raises."""
         for line in self._framer.feed(data) if data else self._framer.close():
             yield self._decoded(line)
 
     def send_data(self, message: DaemonMessage) -> bytes:
-        """The line of a message. Raises as `send`."""
+        """Raises as `send`."""
         self.send(message)
         return encode(message)
 
@@ -380,10 +373,9 @@ M = TypeVar("M", bound=AnyMessage)
 
 
 class ChildSide(Conversation, Generic[M]):
-    """The record processor's end of the conversation with its daemon.
+    """`decode` reads a line, as `decode_daemon_line` does.
 
-    `decode` reads a line of the daemon, as `decode_daemon_line` does. With `decode_frame` a batch may come as a
-    frame, of at most `max_line_bytes` too.
+    With `decode_frame` a batch may come as a frame, of at most `max_line_bytes` too.
     """
 
     def __init__(
@@ -472,9 +464,9 @@ class ChildSide(Conversation, Generic[M]):
         return RemoteProtocolError(f"the daemon's {what} bytes is over max_line_bytes={self._max_line_bytes}")
 
     def send_data(self, message: ChildMessage) -> bytes:
-        """What to write for a message. Raises as `send`."""
+        """Raises as `send`."""
         self.send(message)
-        # The leading newline ends whatever was written to the pipe before.
+        # The newline ends whatever was written to the pipe before.
         return b"\n" + encode(message)
 
 

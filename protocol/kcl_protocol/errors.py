@@ -80,7 +80,7 @@ _BY_WIRE_NAME: dict[str, type[CheckpointError]] = {
 
 
 def checkpoint_error(wire_name: str, detail: str = "") -> CheckpointError:
-    """`UnknownCheckpointError` if the wire name is not one of KCL's five."""
+    """`UnknownCheckpointError` for a name that is none of KCL's five."""
     kind = _BY_WIRE_NAME.get(wire_name)
     return UnknownCheckpointError(wire_name) if kind is None else kind(detail or kind.__doc__ or wire_name)
 
@@ -118,7 +118,7 @@ _REJECTS_BY_WIRE_NAME: dict[str, type[RejectError]] = {
 
 
 def reject_error(wire_name: str, detail: str) -> RejectError | CheckpointShutdown:
-    """A plain `RejectError` with that `wire_name` if it is none of ours."""
+    """A plain `RejectError` for a name that is none of ours."""
     if wire_name == CheckpointShutdown.wire_name:
         return CheckpointShutdown(detail)
     error = _REJECTS_BY_WIRE_NAME.get(wire_name, RejectError)(detail)

@@ -40,7 +40,7 @@ RowColumns = tuple[
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a frame is made of, by record. Keys are UTF-8, None: it has none. `schemas` is empty if no record has one."""
+    """By record. Keys are UTF-8, None: it has none. `schemas` is empty if no record has one."""
 
     data: Sequence[bytes]
     partition_keys: Sequence[bytes | None]
@@ -51,7 +51,7 @@ class Columns:
 
     @classmethod
     def joined(cls, parts: Iterable[Columns]) -> Columns:
-        """Of batches one after the other. ValueError if some have schemas and others not."""
+        """One batch after the other. ValueError if some have schemas and others not."""
         parts = list(parts)
         if len({bool(part.schemas) for part in parts}) > 1:
             raise ValueError("some have schemas, others not")
@@ -111,19 +111,19 @@ def _key_texts(keys: Sequence[bytes | None]) -> tuple[Sequence[bytes], bool]:
 
 
 def decode_frame(data: bytes) -> tuple[Frame, int | None]:
-    """What `encode_frame` made: records and `millis_behind_latest`. RemoteProtocolError if it is not that."""
+    """The records of `encode_frame`, and `millis_behind_latest`. Raises RemoteProtocolError."""
     line, _, body = data.partition(b"\n")
     header = decode_frame_header(line)
     return Frame(header, body), header.millis_behind_latest
 
 
 def framed_records(header: FrameHeader, body: bytes) -> ProcessRecords:
-    """For `ChildSide`. RemoteProtocolError if they do not fit together."""
+    """For `ChildSide`. Raises RemoteProtocolError."""
     return ProcessRecords(Frame(header, body), header.millis_behind_latest, header.complete_ms)
 
 
 class Frame(Sequence[Record]):
-    """The records of a frame, made when they are looked at. `ends` are those of the texts in `body`.
+    """Its records are made when they are looked at. `ends`: of the texts in `body`.
 
     Raises:
         RemoteProtocolError: the frame is cut off, or does not fit its header.
@@ -211,7 +211,7 @@ class Frame(Sequence[Record]):
 
 
 class FrameIndex:
-    """Finds records in what `encode_frame` made, without opening the others or copying their data."""
+    """Finds records in what `encode_frame` made, without copying the others."""
 
     __slots__ = ("_at", "_count", "_data", "_keyless", "_schemas")
 

@@ -41,10 +41,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Initialize:
-    """First message to a child; the position is the lease's checkpoint, or a sentinel.
+    """The position is the lease's checkpoint, or a sentinel.
 
-    `stream_name` and `stream_arn` are an extension, sent only if one daemon reads many streams. `extra` has all
-    other scalar fields of a line; the daemon sends `lane` and `lanes` to the children of a shard with several.
+    `stream_name` and `stream_arn` are an extension, sent only if one daemon reads many streams. `extra` has all other scalar
+    fields; the daemon sends `lane` and `lanes` to the children of a shard with several.
     """
 
     action: ClassVar[str] = "initialize"
@@ -68,7 +68,7 @@ class ProcessRecords:
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """A line that stands for `processRecords`: the records follow as so many bytes (`frames`).
+    """Stands for `processRecords`: the records follow as so many bytes (`frames`).
 
     `keyless`: an empty partition key in it stands for none.
     """
@@ -99,7 +99,7 @@ class ShardEnded:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested:
-    """A shutdown or a handoff begins: the child's last chance to checkpoint."""
+    """Before a shutdown or a handoff: the child's last chance to checkpoint."""
 
     action: ClassVar[str] = "shutdownRequested"
 
@@ -124,7 +124,7 @@ class CheckpointAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RejectAnswer:
-    """Repeats the request. `error` is None once the record is stored as a dead letter, else a name; `message` says more."""
+    """Repeats the request. `error` is None once the record is a dead letter; `message` says more."""
 
     action: ClassVar[str] = "reject"
     sequence_number: str | None
@@ -162,7 +162,7 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A record of the current batch that the child cannot process: it is done once it is a dead letter. An extension."""
+    """An extension: the child cannot process this record of its batch, which is done once it is a dead letter."""
 
     action: ClassVar[str] = "reject"
     sequence_number: str | None = None

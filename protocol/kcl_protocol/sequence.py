@@ -29,14 +29,10 @@ _RANKS: Final = {
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class ExtendedSequenceNumber:
-    """A Kinesis sequence number or a sentinel, with the index inside a KPL aggregate.
+    """A Kinesis sequence number or a sentinel, with the index inside a KPL aggregate (0 for a plain record).
 
-    Ordered as KCL orders checkpoints: AT_TIMESTAMP < TRIM_HORIZON < LATEST < any number < SHARD_END; numbers
-    by integer value (never as text), then by sub-sequence number, which a sentinel ignores.
-
-    Args:
-        sequence_number: decimal digits or one of the `Sentinel` values.
-        sub_sequence_number: 0 for a plain record.
+    Ordered as KCL orders checkpoints: AT_TIMESTAMP < TRIM_HORIZON < LATEST < any number < SHARD_END; numbers by integer value
+    (never as text), then by sub-sequence number, which a sentinel ignores.
 
     Raises:
         ValueError: the text is neither digits nor a sentinel, or the sub-sequence number is negative.
