@@ -47,7 +47,6 @@ class AsyncRuntime:
             step()
 
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
-        """A cancelled caller returns at once; the steps still finish."""
         task = asyncio.ensure_future(steps)
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)

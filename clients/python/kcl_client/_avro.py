@@ -1,7 +1,7 @@
-"""Avro without a container, from anybody: what fastavro does not bound is looked at before.
+"""Avro without a container, from anybody.
 
 fastavro trusts data: nested values overflow the stack, empty values in an array take memory for a byte, and the time for a
-long decimal grows with the square of its length.
+long decimal grows with the square of its length. So these are looked at before.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _bounded(read: Callable[..., object]) -> Callable[..., object]:
 
 
 def _height(schema: Schema, names: dict[str, Schema], heights: dict[str, float]) -> float:
-    """How deeply its values nest. No bound: if it contains itself, or values without a byte. Fills `names`."""
+    """How deeply values nest; infinite if the schema contains itself, or values without a byte. Fills `names`."""
     if isinstance(schema, list):
         return 1 + max((_height(each, names, heights) for each in schema if each != "null"), default=0.0)
     if isinstance(schema, str):
@@ -105,7 +105,7 @@ def _height(schema: Schema, names: dict[str, Schema], heights: dict[str, float])
 
 @dataclass(slots=True)
 class _Walk:
-    """Passes over one value as fastavro would read it. ValueError for what is too deep, too much for its bytes, or cut off."""
+    """Reads one value as fastavro would. ValueError if it is too deep, too much for its bytes, or cut off."""
 
     data: bytes
     names: Mapping[str, Schema]

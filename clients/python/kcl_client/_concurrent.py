@@ -1,7 +1,7 @@
-"""Runs an `AsyncRecordProcessor` with `process_record`: many records of a shard at once, in one process.
+"""Runs `process_record`: many records of a shard at once, in one process.
 
-A batch is answered as soon as the window has room, so slow records do not hold up the next batch. What is
-checkpointed is the window's mark, also between two actions.
+A batch is answered as soon as the window has room, so slow records do not hold up the next one. The window's mark is
+checkpointed, also between two actions.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio  # noqa: TID251 - the user's coroutines are asyncio's, and anyio would be a dependency of every child
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from kcl_client._processor import (
@@ -44,23 +45,10 @@ def session_of(
     takes_frames: bool = False,
     takes_rejects: bool = False,
 ) -> Session[AsyncCheckpointer]:
+    kind: Callable[..., Session[AsyncCheckpointer]] = partial(Session, processor, AsyncCheckpointer, runtime)
     if handles_single_records(processor):
-        return ConcurrentSession(
-            processor,
-            runtime,
-            concurrency,
-            max_line_bytes=max_line_bytes,
-            takes_frames=takes_frames,
-            takes_rejects=takes_rejects,
-        )
-    return Session(
-        processor,
-        AsyncCheckpointer,
-        runtime,
-        max_line_bytes=max_line_bytes,
-        takes_frames=takes_frames,
-        takes_rejects=takes_rejects,
-    )
+        kind = partial(ConcurrentSession, processor, runtime, concurrency)
+    return kind(max_line_bytes=max_line_bytes, takes_frames=takes_frames, takes_rejects=takes_rejects)
 
 
 class ConcurrentSession(Session[AsyncCheckpointer]):
@@ -97,7 +85,7 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
         self._all_done = False
 
     async def serve(self) -> None:
-        """As `Session.serve`. Records that run when it returns or raises are cancelled."""
+        """As `Session.serve`; cancels the records that run."""
         serving = asyncio.ensure_future(self._outcome())
         timer = asyncio.ensure_future(self._checkpoint_regularly())
         try:
@@ -145,7 +133,6 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
             await self._try_to_store_mark()
 
     async def _try_to_store_mark(self) -> None:
-        """What is refused for now is asked for again at the next time."""
         try:
             await self._store_mark(1)
         except errors.CheckpointShutdown:
@@ -230,7 +217,7 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
             await self._store_mark(CHECKPOINT_ATTEMPTS)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
-        """After a failure it waits until `serve` cancels it; after a lost lease it does not wait."""
+        """After a failure until `serve` cancels it; after a lost lease not at all."""
         while (self._failure.done() or not holds()) and not self._cancels:
             self._changed.clear()
             await self._changed.wait()
@@ -260,7 +247,7 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
             await self._runtime.call(self._process_record, record)
         except RejectRecord as wish:
             if self._takes_rejects and not self._concurrency.finish_batches:
-                # The batch may be answered already; with a destination the daemon wants batches finished.
+                # The batch may be answered already: only with a destination are batches finished.
                 raise errors.NoDeadLetterDestination(_NO_DESTINATION) from wish
             self.reject(record, wish)
 

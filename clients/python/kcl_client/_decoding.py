@@ -25,7 +25,7 @@ _PROTOBUF: Final = "PROTOBUF"
 
 
 def reader_of(shape: Shape) -> Read:
-    """CannotRun: nothing can be decoded to this type."""
+    """Raises CannotRun."""
     match shape.takes:
         case Takes.BYTES:
             return _data
@@ -66,7 +66,7 @@ def _value_reader(shape: Shape) -> Read:
 
 
 def _custom_types(info: object, seen: set[int] | None = None) -> Iterator[type]:
-    """Types in it that msgspec leaves to others: pydantic's, its dataclasses too, and unknown ones."""
+    """Types that msgspec leaves to others: pydantic's, its dataclasses too, and unknown ones."""
     seen = set() if seen is None else seen
     if id(info) in seen:
         return
@@ -126,7 +126,7 @@ def _by_schema(record: Record) -> object:
 
 
 def is_awaitable(result: object) -> bool:
-    """A coroutine that is closed, so that Python does not add a warning of its own to the error."""
+    """Closes it, so that Python adds no warning of its own to the error."""
     if not inspect.isawaitable(result):
         return False
     close = getattr(result, "close", None)

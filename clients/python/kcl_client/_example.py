@@ -1,4 +1,4 @@
-"""A record that a function takes, for the line that says how to put one. Imported by `--check` only."""
+"""A record that a function takes, for the line that says how to put one. Only `--check` imports this."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def _schema_of(wanted: Any) -> dict[str, Any]:
 
 
 def value_of(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int = 0) -> object:
-    """An example of a JSON schema; None where it has no end."""
     if depth > _DEPTH_MOST:
         return None
     for key in ("examples", "enum"):

@@ -1,4 +1,4 @@
-"""What a user's function takes: decided by its signature alone, before anything runs."""
+"""What a user's function takes: its signature alone decides, before anything runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXAMPLE: Final = "such as `def handle(order: Order) -> None`"
 
 
 class CannotRun(Exception):
-    """Raised where a function cannot be run as it is: `FILE:LINE: reason`, after `trace`, a traceback or nothing."""
+    """Raised where a function cannot be run: `FILE:LINE: reason`, after `trace`, a traceback or nothing."""
 
     def __init__(self, reason: str, *, where: str = "", trace: str = "") -> None:
         super().__init__(f"{where}: {reason}" if where else reason)
@@ -27,8 +27,6 @@ class CannotRun(Exception):
 
 
 class Takes(Enum):
-    """What the first parameter gets."""
-
     RECORD = "record"
     BYTES = "bytes"
     TEXT = "text"
@@ -46,7 +44,7 @@ _AS_THEY_ARE: Final[Mapping[object, Takes]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`annotation` is the type of a VALUE; `with_record`: the function gets the record, too, as its second argument."""
+    """`annotation` is the type of a VALUE; `with_record`: the second argument is the record."""
 
     takes: Takes
     annotation: Any
@@ -57,7 +55,7 @@ class Shape:
 
 
 def shape_of(function: object) -> Shape:
-    """CannotRun says with file and line why it is none that can be called with a record."""
+    """Raises CannotRun, with file and line."""
     where, name = place_of(function), str(getattr(function, "__qualname__", function))
     if not callable(function) or inspect.isclass(function):
         raise CannotRun(f"{name} is not a function", where=where)
@@ -116,7 +114,7 @@ def _parameters(signature: inspect.Signature) -> tuple[inspect.Parameter, inspec
 
 
 class _Annotated:
-    """What `get_type_hints` looks at: one annotation, not all of the function, as others may exist for checkers only."""
+    """`get_type_hints` looks at one annotation: others may exist for checkers only."""
 
     __annotations__: dict[str, object]
 
@@ -160,7 +158,6 @@ def place_of(function: object) -> str:
 
 
 def short(file: str) -> str:
-    """Relative to the current folder if it is below."""
     path = Path(file)
     here = Path(os.getcwd())  # noqa: PTH109 - without following links, as in the names of modules
     return str(path.relative_to(here)) if path.is_relative_to(here) else file

@@ -1,4 +1,4 @@
-"""A user's function as a processor: decoded, rejected where that is right, checkpointed on a timer and at every end."""
+"""A user's function as a processor: decodes, rejects where that is right, checkpoints on a timer and at every end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Result = Mapping[str, object] | None
 def processor_of(
     function: UserFunction, *, checkpoint_every_s: float = CHECKPOINT_EVERY_S
 ) -> RecordProcessor | AsyncRecordProcessor:
-    """CannotRun: the function is none that can be called with a record."""
+    """Raises CannotRun."""
     shape = shape_of(function)
     read = reader_of(shape)
     if shape.takes is Takes.BATCH:
@@ -72,7 +72,6 @@ class _Records(TimedProcessor):
                 self._checkpoint(last, checkpointer)
 
     def _checkpoint(self, record: Record, checkpointer: Checkpointer) -> None:
-        """What is refused for now is asked for again later."""
         try:
             checkpointer.checkpoint(record, attempts=1)
         except CheckpointError as error:
@@ -85,7 +84,7 @@ class _Records(TimedProcessor):
     def _reject(
         self, batch: Batch, record: Record, reason: object, error: Exception, checkpointer: Checkpointer
     ) -> None:
-        """The first answer is waited for: where there is no place for letters, the record itself is what failed."""
+        """Waits for the first answer: where letters have no place, the record itself is what failed."""
         try:
             batch.reject(record, reason)
             if not self._takes_letters:
@@ -153,7 +152,7 @@ def undecodable(shape: Shape, error: BaseException) -> str:
 
 
 def tell(error: Exception, record: Record) -> None:
-    """The traceback is printed once, by whoever ends the process; this stands below it."""
+    """Whoever ends the process prints the traceback; this stands below it."""
     position = record.position
     sub = f", {position.sub_sequence_number} in its aggregate" if position.sub_sequence_number else ""
     error.add_note(

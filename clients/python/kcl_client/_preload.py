@@ -22,7 +22,7 @@ _SAFE_THREADS: Final = frozenset({"jemalloc_bg_thd"})
 
 
 def serve(descriptor: int) -> None:
-    """Serve the daemon; returns in each fork, which goes on as an ordinary child.
+    """Returns in each fork, which goes on as an ordinary child.
 
     Raises:
         SystemExit: in the template, when the daemon closes the connection.
@@ -96,7 +96,7 @@ def _reap(pid: int) -> int:
 
 
 def _threads() -> list[str]:
-    """The names of the threads besides this one that end at a fork and stay ended."""
+    """Names of the other threads that end at a fork and stay ended."""
     main = threading.current_thread()
     names = [thread.name for thread in threading.enumerate() if thread is not main]
     if names or not _native_threads():

@@ -1,8 +1,4 @@
-"""The classes that users derive from, and what their methods receive.
-
-An exception that leaves a processor's method ends the process, and the action is not reported as done. The
-daemon then starts a new process at the last checkpoint.
-"""
+"""The classes that users derive from, and what their methods receive."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from binascii import a2b_base64
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
@@ -37,6 +34,9 @@ _PAUSE_MOST_S: Final = 900  # the daemon cuts longer ones
 _FAILURES: Final = "batchItemFailures"  # AWS Lambda's name
 _ATTEMPT_PAUSE_MOST_S: Final = 15.0  # below the daemon's shutdownGraceMillis
 NAMED: Final = "named in batchItemFailures"
+CHECKPOINT_ATTEMPTS: Final = 5
+FIRST_BACKOFF_S: Final = 0.5
+"""Doubles before each further attempt: 7.5 s in total for five attempts."""
 
 
 def complete(steps: Coroutine[object, object, T]) -> T:
@@ -148,12 +148,12 @@ class Record:
 
     @property
     def position(self) -> ExtendedSequenceNumber:
-        """Both numbers together: sorts the records of one shard, and can be checkpointed."""
+        """Both numbers: sorts the records of one shard, and can be checkpointed."""
         return ExtendedSequenceNumber(self.sequence_number, self.sub_sequence_number)
 
     @property
     def schema(self) -> RecordSchema | None:
-        """The schema from the daemon's schema registry, if any; `kcl_client.schemas` decodes with it."""
+        """The schema from the daemon's registry, if any; `kcl_client.schemas` decodes with it."""
         return self._wire.schema
 
     @property
@@ -200,14 +200,12 @@ class _FrameRecord(Record):
 class RejectRecord(Exception):
     """Raise it in `process_record` to reject the record; its text is the reason, as in `Batch.reject`.
 
-    In `process_records` call `Batch.reject`, which goes on with the batch. `concurrency` with rejects needs a daemon
-    with a `deadLetterDestination`: it tells the client to finish each batch before it is answered.
+    In `process_records` call `Batch.reject`, which goes on with the batch. `concurrency` with rejects needs a daemon with a
+    `deadLetterDestination`: then the client finishes each batch before it is answered.
     """
 
 
 class Host(Protocol):
-    """What a batch asks of its session."""
-
     def reject(self, record: Record, reason: object, /) -> None: ...
 
     def pause(self, seconds: float, /) -> None: ...
@@ -234,8 +232,8 @@ class Batch:
     def arrow(self) -> pyarrow.RecordBatch:  # pyright: ignore[reportUnknownParameterType] - it has no stubs
         """The records as an Arrow RecordBatch; without a copy where the daemon sends frames, as ours does.
 
-        Columns: `data` (binary), `partition_key`, `sequence_number`, `sub_sequence_number` and
-        `approximate_arrival_timestamp` (milliseconds, UTC; null if unknown).
+        Columns: `data` (binary), `partition_key`, `sequence_number`, `sub_sequence_number` and `approximate_arrival_timestamp`
+        (milliseconds, UTC; null if unknown).
 
         Raises:
             ImportError: pyarrow is not installed.
@@ -246,26 +244,18 @@ class Batch:
             raise ImportError("Batch.arrow() needs pyarrow: pip install pyarrow", name=error.name) from error
         if self._frame is not None:
             return arrow.batch_of(arrow.arrays_of(self._frame))
-        rows = (
-            (
-                each.data,
-                each.partition_key,
-                each.sequence_number,
-                each.arrival_ms,
-                each.sub_sequence_number,
-                None,
-            )
-            for each in self.records
-        )
-        return arrow.batch_of(arrow.arrays_of_rows(rows))
+        take = attrgetter("data", "partition_key", "sequence_number", "arrival_ms", "sub_sequence_number")
+        return arrow.batch_of(arrow.arrays_of_rows((*take(each), None) for each in self.records))
 
     def reject(self, record: Record, reason: object) -> None:
         """Give a record of this batch up: the daemon stores it as a dead letter, and it counts as done.
 
-        Usable while `process_records` runs with this batch; from any thread, in an AsyncRecordProcessor from that of
-        the event loop. It does not wait. The answer is read before the next checkpoint, or when `process_records`
-        returns. That checkpoint raises what the daemon refuses: NoDeadLetterDestination, DeadLetterTooLarge, RecordNotInBatch or another RejectError. If uncaught,
-        it ends the process, and the records come again.
+        Usable while `process_records` runs with this batch; from any thread, in an AsyncRecordProcessor from that
+        of the event loop.
+
+        It does not wait. The daemon's answer is read before the next checkpoint, or when `process_records` returns. If the daemon refuses,
+        that raises NoDeadLetterDestination, DeadLetterTooLarge, RecordNotInBatch or another RejectError. Uncaught, it ends the
+        process, and the records come again.
 
         Args:
             record: one of this batch.
@@ -289,7 +279,7 @@ class Batch:
         self._open_host().pause(seconds)
 
     def only(self, records: Sequence[Record]) -> Batch:
-        """A batch of some of these records, which can be rejected as those of this one."""
+        """A batch of some of these records, which it can reject, too."""
         part = Batch(tuple(records), self.millis_behind_latest)
         object.__setattr__(part, "_host", self._host)
         return part
@@ -359,8 +349,8 @@ class ItemFailures:
     As in Lambda, all records from the lowest one on are delivered again: the others may not be processed at all.
 
     Args:
-        attempts: how often the lowest one is delivered before it is rejected. 0: it is not; the process ends, as after
-            an exception, and the daemon's `poisonRecordPolicy` decides.
+        attempts: how often the lowest one is delivered before it is rejected. 0: it is not; the process ends, as after an
+            exception, and the daemon's `poisonRecordPolicy` decides.
         exact: the named ones are rejected at once, and all others are done: for programs that try every record.
     """
 
@@ -376,7 +366,7 @@ class Remainder(NamedTuple):
     """What to do after an answer, in this order.
 
     Attributes:
-        before: what a checkpoint may cover before anything is rejected; None: nothing new.
+        before: may be checkpointed before anything is rejected; None: nothing new.
         fails: the process ends.
         rejected: records to give up.
         again: to deliver once `pause_s` are over; empty: the batch is done.
@@ -430,7 +420,6 @@ class Redelivery:
 
 
 def size_of(record: Record) -> int:
-    """Of the data as it is held."""
     return len(record.data if isinstance(record, _FrameRecord) else record._wire.data)  # noqa: SLF001 - ours
 
 
@@ -450,9 +439,8 @@ class ShardStart:
     """Which shard this process reads, and where it starts.
 
     Args:
-        shard_id: such as `shardId-000000000007`.
-        sequence_number: the lease's checkpoint: records up to and including it are done. A sentinel such as
-            TRIM_HORIZON if the shard was never checkpointed; None if the daemon sent no position.
+        sequence_number: the lease's checkpoint: records up to and including it are done. A sentinel such as TRIM_HORIZON if the
+            shard was never checkpointed; None if the daemon sent no position.
         extra: further scalar fields of the daemon's `initialize` message.
     """
 
@@ -464,16 +452,12 @@ class ShardStart:
 Position = Record | ExtendedSequenceNumber
 Store = Callable[[CheckpointRequest | None, int], Coroutine[object, object, None]]
 
-CHECKPOINT_ATTEMPTS: Final = 5
-FIRST_BACKOFF_S: Final = 0.5
-"""Doubles before each further attempt: 7.5 s in total for five attempts."""
-
 
 class Checkpointer:
     """Stores checkpoints for a `RecordProcessor`.
 
-    Usable inside `process_records`, `shard_ended` and `shutdown_requested`, from any thread, one call at a
-    time. A position may be checkpointed in a later call.
+    Usable inside `process_records`, `shard_ended` and `shutdown_requested`, from any thread, one call at a time. A position may
+    be checkpointed in a later call.
     """
 
     def __init__(self, store: Store) -> None:
@@ -483,38 +467,33 @@ class Checkpointer:
         """Record that everything up to and including a position is done. Returns once it is stored.
 
         Args:
-            position: a record or its position. None means everything delivered so far: **the whole current
-                batch, processed or not**; in `shard_ended` the end of the shard.
+            position: a record or its position. None means everything delivered so far: **the whole current batch, processed or
+                not**; in `shard_ended` the end of the shard.
             attempts: tries of a throttled or failed write, with a wait of 0.5 s that doubles.
 
         Raises:
-            CheckpointShutdown: the lease is lost or the daemon has gone; nothing can be stored any more. If
-                uncaught, the action just ends; this is not a failure.
+            CheckpointShutdown: the lease is lost or the daemon has gone; nothing can be stored any more. If uncaught, the action
+                just ends; this is not a failure.
             CheckpointInvalidState: not possible now: outside an action, in `initialize` or in `lease_lost`.
-            CheckpointIllegalArgument: the position is before the last checkpoint or beyond the last delivered
-                record.
-            RejectError: nothing was asked for, as the daemon refuses a rejected record, see `Batch.reject`.
-            CheckpointError: any other refusal; CheckpointThrottled and CheckpointDependencyFailed after the
-                last try.
+            CheckpointIllegalArgument: the position is before the last checkpoint or beyond the last delivered record.
+            RejectError: the daemon refuses a rejected record, see `Batch.reject`; no checkpoint was asked for.
+            CheckpointError: any other refusal; CheckpointThrottled and CheckpointDependencyFailed after the last try.
         """
         complete(self._store(request_for(position), attempts))
 
     def wait_for_letters(self) -> None:
         """Return once all rejected records are dead letters, as `checkpoint` does before it asks.
 
-        For programs that store their position themselves.
-
-        Raises:
-            CheckpointShutdown, CheckpointInvalidState: as `checkpoint`.
-            RejectError: the daemon refuses one of them, see `Batch.reject`.
+        For programs that store their position themselves. Raises CheckpointShutdown, CheckpointInvalidState and RejectError as
+        `checkpoint`.
         """
         complete(self._store(None, 1))
 
 
 class AsyncCheckpointer:
-    """Stores checkpoints for an `AsyncRecordProcessor`. Calls from several tasks run one after the other.
+    """As `Checkpointer`, for an `AsyncRecordProcessor`. Calls from several tasks run one after the other.
 
-    Usable while `process_records`, `shard_ended` or `shutdown_requested` runs.
+    Cancelling stops further attempts; a request already sent may still be stored.
     """
 
     def __init__(self, store: Store) -> None:
@@ -523,10 +502,7 @@ class AsyncCheckpointer:
     async def checkpoint(
         self, position: Position | None = None, *, attempts: int = CHECKPOINT_ATTEMPTS
     ) -> None:
-        """As `Checkpointer.checkpoint`.
-
-        Cancelling stops further attempts; a request already sent may still be stored.
-        """
+        """As `Checkpointer.checkpoint`."""
         await self._store(request_for(position), attempts)
 
     async def wait_for_letters(self) -> None:
@@ -545,13 +521,13 @@ def request_for(position: Position | None) -> CheckpointRequest:
 class RecordProcessor(ABC):
     """Derive from it, implement `process_records`, and pass an instance to `kcl_client.run`.
 
-    One process has one processor for one shard, and one method runs at a time. A processor that keeps records
-    after `process_records` returns must override `shutdown_requested` and `shard_ended`: their defaults treat
-    everything delivered as done.
+    One process has one processor for one shard, and one method runs at a time. A processor that keeps records after
+    `process_records` returns must override `shutdown_requested` and `shard_ended`: their defaults treat everything delivered
+    as done.
 
     Attributes:
-        checkpoint_at_shard_end: checkpoint the end of the shard after `shard_ended` if that method did not.
-            If False and nothing checkpoints it, the child shards never start.
+        checkpoint_at_shard_end: checkpoint the end of the shard after `shard_ended` if that method did not. If False and nothing
+            checkpoints it, the child shards never start.
     """
 
     checkpoint_at_shard_end: ClassVar[bool] = True
@@ -560,8 +536,8 @@ class RecordProcessor(ABC):
     def initialize(self, start: ShardStart) -> Position | None:  # noqa: ARG002 - optional to override
         """Called once, before anything else. No checkpoint is possible here.
 
-        A program that stores its position with its output returns it: all up to there is done, reading begins after it, and
-        the checkpoint follows. None: the lease's checkpoint holds. Only kcl-daemon understands a position.
+        A program that stores its position with its output returns it: reading begins after it, and the checkpoint follows. None: the
+        lease's checkpoint holds. Only kcl-daemon understands a position.
         """
         return None
 
@@ -569,10 +545,9 @@ class RecordProcessor(ABC):
     def process_records(self, batch: Batch, checkpointer: Checkpointer) -> Mapping[str, object] | None:
         """Called with each batch; the next one comes only after this returns.
 
-        Returning AWS Lambda's `{"batchItemFailures": [{"itemIdentifier": sequence_number}]}` has Lambda's meaning: what
-        is below the lowest of the numbers is done, and this is called again with the rest (`item_failures`). An empty
-        list checkpoints the batch. A number names all user records of an aggregate; one of them is
-        `"number:sub_sequence_number"`. Any other result has no effect.
+        Returning AWS Lambda's `{"batchItemFailures": [{"itemIdentifier": sequence_number}]}` has Lambda's meaning: what is below the
+        lowest of the numbers is done, and this is called again with the rest (`item_failures`). An empty list checkpoints the batch. A
+        number names all user records of an aggregate; one of them is `"number:sub_sequence_number"`. Any other result has no effect.
         """
 
     def lease_lost(self) -> None:  # noqa: B027 - optional to override
@@ -587,8 +562,7 @@ class RecordProcessor(ABC):
     def shutdown_requested(self, checkpointer: Checkpointer) -> None:
         """Called before a shutdown or a handoff of the lease: the last chance to checkpoint.
 
-        By default it checkpoints everything delivered, which is right if `process_records` leaves no record
-        unfinished.
+        By default it checkpoints everything delivered.
         """
         checkpointer.checkpoint()
 
@@ -596,28 +570,26 @@ class RecordProcessor(ABC):
 class AsyncRecordProcessor:
     """As `RecordProcessor`, with coroutines on one asyncio event loop.
 
-    Implement `process_records`, or `process_record` to work on many records at once (see `run`). Tasks
-    started in `initialize` run between messages too, and are cancelled when the process ends.
+    Implement `process_records`, or `process_record` to work on many records at once (see `run`). Tasks started in `initialize`
+    run between messages too, and are cancelled when the process ends.
     """
 
     checkpoint_at_shard_end: ClassVar[bool] = True
     item_failures: ItemFailures = ItemFailures()
 
     async def initialize(self, start: ShardStart) -> Position | None:  # noqa: ARG002 - optional to override
-        """As `RecordProcessor.initialize`."""
         return None
 
     async def process_records(
         self, batch: Batch, checkpointer: AsyncCheckpointer
     ) -> Mapping[str, object] | None:
-        """As `RecordProcessor.process_records`."""
         raise NotImplementedError
 
     async def process_record(self, record: Record) -> None:
         """Called with each record, with up to `concurrency` of them at once. Once it returns, the record is done.
 
-        RejectRecord gives the record up. The client checkpoints by itself, never above a record that is not done.
-        The checkpointer of `shutdown_requested` follows that rule, too. When the lease is lost, running calls are cancelled.
+        RejectRecord gives the record up. The client checkpoints by itself, never above a record that is not done; nor does the
+        checkpointer of `shutdown_requested`. When the lease is lost, running calls are cancelled.
         """
         raise NotImplementedError
 
@@ -637,7 +609,7 @@ Order = Literal["key", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """As `kcl_client.run` explains. With `finish_batches` a batch is answered only when it is done."""
+    """`run` explains it. With `finish_batches` a batch is answered only when it is done."""
 
     most: int = 1
     order: Order = "key"

@@ -1,7 +1,7 @@
-"""`run`: the main function of a record processor's program.
+"""`run`: the main function of a record processor's program. POSIX only.
 
-The protocol gets private descriptors that child processes do not inherit. Descriptor 1 becomes stderr, so
-`print` and C libraries cannot break the protocol; descriptor 0 is empty. POSIX only.
+The protocol gets private descriptors that child processes do not inherit. Descriptor 1 becomes stderr, so `print` and C
+libraries cannot break the protocol; descriptor 0 is empty.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ from kcl_client._session import READ_BYTES, ProcessorFailed, Session
 from kcl_client._timed import TimedProcessor, TimedSession, input_within
 from kcl_protocol.errors import ProtocolError
 
+EXIT_USER_ERROR: Final = 70
+"""After an exception in the processor (EX_SOFTWARE of sysexits.h)."""
+EXIT_PROTOCOL_ERROR: Final = 76
+"""After a message that the protocol does not allow (EX_PROTOCOL of sysexits.h)."""
+_DEFAULTS: Final = Concurrency()
 _FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even if one of them is closed
 _CLOSED: Final = -1
 _FINISH_BATCHES: Final = "KCL_FINISH_BATCHES"
@@ -49,7 +54,7 @@ class Pipes:
         return os.read(self.source, READ_BYTES)
 
     def write(self, data: bytes) -> None:
-        """Send all bytes, blocking, from any thread; BrokenPipeError once either side has closed."""
+        """Writes all bytes, blocking, from any thread; BrokenPipeError once either side has closed."""
         if self._sink == _CLOSED:
             raise BrokenPipeError("the connection to the daemon is closed in this process")
         with self._writing:
@@ -75,7 +80,7 @@ def pipes_in_use() -> Pipes | None:
 
 
 def take_over() -> Pipes:
-    """Move the protocol to private descriptors. Call it once in a process."""
+    """Call it once in a process."""
     pipes = Pipes(_private_copy(0), _private_copy(1))
     _in_use[:] = [pipes]
     # A forked process must not keep our stdout open, or the daemon would wait for its end.
@@ -88,7 +93,7 @@ def take_over() -> Pipes:
         os.dup2(empty, 1)
     os.close(empty)
     if isinstance(sys.stdout, TextIOWrapper):
-        # Line by line, for the log. Escape what the locale lacks, so that `print` cannot fail.
+        # Line by line, for the log; escapes what the locale lacks, so that `print` cannot fail.
         sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     return pipes
 
@@ -97,15 +102,6 @@ def _private_copy(descriptor: int) -> int:
     copy = fcntl(descriptor, F_DUPFD_CLOEXEC, _FIRST_PRIVATE_DESCRIPTOR)
     os.set_blocking(copy, True)
     return copy
-
-
-EXIT_USER_ERROR: Final = 70
-"""After an exception in the processor (EX_SOFTWARE of sysexits.h)."""
-EXIT_PROTOCOL_ERROR: Final = 76
-"""After a message that the protocol does not allow (EX_PROTOCOL of sysexits.h)."""
-
-
-_DEFAULTS: Final = Concurrency()
 
 
 def run(
@@ -120,36 +116,33 @@ def run(
 ) -> None:
     """Serve the daemon over stdin and stdout until it closes them; then return.
 
-    From here on `print` and descriptor 1 go to stderr, also for programs started by the processor, and stdin
-    is empty. Ctrl-C is ignored: the daemon handles it. Call it once in a process, from the main thread.
+    From here on `print` and descriptor 1 go to stderr, also for programs started by the processor, and stdin is empty. Ctrl-C is
+    ignored: the daemon handles it. Call it once in a process, from the main thread.
 
-    With `childPreload`, what was imported and made before is shared: `run` goes on in each child, forked from
-    one process. So make connections and threads in `initialize`.
+    With `childPreload`, what was imported and made before is shared: `run` goes on in each child, forked from one process. So make
+    connections and threads in `initialize`.
 
-    If the daemon goes away during an action, the action runs to its end; a checkpoint then raises
-    CheckpointShutdown, no further method is called, and `run` returns.
+    If the daemon goes away during an action, the action runs to its end; a checkpoint then raises CheckpointShutdown, no further
+    method is called, and `run` returns.
 
-    With `process_record`, a batch is answered while its records still run. What is stored by itself, every
-    `checkpoint_every_s` seconds and at each end, is the position below which every record is done. If the
-    daemon goes away or the lease is lost, running records are cancelled.
+    With `process_record`, a batch is answered while its records still run. Every `checkpoint_every_s` seconds and at each end the
+    position below which every record is done is stored. If the daemon goes away or the lease is lost, running records are
+    cancelled.
 
     Args:
         processor: an instance of your class.
-        concurrency: how many records `process_record` works on at once; None is one. The other methods need
-            no more than one.
+        concurrency: how many records `process_record` works on at once; None is one. Other methods need no more.
         order: "key": records with the same partition key one after the other, in order. "none": no order.
         checkpoint_every_s: seconds between checkpoints with `process_record`.
-        max_outstanding: with this many delivered records from the first unfinished one on, no further batch
-            is taken.
+        max_outstanding: with this many delivered records from the first unfinished one on, no further batch is taken.
         max_outstanding_bytes: the same for the data (base64) of unfinished records.
-        max_line_bytes: longest line or frame accepted from the daemon. A batch is one of them: 14 MB for a
-            full one, more for aggregated records.
+        max_line_bytes: longest line or frame accepted from the daemon. A batch is one: 14 MB for a full one, more for
+            aggregated records.
 
     Raises:
-        SystemExit: with `EXIT_USER_ERROR` after an exception in the processor: its traceback is on stderr,
-            its action is not reported as done; with `EXIT_PROTOCOL_ERROR`; or the processor's own `sys.exit`.
-        TypeError: `processor` is not an instance of a processor class, or `concurrency` is given and it has no
-            `process_record`.
+        SystemExit: with `EXIT_USER_ERROR` after an exception in the processor, whose traceback is on stderr; with
+            `EXIT_PROTOCOL_ERROR`; or the processor's own `sys.exit`.
+        TypeError: `processor` is no processor, or `concurrency` is given and it has no `process_record`.
         ValueError: a number is too small.
     """
     check_processor(processor, concurrency)
@@ -225,7 +218,7 @@ def _run_async(
 
 
 async def _exit_code(session: Coroutine[object, object, None], pipes: Pipes) -> int:
-    """Close the pipes only after the traceback is written: the daemon may then kill us."""
+    """The pipes are closed after the traceback is written: the daemon may then kill us."""
     try:
         await session
     except ProcessorFailed as failure:

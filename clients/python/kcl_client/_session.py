@@ -1,7 +1,7 @@
 """One shard's session: when methods are called, actions are done and checkpoints are possible.
 
-Plain processors drive the same coroutines over a `PlainRuntime`, which blocks. A method of the wrong kind is
-refused: in a plain processor an `async def` would never run.
+Plain processors drive the same coroutines over a `PlainRuntime`, which blocks. A method of the wrong kind is refused: in a
+plain processor an `async def` would never run.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Runtime(Protocol):
         ...
 
     async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> object:
-        """Its result; TypeError if the method is of the wrong kind."""
+        """TypeError if the method is of the wrong kind."""
         ...
 
     def read(self) -> Awaitable[bytes]:
@@ -164,7 +164,7 @@ class Session(Generic[C]):
         self._begins_at: CheckpointRequest | None = None
 
     async def serve(self) -> None:
-        """Perform the daemon's actions until it closes the connection; returns then, even during an action.
+        """Perform the daemon's actions until it closes the connection, even during one.
 
         Raises:
             ProcessorFailed: the action is not reported as done.
@@ -179,9 +179,9 @@ class Session(Generic[C]):
             return
 
     async def store(self, request: CheckpointRequest | None, attempts: int) -> None:
-        """Ask for a checkpoint until it is stored, refused for good, or the attempts are used up.
+        """Wait until all rejected records are dead letters; then ask for the checkpoint, if there is one.
 
-        Before that, and without a request only that, wait until all rejected records are dead letters.
+        Ends once it is stored, refused for good, or the attempts are used up.
 
         Raises:
             CheckpointError: the last refusal.
@@ -209,7 +209,6 @@ class Session(Generic[C]):
         self._refused = None
 
     def reject(self, record: Record, reason: object) -> None:
-        """The answer is read before the next checkpoint, or when the batch is done."""
         if not self._takes_rejects:
             raise RejectError("this daemon takes no rejects: KCL_REJECTS is not in the environment")
         if self._side.awaiting != ProcessRecords.action:
@@ -218,7 +217,6 @@ class Session(Generic[C]):
         self._runtime.at_once(self._send_rejects)
 
     def pause(self, seconds: float) -> None:
-        """Once the batch is answered."""
         self._pause_s = seconds
 
     async def _next_action(self) -> Action:
@@ -421,7 +419,7 @@ class Session(Generic[C]):
             )
 
     def _is_lost_lease(self, error: BaseException) -> bool:
-        """Whether the error only says that the lease is lost: no failure, as leaseLost follows.
+        """Whether it only says that the lease is lost: no failure, as leaseLost follows.
 
         No record can be skipped, because every later checkpoint is refused.
         """

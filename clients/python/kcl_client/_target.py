@@ -1,4 +1,4 @@
-"""`MODULE:FUNCTION` or `PATH/FILE.py:FUNCTION`: imports the user's module, with errors that show the user's lines only."""
+"""Imports `MODULE:FUNCTION` or `PATH/FILE.py:FUNCTION`, with errors that show the user's lines only."""
 
 from __future__ import annotations
 
@@ -92,7 +92,6 @@ def _import_failed(name: str, error: BaseException) -> CannotRun:
 
 
 def _users_frames(trace: TracebackException) -> Sequence[FrameSummary]:
-    """Leaves no others in it."""
     for each in (trace.__cause__, trace.__context__):
         if each is not None:
             _users_frames(each)
@@ -102,7 +101,7 @@ def _users_frames(trace: TracebackException) -> Sequence[FrameSummary]:
 
 @contextmanager
 def stdout_as_stderr() -> Generator[None]:
-    """Descriptor 1 is the daemon's until `run` has moved it: also what other programs write there is a stray line."""
+    """Descriptor 1 is the daemon's until `run` has moved it: what other programs write there is a stray line, too."""
     kept = os.dup(1)
     os.dup2(2, 1)
     try:

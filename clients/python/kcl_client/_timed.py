@@ -18,12 +18,9 @@ CHECKPOINT_EVERY_S: Final = 10.0
 
 
 class Timer:
-    """When the position up to which all is done is to be stored: every `every_s`, if it has moved.
+    """`position` is to be stored every `every_s`; None: nothing has moved.
 
-    Attributes:
-        clock: seconds.
-        due_s: the next time.
-        position: what is not stored yet; None: nothing.
+    `due_s`: the next time, by `clock`, in seconds.
     """
 
     def __init__(self, every_s: float, clock: Callable[[], float] = monotonic) -> None:
@@ -41,13 +38,10 @@ class Timer:
         self.later()
 
     def later(self) -> None:
-        """It was refused for now."""
         self.due_s = self.clock() + self._every_s
 
 
 class TimedProcessor(RecordProcessor):
-    """Stores its position by itself; `TimedSession` does so between two batches."""
-
     def __init__(self, timer: Timer) -> None:
         self.timer = timer
 

@@ -1,6 +1,6 @@
 """Which records of a shard may be worked on now, and up to where all are done. No I/O, no clock.
 
-Positions and items are only kept and given back: any type will do, but no item is None.
+Any type will do for positions and items, but no item is None.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Entry(Generic[P, T]):
-    """One record; `item` is None once it is done, so that nothing keeps its payload."""
+    """`item` is None once it is done, so that nothing keeps its payload."""
 
     index: int
     key: str | None
@@ -29,11 +29,10 @@ class Entry(Generic[P, T]):
 class Window(Generic[P, T]):
     """The records from the first unfinished one to the last delivered one, in the order of the shard.
 
-    At most `concurrency` are under way at once. With `by_key`, of each key only the first that is not done.
+    At most `concurrency` run at once; with `by_key`, of each key only the first that is not done.
 
     Attributes:
-        mark: the position up to and including which every record is done; None until there is one.
-        running: how many are under way.
+        mark: all up to this position is done; None: nothing yet.
         waiting_bytes: of all records that are not done.
     """
 

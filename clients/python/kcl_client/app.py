@@ -1,7 +1,7 @@
 """One function as a whole program: `app = App("orders")`, `@app.process`, `app.run()`.
 
-`app.run()` becomes `kcl-daemon run` for the decorated function. In the children, which import the same file, it does
-nothing: so it may stand at the end of the file without a guard.
+`app.run()` becomes `kcl-daemon run` for the decorated function. In the children, which import the same file, it does nothing,
+so it may stand at the end of the file without a guard.
 """
 
 from __future__ import annotations
@@ -27,19 +27,14 @@ _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 class App:
-    """A stream and the function that gets its records.
+    """A stream and the function that gets its records. All options are those of `kcl-daemon run`.
 
     Words of the command line follow these options and overrule them: `python consumer.py --local --reload`.
 
     Args:
         stream: name or ARN.
-        application: as `--application` of `kcl-daemon run`; so are the others.
         start: as `--from`: "TRIM_HORIZON", "LATEST", a time, or an age such as "2h".
-        concurrency: as `--concurrency`.
-        checkpoint_every_s: as `--checkpoint-every`.
-        region: as `--region`.
         properties: as `--set`; True is `true`.
-        local: as `--local`.
     """
 
     def __init__(
@@ -70,7 +65,7 @@ class App:
         """The function that gets each record; it stays as it is, and can be called and tested as any other.
 
         Raises:
-            CannotRun: it is none that can be called with a record.
+            CannotRun: it cannot be called with a record.
             TypeError: there is one already, or it is not at the top level of a module.
         """
         if self._function is not None:
@@ -87,7 +82,7 @@ class App:
         return function
 
     def run(self, arguments: Sequence[str] | None = None) -> None:
-        """Become `kcl-daemon run` with this function. Returns, and does nothing, in a child and in a file that is imported.
+        """Become `kcl-daemon run` with this function. Returns at once in a child and in a file that is imported.
 
         Args:
             arguments: in place of those of the command line.

@@ -20,7 +20,7 @@ from kcl_client._processor import Record
 __all__ = ["Change", "Item", "Kind", "changes"]
 
 Item = Mapping[str, Any]
-"""An item's attributes, as boto3's resources have them: Decimal, `boto3.dynamodb.types.Binary`, set ..."""
+"""Attributes as boto3's resources have them: Decimal, `boto3.dynamodb.types.Binary`, set ..."""
 Kind = Literal["insert", "modify", "remove", "snapshot"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,8 +44,7 @@ class Change:
     Args:
         kind: `snapshot` only in the form `plain`; in the others an item of a snapshot is an `insert`.
         keys: the item's key attributes.
-        new: the item afterwards; None if it was removed, or the stream has no such images.
-        old: the item before; None likewise.
+        new, old: the item afterwards and before; None if there was none, or the stream has no such images.
         table: None in the form `kcl1`, which does not have it.
         created_at: in UTC, about.
         is_expiry: DynamoDB itself removed the item because its time to live was over.
@@ -75,7 +74,7 @@ class Change:
 
 
 def changes(records: Iterable[Record]) -> Iterator[Change]:
-    """Of a batch, in order; ValueError as `Change.of`."""
+    """The changes of a batch, in order; ValueError as `Change.of`."""
     return map(Change.of, records)
 
 
@@ -132,7 +131,6 @@ def _plain_item(attributes: Mapping[str, Any]) -> Item:
 
 
 def _of_json(value: Any) -> Any:
-    """The reverse of the form `plain`."""
     if isinstance(value, list):
         return list(map(_of_json, value))
     if not isinstance(value, dict):

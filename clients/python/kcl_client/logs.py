@@ -1,7 +1,7 @@
 """A `logging` handler that sends records to the daemon's log with their levels.
 
-If the daemon does not allow it (`childLogMessages=true` sets `KCL_LOG_MESSAGES`), and outside `run`, lines go
-to stderr.
+If the daemon does not allow it (`childLogMessages=true` sets `KCL_LOG_MESSAGES`), and outside `run`, lines go to
+stderr.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ _NAMES: Final = ((logging.ERROR, "error"), (logging.WARNING, "warning"), (loggin
 
 
 class DaemonLogHandler(logging.Handler):
-    """Sends each record as one `log` message, from any thread.
+    """Sends each record as one `log` message, from any thread. The daemon adds shard, process and time.
 
-    Set up with `logging.basicConfig(handlers=[DaemonLogHandler()], level="INFO")`. The daemon adds shard,
-    process and time.
+    Set up with `logging.basicConfig(handlers=[DaemonLogHandler()], level="INFO")`.
     """
 
     def emit(self, record: logging.LogRecord) -> None:

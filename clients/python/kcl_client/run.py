@@ -1,6 +1,6 @@
 """`python -m kcl_client.run MODULE:FUNCTION`: a child of the daemon that calls a function with each record.
 
-As a program only: `kcl_client.run` is the function of that name, which an ordinary import would replace.
+As a program only: `kcl_client.run` is the function of that name, which an import would replace.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kcl_client._run import run
 from kcl_client._target import load
 from kcl_client._timed import CHECKPOINT_EVERY_S
 
-# "__mp_main__": a process that multiprocessing has started reads the main program again.
+# A process of multiprocessing reads the main program again, as "__mp_main__".
 if __name__ not in {"__main__", "__mp_main__"}:
     raise ImportError(
         "kcl_client.run is a program and a function: start `python -m kcl_client.run MODULE:FUNCTION`, or write "

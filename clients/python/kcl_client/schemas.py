@@ -47,9 +47,8 @@ class CannotDecode(ValueError):
 def decode(record: Record) -> object:
     """Decode the record's data.
 
-    Avro gives what fastavro returns, a dict for an Avro record. JSON gives a dict, list or scalar, not
-    checked against the schema. Protocol buffers give a `google.protobuf.message.Message`;
-    `google.protobuf.json_format.MessageToDict` turns it into a dict.
+    Avro gives what fastavro returns, a dict for an Avro record. JSON gives a dict, list or scalar, not checked against the schema.
+    Protocol buffers give a `google.protobuf.message.Message`; `google.protobuf.json_format.MessageToDict` turns it into a dict.
 
     Raises:
         NoSchema: the record has none.

@@ -55,9 +55,26 @@ from kcl_protocol.messages import (
 )
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 
+__all__ = [
+    "CheckpointOutcome",
+    "Ending",
+    "Payload",
+    "RejectOutcome",
+    "Report",
+    "drive",
+    "make_record",
+    "processor_of",
+]
+
+Payload = bytes | str | Record
+CheckpointOutcome = type[CheckpointError] | str | None
+RejectOutcome = type[RejectError] | str | None
+
+_FIRST_SEQUENCE_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_001
+
 
 class MemoryDaemon:
-    """A daemon in memory. `errors` are wire names for the first checkpoints; None stores. So are `rejects`."""
+    """`errors` and `rejects` are wire names for the first checkpoints and rejects; None stores."""
 
     def __init__(
         self,
@@ -155,24 +172,6 @@ def _position(message: Record | Reject) -> ExtendedSequenceNumber:
     return ExtendedSequenceNumber(str(message.sequence_number), message.sub_sequence_number or 0)
 
 
-__all__ = [
-    "CheckpointOutcome",
-    "Ending",
-    "Payload",
-    "RejectOutcome",
-    "Report",
-    "drive",
-    "make_record",
-    "processor_of",
-]
-
-Payload = bytes | str | Record
-CheckpointOutcome = type[CheckpointError] | str | None
-RejectOutcome = type[RejectError] | str | None
-
-_FIRST_SEQUENCE_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_001
-
-
 class Ending(Enum):
     """What comes after the last record, before the daemon closes the connection."""
 
@@ -196,14 +195,14 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a driven processor did.
+    """What a driven processor did; all in order.
 
     Args:
-        messages: of both sides, in order.
-        checkpoints: the positions stored, in order; the end of the shard as SHARD_END.
-        refusals: wire names of the errors that checkpoints were answered with, in order.
+        messages: of both sides.
+        checkpoints: the positions stored; the end of the shard as SHARD_END.
+        refusals: wire names of the errors that checkpoints were answered with.
         backoffs_s: seconds between tries of a checkpoint; not actually waited.
-        exception: what left a method of the processor and ended the run, else None.
+        exception: what left a method of the processor and ended the run.
         exit_code: of the process.
     """
 
@@ -221,7 +220,7 @@ class Report:
 
     @property
     def rejected(self) -> tuple[tuple[ExtendedSequenceNumber, str], ...]:
-        """Position and reason of each record that became a dead letter, in order."""
+        """Position and reason of each record that became a dead letter."""
         asked = [message for message in self.messages if isinstance(message, Reject)]
         answers = [message for message in self.messages if isinstance(message, RejectAnswer)]
         return tuple(
@@ -262,7 +261,7 @@ def processor_of(function: Callable[..., object]) -> RecordProcessor | AsyncReco
     """What `kcl-daemon run STREAM MODULE:FUNCTION` makes of a function: `drive(processor_of(handle), records)`.
 
     Raises:
-        CannotRun: it is none that can be called with a record; says why, with file and line.
+        CannotRun: it cannot be called with a record; says why, with file and line.
     """
     from kcl_client import _function_processors  # msgspec is not needed for other processors
 
@@ -293,14 +292,13 @@ def drive(
         start: the last checkpoint, passed to `initialize`.
         batch_size: records in each `process_records`.
         ending: what happens after the last batch.
-        checkpoint_errors: answers to the first checkpoints: an error or its wire name; None stores, as for
-            later ones.
+        checkpoint_errors: answers to the first checkpoints: an error or its wire name; None stores, as for later ones.
         reject_errors: the same for rejects.
-        dead_letters: the daemon has a `deadLetterDestination`, or refuses all rejects. With it and `concurrency` each
-            batch is finished before the next one comes.
+        dead_letters: the daemon has a `deadLetterDestination`, or refuses all rejects. With it and `concurrency` each batch is
+            finished before the next one comes.
         concurrency: as for `run`.
         order: as for `run`.
-        fencing_token: passed to `initialize`, as kcl-daemon does. A position in its answer leaves out the records up to it.
+        fencing_token: passed to `initialize`. If that returns a position, the records up to it are left out.
 
     Raises:
         TypeError, ValueError: as `run`; `batch_size` is not positive.

@@ -163,9 +163,7 @@ class LambdaProcessor(RecordProcessor):
         if self._window is None or self._last is None:
             return
         result = self._invoke(self._windowed(self._window, (), is_final=True, is_early=is_early))
-        failed_records(
-            result, Batch(())
-        )  # it has no records: whatever is named there is a failure of the whole
+        failed_records(result, Batch(()))  # raises for any name: there are no records
         checkpointer.checkpoint(self._last)
         self._not_before_s = self._window.start_s if is_early else self._window.end_s
         self._window, self._state, self._last = None, {}, None

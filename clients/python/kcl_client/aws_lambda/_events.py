@@ -111,7 +111,7 @@ def _change(record: Record) -> Event:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Seconds since 1970; `end_s` is that of the next window's start."""
+    """Seconds since 1970; the next window begins at `end_s`."""
 
     start_s: int
     end_s: int
@@ -122,7 +122,7 @@ class Window:
         return cls(start_s, start_s + length_s)
 
     def is_over(self, now_ms: int, behind_ms: int | None) -> bool:
-        """Whether no record of it can come any more, as an empty batch says: `behind_ms` is where that was read."""
+        """Whether no record of it can come any more. `behind_ms`: where an empty batch was read."""
         late_ms = now_ms - self.end_s * 1000
         return late_ms >= _SETTLED_MS if behind_ms == 0 else behind_ms is None and late_ms >= _PATIENCE_MS
 
@@ -130,7 +130,7 @@ class Window:
 def runs_of(
     records: Sequence[Record], length_s: int, not_before_s: int, now_ms: int
 ) -> Iterator[tuple[Window, list[Record]]]:
-    """Records by window, in order. A record that came too late for its window is in the one that is open then."""
+    """By window, in order. A record that came too late for its window is in the one that is open then."""
     run: list[Record] = []
     open_window: Window | None = None
     for record in records:

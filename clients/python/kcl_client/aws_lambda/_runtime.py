@@ -48,7 +48,6 @@ def now_ms() -> int:
 
 
 def function_name_of(handler: str) -> str:
-    """The name of the module, where nobody has given one."""
     return handler.rpartition(".")[0].replace("/", ".").rpartition(".")[2] or handler
 
 
@@ -121,8 +120,6 @@ def _as_number(value: object) -> float:
 
 
 class _RequestId(logging.Filter):
-    """Gives every line the id of the invocation that it comes from."""
-
     current = ""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -138,7 +135,7 @@ def begin_invocation(context: LambdaContext) -> None:
 
 
 def set_up_logging() -> None:
-    """A handler for the root logger, as Lambda's runtime has it: `logging.basicConfig` in user code does nothing."""
+    """Gives the root logger a handler, as Lambda's runtime does: `logging.basicConfig` in user code does nothing."""
     if os.environ.get(_LOG_MESSAGES) == "true":
         handler: logging.Handler = DaemonLogHandler()
     else:
@@ -154,11 +151,11 @@ def set_up_logging() -> None:
 
 
 class NoHandler(Exception):
-    """Raised where the handler cannot be had; its text says where and why."""
+    """Raised where the handler cannot be had; says where and why."""
 
 
 def find_handler(text: str, folder: Path) -> Handler:
-    """Import it; what the module prints meanwhile goes to stderr.
+    """What the module prints meanwhile goes to stderr.
 
     Raises:
         NoHandler: it is no `MODULE.FUNCTION`, the module cannot be imported, or has no such function.

@@ -1,9 +1,4 @@
-"""When output and position may be stored together: the rules, without a store.
-
-Two conditions guard each transaction. The fencing token says who may still write: a later reader of the shard has a
-larger one, and from its beginning on no earlier reader stores anything. The position says what is done: it is the one
-that this reader knows, so a transaction of an earlier child with the same token, which was still on its way, is seen.
-"""
+"""When output and position may be stored together: the rules, without a store."""
 
 from __future__ import annotations
 
@@ -31,7 +26,7 @@ class Fenced(Stopped):
 
 
 class Moved(Stopped):
-    """Somebody with the same token has moved the position: perhaps a child that was killed, and whose transaction came after it."""
+    """Somebody with the same token has moved the position: perhaps a child that was killed, with its last transaction."""
 
 
 class TooMuch(Exception):
@@ -44,7 +39,7 @@ class Conflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Who reads: `token` is larger for each later reader of the same shard. `stream` is empty if there is one."""
+    """`token` is larger for each later reader of the same shard. `stream` is empty if there is one."""
 
     application: str
     stream: str
@@ -54,7 +49,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a store keeps for a shard; `position` None: nothing is done yet."""
+    """`position` None: nothing is done yet."""
 
     token: int
     position: ExtendedSequenceNumber | None
@@ -83,7 +78,7 @@ class Store(Protocol[T_co]):
     def stream(self) -> str: ...
 
     def begin(self, reader: Reader) -> ExtendedSequenceNumber | None:
-        """Store the token, unless a larger one is there, and read the position, in one transaction.
+        """Store the token and read the position, in one transaction.
 
         Raises:
             Fenced: a larger token is there.
@@ -123,7 +118,7 @@ class Once(Generic[T]):
     def process(
         self, records: Sequence[Record], work: Callable[[Sequence[Record], T], object]
     ) -> ExtendedSequenceNumber | None:
-        """Store the output of the records that are not done yet, in as few transactions as they fit into.
+        """Store the output of the records that are not done yet, in as few transactions as possible.
 
         Raises:
             Stopped: as `Store.commit`.

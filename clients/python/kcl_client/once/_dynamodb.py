@@ -17,7 +17,7 @@ _BUSY: Final = frozenset({
 })  # fmt: skip
 
 Entry = dict[str, Any]
-"""One of TransactWriteItems, as boto3's client takes it: `{"Put": {"TableName": ..., "Item": {"id": {"S": "7"}}}}`."""
+"""As boto3's client takes it: `{"Put": {"TableName": ..., "Item": {"id": {"S": "7"}}}}`."""
 
 
 class DynamoDbStore:

@@ -26,9 +26,6 @@ _UNFENCED: Final = (
 class OnceProcessor(RecordProcessor, Generic[T]):
     """Derive from it, implement `process`, and pass an instance to `kcl_client.run`.
 
-    Where a later reader of the shard has begun, or the stored position is not the expected one, the process ends with a
-    message and stores nothing.
-
     Attributes:
         checkpoint_every_s: how often the checkpoint of the lease follows the stored position while there is more to read.
         allow_unfenced: go on with a daemon that gives no fencing token.
@@ -46,9 +43,8 @@ class OnceProcessor(RecordProcessor, Generic[T]):
     def process(self, batch: Batch, transaction: T) -> None:
         """Write the output of these records through `transaction`, and nowhere else.
 
-        It is stored together with the position of the last of them, once this returns. It may be called again with the same
-        records, or fewer of them, where nothing was stored. Records that it rejects (`batch.reject`) are letters before the
-        transaction is stored.
+        Once this returns, it is stored together with the position of the last of them. Where nothing was stored, this may be called
+        again with the same records, or fewer. Records that it rejects (`batch.reject`) are letters before the transaction is stored.
         """
 
     def initialize(self, start: ShardStart) -> ExtendedSequenceNumber | None:

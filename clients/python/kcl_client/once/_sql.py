@@ -29,7 +29,7 @@ _CONFLICTS: Final = frozenset({"40001", "40P01"})
 
 
 class Cursor(Protocol):
-    """What a transaction is written with: of `sqlite3` or `psycopg`. Do not commit: that is done for you."""
+    """Of `sqlite3` or `psycopg`. Do not commit: that is done for you."""
 
     @property
     def rowcount(self) -> int: ...
@@ -52,7 +52,7 @@ class _SqlStore:
         self._connection: Any = None
 
     def begin(self, reader: Reader) -> ExtendedSequenceNumber | None:
-        """As `Store.begin`; creates the table if it is not there."""
+        """Creates the table if it is not there."""
         self.close()
         self._connection = self._connect()
         self._create_table()
@@ -65,7 +65,6 @@ class _SqlStore:
         return stored.position
 
     def close(self) -> None:
-        """The end of the process does it, too."""
         if self._connection is not None:
             self._connection.close()
 
@@ -76,7 +75,7 @@ class _SqlStore:
         after: ExtendedSequenceNumber,
         work: Callable[[Cursor], object],
     ) -> None:
-        """As `Store.commit`. The position comes last: who is stopped in the middle holds up no other reader."""
+        """The position comes last: who is stopped in the middle holds up no other reader."""
         try:
             self._write(reader, before, after, work)
         except BaseException as error:
@@ -101,7 +100,7 @@ class _SqlStore:
         self._connection.commit()
 
     def _create_table(self) -> None:
-        """Where it is there, no right to create it is needed; and another child may create it at the same time."""
+        """Where it is there, no right to create it is needed; another child may create it at the same time."""
         for sql in (_EXISTS, _TABLE, _EXISTS):
             try:
                 self._execute(self._cursor(), sql)
