@@ -1,7 +1,7 @@
-"""The line protocol between the daemon and a record processor, without I/O.
+"""The line protocol between the daemon and a record processor, without I/O. docs/protocol.md has all of it.
 
 The daemon talks with the process of each shard over its stdin and stdout, in lines of JSON. This is the protocol of KCL's
-MultiLangDaemon, so programs that know only that one work unchanged. What goes beyond it is marked as an extension, and is used
+MultiLangDaemon, so programs that know only that one work unchanged. What goes beyond it is called an extension, and is used
 only where the other side knows it or can ignore it.
 
 The two sides take turns. The daemon sends an action, the child does it and answers with one status; meanwhile it may ask for

@@ -171,8 +171,6 @@ _MAY_CHECKPOINT: Final = frozenset(
 
 
 class ForeignMessage(Protocol):
-    """A client's own type of message."""
-
     @property
     def action(self) -> str: ...
 
@@ -181,7 +179,7 @@ AnyMessage = Message | ForeignMessage
 
 
 class Conversation:
-    """As one side sees it.
+    """One conversation as one side sees it.
 
     A refused message changes nothing. After `receive` refused one, end the conversation: the sides disagree.
     """
@@ -352,7 +350,6 @@ class DaemonSide(Conversation):
             yield self._decoded(line)
 
     def send_data(self, message: DaemonMessage) -> bytes:
-        """Raises as `send`."""
         self.send(message)
         return encode(message)
 
@@ -464,7 +461,6 @@ class ChildSide(Conversation, Generic[M]):
         return RemoteProtocolError(f"the daemon's {what} bytes is over max_line_bytes={self._max_line_bytes}")
 
     def send_data(self, message: ChildMessage) -> bytes:
-        """Raises as `send`."""
         self.send(message)
         # The newline ends whatever was written to the pipe before.
         return b"\n" + encode(message)

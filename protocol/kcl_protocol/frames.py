@@ -1,8 +1,7 @@
 """Batches as binary frames, for a child that announces `frames` in its first status.
 
-A frame is columns, so that both ends run at the speed of C: arrival times and sub-sequence numbers (64 bits), the
-ends of all texts (32 bits), indexes of schemas if there are any, then all keys, sequence numbers and data. If some
-records have no key, the header says that the empty ones are none; a client of an earlier version reads them as empty.
+A frame is columns, so that both ends run at the speed of C: arrival times and sub-sequence numbers (64 bits), the ends of all
+texts (32 bits), indexes of schemas if there are any, then all keys, sequence numbers and data.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _NO_SCHEMA: Final = -1
 _NUMBERS_BYTES: Final = 16  # of each record: arrival and sub-sequence number
 _TEXTS: Final = 3  # of each record: partition key, sequence number, data
 
+# Data, partition key, sequence number, arrival, sub-sequence number, schema.
 Row = tuple[bytes, str | None, str, int | None, int, RecordSchema | None]
-"""Data, partition key, sequence number, arrival, sub-sequence number, schema."""
 RowColumns = tuple[
     Iterable[bytes],
     Iterable[str | None],
@@ -40,7 +39,7 @@ RowColumns = tuple[
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """By record. Keys are UTF-8, None: it has none. `schemas` is empty if no record has one."""
+    """What a frame is made of, by record. Keys are UTF-8, None: it has none. `schemas` is empty if no record has one."""
 
     data: Sequence[bytes]
     partition_keys: Sequence[bytes | None]
@@ -222,7 +221,6 @@ class FrameIndex:
         self._keyless = header.keyless
 
     def find(self, sequence_number: str, sub_sequence_number: int) -> Record | None:
-        """Records of a frame are in the order of their numbers."""
         wanted = int(sequence_number), sub_sequence_number
         index = bisect_left(range(self._count), wanted, key=self._position)
         if index == self._count or self._position(index) != wanted:

@@ -11,7 +11,7 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class RecordSchema:
-    """From the schema registry. `version_id` is a UUID, `data_format` is `AVRO`, `JSON` or `PROTOBUF`."""
+    """`data_format` is `AVRO`, `JSON` or `PROTOBUF`."""
 
     name: str
     version_id: str
@@ -21,14 +21,10 @@ class RecordSchema:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One user record as the child sees it.
+    """`data` is base64 with padding, without line breaks; the arrival in epoch milliseconds.
 
-    Args:
-        data: base64 with padding, without line breaks.
-        partition_key: None if the producer gave none, which streams with RecordDistributionStrategy AUTO allow.
-        approximate_arrival_timestamp: epoch milliseconds.
-        sub_sequence_number: index inside a KPL aggregate, 0 for a plain record.
-        schema: an extension, sent only with a schema registry.
+    `sub_sequence_number` is the index inside a KPL aggregate. `partition_key` is None if the producer gave none, which streams with
+    RecordDistributionStrategy AUTO allow.
     """
 
     data: str
@@ -43,8 +39,7 @@ class Record:
 class Initialize:
     """The position is the lease's checkpoint, or a sentinel.
 
-    `stream_name` and `stream_arn` are an extension, sent only if one daemon reads many streams. `extra` has all other scalar
-    fields; the daemon sends `lane` and `lanes` to the children of a shard with several.
+    Stream and ARN are sent only if one daemon reads many. `extra` has all other scalar fields.
     """
 
     action: ClassVar[str] = "initialize"
@@ -58,7 +53,7 @@ class Initialize:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecords:
-    """`complete_ms`, an extension for relays: all that arrived before it has been sent, with this."""
+    """`complete_ms`: all that arrived before it has been sent, with this."""
 
     action: ClassVar[str] = "processRecords"
     records: Sequence[Record]
@@ -68,10 +63,7 @@ class ProcessRecords:
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """Stands for `processRecords`: the records follow as so many bytes (`frames`).
-
-    `keyless`: an empty partition key in it stands for none.
-    """
+    """Stands for `processRecords`. `keyless`: an empty partition key stands for none."""
 
     size_bytes: int
     count: int
@@ -88,10 +80,7 @@ class LeaseLost:
 
 @dataclass(frozen=True, slots=True)
 class ShardEnded:
-    """Every record has been delivered: the child must checkpoint now.
-
-    `child_shards` is an extension, sent only to a lander of the landing log.
-    """
+    """The child must checkpoint now. Only a lander gets `child_shards`."""
 
     action: ClassVar[str] = "shardEnded"
     child_shards: tuple[str, ...] | None = field(default=None, repr=False)
@@ -99,8 +88,6 @@ class ShardEnded:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested:
-    """Before a shutdown or a handoff: the child's last chance to checkpoint."""
-
     action: ClassVar[str] = "shutdownRequested"
 
 
@@ -124,7 +111,7 @@ class CheckpointAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RejectAnswer:
-    """Repeats the request. `error` is None once the record is a dead letter; `message` says more."""
+    """Repeats the request. `error` is None once the record is a dead letter."""
 
     action: ClassVar[str] = "reject"
     sequence_number: str | None
@@ -137,10 +124,8 @@ class RejectAnswer:
 class Status:
     """All but `response_for` are extensions.
 
-    Args:
-        frames: for `initialize`, the version of frames that the child takes.
-        pause_ms: no records before so many milliseconds have passed.
-        sequence_number, sub_sequence_number: for `initialize`, the last record that the child has stored by itself.
+    `frames`, a version, and the position of the last record that the child has stored by itself are for `initialize`. `pause_ms`: no
+    records before so long.
     """
 
     action: ClassVar[str] = "status"
@@ -162,7 +147,7 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """An extension: the child cannot process this record of its batch, which is done once it is a dead letter."""
+    """The child cannot process this record of its batch."""
 
     action: ClassVar[str] = "reject"
     sequence_number: str | None = None

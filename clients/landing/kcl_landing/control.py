@@ -1,6 +1,6 @@
-"""Events to the daemon, the clock, the error for users, private files.
+"""Events to the daemon, the clock, private files.
 
-Events are JSON lines on a private pipe. Descriptor 1 becomes stderr, so that no other output is taken for one.
+Events are JSON lines on a private pipe; descriptor 1 becomes stderr, so that no other output is taken for one.
 """
 
 from __future__ import annotations

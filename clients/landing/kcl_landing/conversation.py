@@ -80,7 +80,7 @@ class Piece:
 
 
 class Memory:
-    """Records in memory, of all shards of this process. While it is full, nobody takes more."""
+    """Of all shards of this process. While it is full, nobody takes more records."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -158,7 +158,7 @@ class ShardConversation:
         self.state = ShardState()
 
     def run(self) -> None:
-        """Until the daemon closes the connection. RelayGone: it broke, or the shard may not be written."""
+        """Serves until the daemon closes the connection. RelayGone: it broke, or the shard may not be written."""
         try:
             while self._perform():
                 pass

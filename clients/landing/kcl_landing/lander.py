@@ -74,7 +74,7 @@ def run(
     *,
     store: LogStore | None = None,
 ) -> None:
-    """Until `stop`. Raises Refused."""
+    """Runs until `stop`. Raises Refused."""
     watch = StoreWatch(log_event)
     store = store or open_store(
         options.uri, endpoint=options.endpoint, region=options.region, encryption=options.encryption

@@ -1,21 +1,7 @@
 """Names and contents of a log's objects.
 
-Below the prefix, with layout `log` or `dated`:
-
-    _kcl_landing.json                                 LogInfo: whose log this is; created once
-    STREAM/SHARD/000000000042.parquet                 a segment (log)
-    STREAM/dt=2026-11-22/hour=10/SHARD-000000000042.parquet   a segment (dated, by the arrival of its first record)
-    STREAM/_ends/SHARD-000000000043.parquet           the end of a shard (dated)
-    _manifests/STREAM/SHARD.json                      Manifest: the newest entries; rewritten
-    _manifests/STREAM/SHARD/000000000000.json         a page: the entries of PAGE numbers; in order
-    _manifests/STREAM/SHARD.first.json                First: what has expired
-    _begins/STREAM/SHARD-000000000000.json            Begin: the name of a segment before any record (dated)
-    _readers/NAME.json                                ReaderNote: how far a registered reader is
-    _marks/NAME.json                                  Marks of a host; rewritten
-    _shards/STREAM.json                               Roster, by the leader; rewritten
-    _compaction/STREAM/SHARD/000000000000-256.json    Compaction of a page (keeping/compact.py)
-
-All who would write segment N must come to the same name, so it depends only on the shard, N and its first record.
+docs/landing.md explains each object and each field, for those who write a reader. All who would write segment N must come to
+the same name, so it depends only on the shard, N and its first record.
 """
 
 from __future__ import annotations
@@ -62,15 +48,7 @@ class LogInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One segment, as the JSON array of these fields. Numbers and positions are inclusive, but for `after`.
-
-    Args:
-        number, to: they differ after compaction.
-        after, last: `SEQUENCE/SUB`; `-1/0`: before all records.
-        size_bytes, crc: of the whole object; `crc` is zlib's crc32.
-        first_ms, last_ms: arrival of the first record, and the latest one; at a shard's end of the record before it. 0: unknown.
-        children: only of the end of a shard.
-    """
+    """One segment; in JSON the array of these fields. It begins behind position `after`; `crc` is zlib's crc32."""
 
     number: int
     to: int
@@ -90,10 +68,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Footer(msgspec.Struct, frozen=True, rename="camel"):
-    """What a segment says of itself. `writer` is drawn for each run; `token` is the lease's fencing token.
-
-    `starts`: number and first row of each segment that was merged into it, for readers that have some of them.
-    """
+    """What a segment says of itself. `writer` is drawn for each run of a writer."""
 
     application: str
     stream: str
@@ -117,13 +92,7 @@ class Footer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
-    """The entries of the newest page that has any; all before are in pages.
-
-    Args:
-        behind_ms: how far the last delivered record was behind the tip of the shard; None: unknown.
-        at_ms: when this was written, by the writer's clock.
-        marks: its host states marks; `behind_ms` is for readers that know none.
-    """
+    """The entries of the newest page that has any; all before are in pages."""
 
     stream: str
     shard: str
@@ -137,7 +106,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
 class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False, order=True):
     """Every record of a shard that arrived before `complete_ms` is in segments up to `number`, which the manifest has.
 
-    For one `token` of a writer neither goes back while the host's lander lives.
+    For one `token` neither goes back while the host's lander lives.
     """
 
     number: int
@@ -146,13 +115,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False, order=True):
 
 
 class Marks(msgspec.Struct, frozen=True, rename="camel"):
-    """What one host states, by `STREAM/SHARD`: true for ever, and renewed while it lives.
-
-    Args:
-        at_ms: when this was written, by the writer's clock; no `complete_ms` is later.
-        window_ms: the host's landingWindowMillis.
-        since_ms: by stream, since when.
-    """
+    """What one host states, by `STREAM/SHARD`. No `complete_ms` is later than `at_ms`, which is when this was written."""
 
     log: str
     worker: str
@@ -187,11 +150,9 @@ class Begin(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class First(msgspec.Struct, frozen=True, rename="camel"):
-    """All segments before number `first` have expired. The rest says what they held.
+    """All segments before number `first` have expired; the rest says what they held.
 
-    Args:
-        last, last_ms: as in the newest one's Entry, but the latest arrival of all.
-        segments, rows, size_bytes: since the log began.
+    `last` is the last position of them, `last_ms` the latest arrival of all.
     """
 
     first: int

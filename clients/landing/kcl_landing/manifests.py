@@ -175,7 +175,7 @@ class ShardLog:
         return Tail(last.to, place(last.last), max(each.last_ms for each in self._entries), last.is_end)
 
     def append(self, entry: Entry, *, behind_ms: int | None, at_ms: int) -> None:
-        """After StoreTrouble this may be called again with the same entry."""
+        """May be called again with the same entry after StoreTrouble."""
         self._add(entry)
         self._write(behind_ms, at_ms)
 
@@ -194,7 +194,6 @@ class ShardLog:
             self._write(behind_ms, at_ms)
 
     def footer(self, number: int, first_ms: int, is_end: bool) -> Footer | None:
-        """Of the segment that is where a new one would go."""
         if number in self._others:
             first_ms, is_end = self._others[number].first_ms, self._others[number].is_end
         path = segment_path(
@@ -350,7 +349,7 @@ class ShardLog:
         return self._from(last.to + 1 if last else self.first(), last, most)
 
     def _from(self, number: int, last: Entry | None, most: int | None) -> Iterator[Entry]:
-        """Entries of listed segments from this number on. `last` is the one before, if known."""
+        """`last` is the entry before, if known."""
         found: dict[int, tuple[int, str]] = {}
         for path in self._listed(number, last, most):
             if named := self._name.fullmatch(path.rpartition("/")[2]):

@@ -62,7 +62,6 @@ class Rosters:
             return None if stream is None else self._waiting.pop(stream)
 
     def take_parents(self) -> set[tuple[str, str]]:
-        """Stream and shard of those heard of since."""
         with self._lock:
             found, self._parents = self._parents, set()
             return found
@@ -83,7 +82,7 @@ def merged(stated: Iterable[Stated]) -> dict[str, Mark]:
 
 
 class HostObjects:
-    """Which object is written next: at most one in MARKS_S, rosters and marks in turn."""
+    """Path and content of what is written next: at most one in MARKS_S, rosters and marks in turn."""
 
     def __init__(self, info: LogInfo, worker: str, window_ms: int, rosters: Rosters) -> None:
         self._log_id = info.log_id
@@ -98,7 +97,6 @@ class HostObjects:
         self._failures = 0
 
     def next(self, now_s: float, at_ms: int, stated: Callable[[], Stated]) -> tuple[str, bytes] | None:
-        """Path and content of what must be written now."""
         if now_s < self._next_s:
             return None
         shards = self._kept(stated())

@@ -26,7 +26,7 @@ _STDIN, _STDOUT = 0, 1
 
 
 def connect(path: str) -> tuple[socket.socket, bytes] | None:
-    """And what the daemon has said meanwhile. None if it went away or gave the engine up."""
+    """A connection, and what the daemon has said meanwhile. None if it went away or gave the engine up."""
     pause_s, said = _FIRST_PAUSE_S, b""
     while True:
         engine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -70,7 +70,7 @@ def up(engine: socket.socket, said: bytes, ended: threading.Event) -> None:
 
 
 def _splice(engine: socket.socket) -> None:
-    """Copies nothing through this process. Returns at the end, or where the kernel cannot do it."""
+    """Without copies. Returns at the end, or where the kernel cannot do it."""
     try:
         while os.splice(_STDIN, engine.fileno(), _CHUNK_BYTES):
             pass

@@ -43,7 +43,7 @@ def shut(connection: socket.socket) -> None:
 
 
 def listen(path: Path) -> socket.socket:
-    """For this user. Renamed once its mode is set, because anybody who finds it can connect."""
+    """A socket for this user. Renamed once its mode is set, because anybody who finds it can connect."""
     path.unlink(missing_ok=True)
     young = path.with_name(f".{path.name}.{os.getpid()}")
     young.unlink(missing_ok=True)
@@ -95,12 +95,7 @@ class RelayConnection:
         self._poll.register(connection, select.POLLIN)
 
     def receive(self, until_s: float | None = None) -> Message | None:
-        """The next message; None when the relay is gone, also in the middle of a line.
-
-        Raises:
-            NothingYet: none has begun when `until_s` passes.
-            RelayMalformed: what came is none.
-        """
+        """None when the relay is gone, also in the middle of a line. Raises RelayMalformed, NothingYet."""
         while (message := self._next()) is None:
             if until_s is not None and not self._poll.poll(max(0.0, until_s - monotonic_s()) * 1000):
                 raise NothingYet

@@ -51,7 +51,7 @@ P = TypeVar("P", bound=Part)
 
 @dataclass(eq=False, slots=True)
 class Draft(Generic[P]):
-    """What becomes a segment. `since_s`: when its first record came; `opened_ms`: the first known arrival."""
+    """What becomes a segment. `since_s`: when its first record came."""
 
     since_s: float
     parts: list[P] = field(default_factory=list[P])
@@ -114,7 +114,7 @@ class Create(Generic[P]):
         )
 
     def empty(self, first_ms: int) -> Create[P]:
-        """For the name that another writer gave this number: no records, so that the other finds it there."""
+        """Without records, under the name that another writer gave this number: so the other finds it there."""
         return replace(
             self, last=self.after, rows=0, first_ms=first_ms, last_ms=first_ms, draft=None, children=None
         )
@@ -122,7 +122,7 @@ class Create(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """Read the footer of the segment that is where ours should be. If it is not there, that is trouble."""
+    """Read the footer of the segment that has our number. If it is not there, that is trouble."""
 
     number: int
     first_ms: int
@@ -161,14 +161,12 @@ def retry_pause_s(failures: int) -> float:
 
 
 class ShardLanding(Generic[P]):
-    """One shard, as one writer lands it.
+    """One shard, as one writer lands it. Another thread may read `mark`.
 
     Attributes:
         taken: what it last meant that a number was taken.
-        has_let_go: nothing more may be done.
         failures: of the store, since it last worked.
         redelivered: records dropped because the log has them.
-        mark: None: nothing is known yet. Another thread may read it.
     """
 
     def __init__(
@@ -207,7 +205,7 @@ class ShardLanding(Generic[P]):
 
     @property
     def is_landed(self) -> bool:
-        """All that was taken, and the end if it has come, is durable and in the manifest."""
+        """All that was taken is durable and in the manifest, also the end if it has come."""
         is_ended = self._children is None or self.writer.tail.is_ended
         return is_ended and not (self.drafts or self._unnoted or self._found_footer)
 

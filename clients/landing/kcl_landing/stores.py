@@ -1,4 +1,4 @@
-"""Opens and probes stores; the one in a folder, also of NFS."""
+"""Opens and probes stores; has the store in a folder, which may be of NFS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kcl_landing.store import Cause, LogStore, NoObject, NotConditional, StoredO
 __all__ = ["FolderStore", "NotConditional", "open_store", "probe"]
 
 YOUNG: Final = ".young"
-"""Folder of files that are being written; below the root, so that linking stays in one file system."""
+"""Files that are being written; below the root, so that linking stays in one file system."""
 PROBES: Final = "_probe"
 _PROBE_WRITERS: Final = 8
 _ADVICE: Final = (
@@ -183,7 +183,7 @@ class FolderStore:
 
     @contextmanager
     def _written(self, content: bytes | memoryview) -> Generator[Path]:
-        """A synced file with this content, which is gone afterwards."""
+        """A synced file, which is gone afterwards."""
         mode = self._open()
         young = self._young / secrets.token_hex(16)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

@@ -1,4 +1,4 @@
-"""What the writer of a shard's log does when a number is its own or taken, and where segments are cut. Pure."""
+"""What follows when a number is taken, and where segments are cut. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kcl_landing.positions import START, Position
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A segment has at most so many bytes, waits at most `window_ms`, and its records arrived within `window_ms`."""
+    """A segment waits at most `window_ms`, and its records arrived within `window_ms`."""
 
     window_ms: int
     max_bytes: int
@@ -21,7 +21,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a log. `number` -1: there is no segment."""
+    """`number` -1: there is no segment."""
 
     number: int = -1
     last: Position = START
@@ -94,10 +94,9 @@ def known_arrivals(arrivals_ms: Sequence[int | None]) -> Sequence[int]:
 def cuts(
     arrivals_ms: Sequence[int | None], opened_ms: int | None, limits: Limits, *, by_hour: bool
 ) -> list[int]:
-    """Before which of these records a new segment begins.
+    """Before which records a new segment begins.
 
-    `opened_ms`: the arrival of the first record in the open segment, None if there is none. `by_hour`: a segment has records
-    of one hour.
+    `opened_ms`: the first arrival in the open segment. `by_hour`: a segment has records of one hour.
     """
     known = known_arrivals(arrivals_ms)
     first = opened_ms

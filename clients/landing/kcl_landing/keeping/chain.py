@@ -110,7 +110,6 @@ def differences(said: Entry, found: Entry) -> list[str]:
 
 
 def uncovered(main: Sequence[Held], entries: Sequence[Entry]) -> list[Held]:
-    """Segments before the last entry that no entry stands for."""
     if not entries:
         return []
     covered = {number for each in entries for number in range(each.number, each.to + 1)}

@@ -56,7 +56,7 @@ class Compacted(msgspec.Struct):
 
 
 def groups_of(entries: Iterable[Entry], target_bytes: int) -> tuple[tuple[Entry, ...], ...]:
-    """Which neighbours to merge, into at most `target_bytes` each. What has half of it is not worth a copy."""
+    """Neighbours to merge, into at most `target_bytes` each. What has half of it is not worth a copy."""
     groups: list[tuple[Entry, ...]] = []
     open_group: list[Entry] = []
     size = 0
@@ -74,7 +74,6 @@ def groups_of(entries: Iterable[Entry], target_bytes: int) -> tuple[tuple[Entry,
 
 
 def swapped(entries: Sequence[Entry], merged: Iterable[Entry]) -> list[Entry]:
-    """Merged entries replace those that they hold, where the page has exactly these."""
     found = list(entries)
     for new in merged:
         inside = [at for at, each in enumerate(found) if new.number <= each.number and each.to <= new.to]
@@ -189,7 +188,7 @@ class Compactor:
         return True
 
     def _merged(self, key: ShardKey, group: Sequence[Entry]) -> Entry:
-        """Made now, before, or by another. Raises NoObject, Damaged."""
+        """It may be made now, or before, or by another. Raises NoObject, Damaged."""
         number, to = group[0].number, group[-1].to
         path = segment_path(self._info, *key, number=number, to=to, first_ms=0, is_end=False)
         try:
@@ -241,7 +240,7 @@ class Compactor:
 
 
 def _pages_of(head: Head) -> list[int]:
-    """Full ones, before the newest page that has entries, and those with a note."""
+    """Full pages, before the newest one that has entries, and those with a note."""
     tail = head.tail_page
     noted = {page for page, _entries in head.objects.compactions}
     return sorted({*(each for each in head.older_pages() if tail is not None and each < tail), *noted})

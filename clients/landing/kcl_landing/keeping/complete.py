@@ -76,7 +76,7 @@ def expire_marks(
     at_ms: int,
     dry_run: bool,
 ) -> None:
-    """Of hosts that have not written for a week."""
+    """Removes marks of hosts that have not written for a week."""
     for each in stated.trouble:
         tell(f"{each.path} stays: {each}")
     gone = [each for each in stated.hosts if each.at_ms < at_ms - _FORGOTTEN_MS]

@@ -22,12 +22,9 @@ from kcl_landing.store import LogStore
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All that is given must hold of what expires.
+    """All that is given must hold of what expires. Without an arrival time it is not before `before_ms`.
 
-    Args:
-        before_ms: it arrived before; what has no arrival time does not.
-        read_by: these readers have committed it.
-        needed_by: these readers protect what they have not committed.
+    `read_by` have committed it; `needed_by` protect what they have not committed.
     """
 
     before_ms: int | None = None
@@ -65,11 +62,9 @@ def rules_of(
 
 @dataclass(slots=True)
 class Cut:
-    """What expires of a shard, as the note `first` says it.
+    """What expires of a shard. `kept_for`: the reader that needs the next segment.
 
-    Args:
-        kept_for: the reader that needs the next segment.
-        has_gap: no page knows the next segment; what lies behind must not go before that is mended.
+    `has_gap`: no page knows the next segment; what lies behind must not go before that is mended.
     """
 
     first: First

@@ -37,13 +37,11 @@ class Unread(msgspec.Struct):
 
 
 class ShardStatus(msgspec.Struct):
-    """`number`: of the newest segment; -1: there is none.
+    """`number`: of the newest segment; -1: there is none. `trouble`: why the manifest is not known.
 
     Args:
-        behind_ms: how far the last record was behind the tip of the shard at `at_ms`.
         complete_ms: all that arrived before is in the log; 0: unknown, or all of the shard is.
         worker: whose mark says so; empty: the log itself.
-        trouble: why the manifest is not known.
     """
 
     stream: str
@@ -67,11 +65,9 @@ class ShardStatus(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """`trouble`: which notes of readers, marks and rosters cannot be used, and why.
+    """`hosts`: when the marks of each worker were written.
 
-    Args:
-        hosts: when the marks of each worker were written.
-        holder: the shard that is complete until the earliest time, at which readers wait; None: none is, or unknown.
+    `holder`: the shard at which readers wait, as it is complete until the earliest time; None: none is, or unknown.
     """
 
     info: LogInfo

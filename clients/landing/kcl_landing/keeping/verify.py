@@ -45,7 +45,7 @@ _LOST_MANIFEST: Final = "the manifest is lost; the writer of the shard makes it 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A page of one shard: `held` are its segments in the store that have not expired."""
+    """`held`: segments of this page in the store that have not expired."""
 
     head: Head
     page: int
