@@ -1,7 +1,6 @@
 """How loaded each worker is, and would be after a move (KCL: LeaseAssignmentManager.InMemoryStorageView).
 
-Relative load is a worker's value over its fair share; 1 is balanced, the most loaded metric counts. The fair
-share is the fleet's average, or the worker's own operating range if that is lower.
+The fair share is the fleet's average, or the worker's own operating range if that is lower.
 """
 
 from __future__ import annotations
@@ -25,17 +24,23 @@ from kcl_daemon.leases.worker_row import (
     WorkerRow,
 )
 
+Sharing: TypeAlias = tuple[WorkerId, ...]
+_SPEAKING_PERCENT: Final = 5.0
+# An idle lease still weighs this part of the average: it may wake up.
+_LEAST_WEIGHT: Final = 0.1
+# With this part of a fair share, a worker's own figures show what a lease costs.
+_SHARE_FOR_OWN_FIGURES: Final = 0.25
 _TITLES: Final = {CPU: "cpu", MEMORY: "memory", NETWORK_IN: "network in", NETWORK_OUT: "network out"}
 
 
 @dataclass(slots=True)
 class WorkerLoad:
-    """Moves change the values.
+    """By metric. Moves change the values.
 
     Args:
-        values: percent of each metric.
-        shares: fair share of each metric in percent, above 0.
-        ceilings: operating range of each metric.
+        values: percent.
+        shares: fair share in percent, above 0.
+        ceilings: operating range.
         costs: percentage points per unit of lease weight.
         leases: with those on their way; so are `weight` and `throughput_kbps`.
     """
@@ -99,14 +104,6 @@ def metric_title(name: MetricName) -> str:
     return _TITLES.get(name, "throughput" if name == THROUGHPUT else str(name))
 
 
-Sharing: TypeAlias = tuple[WorkerId, ...]
-_SPEAKING_PERCENT: Final = 5.0
-# An idle lease still weighs this part of the average: it may wake up.
-_LEAST_WEIGHT: Final = 0.1
-# With this part of a fair share, a worker's own figures show what a lease costs.
-_SHARE_FOR_OWN_FIGURES: Final = 0.25
-
-
 @dataclass(frozen=True, slots=True)
 class LeaseWeights:
     average_kbps: float
@@ -161,8 +158,8 @@ def smoothed(averages: Iterable[float], alpha: float) -> float | None:
 def measure_fleet(fleet: Fleet, *, alpha: float) -> FleetLoad:
     """Workers whose latest capture failed are left out, unless all failed.
 
-    Unlike in KCL, the average throughput is over all workers, to balance those without CPU figures too.
-    Throughput has no operating range. `alpha` is the weight of the newer value.
+    Unlike in KCL, the average throughput is over all workers, to balance those without CPU figures too. Throughput has no operating
+    range. `alpha` is the weight of the newer value.
     """
     unfinished = fleet.unfinished
     scale = _scale(unfinished)
@@ -252,10 +249,7 @@ def _fleet_reading_costs(
     speaking: Mapping[MetricName, float],
     target_weight: float,
 ) -> dict[MetricName, float]:
-    """Points per unit of weight on an average worker.
-
-    The host's other work makes it too high, which is safe.
-    """
+    """Points per unit of weight on an average worker. The host's other work makes it too high, which is safe."""
     costs: dict[MetricName, float] = {}
     for name, average in speaking.items():
         reporting = [worker for worker, each in figures.items() if name in each]
@@ -325,7 +319,7 @@ class BalanceOptions:
     """The leader's options count for all workers; `config.balance` explains them.
 
     Args:
-        max_throughput_per_host_kbps: in KiB per second; a worker above it gets no more, but loses nothing.
+        max_throughput_per_host_kbps: a worker above it gets no more, but loses nothing.
         balance_this_run: workers report every 30 s, so do not balance twice on the same figures.
     """
 

@@ -1,7 +1,6 @@
-"""The input and the output of an assignment strategy, and the handoffs of a stopping worker.
+"""The input and the output of an assignment strategy, the handoffs of a stopping worker, and the strategy by count.
 
-Also assignment by number of leases (KCL: LeaseCountBasedLeaseAssignmentDecider). Unlike in KCL, no worker
-stays idle: each lease goes to the worker with the fewest.
+Unlike in KCL, that leaves no worker idle: each lease goes to the worker with the fewest.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ class Fleet:
     Args:
         abandoned: leases not renewed for the failover time.
         overdue: leases whose handoff takes too long.
-        workers: live workers that may get leases; none that lets leases expire, unless known to live
-            (`leases/expiry.py`).
-        stats: worker rows; a worker without one has no figures.
+        workers: live workers that may get leases; none that lets leases expire, unless known to live (`leases/expiry.py`).
+        stats: a worker without a row has no figures.
         ages_s: seconds since each lease changed; missing: just now.
         unclaimed: leases that the new owner has not written yet.
     """
@@ -58,8 +56,7 @@ class Fleet:
     def avoided_worker(self, lease: Lease) -> WorkerId | None:
         """This worker gets the lease only if nobody else has room: it failed there, or was not renewed.
 
-        A lease that expired during a handoff does not count: its owner may have restarted and cannot claim
-        it.
+        A lease that expired during a handoff does not count: its owner may have restarted and cannot claim it.
         """
         owner = lease.lease_owner
         if lease.lease_key in self.abandoned and lease.checkpoint_owner is None and owner in self.workers:
@@ -108,9 +105,9 @@ class Strategy(Protocol):
 
 
 def handoffs_on_shutdown(fleet: Fleet, leaving_worker: WorkerId, place: Strategy) -> tuple[LeaseMove, ...]:
-    """One handoff for each lease of a stopping worker, if another worker has room.
+    """One handoff for each lease of a stopping worker, if another worker has room. KCL only releases them.
 
-    `place` is the strategy for free leases. KCL only releases them.
+    `place` is the strategy for free leases.
     """
     mine = {
         lease.lease_key: lease

@@ -1,7 +1,7 @@
 """Assignment by load (KCL: VarianceBasedLeaseAssignmentDecider).
 
-Free leases first; then workers above their fair share by the threshold give leases away, largest first. The
-same state always gives the same plan. Unlike in KCL:
+Free leases first; then workers above their fair share by the threshold give leases away, largest first. Unlike in
+KCL:
 
 - A receiver's own figures decide what a lease costs it, and it must end lighter than the giver was, by half
   the threshold. So the higher load of the two falls with each move, and balancing ends.
@@ -28,13 +28,16 @@ from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKin
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import THROUGHPUT
 
+__all__ = ["BalanceOptions", "by_utilization"]
+
 _MIN_POINTS: Final = 2.0
 _MIN_KBPS: Final = 1.0
 _MAX_CANDIDATES: Final = 8
 # A worker within the threshold helps only if it is above its share by this part of the threshold.
 _HELPING: Final = 0.5
 
-_Queue: TypeAlias = list[tuple[float, int, WorkerId, WorkerLoad]]
+_Room: TypeAlias = tuple[float, int, WorkerId, WorkerLoad]
+_Queue: TypeAlias = list[_Room]
 
 
 @dataclass(slots=True)
@@ -118,10 +121,7 @@ def even_out(
 def level_lease_counts(
     state: FleetLoad, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]
 ) -> list[LeaseMove]:
-    """Balance by number on one host; arguments as for `fill_empty_workers`.
-
-    Each move makes two numbers differ less, so it ends.
-    """
+    """Balance by number on one host. Each move makes two numbers differ less, so it ends."""
     givers = _givers(state, fleet, placed, with_traffic_only=False)
     moves: list[LeaseMove] = []
     for sharing in state.hosts:
@@ -248,13 +248,8 @@ def _moved(state: FleetLoad, giver: _Donor, index: int, to: WorkerLoad, change: 
     return LeaseMove(lease, to.worker_id, reason, MoveKind.HANDOFF)
 
 
-def _queued(load: WorkerLoad, key: float) -> tuple[float, int, WorkerId, WorkerLoad]:
+def _queued(load: WorkerLoad, key: float) -> _Room:
     return key, load.leases, load.worker_id, load
-
-
-__all__ = ["BalanceOptions", "by_utilization"]
-
-_Room: TypeAlias = tuple[float, int, WorkerId, WorkerLoad]
 
 
 def by_utilization(options: BalanceOptions) -> Strategy:
@@ -278,7 +273,7 @@ def by_utilization(options: BalanceOptions) -> Strategy:
 def _place(state: FleetLoad, fleet: Fleet, options: BalanceOptions) -> tuple[list[LeaseMove], list[LeaseKey]]:
     moves: list[LeaseMove] = []
     unplaced: list[LeaseKey] = []
-    best = [(load.relative, load.leases, load.worker_id, load) for load in state.loads.values()]
+    best = [_queued(load, load.relative) for load in state.loads.values()]
     heapify(best)
     for lease in sorted(state.waiting, key=lambda lease: _urgency(lease, fleet)):
         _drop_full(best, fleet, options)
@@ -288,7 +283,7 @@ def _place(state: FleetLoad, fleet: Fleet, options: BalanceOptions) -> tuple[lis
         avoided = _avoided(lease, best, fleet, options)
         to = best[0][3]
         to.add(state.scale.weight(lease), state.scale.kbps(lease))
-        heapreplace(best, (to.relative, to.leases, to.worker_id, to))
+        heapreplace(best, _queued(to, to.relative))
         if avoided is not None:
             heappush(best, avoided)
         if not _stays(lease, to.worker_id):
@@ -296,12 +291,12 @@ def _place(state: FleetLoad, fleet: Fleet, options: BalanceOptions) -> tuple[lis
     return moves, unplaced
 
 
-def _drop_full(best: list[_Room], fleet: Fleet, options: BalanceOptions) -> None:
+def _drop_full(best: _Queue, fleet: Fleet, options: BalanceOptions) -> None:
     while best and not options.has_room(best[0][3], fleet.max_leases_for_worker):
         heappop(best)
 
 
-def _avoided(lease: Lease, best: list[_Room], fleet: Fleet, options: BalanceOptions) -> _Room | None:
+def _avoided(lease: Lease, best: _Queue, fleet: Fleet, options: BalanceOptions) -> _Room | None:
     if best[0][2] != fleet.avoided_worker(lease):
         return None
     first = heappop(best)

@@ -1,11 +1,10 @@
 """How busy this worker's CPU is: ECS metadata, control groups or the host, chosen once at start.
 
-KCL's order (EcsResource, EksResource, Ec2Resource), with differences: every host uses its own counters (psutil)
-without asking EC2's metadata, any other container uses its quota if it has one, and ECS metadata version 3
-is ignored.
+KCL's order (EcsResource, EksResource, Ec2Resource), with differences: every host uses its own counters (psutil) without asking
+EC2's metadata, any other container uses its quota if it has one, and ECS metadata version 3 is ignored.
 
-The formulas are KCL's, oddities included, because leaders compare Java workers with ours. But a first
-reading gives None, a failed capture, where Java has 0 %. Parsers raise ValueError.
+The formulas are KCL's, oddities included, because leaders compare Java workers with ours. But a first reading gives None, a failed
+capture, where Java has 0 %. Parsers raise ValueError.
 """
 
 from __future__ import annotations
@@ -36,6 +35,28 @@ T = TypeVar("T")
 _FULL: Final = 100.0
 _NANOSECONDS_PER_S: Final = 1_000_000_000
 _TICKS_PER_S: Final = 100
+_NANOSECONDS_PER_US: Final = 1_000
+_READ_BYTES: Final = 4096
+FAILED: Final = Decimal(-1)
+"""The average of a window with failures only; a worker that reports it last gets no leases."""
+_SAMPLES_MAX: Final = 300
+_AVERAGES_MOST: Final = 10
+_MICRO: Final = Decimal("0.000001")
+_CAPTURE_S: Final = 1.0
+_MAX_CAPTURE_S: Final = 5.0
+_TIMEOUT_S: Final = 2.0
+# The metadata of a task with many containers takes some 100 KB.
+_BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+_ECS_ENDPOINT: Final = "ECS_CONTAINER_METADATA_URI_V4"
+_KUBERNETES_TOKEN: Final = Path("var/run/secrets/kubernetes.io/serviceaccount/token")
+_CGROUPS: Final = Path("sys/fs/cgroup")
+_ADVICE: Final = (
+    "if its CPU was measured before, this worker gets no new leases for as long as another worker is well; if it never was, it "
+    "is balanced by throughput, as with disableWorkerMetrics=true"
+)
+
+HttpGet = Callable[[str], Awaitable[bytes]]
+"""The body at a URL; raises CpuUnreadable unless the status is 200."""
 
 
 class HostTimes(NamedTuple):
@@ -71,8 +92,8 @@ class EcsUsage:
 def host_percent(before: HostTimes, after: HostTimes) -> float | None:
     """Busy share of the host's time (KCL: LinuxCpuWorkerMetric). Waiting for the disk counts as busy.
 
-    0 if nothing changed, or if `iowait` went back by more than the CPUs worked, which Linux allows. None if
-    other counters went back: CPUs came or went.
+    0 if nothing changed, or if `iowait` went back by more than the CPUs worked, which Linux allows. None if other counters went back:
+    CPUs came or went.
     """
     if before == after:
         return 0.0
@@ -116,8 +137,8 @@ def ecs_percent(usage: EcsUsage, *, limit_cpus: float) -> float | None:
 def ecs_limit_cpus(*, share: float, shares: float, task_cpus: float | None, online_cpus: float) -> float:
     """The container's part of the task's CPUs, by CPU units (KCL: EcsCpuWorkerMetric).
 
-    A task without a limit has the host's CPUs. A container without CPU units gets the whole task's; Java
-    divides by its share of 0.
+    A task without a limit has the host's CPUs. A container without CPU units gets the whole task's; Java divides by
+    its share of 0.
     """
     cpus = online_cpus if task_cpus is None else task_cpus
     return cpus * share / shares if 0 < share <= shares else cpus
@@ -147,7 +168,7 @@ def parse_usage_us(text: str) -> int:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """The quota of a `cpu.max` in CPUs; None for `max`."""
+    """The quota in CPUs; None for `max`."""
     fields = text.split()
     if len(fields) != 2:
         raise ValueError(f"{text.strip()!r} is not a quota and a period")
@@ -156,7 +177,7 @@ def parse_cpu_max(text: str) -> float | None:
 
 
 def parse_quota_us(text: str) -> int | None:
-    """Microseconds of a `cpu.cfs_quota_us`; None without a quota (-1)."""
+    """Microseconds; None without a quota (-1)."""
     return None if text.strip() == "-1" else parse_counter(text)
 
 
@@ -227,19 +248,11 @@ def _required(document: object, *path: str) -> float:
     return number
 
 
-FAILED: Final = Decimal(-1)
-"""The average of a window with failures only; a worker that reports it last gets no leases."""
-
-_SAMPLES_MAX: Final = 300
-_AVERAGES_MOST: Final = 10
-_MICRO: Final = Decimal("0.000001")
-
-
 class CpuRecorder:
     """Averages the samples of each window (KCL: WorkerMetricStatsManager).
 
-    Unlike in Java, an empty window adds no average, and there is none before the first figure: a worker that
-    cannot read its CPU counts as one without a metric and still gets leases.
+    Unlike in Java, an empty window adds no average, and there is none before the first figure: a worker that cannot read its CPU
+    counts as one without a metric and still gets leases.
     """
 
     def __init__(self, max_averages: int = _AVERAGES_MOST) -> None:
@@ -276,9 +289,6 @@ class CpuRecorder:
         return FAILED if self._failures and self._ever else None
 
 
-_READ_BYTES: Final = 4096
-
-
 def read(path: Path, parse: Callable[[str], T]) -> T:
     """Reads only the first 4 KiB; CpuUnreadable with the path if the file is missing or malformed."""
     try:
@@ -288,9 +298,6 @@ def read(path: Path, parse: Callable[[str], T]) -> T:
         raise CpuUnreadable(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise CpuUnreadable(f"{path}: {error}") from error
-
-
-_NANOSECONDS_PER_US: Final = 1_000
 
 
 class CgroupCpu(ABC):
@@ -381,19 +388,11 @@ def host_times() -> HostTimes:
     return HostTimes(*(round(getattr(times, name, 0.0) * _TICKS_PER_S) for name in HostTimes._fields))
 
 
-HttpGet = Callable[[str], Awaitable[bytes]]
-"""The body at a URL; raises CpuUnreadable unless the status is 200."""
-
-_TIMEOUT_S: Final = 2.0
-# The metadata of a task with many containers takes some 100 KB.
-_BODY_BYTES_MAX: Final = 4 * 1024 * 1024
-
-
 def metadata_client(*, timeout_s: float = _TIMEOUT_S) -> HttpGet:
-    """Gets documents from this host's metadata endpoint, one at a time, with urllib in a thread.
+    """Gets documents from the metadata endpoint, one at a time, with urllib in a thread.
 
-    It follows no proxy or redirect: the answer must come from this host. A cancelled request keeps its
-    thread until the timeout; the next one waits for it.
+    It follows no proxy or redirect: the answer must come from this host. A cancelled request keeps its thread until the timeout; the
+    next one waits for it.
     """
     one = anyio.CapacityLimiter(1)
     opener = urllib.request.OpenerDirector()
@@ -457,14 +456,9 @@ class EcsCpu:
             raise CpuUnreadable(f"ECS task metadata, {path or 'container'}: {error}") from error
 
 
-_ECS_ENDPOINT: Final = "ECS_CONTAINER_METADATA_URI_V4"
-_KUBERNETES_TOKEN: Final = Path("var/run/secrets/kubernetes.io/serviceaccount/token")
-_CGROUPS: Final = Path("sys/fs/cgroup")
-
-
 @dataclass(frozen=True, slots=True)
 class CpuChoice:
-    """The source, None if there is none, and the reason, for the log.
+    """`cpu` is None if there is none; `why` is for the log.
 
     `host` is the boot ID if the figure covers the whole host, else None.
     """
@@ -521,16 +515,8 @@ def _has_quota(cgroup: CgroupCpu) -> bool:
         return False
 
 
-_CAPTURE_S: Final = 1.0
-_MAX_CAPTURE_S: Final = 5.0
-_ADVICE: Final = (
-    "if its CPU was measured before, this worker gets no new leases for as long as another worker is well; if it never was, it "
-    "is balanced by throughput, as with disableWorkerMetrics=true"
-)
-
-
 class CpuSampler:
-    """Captures samples and averages them for each report (KCL: WorkerMetricStatsManager).
+    """Averages samples for each report (KCL: WorkerMetricStatsManager).
 
     `capture_s` is KCL's inMemoryWorkerMetricsCaptureFrequencyMillis. Only the first failure is logged.
     """
@@ -581,7 +567,7 @@ class CpuSampler:
             self._failed(problem)
 
     def averages(self) -> tuple[Decimal, ...]:
-        """End the window; the averages, oldest first. Empty: there is no metric."""
+        """Ends the window; oldest first. Empty: there is no metric."""
         self._recorder.drain()
         return self._recorder.averages
 

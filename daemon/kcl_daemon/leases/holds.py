@@ -1,6 +1,6 @@
-"""What operators hold back, for one shard, one stream or all: pauses and limits (no counterpart in KCL).
+"""Pauses and limits of operators, for one shard, one stream or all (no counterpart in KCL).
 
-They are one row among the coordinator rows (`leases/text_row.py`).
+They are one row among the coordinator rows (`text_row.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from kcl_daemon.leases.text_row import TEXT, text_of, text_unchanged, text_write
 
 HOLDS_KEY: Final = "daemon/holds"
 _VERSION: Final = 1
-
-
+# A part of a batch is worth so much of a second, and so much of a timer's delay is made up for. Over any time, a limit is
+# exceeded by their sum at most.
+PART_S: Final = 0.25
+_MADE_UP_S: Final = 0.1
 # Until the end of year 9999: beyond it there are no dates.
 _Ms = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 _Amount = Annotated[float, Meta(ge=0, le=1e15)]
@@ -38,11 +40,11 @@ class Hold(Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A pause, or with a `unit` a limit.
 
     Args:
-        stream: `account:name:creationEpoch`; None: with no `lease_key` either, it is for the whole application.
+        stream: `account:name:creationEpoch`; without it and `lease_key` it is for the whole application.
         by: user@host.
-        since_ms: epoch milliseconds, as `until_ms`; without an end it lasts until somebody ends it.
+        until_ms: epoch milliseconds; None: until somebody ends it.
         amount: a second, over all shards that it is for.
-        shards: how many unfinished leases that amount is divided by.
+        shards: how many unfinished leases share the amount.
     """
 
     by: str
@@ -65,7 +67,7 @@ class Hold(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
     @property
     def share(self) -> float:
-        """Of one shard, a second."""
+        """What one shard gets a second."""
         return self.amount / max(1, self.shards)
 
     def is_over(self, now_ms: int) -> bool:
@@ -77,7 +79,7 @@ class Hold(Struct, frozen=True, omit_defaults=True, rename="camel"):
         return self.stream is None or (lease.stream is not None and self.stream == str(lease.stream))
 
     def includes(self, other: Hold) -> bool:
-        """Whether its scope is wider than, or the same as, that of the other, which knows its stream."""
+        """Whether its scope is at least that of the other, which knows its stream."""
         return self.lease_key in (None, other.lease_key) and self.stream in (None, other.stream)
 
 
@@ -95,7 +97,7 @@ _ENCODER: Final = Encoder()
 
 
 def holds_from_row(row: Row | None) -> tuple[Hold, ...]:
-    """No row: no holds. Raises MalformedHoldsError."""
+    """Raises MalformedHoldsError."""
     if row is None:
         return ()
     try:
@@ -114,7 +116,7 @@ def holds_from_row(row: Row | None) -> tuple[Hold, ...]:
 def holds_write(
     before: Row | None, holds: Iterable[Hold], *, key_attribute: str
 ) -> RowPut | RowUpdate | RowDelete | None:
-    """The write that is refused if the row is no longer as it was read; None: nothing to write. Without holds there is no row."""
+    """Refused if the row is no longer as it was read; None: nothing to write. Without holds there is no row."""
     kept = tuple(sorted(holds, key=lambda hold: (hold.stream or "", hold.lease_key or "", hold.is_pause)))
     text = _ENCODER.encode(_Text(_VERSION, kept)).decode()
     if kept:
@@ -123,7 +125,7 @@ def holds_write(
 
 
 def counted(holds: Iterable[Hold], leases: Iterable[Lease]) -> tuple[Hold, ...]:
-    """With the number of unfinished leases that each limit is divided by now."""
+    """With the number of unfinished leases that share each limit now."""
     unfinished = [lease for lease in leases if not lease.is_finished]
     return tuple(
         hold if hold.is_pause else replace(hold, shards=max(1, sum(map(hold.covers, unfinished))))
@@ -133,7 +135,7 @@ def counted(holds: Iterable[Hold], leases: Iterable[Lease]) -> tuple[Hold, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LeaseHold:
-    """What holds one lease now. `limits` are the narrowest shares, by unit."""
+    """What holds one lease now."""
 
     pause: Hold | None = None
     limits: tuple[Hold, ...] = ()
@@ -158,12 +160,6 @@ def lease_hold(holds: Iterable[Hold], lease: Lease, now_ms: int) -> LeaseHold:
     pauses = [hold for hold in covering if hold.is_pause]
     longest = max(pauses, key=lambda hold: inf if hold.until_ms is None else hold.until_ms, default=None)
     return LeaseHold(longest, tuple(hold for hold in covering if not hold.is_pause))
-
-
-# A part of a batch is worth that much of a second, and a late timer is made up for by so much: together they are the most
-# that a limit is exceeded by, over any time.
-PART_S: Final = 0.25
-_MADE_UP_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)

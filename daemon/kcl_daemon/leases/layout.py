@@ -1,8 +1,7 @@
 """Which tables hold worker rows and the leader lock, and the state rows of migrations (KCL: MigrationState).
 
-A worker decides once, at start. Existing tables win over settings, so that all workers decide alike. A fresh
-application with separate tables creates its lease table last: a Java worker looks for the coordinator table
-right after creating the lease table.
+A worker decides once, at start. Existing tables win over settings, so that all workers decide alike. A fresh application with
+separate tables creates its lease table last: a Java worker looks for the coordinator table right after creating it.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class StateRowCreation:
 
 @dataclass(frozen=True, slots=True)
 class StateCodec(Generic[_State]):
-    """How one kind of state row is read and written; rows up to KCL 3.4 have no `entity`."""
+    """One kind of state row; rows up to KCL 3.4 have no `entity`."""
 
     row_key: str
     entity: str

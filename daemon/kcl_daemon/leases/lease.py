@@ -1,7 +1,7 @@
 """The lease: the right to read one shard, and how far it has been read.
 
-Also stream identities (KCL: StreamIdentifier), checkpoints that may be requested (KCL:
-ShardRecordProcessorCheckpointer), and throughput (KCL: LeaseStatsRecorder).
+Also stream identities (KCL: StreamIdentifier), checkpoints that may be requested (KCL: ShardRecordProcessorCheckpointer), and
+throughput (KCL: LeaseStatsRecorder).
 """
 
 from __future__ import annotations
@@ -21,6 +21,14 @@ _TABLE_ARN: Final = re.compile(
 )
 _TABLE_NAME: Final = re.compile(r"([a-z0-9-]+)\$([0-9]{12})\$([^$:]+)\$([^$:]+)", re.ASCII)
 _PARTITIONS: Final = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
+_ALPHA: Final = 0.5
+_BYTES_IN_KIB: Final = 1024
+# Rows carry six decimals.
+_MIN_KBPS: Final = 0.0000005
+# A lease is idle after so long without a delivery: in least samples, or in pauses like the longest of the last sample.
+_IDLE_SAMPLES: Final = 3
+_IDLE_PAUSES: Final = 2
+_PAUSE_MOST_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +139,12 @@ class Lease:
         hash_range: None on rows of old versions.
         throughput_kbps: smoothed KiB per second, None until measured.
         degraded_by: the worker that released it because its children kept failing.
-        stream_created_s: epoch seconds; None if not recorded, as on rows of Java programs.
+        stream_created_s: epoch seconds; None on rows of Java programs.
         lanes: how far each of several children of the shard is done, at `checkpoint` or beyond; at LATEST: the first record
-            that was read; empty: not recorded.
+            that was read.
         standby: whether the next owner of a handoff starts its child first: `asked WORKER`, then `ready WORKER`.
         fence: the fencing token, which each claim raises; None: no worker of ours has claimed it.
-        reached_ms: a bounded run (`runUntil`) has read everything up to this time, epoch milliseconds; None: none has.
+        reached_ms: a bounded run (`runUntil`) has read everything up to this time, epoch milliseconds.
     """
 
     lease_key: LeaseKey
@@ -157,12 +165,11 @@ class Lease:
     lanes: tuple[ExtendedSequenceNumber, ...] = ()
     standby: str | None = None
     fence: int | None = None
+    reached_ms: int | None = None
 
     def next_fence(self, now_ms: int) -> int:
         """The time also makes it grow where the row was deleted and created again."""
         return now_ms if self.fence is None else max(self.fence + 1, now_ms)
-
-    reached_ms: int | None = None
 
     @property
     def shard_id(self) -> ShardId:
@@ -175,7 +182,7 @@ class Lease:
 
     @property
     def actual_owner(self) -> WorkerId | None:
-        """The current reader: the old owner during a handoff, else the owner."""
+        """The current reader."""
         return self.checkpoint_owner or self.lease_owner
 
     @property
@@ -212,15 +219,13 @@ class CheckpointWindow:
     def position(
         self, sequence_number: str | None, sub_sequence_number: int | None
     ) -> ExtendedSequenceNumber:
-        """The position for a checkpoint request.
+        """Where a checkpoint request goes; without a sequence number to the last delivered position.
 
-        Without a sequence number it is the last delivered position. At the end of the shard, that position
-        also means SHARD_END, even if it is stored already (KCL ignores that case and the shard never
-        completes, kcl#211).
+        At the end of the shard, that position also means SHARD_END, even if it is stored already (KCL ignores that case and the shard
+        never completes, kcl#211).
 
         Raises:
-            CheckpointIllegalArgument: malformed, before the stored checkpoint, or beyond the last
-                delivered position.
+            CheckpointIllegalArgument: malformed, before the stored checkpoint, or beyond the last delivered position.
         """
         everything = SHARD_END if self.shard_ended else self.largest
         if sequence_number is None:
@@ -233,31 +238,18 @@ class CheckpointWindow:
             return SHARD_END
         if asked < (self.last if self.began is None else min(self.last, self.began)):
             raise CheckpointIllegalArgument(f"{asked} is before the stored checkpoint {self.last}")
-        # KCL accepts any number at the end of a shard, but a stored position without a record cannot be read
-        # from.
+        # KCL accepts any number at the end of a shard, but a position without a record cannot be read from.
         if asked > (everything if asked.is_shard_end else self.largest):
             raise CheckpointIllegalArgument(f"{asked} is beyond {self.largest}, the last delivered position")
         return asked
 
 
-_ALPHA: Final = 0.5
-_BYTES_IN_KIB: Final = 1024
-# Rows carry six decimals.
-_MIN_KBPS: Final = 0.0000005
-
-
-# So long, in least samples, nothing is delivered until that counts as idle; or in pauses like the longest of the last sample.
-_IDLE_SAMPLES: Final = 3
-_IDLE_PAUSES: Final = 2
-_PAUSE_MOST_S: Final = 300.0
-
-
 class Throughput:
     """The smoothed throughput of one lease; not thread-safe.
 
-    A sample is all bytes since the last one over the time between both last deliveries, so that bursts count as what they are on
-    the average, whenever they are asked for. Each byte counts in one sample. Unlike in KCL, a new owner continues from the row: a
-    lease moved because it is busy does not look idle.
+    A sample is all bytes since the last one over the time between both last deliveries, so bursts count with their average,
+    whenever they are asked for. Each byte counts in one sample. Unlike in KCL, a new owner continues from the row: a lease moved
+    because it is busy does not look idle.
     """
 
     def __init__(self, least_s: float, *, now_s: float, stored_kbps: float | None = None) -> None:

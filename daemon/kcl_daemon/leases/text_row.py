@@ -1,8 +1,8 @@
 """Rows of ours among the coordinator rows: a key and one text.
 
-Such a row looks like a row of a stream, which KCL 3.4 and later leave alone in every layout of the tables; an unknown kind
-would be taken for a lease. KCL keeps only the text of such a row when it moves it to another table, so everything is in that
-text. No stream and no worker has a name with a slash, as the keys have.
+Such a row looks like a row of a stream, which KCL 3.4 and later leave alone in every layout of the tables; an unknown kind would
+be taken for a lease. KCL keeps only the text of such a row when it moves it to another table, so everything is in it. No stream
+and no worker has a name with a slash, as the keys have.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ def text_write(key: str, before: Row | None, text: str, *, key_attribute: str) -
 class OwnStream(Struct, frozen=True, kw_only=True, rename="camel"):
     """The stream that all leases of an application belong to.
 
-    Args:
-        arn: of a stream of DynamoDB, its table's: what a later stream of a table has, follows the one before.
-        created_s: epoch seconds; None: of DynamoDB.
+    `arn`: of DynamoDB that of the table, as a later stream of it follows the one before. `created_s` None: of
+    DynamoDB.
     """
 
     arn: str

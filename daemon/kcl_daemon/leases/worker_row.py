@@ -21,20 +21,14 @@ NETWORK_IN: Final = MetricName("NI")
 NETWORK_OUT: Final = MetricName("NO")
 THROUGHPUT: Final = MetricName("T")
 """Never in a row: leaders derive it for workers that report no metrics."""
-
 FAILED: Final = -1.0
 """The average of a period without a successful capture."""
-
 MAX_AVERAGES: Final = 10
 """Per metric (KCL: noOfPersistedMetricsPerWorkerMetrics)."""
-
 OPERATING_RANGE_DEFAULT: Final = 100
-
 # In report intervals (KCL: MigrationAwareLAMDataManager).
 ACTIVE_REPORTS: Final = 2
-
 SUPPORT_REPORTS: Final = 3
-
 _LAST_UPDATE: Final = "lut"
 _STATS: Final = "sts"
 _RANGES: Final = "opr"
@@ -49,9 +43,7 @@ _STANDS_BY: Final = "daemonStandby"
 _RUN_UNTIL: Final = "daemonRunUntil"
 _LOAD: Final = "daemonLoad"
 ROW_EXISTS: Final = (Present(_LAST_UPDATE),)
-
 _NO_METRICS: Final = MetricName("THROUGHPUT")
-
 _SUPPORT_CODE: Final = 1
 _SIX_PLACES: Final = Decimal("0.000001")
 
@@ -60,11 +52,10 @@ _SIX_PLACES: Final = Decimal("0.000001")
 class WorkerRow:
     """A worker row; times are epoch seconds by the worker's own clock.
 
-    Metrics are averages in percent, oldest first, `FAILED` where nothing was captured; empty means no
-    figures, KCL's default metrics. `support_code` is 1 if the worker supports the single-table layout, None
-    on rows up to KCL 3.4. Workers with the same `host` report the CPU of that host. `stands_by`: it starts the
-    child of a lease that is being handed off to it. `run_until_ms`: where its run ends (`runUntil`), epoch milliseconds.
-    `load` is what it says about its shards (`capacity/report.py`). A Java worker knows no pauses and limits.
+    Metrics are averages in percent, oldest first, `FAILED` where nothing was captured; empty means no figures, KCL's default
+    metrics. `support_code` is 1 if the worker supports the single-table layout, None on rows up to KCL 3.4. Workers with the same
+    `host` report the CPU of that host. `stands_by`: it starts the child of a lease that is being handed off to it. `run_until_ms`:
+    where its run ends (`runUntil`). `load` is what it says about its shards (`capacity/report.py`). A Java worker knows no pauses and limits.
     """
 
     worker_id: WorkerId
@@ -121,8 +112,8 @@ def report(
 ) -> RowUpdate:
     """Unconditional; replaces all earlier figures.
 
-    Averages are oldest first; empty lists are left out, because Java rejects such rows. `host` is set if the
-    CPU figure covers all processes of the host.
+    Averages are oldest first; empty lists are left out, because Java rejects such rows. `host` is set if the CPU figure covers all
+    processes of the host.
     """
     reported = {name: averages for name, averages in (metrics or {}).items() if averages}
     stats: dict[str, Value] = {

@@ -1,7 +1,6 @@
 """Shards and their order, and what leases show of it (KCL: HierarchicalShardSyncer, ShardPrioritization).
 
-A hole is a range of hash keys that no lease covers. No KCL row names its stream's creation, but sequence
-numbers grow from one stream of a name to the next.
+No KCL row names its stream's creation, but sequence numbers grow from one stream of a name to the next.
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ from kcl_daemon.leases.lease import (
 )
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 
+_CREATED: Final = re.compile(r"shardId-([0-9]{20})-.+", re.ASCII)
+_ORDINAL: Final = re.compile(r"shardId-([0-9]{12})", re.ASCII)
 NO_HASH_KEYS: Final = HashRange(0, 1)
 """The range of every shard of a DynamoDB stream (adapter 2.x: KinesisMapperUtil)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One entry of ListShards.
+    """One entry of ListShards; open without an ending sequence number.
 
-    `parent_shard_ids` is empty for an original shard or forgotten parents. `ending_sequence_number` is None
-    while open.
+    `parent_shard_ids` is empty for an original shard or forgotten parents.
     """
 
     shard_id: ShardId
@@ -74,9 +74,6 @@ class InitialPosition:
             StartAt.LATEST: LATEST,
             StartAt.TIMESTAMP: AT_TIMESTAMP,
         }[self.at]
-
-
-_CREATED = re.compile(r"shardId-([0-9]{20})-.+", re.ASCII)
 
 
 def created_ms(shard_id: ShardId) -> int | None:
@@ -124,8 +121,7 @@ def unexpected_children(shards: Iterable[Shard]) -> frozenset[ShardId]:
 def generations(leases: Iterable[Lease]) -> list[list[Lease]]:
     """Groups in which every lease comes after its parents; `leases` has parents first.
 
-    One group may be created in parallel. A child created before its parent's lease would not wait for the
-    parent.
+    One group may be created in parallel.
     """
     groups: list[list[Lease]] = []
     depths: dict[ShardId, int] = {}
@@ -166,8 +162,7 @@ def _find_depth(key: LeaseKey, unfinished: Mapping[LeaseKey, Lease], depths: dic
 def parents_first(leases: Iterable[Lease], max_depth: int) -> list[Lease]:
     """In order of assignment (KCL: ParentsFirstShardPrioritization).
 
-    Free leases that wait for more than `max_depth` generations are left out; owned ones count for their
-    owner.
+    Free leases that wait for more than `max_depth` generations are left out; owned ones count for their owner.
     """
     everything = list(leases)
     depths = waiting_depths(everything)
@@ -186,8 +181,7 @@ def child_leases(
 ) -> list[Lease]:
     """Child leases always start at TRIM_HORIZON (KCL: HierarchicalShardSyncer).
 
-    `first_owner` gets the first one; the others wait for the leader. KCL leaves all to the leader, seconds
-    later.
+    `first_owner` gets the first one; the others wait for the leader. KCL leaves all to the leader, seconds later.
     """
     return [
         Lease(
@@ -217,9 +211,8 @@ def awaited_parents(
 ) -> frozenset[ShardId]:
     """The parents of a merged shard that have no lease yet, but will get one.
 
-    Until then the child's lease must not be created: it would not wait. KCL guesses here, and gives up one
-    time in thirty. Cleanup keeps a parent's lease until its children have begun, so a missing one still
-    comes, unless Kinesis has forgotten the parent.
+    Until then the child's lease must not be created: it would not wait. KCL guesses here, and gives up one time in thirty. Cleanup
+    keeps a parent's lease until its children have begun, so a missing one still comes, unless Kinesis has forgotten the parent.
     """
     missing = {shard_id for shard_id in child.parent_shard_ids if parents.get(shard_id) is None}
     return frozenset(shard.shard_id for shard in shards if shard.shard_id in missing)
@@ -238,10 +231,7 @@ def first_hole(ranges: Iterable[HashRange]) -> HashRange | None:
 
 
 def lease_hole(leases: Iterable[Lease]) -> HashRange | None:
-    """Only unfinished leases count.
-
-    A lease without a range covers nothing, so it cannot hide holes (KCL: PeriodicShardSyncManager).
-    """
+    """Leases that are finished or have no range cover nothing, so they hide no hole (KCL: PeriodicShardSyncManager)."""
     ranges = (lease.hash_range for lease in leases if not lease.is_finished)
     return first_hole(hash_range for hash_range in ranges if hash_range is not None)
 
@@ -288,8 +278,8 @@ def leases_of_another(leases: Iterable[Lease], shards: Iterable[Shard]) -> Itera
 def finished_but_open(leases: Iterable[Lease], shards: Iterable[Shard]) -> list[Lease]:
     """Leases finished without children although the shard is open: nobody reads it.
 
-    A Java worker does that when its fan-out consumer is deleted or the stream is not found (KCL:
-    FanOutRecordsPublisher, KinesisDataFetcher).
+    A Java worker does that when its fan-out consumer is deleted or the stream is not found (KCL: FanOutRecordsPublisher,
+    KinesisDataFetcher).
     """
     is_open = {shard.shard_id for shard in shards if shard.is_open}
     return [
@@ -323,7 +313,7 @@ def _why_of_another(lease: Lease, shard: Shard) -> str | None:
 
 
 def _why_never_had(lease: Lease, shards: Mapping[ShardId, Shard], newest: int) -> str | None:
-    """A shard that Kinesis has forgotten was closed before those that have its hash keys now began, and has a lower number.
+    """A forgotten shard was closed before those that have its hash keys now began, and has a lower number.
 
     A new shard may be listed later than its parents.
     """
@@ -343,9 +333,6 @@ def _why_never_had(lease: Lease, shards: Mapping[ShardId, Shard], newest: int) -
     return None
 
 
-_ORDINAL = re.compile(r"shardId-([0-9]{12})", re.ASCII)
-
-
 def _ordinal(shard_id: ShardId) -> int:
     """-1: it is no shard of Kinesis."""
     match = _ORDINAL.fullmatch(shard_id)
@@ -357,7 +344,7 @@ def _number(lease: Lease) -> int:
 
 
 def why_unlike(leases: Sequence[Lease], shards: Sequence[Shard], *, of_dynamodb: bool) -> str | None:
-    """Why the leases are not those of a stream with these shards, or nothing shows that they are; None: they may be.
+    """Why these leases are not of this stream, or nothing shows that they are; None: they may be.
 
     The shards of DynamoDB have names that no other stream has.
     """

@@ -1,8 +1,7 @@
 """The segments of a snapshot as shards, and what follows them.
 
-A segment is a closed shard with no parents. Its children are the shards of the stream that were open when the
-snapshot began: they wait for all segments, as a merged shard waits for its parents. So lineage, hand-overs and
-clean-up know nothing of snapshots.
+A segment is a closed shard with no parents. Its children are the shards of the stream that were open when the snapshot began: they
+wait for all segments, as a merged shard waits for its parents. So lineage, hand-overs and clean-up know nothing of snapshots.
 """
 
 from __future__ import annotations
@@ -28,6 +27,13 @@ _RUN_MS: Final = 10
 # Python's int() takes 4,300 digits.
 MOST_DIGITS: Final = 4_300 - 1 - _ORDINAL_DIGITS
 _MARK: Final = b"\x01"  # so that a key may begin with a zero byte
+_UNIT_BYTES: Final = 8_192  # of an eventually consistent read
+_SEGMENT_BYTES: Final = 2**30
+_SEGMENT_UNITS: Final = 16
+_SEGMENTS_MOST: Final = 32  # each row of a shard that follows names them all
+_WISHED_HOURS: Final = 6
+
+ItemKey = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,7 @@ def first_shards(shards: Sequence[Shard], segment: Segment) -> tuple[Shard, ...]
 
 
 def needed_since_ms(shard_id: ShardId, read_parents: Iterable[ShardId]) -> int | None:
-    """From when on all changes of a shard must be read, if its parents were; epoch milliseconds, None: not known."""
+    """From when on all changes of a shard must be read, if its parents were; None: not known."""
     began, parents = created_ms(shard_id), list(read_parents)
     if began is None or not parents:
         return None
@@ -120,13 +126,6 @@ def awaited_segments(parents: Mapping[ShardId, Lease | None]) -> frozenset[Shard
     return frozenset(
         each for each, lease in parents.items() if lease is None and segment_of(each) is not None
     )
-
-
-_UNIT_BYTES: Final = 8_192  # of an eventually consistent read
-_SEGMENT_BYTES: Final = 2**30
-_SEGMENT_UNITS: Final = 16
-_SEGMENTS_MOST: Final = 32  # each row of a shard that follows names them all
-_WISHED_HOURS: Final = 6
 
 
 def segments_for(size_bytes: int, read_units: int) -> int:
@@ -146,8 +145,8 @@ def units_for(size_bytes: int) -> int:
 def ordinal_of(begun_ms: int, now_ms: int, before: int, items: int) -> int:
     """The ordinal after which a reader that begins now goes on; `items` were read before, in this order.
 
-    A resumed scan may find fewer items, or more. So its numbers are above all of as many digits that were given before:
-    `before` is the last ordinal that it knows. The last nine digits count the items.
+    A resumed scan may find fewer items, or more. So its numbers are above all of as many digits that were given before: `before` is
+    the last ordinal that it knows. The last nine digits count the items.
     """
     return max((now_ms - begun_ms) // _RUN_MS + 1, before // _RUN + 1) * _RUN + items
 
@@ -173,11 +172,7 @@ def digits_in(number: str) -> int:
 
 
 def position_of(number: str) -> tuple[int, bytes]:
-    """The ordinal and the key in a sequence number.
-
-    Raises:
-        ValueError: it is not one of a segment.
-    """
+    """The ordinal and the key in a sequence number. ValueError: it is not one of a segment."""
     if not (number.startswith("1") and number.isascii() and number.isdecimal() and digits_in(number) > 0):
         raise ValueError(f"not a position in a segment: {number:.80}")
     key = int(number[1 + _ORDINAL_DIGITS :])
@@ -200,9 +195,6 @@ def items_at(shard_id: str, number: str) -> int | None:
         return items_of(position_of(number)[0])
     except ValueError:
         return None
-
-
-ItemKey = Mapping[str, Mapping[str, str]]
 
 
 def key_bytes(key: ItemKey, names: Sequence[str]) -> bytes:

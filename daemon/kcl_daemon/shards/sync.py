@@ -57,8 +57,8 @@ def missing_leases(
 ) -> list[Lease]:
     """Leases to add to a table that has some, in order of creation.
 
-    Afterwards every open shard has a lease or an ancestor with an unfinished one. Unlike KCL, which would
-    leave a hole or skip records:
+    Afterwards every open shard has a lease or an ancestor with an unfinished one. Unlike KCL, which would leave a hole or skip
+    records:
 
     - If everything before a shard is finished, it gets its lease now, at TRIM_HORIZON.
     - A parent that Kinesis has forgotten counts while it has a lease.
@@ -240,8 +240,8 @@ def reset_stream(
 ) -> tuple[LeaseChange, ...]:
     """Restart a whole stream as if it had no leases; `starting` are open at the position.
 
-    Leases of later shards are deleted, and created when their parents end, so parents stay first. Deletes
-    come first: if a parent ends between the writes, its new child leases must survive.
+    Leases of later shards are deleted, and created when their parents end, so parents stay first. Deletes come first: if a parent ends
+    between the writes, its new child leases must survive.
     """
     wanted = {shard.shard_id: shard for shard in starting}
     held = {lease.shard_id: lease for lease in leases}

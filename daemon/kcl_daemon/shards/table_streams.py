@@ -24,7 +24,7 @@ def roots(shards: Sequence[Shard]) -> tuple[Shard, ...]:
 
 
 def joined(streams: Iterable[Sequence[Shard]]) -> tuple[Shard, ...]:
-    """All shards of the streams, which come oldest first; those that begin a stream follow all that end the one before.
+    """The streams come oldest first; the shards that begin one follow all that end the one before.
 
     A shard that something follows is closed, also where the service does not say so.
     """
@@ -63,8 +63,8 @@ def position_of_others(
 ) -> InitialPosition:
     """Where shards without a lease begin if no shard before them has one.
 
-    Once reading has begun, whatever came since is read from its oldest change: it may be of a later stream, or its
-    parents are forgotten. `position` only completes a beginning that was interrupted.
+    Once reading has begun, whatever came since is read from its oldest change: it may be of a later stream, or its parents are
+    forgotten. `position` only completes a beginning that was interrupted.
     """
     listed = {shard.shard_id for shard in shards}
     begins = all(lease.checkpoint == position.checkpoint and lease.shard_id in listed for lease in leases)
