@@ -104,7 +104,7 @@ _ASKING: Final = {
 
 TransitionTable = Mapping[State, Mapping[MessageKind, State]]
 
-# While the child performs an action, and after it.
+# The state during an action, and the one after it.
 _ACTIONS: Final[Mapping[State, State]] = {
     State.INITIALIZING: State.IDLE,
     State.PROCESSING: State.IDLE,

@@ -43,7 +43,7 @@ class ArrowStore:
         with self._trouble(path), self._written(content) as young:
             target = self._prepared(path)
             try:
-                # Not looked at first: `probe` must find out a file system that replaces.
+                # Whether the name is free is not asked first: `probe` must notice a file system that replaces.
                 self._fs.move(young, target)
             except (OSError, pa.ArrowException):
                 if self._is_file(young) and self._is_file(target):

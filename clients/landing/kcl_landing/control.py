@@ -114,7 +114,7 @@ def write_text(path: Path, text: str) -> None:
 def replace_text(path: Path, text: str) -> None:
     """Atomic and fsynced. OSError leaves the old content."""
     young = path.with_name(f".{path.name}.young")
-    young.unlink(missing_ok=True)  # from a crash; its mode would stay
+    young.unlink(missing_ok=True)  # left by a crash; its mode would stay
     descriptor = os.open(young, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor, not a path

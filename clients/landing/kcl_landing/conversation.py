@@ -54,7 +54,7 @@ class Piece:
 
     @classmethod
     def of(cls, batch: RecordBatch, arrivals_ms: Sequence[int | None]) -> Self:
-        """A small rest does not keep all of a large message in memory."""
+        """Copies a small rest, which would keep all of a large message in memory."""
         if batch.get_total_buffer_size() > 2 * batch.nbytes + 4096:
             batch = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
         return cls(batch, arrivals_ms, last_position(batch), batch.nbytes)
@@ -344,7 +344,7 @@ class ShardConversation:
         if call.after == START:
             other = self._log.other_begin(call.number, call.first_ms, is_end)
         if other is not None and other.is_end:
-            return None  # to be found there
+            return None  # `Find` reads it
         call = call if other is None else call.empty(other.first_ms)
         footer = call.footer(
             application=info.application,

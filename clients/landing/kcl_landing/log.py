@@ -138,7 +138,7 @@ class Roster(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Begin(msgspec.Struct, frozen=True, rename="camel"):
-    """By which arrival a segment of layout `dated` is named that begins before any record.
+    """Names a segment of layout `dated` that begins before any record.
 
     Two writers may then begin with records of different hours, which give different names. Who creates this
     decides.

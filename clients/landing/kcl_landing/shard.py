@@ -372,7 +372,7 @@ class ShardLanding(Generic[P]):
             self.drafts.clear()
 
     def _is_over(self) -> bool:
-        """LogAltered, but for a scan: what another one finds is landed with the stream."""
+        """Raises LogAltered, but not for a scan: what another one finds is landed with the stream."""
         tail = self.writer.tail
         if tail.is_ended and not self._is_scan:
             raise LogAltered(f"segment {tail.number} is the end of the shard, but more records came")

@@ -208,7 +208,7 @@ class FolderStore:
             return self._mode
 
     def _remove_left_over(self) -> None:
-        """Not what other hosts are writing; how old a file is, the file system's clock says."""
+        """Keeps what other hosts are writing. The file system's clock says how old a file is, not ours."""
         now = self._young / secrets.token_hex(16)
         now.touch(mode=0o600)
         began_s = now.stat().st_mtime

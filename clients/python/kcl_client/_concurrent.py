@@ -179,7 +179,7 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
         return await self._early_answer
 
     def _told(self) -> None:
-        """Nothing is stored any more: what the window takes for done is not."""
+        """The refusal stays: the window counts the record as done, so nothing may be stored any more."""
 
     def _may_ask(self) -> bool:
         return super()._may_ask() or self._side.state is State.IDLE
@@ -217,7 +217,7 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
             await self._store_mark(CHECKPOINT_ATTEMPTS)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
-        """After a failure until `serve` cancels it; after a lost lease not at all."""
+        """Waits until it holds; after a failure until `serve` cancels it, after a lost lease not at all."""
         while (self._failure.done() or not holds()) and not self._cancels:
             self._changed.clear()
             await self._changed.wait()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -28,25 +29,17 @@ def reader_of(shape: Shape) -> Read:
     """Raises CannotRun."""
     match shape.takes:
         case Takes.BYTES:
-            return _data
+            return attrgetter("data")
         case Takes.TEXT:
             return Record.text
         case Takes.VALUE:
             return _value_reader(shape)
         case Takes.RECORD | Takes.BATCH:
-            return _itself
+            return lambda record: record
 
 
 def type_name(shape: Shape) -> str:
     return str(getattr(shape.annotation, "__qualname__", shape.annotation))
-
-
-def _itself(record: Record) -> object:
-    return record
-
-
-def _data(record: Record) -> object:
-    return record.data
 
 
 def _value_reader(shape: Shape) -> Read:

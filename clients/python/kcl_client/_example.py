@@ -1,4 +1,4 @@
-"""A record that a function takes, for the line that says how to put one. Only `--check` imports this."""
+"""An example of a record that a function takes. Only `--check` imports this."""
 
 from __future__ import annotations
 

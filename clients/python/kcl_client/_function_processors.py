@@ -152,7 +152,7 @@ def undecodable(shape: Shape, error: BaseException) -> str:
 
 
 def tell(error: Exception, record: Record) -> None:
-    """Whoever ends the process prints the traceback; this stands below it."""
+    """Adds the position as a note, which stands below the traceback."""
     position = record.position
     sub = f", {position.sub_sequence_number} in its aggregate" if position.sub_sequence_number else ""
     error.add_note(

@@ -65,7 +65,7 @@ class PlainRuntime:
     """A `_session.Runtime` whose every await blocks the calling thread."""
 
     def __init__(
-        self, read: Callable[[], bytes], write: Callable[[bytes], None], sleep: Callable[[float], None]
+        self, read: Callable[[], bytes], write: Callable[[bytes], None], sleep: Callable[[float], object]
     ) -> None:
         self.turn = PlainTurn()
         self.write = write
@@ -502,11 +502,9 @@ class AsyncCheckpointer:
     async def checkpoint(
         self, position: Position | None = None, *, attempts: int = CHECKPOINT_ATTEMPTS
     ) -> None:
-        """As `Checkpointer.checkpoint`."""
         await self._store(request_for(position), attempts)
 
     async def wait_for_letters(self) -> None:
-        """As `Checkpointer.wait_for_letters`."""
         await self._store(None, 1)
 
 
@@ -593,14 +591,11 @@ class AsyncRecordProcessor:
         """
         raise NotImplementedError
 
-    async def lease_lost(self) -> None:
-        """As `RecordProcessor.lease_lost`."""
+    async def lease_lost(self) -> None: ...
 
-    async def shard_ended(self, checkpointer: AsyncCheckpointer) -> None:
-        """As `RecordProcessor.shard_ended`."""
+    async def shard_ended(self, checkpointer: AsyncCheckpointer) -> None: ...
 
     async def shutdown_requested(self, checkpointer: AsyncCheckpointer) -> None:
-        """As `RecordProcessor.shutdown_requested`."""
         await checkpointer.checkpoint()
 
 

@@ -184,7 +184,7 @@ def _is_offered(name: str) -> bool:
 
 
 def _run_plain(processor: RecordProcessor, pipes: Pipes, max_line_bytes: int) -> int:
-    runtime = PlainRuntime(pipes.read, pipes.write, sleep=_block)
+    runtime = PlainRuntime(pipes.read, pipes.write, sleep=threading.Event().wait)
     kind: Callable[..., Session[Checkpointer]] = partial(Session, processor, Checkpointer, runtime)
     if isinstance(processor, TimedProcessor):
         kind = partial(TimedSession, processor, runtime, partial(input_within, pipes.source))
@@ -239,7 +239,3 @@ def _report_result(failure: ProcessorFailed) -> None:
         f"kcl_client: {failure.action} is not done, its records will come again: the processor raised\n"
     )
     sys.excepthook(type(error), error, error.__traceback__)  # error trackers hook in here
-
-
-def _block(seconds: float) -> None:
-    threading.Event().wait(seconds)

@@ -205,7 +205,7 @@ class Session(Generic[C]):
             raise
 
     def _told(self) -> None:
-        """The processor knows of the refusal: the record is its own again."""
+        """The processor has been told of the refusal, so it is not raised again."""
         self._refused = None
 
     def reject(self, record: Record, reason: object) -> None:

@@ -18,7 +18,7 @@ _CLOCK_MS: Final = 1_000
 
 @dataclass(slots=True)
 class Statements:
-    """`trouble`: the objects that nobody obeys, and why."""
+    """`trouble`: the objects that readers ignore, and why."""
 
     hosts: list[Marks] = field(default_factory=list[Marks])
     rosters: list[Roster] = field(default_factory=list[Roster])
@@ -104,8 +104,8 @@ def complete_ms(
 ) -> dict[ShardKey, tuple[int, Marks | None]]:
     """Until when each shard is complete of which more may come, and whose mark says so.
 
-    `shards` has those of the rosters, too. Readers wait at the least. As in the data source, a shard that has a parent is
-    not complete before the parent's end.
+    Readers wait for the least of these times. `shards` has those of the rosters, too. As in the data source, a shard that has a
+    parent is not complete before the parent's end.
     """
     parents: dict[ShardKey, set[str]] = {}
     for roster in stated.rosters:

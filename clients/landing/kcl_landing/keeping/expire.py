@@ -22,7 +22,7 @@ from kcl_landing.store import LogStore
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All that is given must hold of what expires. Without an arrival time it is not before `before_ms`.
+    """All that is given must hold of what expires. A segment without an arrival time is never old.
 
     `read_by` have committed it; `needed_by` protect what they have not committed.
     """
@@ -159,12 +159,12 @@ class Expirer:
         yield from head.newest
 
     def _raise(self, key: ShardKey, first: First) -> None:
-        """Never lower, also if another run is at it."""
+        """Another run may have raised it further: it is never lowered."""
         while first_of(self._store, key).first < first.first:
             self._store.replace(first_path(*key), msgspec.json.encode(first))
 
     def _remove(self, head: Head, first: int) -> None:
-        """Objects before the page that knows them, so that nothing is forgotten."""
+        """Segments go before the page that lists them, so that a crash forgets none."""
         if not first:
             return
         key = head.key

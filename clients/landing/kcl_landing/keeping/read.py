@@ -103,7 +103,7 @@ def reader_of(store: LogStore, name: str) -> ReaderNote | None:
 def side_by_side(
     act: Callable[[Item], Result], items: Iterable[Item], at_once: int = AT_ONCE
 ) -> Iterator[Result]:
-    """In the order of the items; only few are taken ahead of what the caller has used."""
+    """Results in the order of the items, of which only few are taken ahead of the caller."""
     with ThreadPoolExecutor(at_once) as pool:
         running: deque[Future[Result]] = deque()
         try:

@@ -102,7 +102,7 @@ class Verifier:
         self._verdict = Verdict()
 
     def run(self, stream: str | None = None, shard: str | None = None) -> Verdict:
-        # Before the segments: what a mark names is there when it is written.
+        # Read before the segments: what a mark names is there when it is written.
         stated = statements_of(self._store, self._info, survey(self._store, self._info, stream, shard))
         found = sorted_out(self._info, self._store.listing(""), stream, shard)
         everything = side_by_side(self._page, self._works(found), self._jobs)
@@ -241,7 +241,7 @@ class Verifier:
             except Damaged as error:
                 wrong.append(f"it is damaged: {error}")
         found = footer.entry(len(content), zlib.crc32(content))
-        # By its name; `_foreign` has told where the footer differs.
+        # Numbers as in its name; `_foreign` has told where the footer differs.
         return msgspec.structs.replace(found, number=held.number, to=held.to), wrong
 
     def _foreign(self, held: Held, footer: Footer) -> list[str]:

@@ -133,7 +133,7 @@ class LambdaProcessor(RecordProcessor):
             self._rest(now, batch.millis_behind_latest, checkpointer)
 
     def _rest(self, now: int, behind_ms: int | None, checkpointer: Checkpointer) -> None:
-        """An empty batch may have waited in the daemon, with records behind it: only what goes on is believed."""
+        """Closes a window only after QUIET_MS: an empty batch may have waited in the daemon, with records behind it."""
         if self._window is None or not self._window.is_over(now, behind_ms):
             self._over_since_ms = None
         elif self._over_since_ms is None:
