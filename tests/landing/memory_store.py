@@ -32,18 +32,16 @@ class MemoryStore:
     def __init__(
         self,
         *,
-        now_ms: Callable[[], int] = lambda: 0,
         before: Callable[[Operation, str], object] = lambda _operation, _path: None,
         conditional: bool = True,
         room_bytes: int | None = None,
     ) -> None:
-        self.objects: dict[str, tuple[bytes, int]] = {}
+        self.objects: dict[str, bytes] = {}
         self.calls: list[tuple[Operation, str]] = []
         self.faults: list[Fault] = []
         self.before = before
         self.conditional = conditional
         self.room_bytes = room_bytes
-        self._now_ms = now_ms
         self._lock = threading.Lock()
 
     def create(self, path: str, content: bytes | memoryview) -> bool:
@@ -66,15 +64,15 @@ class MemoryStore:
         with self._lock:
             if path not in self.objects:
                 raise NoObject(path)
-            return self.objects[path][0]
+            return self.objects[path]
 
     def listing(self, folder: str, *, after: str = "") -> Iterator[StoredObject]:
         self._begin("listing", folder)
         below = f"{folder}/" if folder else ""
         with self._lock:
             found = [
-                StoredObject(path, len(content), changed_ms)
-                for path, (content, changed_ms) in sorted(self.objects.items())
+                StoredObject(path, len(content))
+                for path, content in sorted(self.objects.items())
                 if path.startswith(below) and path > after
             ]
         return iter(found)
@@ -87,12 +85,12 @@ class MemoryStore:
         self._answer(lost, " ".join(paths))
 
     def _used(self) -> int:
-        return sum(len(content) for content, _changed_ms in self.objects.values())
+        return sum(map(len, self.objects.values()))
 
     def _put(self, path: str, content: bytes) -> None:
         if self.room_bytes is not None and self._used() + len(content) > self.room_bytes:
             raise StoreTrouble("full", f"{path}: there are {self.room_bytes} bytes")
-        self.objects[path] = (content, self._now_ms())
+        self.objects[path] = content
 
     def _begin(self, operation: Operation, path: str) -> Fault | None:
         """The fault to raise once the call has taken effect."""

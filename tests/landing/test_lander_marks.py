@@ -80,7 +80,7 @@ class MarksLookedAt(MemoryStore):
 
     def replace(self, path: str, content: bytes) -> None:
         if path.startswith("_marks") and (mark := msgspec.json.decode(content, type=Marks).shards.get(KEY)):
-            manifest, _ = self.objects.get(manifest_path(STREAM, SHARD), (b"", 0))
+            manifest = self.objects.get(manifest_path(STREAM, SHARD))
             entries = msgspec.json.decode(manifest, type=Manifest).entries if manifest else ()
             self.seen.append((mark.number, entries[-1].to if entries else -1))
         super().replace(path, content)

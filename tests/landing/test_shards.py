@@ -200,7 +200,7 @@ def test_the_manifest_says_when_the_tip_is_reached(tmp_path: Path) -> None:
     with LanderThread(options(tmp_path), store) as lander, ShardOfDaemon(lander.socket) as daemon:
 
         def behind_ms() -> int | None:
-            said: int | None = json.loads(store.objects[manifest_path("words", SHARD)][0])["behindMs"]
+            said: int | None = json.loads(store.objects[manifest_path("words", SHARD)])["behindMs"]
             return said
 
         daemon.initialize()

@@ -32,7 +32,7 @@ def test_shards(store: MemoryStore) -> None:
         PAGE + 4,
         PAGE + 5,
     )
-    stored = sum(len(content) for path, (content, _) in store.objects.items() if path.startswith(AT))
+    stored = sum(len(content) for path, content in store.objects.items() if path.startswith(AT))
     assert (one.rows, one.size_bytes) == (3 * (PAGE + 5), stored)
     assert (one.newest_ms, one.children, one.behind_ms, one.trouble) == (
         BEGIN_MS + 1000 * (PAGE + 4),

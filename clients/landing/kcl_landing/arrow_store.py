@@ -86,7 +86,7 @@ class ArrowStore:
             for each in sorted(self._fs.get_file_info(selector), key=lambda info: info.path):
                 path = each.path[below:]
                 if each.type == fs.FileType.File and path > after and not path.startswith(_YOUNG):
-                    yield StoredObject(path, each.size, (each.mtime_ns or 0) // 1_000_000)
+                    yield StoredObject(path, each.size)
 
     def remove(self, paths: Sequence[str]) -> None:
         for path in paths:

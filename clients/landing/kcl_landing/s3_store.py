@@ -110,8 +110,7 @@ class S3Store:
         with self._asked(folder):
             for page in pages:
                 for each in page.get("Contents", ()):
-                    changed_ms = int(each["LastModified"].timestamp() * 1000)
-                    yield StoredObject(each["Key"][len(self._prefix) :], each["Size"], changed_ms)
+                    yield StoredObject(each["Key"][len(self._prefix) :], each["Size"])
 
     def remove(self, paths: Sequence[str]) -> None:
         for start in range(0, len(paths), _REMOVED_AT_ONCE):

@@ -178,7 +178,7 @@ class ShardLanding(Generic[P]):
         self.taken: Taken | None = None
         self.has_let_go = False
         self.failures = 0
-        self.segments = self.redelivered = 0
+        self.redelivered = 0
         self.mark: Mark | None = None
         self.drafts: deque[Draft[P]] = deque()
         self._limits = limits
@@ -198,10 +198,6 @@ class ShardLanding(Generic[P]):
     @property
     def waiting_bytes(self) -> int:
         return sum(each.size_bytes for each in self.drafts)
-
-    @property
-    def waiting_rows(self) -> int:
-        return sum(each.rows for each in self.drafts)
 
     @property
     def is_landed(self) -> bool:
@@ -357,7 +353,6 @@ class ShardLanding(Generic[P]):
         if call.draft is not None:
             self.drafts.popleft()
         self._unnoted.append(entry)
-        self.segments += 1
 
     def _found(self, found: Entry | Footer | None) -> None:
         assert isinstance(found, Footer)

@@ -30,7 +30,6 @@ class NotConditional(Refused):
 class StoredObject:
     path: str
     size_bytes: int
-    changed_ms: int
 
 
 class LogStore(Protocol):

@@ -178,8 +178,7 @@ class FolderStore:
                     yield from self._below(path[:-1], after)
             elif path > after:
                 with suppress(FileNotFoundError):  # removed since
-                    status = entry.stat()
-                    yield StoredObject(path, status.st_size, status.st_mtime_ns // 1_000_000)
+                    yield StoredObject(path, entry.stat().st_size)
 
     @contextmanager
     def _written(self, content: bytes | memoryview) -> Generator[Path]:

@@ -194,7 +194,7 @@ class Landing:
         """As the port says."""
         prefix = folder.rstrip("/") + "/" if folder else ""
         for path in sorted(each for each in self._objects if each.startswith(prefix) and each > after):
-            yield StoredObject(path, len(self._objects[path]), 0)
+            yield StoredObject(path, len(self._objects[path]))
 
     def remove(self, paths: Sequence[str]) -> None:
         """As the port says."""
