@@ -1,6 +1,6 @@
 """The rules of one shard's writer: what is buffered, when a segment is due, what follows each answer of the store.
 
-Pure: a thread with a real store or the simulator performs the calls, in this loop:
+Pure. Who drives it performs the calls:
 
     while (call := landing.next_call(now_s)) is not None:
         try: landing.done(call, <what the store said>)

@@ -1,7 +1,6 @@
 """Runs `process_record`: many records of a shard at once, in one process.
 
-A batch is answered as soon as the window has room, so slow records do not hold up the next one. The window's mark is
-checkpointed, also between two actions.
+A batch is answered as soon as the window has room, so slow records do not hold up the next one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One shard's session: when methods are called, actions are done and checkpoints are possible.
 
-Plain processors drive the same coroutines over a `PlainRuntime`, which blocks. A method of the wrong kind is refused: in a
-plain processor an `async def` would never run.
+A method of the wrong kind is refused: in a plain processor an `async def` would never run.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class TimedSession(Session[Checkpointer]):
         return await super()._read()
 
     def _take_answer(self, answer: CheckpointAnswer) -> None:
-        """A refusal is no failure here: what is wrong for good is refused again after the next batch."""
+        """A refusal is no failure: what is wrong for good is refused again after the next batch."""
         self._is_asked = False
         if answer.error is None:
             self._timer.stored()

@@ -1,6 +1,6 @@
-"""The lease: the right to read one shard, and how far it has been read.
+"""The lease, and what it is made of.
 
-Also stream identities (KCL: StreamIdentifier), checkpoints that may be requested (KCL: ShardRecordProcessorCheckpointer), and
+Stream identities (KCL: StreamIdentifier), checkpoints that may be requested (KCL: ShardRecordProcessorCheckpointer), and
 throughput (KCL: LeaseStatsRecorder).
 """
 

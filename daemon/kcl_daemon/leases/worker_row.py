@@ -52,10 +52,14 @@ _SIX_PLACES: Final = Decimal("0.000001")
 class WorkerRow:
     """A worker row; times are epoch seconds by the worker's own clock.
 
-    Metrics are averages in percent, oldest first, `FAILED` where nothing was captured; empty means no figures, KCL's default
-    metrics. `support_code` is 1 if the worker supports the single-table layout, None on rows up to KCL 3.4. Workers with the same
-    `host` report the CPU of that host. `stands_by`: it starts the child of a lease that is being handed off to it. `run_until_ms`:
-    where its run ends (`runUntil`). `load` is what it says about its shards (`capacity/report.py`). A Java worker knows no pauses and limits.
+    Args:
+        metrics: averages in percent, oldest first, `FAILED` where nothing was captured; empty: KCL's default, no figures.
+        support_code: 1 if the worker supports the single-table layout; None on rows up to KCL 3.4.
+        host: workers with the same one report the CPU of that host.
+        stands_by: it starts the child of a lease that is being handed off to it.
+        run_until_ms: where its run ends (`runUntil`).
+        load: what it says about its shards (`capacity/report.py`).
+        is_java: then it knows no pauses and limits.
     """
 
     worker_id: WorkerId

@@ -1,7 +1,4 @@
-"""Which leases to create (KCL: HierarchicalShardSyncer), to delete (LeaseCleanupManager), or to reset.
-
-A finished lease stays until its children have begun: without it, they look like shards without a parent.
-"""
+"""Which leases to create (KCL: HierarchicalShardSyncer), to delete (LeaseCleanupManager), or to reset."""
 
 from __future__ import annotations
 

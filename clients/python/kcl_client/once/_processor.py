@@ -43,8 +43,8 @@ class OnceProcessor(RecordProcessor, Generic[T]):
     def process(self, batch: Batch, transaction: T) -> None:
         """Write the output of these records through `transaction`, and nowhere else.
 
-        Once this returns, it is stored together with the position of the last of them. Where nothing was stored, this may be called
-        again with the same records, or fewer. Records that it rejects (`batch.reject`) are letters before the transaction is stored.
+        Once this returns, it is stored together with the position of the last of them. Where nothing was stored, this may be called again
+        with the same records, or fewer. Records that it rejects (`batch.reject`) are letters before the transaction is stored.
         """
 
     def initialize(self, start: ShardStart) -> ExtendedSequenceNumber | None:
