@@ -1,8 +1,6 @@
-"""Limits how far shards run ahead of each other in arrival time.
+"""The horizon: how far shards may run ahead of each other in arrival time.
 
-Spark drops records behind its watermark, which follows the newest record of all shards. So no batch takes a
-record that arrived later than the slowest shard has reached. A shard that left has reached what batches took of
-it. A silent shard holds the others back only for a limited time.
+A shard that left has reached what batches took of it. A silent shard holds the others back for a limited time only.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from kcl_spark.spool import Spool
 SETTLE_S: Final = 2.0
 """If no new shard appears for this time, all are here."""
 TIP_REACH_MS: Final = 10_000
-"""How far others may be ahead of a shard at its tip: the time between two reads, and on the way."""
+"""Others may be ahead of a shard at its tip by the time between two reads, and on the way."""
 _SEGMENT: Final = re.compile(r"snapshot-\d{13}-\d{4}-\d{4}$")
 """A part of a snapshot of a DynamoDB table."""
 _REPORT_AFTER_S: Final = 10.0
@@ -32,7 +30,7 @@ class ShardPace:
 
     Args:
         reached_ms: all its records up to this arrival time are in the spool; or in batches, if it left.
-        reach_ms: how far others may be ahead of that, if it is more than `max_skew_ms`; None: it holds nobody.
+        reach_ms: others may be ahead of that by so much, or by `max_skew_ms` if it is more; None: it holds nobody.
         silent_s: how long the daemon has delivered nothing; 0 while it waits for us.
     """
 
@@ -87,7 +85,7 @@ class Alignment:
         self._is_told = False
         """The daemon says until when shards at their tip are complete."""
         self._away: dict[str, tuple[ShardPace, float]] = {}
-        """The pace of a shard that left, and when it left."""
+        """With the time at which the shard left."""
         self._horizon_ms = CLOSED_MS
         self._waits: set[str] = set()
         self._left: frozenset[str] = frozenset()

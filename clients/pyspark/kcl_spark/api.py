@@ -1,7 +1,4 @@
-"""The decorators `@pipeline` and `@batch`, and the `Batch` that a handler receives.
-
-Runs on clusters: Python 3.9, Spark 3.3, and nothing of ours but what is shipped with it.
-"""
+"""The decorators `@pipeline` and `@batch`, and the `Batch` that a handler receives."""
 
 from __future__ import annotations
 
@@ -25,6 +22,8 @@ else:
 _START: Final = (-1, 0)
 _QUERY_ID: Final = "sql.streaming.queryId"
 _CONNECT: Final = "pyspark.sql.connect."
+_MARK: Final = "__kcl_spark__"
+__all__ = ["Batch", "NotAPipeline", "batch", "load", "pipeline", "writers_of"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class BatchContext(Protocol):
 
 @dataclass
 class QueryContext:
-    """`planned_before`: newest batch planned before the query (re)started."""
+    """`planned_before`: newest batch that was planned before the query was last started."""
 
     name: str
     log: QueryLog
@@ -74,7 +73,6 @@ class QueryContext:
         return str(reported["id"])
 
     def batch(self, batch_id: int) -> Batch:
-        """Call it once per attempt; it marks the batch as tried."""
         start = self.log.end_of(batch_id - 1) if batch_id else {}
         end = self.log.end_of(batch_id)
         replay = batch_id in self.tried or (
@@ -121,15 +119,12 @@ class BatchHandler:
         self.function(frame, context.batch(batch_id) if context else unknown)
 
 
-__all__ = ["Batch", "NotAPipeline", "batch", "load", "pipeline", "writers_of"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 BatchFunction = Callable[[DataFrame, Batch], object]
-_MARK: Final = "__kcl_spark__"
 
 
 class NotAPipeline(Exception):
-    """Raised when `sparkPipeline` names no function that returns queries; says what to change."""
+    """`sparkPipeline` names no function that returns queries; says what to change."""
 
 
 def pipeline(function: F) -> F:

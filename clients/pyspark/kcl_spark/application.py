@@ -1,7 +1,4 @@
-"""`run`: a pipeline as a Spark application of its own, on any Spark from 3.3, over a landing log.
-
-Restarts, fail-over and scaling are the cluster manager's. Runs on clusters, as `declared` does.
-"""
+"""`run`: a pipeline as a Spark application of its own. Restarts, fail-over and scaling are the cluster manager's."""
 
 from __future__ import annotations
 
@@ -48,16 +45,15 @@ COLUMNS: Final = (
 
 
 class CannotRead(Exception):
-    """Raised when this Spark cannot read the landing log as asked; says what to do."""
+    """This Spark cannot read the landing log as asked; says what to do."""
 
 
-class QueryFailed(Exception):
-    """Raised when a query has failed; names it."""
+class QueryFailed(Exception): ...
 
 
 @dataclass
 class StartedQuery:
-    """What a batch handler is told. `newest` None: the next batch may be a replay, as it is the first after a restart."""
+    """`newest`: the last batch that was begun; None: after a restart, when the next one may be a replay."""
 
     name: str
     state_id: str
@@ -158,7 +154,7 @@ def run(
     """
     spark = spark or SparkSession.builder.getOrCreate()
     if isinstance(pipeline, str):
-        _find_here()
+        find_here()
     function = load(pipeline) if isinstance(pipeline, str) else pipeline
     _ship_by_value(function)
     given = {name: str(value) for name, value in (options or {}).items()}
@@ -246,7 +242,7 @@ def _source_stream(spark: SparkSession, landing: str, options: Mapping[str, str]
 
 
 def _ship_by_value(function: Callable[..., Any]) -> None:
-    """Workers and servers of Spark Connect need pyspark and pyarrow only."""
+    """Then workers and servers of Spark Connect need pyspark and pyarrow only."""
     for name in (__name__.partition(".")[0], function.__module__.partition(".")[0]):
         if name != "__main__" and (module := sys.modules.get(name)) is not None:
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # cloudpickle
@@ -314,7 +310,9 @@ def _check_layout(note: str | None, root: str) -> None:
             )
 
 
-def _find_here() -> None:
+def find_here() -> str:
+    """Make modules of the working directory importable."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    return here

@@ -27,10 +27,10 @@ _REWRITES: Final = (
     (r'\{"(?:M|L|SS|NS|BS)":([\[{])', "$1"),
     (rf"({_STRING})|([\]}}])\}}", "$1$2"),
 )
-"""In this order: each relies on those before. The last removes the ends of what the one before has opened."""
+"""In this order. The last removes the ends of what the one before has opened."""
 _NUMBER: Final = r"-?\d[\d.eE+-]*+"
 _NUMBERS_OF_PLAIN: Final = (rf'\G((?:{_STRING}|[^"\d-])*+)({_NUMBER})', '$1{"\\$number":"$2"}')
-"""Spark would read what is a number as a double, although it shall be text."""
+"""Otherwise Spark reads a number as a double, and digits are lost."""
 _OF_PLAIN: Final = (
     (rf'(?<!"\$map":)\{{"\$number":"({_NUMBER})"\}}', "$1"),
     (rf'(?<!"\$map":)\{{"\$binary":({_STRING})\}}', "$1"),

@@ -1,7 +1,4 @@
-"""The engine's side of one shard: the line protocol with the daemon, in one blocking thread per shard.
-
-A checkpoint never goes beyond what all queries have committed.
-"""
+"""The line protocol with the daemon, in one blocking thread per shard."""
 
 from __future__ import annotations
 
@@ -28,8 +25,11 @@ from kcl_protocol.messages import CheckpointRequest, Status
 from kcl_spark.positions import QueryLog, QueryPositions, minimum
 from kcl_spark.spool import NotHeld, Spool
 
-_MICROSECONDS: Final = 1000
-_READ_BYTES: Final = 256 * 1024
+_RETRYABLE: Final = frozenset({"ThrottlingException", "KinesisClientLibDependencyException"})
+_LAST_ATTEMPTS: Final = 5
+_REPORT_S: Final = 30.0
+_POLL_S: Final = 0.5
+_TAKE_OVER_S: Final = 10.0
 
 
 class CommitProgress:
@@ -81,13 +81,6 @@ class CommitProgress:
             return all(books.planned_batch is None for books in self._books.values())
 
 
-_RETRYABLE: Final = frozenset({"ThrottlingException", "KinesisClientLibDependencyException"})
-_LAST_ATTEMPTS: Final = 5
-_REPORT_S: Final = 30.0
-_POLL_S: Final = 0.5
-_TAKE_OVER_S: Final = 10.0
-
-
 @dataclass(frozen=True, slots=True)
 class CheckpointTimings:
     checkpoint_s: float = 5.0
@@ -96,13 +89,13 @@ class CheckpointTimings:
 
 @dataclass(slots=True)
 class ShardState:
-    """The state of a conversation, for other threads.
+    """What other threads may read.
 
     Args:
         trimmed: redelivered records that were dropped.
         ended: the end of the shard is checkpointed.
         asked_s: since when we wait for the daemon; None: it waits for us.
-        is_last: the shard has ended, and no more records will come.
+        is_last: no more records will come.
         is_drained: the daemon wants the shard back.
     """
 
@@ -194,7 +187,7 @@ class RelayConversation:
         )
 
     def _wait_for_the_one_before(self, shard_id: str) -> None:
-        """Wait until the previous owner notices that its lease is lost; limited, as its host may be gone."""
+        """A previous owner on this host may not know yet that its lease is lost. It may also be gone: do not wait for long."""
         deadline_s = monotonic_s() + _TAKE_OVER_S
         while not self._spool.is_free(shard_id) and monotonic_s() < deadline_s:
             if self._stopping():
@@ -215,7 +208,7 @@ class RelayConversation:
         self.state.behind_ms = message.millis_behind_latest
 
     def _take(self, batch: RecordBatch, last: Position, delivered: int) -> None:
-        """`batch` is what is new of the records that were delivered; `last` is the end of both."""
+        """`batch` has the new ones of the `delivered` records; both end at `last`."""
         if batch.num_rows:
             try:
                 self._spool.add(self.state.shard_id, batch, last, self)
@@ -226,9 +219,9 @@ class RelayConversation:
         self.state.trimmed += delivered - batch.num_rows
 
     def _hold_back(self) -> None:
-        """While the spool takes nothing, send no status, so that the daemon sends no further batch.
+        """While the spool is full, send no status, so that the daemon sends no further batch.
 
-        It may wait to say that it stops: when another shard leaves, the status is sent, once.
+        A daemon that stops can say so only after the status. When it takes another shard back, the status is sent.
         """
         shard_id, drains = self.state.shard_id, self._spool.drains
         while self._spool.must_wait(shard_id) and self._spool.drains == drains:
@@ -264,7 +257,7 @@ class RelayConversation:
     def _end_shard(self) -> None:
         """Child shards start after this, so all records of this shard must be committed first.
 
-        If the daemon stops meanwhile, batches may not take all: then the end is not confirmed, and comes again.
+        If the daemon stops meanwhile, batches may not take the rest. Then the end is not confirmed, and is told again.
         """
         shard_id, drains = self.state.shard_id, self._spool.drains
         self._spool.leaves(shard_id, is_last=True)
@@ -298,7 +291,7 @@ class RelayConversation:
             self._log_event("info", "shard_finished", shard_id=shard_id, records=self.state.records)
 
     def _drain(self) -> None:
-        """Let running batches end and checkpoint their records; the next owner gets the rest."""
+        """Let batches end and checkpoint their records; the next owner gets the rest."""
         shard_id = self.state.shard_id
         self.state.is_drained = True
         self._spool.leaves(shard_id, is_last=False)
@@ -321,7 +314,7 @@ class RelayConversation:
         self._log_left()
 
     def _has_taken_all(self) -> bool:
-        """That batches may take: the rest waits for slower shards, or for those that left."""
+        """All that lies within the horizon."""
         shard_id = self.state.shard_id
         return self._done() >= min(self._spool.mark(shard_id), self._spool.within_horizon(shard_id))
 
@@ -336,7 +329,7 @@ class RelayConversation:
         )
 
     def _done(self) -> Position:
-        """What this host's queries committed, or other hosts up to the stored checkpoint."""
+        """Committed by queries here, or elsewhere before the shard came."""
         return max(self._progress.committed(self.state.shard_id), self.state.checkpoint)
 
     def _still_mine(self) -> None:

@@ -1,7 +1,4 @@
-"""What the writers of a pipeline say before they are started.
-
-Runs on clusters: Python 3.9, Spark 3.3, and nothing of ours but what is shipped with it.
-"""
+"""What the writers of a pipeline say before they are started."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ FILE_SINKS: Final = frozenset({"parquet", "orc", "json", "csv", "text", "avro", 
 
 @dataclass(frozen=True)
 class DeclaredQuery:
-    """What a writer says before it is started. `ends`: by its trigger."""
+    """`ends`: by its trigger."""
 
     name: str
     sink: str
@@ -33,11 +30,7 @@ class DeclaredQuery:
 
 
 def declared(writer: DataStreamWriter) -> DeclaredQuery:
-    """Inspect a writer that is not started yet.
-
-    Raises:
-        NotAPipeline: no valid name, or a setting that the engine must make.
-    """
+    """NotAPipeline if there is no valid name, or a setting that the engine must make."""
     about = _declared_on_server(writer) if is_connect(writer) else _declared_here(writer)
     name = about.name
     if not name:

@@ -1,7 +1,7 @@
 """Decoders from `data` to columns that drop no row.
 
 Each takes records with the column `data`, keeps the columns `keep` and adds `_corrupt`: the bytes of a
-record that could not be decoded, else null. Runs on clusters, as `declared` does.
+record that could not be decoded, else null.
 """
 
 from __future__ import annotations
@@ -31,6 +31,33 @@ from kcl_spark import changes
 WRAPPER: Final = "KclSparkWrapper"
 _TAG_OF_THE_FIELD: Final = b"\x0a"
 _BITS: Final = 7
+CORRUPT: Final = "_corrupt"
+KEPT: Final = ("partition_key", "shard_id", "sequence_number", "sub_sequence_number")
+_ARRIVALS: Final = ("approximate_arrival_timestamp", "approximateArrivalTimestamp")
+_GLUE_HEADER_BYTES: Final = 18
+_GLUE_VERSION: Final = 3
+_GLUE_ZLIB: Final = 5
+UNPACKED_BYTES_MOST: Final = 32 * 2**20
+"""A few bytes of zlib can expand to fill the memory."""
+_CONFLUENT_HEADER_BYTES: Final = 5
+_ANY_LENGTH: Final = 2**31 - 1
+_WRAPPER: Final = "kcl_wrapper"
+_ARRAY: Final = r"^\s*\["
+_TAIL: Final = r"[\x{80}-\x{bf}]"
+_UTF8: Final = "|".join(
+    (
+        rf"[\x{{c2}}-\x{{df}}]{_TAIL}",
+        rf"\x{{e0}}[\x{{a0}}-\x{{bf}}]{_TAIL}",
+        rf"[\x{{e1}}-\x{{ec}}\x{{ee}}\x{{ef}}]{_TAIL}{{2}}",
+        rf"\x{{ed}}[\x{{80}}-\x{{9f}}]{_TAIL}",
+        rf"\x{{f0}}[\x{{90}}-\x{{bf}}]{_TAIL}{{2}}",
+        rf"[\x{{f1}}-\x{{f3}}]{_TAIL}{{3}}",
+        rf"\x{{f4}}[\x{{80}}-\x{{8f}}]{_TAIL}{{2}}",
+    )
+)
+RecordBatch = Any
+Row = Union[Sequence[Any], None]
+Decoder = Callable[[bytes], "Mapping[str, Any] | None"]
 
 
 def framed(data: Column) -> Column:
@@ -69,34 +96,6 @@ def _names(prefix: str, messages: Iterable[Any]) -> Iterator[str]:
         yield from _names(f"{prefix}{each.name}.", each.nested_type)
 
 
-CORRUPT: Final = "_corrupt"
-KEPT: Final = ("partition_key", "shard_id", "sequence_number", "sub_sequence_number")
-_GLUE_HEADER_BYTES: Final = 18
-_GLUE_VERSION: Final = 3
-_GLUE_ZLIB: Final = 5
-UNPACKED_BYTES_MOST: Final = 32 * 2**20
-"""A few bytes of zlib can expand to fill the memory."""
-_CONFLUENT_HEADER_BYTES: Final = 5
-_ANY_LENGTH: Final = 2**31 - 1
-_WRAPPER: Final = "kcl_wrapper"
-_ARRAY: Final = r"^\s*\["
-_TAIL: Final = r"[\x{80}-\x{bf}]"
-_UTF8: Final = "|".join(
-    (
-        rf"[\x{{c2}}-\x{{df}}]{_TAIL}",
-        rf"\x{{e0}}[\x{{a0}}-\x{{bf}}]{_TAIL}",
-        rf"[\x{{e1}}-\x{{ec}}\x{{ee}}\x{{ef}}]{_TAIL}{{2}}",
-        rf"\x{{ed}}[\x{{80}}-\x{{9f}}]{_TAIL}",
-        rf"\x{{f0}}[\x{{90}}-\x{{bf}}]{_TAIL}{{2}}",
-        rf"[\x{{f1}}-\x{{f3}}]{_TAIL}{{3}}",
-        rf"\x{{f4}}[\x{{80}}-\x{{8f}}]{_TAIL}{{2}}",
-    )
-)
-
-Decoder = Callable[[bytes], "Mapping[str, Any] | None"]
-_ARRIVALS: Final = ("approximate_arrival_timestamp", "approximateArrivalTimestamp")
-
-
 class EventTime(NamedTuple):
     column: str
     not_after: str
@@ -110,9 +109,6 @@ def event_time(column: str, not_after: str = "1 minute", *, clamp: bool = False)
     `clamp` it gets the time of its arrival instead. Kinesis sets the arrival; producers cannot.
     """
     return EventTime(column, not_after, clamp)
-
-
-RecordBatch = Any
 
 
 def json(
@@ -156,7 +152,7 @@ def _bracketed(text: Column) -> Column:
 
 
 def _objects(frame: DataFrame, array: Column, fields: StructType) -> tuple[DataFrame, Column, Column]:
-    """All objects in the text of an array, and whether it is whole: nothing but JSON of this kind, to its end.
+    """All objects in the text of an array, and whether the text is whole: nothing but such JSON, to its end.
 
     `from_json` stops behind the first value. So the array is put into an object with two keys that no record can know.
     """
@@ -177,7 +173,7 @@ def _objects(frame: DataFrame, array: Column, fields: StructType) -> tuple[DataF
 
 
 def _is_utf8(data: Column) -> Column:
-    """Spark itself replaces what is none."""
+    """Spark's decoder replaces bytes that are not UTF-8, and says nothing."""
     if hasattr(F, "is_valid_utf8"):  # Spark 4
         return F.is_valid_utf8(data.cast("string"))
     # A character for each byte; what is left of them without those that are UTF-8.
@@ -406,11 +402,7 @@ def struct_type(records: DataFrame, schema: str | StructType) -> StructType:
     return records.sparkSession.createDataFrame([], schema).schema
 
 
-Row = Union[Sequence[Any], None]
-
-
 def _decoded(decoder: Decoder, data: bytes, names: Sequence[str]) -> Row:
-    """The values of these fields. None: it could not be decoded."""
     try:
         row = decoder(data)
         return None if row is None else [row.get(name) for name in names]

@@ -1,4 +1,4 @@
-"""The engine: one process per host and application that runs the pipeline's queries.
+"""The engine's process, one per host and application.
 
 The first line of stdin has the options; its end, like SIGTERM, requests a stop. Exit codes: 0 stopped, 65
 the pipeline failed, 78 a person must fix something first, 1 an internal error.

@@ -1,4 +1,4 @@
-"""Reports figures of queries and shards to the daemon, and reports when everything is read."""
+"""What the daemon is told of queries and shards, and when everything is read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from kcl_spark.spool import ShardFigures
 ReportKey: TypeAlias = tuple[object, ...]
 FIGURES_S: Final = 2.0
 """The daemon drops figures that are much older."""
+QUIET_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class QueryFigures:
-    """Figures from Spark; `state_rows` and `late_rows` are None for a query without state."""
+    """`state_rows` and `late_rows` are None for a query without state."""
 
     running: bool
     failures: int = 0
@@ -50,7 +51,7 @@ def query_figures(
 
 
 def _rate(reported: float | str | None) -> float:
-    """Without time between two batches Spark reports no number."""
+    """Spark reports no finite number if no time was between two batches."""
     rate = 0.0 if reported is None else float(reported)
     return rate if isfinite(rate) else 0.0
 
@@ -76,7 +77,6 @@ def figure_reporter(
     queries: Callable[[], Mapping[str, QueryFigures]],
     log_event: EmitEvent,
 ) -> Callable[[float], None]:
-    """Call the result with the time, as often as you like."""
     next_s = 0.0
 
     def report_when_due(now_s: float) -> None:
@@ -102,9 +102,6 @@ def figure_reporter(
         log_event("debug", "spark_figures", queries=of_queries, shards=of_shards)
 
     return report_when_due
-
-
-QUIET_S: Final = 5.0
 
 
 class CaughtUp:

@@ -1,8 +1,7 @@
-"""Marks on outputs, which state a query's checkpoint is, and how far its watermark is.
+"""Marks on outputs: which query writes them, under which state.
 
-With a new checkpoint the batch numbers restart, and a file sink would silently drop new batches. Two queries
-with one output would remove each other's files. So each output is marked with its state, and a mismatch is
-refused. Runs on clusters, as `declared` does.
+With a new checkpoint the batch numbers begin anew, and a file sink silently drops new batches with old numbers. Two
+queries with one output remove each other's files. So an output with the mark of another state is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _AHEAD_MS: Final = 120_000
 
 
 class OutputTaken(Exception):
-    """Raised when an output belongs to another query or state; says what to do."""
+    """An output belongs to another query or state; says what to do."""
 
 
 class Files(Protocol):
@@ -67,7 +66,7 @@ def _has_batches(files: Files, path: str) -> bool:
 
 
 def state_of(files: Files, checkpoint: str) -> str:
-    """The id of the state in a query's checkpoint folder. It is lost with the folder, as the batch numbers are."""
+    """The id is lost with the checkpoint folder, as the batch numbers are."""
     note = f"{checkpoint}/{MARK}"
     reported = _note(files.read(note))
     if reported is None or "state" not in reported:
@@ -87,7 +86,7 @@ def watermark_ms(spark: SparkSession, checkpoint: str) -> int:
 
 
 def ahead_s(watermark_ms: int, now_ms: int) -> int | None:
-    """None: it is not ahead of the clock, or hardly."""
+    """Of the clock; None: it is not, or hardly."""
     return (watermark_ms - now_ms) // 1000 if watermark_ms > now_ms + _AHEAD_MS else None
 
 

@@ -1,7 +1,6 @@
-"""How far Spark's logs say a query is.
+"""How far a query is, by Spark's logs in its folder, which must be local.
 
-A batch is committed once `commits/N` exists in the query's folder, which must be local. A source's `commit`
-comes later, with the next batch.
+A batch is committed once `commits/N` exists. Spark calls a source's `commit` only with the next batch.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def minimum(all_positions: Iterable[Positions]) -> dict[str, Position]:
 
 @dataclass(frozen=True, slots=True)
 class QueryPositions:
-    """The newest planned and committed batch of a query, and where they end."""
+    """`is_ours`: the query reads the stream, not only other sources."""
 
     planned_batch: int | None
     planned: dict[str, Position]

@@ -1,6 +1,6 @@
-"""Starts, watches, restarts and stops the streaming queries of a pipeline.
+"""The streaming queries of a pipeline.
 
-A failed query restarts after growing pauses. After too many failures in one batch the engine gives up;
+A failed query starts again after growing pauses. After too many failures in one batch the engine gives up;
 nothing is ever skipped.
 """
 
@@ -37,7 +37,7 @@ _FULL: Final = ("No space left on device", "Disk quota exceeded")
 
 
 def shortened(error: str) -> str:
-    """An error of Spark with the frames of Python and Java left out if it is long: what they were caused by comes last."""
+    """A long error of Spark without stack frames. Its cause comes last."""
     if len(error) > _ERROR_CHARACTERS:
         error = "\n".join(line for line in error.splitlines() if line.strip() and not line[0].isspace())
     if len(error) > _ERROR_CHARACTERS:
@@ -110,7 +110,7 @@ class Queries:
         for name, query in self._queries.items():
             if (seconds := ahead_s(query.context.log.watermark_ms(), epoch_ms())) is not None:
                 self._log_event("warning", "spark_watermark_ahead", query=name, ahead_s=seconds)
-            self._start(query)
+            query.running = query.writer.start()
 
     def check(self) -> None:
         """Restart failed queries; PipelineFailed if one failed too often in one batch."""
@@ -118,7 +118,7 @@ class Queries:
             if query.running is None:
                 if monotonic_s() >= query.start_at_s:
                     query.context.planned_before = query.context.log.read().planned_batch
-                    self._start(query)
+                    query.running = query.writer.start()
             elif not query.running.isActive:
                 self._failed(name, query, query.running.exception())
 
@@ -156,9 +156,6 @@ class Queries:
             before, query.late_rows = query.late_rows, (query.late_rows or 0) + more
             if more and not before:
                 self._log_event("warning", "spark_rows_late", query=name, rows=query.late_rows)
-
-    def _start(self, query: _Query) -> None:
-        query.running = query.writer.start()
 
     def _prepared(self, writer: DataStreamWriter, about: DeclaredQuery, log: QueryLog) -> DataStreamWriter:
         writer = writer.option("checkpointLocation", str(log.folder))
@@ -204,7 +201,7 @@ class Queries:
         )
 
     def _leave(self, name: str, query: _Query) -> bool:
-        """Whether the planned batch was waiting for shards of other hosts. It starts again without them."""
+        """Take ranges out of the plan that other hosts have now; False: there are none."""
         stored = FolderStore(self._options.spool).poll()
         log = query.context.log
         left = log.leave(

@@ -1,8 +1,7 @@
 """Segments: the spool's Arrow files. Each holds records of one shard, in order, without a gap.
 
-A name is `AFTER~LAST~ROWS~BYTES~FROM~UNTIL.arrow`: the records after position AFTER up to LAST, with arrival
-times. A position that is too long is in the file, with a digest in the name. Spark logs the result of `ends` before it
-reads a micro-batch, so a replayed batch has the same records.
+A name is `AFTER~LAST~ROWS~BYTES~FROM~UNTIL.arrow`: the records after position AFTER up to LAST, which arrived
+from FROM until UNTIL. Positions that are too long stand in the file, and a digest in the name.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ CLOSED_MS: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Consecutive records with one arrival time, which never goes back."""
+    """Consecutive records with one arrival time. A record that seems to arrive before another has the time of that one."""
 
     arrived_ms: int
     last: Position
@@ -45,12 +44,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The content of a segment's name.
-
-    Args:
-        after: the records begin after this position.
-        first_ms: 0: unknown. Never before the end of the previous segment.
-    """
+    """What the name says. `first_ms` 0: unknown. It is never before the end of the previous segment."""
 
     shard_id: str
     after: Position
@@ -138,7 +132,7 @@ def span_ms(table: Any, not_before_ms: int) -> tuple[int, int]:
 
 
 def read_arrivals(location: str) -> list[Arrivals]:
-    """In order. Arrow imports pandas, 40 MB, for numbers of Python's."""
+    """In order. Arrow does it all: given numbers of Python it imports pandas, 40 MB."""
     options = pa.ipc.IpcReadOptions(included_fields=[*_PLACES, _ARRIVED])
     with pa.memory_map(location) as file, pa.ipc.open_file(file, options=options) as reader:
         table = reader.read_all().combine_chunks()
@@ -179,7 +173,7 @@ class MissingRange(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Records with one arrival time."""
+    """Records after `after` up to `last`, with one arrival time."""
 
     arrived_ms: int
     last: Position
@@ -201,9 +195,8 @@ def ends(
 ) -> dict[str, Position]:
     """How far the next batch goes in each shard. `MissingRange` if records in between are missing.
 
-    Spark's watermark follows the newest record of all shards. So a batch ends at one arrival time in all
-    shards: the latest that fits `max_bytes`. Shards take turns only within one millisecond. A batch takes at
-    least one step.
+    A batch ends at one arrival time in all shards: the latest that fits `max_bytes`. Shards take turns only within
+    one millisecond. A batch takes at least one step.
 
     Other hosts may have committed up to `granted`, the leases' checkpoints. Without `times`, segments are
     taken whole.
@@ -243,7 +236,7 @@ def end_within(
 
 
 def _whole_up_to(queues: Iterable[Sequence[Segment]], most: int, horizon_ms: int) -> int:
-    """An arrival time up to which everything fits, so that those segments need not be read."""
+    """Up to this arrival time everything fits, so those segments need not be read."""
     size = 0
     for each in sorted((each for queue in queues for each in queue), key=lambda each: each.first_ms):
         size += each.size_bytes

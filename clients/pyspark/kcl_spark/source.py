@@ -1,8 +1,4 @@
-"""The Python data source `kcl_spool`: the engine's own, which reads records from the spool.
-
-The end of a batch is fixed before it is planned. If records are missing, the batch waits until the daemon
-delivers them again.
-"""
+"""The Python data source `kcl_spool`, which reads the engine's spool."""
 
 from __future__ import annotations
 
@@ -43,12 +39,10 @@ _DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 class LostRange(Exception):
-    """Raised when a planned batch needs records whose shard is leased elsewhere; the engine changes the plan."""
+    """A planned batch needs records of a shard that other hosts have; the engine changes the plan."""
 
 
 class KclDataSource(DataSource):
-    """The engine sets the options."""
-
     @classmethod
     def name(cls) -> str:
         return FORMAT
@@ -115,7 +109,10 @@ class KclStreamReader(DataSourceStreamReader):
             for shard, last in sorted(after.items())
             if last > before.get(shard, START)
         ]
-        return [self._task(each) for each in tasks(whole, self._max_tasks)]
+        return [
+            Task([(self._store.location(each.segment), each.after, each.last) for each in its_pieces])
+            for its_pieces in tasks(whole, self._max_tasks)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         assert isinstance(partition, Task), "partitions() gives tasks"
@@ -129,9 +126,6 @@ class KclStreamReader(DataSourceStreamReader):
             known = self._earlier.get(key)
             self._arrivals[key] = read_arrivals(self._store.location(segment)) if known is None else known
         return self._arrivals[key]
-
-    def _task(self, its_pieces: Sequence[SegmentRange]) -> Task:
-        return Task([(self._store.location(each.segment), each.after, each.last) for each in its_pieces])
 
     def _pieces(
         self, shard_id: str, after: Position, last: Position, seen: Mapping[str, StoredShard]

@@ -1,7 +1,4 @@
-"""The engine's spool: a bounded cache of received but uncommitted records.
-
-Whatever the spool loses, the daemon delivers again from the last checkpoint.
-"""
+"""The engine's spool: a bounded cache of records that are received and not committed."""
 
 from __future__ import annotations
 
@@ -19,15 +16,16 @@ from kcl_landing.records import SCHEMA, RecordBatch
 from kcl_spark.segments import OPEN_MS, Segment, end_within, read_arrivals
 from kcl_spark.stores import FolderStore, Grant
 
+SEGMENT_BYTES: Final = 4 * 1024 * 1024
+LINGER_S: Final = 0.05
+_HORIZON_S: Final = 0.1
+_AGAIN_S: Final = 1.0
+_REVOKED_KEPT_S: Final = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class ShardFigures:
-    """Counters of one shard; rows delivered twice count twice.
-
-    Args:
-        waiting: rows here that some query has not committed.
-        lag_s: age of the oldest waiting row.
-    """
+    """Rows delivered twice count twice. `waiting`: rows that some query has not committed; the oldest came `lag_s` ago."""
 
     rows: int
     size_bytes: int
@@ -88,27 +86,18 @@ class SpoolCounters:
         )
 
 
-SEGMENT_BYTES: Final = 4 * 1024 * 1024
-LINGER_S: Final = 0.05
-_HORIZON_S: Final = 0.1
-_AGAIN_S: Final = 1.0
-_REVOKED_KEPT_S: Final = 30.0
-
-
 class NotHeld(Exception): ...
 
 
 @dataclass(eq=False, slots=True)
 class ShardSpool:
-    """One shard's part of the spool.
+    """Records up to `mark` are received, up to `flushed` on disk.
 
     Attributes:
-        mark: the last record received; redelivered records at or before it are dropped.
-        flushed: the last record on disk.
         revoked_s: when the lease went; None while it is held.
         reached_ms: arrival of the last record on disk.
-        complete_ms: all that arrived before it is on disk, or was. `stated_ms`: with what is in memory.
-        within: a horizon and the last record on disk, and which record lies within it.
+        complete_ms: everything that arrived before is or was on disk. `stated_ms`: or is in memory.
+        within: the last answer of `Spool.within_horizon`, behind what it depends on.
     """
 
     shard_id: str
@@ -132,7 +121,7 @@ class ShardSpool:
         return self.buffered_bytes + sum(each.size_bytes for each in self.segments)
 
     def first_left_ms(self, committed: Positions) -> int | None:
-        """Arrival of the first record that no new batch takes, as nobody holds the shard."""
+        """When the first record arrived that no new batch takes, because nobody holds the shard."""
         done = committed.get(self.shard_id, START)
         return next(
             (each.first_ms for each in self.segments if self.holder is None and each.last > done), None
@@ -141,7 +130,7 @@ class ShardSpool:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalStatus:
-    """`has_left`: nobody holds the shard, and batches have not taken its records from `reached_ms` on."""
+    """`has_left`: nobody holds the shard, and no batch takes its records from `reached_ms` on."""
 
     reached_ms: int | None
     complete_ms: int | None = None
@@ -154,7 +143,7 @@ class Spool:
     """Thread-safe. Above `max_bytes`, shards that use more than their share must wait.
 
     Attributes:
-        trouble: what the disk refused last. Shards wait, and `flush_aged` tries again.
+        trouble: what the disk refused last; `flush_aged` tries again.
         drains: how often the daemon has asked for a shard back.
     """
 
@@ -172,9 +161,6 @@ class Spool:
         self._failed_s = 0.0
         self._horizon_ms: int | None = None
         self._horizon_set_s = 0.0
-        self._recover()
-
-    def _recover(self) -> None:
         self.store.recover()
         for shard_id, stored in self.store.poll().items():
             if stored.segments:
@@ -182,14 +168,14 @@ class Spool:
                 self._shards[shard_id] = ShardSpool(shard_id, segments=segments, revoked_s=now_s)
 
     def grant(self, shard_id: str, checkpoint: Position, holder: object) -> Position:
-        """Accept the records of a shard after the returned mark; the previous holder may add nothing more.
+        """Records of the shard are expected after the returned mark; the holder before may add nothing more.
 
-        Spooled segments stay if they continue the committed records without a gap.
+        Segments stay if they continue the committed records without a gap.
         """
         with self._lock:
             shard = self._shards.setdefault(shard_id, ShardSpool(shard_id))
             shard.buffer, shard.buffered_bytes = [], 0
-            reached = max(checkpoint, self._committed.get(shard_id, START))
+            done = reached = max(checkpoint, self._committed.get(shard_id, START))
             kept: list[Segment] = []
             for each in shard.segments:
                 if each.after <= reached:
@@ -201,7 +187,6 @@ class Spool:
             shard.mark = shard.flushed = reached
             shard.reached_ms = kept[-1].last_ms if kept else None
             shard.complete_ms = shard.stated_ms = None
-            done = max(checkpoint, self._committed.get(shard_id, START))
             shard.tally.kept([each for each in kept if each.last > done], monotonic_s())
             self._note(shard_id, Grant(held=True, after=checkpoint))
             return reached
@@ -231,7 +216,7 @@ class Spool:
                 self._flush(shard)
 
     def complete(self, shard_id: str, until_ms: int | None, holder: object) -> None:
-        """All records that arrived before `until_ms` were added; None: not known."""
+        """All records that arrived before `until_ms` were added."""
         with self._lock:
             shard = self._shards[shard_id]
             if shard.holder is holder and until_ms is not None:
@@ -245,7 +230,7 @@ class Spool:
                 self._flush(self._shards[shard_id])
 
     def leaves(self, shard_id: str, *, is_last: bool) -> None:
-        """No more records come: the daemon wants the shard back, or it has ended."""
+        """No more records come. `is_last`: ever; otherwise the daemon wants the shard back."""
         with self._lock:
             self._flush(self._shards[shard_id])
             self._shards[shard_id].is_last = is_last
@@ -256,7 +241,6 @@ class Spool:
             return all(each.is_last for each in self._shards.values() if each.holder is not None)
 
     def flush_aged(self) -> None:
-        """Call it again and again."""
         with self._lock:
             now_s = monotonic_s()
             if self.trouble is not None and now_s - self._failed_s < _AGAIN_S:
@@ -268,10 +252,7 @@ class Spool:
                     self._flush(shard)
 
     def revoke(self, shard_id: str, holder: object) -> None:
-        """The lease is gone: no new batch may take the shard's records, a planned one still may.
-
-        Nor what others have later than batches have of this one. Idempotent.
-        """
+        """The lease is gone, so the horizon falls to what batches have taken of the shard. Idempotent."""
         with self._lock:
             if not self.holds(shard_id, holder):
                 return
@@ -292,12 +273,11 @@ class Spool:
             return self._shards[shard_id].mark
 
     def must_wait(self, shard_id: str) -> bool:
-        """Memory is bounded while the disk takes nothing."""
         with self._lock:
             return self.is_full_for(shard_id) or bool(self.trouble and self._shards[shard_id].buffer)
 
     def is_full_for(self, shard_id: str) -> bool:
-        """Whether a shard has had its share; never while a planned batch needs more of it."""
+        """Never while a planned batch needs more of the shard."""
         with self._lock:
             shard = self._shards[shard_id]
             if sum(each.size_bytes for each in self._shards.values()) < self._max_bytes:
@@ -333,17 +313,14 @@ class Spool:
             )
 
     def left(self) -> set[str]:
-        """Shards that nobody holds, with records that batches have not taken."""
+        """Shards that nobody holds, with uncommitted records."""
         with self._lock:
             return {
                 name for name, each in self._shards.items() if each.first_left_ms(self._committed) is not None
             }
 
     def set_horizon(self, arrived_ms: int) -> None:
-        """No new batch takes later arrivals.
-
-        Rises are ignored within 0.1 s, and while all that is on disk lies within the horizon: repeat the call.
-        """
+        """Rises are ignored within 0.1 s, and while all that is on disk lies within the horizon: repeat the call."""
         with self._lock:
             now_s, before_ms = monotonic_s(), self._horizon_ms
             rises = before_ms is not None and arrived_ms > before_ms

@@ -27,8 +27,6 @@ class StateInUse(Exception): ...
 
 @dataclass(frozen=True, slots=True)
 class QueryChanges:
-    """What is different from the last run."""
-
     added: list[str]
     put_back: list[str]
     removed: list[str]
@@ -138,7 +136,7 @@ def _read(note: Path) -> dict[str, Any] | None:
 
 
 def _started(pid: int) -> str | None:
-    """Start time, on Linux in kernel ticks: with the pid it identifies a process. None: it has ended."""
+    """Start time, on Linux in kernel ticks. A pid may be another process now; together they name one. None: it has ended."""
     if not _ON_LINUX:
         return _started_elsewhere(pid)
     try:

@@ -1,7 +1,4 @@
-"""The folder of segments and lease notes.
-
-The engine writes; the source reads in Spark's planner. A reader sees a file whole or not at all.
-"""
+"""The folder of segments and lease notes. The source, which reads it, sees a file whole or not at all."""
 
 from __future__ import annotations
 
@@ -31,15 +28,16 @@ from kcl_spark.segments import (
 )
 
 _NAME: Final = "lease.json"
+_ROWS_OF_A_BATCH: Final = 10_000
+_ON_LINUX: Final = sys.platform == "linux" and os.environ.get("KCL_POSIX_ONLY") != "1"
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id") if _ON_LINUX else None
+_HORIZON: Final = "horizon"
+Table: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A lease note; it decides whether missing records of a planned range can still come.
-
-    `held`: a relay of this host serves the shard; otherwise no new batch takes its records. Everything up to
-    `after` was committed.
-    """
+    """A lease note: whether a relay of this host serves the shard. Everything up to `after` was committed, here or elsewhere."""
 
     held: bool
     after: Position = START
@@ -56,13 +54,6 @@ def read_grant(spool: Path, shard_id: str) -> Grant:
     return Grant(bool(reported["held"]), from_text(reported["after"]))
 
 
-_ROWS_OF_A_BATCH: Final = 10_000
-_ON_LINUX: Final = sys.platform == "linux" and os.environ.get("KCL_POSIX_ONLY") != "1"
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id") if _ON_LINUX else None
-_HORIZON: Final = "horizon"
-Table: TypeAlias = Any
-
-
 @dataclass(frozen=True, slots=True)
 class StoredShard:
     segments: list[Segment] = field(default_factory=list[Segment])
@@ -71,7 +62,6 @@ class StoredShard:
     def has(self, shard_id: str, after: Position, last: Position) -> bool:
         """Whether nothing of (after, last] is still to come. `MissingRange`: later records are here already."""
         try:
-            # Everything up to the lease's checkpoint was committed, here or on another host.
             return is_covered(shard_id, self.segments, max(after, self.grant.after), last)
         except MissingRange:
             if self.grant.held:
@@ -94,9 +84,9 @@ class FolderStore:
         }
 
     def recover(self) -> None:
-        """After a reboot everything is removed: files may be incomplete, because writes are not fsynced.
+        """Empty the spool after a reboot: writes are not fsynced, so files may be incomplete.
 
-        Where the system does not tell of a reboot, at every start: the records are delivered again.
+        A system that does not tell of a reboot may have had one before every start.
         """
         make_folder(self.folder)
         boot = "unknown" if _BOOT_ID is None or not _BOOT_ID.exists() else _BOOT_ID.read_text().strip()
@@ -110,13 +100,13 @@ class FolderStore:
             for path in folder.glob(f"*{SUFFIX}"):
                 segment = segment_at(path)
                 if segment is None or not is_whole(path, segment.size_bytes):
-                    path.unlink()  # its records are delivered again
+                    path.unlink()
             self.note(folder.name, NOT_HELD)
 
     def put(
         self, shard_id: str, after: Position, last: Position, table: Table, *, not_before_ms: int = 0
     ) -> Segment:
-        """Others can read the segment on return. `not_before_ms`: latest arrival in earlier segments."""
+        """`not_before_ms`: latest arrival in earlier segments."""
         folder = self.folder / shard_id
         make_folder(folder)
         temporary = folder / ".next"
@@ -144,7 +134,7 @@ class FolderStore:
         _replace(self.folder / _HORIZON, str(arrived_ms))
 
     def horizon_ms(self) -> int:
-        """The last horizon. Read it before `poll`."""
+        """Read it before `poll`."""
         try:
             return int((self.folder / _HORIZON).read_text())
         except FileNotFoundError:
@@ -155,7 +145,7 @@ class FolderStore:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Readers see the old or the new text. Not fsynced: after a reboot the spool begins anew."""
+    """Not fsynced, as after a reboot the spool begins anew."""
     temporary = path.with_name(f".{path.name}")
     write_text(temporary, text)
     temporary.replace(path)
