@@ -24,6 +24,7 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _CONNECT: Final = "pyspark.sql.connect."
 _MARK: Final = "__kcl_spark__"
 __all__ = ["Batch", "NotAPipeline", "batch", "load", "pipeline", "writers_of"]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,6 @@ class BatchHandler:
         self.function(frame, context.batch(batch_id) if context else unknown)
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 BatchFunction = Callable[[DataFrame, Batch], object]
 
 

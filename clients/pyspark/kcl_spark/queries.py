@@ -47,7 +47,7 @@ def shortened(error: str) -> str:
 
 
 class PipelineFailed(Exception):
-    """Raised when a query failed too often in one batch."""
+    """A query failed too often in one batch."""
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class Queries:
         return {name: query.context.log for name, query in self._queries.items()}
 
     def claim_outputs(self) -> None:
-        """Raises Refused if a file sink's path belongs to others."""
+        """Refused if a file sink's path belongs to others."""
         for name, query in self._queries.items():
             if (path := file_sink_path(query.declared)) is not None:
                 is_new = query.context.log.read().planned_batch is None

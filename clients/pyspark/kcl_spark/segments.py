@@ -173,8 +173,6 @@ class MissingRange(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Records after `after` up to `last`, with one arrival time."""
-
     arrived_ms: int
     last: Position
     size_bytes: int

@@ -313,7 +313,6 @@ class Spool:
             )
 
     def left(self) -> set[str]:
-        """Shards that nobody holds, with uncommitted records."""
         with self._lock:
             return {
                 name for name, each in self._shards.items() if each.first_left_ms(self._committed) is not None

@@ -114,7 +114,7 @@ def _identify(note: Path, application: str) -> str:
 
 
 def _end_orphan(note: Path) -> None:
-    """Kill a previous engine's JVM, which may still be writing. An unreadable note is ignored."""
+    """The JVM of a killed engine may still be writing. An unreadable note is ignored."""
     reported = _read(note) or {}
     pid, started = reported.get("pid"), reported.get("started")
     if isinstance(pid, int) and started is not None:
