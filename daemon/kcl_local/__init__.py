@@ -1,4 +1,19 @@
-"""Local Kinesis, DynamoDB, STS, CloudWatch, S3, SNS and SQS endpoints for development and tests, and the demo."""
+"""Endpoints of AWS on loopback, for development and tests, and the demo that runs on them.
+
+Kinesis (`kinesis`) and DynamoDB Streams (`changes`) are ours, because the daemon depends on what other local endpoints
+leave out: lineage of shards, expired iterators, limits, subscriptions, trimmed records. Each is a model without I/O
+that is told the time, so a simulator can run on it; `http.py` beside it serves it. A model lives in one event loop,
+in memory, and is lost with its process. If its clock goes back, its time stays.
+
+DynamoDB's tables, STS, Glue, CloudWatch, S3, SNS and SQS are moto's (`dynamodb.py`). moto checks a condition and
+writes in two steps, so two threads could both win a conditional write. So it handles one request at a time, in a
+thread of its own. `changes.tables` taps its writes for the streams.
+
+Tests order failures over HTTP or in the process (`faults.py`, `serving.py`). No signature and no key is checked.
+
+`server.py` is the command `kcl-daemon local`. While it runs, a small file says where its endpoints are (`place.py`),
+and `--local` of other commands finds them.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +28,7 @@ REGION: Final = "us-east-1"
 ACCESS: Final = {
     "AWS_REGION": REGION,
     "AWS_DEFAULT_REGION": REGION,
-    "AWS_ACCESS_KEY_ID": "local",  # the endpoints accept any keys
+    "AWS_ACCESS_KEY_ID": "local",
     "AWS_SECRET_ACCESS_KEY": "local",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-"""Environment variables for whoever calls the endpoints."""

@@ -1,8 +1,4 @@
-"""DynamoDB and its streams, STS, Glue, CloudWatch, S3, SNS and SQS on loopback: moto behind our own HTTP server, in a thread.
-
-moto checks a condition and writes in two steps, so two threads could both win a conditional write. Here it
-handles one request at a time.
-"""
+"""moto behind our own HTTP server: DynamoDB, STS, Glue, CloudWatch, S3, SNS and SQS."""
 
 from __future__ import annotations
 
@@ -42,6 +38,19 @@ _OBJECT_BYTES_MAX: Final = 256 * 2**20
 _NOT_PASSED_IN: Final = frozenset({"content-length", "content-encoding"})
 # aiohttp sets its own.
 _NOT_PASSED_ON: Final = frozenset({"content-length", "connection", "date", "server", "transfer-encoding"})
+_SIGNED_FOR: Final = re.compile(r"/([a-z0-9]+)/aws4_request")
+_OF_S3: Final = {
+    ("PUT", True): "PutObject",
+    ("GET", True): "GetObject",
+    ("HEAD", True): "HeadObject",
+    ("DELETE", True): "DeleteObject",
+    ("PUT", False): "CreateBucket",
+    ("GET", False): "ListObjectsV2",
+    ("HEAD", False): "HeadBucket",
+    ("DELETE", False): "DeleteBucket",
+}
+_FOR_LETTERS: Final[tuple[Other, ...]] = ("s3", "sns", "sqs")
+BESIDE_DYNAMODB: Final[Mapping[str, Other]] = {"AWSGlue.": "glue", "": "sts"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +66,10 @@ Other = Literal["sts", "glue", "s3", "sns", "sqs"]
 
 DYNAMODB: Final = Service("dynamodb", "DynamoDB_20120810.", ERROR_PREFIX)
 CLOUDWATCH: Final = Service("cloudwatch", "GraniteServiceVersion20100801.")
-_FOR_LETTERS: Final[tuple[Other, ...]] = ("s3", "sns", "sqs")
-BESIDE_DYNAMODB: Final[Mapping[str, Other]] = {"AWSGlue.": "glue", "": "sts"}
 
 
 class LettersEndpoint(FaultyService):
-    """S3, SNS and SQS, told apart by the signature; what is not signed is for S3.
-
-    Counts and faults cover what writes and reads: the operations below.
-    """
+    """S3, SNS and SQS, told apart by the signature; what is not signed is for S3."""
 
     @property
     def operations(self) -> frozenset[str]:
@@ -93,19 +97,6 @@ class LettersEndpoint(FaultyService):
         return response if trouble is None else await send_troubled(request, response, trouble)
 
 
-_SIGNED_FOR: Final = re.compile(r"/([a-z0-9]+)/aws4_request")
-_OF_S3: Final = {
-    ("PUT", True): "PutObject",
-    ("GET", True): "GetObject",
-    ("HEAD", True): "HeadObject",
-    ("DELETE", True): "DeleteObject",
-    ("PUT", False): "CreateBucket",
-    ("GET", False): "ListObjectsV2",
-    ("HEAD", False): "HeadBucket",
-    ("DELETE", False): "DeleteBucket",
-}
-
-
 def _operation_of_letters(service: str, request: web.Request, body: bytes) -> str:
     if service == "s3":
         is_object = "/" in request.path.strip("/")
@@ -120,10 +111,7 @@ def _s3_failure(operation: str, code: str) -> web.Response:
 
 
 class MotoEndpoint(FaultyService):
-    """`others` maps prefixes of X-Amz-Target to services loaded on first use, the empty prefix last.
-
-    Counts and faults cover only `service`.
-    """
+    """`others`: services by prefix of X-Amz-Target, the empty one last. Counts and faults are of `service` only."""
 
     def __init__(self, service: Service, others: Mapping[str, Other] | None = None) -> None:
         super().__init__()
@@ -181,8 +169,6 @@ class MotoEndpoint(FaultyService):
 
 
 class TablesEndpoint(MotoEndpoint):
-    """DynamoDB and DynamoDB Streams. The tables are moto's, the streams are ours."""
-
     def __init__(self, streams: StreamsModel) -> None:
         super().__init__(DYNAMODB, BESIDE_DYNAMODB)
         self.streams = StreamsAnswers(streams)
@@ -229,14 +215,14 @@ def _perform(application: WSGIApplication, request: web.Request, body: bytes) ->
     chunks, status, headers = run_wsgi_app(application, environ, buffered=True)
     response = web.Response(status=int(status.split(maxsplit=1)[0]), body=b"".join(chunks))
     for name, value in headers:
-        # To HEAD the length is of what is not sent.
+        # An answer to HEAD tells the length of a body that is not sent.
         if name.lower() not in _NOT_PASSED_ON or (request.method, name.lower()) == ("HEAD", "content-length"):
             response.headers[name] = value
     return response
 
 
 class DynamoDbServer:
-    """The server, in its own thread. moto's tables belong to the process: run only one server in it."""
+    """The server, in its own thread. moto's tables belong to the process, so there is one server in it."""
 
     _running: DynamoDbServer | None = None
 
@@ -292,5 +278,5 @@ class DynamoDbServer:
             self._stack.close()
 
     def fail_next(self, operation: str, code: str, times: int = 1, *, after: bool = False) -> None:
-        """With `after` the call takes effect and then fails, so its caller cannot know."""
+        """`after`: the call takes effect and then fails, so its caller cannot know."""
         self.dynamodb.faults.add(operation, Fault(code, after), times)

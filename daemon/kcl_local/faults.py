@@ -1,4 +1,4 @@
-"""Failures that tests order from the local endpoints: errors of the service, and damaged answers."""
+"""Failures that tests order: errors of the service, and damaged answers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class FaultyService(ABC):
         self.faults: FaultQueue[Fault] = FaultQueue()
         self.troubles: FaultQueue[ResponseFault] = FaultQueue()
         self.parts: FaultQueue[Fault] = FaultQueue()
-        """Every second record of a PutRecords is refused."""
+        """A PutRecords refuses every second record."""
 
     @property
     @abstractmethod

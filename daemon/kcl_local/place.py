@@ -1,7 +1,4 @@
-"""Where this user's local endpoints answer: a small file that `kcl-daemon local` keeps while it lives.
-
-`--local` of other commands looks here, so nobody copies ports. Standard library only: it is read without the extra.
-"""
+"""The file that says where this user's local endpoints are. Standard library only: it is read without the extra."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from urllib.parse import urlsplit
 _FILE: Final = "local.json"
 _KINESIS: Final = "AWS_ENDPOINT_URL_KINESIS"
 _CONNECT_S: Final = 1.0
-# They would be asked before the keys of the environment, or lead elsewhere.
+# SDKs ask these before the keys of the environment, or go elsewhere.
 _NOT_LOCAL: Final = (
     "AWS_PROFILE",
     "AWS_DEFAULT_PROFILE",
@@ -59,7 +56,7 @@ def announced(environment: Mapping[str, str]) -> Generator[None]:
 
 
 def find() -> dict[str, str] | None:
-    """The environment that points an AWS SDK at the endpoints; None: none answer."""
+    """The environment for an AWS SDK; None: no endpoints answer."""
     folder = _folder()
     text = _text_of(folder / _FILE)
     if not text or not _is_ours(folder):

@@ -1,7 +1,4 @@
-"""`kcl-daemon local` and `python -m kcl_local`: all local endpoints, until a signal or the end of stdin.
-
-Kinesis runs on the current event loop, the others in a thread.
-"""
+"""`kcl-daemon local` and `python -m kcl_local`: all local endpoints, until a signal or the end of stdin."""
 
 from __future__ import annotations
 
@@ -36,6 +33,13 @@ from kcl_local.kinesis.model import KinesisModel
 from kcl_local.place import announced, lead
 from kcl_local.serving import serve
 
+_FAN_OUT: Final = FanOutRules()
+_SHARDS_MAX: Final = 10_000
+_TABLE: Final = re.compile(r"([a-zA-Z0-9_.-]{3,255})(?::([1-9][0-9]{0,3})(?::([^:,]+)(?:,([^:,]+))?)?)?")
+Form = Literal["shell", "env", "json"]
+NewStream = tuple[str, int]
+"""Name, or the ARN of a stream in another account, and number of shards."""
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
@@ -62,11 +66,14 @@ async def local_endpoints(
     now: Callable[[], float] = time.time,  # noqa: TID251 - the endpoints live in real time
     prepare: Callable[[KinesisModel], None] | None = None,
 ) -> AsyncGenerator[Endpoints, None]:
-    """Serve all on loopback; needs anyio's asyncio backend.
+    """Serve all; needs anyio's asyncio backend. Kinesis runs on this event loop.
 
-    Port 0 means any free one. `now` is the clock of Kinesis and of the `streams` of `tables`, in epoch seconds.
-    `prepare` creates Kinesis streams before the endpoint answers. ValueError if two tables have one name, OSError if a port is not available, RuntimeError if this process already has a
-    DynamoDB server.
+    `now`: epoch seconds, for both models. `prepare` creates Kinesis streams before the endpoint answers.
+
+    Raises:
+        ValueError: two tables have one name.
+        OSError: a port is not available.
+        RuntimeError: this process already has a DynamoDB server.
     """
     model = KinesisModel(now, kinesis)
     dynamodb = DynamoDbServer(dynamodb_port, cloudwatch_port, s3_port, StreamsModel(now, streams))
@@ -82,14 +89,6 @@ async def local_endpoints(
     finally:
         with CancelScope(shield=True):
             await to_thread.run_sync(dynamodb.stop)
-
-
-_FAN_OUT: Final = FanOutRules()
-_SHARDS_MAX: Final = 10_000
-_TABLE: Final = re.compile(r"([a-zA-Z0-9_.-]{3,255})(?::([1-9][0-9]{0,3})(?::([^:,]+)(?:,([^:,]+))?)?)?")
-Form = Literal["shell", "env", "json"]
-NewStream = tuple[str, int]
-"""Name, or the ARN of a stream in another account, and number of shards."""
 
 
 def _parse_stream(text: str) -> NewStream:
@@ -279,7 +278,6 @@ async def _serve(
 
 
 def environment_of(endpoints: Endpoints) -> dict[str, str]:
-    """What points an AWS SDK at the endpoints."""
     return {
         "AWS_ENDPOINT_URL_KINESIS": endpoints.kinesis_url,
         "AWS_ENDPOINT_URL_DYNAMODB": endpoints.dynamodb_url,

@@ -1,4 +1,4 @@
-"""HTTP for all local endpoints: a loopback server, damaged answers, and control paths for tests.
+"""HTTP for all endpoints, and their control paths for tests.
 
 `GET /_local/calls` counts the calls of each operation. `POST /_local/faults` orders faults: JSON with
 `operation`, `fault` (`error`, `drop`, `part` or a ResponseFaultKind) and optional `code`, `seconds`, `event`,
@@ -28,6 +28,8 @@ from kcl_local.faults import (
     half,
 )
 
+CALLS: Final = "/_local/calls"
+FAULTS: Final = "/_local/faults"
 HOST: Final = "127.0.0.1"
 # PutRecords: 10 MiB as base64, and keys.
 BODY_BYTES_MAX: Final = 32 * 2**20
@@ -36,7 +38,7 @@ _CLOSE_S: Final = 1.0
 
 @asynccontextmanager
 async def serve(application: web.Application, port: int) -> AsyncGenerator[str, None]:
-    """Yields the URL; port 0 means any free one. OSError: the port is not available."""
+    """Gives the URL; port 0: any free one. OSError: the port is not available."""
     runner = web.AppRunner(
         application, access_log=None, shutdown_timeout=_CLOSE_S, handler_cancellation=True
     )  # when a reader leaves, its stream is cancelled
@@ -58,7 +60,7 @@ def drop(request: web.Request) -> web.Response:
 async def send_troubled(
     request: web.Request, response: web.Response, trouble: ResponseFault
 ) -> web.StreamResponse:
-    """For an answer whose body is bytes; not for faults of events."""
+    """The body is bytes; faults of events are not for it."""
     body = cast("bytes", response.body)
     match trouble.kind:
         case ResponseFaultKind.CUT:
@@ -85,10 +87,6 @@ async def _cut_midway(request: web.Request, response: web.Response, body: bytes)
     await cut.write(half(body))
     close_after_sending(request)
     return cut
-
-
-CALLS: Final = "/_local/calls"
-FAULTS: Final = "/_local/faults"
 
 
 def add_control(application: web.Application, service: FaultyService) -> None:

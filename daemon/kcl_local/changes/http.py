@@ -1,4 +1,4 @@
-"""DynamoDB Streams as bodies of HTTP, and `POST /_local/changes`, which does to a table's stream what time would do."""
+"""DynamoDB Streams over HTTP, and `POST /_local/changes`, which does to a table's stream what time would do."""
 
 from __future__ import annotations
 

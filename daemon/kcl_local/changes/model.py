@@ -1,4 +1,4 @@
-"""The in-memory DynamoDB Streams: sans-IO, single-threaded and deterministic, so that a simulator can run on it."""
+"""The model of DynamoDB Streams."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ _BY_TTL: Final = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
 
 
 class StreamsModel(FaultyService):
-    """The streams of all tables of account 123456789012.
-
-    A table is given by its name, or by its ARN if it is not in us-east-1. `now` gives epoch seconds; if it goes back,
-    the model's time stays.
-    """
+    """A table is given by its name, or by its ARN if it is not in us-east-1. `now` gives epoch seconds."""
 
     def __init__(self, now: Callable[[], float], options: StreamsOptions = DEFAULTS) -> None:
         super().__init__()
@@ -50,7 +46,7 @@ class StreamsModel(FaultyService):
         return frozenset(self._operations)
 
     def answer(self, operation: str, arguments: Mapping[str, object]) -> bytes:
-        """One call; the service's JSON. ServiceError: the call is refused or fails. Its code may be `DROP`."""
+        """The service's JSON. ServiceError: the call is refused or fails. Its code may be `DROP`."""
         self.calls[operation] += 1
         fault = self.faults.take(operation)
         if fault is not None:
@@ -145,7 +141,7 @@ class StreamsModel(FaultyService):
             shard.changes.append(number, self._now_s, size_bytes, record, tail)
 
     def roll(self, table: str, shard_id: str | None = None) -> list[str]:
-        """Close a shard, or all that are open; the children."""
+        """Close a shard, or all that are open. Gives the children."""
         return self._reshape(Stream.roll, table, shard_id)
 
     def split(self, table: str, shard_id: str | None = None) -> list[str]:
@@ -153,7 +149,7 @@ class StreamsModel(FaultyService):
         return self._reshape(Stream.split, table, shard_id)
 
     def end(self, table: str, shard_id: str | None = None) -> list[str]:
-        """As `roll`, but a child comes with the next change only."""
+        """As `roll`, but a child comes only with the next change."""
         return self._reshape(Stream.end, table, shard_id)
 
     def _reshape(
@@ -317,7 +313,7 @@ def _position(stream: Stream, shard: Shard, arguments: Arguments) -> int:
 
 
 def _given_number(stream: Stream, shard: Shard, arguments: Arguments) -> int:
-    """Too old is trimmed, even if all that follows it is kept."""
+    """A number that is trimmed is refused, even if everything after it is kept."""
     text = arguments.text("SequenceNumber")
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 40 else -1
     if not shard.first <= number <= (shard.last or stream.last_number):

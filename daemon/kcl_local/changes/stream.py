@@ -1,7 +1,6 @@
-"""A stream of a table: its shards, their lineage, and the changes in them.
+"""A stream of a table. Its youngest shards cover every hash of a partition key exactly once.
 
-The youngest shards cover every hash of a partition key exactly once. A shard closes after its life; its child has the
-same hashes.
+A shard closes after its life; its child has the same hashes.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ class Shard:
 
 
 class Stream:
-    """Of one table, from being enabled until all of it is trimmed. `keys`: the partition key, and the sort key."""
+    """From being enabled until all of it is trimmed. `keys`: the partition key, and the sort key."""
 
     def __init__(
         self,
@@ -260,7 +259,7 @@ def label_of(at_s: float) -> str:
 
 
 def item_bytes(item: Item) -> int:
-    """About what DynamoDB counts: names and values, without what it adds for lists and maps."""
+    """As DynamoDB counts, without what it adds for lists and maps."""
     return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items())
 
 

@@ -1,7 +1,7 @@
-"""The tables of moto as the source of changes: a stream that is switched on or off, and every write that succeeds.
+"""The tables of moto as the source of changes.
 
-moto keeps a list of changes for each table with a stream. Something of ours stands in its place, and a table's stream
-has our label. Three wrapped functions of moto tell that a table gets or loses its stream.
+moto keeps a list of changes for each table with a stream; `_Tap` stands in its place. Three wrapped functions of moto
+tell when a table gets or loses its stream.
 """
 
 from __future__ import annotations
@@ -23,10 +23,27 @@ from kcl_local.changes.model import StreamsModel, table_arn_of
 from kcl_local.changes.stream import Item
 from kcl_local.kinesis.stream import ACCOUNT_ID
 
+_NOT_SAID: Final[dict[str, Any]] = dict.fromkeys(
+    (
+        "throughput",
+        "global_indexes",
+        "indexes",
+        "sse_specification",
+        "tags",
+        "deletion_protection_enabled",
+        "warm_throughput",
+    )
+)
+_PATCHED: Final = (
+    (Table, "set_stream_specification"),
+    (DynamoDBBackend, "update_table_streams"),
+    (DynamoDBBackend, "delete_table"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class NewTable:
-    """`keys`: the attributes of its key, one or two, all strings; `shards`: how many its streams begin with."""
+    """`keys`: one or two attributes, all strings; `shards`: how many its streams begin with."""
 
     name: str
     shards: int = 1
@@ -34,14 +51,14 @@ class NewTable:
 
 
 class TableChanges:
-    """What has been written since the last `settle`: moto cannot take back the changes of a failed transaction."""
+    """Collects what is written until `settle`, as moto cannot take back the changes of a failed transaction."""
 
     def __init__(self, model: StreamsModel) -> None:
         self.model = model
         self._written: dict[tuple[str, bytes], tuple[Item | None, Item | None]] = {}
 
     def add(self, table_arn: str, keys: Sequence[str], old: Item | None, new: Item | None) -> None:
-        """Some calls write an item twice in moto: the first old one and the last new one count."""
+        """Moto may write an item twice in a call: the first old image and the last new one count."""
         item = new or old or {}
         place = (table_arn, orjson.dumps([item[name] for name in keys]))
         self._written[place] = (self._written[place][0] if place in self._written else old, new)
@@ -91,19 +108,6 @@ class TableChanges:
         self.settle(happened=True, by_ttl=True)
 
 
-_NOT_SAID: Final[dict[str, Any]] = dict.fromkeys(
-    (
-        "throughput",
-        "global_indexes",
-        "indexes",
-        "sse_specification",
-        "tags",
-        "deletion_protection_enabled",
-        "warm_throughput",
-    )
-)
-
-
 def _found(table: str) -> tuple[Table, DynamoDBBackend]:
     _, _, _, region, account, name = table_arn_of(table).split(":", 5)
     backend = dynamodb_backends[account][region]
@@ -123,7 +127,7 @@ class _Tap:
         self._changes.add(self._table_arn, self._keys, _json(old), _json(new))
 
     def __deepcopy__(self, _memo: object) -> Self:
-        """Of a table, before a transaction: moto puts the copy in its place if that fails."""
+        """Moto copies a table before a transaction, and puts the copy in its place if that fails."""
         return self
 
 
@@ -137,13 +141,6 @@ def _of_json(value: object) -> object:
     if isinstance(value, bytes):
         return binascii.b2a_base64(value, newline=False).decode()
     return list(cast("Iterable[object]", value))
-
-
-_PATCHED: Final = (
-    (Table, "set_stream_specification"),
-    (DynamoDBBackend, "update_table_streams"),
-    (DynamoDBBackend, "delete_table"),
-)
 
 
 @contextmanager

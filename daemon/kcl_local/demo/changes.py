@@ -32,11 +32,22 @@ _ENGINE: Final = "kcl_spark.engine"
 _POLL_S: Final = 1.0
 _SEGMENTS: Final = 4
 _FIRST_WITHIN_S: Final = 90.0
+_SPARK: Final = "spark"
+_OF_PYTHON: Final = {"failoverTimeMillis": "5000", "childRecordFormat": "lambda"}
+_OF_SPARK: Final = {
+    "applicationName": f"{APPLICATION}-spark",
+    "childRecordFormat": "plain",
+    "sparkPipeline": "kcl_local.demo.tablespark:copy",
+    "sparkMaster": "local[2]",
+    "sparkDriverMemory": "700m",
+    "sparkConf.spark.ui.enabled": "false",
+    "sparkConf.spark.sql.shuffle.partitions": "2",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOutcome:
-    """`unequal`: items that only one has, or that differ; by what has made the copy."""
+    """`unequal`: by copy, items that only the copy or the table has, or that differ."""
 
     items: int
     writes: Mapping[str, int]
@@ -143,19 +154,6 @@ class CopyRun:
     async def unequal(self) -> dict[str, int]:
         table = await self.table.items()
         return {name: differing(table, copy) for name, copy in (await self.copies()).items()}
-
-
-_SPARK: Final = "spark"
-_OF_PYTHON: Final = {"failoverTimeMillis": "5000", "childRecordFormat": "lambda"}
-_OF_SPARK: Final = {
-    "applicationName": f"{APPLICATION}-spark",
-    "childRecordFormat": "plain",
-    "sparkPipeline": "kcl_local.demo.tablespark:copy",
-    "sparkMaster": "local[2]",
-    "sparkDriverMemory": "700m",
-    "sparkConf.spark.ui.enabled": "false",
-    "sparkConf.spark.sql.shuffle.partitions": "2",
-}
 
 
 def _properties(urls: Urls, worker: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Compares written with delivered records: lost, repeated, out of order, before parents; and words.
+"""Compares written with delivered records.
 
 Each word-count process writes what it received and did into a file, its ledger. A line is a JSON array
-`[kind, time, shard, details]`, flushed before the process continues. A killed process leaves at most one
+`[kind, time, shard, details]`, flushed before the process goes on. A killed process leaves at most one
 unfinished line, which readers skip.
 """
 
@@ -19,14 +19,14 @@ from typing import Final, Literal, assert_never
 
 import orjson
 
+DIRECTORY_VARIABLE: Final = "KCL_DEMO_LEDGER"
+SUFFIX: Final = ".ledger"
+
 
 def monotonic_s() -> float:
     """CLOCK_MONOTONIC: the same in every process of the machine."""
     return time.monotonic()  # noqa: TID251 - it must compare times of real processes
 
-
-DIRECTORY_VARIABLE: Final = "KCL_DEMO_LEDGER"
-SUFFIX: Final = ".ledger"
 
 EntryKind = Literal["start", "records", "checkpoint", "ended", "stopping", "lost"]
 
@@ -39,11 +39,7 @@ class CountedRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """`process` is the name of the ledger's file.
-
-    `records` and `ended` (shardEnded) come before their checkpoint; `stopping` is shutdownRequested, `lost`
-    is leaseLost.
-    """
+    """`process` is the name of the ledger's file. `records` and `ended` come before their checkpoint."""
 
     kind: EntryKind
     at_s: float
@@ -63,7 +59,7 @@ class LedgerWriter:
         self._file.close()
 
     def note(self, kind: EntryKind) -> None:
-        """After the return the entry outlives the process."""
+        """On return the entry outlives the process."""
         self._append(kind, monotonic_s(), ())
 
     def records(self, at_s: float, records: Sequence[CountedRecord]) -> None:
@@ -106,7 +102,7 @@ class ShardState(Enum):
 
 @dataclass(slots=True)
 class ShardProgress:
-    """`numbers` are the sequence numbers written; `unsaved` counts deliveries since the last checkpoint."""
+    """`numbers` were written; `unsaved` counts deliveries since the last checkpoint."""
 
     shard_id: str
     parents: tuple[str, ...] = ()
@@ -132,18 +128,14 @@ class ShardProgress:
         return max(0, self.written - self.delivered)
 
     def done_at_s(self) -> float:
-        """When all its records were delivered and its end reported; infinity if not yet."""
+        """Infinity until all its records are delivered and its end is reported."""
         times = [self.first_delivered_s.get(number, float("inf")) for number in self.numbers]
         return max([*times, float("inf") if self.ended_at_s is None else self.ended_at_s])
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of a run, in records.
-
-    `unknown` were delivered but never written to that shard; `before_parents` were delivered before the
-    shard's parents were done. Word counts use each record once.
-    """
+    """In records. `unknown` were delivered but never written to that shard. Word counts use each record once."""
 
     written: int
     delivered: int

@@ -39,6 +39,8 @@ MERGE_AT: Final = 0.5
 
 Outcome: TypeAlias = DemoOutcome | LandingOutcome | CopyOutcome
 Scenario: TypeAlias = Callable[[Processes, Screen], Awaitable[Outcome]]
+EXIT_WRONG = 1
+_EXIT_SIGNAL = 128
 
 
 async def run_scenario(
@@ -51,7 +53,7 @@ async def run_scenario(
     shards: int,
     with_spark: bool,
 ) -> DemoOutcome:
-    """Run in an empty directory; DemoError, in a group, if the run could not finish."""
+    """`directory` is empty. DemoError, in a group, if the run could not finish."""
     screen.say(f"files of this run: {directory}")
     screen.say("starting a local Kinesis and DynamoDB ...")
     async with stage(directory, processes, shards=shards) as set_up, AsyncExitStack() as stack:
@@ -79,7 +81,7 @@ async def _play(
     daemon: RunningProcess,
     spark: SparkJob | None,
 ) -> float:
-    """Write, reshard and wait until all is delivered; the seconds of writing. DemoError if a process ends."""
+    """The seconds of writing. DemoError if a process ends."""
     load_s = 0.0
     needed = [daemon, set_up.endpoints, *([] if spark is None else [spark.running])]
     async with anyio.create_task_group() as watch:
@@ -155,10 +157,6 @@ async def _close(
         not_saved=shards_not_saved(checker, stored),
         spark=None if spark is None else await spark.close(checker.sequence_numbers()),
     )
-
-
-EXIT_WRONG = 1
-_EXIT_SIGNAL = 128
 
 
 @click.command(
@@ -321,7 +319,9 @@ async def _watch_signals(
     *,
     task_status: TaskStatus[None],
 ) -> None:
-    with anyio.open_signal_receiver(*_signals()) as received:
+    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    heard = [number for number in asked if signal.getsignal(number) is not signal.SIG_IGN]
+    with anyio.open_signal_receiver(*heard) as received:
         task_status.started()
         async for number in received:
             stopped_by.append(number)
@@ -330,11 +330,6 @@ async def _watch_signals(
                 continue
             screen.say(f"{number.name}: stopping daemon and endpoints ...")
             playing.cancel()
-
-
-def _signals() -> tuple[signal.Signals, ...]:
-    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    return tuple(number for number in asked if signal.getsignal(number) is not signal.SIG_IGN)
 
 
 if __name__ == "__main__":

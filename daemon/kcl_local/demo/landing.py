@@ -31,6 +31,7 @@ AWAY_S: Final = 3.0
 _POLL_S: Final = 1.0
 _DRIVER: Final = (sys.executable, "-m", "kcl_local.demo.landingdriver")
 _LANDER: Final = "kcl_landing.lander"
+_KILLS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,6 @@ class SeenBySpark:
                 self._read.add(path)
                 self.numbers.update(int(row["sequence_number"]) for row in rows_of([path]))
         return len(self.numbers)
-
-
-_KILLS: Final = 3
 
 
 class LandingRun:

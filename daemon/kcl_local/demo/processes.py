@@ -1,4 +1,4 @@
-"""The processes of a run: local endpoints and daemons. None may be left behind.
+"""The processes of a run. None may be left behind.
 
 They have their own sessions, so Ctrl-C reaches only the demo. If the demo dies, endpoints and children end
 with their stdin, the daemons by a `tie`.
@@ -32,6 +32,8 @@ DAEMON_ENDS_WITHIN_S: Final = 60.0
 TAIL_LINES: Final = 30
 DAEMON: Final = (sys.executable, "-m", "kcl_daemon", "--log-format", "console", "--properties")
 _POLL_S: Final = 0.02
+# It reads a line at the end of the block. Without one, the pipe has ended with the process that had it.
+_TIE: Final = 'read -r line || kill -s KILL -- "-$1"'
 
 
 class RunningProcess:
@@ -59,7 +61,7 @@ class RunningProcess:
                 os.kill(self._process.pid, number)
 
     def kill_group(self) -> None:
-        """SIGKILL to it and all that it started in its session, as a Spark driver's JVM."""
+        """Also what it started in its session, such as a Spark driver's JVM."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -69,19 +71,19 @@ class RunningProcess:
         return []
 
     async def stop(self, within_s: float = DAEMON_ENDS_WITHIN_S) -> int:
-        """SIGTERM, then SIGKILL after that time; returns the exit code."""
+        """SIGTERM, then SIGKILL after that time; the exit code."""
         self.signal(signal.SIGTERM)
         return await self.ended(within_s)
 
     async def ended(self, within_s: float) -> int:
-        """SIGKILL after that time; returns the exit code."""
+        """SIGKILL after that time; the exit code."""
         with anyio.move_on_after(within_s):
             return await self._process.wait()
         self.signal(signal.SIGKILL)
         return await self._process.wait()
 
     async def end(self) -> None:
-        """By EOF if it reads stdin, else by SIGTERM; nothing if it has ended."""
+        """By EOF if it reads stdin, else by SIGTERM."""
         if self._process.stdin is not None:
             await self._process.stdin.aclose()
             await self.ended(ENDPOINTS_END_WITHIN_S)
@@ -91,11 +93,8 @@ class RunningProcess:
     async def fail_when_ended(self) -> None:
         """DemoError when a process ends."""
         code = await self.wait()
-        raise DemoError(f"{self.name} ended with {_exit_in_words(code)}\n{log_tail(self.log)}")
-
-
-def _exit_in_words(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise DemoError(f"{self.name} ended with {how}\n{log_tail(self.log)}")
 
 
 def log_tail(log: Path, lines: int = TAIL_LINES) -> str:
@@ -132,7 +131,7 @@ class Processes:
         program: Sequence[str] = DAEMON,
         base: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[RunningProcess]:
-        """`program` gets the file's name as its last argument, `base` is its environment; None: nothing of the user's account."""
+        """`program` gets the file's name as its last argument; `base` None: an environment without the user's account."""
         given = {**(environment() if base is None else base), DIRECTORY_VARIABLE: str(ledgers)}
         log, command = properties.with_suffix(".log"), [*program, str(properties)]
         async with self._running_process(name, command, log, log, given=given) as running:
@@ -168,10 +167,6 @@ class Processes:
             with anyio.CancelScope(shield=True):
                 await running.end()
                 self._running.remove(running)
-
-
-# It reads a line at the end of the block. Without one, the pipe has ended with the process that had it.
-_TIE: Final = 'read -r line || kill -s KILL -- "-$1"'
 
 
 @contextmanager

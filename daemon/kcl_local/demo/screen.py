@@ -26,6 +26,10 @@ _SIGNS: Final = {
     ShardState.STOPPED: "-",
     ShardState.ENDED: "=",
 }
+FIRST_RECORD_WITHIN_S: Final = 5.0
+TOP_WORDS: Final = 10
+SHARD_END: Final = "SHARD_END"
+TRIM_HORIZON: Final = "TRIM_HORIZON"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,19 +161,9 @@ def open_screen(*, plain: bool) -> Generator[Screen]:
         yield TableScreen(console, live)
 
 
-FIRST_RECORD_WITHIN_S: Final = 5.0
-TOP_WORDS: Final = 10
-SHARD_END: Final = "SHARD_END"
-TRIM_HORIZON: Final = "TRIM_HORIZON"
-
-
 @dataclass(frozen=True, slots=True)
 class DemoOutcome:
-    """The result of a run.
-
-    `first_record_s` counts from ACTIVE to the first delivery, `delivering_s` from the first to the last.
-    `not_saved` has the shards whose checkpoint is not where processing ended.
-    """
+    """`first_record_s` counts from ACTIVE to the first delivery, `delivering_s` from the first to the last."""
 
     verdict: CheckResult
     shards: int
@@ -188,10 +182,7 @@ class DemoOutcome:
 
 
 def shards_not_saved(checker: Checker, stored: Mapping[str, str]) -> tuple[str, ...]:
-    """Shards whose stored checkpoint is neither their last delivered record (open) nor SHARD_END (closed).
-
-    A closed shard may have no row: its lease is deleted later.
-    """
+    """Those whose checkpoint is not where processing ended. A closed shard may have no row: its lease is deleted later."""
     return tuple(
         shard.shard_id
         for shard in checker.progress()

@@ -59,22 +59,17 @@ class SparkOutput:
     _looking: Lock = field(default_factory=Lock)
 
     def poll(self) -> None:
-        """Read new complete batches in order, and files that the sink's log names.
-
-        The lock matters: two tasks poll, and a batch counted twice would skip the next one.
-        """
+        """Read new complete batches in order, and files that the sink's log names. Two tasks poll."""
+        out = self.folder / "out"
         with self._looking:
-            self._take_in()
-
-    def _take_in(self) -> None:
-        while (done := self.folder / "out" / "counts" / f"batch_id={self.batches}" / "_SUCCESS").exists():
-            for row in rows_of(sorted(done.parent.glob("*.parquet"))):
-                self.counts[int(row["start"].timestamp()), row["word"]] = row["count"]
-            self.batches += 1
-        for path in logged_files(self.folder / "out" / "seen" / "_spark_metadata"):
-            if str(path) not in self._read:
-                self._read.add(str(path))
-                self.seen.update(row["sequence_number"] for row in rows_of([path]))
+            while (done := out / "counts" / f"batch_id={self.batches}" / "_SUCCESS").exists():
+                for row in rows_of(sorted(done.parent.glob("*.parquet"))):
+                    self.counts[int(row["start"].timestamp()), row["word"]] = row["count"]
+                self.batches += 1
+            for path in logged_files(out / "seen" / "_spark_metadata"):
+                if str(path) not in self._read:
+                    self._read.add(str(path))
+                    self.seen.update(row["sequence_number"] for row in rows_of([path]))
 
     @property
     def windows(self) -> int:

@@ -1,4 +1,4 @@
-"""The set-up shared by the demo and the process tests: endpoints, a stream, a producer, a checker."""
+"""What the demo and the process tests share: endpoints, a stream, a producer, a checker."""
 
 from __future__ import annotations
 
@@ -48,11 +48,14 @@ RETRYABLE: Final = frozenset(
         "InternalFailure",
     }
 )
+STREAM: Final = "demo-text"
+APPLICATION: Final = "demo-word-count"
+POLL_EVERY_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class WriteRate:
-    """`rate` is records per second over all shards."""
+    """`rate`: records per second, over all shards."""
 
     rate: float
     seconds: float
@@ -91,7 +94,7 @@ class Producer:
         self.written = 0
 
     async def run(self, feed: Feed, pace: WriteRate) -> None:
-        """Write the feed until it ends or the limits are reached; a cancel lets the running call finish.
+        """A cancel lets the running call finish.
 
         DemoError: the stream refuses records for long, or the result of a call is unknown.
         """
@@ -147,11 +150,6 @@ class Producer:
         return refused
 
 
-STREAM: Final = "demo-text"
-APPLICATION: Final = "demo-word-count"
-POLL_EVERY_S: Final = 0.2
-
-
 @dataclass(frozen=True, slots=True)
 class StoredLease:
     checkpoint: str
@@ -160,7 +158,7 @@ class StoredLease:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`active_at_s` is when the stream became ACTIVE, by `monotonic_s`."""
+    """`active_at_s`: when the stream became ACTIVE, by `monotonic_s`."""
 
     directory: Path
     processes: Processes
@@ -221,7 +219,6 @@ class Stage:
         return False
 
     async def leases(self) -> dict[str, StoredLease]:
-        """False on timeout."""
         answer = await call(
             "Scan of the lease table", self.dynamodb.scan, TableName=APPLICATION, ConsistentRead=True
         )

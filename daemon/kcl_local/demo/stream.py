@@ -37,6 +37,8 @@ _CONFIG: Final = Config(connect_timeout=5, read_timeout=10, retries={"total_max_
 
 P = ParamSpec("P")
 T = TypeVar("T")
+PROCESSOR: Final = "kcl_local.demo.wordcount"
+LAUNCHER: Final = "wordcount.sh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ async def call(operation: str, method: Callable[P, T], *args: P.args, **kwargs: 
 
 
 def local_session() -> boto3.Session:
-    """It ignores the user's profiles and files: the demo must not reach an AWS account."""
+    """Without the user's profiles and files: the demo must not reach an AWS account."""
     nothing = (None, None, None, None)
     session = botocore.session.Session(session_vars={"profile": nothing, "config_file": nothing})
     keys = ACCESS["AWS_ACCESS_KEY_ID"], ACCESS["AWS_SECRET_ACCESS_KEY"]
@@ -110,7 +112,7 @@ class DemoStream:
         self._poll_s = poll_s
 
     async def create(self, shard_count: int) -> float:
-        """Returns when the stream is ACTIVE: that time, by `monotonic_s`."""
+        """When the stream was ACTIVE, by `monotonic_s`."""
         await call("CreateStream", self.client.create_stream, StreamName=self.name, ShardCount=shard_count)
         await self.active()
         return monotonic_s()
@@ -121,7 +123,7 @@ class DemoStream:
         return tuple(map(_view, page["Shards"]))
 
     async def split(self) -> ShardView | None:
-        """Returns when the stream is ACTIVE again; None if no shard is open."""
+        """Waits for ACTIVE; None if no shard is open."""
         shard = shard_to_split(await self.shards())
         if shard is not None:
             await call(
@@ -135,7 +137,7 @@ class DemoStream:
         return shard
 
     async def merge(self) -> tuple[ShardView, ShardView] | None:
-        """Returns when the stream is ACTIVE again; None without a pair."""
+        """Waits for ACTIVE; None without a pair."""
         pair = shards_to_merge(await self.shards())
         if pair is not None:
             await call(
@@ -172,10 +174,6 @@ def _view(shard: ShardTypeDef) -> ShardView:
     )
 
 
-PROCESSOR: Final = "kcl_local.demo.wordcount"
-LAUNCHER: Final = "wordcount.sh"
-
-
 @dataclass(frozen=True, slots=True)
 class Urls:
     kinesis: str
@@ -183,7 +181,7 @@ class Urls:
 
 
 def properties_text(urls: Urls, own: Mapping[str, str], more: Mapping[str, str]) -> str:
-    """ASCII, as java.util.Properties reads it: `own` comes first, `more` can replace what the demo sets."""
+    """As java.util.Properties reads it. `own` comes first, `more` can replace what the demo sets."""
     values = {
         **own,
         "AwsCredentialsProvider": "DefaultCredentialsProvider",
@@ -211,10 +209,7 @@ def escaped(value: str) -> str:
 
 
 def executable_name(directory: Path, python: str = sys.executable, *, module: str = PROCESSOR) -> str:
-    """The daemon splits it on spaces, so a Python path with a space gets a launcher script in `directory`.
-
-    The name is relative: the daemon must run there.
-    """
+    """The daemon splits it on spaces, so a path of Python with a space gets a launcher in `directory`, where it must run."""
     if python.isascii() and python.isprintable() and " " not in python:
         return f"{python} -m {module}"
     launcher = directory / LAUNCHER

@@ -1,4 +1,4 @@
-"""The demo's copy of a DynamoDB table in SQLite, by a record processor on `kcl_client`: the last image of an item wins."""
+"""The demo's copy of a DynamoDB table in SQLite, by a record processor: the last image of an item wins."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BUSY_FOR_S: Final = 60
 
 
 def item_text(item: Mapping[str, object]) -> str:
-    """The same for two copies of an item: absent is null, `1.50` is 1.5, and the order of a set says nothing."""
+    """The same for two copies of an item: absent is null, `1.50` is 1.5, and a set has no order."""
     return json.dumps(_plain(item), sort_keys=True)
 
 

@@ -26,6 +26,8 @@ _WORD: Final = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
 _NOT_TEXT_OF_THE_LIBRARY: Final = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "__pycache__"}
 )
+READ_BYTES: Final = 64 * 1024
+STDIN: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +108,14 @@ def in_blocks(name: str, lines: Iterable[bytes]) -> Iterator[Line]:
         yield Line(f"{base}#{number // BLOCK_LINES}", data)
 
 
-class DemoError(Exception):
-    """Raised when the demo cannot continue."""
+class DemoError(Exception): ...
 
 
 def first_of(error: BaseException) -> BaseException:
-    """Of an exception group, however deep, the first error."""
+    """The first error of a group, however deep."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-READ_BYTES: Final = 64 * 1024
-STDIN: Final = 0
 
 
 class FileFeed:

@@ -1,4 +1,4 @@
-"""The demo's record processor on `kcl_client`: counts words into its ledger. It must start quickly."""
+"""The demo's record processor: counts words into its ledger. It must start quickly."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Kinesis Data Streams in memory: a sans-IO model with an explicit clock, and its HTTP server."""
+"""Kinesis Data Streams: the model and its HTTP server."""

@@ -1,7 +1,4 @@
-"""The account's streams, the time of the current call, and opaque tokens.
-
-A name means a stream of the caller's account; an ARN may be of any account.
-"""
+"""The account's streams, and opaque tokens. A name means a stream of the caller's account; an ARN may be of any."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ _STREAM_ARN: Final = re.compile(rf"arn:aws:kinesis:{REGION}:[0-9]{{12}}:stream/[
 
 
 class Account:
-    """`now_s`, the time of the current call in whole milliseconds, never goes back."""
+    """`now_s`: the time of the current call, in whole milliseconds."""
 
     def __init__(self, options: KinesisOptions, now_s: float) -> None:
         self.options = options
@@ -93,7 +90,7 @@ class Account:
 
 
 class Token(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
-    """Not valid for a later stream of the same name: `stream_identity` differs."""
+    """For one stream, not for a later one of the same name."""
 
     stream_arn: str
     stream_identity: int

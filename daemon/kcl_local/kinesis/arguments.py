@@ -1,4 +1,4 @@
-"""Arguments and errors of Kinesis calls, and the settings of the model; defaults are the service's."""
+"""Arguments and errors of calls, and the settings of the model; defaults are the service's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
+
+MIB: Final = 2**20
+MAX_HASH: Final = 2**128 - 1
+_HASH_DIGITS: Final = len(str(MAX_HASH))
+PAGE_MAX: Final = 10_000
+SHARDS_MAX: Final = 10_000
+_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+_NUMBERS: Final[tuple[type[float], ...]] = (float, int)
+
+T = TypeVar("T")
 
 
 class ServiceError(Exception):
@@ -32,16 +42,6 @@ def not_found(message: str) -> ServiceError:
 
 def in_use(message: str) -> ServiceError:
     return ServiceError("ResourceInUseException", message)
-
-
-MAX_HASH: Final = 2**128 - 1
-_HASH_DIGITS: Final = len(str(MAX_HASH))
-PAGE_MAX: Final = 10_000
-SHARDS_MAX: Final = 10_000
-_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
-_NUMBERS: Final[tuple[type[float], ...]] = (float, int)
-
-T = TypeVar("T")
 
 
 class Arguments:
@@ -118,12 +118,9 @@ def whole_milliseconds(seconds: float) -> float:
     return math.floor(seconds * 1000 + 1e-6) / 1000  # 1.001 * 1000 is a little below 1001
 
 
-MIB: Final = 2**20
-
-
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Limits for all readers of a shard together; a fan-out consumer has the bytes for itself.
+    """All readers of a shard share them; a fan-out consumer has the bytes for itself.
 
     Above `bytes_per_s` the shard refuses reads until the average is back: five seconds after 10 MiB.
     """

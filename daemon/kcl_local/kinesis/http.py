@@ -1,7 +1,4 @@
-"""HTTP server of the Kinesis model: JSON 1.1 over POST, and event streams. Signatures are not checked.
-
-It also serves the control paths of `kcl_local.serving`, and `POST /_local/trim`.
-"""
+"""Kinesis over HTTP: JSON 1.1 over POST, event streams, and `POST /_local/trim`."""
 
 from __future__ import annotations
 

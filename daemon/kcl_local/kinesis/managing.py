@@ -28,6 +28,15 @@ _NOT_WITH_TOKEN: Final = (
     "ExclusiveStartShardId",
     "ShardFilter",
 )
+_MODES: Final = ("PROVISIONED", "ON_DEMAND")
+_STRATEGY: Final = "RecordDistributionStrategy"
+_STRATEGIES: Final = ("USER_PARTITION_KEY", "AUTO")
+_ON_DEMAND_SHARDS: Final = 4
+_RECORD_KIB_MIN: Final = 1024
+_RECORD_KIB_MAX: Final = 10_240
+_RETENTION_HOURS_MIN: Final = 24
+_RETENTION_HOURS_MAX: Final = 8760
+_CREATING_MAX: Final = 5
 
 
 def list_shards(account: Account, arguments: Arguments) -> Answer:
@@ -123,16 +132,6 @@ def _open_at(account: Account, stream: Stream, at_s: float) -> list[Shard]:
         for shard in stream.shards
         if shard.opened_s <= at_s and (shard.closed_s is None or shard.closed_s >= at_s)
     ]
-
-
-_MODES: Final = ("PROVISIONED", "ON_DEMAND")
-_STRATEGY: Final = "RecordDistributionStrategy"
-_STRATEGIES: Final = ("USER_PARTITION_KEY", "AUTO")
-_ON_DEMAND_SHARDS: Final = 4
-_RECORD_KIB_MIN: Final = 1024
-_RECORD_KIB_MAX: Final = 10_240
-_RETENTION_HOURS_MIN: Final = 24
-_RETENTION_HOURS_MAX: Final = 8760
 
 
 def create_stream(account: Account, arguments: Arguments) -> Answer:
@@ -316,9 +315,6 @@ def update_shard_count(account: Account, arguments: Arguments) -> Answer:
         "CurrentShardCount": current,
         "TargetShardCount": target,
     }
-
-
-_CREATING_MAX: Final = 5
 
 
 def register_consumer(account: Account, arguments: Arguments) -> Answer:

@@ -1,4 +1,4 @@
-"""The in-memory Kinesis: sans-IO, single-threaded and deterministic, so that a simulator can run on it."""
+"""The model of Kinesis Data Streams."""
 
 from __future__ import annotations
 
@@ -40,10 +40,7 @@ SUBSCRIBE: Final = "SubscribeToShard"
 
 
 class KinesisModel(FaultyService):
-    """Kinesis Data Streams of account 123456789012 in us-east-1, empty at first.
-
-    `now` gives epoch seconds; if it goes back, the model's time stays.
-    """
+    """Account 123456789012 in us-east-1, empty at first. `now` gives epoch seconds."""
 
     def __init__(self, now: Callable[[], float], options: KinesisOptions = DEFAULTS) -> None:
         super().__init__()

@@ -24,6 +24,10 @@ from kcl_local.kinesis.arguments import (
 from kcl_local.kinesis.managing import named_consumer, require_active
 from kcl_local.kinesis.stream import NewRecord, RegisteredConsumer, Shard, Stream, SubscriptionTurn
 
+_KEY_LENGTH_MAX: Final = 256
+_BATCH_MAX: Final = 500
+_BATCH_BYTES_MAX: Final = 10 * MIB
+
 
 def _after_tick(
     account: Account, stream: Stream, shard: Shard, given: Arguments, names: tuple[str, str]
@@ -75,7 +79,7 @@ def _page(
 
 
 def _read_answer(account: Account, stream: Stream, shard: Shard, start: int, end: int) -> Answer:
-    """With ChildShards after the last record of a closed shard."""
+    """ChildShards come after the last record of a closed shard."""
     text, index, records = stream.numbers.text, shard.index, shard.records
     answer: Answer = {
         "Records": [
@@ -266,11 +270,6 @@ def subscribe(account: Account, advance_clock: Callable[[], None], arguments: Ar
     return Subscription(
         account, advance_clock, stream=stream, shard=shard, consumer=consumer, after_tick=after_tick
     )
-
-
-_KEY_LENGTH_MAX: Final = 256
-_BATCH_MAX: Final = 500
-_BATCH_BYTES_MAX: Final = 10 * MIB
 
 
 def put_record(account: Account, arguments: Arguments) -> Answer:

@@ -1,7 +1,6 @@
-"""A stream: its shards, their records and lineage, and its fan-out consumers.
+"""A stream. Its open shards cover every hash exactly once; sequence numbers grow from parent to child.
 
-The open shards always cover every hash exactly once, and sequence numbers grow from parent to child. A tick
-is a small counter; a sequence number is made of it and the shard's index.
+A tick is a small counter; a sequence number is made of it and the shard's index.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ _SHARD_BITS: Final = 24
 _TICK_BITS: Final = 56
 _TICK_MASK: Final = 2**_TICK_BITS - 1
 _SHARD_MASK: Final = 2**_SHARD_BITS - 1
+_WINDOW_S: Final = 1.0
+ACCOUNT_ID: Final = "123456789012"
+HOUR_S: Final = 3600
 
 
 class SequenceNumbers:
-    """Issues ticks and converts them to sequence numbers of 56 digits.
-
-    A later model has greater numbers, so an old checkpoint never fits a new stream.
-    """
+    """56 digits. A later model has greater numbers, so an old checkpoint never fits a new stream."""
 
     def __init__(self, started_s: float) -> None:
         self._base = _SMALLEST + (int(started_s * 1000) << (_TICK_BITS + _SHARD_BITS))
@@ -131,9 +130,6 @@ class RecordLog:
         return self._ends[index - 1] if index else self._trimmed_bytes
 
 
-_WINDOW_S: Final = 1.0
-
-
 @dataclass(slots=True)
 class ReadTraffic:
     _answers: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
@@ -181,7 +177,7 @@ class Shard:
         return self.closed_tick is None
 
     def has_issued(self, tick: int) -> bool:
-        """Whether callers may know this number: of a record, to continue at, or the shard's first or last."""
+        """Whether callers may know this number, of a record, a continuation, or the shard's first or last."""
         if tick in {self.opened_tick, self.closed_tick}:
             return True
         index = bisect_left(self._continued, tick)
@@ -225,10 +221,6 @@ class RegisteredConsumer:
         if self.deleted_s is not None:
             return "DELETING"
         return "ACTIVE" if now_s >= self.created_s + creating_s else "CREATING"
-
-
-ACCOUNT_ID: Final = "123456789012"
-HOUR_S: Final = 3600
 
 
 class Stream:
