@@ -1,4 +1,4 @@
-"""What was written against what the children noted: nothing lost, how late, how long without any."""
+"""What was written against what the children noted."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Account:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:
-    """The smallest value that is not exceeded by this share of all."""
+    """The smallest value that so large a share of all does not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 

@@ -1,4 +1,4 @@
-"""`python -m kcl_prove.child`: the processor of a proof. Its ledger holds the word of each record."""
+"""The processor of a proof. Its ledger holds the word of each record."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`is_all`: every place could be looked at."""
+    """`is_all`: it could be looked everywhere."""
 
     leftovers: tuple[Leftover, ...]
     is_all: bool
 
 
 async def clean(state: Path, profile: str | None, say: Say) -> bool:
-    """By the files of earlier runs. False: something is still there."""
+    """False: something is still there."""
     paths = earlier_runs(state)
     if not paths:
         say(f"no run left anything behind that {state} knows of; `--clean --search` looks in the account")

@@ -1,4 +1,4 @@
-"""The workers of a scene: real daemons on one stream, started, stopped, killed. None is left behind."""
+"""The workers of a scene: real daemons on one stream."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def _metrics(page: str) -> str:
 
 
 def calls_of(metrics: str) -> Counter[tuple[str, str]]:
-    """AWS calls by name, such as `kinesis:GetRecords`, and outcome, from Prometheus' text."""
+    """From Prometheus' text: AWS calls by name, such as `kinesis:GetRecords`, and outcome."""
     calls: Counter[tuple[str, str]] = Counter()
     for family in text_string_to_metric_families(metrics):
         for sample in family.samples:

@@ -1,4 +1,4 @@
-"""What a run makes, in a file that is written before it is made: so it is removed, also after a crash.
+"""The file that names what a run makes, before it is made.
 
 One JSON line each: the run, every item, every removal. While a run lives it holds a lock on its file.
 """
@@ -20,8 +20,7 @@ SUFFIX: Final = ".jsonl"
 _KINDS: Final = frozenset(get_args(Kind))
 
 
-class RunIsAtWork(ProveError):
-    """Another process holds this file."""
+class RunIsAtWork(ProveError): ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Where its things are. `account`: its ID; empty on local endpoints, whose URLs `endpoints` has."""
+    """`account`: its ID; empty on local endpoints, whose URLs `endpoints` has."""
 
     run_id: str
     region: str
@@ -47,7 +46,7 @@ def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 class Inventory:
-    """Nothing of it waits for the network; every change is on the disk when the method returns."""
+    """Every change is on the disk when the method returns."""
 
     def __init__(self, path: Path, file: int, run: Run, items: tuple[Item, ...] = ()) -> None:
         self.path = path
@@ -121,7 +120,7 @@ class Inventory:
 
 
 def _parsed(path: Path) -> tuple[Run, tuple[Item, ...]]:
-    """A line that was not finished counts for nothing: what it would name was not made."""
+    """A line that is not whole is left out: what it names was not made."""
     run, items = Run(path.stem, ""), dict[Item, None]()
     for line in map(orjson.loads, path.read_bytes().split(b"\n")[:-1]):
         if "run" in line:

@@ -1,4 +1,4 @@
-"""Local endpoints instead of AWS: those that the environment names, or a process of our own."""
+"""Local endpoints: those that the environment names, or a process of our own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbered records, and the word by which a record is known on both sides. Every child imports it: keep it light."""
+"""Numbered records, and the word by which both sides know a record. Every child imports it: keep it light."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def numbered_data(run_id: str, number: int, key: str, size_bytes: int = 0) -> by
 
 
 def word_of(data: bytes, schema: str = "") -> str:
-    """Of the record with this data: its number, and what shows that nothing of it has changed."""
+    """The number of a record, and what shows that nothing of it has changed."""
     number: int = json.loads(data)["number"]
     return f"{number}:{zlib.crc32(data):08x}:{schema}"

@@ -1,4 +1,4 @@
-"""What the parts of a proof share: what they use, what a scene came to, options, errors."""
+"""Values that the parts of a proof share."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 Kind = Literal["stream", "table", "consumer", "schema registry", "fis template", "files"]
-"""Of things to remove, each by its name, but: `consumer` by its ARN, `fis template` by its tag `Name`, `files` by a path."""
+"""Each has its name, but a `consumer` its ARN, an `fis template` its tag `Name`, `files` a path."""
 
 
 class ProveError(Exception):
-    """It cannot go on; the text says what to do."""
+    """The text says what to do."""
 
 
-class BudgetReached(ProveError):
-    """The next step would cost more than `--most`."""
+class BudgetReached(ProveError): ...
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What AWS charges for. Hours are charged as begun."""
+    """What AWS charges for; an hour counts as soon as it has begun."""
 
     shard_hours: float = 0.0
     on_demand_stream_hours: float = 0.0
@@ -41,7 +40,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is done. `records` for each scene that writes them."""
+    """`records`: of each scene."""
 
     records: int
     workers: int
@@ -51,10 +50,9 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class SceneResult:
-    """What one scene showed; counts are records, times milliseconds.
+    """Counts are records.
 
     Args:
-        passed: nothing was lost, out of order, or before its parents, and the scene did what it is for.
         left_out: why it was not played; empty: it was.
         gap_ms: the longest time in which a shard with records delivered none.
         requests: by operation, such as `kinesis:GetRecords`.
@@ -80,7 +78,7 @@ class SceneResult:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Of the whole run. `endpoints`: URLs by service, of local endpoints; empty: AWS itself."""
+    """`endpoints`: URLs of local endpoints, by service; empty: AWS itself."""
 
     region: str
     endpoints: Mapping[str, str]

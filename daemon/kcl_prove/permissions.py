@@ -1,6 +1,6 @@
-"""Which IAM actions are missing, before anything is made.
+"""Which IAM actions are missing.
 
-IAM is asked first. Where that is not allowed, each action is tried with a call that cannot succeed: something that does not
+IAM is asked first. If that is not allowed, each action is tried with a call that cannot succeed: something that does not
 exist, or arguments that the service refuses. Only "access denied" counts as missing.
 """
 
@@ -50,7 +50,7 @@ _ROLE: Final = re.compile(r"arn:(?P<partition>[^:]+):sts::(?P<account>\d+):assum
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who we are. `role_arn`: what FIS works with, if given."""
+    """`role_arn`: of the role that FIS works with, if given."""
 
     arn: str
     account: str
@@ -99,7 +99,7 @@ async def missing_actions(clients: Clients, actions: Iterable[str], caller: Call
 
 
 def resources(action: str, caller: Caller) -> tuple[str, ...]:
-    """What the action is done to, as a policy names it. `*`: its call names several, or one that has only an ID."""
+    """What a policy must name for the action. `*`: the call names several things, or one that has only an ID."""
     service, stream = action.partition(":")[0], caller.of("kinesis", f"stream/{NAME_STARTS}*")
     table = caller.of("dynamodb", f"table/{NAME_STARTS}*")
     special = {
@@ -205,7 +205,7 @@ def _raise_if_keys_are_wrong(error: Exception) -> None:
 
 
 def probe_arguments(caller: Caller) -> Mapping[str, Mapping[str, Any]]:
-    """By action: calls that can neither succeed nor change anything. `_NOBODY` exists nowhere."""
+    """By action. `_NOBODY` exists nowhere."""
     return {**_kinesis_probes(caller), **_dynamodb_probes(caller), **dict(_other_probes(caller))}
 
 

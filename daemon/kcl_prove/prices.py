@@ -14,6 +14,8 @@ from kcl_prove.parts import BudgetReached, Usage
 
 PRICES_OF: Final = "us-east-1, November 2025"
 _MILLION: Final = 1_000_000.0
+_BY_THE_HOUR: Final = ("shard_hours", "on_demand_stream_hours", "fan_out_shard_hours")
+_HOUR_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,6 @@ PRICES: Final[Mapping[str, Price]] = {
     "dynamodb_reads": Price(0.125, "million DynamoDB read units", _MILLION),
     "fis_action_minutes": Price(0.10, "minutes of FIS actions"),
 }
-_BY_THE_HOUR: Final = ("shard_hours", "on_demand_stream_hours", "fan_out_shard_hours")
-_HOUR_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Writes numbered records at a pace, and knows where each one is. A put without an answer is written again."""
+"""Writes numbered records at a pace. A put without an answer is written again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Form = Callable[[bytes], bytes]
 def numbered(
     run_id: str, size_bytes: int = 0, *, form: Form = bytes, schema: str = "", keys: int = KEYS
 ) -> Iterator[Numbered]:
-    """Records 0, 1, ... of about `size_bytes`; `form` puts a header before each, `schema` is what the child should hear."""
+    """Records 0, 1, ... of about `size_bytes`. `form` puts a header before each; children should hear of `schema`."""
     for number in count():
         key = f"key-{number % keys}"
         data = numbered_data(run_id, number, key, size_bytes)
@@ -92,7 +92,7 @@ class Producer:
                 Records=[{"Data": record.data, "PartitionKey": record.key} for record in records],
             )
         except ClientError as error:
-            if _status(error) >= _SERVER_ERROR:
+            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= _SERVER_ERROR:
                 self._account.without_answer(record.word for record in records)
             elif error.response.get("Error", {}).get("Code") not in _THROTTLED:
                 raise ProveError(f"PutRecords on {self._stream} failed: {error}") from error
@@ -116,7 +116,3 @@ class Producer:
                 self._account.without_answer([record.word])
             refused.append(record)
         return refused
-
-
-def _status(error: ClientError) -> int:
-    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

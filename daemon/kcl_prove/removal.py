@@ -1,4 +1,4 @@
-"""Removing what a run made, and finding what is left over in an account."""
+"""Removes what a run made, and finds what is left over in an account."""
 
 from __future__ import annotations
 
@@ -36,13 +36,12 @@ _OURS: Final = re.compile(rf"{NAME_STARTS}[0-9a-f]{{8}}(?:-|$)")
 _STOPPABLE: Final = frozenset({"pending", "initiating", "running"})
 
 
-class StillThere(Exception):
-    """It cannot be removed yet."""
+class StillThere(Exception): ...
 
 
 @dataclass(frozen=True, slots=True)
 class Remover:
-    """`remove` makes the calls; `by_hand` is the command that does the same, with the item's name for {}."""
+    """`by_hand` is the command that does the same, with the item's name for {}."""
 
     remove: Callable[[Clients, str], None]
     by_hand: str
@@ -63,26 +62,14 @@ class Leftover:
     tagged: bool
 
 
-def _remove_stream(clients: Clients, name: str) -> None:
-    clients("kinesis").delete_stream(StreamName=name, EnforceConsumerDeletion=True)
-
-
-def _remove_consumer(clients: Clients, arn: str) -> None:
-    clients("kinesis").deregister_stream_consumer(ConsumerARN=arn)
-
-
 def _remove_table(clients: Clients, name: str) -> None:
     status = clients("dynamodb").describe_table(TableName=name)["Table"]["TableStatus"]
     if status != "DELETING":
         clients("dynamodb").delete_table(TableName=name)
 
 
-def _remove_registry(clients: Clients, name: str) -> None:
-    clients("glue").delete_registry(RegistryId={"RegistryName": name})
-
-
 def _remove_template(clients: Clients, name: str) -> None:
-    """A template has an ID only once it is made, so it is found by its tag. Its experiments stop first."""
+    """A template gets its ID only when it is made, so it is found by its tag. Its experiments stop first."""
     fis = clients("fis")
     for template in list(_all(fis, "list_experiment_templates", "experimentTemplates")):
         if template.get("tags", {}).get("Name") == name:
@@ -102,12 +89,19 @@ REMOVERS: Final[Mapping[Kind, Remover]] = {
     "fis template": Remover(
         _remove_template, "aws fis list-experiment-templates, then aws fis delete-experiment-template --id ID"
     ),
-    "consumer": Remover(_remove_consumer, "aws kinesis deregister-stream-consumer --consumer-arn {}"),
+    "consumer": Remover(
+        lambda clients, arn: clients("kinesis").deregister_stream_consumer(ConsumerARN=arn),
+        "aws kinesis deregister-stream-consumer --consumer-arn {}",
+    ),
     "stream": Remover(
-        _remove_stream, "aws kinesis delete-stream --enforce-consumer-deletion --stream-name {}"
+        lambda clients, name: clients("kinesis").delete_stream(StreamName=name, EnforceConsumerDeletion=True),
+        "aws kinesis delete-stream --enforce-consumer-deletion --stream-name {}",
     ),
     "table": Remover(_remove_table, "aws dynamodb delete-table --table-name {}"),
-    "schema registry": Remover(_remove_registry, "aws glue delete-registry --registry-id RegistryName={}"),
+    "schema registry": Remover(
+        lambda clients, name: clients("glue").delete_registry(RegistryId={"RegistryName": name}),
+        "aws glue delete-registry --registry-id RegistryName={}",
+    ),
     "files": Remover(_remove_files, "rm -r {}"),
 }
 """In the order of removal."""
@@ -120,7 +114,7 @@ async def remove_all(
     which: Callable[[Item], bool] = lambda _: True,
     within_s: float = WITHIN_S,
 ) -> tuple[NotRemoved, ...]:
-    """Whatever is gone is crossed off in the inventory; what is not there counts as gone."""
+    """What is not there counts as removed."""
     items = tuple(filter(which, inventory.items))
     return await remove_items(items, clients, inventory.run.region, inventory.removed, within_s=within_s)
 
@@ -151,14 +145,14 @@ def _failed(item: Item, why: str, region: str) -> NotRemoved:
 
 
 async def _removed(item: Item, clients: Clients, deadline: float) -> str | None:
-    """Why it is not; None: it is. Tries again until the deadline, at least once."""
+    """Why it is not; None: it is. Tries at least once."""
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
             await in_thread(REMOVERS[item.kind].remove, clients, item.name)
         except EndpointConnectionError:
             if clients.endpoints:
-                return None  # local endpoints keep nothing: what was in them ended with them
+                return None  # local endpoints have ended, with all that was in them
             why, is_final = "the service cannot be reached", False
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")
@@ -176,7 +170,7 @@ async def _removed(item: Item, clients: Clients, deadline: float) -> str | None:
 
 
 async def leftovers(clients: Clients) -> tuple[tuple[Leftover, ...], tuple[str, ...]]:
-    """What has a name of ours in this account and region, and what could not be looked through, with why."""
+    """What has a name of ours in this account and region, and why some of it could not be looked through."""
     found: list[Leftover] = []
     problems: list[str] = []
     for look in (_streams, _tables, _registries, _templates):

@@ -1,7 +1,4 @@
-"""What a run showed: lines for the terminal, one JSON and one HTML file that can be attached to an issue.
-
-The files name no account, ARN, key, host or home folder.
-"""
+"""Lines for the terminal, and one JSON and one HTML file that can be attached to an issue."""
 
 from __future__ import annotations
 
@@ -31,11 +28,24 @@ _SECRETS: Final = (
     (re.compile(r"[\x00-\x08\x0b-\x1f\x7f]"), "?"),
 )
 _SHORTEST_NAME: Final = 4
+_COUNTS: Final = ("written", "delivered", "lost", "repeated", "out_of_order", "before_parents")
+_STYLE: Final = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:100rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}"
+    "table{border-collapse:collapse;margin:1rem 0;width:100%;font-variant-numeric:tabular-nums}"
+    "caption{text-align:left;font-weight:600;padding:.4rem 0}th,td{text-align:left;vertical-align:top;"
+    "padding:.3rem .8rem .3rem 0;border-bottom:1px solid #ccc}tbody>tr>*:not(:last-child){white-space:nowrap}.right{color:#176b2c}.wrong{color:#a4161a}"
+    "@media(prefers-color-scheme:dark){body{color:#e6e6e6;background:#161616}th,td{border-color:#444}"
+    ".right{color:#6fd08c}.wrong{color:#ff8a8a}}"
+)
+_HEADINGS: Final = (
+    *("Scene", "Result", "Seconds", "Written", "Delivered", "Lost", "Repeated", "Out of order"),
+    *("Before parents", "Longest gap", "Latency p50", "Latency p99", "Notes"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where it ran. `endpoints`: `AWS`, `local`, or `other` where AWS' own are not used."""
+    """`endpoints`: `AWS`, `local`, or `other` where AWS' own are not used."""
 
     daemon: str
     endpoints: str
@@ -84,9 +94,6 @@ def document(
     }
 
 
-_COUNTS: Final = ("written", "delivered", "lost", "repeated", "out_of_order", "before_parents")
-
-
 def verdict(played: Played, left: Sequence[NotRemoved]) -> str:
     if played.ended_by and all(each.passed for each in played.shown[:-1]):
         return "not finished"
@@ -105,7 +112,7 @@ def requests_of(results: Iterable[SceneResult]) -> Counter[str]:
 
 
 def masked(text: str, host: str | None = None, home: str | None = None) -> str:
-    """Without what tells of the account or this machine; `host` and `home` are by default those of this process."""
+    """Without what tells of the account or of `host` and `home`, by default this machine's."""
     name = socket.gethostname() if host is None else host
     for pattern, mask in _SECRETS:
         text = pattern.sub(mask, text)
@@ -185,16 +192,6 @@ def _cost(money: Mapping[str, Any]) -> str:
     return f"nothing; in AWS {used} by list prices, estimated {planned}"
 
 
-_STYLE: Final = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:100rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}"
-    "table{border-collapse:collapse;margin:1rem 0;width:100%;font-variant-numeric:tabular-nums}"
-    "caption{text-align:left;font-weight:600;padding:.4rem 0}th,td{text-align:left;vertical-align:top;"
-    "padding:.3rem .8rem .3rem 0;border-bottom:1px solid #ccc}tbody>tr>*:not(:last-child){white-space:nowrap}.right{color:#176b2c}.wrong{color:#a4161a}"
-    "@media(prefers-color-scheme:dark){body{color:#e6e6e6;background:#161616}th,td{border-color:#444}"
-    ".right{color:#6fd08c}.wrong{color:#ff8a8a}}"
-)
-
-
 def html(found: Mapping[str, Any]) -> Iterator[str]:
     where, result = found["environment"], found["result"]
     kind = "right" if result.startswith("right") else "wrong"
@@ -216,22 +213,6 @@ def html(found: Mapping[str, Any]) -> Iterator[str]:
         left = ((each["name"], each["kind"], each["why"]) for each in found["not_removed"])
         yield from _table("Not removed", ("Name", "Kind", "Why"), left)
     yield "</body></html>\n"
-
-
-_HEADINGS: Final = (
-    *(
-        "Scene",
-        "Result",
-        "Seconds",
-        "Written",
-        "Delivered",
-        "Lost",
-        "Repeated",
-        "Out of order",
-        "Before parents",
-    ),
-    *("Longest gap", "Latency p50", "Latency p99", "Notes"),
-)
 
 
 def _facts(found: Mapping[str, Any], where: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

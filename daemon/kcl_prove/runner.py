@@ -1,4 +1,4 @@
-"""Plays scenes in turn. What fails in one is its result; the next is played all the same."""
+"""Plays scenes in turn. A failure is the result of its scene; the next is played all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run from its first line to its last: stage set up, scenes played, everything removed, report written."""
+"""One run: stage set up, scenes played, everything removed, report written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NotBegun(ProveError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line asks for. `most_dollars`: infinity where nothing is charged."""
+    """From the command line. `most_dollars`: infinity where nothing is charged."""
 
     scenes: Sequence[Scene]
     state: Path
@@ -92,7 +92,7 @@ async def checked_caller(clients: Clients, request: Request, scenes: Sequence[Sc
 async def begun(
     request: Request, run_id: str, say: Callable[[str], None]
 ) -> tuple[Clients | None, Inventory]:
-    """NotBegun. The clients of AWS, where it is played there, and a file of what is made."""
+    """NotBegun. The clients are None on local endpoints, which do not run yet."""
     try:
         if request.is_local:
             return None, Inventory.begin(request.state, Run(run_id, REGION))
@@ -135,7 +135,7 @@ def _made_folder(inventory: Inventory) -> Path:
 
 
 async def run(request: Request, say: Callable[[str], None]) -> int:
-    """The exit code. Whatever happens, everything made is removed, or named with the command that does it."""
+    """The exit code. What cannot be removed is named with the command that does it."""
     run_id = f"{NAME_STARTS}{secrets.token_hex(4)}"
     at = datetime.now(UTC)  # noqa: TID251 - of the real world, for the report
     played, left = Played(), list[NotRemoved]()

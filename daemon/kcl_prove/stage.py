@@ -1,4 +1,4 @@
-"""The stage on which scenes play, in an AWS account or on local endpoints, and what a scene is."""
+"""The stage on which scenes play, and what a scene is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CONFIG: Final = Config(
 
 
 class Clients:
-    """One client for each service. On local endpoints a service without one is an error, never AWS."""
+    """One client for each service. Where endpoints are local, a service without one is an error, never AWS."""
 
     def __init__(self, session: boto3.Session, endpoints: Mapping[str, str]) -> None:
         self.session = session
@@ -44,14 +44,11 @@ class Clients:
     def __call__(self, service: str) -> Any:
         with self._lock:
             if service not in self._known:
-                self._known[service] = self._made(service)
+                if self.endpoints and service not in self.endpoints:
+                    raise ProveError(f"there is no local endpoint of {service}: this needs an AWS account")
+                make: Any = self.session.client
+                self._known[service] = make(service, endpoint_url=self.endpoints.get(service), config=_CONFIG)
             return self._known[service]
-
-    def _made(self, service: str) -> Any:
-        if self.endpoints and service not in self.endpoints:
-            raise ProveError(f"there is no local endpoint of {service}: this needs an AWS account")
-        make: Any = self.session.client
-        return make(service, endpoint_url=self.endpoints.get(service), config=_CONFIG)
 
     def close(self) -> None:
         for client in self._known.values():
@@ -59,11 +56,7 @@ class Clients:
 
 
 class Stage:
-    """Makes and remembers what a scene needs, in an AWS account or on local endpoints.
-
-    Everything is written down before it is made, so that all of it is removed, also by `prove --clean` after a crash. Methods
-    raise ProveError, and BudgetReached before anything that would cost too much. `say` prints a line.
-    """
+    """Makes and remembers what a scene needs. Methods raise ProveError, and BudgetReached before it costs too much."""
 
     def __init__(
         self,
@@ -93,15 +86,15 @@ class Stage:
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """For everything that can have tags; an FIS template also has `Name`."""
+        """An FIS template also has `Name`."""
         return {TAG: self.run_id}
 
     async def create_stream(
         self, name: str, *, shards: int | None, max_record_bytes: int | None = None
     ) -> str:
-        """Returns its full name once it is ACTIVE; `shards` None: on demand.
+        """Its full name once it is ACTIVE; `shards` None: on demand.
 
-        Spends its first hour; what a split adds, and everything else, the scene spends.
+        Its first hour is counted here; the scene counts everything else.
         """
         full = f"{self.run_id}-{name}"
         wanted: dict[str, Any] = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}}
@@ -127,7 +120,7 @@ class Stage:
         raise ProveError(f"stream {name} did not become ACTIVE within {ACTIVE_WITHIN_S:g} s")
 
     async def remember(self, kind: Kind, name: str) -> None:
-        """Before it is made; it is removed at the end of the scene."""
+        """Call it before it is made."""
         self._inventory.add(Item(kind, name))
 
     def application(self, name: str) -> str:
@@ -137,7 +130,7 @@ class Stage:
         return full
 
     def spend(self, usage: Usage) -> None:
-        """Before it is used. Hours are counted again as they begin, until the scene ends."""
+        """Call it before it is used. Hours are counted again as they begin, until the scene ends."""
         self._budget.spend(usage)
 
 
@@ -165,7 +158,7 @@ class Scene(Protocol):
 
 
 async def called(operation: str, method: Callable[..., Any], **arguments: Any) -> Any:
-    """A call of AWS in a thread; ProveError names the operation if it fails."""
+    """In a thread; ProveError names the operation if it fails."""
     try:
         return await in_thread(method, **arguments)
     except (ClientError, BotoCoreError) as error:

@@ -1,4 +1,4 @@
-"""AWS FIS makes Kinesis fail: its errors for this stream, and the general ones for the role that the proof runs as."""
+"""AWS FIS makes Kinesis fail: errors of this stream, and general ones for the role that the proof runs as."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def left_out(options: Options) -> str:
 def template(
     name: str, tags: Mapping[str, str], *, fis_role: str, stream_arn: str, own_role: str | None
 ) -> dict[str, Any]:
-    """Arguments of CreateExperimentTemplate; without a role of our own only errors of the stream."""
+    """Arguments of CreateExperimentTemplate. `own_role` None: only errors of the stream."""
     common = {"duration": f"PT{MINUTES}M", "percentage": str(PERCENTAGE)}
     actions: dict[str, Any] = {}
     for key, action in ACTION_NAMES.items():

@@ -1,4 +1,4 @@
-"""Scenes about the stream, the tables and the form of records: what each must have shown at its end."""
+"""Scenes about the stream, the tables and the form of records."""
 
 from __future__ import annotations
 

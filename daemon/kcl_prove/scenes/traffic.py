@@ -1,4 +1,4 @@
-"""A scene: a stream, a fleet, records under way, and what is done to them meanwhile."""
+"""A scene: a stream, workers, records, and what is done to the workers meanwhile."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from kcl_prove.account import Account, Settled
 from kcl_prove.fleet import Application, Fleet, Worker, fleet_of
 from kcl_prove.parts import Options, ProveError, SceneResult, Size, Usage
 from kcl_prove.producer import Numbered, Producer, numbered
-from kcl_prove.stage import Stage
+from kcl_prove.stage import ACTIVE_WITHIN_S, Stage
 
 if TYPE_CHECKING:
     from mypy_boto3_kinesis import KinesisClient
 
 READING_WITHIN_S: Final = 180.0
 SETTLED_WITHIN_S: Final = 300.0
-ACTIVE_WITHIN_S: Final = 600.0
 RECORD_BYTES: Final = 250
 RECORD_BYTES_MAX: Final = 10 * 2**20
 _MIB: Final = 2**20
@@ -37,12 +36,12 @@ _PUT_UNIT_BYTES: Final = 25 * 1024
 _KB: Final = 1024  # on demand each record counts in whole KB
 _GB: Final = 2**30
 _AROUND_S: Final = 150.0
-"""Of a scene's life on AWS, beside the seconds of traffic: tables, start, settling, stop."""
+"""What a scene takes on AWS beside its traffic: tables, start, settling, stop."""
 
 
 @dataclass(slots=True)
 class Play:
-    """What an act works with. `missed` says what the scene should have shown and did not."""
+    """`missed`: what the scene should have shown and did not."""
 
     stage: Stage
     stream: DemoStream
@@ -107,18 +106,12 @@ class Play:
 Act = Callable[[Play], Coroutine[Any, Any, None]]
 
 
-async def nothing(_play: Play) -> None:
-    """Traffic alone."""
+async def nothing(_play: Play) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Records, and one act meanwhile.
-
-    Args:
-        form: a header for each record, and the name of the schema that children hear.
-        reason: why it cannot be played with these options; empty: it can.
-    """
+    """`form`: a header for each record, and the name of the schema that children hear. `reason`: for `left_out`."""
 
     name: str
     title: str
@@ -168,7 +161,7 @@ class Traffic:
         )
 
     async def play(self, stage: Stage) -> SceneResult:
-        """ProveError, and what a call of AWS said is one, too."""
+        """ProveError, also for what AWS said."""
         began_s = monotonic_s()
         result: SceneResult | None = None
         failure: BaseException | None = None
