@@ -1,8 +1,7 @@
-"""Kills the children of a daemon that was itself killed: one small shell process per daemon.
+"""Kills the children of a daemon that was itself killed.
 
-It reads process group numbers from a pipe that only the daemon writes. The pipe ends with the daemon; one
-second later the groups are killed. A parent-death signal would reach only the child, is lost on some execs,
-and must be set between fork and exec, where Python with threads may not run.
+A parent-death signal would reach only the child, is lost on some execs, and must be set between fork and exec, where
+Python with threads may not run.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ for group in $groups; do kill -s KILL -- "-$group"; done
 class Guard:
     """Starts with the first child, and again when it was killed or could not start.
 
-    It keeps the file `holds` open, so a lock on it lasts until the last child of a killed daemon is gone.
+    It holds the file `holds` open, so a lock on it lasts until the last child of a killed daemon is gone.
     """
 
     def __init__(self, log: Log, holds: Callable[[], int | None] = lambda: None) -> None:
@@ -46,7 +45,7 @@ class Guard:
         self._groups: set[int] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
-        self._is_reported = False  # the failure to start
+        self._is_reported = False
 
     @property
     def pid(self) -> int | None:
@@ -61,7 +60,7 @@ class Guard:
             self._send(f"+ {group}\n")
 
     def forget(self, group: int) -> None:
-        """Call this before the leader is reaped: later the number may be reused."""
+        """Call it before the leader is reaped."""
         if group in self._groups:
             self._groups.discard(group)
             self._send(f"- {group}\n")

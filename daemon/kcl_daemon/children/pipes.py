@@ -1,7 +1,4 @@
-"""Our ends of a child's pipes, without threads or copies, and its stderr as log events.
-
-Call everything from inside the event loop.
-"""
+"""Our ends of a child's pipes, and its stderr as log events. Call everything from inside the event loop."""
 
 from __future__ import annotations
 
@@ -20,13 +17,18 @@ from kcl_daemon.ports import Log, LogLevel, at_level
 
 # Long lines need half the CPU of the default 64 KiB; an unprivileged user may have 256 such pipes.
 STDIN_PIPE_BYTES = 256 * 1024
+MAX_LINE_BYTES = 16 * 1024
+TAIL_LINES = 20
+_READ_BYTES = 16 * 1024
+# A log event takes 10 to 50 microseconds, so other tasks wait a few milliseconds at most.
+_LINES_PER_TURN = 64
 
 
 class PipeWriter:
     """The writing end, for one sender at a time; owns the descriptors.
 
-    `reader` is the other end, for `unread_bytes`: of the writing end only Linux tells. While it is open, nobody learns
-    that the program has closed its own: `forget_reader` comes before what is sent to be answered.
+    `reader` is the child's end, which tells `unread_bytes` on every system. While we hold it open, a write succeeds
+    even if the child has closed its own. So call `forget_reader` before the first line that wants an answer.
     """
 
     def __init__(self, fd: int, reader: int | None = None) -> None:
@@ -36,7 +38,7 @@ class PipeWriter:
         self._reader = reader
 
     async def send(self, line: bytes) -> None:
-        """Write the whole line from the caller's bytes; waits while the pipe is full.
+        """Waits while the pipe is full.
 
         If cancelled in the middle, the pipe is closed: the next line would be read as the rest of this one.
 
@@ -106,7 +108,7 @@ class PipeReader:
         return b""
 
     def finish(self) -> None:
-        """Deliver only what is in the pipe now, even if another process holds the other end open."""
+        """The end comes after what is in the pipe now, even if another process holds the other end open."""
         if self._fd is not None and self._unread_bytes is None:
             self._unread_bytes = _bytes_in_pipe(self._fd)
             anyio.notify_closing(self._fd)  # wake a waiting receiver
@@ -120,13 +122,6 @@ class PipeReader:
 
 def _bytes_in_pipe(fd: int) -> int:
     return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
-
-
-MAX_LINE_BYTES = 16 * 1024
-TAIL_LINES = 20
-_READ_BYTES = 16 * 1024
-# A log event takes 10 to 50 microseconds, so other tasks wait a few milliseconds at most.
-_LINES_PER_TURN = 64
 
 
 class LineCutter:
@@ -159,8 +154,6 @@ class LineCutter:
 
 
 class StderrPassThrough:
-    """Logs a child's stderr as `child_stderr` events and keeps the last lines."""
-
     def __init__(self, pipe: PipeReader, log: Log, level: LogLevel = "info") -> None:
         self._pipe = pipe
         self._log = log

@@ -1,7 +1,7 @@
 """Every call of the daemon that only Linux has, and what does the same on other systems: macOS.
 
-With `KCL_POSIX_ONLY=1` in the environment, Linux is taken for such a system. So what a Mac runs is what the tests run.
-There is no branch for macOS alone.
+With `KCL_POSIX_ONLY=1` in the environment, Linux is taken for such a system. There is no branch for macOS alone, so the
+tests run what a Mac runs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,16 @@ import anyio
 POSIX_ONLY: Final = "KCL_POSIX_ONLY"
 LINUX: Final = sys.platform == "linux" and os.environ.get(POSIX_ONLY) != "1"
 PROC: Final = Path("/proc") if LINUX else None
+# Without a descriptor that tells the end. Most ends show at once, because stderr closes with the process.
+_NOW_AND_THEN_S: Final = 0.5
+_SOON_S: Final = 0.001
+_PACKET_BYTES: Final = 64 * 1024
+_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
+# From malloc.h. Up to so much is kept; mmap is for what is larger than any answer.
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_KEPT_BYTES: Final = 64 * 2**20
+_MMAP_BYTES: Final = 32 * 2**20
 
 
 class Seen(Enum):
@@ -34,13 +44,8 @@ class Seen(Enum):
     LOST = "reaped by somebody else: its number may be that of another process"
 
 
-# Without a descriptor that tells the end. Most ends show at once, because stderr closes with the process.
-_NOW_AND_THEN_S: Final = 0.5
-_SOON_S: Final = 0.001
-
-
 class Leader(ABC):
-    """A process that leads a group, until it is reaped. It is never reaped here."""
+    """It is never reaped here."""
 
     def __init__(self, pid: int) -> None:
         self.pid: Final = pid
@@ -50,14 +55,13 @@ class Leader(ABC):
     def look(self) -> Seen: ...
 
     def pipe_closed(self) -> None:
-        """Its stderr has ended, so it has probably ended, too."""
+        """Its stderr has ended, so probably the process, too."""
         self._is_closed.set()
 
     async def ended(self) -> Seen:
         """Returns without a pause after the look that found it ended.
 
-        A look takes some microseconds, so hundreds of processes cost little. What closes its stderr and runs on is
-        looked at less and less often.
+        A look takes some microseconds. A process that closes its stderr and runs on is looked at less and less often.
         """
         pause_s = _SOON_S
         while (seen := self.look()) is Seen.RUNS:
@@ -91,7 +95,7 @@ class _LinuxChild(Leader):
 
 
 class _LinuxFork(Leader):
-    """Forked by another process. Opens a descriptor, which `ended` closes."""
+    """Forked by another process, so `waitid` knows nothing of it. `ended` closes the descriptor."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(pid)
@@ -111,10 +115,9 @@ class _LinuxFork(Leader):
 class _PosixLeader(Leader):
     """A child of this process or of another one.
 
-    macOS has `waitid` only from Python 3.13 on, and a thread for each child would be needed to wait with `waitpid`,
-    which also reaps: then a signal could go to a process that has got the number since. So the state of the process is
-    read. An ended one is a zombie until we reap it, which keeps its number. The time it started shows whether the number
-    is another's by now: possible only for a fork whose template has died.
+    macOS has `waitid` only from Python 3.13 on; `waitpid` would need a thread for each child, and it reaps. So the state
+    of the process is read: one that has ended is a zombie until it is reaped. psutil compares the time it started, and
+    so sees that the number is another's by now. That can happen only to a fork whose template has died.
     """
 
     def __init__(self, pid: int) -> None:
@@ -139,7 +142,7 @@ class _PosixLeader(Leader):
         return Seen.ENDED if is_zombie else Seen.RUNS
 
     def is_forked_by(self, template: int) -> bool:
-        """A zombie has no group that macOS would tell; a signal to its number reaches its group or nothing."""
+        """On macOS a zombie tells no group; a signal to its number reaches its group or nothing."""
         try:
             if self._process.ppid() != template:
                 return False
@@ -149,7 +152,7 @@ class _PosixLeader(Leader):
 
 
 def child_leader(pid: int) -> Leader:
-    """Of a child of this process, which nobody has reaped."""
+    """`pid`: a child of this process, which we have not reaped."""
     if LINUX:
         return _LinuxChild(pid)
     try:
@@ -164,9 +167,9 @@ class _Lost(Leader):
 
 
 def fork_leader(pid: int, template: int) -> Leader | None:
-    """Of what another process forked. None: it leads no group of its own, so that a signal would reach others.
+    """None: it leads no group of its own, so that a signal would reach others.
 
-    `template` is the process that says it forked it. Linux has the number from the kernel and does not ask.
+    `template` must be its parent. Linux does not check, because it has the number from the kernel.
 
     Raises:
         ProcessLookupError: it has ended.
@@ -180,19 +183,19 @@ def fork_leader(pid: int, template: int) -> Leader | None:
 
 
 def kill_rest(group: int, number: int) -> bool:
-    """A signal to a group whose leader has ended and is not reaped. False: there is somebody whom we may not signal."""
+    """For a group whose leader has ended and is not reaped. False: it has a process that we may not signal."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
         return True
     except PermissionError:
-        # macOS says so of a group in which only zombies are left, too; which is what it nearly always is.
+        # macOS says so of a group with only zombies, too, and that is nearly always the case.
         return not LINUX
     return True
 
 
 def enlarge_pipe(fd: int, size_bytes: int) -> None:
-    """Where that is possible: a user with too many large pipes is refused, other systems size pipes themselves."""
+    """A user with too many large pipes is refused; other systems size pipes themselves."""
     if LINUX:
         with suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size_bytes)
@@ -205,15 +208,11 @@ def limit_process(pid: int, limits: Sequence[tuple[int, int]]) -> None:
         try:
             resource.prlimit(pid, kind, (most, most))
         except ProcessLookupError:
-            return  # it has ended already
-
-
-_PACKET_BYTES: Final = 64 * 1024
-_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
+            return
 
 
 class TemplateSocket(ABC):
-    """Our end of the socket of the start protocol, and `theirs` until the template has it."""
+    """Our end of the start protocol's socket, and `theirs` until the template has it."""
 
     def __init__(self, kind: socket.SocketKind) -> None:
         self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, kind)
@@ -229,7 +228,7 @@ class TemplateSocket(ABC):
 
     @abstractmethod
     async def receive(self) -> tuple[bytes, int | None]:
-        """One message, empty at the end, and the process that sent it, if the kernel tells; OSError, ClosedResourceError."""
+        """A message, empty at the end, and who sent it, if the kernel tells; OSError, ClosedResourceError."""
 
 
 class _Packets(TemplateSocket):
@@ -248,7 +247,7 @@ class _Packets(TemplateSocket):
 
 
 class _Lines(TemplateSocket):
-    """A stream: a message ends with its line, or as one that came in a packet, with its object."""
+    """A stream: a message ends with its line, or with its JSON object, as a program for packets sends it."""
 
     def __init__(self) -> None:
         super().__init__(socket.SOCK_STREAM)
@@ -272,7 +271,6 @@ class _Lines(TemplateSocket):
 
 
 def _is_whole(message: bytes) -> bool:
-    """The next one comes only after our answer."""
     if message.endswith((b"}", b"]")):
         with suppress(ValueError):
             json.loads(message)
@@ -285,20 +283,13 @@ def template_socket() -> TemplateSocket:
 
 
 def boot_id(proc: Path | None = PROC) -> str | None:
-    """The same for all containers on a host, another one after each start of the machine; None: the system has none."""
+    """All containers on a host have the same, a new one after each start of the machine; None: the system has none."""
     if proc is None:
         return None
     try:
         return (proc / "sys/kernel/random/boot_id").read_text("ascii").strip() or None
     except (OSError, UnicodeDecodeError):
         return None
-
-
-# From malloc.h. Up to so much is kept; mmap is for what is larger than any answer.
-_TRIM_THRESHOLD: Final = -1
-_MMAP_THRESHOLD: Final = -3
-_KEPT_BYTES: Final = 64 * 2**20
-_MMAP_BYTES: Final = 32 * 2**20
 
 
 def keep_freed_memory() -> bool:

@@ -1,8 +1,8 @@
 """Forks children from a template: a process that has imported the program once (`childPreload`).
 
-The daemon asks for one thing at a time, over a Unix socket. The forked child itself answers a `fork`, so that its
-number comes from the kernel and not from a program that may run as another user. Where the kernel does not tell, the
-child says its number, and it must be a child of the template.
+The daemon asks for one thing at a time, over a Unix socket. The fork itself answers, so its number comes from the
+kernel and not from a program that may run as another user. If the kernel does not tell, the fork says its number, and
+must be a child of the template.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _PRELOAD_S: Final = 120.0
 _ANSWER_S: Final = 30.0
 _END_S: Final = 2.0
 _AGAIN_S: Final = 600.0
-_TRIES: Final = 2  # a template that has died is replaced
+_TRIES: Final = 2
 _ENDED: Final = "it has ended"
 _Answer: TypeAlias = tuple[dict[str, Any], int | None]
-"""And the process that sent it, if the kernel tells."""
+"""With the process that sent it, if the kernel tells."""
 
 
 class _TemplateLost(ChildError):
-    """It has ended, or does not answer as it must: another one may."""
+    """Another template may work."""
 
 
 class _ForkRefused(ChildError):
@@ -39,7 +39,7 @@ class _ForkRefused(ChildError):
 
 
 class Preload:
-    """At most one template; it is started for the first child."""
+    """At most one template, started for the first child, and once more if it has died."""
 
     def __init__(self, start: Callable[[int], Child], log: Log, clock: Clock) -> None:
         self._start = start
@@ -132,7 +132,7 @@ class _Template:
             await self.process.aclose()
 
     async def _preloaded(self) -> None:
-        """Cancelling it harms nothing."""
+        """May be cancelled."""
         if self.is_preloaded:
             return
         await self.process.close_stdin()  # a program that knows nothing of templates ends
@@ -181,7 +181,7 @@ def _decoded(packet: bytes) -> dict[str, Any]:
 
 
 def _leader(pid: object, template: int) -> platform.Leader:
-    """Signals go to its group: never to that of another process, or to ours."""
+    """Signals go to its group, so that must not be ours or another process's."""
     try:
         leader = platform.fork_leader(pid, template) if isinstance(pid, int) else None
     except ProcessLookupError as error:

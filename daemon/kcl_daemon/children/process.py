@@ -1,8 +1,4 @@
-"""Child processes, from start to reaping, behind the ports `Child` and `Children`.
-
-A child leads a process group of the same number, which the kernel keeps until the leader is reaped. So
-signals are sent only before that. The rest of the group is killed just before it, with no await in between.
-"""
+"""Child processes, from start to reaping, behind the ports `Child` and `Children`."""
 
 from __future__ import annotations
 
@@ -40,13 +36,16 @@ from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import ChildLane, Clock, Log, StreamRef
 from kcl_protocol.frames import FRAMES_VERSION
 
+_RECEIVE_BYTES = 64 * 1024
+# Every message is a JSON object.
+_FIRST_BYTE = b"{"
+_READING_LOOK_S = 0.05
+# A killed process lasts longer only if it hangs in the kernel.
+_KILL_PATIENCE_S = 5.0
+
 
 class ProcessGroup:
-    """The processes of one child; a process that calls `setsid` is out of reach.
-
-    `leader` and `reap` are those of StartedProcess. `on_ended` is called after the whole group was killed,
-    before the kernel can reuse its number.
-    """
+    """The processes of one child. `on_ended` is called when all are killed, before the kernel can reuse the number."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class ProcessGroup:
 
     @property
     def status(self) -> int | None:
-        """The leader's exit code, negative for a signal; None until it is reaped."""
+        """Negative for a signal; None until the leader is reaped."""
         return self._status
 
     def signal(self, number: Signals) -> None:
@@ -89,11 +88,10 @@ class ProcessGroup:
             self._log_refused(number)
 
     def pipe_closed(self) -> None:
-        """Say so when the leader's stderr has ended."""
         self._leader.pipe_closed()
 
     async def reaped(self) -> int:
-        """Wait for the leader, kill the rest, reap; the exit code. If cancelled, nothing is reaped."""
+        """The exit code. If cancelled, nothing is reaped."""
         seen = await self._leader.ended()
         if not self._has_ended:
             self._end(seen)
@@ -101,7 +99,6 @@ class ProcessGroup:
         return self._status
 
     def _end(self, seen: platform.Seen) -> None:
-        """Kill the rest, in the same step in which the leader was seen ended."""
         self._has_ended = True
         if seen is platform.Seen.ENDED and not platform.kill_rest(self.pid, signal.SIGKILL):
             self._log_refused(signal.SIGKILL)
@@ -111,20 +108,8 @@ class ProcessGroup:
         self._log.warning("child_not_signalled", signal=number.name, reason="it runs as another user")
 
 
-_RECEIVE_BYTES = 64 * 1024
-# Every message is a JSON object.
-_FIRST_BYTE = b"{"
-_READING_LOOK_S = 0.05
-# A killed process lasts longer only if it hangs in the kernel.
-_KILL_PATIENCE_S = 5.0
-
-
 class ProcessChild:
-    """One child process; `ProcessChildren` makes it and runs its `supervise`.
-
-    When the process ends, its whole group is killed. `receive` still returns what the child wrote, then empty
-    bytes, even if another process holds its stdout.
-    """
+    """`ProcessChildren` makes it and runs its `supervise`."""
 
     def __init__(
         self,
@@ -157,7 +142,7 @@ class ProcessChild:
         return self._stderr.tail
 
     async def send(self, line: bytes) -> None:
-        """Write a whole line; one caller at a time. If cancelled within a line, stdin is closed.
+        """One caller at a time. If cancelled within a line, stdin is closed.
 
         Raises:
             ChildExited: nobody reads stdin; `status` is None if the process is not reaped yet.
@@ -170,7 +155,7 @@ class ProcessChild:
             raise ChildExited(doing="send", status=self._group.status) from error
 
     async def receive(self) -> bytes:
-        """The next piece of stdout, at most 64 KiB; one caller at a time."""
+        """At most 64 KiB, empty after the end; one caller at a time."""
         return await self._stdout.receive(_RECEIVE_BYTES)
 
     async def until_reading(self) -> None:
@@ -213,11 +198,10 @@ class ProcessChild:
         self._on_closed(self)
 
     async def supervise(self) -> None:
-        """Log stderr and reap the process; run it once. If cancelled, nothing is reaped."""
+        """Run it once. If cancelled, nothing is reaped."""
         async with create_task_group() as tasks:
             tasks.start_soon(self._log_stderr)
             await self._group.reaped()
-            # Do not wait for the pipes' end: a process that left the group may hold them open.
             self._stdin.close()
             self._stdout.finish()
             self._stderr_pipe.finish()
@@ -229,10 +213,9 @@ class ProcessChild:
 
 
 class ProcessChildren:
-    """Starts children as processes; leaving the context ends every child.
+    """Leaving the context ends every child. An error of the body passes through ungrouped.
 
-    An error of the body passes through ungrouped. The guard of a killed daemon keeps `kept_open_by_guard`
-    open until its children are gone.
+    If the daemon is killed, its guard keeps `kept_open_by_guard` open until the children are gone.
     """
 
     def __init__(
@@ -282,7 +265,7 @@ class ProcessChildren:
             if self._preload is not None:  # the last one: it reaps its children
                 await self._preload.aclose()
             await self._guard.aclose()
-        # A process that survived SIGKILL is left to init.
+        # Who survives SIGKILL is left to init.
         for supervisor_scope in self._supervisors:
             supervisor_scope.cancel()
         if isinstance(error, Exception):
@@ -293,13 +276,12 @@ class ProcessChildren:
     async def start(
         self, shard_id: ShardId, stream: StreamRef | None = None, lane: ChildLane | None = None
     ) -> ProcessChild:
-        """Start the program for a shard; if this raises or is cancelled, nothing was started.
+        """If this raises or is cancelled, nothing was started.
 
-        The environment names stream and shard (`KCL_STREAM_NAME`, `KCL_STREAM_ARN`, `KCL_SHARD_ID`), with several
-        children of a shard the lane (`KCL_LANE`).
+        The environment names stream and shard (`KCL_STREAM_NAME`, `KCL_STREAM_ARN`, `KCL_SHARD_ID`), and the lane
+        (`KCL_LANE`) if the shard has several children.
         """
-        # A start blocks the event loop for a moment.
-        await checkpoint()
+        await checkpoint()  # a start blocks the event loop for a moment
         environment = self._variables | _environment(shard_id, stream, lane)
         started = None if self._preload is None else await self._preload.fork(environment)
         child = self._supervised(

@@ -1,4 +1,4 @@
-"""How many children this process may have, by the limits of the system. Asked once, where a shard has several."""
+"""How many children this process may have, by the limits of the system. Asked once, if shards have several."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 FILES_OF_A_CHILD: Final = 4
-# What the daemon itself needs: connections, tables, log; threads and the guard.
+# For the daemon itself: connections, log; threads and the guard.
 _OTHER_FILES: Final = 100
 _OTHER_PROCESSES: Final = 20
 _CGROUPS: Final = "sys/fs/cgroup"
@@ -27,7 +27,7 @@ class ChildRoom:
 
 
 def child_room(root: Path = Path("/")) -> ChildRoom | None:
-    """By the tightest limit; None: there is none."""
+    """By the tightest limit; None: there is no limit."""
     return min(_limits(root), key=lambda each: each.children, default=None)
 
 
@@ -46,7 +46,7 @@ def _limits(root: Path) -> Iterator[ChildRoom]:
 
 
 def _pids_of_cgroups(root: Path) -> Iterator[int]:
-    """A group is limited by those above it, too."""
+    """Those of the groups above limit it, too."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "pids" not in controllers.split(","):
@@ -60,7 +60,7 @@ def _pids_of_cgroups(root: Path) -> Iterator[int]:
 
 
 def _read(path: Path) -> str:
-    """Empty if it is not there: other systems, and containers that do not show it."""
+    """Empty on other systems, and in containers that do not show it."""
     try:
         return path.read_text("ascii", "replace")
     except OSError:
@@ -75,7 +75,7 @@ def too_little_room(lanes: int, room: ChildRoom) -> str | None:
 
 
 def few_shards(lanes: int, room: ChildRoom, max_leases: int | None) -> dict[str, object] | None:
-    """What to warn of where fewer shards fit than this worker may hold; None: nothing. `max_leases` None: it is not set."""
+    """A warning if fewer shards fit than this worker may hold (`max_leases` None: not set)."""
     shards = room.children // lanes
     if shards >= (_FEW_SHARDS if max_leases is None else max_leases):
         return None

@@ -1,4 +1,4 @@
-"""Starts a child program as the Java daemon does: account, kernel limits, environment, and clear errors.
+"""Starts a child program as the Java daemon does.
 
 `childInheritCredentials=false` removes AWS access from the environment only: a child of the same user can
 still read the daemon's `/proc` entry and files.
@@ -28,10 +28,54 @@ from kcl_daemon.config.properties import normal
 from kcl_daemon.errors import ChildStartFailed
 from kcl_daemon.ports import LogLevel
 
+_PREFIX: Final = "AWS_"
+# Location and behaviour of SDKs. Any other AWS_ variable may lead to a credential.
+_HARMLESS: Final = frozenset(
+    {
+        "AWS_CA_BUNDLE",
+        "AWS_DEFAULTS_MODE",
+        "AWS_DEFAULT_OUTPUT",
+        "AWS_DEFAULT_REGION",
+        "AWS_EXECUTION_ENV",
+        "AWS_MAX_ATTEMPTS",
+        "AWS_REGION",
+        "AWS_RETRY_MODE",
+        "AWS_STS_REGIONAL_ENDPOINTS",
+        "AWS_USE_DUALSTACK_ENDPOINT",
+        "AWS_USE_FIPS_ENDPOINT",
+    }
+)
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+# Headers of the OTLP exporter may hold a key.
+_OTLP_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
+_OTLP_HEADERS: Final = "HEADERS"
+# Opens the status page; compared in the normal form of property names.
+_ADMIN_TOKEN: Final = "kcladmintoken"  # noqa: S105 - the name of the variable
+STREAM_NAME: Final = "KCL_STREAM_NAME"
+STREAM_ARN: Final = "KCL_STREAM_ARN"
+SHARD_ID: Final = "KCL_SHARD_ID"
+LANE: Final = "KCL_LANE"
+LOG_MESSAGES: Final = "KCL_LOG_MESSAGES"
+FINISH_BATCHES: Final = "KCL_FINISH_BATCHES"
+PRELOAD_FD: Final = "KCL_PRELOAD_FD"
+FRAMES: Final = "KCL_FRAMES"
+REJECTS: Final = "KCL_REJECTS"
+_OFFERS: Final = frozenset({LOG_MESSAGES, FINISH_BATCHES, PRELOAD_FD, FRAMES, REJECTS, LANE})
+# Without credentials, SDKs ask the instance metadata for those of its role.
+_NO_METADATA: Final = {"AWS_EC2_METADATA_DISABLED": "true"}
+DEFAULT_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
+_SHELL = "/bin/sh"
+_FIRST_LINE_BYTES = 256
+_ABSENT = "no such file"
+# asyncio uses the same value if another process reaped the child (SIGCHLD ignored).
+UNKNOWN_STATUS: Final = 255
+# With a dot, a last word of up to three letters is that of a script.
+_FUNCTION: Final = re.compile(r"([A-Za-z_][\w.]*)(?:(:)|\.)([A-Za-z_]\w{3,})")
+
 
 @dataclass(frozen=True, slots=True)
 class ChildAccount:
-    """A user of this machine; `environment` has HOME, USER and LOGNAME, or nothing for a user without a name."""
+    """`environment`: HOME, USER and LOGNAME; empty for a user without a name."""
 
     uid: int
     gid: int
@@ -134,47 +178,10 @@ def _group(name: str, text: str) -> int:
         raise ChildStartFailed(f"childUser = {text}: there is no group {name!r} on this machine") from None
 
 
-_PREFIX: Final = "AWS_"
-# Location and behaviour of SDKs. Any other AWS_ variable may lead to a credential.
-_HARMLESS: Final = frozenset(
-    {
-        "AWS_CA_BUNDLE",
-        "AWS_DEFAULTS_MODE",
-        "AWS_DEFAULT_OUTPUT",
-        "AWS_DEFAULT_REGION",
-        "AWS_EXECUTION_ENV",
-        "AWS_MAX_ATTEMPTS",
-        "AWS_REGION",
-        "AWS_RETRY_MODE",
-        "AWS_STS_REGIONAL_ENDPOINTS",
-        "AWS_USE_DUALSTACK_ENDPOINT",
-        "AWS_USE_FIPS_ENDPOINT",
-    }
-)
-_ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
-# Headers of the OTLP exporter may hold a key.
-_OTLP_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
-_OTLP_HEADERS: Final = "HEADERS"
-# Opens the status page; compared in the normal form of property names.
-_ADMIN_TOKEN: Final = "kcladmintoken"  # noqa: S105 - the name of the variable
-STREAM_NAME: Final = "KCL_STREAM_NAME"
-STREAM_ARN: Final = "KCL_STREAM_ARN"
-SHARD_ID: Final = "KCL_SHARD_ID"
-LANE: Final = "KCL_LANE"
-LOG_MESSAGES: Final = "KCL_LOG_MESSAGES"
-FINISH_BATCHES: Final = "KCL_FINISH_BATCHES"
-PRELOAD_FD: Final = "KCL_PRELOAD_FD"
-FRAMES: Final = "KCL_FRAMES"
-REJECTS: Final = "KCL_REJECTS"
-_OFFERS: Final = frozenset({LOG_MESSAGES, FINISH_BATCHES, PRELOAD_FD, FRAMES, REJECTS, LANE})
-# Without credentials, SDKs ask the instance metadata for those of its role.
-_NO_METADATA: Final = {"AWS_EC2_METADATA_DISABLED": "true"}
-
-
 def environment_of(
     inherited: Mapping[str, str], more: Mapping[str, str], *, credentials: bool
 ) -> dict[str, str]:
-    """The environment of a child: `inherited` (the daemon's), overridden by `more`.
+    """`inherited` is the daemon's; `more` wins.
 
     The admin token and our own `KCL_...` that only some children get are never inherited. Without `credentials`,
     AWS credentials and OTLP headers go too.
@@ -194,13 +201,6 @@ def _gives_access(name: str) -> bool:
     if name.startswith(_OTLP_PREFIX) and name.endswith(_OTLP_HEADERS):
         return True
     return name.startswith(_PREFIX) and name not in _HARMLESS and not name.startswith(_ENDPOINTS)
-
-
-DEFAULT_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
-_SHELL = "/bin/sh"
-_FIRST_LINE_BYTES = 256
-# asyncio uses the same value if another process reaped the child (SIGCHLD ignored).
-UNKNOWN_STATUS: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,6 @@ def find_program(program: str) -> str:
     """The path of a program: unchanged if it contains a slash, else the first executable one in PATH.
 
     As in Java's ProcessBuilder, relative paths and empty PATH entries mean the daemon's directory.
-    ChildStartFailed if there is none.
     """
     if not program:
         raise ChildStartFailed("cannot start a child: executableName is empty; set it to a program")
@@ -247,12 +246,10 @@ def spawn(
     environment: Mapping[str, str] = DEFAULT_OPTIONS,
     template_fd: int | None = None,
 ) -> StartedProcess:
-    """Start a program with its arguments, in the daemon's directory.
-
-    A template has `template_fd` open, and its stdout goes to stderr.
+    """Start a program in the daemon's directory. A template has `template_fd` open, and its stdout goes to stderr.
 
     This blocks the event loop: 0.2 ms with vfork. For another user it is a fork, longer the more memory the
-    daemon has. ChildStartFailed names the reason; nothing is left behind.
+    daemon has. After ChildStartFailed nothing is left behind.
     """
     program = find_program(command[0] if command else "")
     try:
@@ -307,10 +304,7 @@ async def reap(process: subprocess.Popen[bytes]) -> int:
 
 @contextmanager
 def child_pipes() -> Generator[tuple[tuple[int, int, int], tuple[int, int, int, int]]]:
-    """The child's ends of stdin, stdout and stderr; ours, and a copy of its end of stdin.
-
-    Afterwards ours are open unless it raised.
-    """
+    """The child's ends of stdin, stdout and stderr; ours, and a copy of its end of stdin. Ours stay open unless it raised."""
     with ExitStack() as theirs, ExitStack() as ours:
         stdin_read, stdin_write = _pipe(theirs, ours)
         stdout_read, stdout_write = _pipe(ours, theirs)
@@ -365,18 +359,11 @@ def _advice_for(program: str) -> str:
     return run if mark == ":" else f"{advice}; {run}"
 
 
-# With a dot, a last word of up to three letters is that of a script.
-_FUNCTION: Final = re.compile(r"([A-Za-z_][\w.]*)(?:(:)|\.)([A-Za-z_]\w{3,})")
-
-
 def _cannot_start(program: str, problem: str, *, plain: str = "") -> ChildStartFailed:
     return ChildStartFailed(
         f"cannot start {program!r} of executableName: {problem}",
         plain=f"cannot start {program!r}: {plain or problem}",
     )
-
-
-_ABSENT = "no such file"
 
 
 def _problem_with(path: str) -> str | None:
