@@ -22,7 +22,7 @@ _OWN: Final = (Bound.CHILD, Bound.READ_QUOTA)
 def estimate(
     state: FleetState, targets: CapacityTargets, previous: Capacity | None, *, by: WorkerId
 ) -> Capacity:
-    """What is known of `state`, and how many workers are wanted after what `previous` wanted."""
+    """`previous`, perhaps of another leader, damps the result."""
     picture = picture_of(state, targets)
     former = {each.stream: each for each in previous.streams} if previous else {}
     of_stream = by_stream(picture.shards)
@@ -94,7 +94,7 @@ def _smooth(
 ) -> StreamCapacity:
     """Speed and time to drain without the noise of single reports.
 
-    The speed is that with which the shard that takes longest comes nearer to the service level, on average until it is there.
+    The speed becomes that of the shard that takes longest, on average until it has drained.
     """
     level_s = picture.targets.level_s
     if now.behind_s is None or now.behind_s <= level_s or now.speed is None:
@@ -110,7 +110,7 @@ def _smooth(
 def _goes_on(
     now: StreamCapacity, former: StreamCapacity | None, picture: Picture, previous: Capacity | None
 ) -> bool:
-    """Nothing happened that changes the speed at once."""
+    """Nothing has changed the speed at once."""
     return (
         former is not None
         and previous is not None

@@ -16,7 +16,7 @@ class Bound(StrEnum):
     """It works all the time, and its host has CPU left."""
     READ_QUOTA = "read quota"
     HOT_KEY = "hot key"
-    """One lane, that is one partition key, holds back the others."""
+    """One lane, which is one partition key, holds back the others."""
     HOST_CPU = "host cpu"
     MEMORY = "memory"
     PAUSE = "pause"
@@ -25,23 +25,19 @@ class Bound(StrEnum):
     """A child has asked for a pause, or its letters cannot be stored."""
     FAILING = "failing"
     SHARDS = "too few shards"
-    """Of a stream only: each shard is bound by itself, and more workers do not help."""
+    """Of a stream only: each shard is held back by itself."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardObservation:
-    """What a worker sees of one shard; shares are 0 to 1, of the last ten seconds or more.
+    """Shares are of the last ten seconds or more.
 
     Args:
-        behind_s: as in `ShardLoad`.
         busy: the child worked; with lanes, the busiest lane's child.
         refused: reading waited for the shard's quota, or was refused.
         memory: reading waited for memory that other shards hold.
-        host_cpu: of the host or container; None: not measured.
-        hot_lane: the shard waits for one of its lanes.
-        downstream: its child has asked for a pause, or its letters cannot be stored.
-        failing: its children fail in a row.
+        host_cpu: of the host or container.
     """
 
     behind_s: float | None
@@ -58,14 +54,7 @@ class ShardObservation:
 
 @dataclass(frozen=True, slots=True)
 class ShardLoad:
-    """One shard, by its worker.
-
-    Args:
-        behind_s: age of the oldest record not finished; None: not known yet.
-        speed: seconds of the stream finished in a second; None: unknown.
-        in_bytes: read a second, as `out_bytes` finished.
-        busy: share of the time that its child works, 0 to 1.
-    """
+    """`in_bytes` are read a second, `out_bytes` finished."""
 
     key: LeaseKey
     behind_s: float | None
@@ -78,13 +67,13 @@ class ShardLoad:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLoad:
-    """One report of a worker; the shards that are furthest behind come first, and the others may be left out.
+    """One report of a worker.
 
     Args:
         at_ms: epoch milliseconds, by the worker's clock.
-        cpu: of its host or container, 0 to 1; None: not measured.
-        left_out: shards that `shards` does not name; they are at the tip, or less far behind than those.
-        quiet_s: since this worker last finished a record.
+        cpu: of its host or container.
+        left_out: how many `shards` does not name; they are less far behind than those.
+        quiet_s: since it last finished a record.
     """
 
     worker_id: WorkerId
@@ -97,17 +86,16 @@ class WorkerLoad:
 
 @dataclass(frozen=True, slots=True)
 class CapacityTargets:
-    """`serviceLevelMillis` in seconds: how old the oldest unfinished record may be. `scaleToZero`: 0 may be wanted."""
-
     level_s: float = 60.0
     scale_to_zero: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """What is known at one moment. `leases`: unfinished ones by stream (None: the only one), with those nobody reads.
+    """What is known at one moment.
 
     Args:
+        leases: unfinished ones, with their stream (None: the only one), also those nobody reads.
         live: workers that count for assignment.
         silent: those of them without a report, such as Java's or older ones of ours.
     """
@@ -121,8 +109,6 @@ class FleetState:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What another number of workers would make of it; `drains_s` None: it never catches up."""
-
     workers: int
     drains_s: float | None
     words: str
@@ -130,14 +116,13 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class StreamCapacity:
-    """Of one stream, or of the application (`stream` None and `is_whole`).
+    """Of one stream, or of the application (`stream` None).
 
     Args:
-        behind_s: of the shard that is furthest behind; None: unknown.
-        speed: of the shard that takes longest to catch up; None: unknown.
-        drains_s: until all shards are within the service level; 0: they are; None: never, or unknown.
-        binds: what holds back the shard that takes longest.
-        hot: keys of shards that are behind while most are not.
+        behind_s: of the shard that is furthest behind.
+        speed: of the shard that takes longest to catch up; `binds` is what holds it back.
+        drains_s: until all shards are within the service level.
+        hot: shards that are behind while most are not.
     """
 
     stream: str | None
@@ -154,16 +139,14 @@ class StreamCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the leader found at `at_ms`; it is stored, so that it can be read when there is no leader.
+    """What the leader found at `at_ms`.
 
     Args:
-        wanted: workers; at least 1, unless `scaleToZero`; never above the number of leases.
-        reason: for `wanted`, in words.
         sentence: everything on one line, such as `14 min behind, draining at 3.1 x, done at 14:32; a third worker makes it
             9 min; a ninth nothing, there are 8 shards`. Times of day are UTC.
         unknown: what is not known and why, in words; empty: all is known.
         since_ms: when `wanted` was last changed; `falls_since_ms`: since when fewer would be enough (None: not).
-        rises: direction of the last change (None: there was none); `turned_ms`: when the direction was last reversed.
+        rises: direction of the last change (None: there was none); `turned_ms`: when it was last reversed.
     """
 
     at_ms: int

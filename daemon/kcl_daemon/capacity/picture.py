@@ -1,4 +1,4 @@
-"""The reports of all workers put together: what each shard needs of a host, and when it is within the service level."""
+"""The reports of all workers put together: what each shard needs of a host, and when it has drained."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from kcl_daemon.leases.lease import LeaseKey, WorkerId
 HOST_BINDS: Final = (Bound.HOST_CPU, Bound.MEMORY)
 HELD: Final = (Bound.PAUSE, Bound.LIMIT, Bound.DOWNSTREAM, Bound.FAILING)
 QUOTA_BYTES: Final = 2 * 2**20
-"""What can be read of a shard in a second."""
+"""What Kinesis gives of a shard in a second."""
 _NOT_TOLD: Final = (Bound.NOTHING, Bound.UNKNOWN)
-"""At the tip and right after a lease has moved, a low speed does not mean that much comes in."""
+"""At the tip, and right after a lease has moved, a low speed does not mean that much comes in."""
 _SLOWEST: Final = 0.1
-"""A speed below it says little about what comes in, because a shard that has just begun has one, too."""
+"""A shard that has just begun has such a speed, too, so it says little about what comes in."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenShard:
-    """A shard and what was worked out.
+    """What was worked out of a shard.
 
     Args:
-        arrives: bytes that come in a second, in the part of the stream that it works on.
-        backlog: bytes until it is within the service level, if they come in evenly.
-        drains_s: until then; 0: it is; None: never, or unknown.
+        arrives: bytes that came in a second, in the part of the stream that it works on.
+        backlog: bytes until it has drained, if they came in evenly.
+        drains_s: 0: it has.
     """
 
     load: ShardLoad
@@ -45,12 +45,7 @@ class SeenShard:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All that is known at one moment.
-
-    Args:
-        host_per_byte: share of a host that a byte a second takes; None: unknown, or nothing is finished.
-        untold: leases that no report counts.
-    """
+    """`host_per_byte`: the share of a host that a byte a second takes. `untold`: leases that no report counts."""
 
     state: FleetState
     targets: CapacityTargets
@@ -105,7 +100,7 @@ def _seen(load: ShardLoad, worker: WorkerId, stream: str | None, level_s: float)
 
 
 def _together_s(shards: list[SeenShard]) -> float | None:
-    """Shards of one host that is used up: what one no longer needs, the others get."""
+    """Of the shards of a host that is used up. They end together: what one no longer needs, the others get."""
     left = sum(each.load.out_bytes - each.arrives for each in shards)
     return sum(each.backlog for each in shards) / left if left > 0 else None
 
@@ -136,7 +131,7 @@ def longest_s(shards: Iterable[SeenShard]) -> float | None:
 
 
 def peak(needs: Iterable[float], workers: int) -> float:
-    """CPU of the busiest of so many hosts, if shards, which cannot be cut, are spread well over them."""
+    """CPU of the busiest of so many hosts, if the shards are spread well over them."""
     hosts = [0.0] * max(workers, 1)
     for need in sorted(needs, reverse=True):
         heapq.heapreplace(hosts, hosts[0] + need)
@@ -144,7 +139,7 @@ def peak(needs: Iterable[float], workers: int) -> float:
 
 
 def fewest(needs: Sequence[float], target: float, most: int) -> int:
-    """The fewest workers whose CPU stays below `target`, at most `most`; a shard above it has a host to itself."""
+    """The fewest workers whose CPU stays below `target`; a shard that needs more has a host to itself."""
     target += 1e-9
     usual = sorted((each for each in needs if each <= target), reverse=True)
     alone = len(needs) - len(usual)

@@ -1,4 +1,4 @@
-"""The text of a worker's report, which fits into an attribute of its row, and of what the leader found."""
+"""The text of a worker's report, for an attribute of its row, and of what the leader found."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _CAPITAL: Final = re.compile(r"([A-Z])")
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
 _Figure = Annotated[float, Meta(ge=0, le=1e15)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
+_ENCODER: Final = msgspec.json.Encoder()
 
 
 class _Row(Struct, array_like=True):
-    """A shard. `shard`: the number of `shardId-000000000003` after the prefix with that number, or a whole lease key."""
+    """`shard`: a whole lease key, or 3 for `shardId-000000000003` behind a prefix, which stands at `prefix` in the list."""
 
     prefix: _Count
     shard: Annotated[int, Meta(ge=0, lt=10**12)] | str
@@ -51,16 +52,15 @@ class _Report(Struct, array_like=True):
     rows: list[_Row]
 
 
-_ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(_Report)
 
 
 def load_text(load: WorkerLoad) -> str:
-    """Names as many shards as fit into `MOST_BYTES`, those furthest behind first, then those with the most bytes."""
+    """As many shards as fit into `MOST_BYTES`: those furthest behind first, then those with the most bytes."""
     prefixes: dict[str, int] = {}
     report = _Report(VERSION, max(load.at_ms, 0), _share(load.cpu), 0, _figure(load.quiet_s), [], [])
     room = MOST_BYTES - len(_ENCODER.encode(report)) - 8  # more digits of `left_out`
-    for shard in sorted(load.shards, key=_importance):
+    for shard in sorted(load.shards, key=lambda each: (-(each.behind_s or 0), -each.out_bytes)):
         row = _row(shard, prefixes)
         new = list(prefixes)[len(report.prefixes) :]
         room -= len(_ENCODER.encode(row)) + sum(len(_ENCODER.encode(each)) + 1 for each in new) + 1
@@ -70,10 +70,6 @@ def load_text(load: WorkerLoad) -> str:
         report.rows.append(row)
     report.left_out = load.left_out + len(load.shards) - len(report.rows)
     return _ENCODER.encode(report).decode()
-
-
-def _importance(shard: ShardLoad) -> tuple[float, float]:
-    return -(shard.behind_s or 0), -shard.out_bytes
 
 
 def _row(shard: ShardLoad, prefixes: dict[str, int]) -> _Row:
@@ -92,7 +88,7 @@ def _row(shard: ShardLoad, prefixes: dict[str, int]) -> _Row:
 
 
 def _figure(value: float, digits: int = 1) -> float:
-    """Without `.0`, and nothing that JSON or the other side refuses."""
+    """Without `.0`, and nothing that JSON or the reader refuses."""
     rounded = round(min(max(value, 0.0), 1e15), digits) if isfinite(value) else 0.0
     return int(rounded) if rounded == int(rounded) else rounded
 

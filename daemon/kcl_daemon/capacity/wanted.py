@@ -11,12 +11,12 @@ from kcl_daemon.capacity.words import clock
 from kcl_daemon.text import about, counted
 
 PACE_CPU: Final = 0.7
-"""Of the busiest host, when all shards keep pace with what comes in."""
+"""Of the busiest host, if all shards keep pace."""
 DRAIN_CPU: Final = 0.9
 FALL_CPU: Final = 0.6
 """With one worker fewer."""
 TURN_CPU: Final = 0.5
-"""As `FALL_CPU`, for the first fall after a raise: for an hour after it nothing can be raised."""
+"""As `FALL_CPU`, for the first fall after a rise, as nothing can rise for an hour after it."""
 DRAIN_S: Final = 600.0
 DRAIN_LEVELS: Final = 5
 RAISE_EVERY_MS: Final = 3 * 60_000
@@ -29,7 +29,7 @@ _NOTICEABLE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The part of `Capacity` that is damped, under the same names; `enough` workers would do."""
+    """Fields of `Capacity` under their names; `enough` workers would do."""
 
     wanted: int
     reason: str
@@ -41,7 +41,7 @@ class Wanted:
 
 
 def pace_needs(picture: Picture) -> list[float]:
-    """CPU of each shard that only keeps pace, as a share of a host."""
+    """The share of a host that each shard takes to keep pace."""
     return [each.arrives * (picture.host_per_byte or 0.0) for each in picture.shards]
 
 
@@ -50,7 +50,7 @@ def drain_target_s(level_s: float) -> float:
 
 
 def _drain_needs(picture: Picture) -> list[float]:
-    """CPU of each shard if those that the host holds back are to be done in time; the others go on as they do."""
+    """The same, if shards that the host holds back are to drain in time, and the others go on as they do."""
     target_s = drain_target_s(picture.targets.level_s)
     per_byte = picture.host_per_byte or 0.0
     return [
@@ -61,7 +61,7 @@ def _drain_needs(picture: Picture) -> list[float]:
 
 
 def needed(picture: Picture) -> tuple[int, str]:
-    """Workers that help, and what for; not damped. Those without a report are counted with what they read."""
+    """Workers that help, and what for; not damped. Those without a report are added."""
     most, silent = max(picture.leases, 1), picture.state.silent
     pace = min(fewest(pace_needs(picture), PACE_CPU, most) + silent, most)
     found = pace, f"keeps pace with what comes in at {PACE_CPU:.0%} CPU"
@@ -80,7 +80,7 @@ def needed(picture: Picture) -> tuple[int, str]:
 
 
 def _helps_to_spread(picture: Picture, late: list[SeenShard]) -> bool:
-    """A host with a late shard has another one that takes some of its CPU or memory."""
+    """Whether a host with a late shard has another shard that takes some of its CPU or memory."""
     if any(each.load.bound is Bound.MEMORY for each in late):
         return True
     hosts = {each.worker for each in late}
