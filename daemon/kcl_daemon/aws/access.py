@@ -1,7 +1,6 @@
 """Endpoints and credentials from the SDK for the daemon's own transport, direct or by an HTTP proxy.
 
-HTTPS_PROXY, HTTP_PROXY and NO_PROXY select a proxy; then the SDK's HTTP client sends the requests in
-threads.
+HTTPS_PROXY, HTTP_PROXY and NO_PROXY select a proxy; then the SDK's HTTP client sends the requests, in threads.
 """
 
 from __future__ import annotations
@@ -51,6 +50,12 @@ if TYPE_CHECKING:
 _ADDRESSING: Final = ("StreamARN", "ConsumerARN")
 _HANDLER_ID: Final = "kcl-daemon-endpoint"
 _asking: ContextVar[bool] = ContextVar("_asking", default=False)
+T = TypeVar("T")
+_CONNECT_S: Final = 5.0
+_AT_ONCE: Final = 16
+_STREAMS: Final = 256
+_PIECE_BYTES: Final = 64 * 1024
+_SILENCE_S: Final = 10.0
 
 
 class _EndpointFound(Exception):
@@ -156,14 +161,6 @@ class _Paths(Protocol):
     capath: str | None
 
 
-T = TypeVar("T")
-
-_CONNECT_S: Final = 5.0
-_AT_ONCE: Final = 16
-_STREAMS: Final = 256
-_PIECE_BYTES: Final = 64 * 1024
-
-
 def proxies_for(target: ServiceEndpoint) -> dict[str, str]:
     proxies = cast("Mapping[str, str]", get_environ_proxies(target.url))
     scheme = "https" if target.is_tls else "http"
@@ -247,9 +244,6 @@ async def _blocking(call: Callable[[], T], limiter: CapacityLimiter) -> T:
         return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
     except SDK_ERRORS as error:
         raise ConnectionBroken(f"through the proxy: {error}", answered=False) from error
-
-
-_SILENCE_S: Final = 10.0
 
 
 @asynccontextmanager

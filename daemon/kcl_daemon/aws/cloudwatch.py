@@ -1,8 +1,4 @@
-"""`CloudWatch` over the daemon's own transport, at a fraction of the SDK's CPU.
-
-It has its own connections, so metrics never delay a lease write. The SDK's client only finds endpoint and
-credentials.
-"""
+"""`CloudWatch` over the daemon's own transport, with its own connections: metrics never delay a lease write."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ _CALLS: Final = 1
 _PACKED_FROM_BYTES: Final = 10_240
 _GZIP_BITS: Final = 31
 
-# A small request spares the SDK the large one; the endpoint is the same.
+# The SDK need not see the large request; the endpoint is the same.
 _SAMPLE_REQUEST: Final[Parameters] = {"Namespace": "any", "MetricData": [{"MetricName": "any"}]}
 
 

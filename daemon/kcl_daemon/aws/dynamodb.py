@@ -1,7 +1,6 @@
-"""`Table` and `Transactions` over DynamoDB: rows, conditions and updates as attributes and expressions.
+"""`Table` and `Transactions` over DynamoDB; must agree with `kcl_daemon.leases.row`.
 
-Must agree with `kcl_daemon.leases.row`. Attributes of foreign types (NULL, BOOL, NS, BS) are not read, and
-stay in the table.
+Attributes of foreign types (NULL, BOOL, NS, BS) are not read, and stay in the table.
 """
 
 from __future__ import annotations
@@ -62,6 +61,13 @@ if TYPE_CHECKING:
 _DIGITS_MAX: Final = 38
 _EXPONENT_MAX: Final = 125
 _EXPONENT_MIN: Final = -130
+_OPERATION: Final = "UpdateItem"
+_CONDITION_FAILED: Final = "ConditionalCheckFailedException"
+_NO_ANSWER: Final = "the answer has no Attributes"
+# Only these words of the error tell a missing or unfinished index from other faults.
+_INDEX_WORDS: Final = ("specified index", "global secondary index")
+_TRANSACTIONS_OPERATION: Final = "TransactWriteItems"
+MAX_PARTS: Final = 100
 
 
 def encode_row(row: Row) -> dict[str, AttributeValueTypeDef]:
@@ -95,7 +101,7 @@ def decode_row(item: Mapping[str, AttributeValueTypeDef]) -> dict[str, Value]:
 
 
 def decode(attribute: AttributeValueTypeDef) -> Iterator[Value]:
-    """Nothing if the type is foreign."""
+    """Gives nothing if the type is foreign."""
     match cast("Mapping[str, object]", attribute):
         case {"S": str(text)}:
             yield text
@@ -217,15 +223,8 @@ def _condition(condition: Condition, placeholders: Placeholders) -> str:
             assert_never(condition)
 
 
-_OPERATION: Final = "UpdateItem"
-_CONDITION_FAILED: Final = "ConditionalCheckFailedException"
-_NO_ANSWER: Final = "the answer has no Attributes"
-
-
 UpdateItem: TypeAlias = "Callable[[UpdateItemInputTypeDef], Awaitable[Item]]"
-"""Renews a lease or writes a checkpoint: updates with ReturnValues=ALL_NEW, and returns all attributes.
-
-Sent once; if cancelled, it may still take effect.
+"""Updates with ReturnValues=ALL_NEW, and returns all attributes. Sent once; if cancelled, it may still take effect.
 
 Raises:
     ConditionFailed: its condition does not hold.
@@ -243,7 +242,7 @@ _answers: Final = msgspec.json.Decoder(_Answer)
 
 
 def http_update_item(caller: AwsJsonClient) -> UpdateItem:
-    """With less CPU than the SDK. Make `caller` with `condition_failed`."""
+    """Make `caller` with `condition_failed`."""
 
     async def update_item(request: UpdateItemInputTypeDef) -> Item:
         return await caller.call(_OPERATION, cast("Mapping[str, object]", request), _updated, once=True)
@@ -287,10 +286,6 @@ def _attribute(raw: object) -> object:
             return {"M": _item(cast("dict[str, object]", item))}
         case _:
             return raw
-
-
-# Only these words of the error tell a missing or unfinished index from other faults.
-_INDEX_WORDS: Final = ("specified index", "global secondary index")
 
 
 class DynamoTable(TableAdmin):
@@ -431,10 +426,6 @@ def _add_expressions(request: Write | Part, require: Conditions, placeholders: P
         request["ExpressionAttributeNames"] = placeholders.names
     if placeholders.values:
         request["ExpressionAttributeValues"] = placeholders.values
-
-
-_TRANSACTIONS_OPERATION: Final = "TransactWriteItems"
-MAX_PARTS: Final = 100
 
 
 class DynamoTransactions:

@@ -13,7 +13,7 @@ _OFF: Final = frozenset({"Disabled", "Disabling", "Deleting"})
 
 
 def functions_that_read(stream_arn: str, endpoints: Endpoints) -> list[str]:
-    """The functions of Lambda that read it, by name. Blocks; raises ConfigurationError and AwsError."""
+    """Names of functions of Lambda. Blocks; raises ConfigurationError and AwsError."""
     try:
         client: Any = Services(endpoints).client_for("lambda", region_name=None, address=None)
         try:

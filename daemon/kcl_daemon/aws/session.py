@@ -1,7 +1,4 @@
-"""The SDK's clients: endpoints, credentials, timeouts. Nothing is retried here.
-
-Uses botocore without boto3, to save memory and time.
-"""
+"""The SDK's clients, by botocore without boto3, to save memory and time."""
 
 from __future__ import annotations
 
@@ -65,6 +62,16 @@ _PARTS: Final = {
         "config-file",
     ),
 }
+_CONNECT_TIMEOUT_S: Final = 5
+# A slower lease call is useless, and shutdown waits for the last thread.
+_READ_TIMEOUT_S: Final = 10
+_NO_CALLS: Final = 1
+_NO_REGION: Final = "no AWS region: set regionName in the properties file, or AWS_REGION, or a region in the profile of ~/.aws/config"
+_NO_METADATA: Final = "AWS_EC2_METADATA_DISABLED"
+_NO_CREDENTIALS: Final = (
+    "no AWS credentials: give this host or task a role, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY"
+)
 
 
 class _Models(botocore.loaders.Loader):
@@ -79,7 +86,7 @@ class _Models(botocore.loaders.Loader):
 
 
 def session_as(providers: tuple[CredentialsProvider, ...], region_name: str) -> botocore.session.Session:
-    """Use the first of these providers with credentials; without any, botocore's own chain.
+    """The first of these providers that has credentials counts; without providers, botocore's chain.
 
     `region_name` is for roles without a region.
     """
@@ -138,23 +145,9 @@ class _RoleProvider(CredentialProvider):
 
 Service = Literal["kinesis", "dynamodb", "dynamodbstreams", "cloudwatch", "glue"]
 
-_CONNECT_TIMEOUT_S: Final = 5
-# A slower lease call is useless, and shutdown waits for the last thread.
-_READ_TIMEOUT_S: Final = 10
-
-_NO_CALLS: Final = 1
-_NO_REGION: Final = "no AWS region: set regionName in the properties file, or AWS_REGION, or a region in the profile of ~/.aws/config"
-_NO_METADATA: Final = "AWS_EC2_METADATA_DISABLED"
-_NO_CREDENTIALS: Final = (
-    "no AWS credentials: give this host or task a role, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
-    "AWS_SECRET_ACCESS_KEY"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class ServiceClient:
-    """A client and its credentials, whose renewal may block."""
-
     service: Service
     client: BaseClient
     credentials: Credentials
@@ -201,7 +194,7 @@ class Clients:
 async def open_clients(
     endpoints: Endpoints, *, glue: bool = False, changes: bool = False
 ) -> AsyncGenerator[Clients, None]:
-    """Open the clients. One of Glue takes 10 MB. `changes`: also that of DynamoDB Streams.
+    """`glue` takes 10 MB. `changes`: also the client of DynamoDB Streams.
 
     Raises:
         ConfigurationError: region, profile or endpoint is missing or invalid.
@@ -319,7 +312,7 @@ class Services:
     def client_for(
         self, name: str, *, region_name: str | None, address: str | None, config: Config | None = None
     ) -> object:
-        """For a service without settings, with the credentials of Kinesis."""
+        """For a service without settings; it gets the credentials of Kinesis."""
         return self.session("kinesis").create_client(
             name,
             region_name=region_name or self.region_name("kinesis"),
@@ -366,7 +359,7 @@ def _has_no_metadata() -> bool:
 
 
 def _region_of_instance(session: botocore.session.Session) -> str:
-    """Ask the instance metadata.
+    """By the instance metadata.
 
     Raises:
         ConfigurationError: the metadata service is disabled.
@@ -398,7 +391,7 @@ def _on_instance(root: Path = Path("/sys")) -> bool:
 
 
 def refused_here(endpoints: Endpoints) -> str | None:
-    """Why `make_clients` would fail, as far as variables and files tell. Uses no network."""
+    """Why `make_clients` would fail, by variables and files alone."""
     credentials = endpoints.credentials
     try:
         common = endpoints.region_name or _configured_region(botocore.session.get_session())
@@ -411,10 +404,7 @@ def refused_here(endpoints: Endpoints) -> str | None:
 
 
 def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:
-    """Regions that the SDK does not know, each with the nearest known one. Blocks.
-
-    They may be newer than the SDK, so they are not refused.
-    """
+    """Each with the nearest known one. They may be newer than the SDK, so they are not refused. Blocks."""
     common = (
         endpoints.region_name or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
     )
@@ -434,7 +424,7 @@ def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:
 
 
 def caller_identity(endpoints: Endpoints) -> str:
-    """The ARN of our user or role, by a call that needs no permission. Blocks."""
+    """The ARN of our user or role. Needs no permission. Blocks."""
     services = Services(endpoints)
     try:
         client: Any = services.client_for("sts", region_name=None, address=None)

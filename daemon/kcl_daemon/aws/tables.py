@@ -28,12 +28,17 @@ if TYPE_CHECKING:
 
 # A table is UPDATING while its index is built.
 _USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
+# As KCL: LeaseManagementConfig.
+READY_WITHIN_S: Final = 600.0
+_POLL_FIRST_S: Final = 0.2
+_POLL_MOST_S: Final = 2.0
+_POLL_GROWTH: Final = 1.5
+_TRANSIENT_STATUSES: Final = frozenset({"CREATING", "DELETING"})
+_PENDING_STATUSES: Final[TableDescriptionTypeDef] = {"TableStatus": "CREATING"}
 
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """With `has_owner_index`, the table has the index by lease owner."""
-
     name: str
     key_attribute: str
     has_owner_index: bool = False
@@ -41,10 +46,7 @@ class TableSpec:
 
 
 def creation_request(spec: TableSpec) -> CreateTableInputTypeDef:
-    """As in KCL, but with the index in the same call.
-
-    Java workers only check its name (KCL: DynamoDBLeaseRefresher).
-    """
+    """As in KCL, but with the index in the same call: Java workers only check its name (KCL: DynamoDBLeaseRefresher)."""
     options = spec.options
     request: CreateTableInputTypeDef = {
         "TableName": spec.name,
@@ -178,15 +180,6 @@ def _key_words(keys: list[tuple[str, str, str]]) -> str:
     return " + ".join(f"{name} ({of_type}, {role})" for name, of_type, role in keys) or "none"
 
 
-# As KCL: LeaseManagementConfig.
-READY_WITHIN_S: Final = 600.0
-_POLL_FIRST_S: Final = 0.2
-_POLL_MOST_S: Final = 2.0
-_POLL_GROWTH: Final = 1.5
-_TRANSIENT_STATUSES: Final = frozenset({"CREATING", "DELETING"})
-_PENDING_STATUSES: Final[TableDescriptionTypeDef] = {"TableStatus": "CREATING"}
-
-
 class TableAdmin:
     def __init__(
         self,
@@ -212,7 +205,7 @@ class TableAdmin:
         return state_of(self._spec, table)
 
     async def ensure(self) -> bool:
-        """Create the table if it is missing, wait until it is usable; True if this call created it.
+        """Create the table if it is missing, and wait until it is usable. True: this call created it.
 
         Raises:
             ConfigurationError: the table has another key.
@@ -236,7 +229,7 @@ class TableAdmin:
             pause_s = min(pause_s * _POLL_GROWTH, _POLL_MOST_S)
 
     async def add_owner_index(self) -> None:
-        """Start building the index by owner; the table stays usable.
+        """Only starts it; the table stays usable.
 
         Raises:
             TableNotFound: there is no table.

@@ -1,7 +1,4 @@
-"""Signed calls (signature version 4) of one AWS JSON service; errors become those of `kcl_daemon.errors`.
-
-If our clock is wrong, the service's time is used.
-"""
+"""Signed calls (signature version 4) of one AWS JSON service. If our clock is wrong, the service's time is used."""
 
 from __future__ import annotations
 
@@ -38,13 +35,19 @@ _TIME_CODES: Final = frozenset({
     "AuthFailure", "InvalidSignatureException", "RequestExpired", "RequestInTheFuture", "RequestTimeTooSkewed",
     "SignatureDoesNotMatch",
 })  # fmt: skip
+CONTENT_TYPE: Final = "application/x-amz-json-1.1"
+_ALGORITHM: Final = "AWS4-HMAC-SHA256"
+_PATH_SAFE: Final = "/~"
+_USER_AGENT: Final = f"kcl-daemon/{__version__}"
+T = TypeVar("T")
+_MAX_ERROR_BYTES: Final = 64 * 1024
+_MS_PER_S: Final = 1000
+_DATED_EVERY_S: Final = 10.0
+_PACKED: Final = "gzip"
 
 
 class ErrorResponse(Exception):
-    """Raised when the service answered with an error.
-
-    `code` has no namespace; without one it is the HTTP status.
-    """
+    """`code` has no namespace; if the service gave none, it is the HTTP status."""
 
     def __init__(self, code: str, message: str, status: int, body: bytes = b"") -> None:
         super().__init__(f"{code}: {message}")
@@ -55,7 +58,7 @@ class ErrorResponse(Exception):
 
 
 class ClockSkewError(ErrorResponse):
-    """Raised when the service refused the time of the signature. `server_s` is its epoch time."""
+    """The service refused the time of the signature. `server_s` is its epoch time."""
 
     def __init__(self, refused: ErrorResponse, server_s: float) -> None:
         super().__init__(refused.code, refused.message, refused.status, refused.body)
@@ -70,7 +73,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 def error_response(head: Head, body: bytes | bytearray, *, signed_s: float) -> ErrorResponse:
-    """For an answer that is not 200. `signed_s` is the epoch time of our signature."""
+    """`signed_s`: the epoch time of our signature."""
     try:
         fields = msgspec.json.decode(body, type=_ErrorBody)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -92,21 +95,9 @@ def date_of(head: Head) -> float | None:
         return None
 
 
-CONTENT_TYPE: Final = "application/x-amz-json-1.1"
-_ALGORITHM: Final = "AWS4-HMAC-SHA256"
-_PATH_SAFE: Final = "/~"
-_USER_AGENT: Final = f"kcl-daemon/{__version__}"
-
-
 @dataclass(frozen=True, slots=True)
 class JsonApi:
-    """How one service is called.
-
-    Args:
-        prefix: before the operation in `X-Amz-Target`.
-        not_found: the error for a missing resource.
-        error_of: maps errors beyond the common codes.
-    """
+    """`prefix` stands before the operation in `X-Amz-Target`. `not_found`: for a missing resource. `error_of` comes first."""
 
     prefix: str
     not_found: type[AwsError]
@@ -170,36 +161,16 @@ class Signer:
         return self._day_key[2]
 
 
-T = TypeVar("T")
-
-_MAX_ERROR_BYTES: Final = 64 * 1024
-_MS_PER_S: Final = 1000
-_DATED_EVERY_S: Final = 10.0
-_PACKED: Final = "gzip"
-
-
 @dataclass(frozen=True, slots=True)
 class ResponseStream:
-    """The body is still arriving.
-
-    Reading stops while no piece is taken. `pieces` raises Unavailable if the body breaks off or stalls.
-    """
+    """Reading stops while no piece is taken. `pieces` raises Unavailable if the body breaks off or stalls."""
 
     headers: Mapping[str, str]
     pieces: AsyncIterator[bytes]
 
 
 class AwsJsonClient:
-    """Sends each call once, with two safe exceptions.
-
-    A request lost on a kept connection is sent again unless `once`. A request signed with the wrong time is
-    sent again with the server's time, which then stays in use.
-
-    Args:
-        transport_of: makes the transport of an endpoint.
-        pack: gzips a body; None: send it plain.
-        on_date: now and then receives the service's epoch time.
-    """
+    """`pack` gzips a body, or gives None: send it plain. `on_date` now and then receives the service's epoch time."""
 
     def __init__(
         self,
@@ -224,9 +195,7 @@ class AwsJsonClient:
     async def call(
         self, operation: str, parameters: Parameters, read: Callable[[bytearray], T], *, once: bool = False
     ) -> T:
-        """What `read` makes of a successful body, on the loop. Cancelling closes the connection.
-
-        A call with `once` (a write) is never sent again if it may have taken effect.
+        """What `read` makes of a successful body, on the loop. `once`: for a write.
 
         Raises:
             AwsError: the refusal; Unavailable if no answer came.
@@ -242,10 +211,9 @@ class AwsJsonClient:
     async def open_stream(
         self, operation: str, parameters: Parameters, *, silence_s: float
     ) -> AsyncGenerator[ResponseStream, None]:
-        """Open an answer that is read while it arrives, on its own connection.
+        """An answer that is read while it arrives, on its own connection; cancelling is safe.
 
-        Leaving the context closes it; cancelling is safe. Silence for `silence_s`, while somebody waits, ends
-        it: this detects half-open connections.
+        Silence for `silence_s`, while somebody waits, ends it: this detects half-open connections.
 
         Raises:
             AwsError: as `call`, on entry. Errors inside the stream are in its body.

@@ -1,4 +1,4 @@
-"""Answers of DynamoDB Streams in their JSON shapes, as values of the daemon. The simulator reads the same.
+"""Answers of DynamoDB Streams in their JSON shapes. The simulator reads the same.
 
 The service has no hash keys: every shard gets the range that the Java adapter 2.x writes.
 """
@@ -70,7 +70,7 @@ def summary(answer: DescribedShape) -> StreamSummary:
 
 
 def listed(answer: StreamsShape) -> tuple[list[str], str | None]:
-    """The ARNs of streams, and the one after which the next page begins."""
+    """ARNs, and the one after which the next page begins."""
     with parsing_answer("ListStreams"):
         return [each["StreamArn"] for each in answer["Streams"]], answer.get("LastEvaluatedStreamArn")
 
@@ -82,7 +82,7 @@ def page(answer: DescribedShape) -> DescriptionShape:
 
 
 def shards(shapes: Iterable[ShardShape]) -> tuple[Shard, ...]:
-    """All shards of a stream, of all pages. A shard that has children is closed, also where its end is missing."""
+    """`shapes` are of all pages. A shard that has children is closed, even if its end is missing."""
     with parsing_answer("DescribeStream"):
         found = {each["ShardId"]: each for each in shapes}
         ends: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """`Changes` over this transport: one DynamoDB stream, named by its ARN.
 
-Iterators have two beginnings of our own. `MILLIS:ITERATOR`: changes before that time are left out, where the service
-cannot begin at a time. `end:TRIES`: all changes were read, and only the children of the shard are not known yet.
+Iterators have two forms of our own. `MILLIS:ITERATOR`: changes before that time are left out, because the endpoint
+cannot begin at a time. `end:TRIES`: all changes are read, but the children of the shard are not listed yet.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class HttpDynamoStreams:
             for arn in arns:
                 try:
                     found.append(await self.describe_stream(StreamRef(arn, arn)))
-                except StreamNotFound:  # it has just gone
+                except StreamNotFound:
                     continue
         return tuple(found)
 

@@ -1,7 +1,4 @@
-"""Subscriptions of enhanced fan-out: `application/vnd.amazon.eventstream` frames and SubscribeToShard events.
-
-Records stay undecoded. A malformed event is Unavailable, and the caller subscribes again.
-"""
+"""Subscriptions of enhanced fan-out: `application/vnd.amazon.eventstream` frames and SubscribeToShard events."""
 
 from __future__ import annotations
 
@@ -46,7 +43,6 @@ _PRELUDE: Final = struct.Struct("!III")
 _PRELUDE_CHECKED_BYTES: Final = 8
 _CHECKSUM: Final = struct.Struct("!I")
 _MIN_FRAME_BYTES: Final = _PRELUDE.size + _CHECKSUM.size
-# The limit of the format.
 MAX_FRAME_BYTES: Final = 24 * 2**20
 MAX_HEADER_BYTES: Final = 128 * 1024
 
@@ -55,10 +51,18 @@ _VALUE_BYTES: Final[Mapping[int, int]] = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8:
 _BYTES_TYPE: Final = 6
 _TEXT_TYPE: Final = 7
 _INITIAL_RESPONSE: Final = "initial-response"
+EVENT: Final = "SubscribeToShardEvent"
+OPERATION: Final = "SubscribeToShard"
+# An event comes about every five seconds, even without records.
+_SILENCE_S: Final = 30.0
+_IN_USE: Final = "ResourceInUseException"
+_LIMIT: Final = "LimitExceededException"
+_DESCRIBE: Final = "DescribeStreamConsumer"
+_REGISTER: Final = "RegisterStreamConsumer"
 
 
 class MalformedFrame(Exception):
-    """Raised when a frame is damaged; the rest of the stream cannot be read."""
+    """The rest of the stream cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._needed = _PRELUDE.size
-        self._is_whole = False  # whether this frame's prelude has been checked
+        self._is_whole = False  # its prelude has been checked
         self._raw_headers: bytes | None = None
         self._headers: Mapping[str, str] = {}
 
@@ -87,8 +91,7 @@ class FrameReader:
         """The messages that this piece completes, without `initial-response`.
 
         Raises:
-            MalformedFrame: messages before it in the same piece are lost; the next subscription delivers them
-                again.
+            MalformedFrame: messages before it in the piece are lost, until the next subscription delivers them.
         """
         self._buffer += data
         found: list[StreamEvent | StreamFailure] = []
@@ -186,10 +189,6 @@ def _headers(data: bytes) -> dict[str, str]:
     return found
 
 
-EVENT: Final = "SubscribeToShardEvent"
-OPERATION: Final = "SubscribeToShard"
-
-
 class _Event(Struct, gc=False, rename="pascal"):
     records: list[WireRecord]
     continuation_sequence_number: str | None = None
@@ -223,14 +222,6 @@ def event_of_shape(entries: dict[str, object]) -> PushedRecords:
         millis_behind_latest=fetched.millis_behind_latest,
         child_shards=fetched.child_shards,
     )
-
-
-# An event comes about every five seconds, even without records.
-_SILENCE_S: Final = 30.0
-_IN_USE: Final = "ResourceInUseException"
-_LIMIT: Final = "LimitExceededException"
-_DESCRIBE: Final = "DescribeStreamConsumer"
-_REGISTER: Final = "RegisterStreamConsumer"
 
 
 class ConsumerShape(TypedDict):

@@ -19,10 +19,20 @@ MAX_BODY_BYTES: Final = 64 * 2**20
 _MAX_LENGTH_DIGITS: Final = 20
 _NO_CONTENT: Final = 204
 _OK: Final = 200
+_MAX_LINE_BYTES: Final = 4096
+_MAX_SIZE_DIGITS: Final = 8
+_CRLF: Final = 2
+_HEX: Final = frozenset(b"0123456789abcdefABCDEF")
+# Limits one read, so that other tasks run in between.
+_READ_BYTES: Final = 1024 * 1024
+# Reading stops while this much of an event stream waits.
+_STREAM_READ_BYTES: Final = 256 * 1024
+# A larger body is read only when `body` is called.
+LARGE_BYTES: Final = 256 * 1024
 
 
 class MalformedAnswer(Exception):
-    """Raised when the peer violates HTTP/1.1. The connection is unusable then."""
+    """The connection is unusable then."""
 
 
 class Framing(Enum):
@@ -98,12 +108,6 @@ def _framing(status: int, headers: Mapping[str, str]) -> tuple[Framing, int]:
     return Framing.LENGTH, int(text)
 
 
-_MAX_LINE_BYTES: Final = 4096
-_MAX_SIZE_DIGITS: Final = 8
-_CRLF: Final = 2
-_HEX: Final = frozenset(b"0123456789abcdefABCDEF")
-
-
 class BodyReader(Protocol):
     @property
     def ended(self) -> bool:
@@ -111,7 +115,7 @@ class BodyReader(Protocol):
         ...
 
     def feed(self, data: memoryview) -> list[bytes]:
-        """The pieces of the body in `data`; MalformedAnswer on an error."""
+        """The pieces of the body in `data`, or MalformedAnswer."""
         ...
 
     def close(self) -> None:
@@ -220,20 +224,8 @@ class ChunkedBody:
         self._left = length + _CRLF if length else 0
 
 
-# Limits one read, so that other tasks run in between.
-_READ_BYTES: Final = 1024 * 1024
-# Reading stops while this much of an event stream waits.
-_STREAM_READ_BYTES: Final = 256 * 1024
-# A larger body is read only when `body` is called.
-LARGE_BYTES: Final = 256 * 1024
-
-
 class ConnectionBroken(Exception):
-    """Raised when an exchange cannot be completed.
-
-    Attributes:
-        answered: part of the answer had come. If not, the server may just have closed an idle connection.
-    """
+    """`answered`: part of the answer had come. If not, the server may just have closed an idle connection."""
 
     def __init__(self, what: str, *, answered: bool) -> None:
         super().__init__(what)
@@ -241,9 +233,7 @@ class ConnectionBroken(Exception):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Call `request`, then `body` or `pieces` to the end, then again.
-
-    After a cancellation or error call `abort`.
+    """Call `request`, then `body` or `pieces` to the end, then again. After a cancellation or error call `abort`.
 
     A peer that is silent for `silence_s` counts as dead.
     """
@@ -286,10 +276,7 @@ class Connection(asyncio.BufferedProtocol):
         return await self._answer_head()
 
     async def body(self) -> bytearray:
-        """The whole body; then the connection can be used again.
-
-        ConnectionBroken if it is cut off.
-        """
+        """ConnectionBroken if it is cut off."""
         if self._reader is not None:
             whole = bytearray()
             async for piece in self.pieces():
@@ -302,11 +289,7 @@ class Connection(asyncio.BufferedProtocol):
         return body if body is not None else bytearray()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """A piece not taken stops reading.
-
-        Raises:
-            ConnectionBroken: the body is cut off, or nothing came for `silence_s`.
-        """
+        """While a piece is not taken, nothing is read. Errors as `body`."""
         self._by_pieces()
         while True:
             while not self._pieces:
@@ -484,7 +467,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _start_watch(self) -> None:
-        """One timer for all exchanges: one per call would cost more than all else."""
+        """One timer for all exchanges: one for each would cost more than all else."""
         if self._watch is None:
             self._watch = self._loop.call_later(self.silence_s, self._check_silence)
 

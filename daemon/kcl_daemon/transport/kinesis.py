@@ -1,7 +1,4 @@
-"""`Kinesis` over this transport. Records stay undecoded.
-
-A malformed answer is Unavailable, so it is requested again.
-"""
+"""`Kinesis` over this transport."""
 
 from __future__ import annotations
 
@@ -32,10 +29,11 @@ T = TypeVar("T")
 _MS_PER_S: Final = 1000
 _QUOTE: Final = b'"'
 _KEY_STARTS: Final = (_QUOTE, bytes(NULL))
+KINESIS_API: Final = JsonApi("Kinesis_20131202.", StreamNotFound)
 
 
 class WireRecord(Struct, gc=False, rename="pascal", kw_only=True):
-    """In the order of the service, which is decoded quicker."""
+    """Decoding is quicker in the order of the service."""
 
     sequence_number: str
     approximate_arrival_timestamp: float | None = None
@@ -105,11 +103,8 @@ def child_shards(entries: Raw) -> tuple[ChildShard, ...]:
 
 
 def decode_leniently(body: bytes | bytearray) -> object:
-    """One odd partition key, a lone surrogate or invalid UTF-8, must not stop a shard."""
+    """A partition key with a lone surrogate or invalid UTF-8 must not stop a shard."""
     return json.loads(body.decode("utf-8", "replace"))
-
-
-KINESIS_API: Final = JsonApi("Kinesis_20131202.", StreamNotFound)
 
 
 class HttpKinesis:
@@ -170,10 +165,7 @@ class HttpKinesis:
 
 
 async def put_records(client: AwsJsonClient, stream: StreamRef, entries: Sequence[Entry]) -> list[PutResult]:
-    """One call, with the result of each entry; the errors of `Kinesis` if all failed.
-
-    After Unavailable some may have been put.
-    """
+    """One call. Errors as `Kinesis` if all entries failed; after Unavailable some may have been put."""
     records = [{"Data": each.data, "PartitionKey": each.partition_key} for each in entries]
     request = {**_named(stream), "Records": records}
 

@@ -1,8 +1,4 @@
-"""Kept connections to one endpoint, and whole exchanges over them.
-
-There is one connection per call under way, not per shard. A call is tried twice only if the server had
-closed its kept connection.
-"""
+"""Kept connections to one endpoint, one for each call under way, not for each shard."""
 
 from __future__ import annotations
 
@@ -20,11 +16,21 @@ from anyio import Semaphore, fail_after
 from kcl_daemon.transport.http1 import LARGE_BYTES, Connection, ConnectionBroken, Head
 
 Parameters = Mapping[str, object]
+_CONNECT_S: Final = 5.0
+_IDLE_S: Final = 15.0  # services close theirs after 20 s or more
+_MAX_IDLE: Final = 32
+# Then the next address of the name is tried too.
+_NEXT_ADDRESS_S: Final = 0.25
+T = TypeVar("T")
+# More would only block the loop longer and take more memory.
+LARGE_BODIES_AT_ONCE: Final = 4
+# No server closes a connection so soon after use.
+_STALE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class AccessKeys:
-    """Current credentials. Their secrets are in no `repr`."""
+    """Its `repr` has no secrets."""
 
     access_key: str
     secret_key: str
@@ -65,11 +71,7 @@ class ServiceEndpoint:
 
 class ServiceAccess(Protocol):
     async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
-        """The endpoint depends on the settings and on the account in an ARN.
-
-        Raises:
-            AwsError: there is none, or the parameters are invalid.
-        """
+        """It may depend on the account in an ARN. AwsError: there is none, or the parameters are invalid."""
         ...
 
     async def keys(self) -> AccessKeys:
@@ -77,13 +79,6 @@ class ServiceAccess(Protocol):
         ...
 
     def tls(self) -> SSLContext: ...
-
-
-_CONNECT_S: Final = 5.0
-_IDLE_S: Final = 15.0  # services close theirs after 20 s or more
-_MAX_IDLE: Final = 32
-# Then the next address of the name is tried too.
-_NEXT_ADDRESS_S: Final = 0.25
 
 
 async def _connect(target: ServiceEndpoint, tls: SSLContext | None, silence_s: float) -> Connection:
@@ -131,10 +126,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def connection(self, *, fresh: bool = False) -> AsyncGenerator[Connection, None]:
-        """A kept connection, unless `fresh`. Errors as `dial`.
-
-        After an error it is kept if the answer came whole; after a cancellation it is closed.
-        """
+        """A kept connection, unless `fresh`. Errors as `dial`. After an error it is kept if the answer came whole."""
         async with self._slots:
             connection = (None if fresh else self._kept()) or await self.dial(silence_s=self._silence_s)
             try:
@@ -177,13 +169,6 @@ class ConnectionPool:
         self._idle.append(connection)
 
 
-T = TypeVar("T")
-
-# More would only block the loop longer and take more memory.
-LARGE_BODIES_AT_ONCE: Final = 4
-# No server closes a connection so soon after use.
-_STALE_S: Final = 2.0
-
 Read = Callable[[Head, bytearray], T]
 
 
@@ -196,13 +181,10 @@ class StreamedResponse:
 
 
 class HttpTransport(Protocol):
-    """Direct or through a proxy. Failed calls raise ConnectionBroken."""
+    """Failed calls raise ConnectionBroken."""
 
     async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:
-        """What `read` makes of the answer. The request may be sent twice unless `once`.
-
-        An unanswered request may have taken effect.
-        """
+        """What `read` makes of the answer. The request may be sent twice unless `once`."""
         ...
 
     def stream(
@@ -253,7 +235,7 @@ class DirectTransport:
 
 
 class _StaleConnection(ConnectionBroken):
-    """Raised when a kept connection broke before any answer came."""
+    """A kept connection broke before any answer came."""
 
 
 async def _request(connection: Connection, data: bytes) -> Head:

@@ -26,6 +26,38 @@ from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard, StartA
 from kcl_protocol.messages import Record
 
 _MS_PER_S: Final = 1000
+_FILTERS: Final = {
+    StartAt.TRIM_HORIZON: "AT_TRIM_HORIZON",
+    StartAt.LATEST: "AT_LATEST",
+    StartAt.TIMESTAMP: "AT_TIMESTAMP",
+}
+_NOT_FOUND: Final = frozenset(
+    {"EntityNotFoundException", "ResourceNotFoundException", "TableNotFoundException"}
+)
+_THROTTLED: Final = frozenset({
+    "BandwidthLimitExceeded", "KMSThrottlingException", "LimitExceededException",
+    "ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestThrottled", "RequestThrottledException",
+    "SlowDown", "ThrottledException", "Throttling", "ThrottlingException", "TooManyRequestsException",
+})  # fmt: skip
+_DENIED: Final = frozenset({
+    "AccessDenied", "AccessDeniedException", "AuthFailure", "ExpiredToken", "ExpiredTokenException",
+    "IncompleteSignature", "IncompleteSignatureException", "InvalidClientTokenId", "InvalidIdentityToken",
+    "InvalidSignatureException", "KMSAccessDeniedException", "KMSDisabledException", "KMSInvalidStateException",
+    "KMSNotFoundException", "KMSOptInRequired", "MissingAuthenticationToken", "MissingAuthenticationTokenException",
+    "NotAuthorized", "OptInRequired", "RequestExpired", "SignatureDoesNotMatch", "UnrecognizedClientException",
+})  # fmt: skip
+# Something is not ready, expired or in conflict; this passes by itself.
+_TRANSIENT: Final = frozenset({
+    "ConditionalRequestConflict", "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalFailureException", "InternalServerError", "OperationAborted",
+    "ReplicatedWriteConflictException",
+    "RequestTimeout", "RequestTimeoutException", "ResourceInUseException", "ServiceUnavailable",
+    "ServiceUnavailableException", "TransactionConflictException", "TransactionInProgressException",
+})  # fmt: skip
+_OF_ITERATORS: Final[dict[str, type[AwsError]]] = {
+    "ExpiredIteratorException": IteratorExpired,
+    "TrimmedDataAccessException": Trimmed,
+}
+_MESSAGE_CHARACTERS: Final = 500
 
 
 class RecordShape(TypedDict):
@@ -98,13 +130,6 @@ def shard_filter(start: InitialPosition) -> dict[str, object]:
     if start.timestamp_s is None:
         return {"Type": _FILTERS[start.at]}
     return {"Type": _FILTERS[start.at], "Timestamp": start.timestamp_s}
-
-
-_FILTERS: Final = {
-    StartAt.TRIM_HORIZON: "AT_TRIM_HORIZON",
-    StartAt.LATEST: "AT_LATEST",
-    StartAt.TIMESTAMP: "AT_TIMESTAMP",
-}
 
 
 @contextmanager
@@ -217,35 +242,6 @@ def _shard(shape: ShardShape) -> Shard:
         starting_sequence_number=int(numbers["StartingSequenceNumber"]),
         ending_sequence_number=None if ending is None else int(ending),
     )
-
-
-_NOT_FOUND: Final = frozenset(
-    {"EntityNotFoundException", "ResourceNotFoundException", "TableNotFoundException"}
-)
-_THROTTLED: Final = frozenset({
-    "BandwidthLimitExceeded", "KMSThrottlingException", "LimitExceededException",
-    "ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestThrottled", "RequestThrottledException",
-    "SlowDown", "ThrottledException", "Throttling", "ThrottlingException", "TooManyRequestsException",
-})  # fmt: skip
-_DENIED: Final = frozenset({
-    "AccessDenied", "AccessDeniedException", "AuthFailure", "ExpiredToken", "ExpiredTokenException",
-    "IncompleteSignature", "IncompleteSignatureException", "InvalidClientTokenId", "InvalidIdentityToken",
-    "InvalidSignatureException", "KMSAccessDeniedException", "KMSDisabledException", "KMSInvalidStateException",
-    "KMSNotFoundException", "KMSOptInRequired", "MissingAuthenticationToken", "MissingAuthenticationTokenException",
-    "NotAuthorized", "OptInRequired", "RequestExpired", "SignatureDoesNotMatch", "UnrecognizedClientException",
-})  # fmt: skip
-# Something is not ready, expired or in conflict; this passes by itself.
-_TRANSIENT: Final = frozenset({
-    "ConditionalRequestConflict", "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalFailureException", "InternalServerError", "OperationAborted",
-    "ReplicatedWriteConflictException",
-    "RequestTimeout", "RequestTimeoutException", "ResourceInUseException", "ServiceUnavailable",
-    "ServiceUnavailableException", "TransactionConflictException", "TransactionInProgressException",
-})  # fmt: skip
-_OF_ITERATORS: Final[dict[str, type[AwsError]]] = {
-    "ExpiredIteratorException": IteratorExpired,
-    "TrimmedDataAccessException": Trimmed,
-}
-_MESSAGE_CHARACTERS: Final = 500
 
 
 def service_error(

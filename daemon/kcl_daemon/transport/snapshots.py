@@ -1,7 +1,7 @@
 """A table's items before its changes: segments of a scan, read as closed shards of the stream.
 
-The scan is eventually consistent, at half the price: what it has not seen yet was changed less than ten minutes
-before, so the change is in the shards that follow (`shards/snapshot.py`).
+The scan is eventually consistent, at half the price. A change that it does not see was made less than ten minutes
+before, so it is in the shards that follow (`shards/snapshot.py`).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def scanned_page(body: bytes | bytearray) -> ScannedPage:
 
 
 class _Place(Struct, omit_defaults=True):
-    """Where a scan goes on: the iterator. `after` is DynamoDB's key, `key` that of the last number."""
+    """The iterator. `after` is DynamoDB's key, `key` that of the last sequence number."""
 
     ordinal: int
     digits: int = 1
@@ -134,7 +134,7 @@ class _Pace:
     units_per_item: float = 1.0
 
     def limit(self, most: int) -> int:
-        """How many items a page may have, so that it costs about what a second allows."""
+        """Items of a page that costs about what a second allows."""
         return max(1, min(most, int(self.share * self.factor / self.units_per_item)))
 
     def used(self, units: float, items: int, now_s: float) -> None:
@@ -160,12 +160,7 @@ class _Reading:
 
 
 class SnapshotSegments:
-    """`Changes` with segments; everything about other shards passes through.
-
-    Args:
-        read_units: how many a second all segments of one table may use.
-        clock: has the time of day of the service.
-    """
+    """`Changes` with segments. All segments of a table share `read_units` a second. `clock` has the service's time of day."""
 
     def __init__(
         self, changes: Changes, scan: ScanPort, *, form: ChangeForm, read_units: int, clock: Clock, log: Log
@@ -201,7 +196,6 @@ class SnapshotSegments:
         return place.text
 
     def _place(self, reading: _Reading, segment: Segment, read_from: ReadFrom) -> _Place:
-        """After the item of a number."""
         number, now_ms, place = read_from.sequence_number, self._clock.wall_ms(), _Place(0)
         try:
             if number is not None:
@@ -300,7 +294,7 @@ class SnapshotSegments:
             )
 
     def _judge(self, segment: Segment, place: _Place, reading: _Reading) -> None:
-        """Tell how far it is, and warn in time if the stream will have forgotten changes when the scan is over."""
+        """Warn in time if the stream will have forgotten changes when the scan is over."""
         items, of = items_of(place.ordinal), reading.table.items / segment.count
         now_ms = self._clock.wall_ms()
         read, took_ms = items - reading.began_items, now_ms - reading.began_ms

@@ -8,7 +8,7 @@ from kcl_daemon.shards.lineage import InitialPosition, Shard
 
 
 class StreamSources:
-    """Only streams of Kinesis are listed: those of DynamoDB are read because they are named."""
+    """Only streams of Kinesis are listed; those of DynamoDB must be named."""
 
     def __init__(self, kinesis: Kinesis, changes: Changes) -> None:
         self._kinesis = kinesis

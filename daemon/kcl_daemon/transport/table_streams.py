@@ -20,7 +20,6 @@ class FollowedTables:
         self._streams: dict[str, dict[ShardId, StreamRef]] = {}
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary:
-        """The newest stream of a table."""
         if stream.table is None:
             return await self._changes.describe_stream(stream)
         return (await self._found(stream.table))[-1]
@@ -59,7 +58,7 @@ class FollowedTables:
         return found
 
     async def _listed(self, table: str) -> list[tuple[Shard, ...]]:
-        """The shards of each stream, the oldest first."""
+        """Of each stream, the oldest first."""
         lists, known = list[tuple[Shard, ...]](), dict[ShardId, StreamRef]()
         for summary in await self._found(table):
             one = StreamRef(summary.name, summary.arn)
