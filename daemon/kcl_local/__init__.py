@@ -1,9 +1,8 @@
 """Endpoints of AWS on loopback, for development and tests, and the demo that runs on them.
 
-Kinesis (`kinesis`) and DynamoDB Streams (`changes`) are ours, because the daemon depends on what other local endpoints
-leave out: lineage of shards, expired iterators, limits, subscriptions, trimmed records. Each is a model without I/O
-that is told the time, so a simulator can run on it; `http.py` beside it serves it. A model lives in one event loop,
-in memory, and is lost with its process. If its clock goes back, its time stays.
+Kinesis (`kinesis`) and DynamoDB Streams (`changes`) are ours, with lineage of shards, expired iterators, limits,
+subscriptions and trimmed records. Each is a model in memory, deterministic, without I/O and threads, which is told the
+time: a simulator can run on it. If its clock goes back, its time stays. `http.py` beside it serves it.
 
 DynamoDB's tables, STS, Glue, CloudWatch, S3, SNS and SQS are moto's (`dynamodb.py`). moto checks a condition and
 writes in two steps, so two threads could both win a conditional write. So it handles one request at a time, in a

@@ -16,7 +16,7 @@ _P99: Final = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """`twice` puts had no answer, and were written although they were written again."""
+    """`twice`: records whose put had no answer, so it was repeated, although it had written them."""
 
     check: CheckResult
     twice: int
@@ -80,7 +80,7 @@ def quantile(ordered: Sequence[float], share: float) -> float | None:
 
 
 def longest_gap_s(times: Sequence[tuple[float, float]]) -> float | None:
-    """The longest time in which records waited and none was delivered; `times`: put and delivery of each."""
+    """In which records waited and none was delivered; `times`: put and delivery of each."""
     longest: float | None = None
     waiting, since_s = 0, 0.0
     for at_s, is_delivery in sorted(

@@ -17,7 +17,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`is_all`: it could be looked everywhere."""
+    """`is_all`: every place could be searched."""
 
     leftovers: tuple[Leftover, ...]
     is_all: bool

@@ -62,10 +62,7 @@ def total(usages: Iterable[Usage]) -> Usage:
 
 
 class Budget:
-    """Counts before something is used; hours count again whenever another one begins, until `stopped`.
-
-    `reached`: empty until something was refused, then what.
-    """
+    """An hour counts whenever another one begins, until `stopped`. `reached`: what was refused; empty: nothing."""
 
     def __init__(self, most_dollars: float, now_s: Callable[[], float]) -> None:
         self.most_dollars = most_dollars
@@ -82,7 +79,7 @@ class Budget:
             self._hourly.append((self._now_s(), 1, hourly))
 
     def hours_begun(self) -> None:
-        """To be called now and then. BudgetReached once the next hour would cost too much."""
+        """Call it now and then. BudgetReached once the next hour would cost too much."""
         for number, (since_s, counted, usage) in enumerate(self._hourly):
             begun = int((self._now_s() - since_s) // _HOUR_S) + 1
             for _ in range(begun - counted):

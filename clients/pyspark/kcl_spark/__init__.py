@@ -11,10 +11,10 @@ What is promised:
 
 - A checkpoint never passes what all queries have committed. So whatever is lost with the spool is delivered again.
 - Spark logs the end of a batch before it reads the batch. If records of it are missing, the batch waits until they
-  are delivered again. If another host has their shard for good, they are taken out of the plan.
+  are delivered again. If no lease brings them within a minute, they are taken out of the plan: another host has them.
 - Without a lease no new batch takes the records of a shard; a batch that is planned still does.
 - Spark drops rows behind its watermark, which follows the newest record of all shards. So no batch takes a record
-  that arrived later than a moment which the slowest shard has reached: the horizon (`alignment`).
+  that arrived after the horizon, a moment that follows the slowest shard (`alignment`).
 
 `application.run` needs no engine: it runs a pipeline on any cluster, over a landing log. It and `api`, `changes`,
 `declared`, `decode`, `outputs` and `sinks` keep to Python 3.9, Spark 3.3 and what is shipped with them.

@@ -76,7 +76,7 @@ def state_of(files: Files, checkpoint: str) -> str:
 
 
 def watermark_ms(spark: SparkSession, checkpoint: str) -> int:
-    """That of the next batch; 0: none. A commit has it before a batch is planned with it."""
+    """As `QueryLog.watermark_ms`, on any file system."""
     folders = [
         each for log in ("offsets", "commits") if files_of(spark).exists(each := f"{checkpoint}/{log}")
     ]
@@ -86,7 +86,7 @@ def watermark_ms(spark: SparkSession, checkpoint: str) -> int:
 
 
 def ahead_s(watermark_ms: int, now_ms: int) -> int | None:
-    """Of the clock; None: it is not, or hardly."""
+    """None: it is not ahead of the clock, or hardly."""
     return (watermark_ms - now_ms) // 1000 if watermark_ms > now_ms + _AHEAD_MS else None
 
 

@@ -73,7 +73,7 @@ class QueryLog:
         return self._books
 
     def watermark_ms(self) -> int:
-        """Of the next batch; 0: none. A commit has it before a batch is planned with it."""
+        """That of the next batch; 0: none. Spark writes it with a commit, before it plans that batch."""
         books = self.read()
         logs = (("offsets", books.planned_batch), ("commits", books.committed_batch))
         text = "\n".join(line for log, number in logs for line in _lines(self.folder / log / str(number)))

@@ -218,10 +218,7 @@ def _hash_range(shape: HashRangeShape) -> HashRange:
 
 
 def _child_shard(shape: ChildShardShape) -> ChildShard:
-    """Without parents it is an error: its lease would be read before they are finished.
-
-    KCL: DataRetrievalUtil.
-    """
+    """ValueError without parents: its lease would be read before they are finished (KCL: DataRetrievalUtil)."""
     if not shape["ParentShards"]:
         raise ValueError(f"child shard {shape['ShardId']} has no parents")
     return ChildShard(

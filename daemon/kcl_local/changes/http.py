@@ -28,7 +28,7 @@ _JSON: Final = "application/x-amz-json-1.0"
 
 
 class Order(msgspec.Struct):
-    """`shard`: if not all that are open; `before`: epoch seconds; `key`: of an item, as in DynamoDB's JSON."""
+    """`shard` None: all that are open. `before`: epoch seconds. `key`: as in DynamoDB's JSON."""
 
     table: str
     action: Literal["roll", "split", "end", "trim", "enable", "disable", "fill", "expire"]

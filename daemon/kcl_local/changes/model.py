@@ -32,7 +32,7 @@ class StreamsModel(FaultyService):
         self._of_table: dict[str, Stream] = {}
         self._reads = 0
         self.partitions: dict[str, int] = {}
-        """How many shards a stream of a table begins with, by the table's ARN."""
+        """How many shards a stream begins with, by the table's ARN; otherwise one."""
         self.options = options
         self._operations: Final[Mapping[str, Callable[[Arguments], bytes]]] = {
             "DescribeStream": self._describe_stream,
@@ -68,10 +68,7 @@ class StreamsModel(FaultyService):
         keys: Sequence[str] = ("id",),
         shards: int | None = None,
     ) -> Stream:
-        """A new stream; `keys`: the table's partition key, and its sort key.
-
-        Without `shards` as many as `partitions` says, else one. ValueError if the table has one that is enabled.
-        """
+        """`keys`: the table's partition key, and its sort key. ValueError if the table has an enabled stream."""
         self._advance()
         table_arn = table_arn_of(table)
         if table_arn in self._of_table and self._of_table[table_arn].disabled_s is None:
@@ -92,7 +89,7 @@ class StreamsModel(FaultyService):
         return stream
 
     def disable(self, table: str) -> None:
-        """What is in the stream can be read as long as it is kept. ValueError if no stream is enabled."""
+        """Its changes can be read as long as they are kept. ValueError if no stream is enabled."""
         self.stream(table).disable(self._now_s)
 
     def is_enabled(self, table: str) -> bool:
@@ -100,7 +97,7 @@ class StreamsModel(FaultyService):
         return found is not None and found.disabled_s is None
 
     def stream(self, table: str) -> Stream:
-        """The enabled stream of a table. ValueError if there is none."""
+        """ValueError if no stream is enabled."""
         self._advance()
         found = self._of_table.get(table_arn_of(table))
         if found is None or found.disabled_s is not None:
@@ -110,7 +107,7 @@ class StreamsModel(FaultyService):
     def write(
         self, table: str, old: Item | None, new: Item | None, *, size: int | None = None, by_ttl: bool = False
     ) -> str | None:
-        """A change of an item; its sequence number, or None if nothing has changed."""
+        """The sequence number; None: nothing has changed."""
         stream = self.stream(table)
         item = new or old
         if item is None or old == new:

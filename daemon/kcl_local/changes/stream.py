@@ -84,12 +84,12 @@ class ChangeLog:
                 del column[:count]
 
     def first_at(self, timestamp_s: float) -> int | None:
-        """The number of the first change whose whole second is not before that time."""
+        """By whole seconds."""
         index = bisect_left(self._seconds, timestamp_s, key=int)
         return self.numbers[index] if index < len(self.numbers) else None
 
     def page(self, since: int, limit: int, bytes_max: int) -> tuple[int, int]:
-        """First and last index of a page that begins at a number; it has at least one change if there is any."""
+        """Begin and end, as indices. A page has at least one change if there is any."""
         start = bisect_left(self.numbers, since)
         by_bytes = bisect_right(self._ends, self._bytes_before(start) + bytes_max, lo=start)
         return start, min(max(by_bytes, start + 1), start + limit, len(self.numbers))

@@ -70,7 +70,7 @@ class TableChanges:
                 self.model.write(table_arn, old, new, by_ttl=by_ttl)
 
     def create(self, new: NewTable) -> None:
-        """With a stream of both images. ValueError: there is such a table."""
+        """Its stream has both images. ValueError: there is such a table."""
         backend = dynamodb_backends[ACCOUNT_ID][REGION]
         if new.name in backend.tables:
             raise ValueError(f"there is a table {new.name} already")
@@ -88,7 +88,7 @@ class TableChanges:
         )
 
     def switch(self, table: str, view_type: str | None) -> None:
-        """As UpdateTable does. KeyError: there is no such table; ValueError: it is so already."""
+        """As UpdateTable does. KeyError: there is no such table. ValueError: the stream is on or off already."""
         found, backend = _found(table)
         if (view_type is not None) == self.model.is_enabled(found.table_arn):
             raise ValueError(
@@ -100,7 +100,7 @@ class TableChanges:
         )
 
     def expire(self, table: str, key: Mapping[str, Mapping[str, str]]) -> None:
-        """Delete an item as its time to live does. KeyError: there is none."""
+        """Delete an item as its time to live does. KeyError: there is no such item."""
         found, _ = _found(table)
         hash_key, *rest = (DynamoType(dict(key[name])) for name in found.table_key_attrs)
         if found.delete_item(hash_key, rest[0] if rest else None) is None:

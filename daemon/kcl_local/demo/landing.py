@@ -108,7 +108,7 @@ class LandingRun:
         )
 
     async def kill_daemon(self, worker: str) -> None:
-        """As a host that goes: the daemon, its lander and its relays; it comes back after a while."""
+        """As if its host ended: daemon, lander and relays. It comes back after a while."""
         self._say(f"kill -9 of the daemon {worker}; it comes back in {AWAY_S:g} s")
         self.daemons[worker].signal(SIGKILL)
         await self.daemons[worker].wait()

@@ -124,7 +124,7 @@ def _oldest(stream: Stream) -> list[Shard]:
 
 
 def _open_at(account: Account, stream: Stream, at_s: float) -> list[Shard]:
-    """Both ends count."""
+    """Also shards that opened or closed at that moment."""
     if at_s <= max(stream.horizon_s(account.now_s), stream.created_s):
         return _oldest(stream)
     return [

@@ -214,7 +214,7 @@ class Subscription:
         return max(0.001, next_s - self._account.now_s)
 
     def close(self) -> None:
-        """The protection against another subscription stays."""
+        """It still protects from another subscription."""
         self.ended = True
         self._shard.bells.pop(self._turn.number, None)
 
@@ -252,7 +252,7 @@ class Subscription:
 
 
 def subscribe(account: Account, advance_clock: Callable[[], None], arguments: Arguments) -> Subscription:
-    """A second one for a consumer and shard takes over, unless it comes too soon."""
+    """A second subscription of a consumer to a shard takes over, unless it comes too soon."""
     position = arguments.structure("StartingPosition")
     if position is None:
         raise malformed("StartingPosition must be given")
