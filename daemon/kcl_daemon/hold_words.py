@@ -1,5 +1,3 @@
-"""Pauses and limits in words, for commands, page and log."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,10 +12,7 @@ _NAMED_MOST: Final = 5
 
 
 def hold_text(hold: Hold, unheld: str = "") -> str:
-    """Such as `shardId-0: paused until it is ended, by ann@host: the sink is down, since 2026-11-20T12:00:00Z`.
-
-    `unheld` is the text of `not_held`.
-    """
+    """Such as `shardId-0: paused until it is ended, by ann@host: the sink is down, since 2026-11-20T12:00:00Z`."""
     what = "paused"
     if hold.unit is not None:
         what = f"{_amount(hold.amount, hold.unit)} over {numbered(hold.shards, 'shard')}"
@@ -27,7 +22,7 @@ def hold_text(hold: Hold, unheld: str = "") -> str:
 
 
 def follows_holds(lease: Lease, rows: Mapping[WorkerId, WorkerRow]) -> bool | None:
-    """None: its owner has no row that can be read, so nobody knows. A lease without an owner is not read."""
+    """None: its owner has no readable row, so nobody knows. A lease without an owner is not read."""
     if lease.actual_owner is None:
         return True
     row = rows.get(lease.actual_owner)
@@ -35,7 +30,7 @@ def follows_holds(lease: Lease, rows: Mapping[WorkerId, WorkerRow]) -> bool | No
 
 
 def not_held(hold: Hold, leases: Iterable[Lease], rows: Mapping[WorkerId, WorkerRow]) -> str:
-    """Such as `in force for 2 of 7 leases: java-1 and java-3 are Java workers and go on`; empty: for all of them."""
+    """Such as `in force for 2 of 7 leases: java-1 and java-3 are Java workers and go on`; empty: for all."""
     covered = [lease for lease in leases if not lease.is_finished and hold.covers(lease)]
     owners: dict[bool | None, list[str]] = {True: [], False: [], None: []}
     for lease in covered:

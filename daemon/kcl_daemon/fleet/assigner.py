@@ -1,6 +1,6 @@
-"""The leader's work: read leases and workers, decide who reads what, write it (KCL: LeaseAssignmentManager).
+"""The leader reads leases and workers, decides who reads what, and writes it (KCL: LeaseAssignmentManager).
 
-Shard sync runs beside it, so assignment never waits for Kinesis.
+Shard sync runs beside it, so assignment never waits long for Kinesis.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class BackgroundSync:
             self._poll = None
 
     def audited(self) -> frozenset[StreamIdentity | None]:
-        """The streams whose shards all have a lease; None is the only one. Empty while a sync runs."""
+        """The streams whose shards all have a lease; None stands for the only one. Empty while a sync runs."""
         return self._shard_sync.audited if self._poll is None else frozenset()
 
     async def ensure(self, leases: Sequence[Lease], background: TaskGroup) -> bool:
@@ -104,10 +104,7 @@ class BackgroundSync:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentStrategies:
-    """`place` assigns free leases in every run; `balance` also evens out load, but runs rarely.
-
-    Figures lag behind moves.
-    """
+    """`balance` also evens out load. It runs rarely: figures lag behind moves."""
 
     place: Strategy
     balance: Strategy
@@ -154,10 +151,7 @@ _PERIOD_S: Final = 3600.0
 async def delete_stale_workers(
     context: WorkerContext, table: Table, workers: Iterable[WorkerRow], *, stale_s: float
 ) -> None:
-    """Delete rows not updated for `stale_s` (KCL: MigrationAwareLAMDataManager).
-
-    A row updated meanwhile stays. Never raises for AWS.
-    """
+    """Delete rows not updated for `stale_s` (KCL: MigrationAwareLAMDataManager). Never raises for AWS."""
     oldest_s = context.clock.wall_ms() / 1000 - stale_s
     for worker in workers:
         if worker.last_update_s >= oldest_s:
@@ -174,7 +168,7 @@ async def delete_stale_workers(
 
 _MAX_FAILURES: Final = 3
 _MAX_PARALLEL_WRITES: Final = 10
-# In renewal periods: a lease not renewed for longer is late.
+# In renewal periods.
 _LATE: Final = 1.5
 # In failover times: how long balancing waits for workers to find new leases; some never do.
 _MAX_REBALANCE_DELAY: Final = 2.0
@@ -182,10 +176,7 @@ _MAX_REBALANCE_DELAY: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class AssignmentListener:
-    """Gets all leases as read, each lease that was assigned, and why.
-
-    Times are monotonic seconds from before the write. `holds` says whether this worker reads a lease.
-    """
+    """Gets all leases as read, each assigned lease, and why."""
 
     on_seen: Callable[[list[Lease]], None]
     on_assigned: Callable[[Lease, float], None]
@@ -194,11 +185,6 @@ class AssignmentListener:
 
 
 class Assigner:
-    """Decides only on the leader.
-
-    Other workers begin to read leases when the leader is silent, to know expired leases once they lead.
-    """
-
     def __init__(
         self,
         context: WorkerContext,
@@ -231,7 +217,7 @@ class Assigner:
         self._delayed_s: float | None = None
         self._reminded: frozenset[tuple[LeaseKey, int]] = frozenset()
         self.complete: Sequence[Lease] | None = None
-        """As the leader read them last, of streams whose shards all have one; None: that is not known yet."""
+        """As the leader read them last, of the streams of `BackgroundSync.audited`; None: not known yet."""
 
     def wake(self) -> None:
         self._wakeup.wake()
@@ -298,7 +284,6 @@ class Assigner:
             await self._monitor.poll()
 
     def _warn_of_malformed(self, fleet: Fleet) -> None:
-        """The owner of a late lease may not know of it."""
         late = frozenset(
             (lease.lease_key, lease.lease_counter)
             for lease in fleet.leases
@@ -357,8 +342,7 @@ class Assigner:
     def _is_delayed(self, fleet: Fleet) -> bool:
         """Balancing waits while workers have not found new leases.
 
-        A Java worker finds leases by `leaseOwner`, which a handoff changes: it would never release the
-        lease.
+        A Java worker finds leases by `leaseOwner`, which a handoff changes: it would never release the lease.
         """
         me, now_s = self._elector.worker_id, self._clock.monotonic()
         if all(lease.actual_owner == me for lease in fleet.leases if lease.lease_key in fleet.unclaimed):

@@ -34,8 +34,6 @@ class _PendingHandoff:
 
 
 class PendingHandoffs:
-    """`on_over` is called for a lease that is no longer expected."""
-
     def __init__(
         self,
         context: WorkerContext,
@@ -53,7 +51,6 @@ class PendingHandoffs:
         self._expected: dict[LeaseKey, _PendingHandoff] = {}
 
     def expect(self, key: LeaseKey) -> None:
-        """Watch until it has arrived, or for as long as a handoff may take."""
         now_s = self._clock.monotonic()
         if key not in self._expected:
             self._expected[key] = _PendingHandoff(now_s, now_s)
@@ -112,10 +109,7 @@ class PendingHandoffs:
 
 
 class AssignmentNotifier:
-    """Follows the assignment notices in the lock row; with them, a worker need not query for leases.
-
-    `on_assigned` is called when leases may have been assigned, or notices stop.
-    """
+    """Follows the notices in the lock row; `on_assigned` is called when one comes, or when they stop."""
 
     def __init__(self, context: WorkerContext, *, on_assigned: Callable[[], None]) -> None:
         self._clock = context.clock
@@ -127,7 +121,7 @@ class AssignmentNotifier:
 
     @property
     def is_kept(self) -> bool:
-        """Whether there are notices and the row was read lately; else workers must query."""
+        """Whether notices can be relied on; else workers must query."""
         return (
             self._assignment_epoch is not None
             and self._read_s is not None
@@ -136,7 +130,7 @@ class AssignmentNotifier:
 
     @property
     def is_recent(self) -> bool:
-        """The index may lag behind a notice, so one query is not enough, and the next one comes soon."""
+        """The index may lag behind a notice, so one query is not enough."""
         return self._clock.monotonic() - self._changed_s <= self._timings.failover_s / 2
 
     def read(self, lock: LeaderLock | None) -> None:
@@ -231,7 +225,7 @@ class Discovery:
         return min(usual_s, self._timings.poll_s) if notifier.is_recent else usual_s
 
     def _cooldown_s(self) -> float:
-        """Keeps scans of the whole table rare; 0 if the last look used the index."""
+        """Keeps scans of the whole table rare."""
         if self._scanned_s is None:
             return 0.0
         return max(0.0, self._scanned_s + self._timings.failover_s / 2 - self._clock.monotonic())
@@ -249,7 +243,7 @@ class Discovery:
                 self._handoffs.expect(lease.lease_key)
 
     async def poll(self) -> None:
-        """Raises AwsError; leases found before stay held."""
+        """Leases found before an error stay held."""
         with self._meters.operation(kcl.DISCOVERY):
             await self._poll()
 
@@ -277,7 +271,6 @@ class Discovery:
         try:
             keys = await self._table.owned_keys(self._me)
         except TableNotFound:
-            # Scans find the leases, at a higher cost.
             self._log.debug("owner_index_missing", advice="leases are found by scans until it exists")
             self._scanned_s = self._clock.monotonic()
             rows = await self._table.scan()
@@ -313,7 +306,7 @@ class Discovery:
                 await self._end_handoff(after)
 
     async def _end_handoff(self, lease: Lease) -> None:
-        """Let the next owner begin at once with what an earlier process of this worker read; nobody reads it now."""
+        """An earlier process of this worker had to hand it off; nobody reads it now."""
         if lease.lease_owner is None or self._renewer.holds(lease.lease_key):
             return
         written = await self._table.update(assignment(lease, lease.lease_owner, only_if_untouched=True))
@@ -324,7 +317,7 @@ class Discovery:
     async def give_back(self) -> None:
         """At shutdown, release leases assigned to us but not found yet.
 
-        Never raises for AWS; takes a few seconds at most.
+        Never raises for AWS; takes `timings.call_s` at most.
         """
         with self._clock.move_on_after(self._timings.call_s):
             try:
@@ -349,10 +342,7 @@ class Discovery:
             self._log.info("lease_released", lease_key=key, to=None)
 
     def take_assigned(self, lease: Lease, moved_s: float) -> None:
-        """Hold a lease that we, as leader, have just assigned; watch it during a handoff.
-
-        `moved_s` is the monotonic time before the write.
-        """
+        """Hold a lease that we, as leader, have just assigned; watch it during a handoff."""
         if lease.checkpoint_owner is not None:
             self.offer((lease,))
         elif lease.lease_owner == self._me and not self._renewer.holds(lease.lease_key):

@@ -1,6 +1,6 @@
 """Elects the leader through the lock row (KCL: DynamoDBLockBasedLeaderDecider).
 
-Several workers may lead for a moment. That is harmless: every write of a leader is conditional.
+Several workers may lead for a moment; the conditions of their writes make that harmless.
 """
 
 from __future__ import annotations
@@ -135,12 +135,11 @@ class Elector:
 
     @property
     def java_leader(self) -> WorkerId | None:
-        """The latest leader if it is a Java worker; those write no assignment notices."""
+        """The latest leader if it is a Java worker; those write no notices."""
         return self._java_leader
 
     @property
     def may_lead_soon(self) -> bool:
-        """The leader has missed heartbeats: a successor should prepare."""
         return not self.is_leader and self._silent_s > _DOUBTFUL * self._lease_s
 
     @property
@@ -155,7 +154,7 @@ class Elector:
         return lock_from_row(await self._get())
 
     def take_over_from(self, lock: LeaderLock) -> None:
-        """Take the lock of a process proven dead, unless the row has changed."""
+        """Of a process proven dead; done unless the row has changed."""
         self._dead = lock
         self._wakeup.wake()
 
@@ -192,9 +191,7 @@ class Elector:
         return lock_s
 
     async def resign(self, *, stand_back: bool = False) -> None:
-        """Let another worker lead at once.
-
-        Never raises for AWS: the lock expires.
+        """Let another worker lead at once. Never raises for AWS: the lock expires.
 
         `stand_back`: we cannot lead, so leave the lock to others for a while, unless alone.
         """

@@ -1,8 +1,7 @@
 """Follows pauses and limits (`leases/holds.py`) for the consumers of one worker, and writes them.
 
-A worker reads the row every three seconds while it gives records to children, or while something is held. An idle one reads it
-when the leader's lock, which it reads anyway, shows a change; and before it gives records after a while, it reads the row
-first.
+A worker reads their row every three seconds while records flow or something is held. An idle worker reads it
+when the leader's lock shows a change, and again before it gives the first record after a while.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 from kcl_daemon import faults
 from kcl_daemon.context import Wakeup, WorkerContext
 from kcl_daemon.errors import AwsError, KclError, TableNotFound, Throttled, Unavailable
+from kcl_daemon.fleet.table_views import write_row
 from kcl_daemon.leases.holds import (
     HOLDS_KEY,
     NOT_HELD,
@@ -32,12 +32,10 @@ from kcl_daemon.leases.holds import (
 )
 from kcl_daemon.leases.leader import holds_notice
 from kcl_daemon.leases.lease import Lease, LeaseKey
-from kcl_daemon.leases.row import RowPut, RowUpdate
 from kcl_daemon.ports import Table
 from kcl_daemon.text import time_text
 
 _MAX_LOST_RACES: Final = 10
-# As long as records flow or something is held; a batch waits for a read if the last one is older than `FRESH_S`.
 _BUSY_S: Final = 3.0
 FRESH_S: Final = 4.0
 _IDLE_S: Final = 900.0
@@ -59,7 +57,7 @@ class HoldsNotWritten(KclError):
 async def change_holds(
     table: Table, change: Callable[[tuple[Hold, ...]], Iterable[Hold]]
 ) -> tuple[tuple[Hold, ...], tuple[Hold, ...]]:
-    """Write what `change` makes of the holds in the coordinator table; the holds before and after.
+    """Write what `change` makes of the holds; returns the holds before and after.
 
     Raises:
         HoldsNotWritten: the row is unreadable or kept changing.
@@ -77,13 +75,7 @@ async def change_holds(
         write = holds_write(row, after, key_attribute=table.key_attribute)
         if after == before or write is None:
             return before, after
-        if isinstance(write, RowPut):
-            written = await table.put(write.row, write.require)
-        elif isinstance(write, RowUpdate):
-            written = await table.update(write)
-        else:
-            written = await table.delete(write.key, write.require)
-        if written.applied:
+        if (await write_row(table, write)).applied:
             faults.maybe("after-holds-write")
             return before, after
     raise HoldsNotWritten("the row of pauses and limits kept changing; try again")
@@ -92,24 +84,19 @@ async def change_holds(
 async def tell_holds(
     table: Table, change: Callable[[tuple[Hold, ...]], Iterable[Hold]], *, token: str
 ) -> tuple[Hold, ...]:
-    """As `change_holds`, and let idle workers know; what is in force then. `token` is a new one."""
+    """As `change_holds`, and let idle workers know; returns the holds after. `token` is a new one."""
     _, after = await change_holds(table, change)
     await table.update(holds_notice(token, key_attribute=table.key_attribute))
     return after
 
 
 def with_holds(before: Iterable[Hold], new: Iterable[Hold]) -> list[Hold]:
-    """Each new one takes the place of one of its kind and scope."""
+    """A new hold replaces the one of its kind and scope."""
     places = {(hold.scope, hold.is_pause): hold for hold in (*before, *new)}
     return list(places.values())
 
 
 class HoldWatch:
-    """What is held back now, as last read.
-
-    `leases` are those that the leader has read; `leads` whether this worker is the leader.
-    """
-
     def __init__(
         self,
         context: WorkerContext,
@@ -143,7 +130,6 @@ class HoldWatch:
             self._failed(error)
 
     def noticed(self, notice: object) -> None:
-        """Of the leader's lock; another one than before: read the row."""
         if notice != self._notice:
             self._notice = notice
             self._wakeup.wake()
@@ -200,7 +186,7 @@ class HoldWatch:
     def _take(self, holds: tuple[Hold, ...]) -> None:
         now_ms = self._clock.wall_ms()
         before, self.holds = self.holds, tuple(hold for hold in holds if not hold.is_over(now_ms))
-        # How many shards a limit is for changes by itself.
+        # The leader recounts shards: that alone is no new limit.
         old, new = ({replace(hold, shards=1): None for hold in each} for each in (before, self.holds))
         places = {(hold.scope, hold.unit) for hold in new}
         for hold in old:
@@ -238,7 +224,10 @@ class HoldWatch:
         return lease_hold(self.holds, lease, self._clock.wall_ms()) if self.holds else NOT_HELD
 
     def may_give(self) -> bool:
-        """Whether records may be given by what is known; marks that they are. Where reads fail, not all have to wait for one."""
+        """Whether what is known is fresh enough to give records; marks that records flow.
+
+        Where reads fail, it stays fresh for longer, so not every batch waits for one.
+        """
         now_s = self._used_s = self._clock.monotonic()
         if now_s - self._read_s <= (_FAILING_S if self._failures > 1 else FRESH_S):
             return True
@@ -246,7 +235,7 @@ class HoldWatch:
         return False
 
     async def until_changed(self, seconds: float | None = None) -> bool:
-        """Until the row was read, or so long; True."""
+        """Until the row was read, or so long; always True."""
         with self._clock.move_on_after(seconds):
             await self._changed.wait()
         return True

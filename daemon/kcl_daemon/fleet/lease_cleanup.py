@@ -1,7 +1,6 @@
 """Deletes finished leases, and leases of former streams (KCL: LeaseCleanupManager).
 
-`shards.sync` decides. A finished lease is deleted only if it is still finished. Under a Java leader, workers
-delete their own (`clean_own_leases`).
+`shards.sync` decides. Under a Java leader, workers delete their own (`clean_own_leases`).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ async def delete_finished(
 ) -> None:
     """A lease may go when those of its parents are gone.
 
-    With `shards` None Kinesis was not asked. With an `owner` only its leases go; those of `keep` stay.
+    With `shards` None Kinesis was not asked. With an `owner` only its leases go.
 
     Raises:
         AwsError: a delete failed, after all were tried; the next look continues.
@@ -107,10 +106,7 @@ class LeaseCleanup:
         self._polled_s = self._completed_s = self._garbage_s = context.clock.monotonic()
 
     async def clean(self, leases: Sequence[Lease]) -> None:
-        """Clean up if it is time; never raises for AWS.
-
-        As in KCL, the next period begins only after a deletion.
-        """
+        """Never raises for AWS. As in KCL, the next period begins only after a deletion."""
         now_s = self._clock.monotonic()
         over = [lease.lease_key for lease in leases if lease.is_finished]
         self._finished_s = {key: self._finished_s.get(key, now_s) for key in over}
@@ -163,10 +159,7 @@ async def clean_own_leases(
     leading: Callable[[], bool],
     settings: ShardSettings,
 ) -> None:
-    """Returns if cleanup is off; never raises for AWS.
-
-    `finished` gives the keys seen so far; the table is read only if there are any.
-    """
+    """Returns if cleanup is off; never raises for AWS. The table is read only if `finished` has keys."""
     period_s = max(settings.cleanup_ms, settings.cleanup_completed_ms) / 1000
     old = set[LeaseKey]()
     while settings.cleanup_finished:

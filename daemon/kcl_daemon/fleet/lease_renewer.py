@@ -1,7 +1,8 @@
-"""The leases this worker holds: renew, checkpoint, release, one writer at a time (KCL: DynamoDBLeaseRenewer).
+"""The leases this worker holds: renew, checkpoint, release (KCL: DynamoDBLeaseRenewer).
 
-A lease is held only while its last write known to have taken effect is younger than the failover time on our
-monotonic clock, whatever DynamoDB answers.
+A lease is held while its last write known to have taken effect is younger than the failover time on our
+monotonic clock, whatever DynamoDB answers. All writes of a lease take its lock, so renewal and checkpoint
+cannot race.
 """
 
 from __future__ import annotations
@@ -32,10 +33,9 @@ def lease_labels(lease: Lease) -> dict[str, str]:
 
 
 class RenewalMetrics:
-    """Renewals summed up per period (KCL: the metrics of RenewAllLeases).
+    """KCL renews all leases at once (RenewAllLeases); here each has its time, and a period sums them up.
 
-    KCL renews all at once, here each lease has its own time. A period fails if any renewal failed, and takes
-    as long as the slowest.
+    It fails if any renewal failed, and takes as long as the slowest.
     """
 
     def __init__(self, meters: Meters, clock: Clock) -> None:
@@ -79,14 +79,12 @@ class HeldLease:
     """Only `LeaseRenewer` changes it.
 
     Args:
-        moved_s: monotonic seconds just before the last write that took effect.
-        early_s: how much earlier the first renewal is due.
-        uncertain_since_s: start of the oldest write that may have taken effect unnoticed; None: none.
-        lost: the reason; None while held.
-        on_change: called from the event loop on loss or a beginning handoff.
-        handoff_s: monotonic time at which we learned of the handoff.
+        uncertain_since_s: start of the oldest write that may have taken effect unnoticed.
+        lost: why it is no longer held.
+        on_change: called on loss or a beginning handoff.
+        handoff_s: when we learned of the handoff.
         announced: we began its handoff, and read on for a while.
-        lanes: how far each of several children is done, to be stored with the lease; empty: nothing is.
+        lanes: how far each of several children is done, stored with the lease.
     """
 
     lease: Lease
@@ -113,10 +111,7 @@ class HeldLease:
 
 
 class LeaseRenewer:
-    """All writes of a lease take its lock, so renewal and checkpoint cannot race.
-
-    First renewals are spread at random, as leases often come by the hundred.
-    """
+    """First renewals are spread at random, as leases often come by the hundred."""
 
     def __init__(self, context: WorkerContext, *, table: Table, on_duplicate: Callable[[], None]) -> None:
         """`on_duplicate` is called when another process wrote our lease under our worker id."""
@@ -131,9 +126,8 @@ class LeaseRenewer:
         self._began_s = context.clock.monotonic()
         self.renewals = RenewalMetrics(context.meters, context.clock)
         self.keeps_finished = False
-        """Whether finished leases stay held; set by `ComponentSwitcher`."""
         self.may_receive: Callable[[WorkerId], Awaitable[bool]] | None = None
-        """Who may receive a lease during shutdown; None: anyone. Set by `ShutdownHandoff`. Never raises for AWS."""
+        """Asked during shutdown; None: anyone may. Set by `ShutdownHandoff`. Never raises for AWS."""
 
     @property
     def held(self) -> dict[LeaseKey, HeldLease]:
@@ -152,7 +146,6 @@ class LeaseRenewer:
         return key in self._held
 
     def adopt(self, lease: Lease, *, moved_s: float) -> HeldLease:
-        """`moved_s` is the monotonic time before the write that made the lease ours."""
         least_s = max(self._timings.renew_s - _TOLERANCE_S, self._timings.renew_s / 2)
         throughput = Throughput(least_s, now_s=moved_s, stored_kbps=lease.throughput_kbps)
         spread_s = self._timings.renew_s * _SPREAD
@@ -164,11 +157,7 @@ class LeaseRenewer:
         return held
 
     async def claim(self, lease: Lease) -> HeldLease | None:
-        """Renew and hold a lease found to be ours; None if it no longer is, or is already held.
-
-        Raises:
-            AwsError: the renewal failed; nothing is held.
-        """
+        """Renew and hold a lease found to be ours; None if it no longer is, or is already held."""
         began_s = self._clock.monotonic()
         claim = lease_row.claimed(lease_row.renewal(lease, None), lease, self._context.service_ms)
         written = await self._call(claim)
@@ -284,22 +273,21 @@ class LeaseRenewer:
         faults.maybe("after-handoff-begun")
 
     def awaits_standby(self, held: HeldLease) -> bool:
-        """Whether to read on because the next owner's child is still starting."""
         waited_s = self._clock.monotonic() - held.handoff_s
         return held.lease.awaits_standby and waited_s < self._timings.standby_s
 
     async def read_standby(self, held: HeldLease) -> None:
-        """See earlier than by the next renewal that the next owner is ready. Raises AwsError."""
+        """Do not wait for the next renewal to see that the next owner is ready."""
         lease = lease_row.readable_lease(await self._call_get(held.key))
         if lease is not None and held.lease.awaits_standby and not lease.awaits_standby:
             held.lease = replace(held.lease, standby=lease.standby)
             held.on_change()
 
     async def release_lease(self, held: HeldLease, *, degraded: bool = False) -> None:
-        """Release the lease: to the next owner of its handoff, else to nobody.
+        """Release the lease to the next owner of its handoff, else to nobody.
 
-        Never raises for AWS: the lease expires. `degraded`: its children keep failing here, so another
-        worker should take it.
+        Never raises for AWS: the lease expires. `degraded`: its children keep failing here, so another worker
+        should take it.
         """
         held.releasing = True
         try:
@@ -339,10 +327,7 @@ class LeaseRenewer:
             del self._held[held.key]
 
     async def _write(self, held: HeldLease, make: Callable[[Lease], RowUpdate | None]) -> None:
-        """An unclear outcome is read back before the lease is called lost.
-
-        `make` gets the current lease; it returns None if nothing is left to write.
-        """
+        """`make` gets the current lease; it returns None if nothing is left to write."""
         async with held.writing:
             # If an earlier write took effect after all, make this one again on top of it.
             for _ in range(2):
@@ -363,7 +348,7 @@ class LeaseRenewer:
             written = await self._call(update)
             held.uncertain_since_s = before
         except Unavailable:
-            faults.maybe("after-unclear-lease-write")  # the row shows the outcome
+            faults.maybe("after-unclear-lease-write")
         except AwsError:
             held.uncertain_since_s = before
             raise

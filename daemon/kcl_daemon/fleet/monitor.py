@@ -1,5 +1,3 @@
-"""The fleet as one worker sees it: rows of leases and workers, read and remembered. Never writes."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -49,11 +47,7 @@ class FleetMonitor:
         self.unreadable_workers = 0
 
     async def poll(self) -> None:
-        """A separate worker table is read less often.
-
-        Raises:
-            AwsError: a table could not be read; earlier results stay.
-        """
+        """A separate worker table is read less often. After an error earlier results stay."""
         began_s = self._clock.monotonic()
         lease_rows = await self._tables.leases.scan()
         self._workers_are_fresh = False
@@ -75,7 +69,7 @@ class FleetMonitor:
     async def refresh_workers(self) -> bool:
         """Read the worker rows if `poll` did not; returns whether it did.
 
-        Call it before an assignment: a worker that has just left must get nothing. Raises AwsError.
+        Call it before an assignment: a worker that has just left must get nothing.
         """
         if self._workers_are_fresh:
             return False
@@ -84,7 +78,6 @@ class FleetMonitor:
         return True
 
     async def has_row(self, worker_id: WorkerId) -> bool:
-        """Whether the worker has not left, by its row of now. Raises AwsError."""
         return await self._tables.worker_metrics.get(worker_id) is not None
 
     def stands_by(self, worker_id: WorkerId) -> bool:
@@ -140,12 +133,11 @@ class FleetMonitor:
         )
 
     def reported_s(self, worker_id: WorkerId) -> float | None:
-        """Since its last report; None if no change was seen yet."""
+        """None if no change was seen yet."""
         seen = self._book.workers.get(worker_id)
         return None if seen is None or not seen.changed else self._clock.monotonic() - seen.since_s
 
     def is_report_late(self, worker_id: WorkerId) -> bool:
-        """By its date, the worker should have reported again."""
         late_s = _LATE_REPORTS * self._timings.report_s
         wall_s = self._clock.wall_ms() / 1000
         return any(
@@ -170,7 +162,6 @@ class FleetMonitor:
 
     @property
     def deputy(self) -> WorkerId | None:
-        """Who should watch us closely while we lead; None if idle or alone."""
         others = sorted(self.living_workers() - {self._me})
         if not others or self.is_idle:
             return None

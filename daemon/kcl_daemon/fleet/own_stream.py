@@ -1,7 +1,7 @@
-"""Which stream the tables of an application belong to. A worker of another stream does not start.
+"""A worker does not start on the tables of another stream. KCL compares nothing.
 
-KCL compares nothing. The row `daemon/stream` names the stream; where there is none yet, because Java or a former
-version made the tables, the leases are compared with the stream's shards.
+The row `daemon/stream` names the stream. Where there is none yet, because Java or a former version made the
+tables, the leases are compared with the stream's shards.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Final
 
 from kcl_daemon.errors import AccessDenied, ConfigurationError, InvalidRequest, StreamNotFound, TableNotFound
 from kcl_daemon.fleet.streams import SingleStreamTracker, leases_of
+from kcl_daemon.fleet.table_views import write_row
 from kcl_daemon.leases.lease import Lease
-from kcl_daemon.leases.row import Row, RowPut, WriteResult
+from kcl_daemon.leases.row import Row, WriteResult
 from kcl_daemon.leases.text_row import STREAM_KEY, OwnStream, text_of, text_write
 from kcl_daemon.ports import IteratorKind, ReadFrom, Table, Tables
 from kcl_daemon.shards.lineage import Shard, why_unlike
@@ -29,7 +30,7 @@ _ON_PURPOSE: Final = (
 
 
 async def read_own_stream(table: Table) -> tuple[Row | None, OwnStream | None]:
-    """The row, and the stream that it names; None if it cannot be read. Raises AwsError."""
+    """The row, and the stream that it names; None if it cannot be read."""
     try:
         row = await table.get(STREAM_KEY)
     except TableNotFound:
@@ -38,11 +39,8 @@ async def read_own_stream(table: Table) -> tuple[Row | None, OwnStream | None]:
 
 
 async def write_own_stream(table: Table, before: Row | None, own: OwnStream) -> WriteResult:
-    """Refused if the row is no longer as it was read. Raises AwsError."""
-    write = text_write(STREAM_KEY, before, own.text, key_attribute=table.key_attribute)
-    if isinstance(write, RowPut):
-        return await table.put(write.row, write.require)
-    return await table.update(write)
+    """Refused if the row is no longer as it was read."""
+    return await write_row(table, text_write(STREAM_KEY, before, own.text, key_attribute=table.key_attribute))
 
 
 def stream_words(stream: OwnStream) -> str:
@@ -52,7 +50,7 @@ def stream_words(stream: OwnStream) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ComparedLeases:
-    """`why`: as `why_unlike` says. Of `tried` checkpoints, `refused` says of each one why Kinesis refuses it."""
+    """Of `tried` checkpoints, `refused` has why Kinesis refuses them; `why` is as `why_unlike` says."""
 
     shards: Sequence[Shard]
     why: str | None
@@ -61,13 +59,13 @@ class ComparedLeases:
 
 
 def why_not_own(compared: ComparedLeases) -> str | None:
-    """Why the leases are not of the stream: a single checkpoint may be damaged, but if one is accepted, they are."""
+    """A single checkpoint may be damaged; but if Kinesis accepts one, the leases are of the stream."""
     refused = compared.refused
     return refused[0] if refused and len(refused) == compared.tried else compared.why
 
 
 class OwnStreamCheck:
-    """`check` before the worker writes anything, `store` once its tables exist. Both may be called again after an error."""
+    """`check` before the worker writes anything, `store` once its tables exist."""
 
     def __init__(self, tables: Tables, streams: SingleStreamTracker, application: str) -> None:
         self._tables = tables
@@ -79,7 +77,6 @@ class OwnStreamCheck:
         self._row: Row | None = None
 
     async def mine(self) -> OwnStream:
-        """The stream of the properties file; raises AwsError."""
         summary = await self._streams.summary()
         return OwnStream.of(summary.arn, summary.creation_time_s)
 
@@ -88,7 +85,6 @@ class OwnStreamCheck:
 
         Raises:
             ConfigurationError: the tables are of another stream, or nothing shows that they are of this one.
-            AwsError: the stream or a table could not be read.
         """
         if not await self.is_known(is_new=is_new) and not is_new:
             await self._compare()
@@ -97,7 +93,7 @@ class OwnStreamCheck:
             self._streams.stream.watch.was_created(mine.created_s)
 
     async def is_known(self, *, is_new: bool = False) -> bool:
-        """Whether the row names the stream. Raises ConfigurationError if it names another one, and AwsError."""
+        """Whether the row names the stream. Raises ConfigurationError if it names another one."""
         mine = await self.mine()
         self._row, stored = await read_own_stream(self._tables.coordinator)
         if is_new:
@@ -129,11 +125,11 @@ class OwnStreamCheck:
             self._require(stored, mine)
 
     async def stored(self) -> OwnStream | None:
-        """None: there is no row, or it cannot be read. Raises AwsError."""
+        """None: there is no row, or it cannot be read."""
         return (await read_own_stream(self._tables.coordinator))[1]
 
     async def adopt(self) -> None:
-        """Write the row, whatever it says; raises ConfigurationError if it keeps changing, and AwsError."""
+        """Write the row, whatever it says; raises ConfigurationError if it keeps changing."""
         mine, table = await self.mine(), self._tables.coordinator
         await table.ensure()  # a fleet of KCL 2.x has none
         for _ in range(_MAX_LOST_RACES):
@@ -173,7 +169,6 @@ class OwnStreamCheck:
             )
 
     async def compared(self, leases: Sequence[Lease]) -> ComparedLeases:
-        """Also asks Kinesis for some of their checkpoints. Raises AwsError."""
         stream = self._streams.stream.ref
         shards = with_segments(await self._kinesis.list_shards(stream), leases)
         why = why_unlike(leases, shards, of_dynamodb=stream.is_of_dynamodb)

@@ -35,8 +35,6 @@ _RETIRE_PAUSE_S: Final = 0.2
 
 
 class Reporter:
-    """At the end it deletes the row, so that a stopped worker gets no leases."""
-
     def __init__(
         self,
         context: WorkerContext,
@@ -51,15 +49,14 @@ class Reporter:
     ) -> None:
         """`cpu_averages` ends the window and returns the oldest first; None if CPU is not measured.
 
-        `cpu_host` is set if several workers share that CPU. `on_other` is called when another process keeps
-        writing our row, so both live; it returns whether to leave it the row.
+        `cpu_host` is set if several workers share that CPU. `on_other` is called when another live process
+        keeps writing our row; it returns whether to leave it the row.
         """
         self._incarnation = incarnation
         self._ours = incarnation.is_that_of_the_row
         self._on_other = on_other
         self._run_until_ms = run_until_ms
         self.load: Callable[[float | None], str | None] = lambda _cpu: None
-        """Makes `WorkerRow.load`, from the share of the CPU in use."""
         self._has_reported = False
         self._other: Incarnation | None = None
         self._context = context
@@ -80,7 +77,6 @@ class Reporter:
         self._wakeup.wake()
 
     async def run(self) -> None:
-        """A failed report is repeated ten times sooner."""
         while True:
             reported = await self.report()
             await self._wakeup.wait(self._pause_s() if reported else self._timings.report_s / 10)
@@ -162,10 +158,7 @@ class Reporter:
         )
 
     def _is_of_another(self, row: Row | None) -> bool:
-        """Before our first report the row may be a dead process's, and its last report may arrive late.
-
-        A process that writes it again is alive.
-        """
+        """Until our first report the row may be a dead process's, and late; only who writes it again is alive."""
         before, self._other = self._other, None
         other = None if row is None else incarnation_of(row)
         if other is None or other == self._incarnation or not self._has_reported:

@@ -1,8 +1,8 @@
 """The end of a bounded run (`runUntil`; no counterpart in KCL).
 
-A run ends when every lease is finished, or marked by its reader: nothing before the bound is left. Marked leases stay
-with their workers, and whoever sees that all are there stops; the marks outlive it. Workers need not agree on the
-bound: one with a later bound reads on, alone, when the others have gone.
+A run ends when every lease is finished, or marked by its reader: nothing before the bound is left. Marked
+leases stay with their workers, and whoever sees all marks stops. Workers need not agree on the bound: one
+with a later bound reads on, alone, when the others have gone.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ def agreed_bound_ms(mine_ms: int, others: Iterable[WorkerRow], *, now_s: float, 
 
 
 def not_there(leases: Sequence[Lease], until_ms: int, *, only: frozenset[str]) -> str | None:
-    """What of one stream a bounded run has still to read; None: nothing.
+    """What of one stream is still to be read; None: nothing.
 
     `only`: it reads these shards, so holes between leases mean nothing.
     """
-    # What comes after a shard at the bound came after it. Its reader may have a later bound, and wait for us.
+    # What follows a shard at the bound came after the bound. Its reader may have a later bound, and wait for
+    # us.
     there = {lease.shard_id for lease in leases if not lease.is_finished and lease.is_at(until_ms)}
     while more := {lease.shard_id for lease in leases if there & lease.parent_shard_ids} - there:
         there |= more
@@ -88,11 +89,11 @@ class RunEnd:
             self.until_ms = self._clock.wall_ms()
 
     async def settle(self) -> None:
-        """After the first report: of workers that start together, each sees the others or is seen. Raises AwsError."""
+        """After the first report: of workers that start together, each sees the others or is seen."""
         assert self.until_ms is not None, "the run has begun"
         if self._is_tip:
             agreed_ms = await self._agreed_ms(self.until_ms)
-            # What is left of a run that is over, such as the row of a killed worker, is no run to join.
+            # The row of a killed worker may be left of a run that is over; that is no run to join.
             if agreed_ms < self.until_ms and not await self._is_over(agreed_ms):
                 self.until_ms = agreed_ms
         self._context.log.info("run_is_bounded", until_ms=self.until_ms)
@@ -132,7 +133,6 @@ class RunEnd:
         return not missing
 
     async def _missing(self, leases: Sequence[Lease], until_ms: int) -> list[str]:
-        """Nothing is expected of streams that do not exist."""
         if isinstance(self._streams, SingleStreamTracker):
             missing = not_there(leases, until_ms, only=self._only)
             return [] if missing is None else [missing]

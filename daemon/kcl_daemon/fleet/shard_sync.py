@@ -1,6 +1,6 @@
-"""Creates the leases that the shards need, on the leader only; parents come before children.
+"""The leader creates the leases that shards need, parents before children; `shards.sync` decides which.
 
-KCL: ShardSyncTask, PeriodicShardSyncManager, Scheduler. `shards.sync` decides what to create.
+KCL: ShardSyncTask, PeriodicShardSyncManager, Scheduler.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 class SyncSchedule:
     """Decides when to sync a stream.
 
-    A new leader syncs on its first look: the previous leader may have died between two writes. An unneeded
-    sync creates nothing. `compares`: there are no hash keys, so only the shards show what is missing.
+    A new leader syncs on its first look: the previous one may have died between two writes. `compares`: there
+    are no hash keys, so only the shards show what is missing.
     """
 
     def __init__(
@@ -70,7 +70,6 @@ class SyncSchedule:
         self._watch = HoleWatch()
 
     def begin(self) -> None:
-        """A new term: look at once, forget earlier audits."""
         self._audited_s = None
         self._watch = HoleWatch()
 
@@ -107,7 +106,7 @@ class SyncSchedule:
             self._watch = HoleWatch()
 
     async def fill_in_ranges(self, leases: Sequence[Lease], shards: Sequence[Shard]) -> None:
-        """Raises AwsError; what was written stays."""
+        """After an error, what was written stays."""
         for lease, hash_range in missing_hash_ranges(leases, shards):
             written = await self._table.update(lease_row.hash_range_update(lease, hash_range))
             if written.applied:
@@ -168,10 +167,8 @@ class ShardSync:
     async def ensure(self, leases: Sequence[Lease]) -> bool:
         """Create and clean up what is due; returns whether leases were created.
 
-        `leases` are all of the stream, as just read. After each failure the next look waits longer.
-
-        Raises:
-            AwsError: a call failed; created leases stay, and the next call continues.
+        `leases` are all of the stream, as just read. After a failure created leases stay, the next call
+        continues, and looks become rarer.
         """
         created = False
         if self._snapshot is not None:
@@ -259,7 +256,6 @@ class ShardSync:
         return await self._create(leases_for_empty_table(shards, self._position, self._stream.identity))
 
     async def _create(self, wanted: Sequence[Lease]) -> bool:
-        """Create a generation at a time; returns whether a lease was created."""
         if not wanted or not await self._watch.is_there():
             return False
         if self._stream.identity is not None:
@@ -392,10 +388,7 @@ class MultiStreamShardSync:
         return frozenset().union(*(each.audited for each in self._syncers.values()))
 
     async def ensure(self, leases: Sequence[Lease]) -> bool:
-        """Returns whether leases were created; never raises for AWS.
-
-        `leases` are all there are, as just read.
-        """
+        """Returns whether leases were created; never raises for AWS. `leases` are all, as just read."""
         found = by_stream(leases)
         await self._streams.refresh(found)
         self._keep_current()

@@ -28,7 +28,7 @@ _STANDBY_LOOK_S: Final = 0.5
 class ShutdownHandoff:
     """Used once, when the worker row is deleted and other loops have ended.
 
-    With `place` None isGracefulLeaseHandoffEnabled is false. `grace_s` is the children's time to stop.
+    `place` None: isGracefulLeaseHandoffEnabled is false. `grace_s` is the children's time to stop.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class ShutdownHandoff:
         )
 
     async def _silent_owners(self, following: AbstractSet[WorkerId]) -> frozenset[WorkerId]:
-        """Worker rows outlive workers, so a next owner with leases must renew or report; raises AwsError."""
+        """Worker rows outlive workers, so a next owner with leases must renew or report."""
         await self._context.call(self._read_fleet(), "Scan")
         return frozenset(
             owner

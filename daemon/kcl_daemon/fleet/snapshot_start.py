@@ -1,7 +1,7 @@
-"""Begins the snapshot of a table: one for each application and stream, whoever is the leader.
+"""Begins the snapshot of a table, once for each application and stream.
 
-When it began, and in how many segments, is one row among the coordinator rows (`leases/text_row.py`), written before the
-first lease. So two leaders make the same leases.
+Before the first lease, a coordinator row (`leases/text_row.py`) says when it began and in how many segments.
+So two leaders make the same leases.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from kcl_daemon import faults
 from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.context import WorkerContext
 from kcl_daemon.errors import AwsError, Unavailable
+from kcl_daemon.fleet.table_views import write_row
 from kcl_daemon.leases.lease import Lease
-from kcl_daemon.leases.row import Row, RowPut
+from kcl_daemon.leases.row import Row
 from kcl_daemon.leases.text_row import text_of, text_write
 from kcl_daemon.leases.worker_row import incarnation_of, workers_of
 from kcl_daemon.ports import ScannedTable, ScanPort, StreamRef, Table
@@ -49,11 +50,7 @@ class SnapshotStart:
         self._over = set[Segment]()
 
     async def leases(self, stream: StreamRef) -> list[Lease]:
-        """Of the segments, for a stream without leases. Empty: other programs' workers stand in the way.
-
-        Raises:
-            AwsError: a call failed; the next look continues.
-        """
+        """Of the segments, for a stream without leases. Empty: workers of other programs stand in the way."""
         java = await self._java_workers()
         if java:
             self._log.error(
@@ -67,7 +64,6 @@ class SnapshotStart:
         return segment_leases(first.begun_ms, first.count, stream.identity)
 
     def is_not_taken(self, stream: StreamRef, leases: Sequence[Lease]) -> None:
-        """Say once that the stream had leases before."""
         if _key(stream) not in self._said and snapshot_in(leases) is None:
             self._log.info(
                 "snapshot_not_taken",
@@ -79,7 +75,7 @@ class SnapshotStart:
         self._said.add(_key(stream))
 
     async def over(self, stream: StreamRef, leases: Sequence[Lease]) -> None:
-        """Say when all segments are finished; of all leaders one says it. Never raises for AWS."""
+        """Say when all segments are finished; only one leader says it. Never raises for AWS."""
         first = snapshot_in(leases)
         if first is None or first in self._over:
             return
@@ -131,10 +127,7 @@ class SnapshotStart:
     ) -> tuple[bool, Row | None]:
         text = json.dumps({"begunMs": first.begun_ms, "segments": first.count, "overMs": over_ms})
         write = text_write(_key(stream), row, text, key_attribute=self._table.key_attribute)
-        if isinstance(write, RowPut):
-            written = await self._table.put(write.row, write.require)
-        else:
-            written = await self._table.update(write)
+        written = await write_row(self._table, write)
         return written.applied, written.row
 
     def _tell(self, stream: StreamRef, table: ScannedTable, first: Segment) -> None:

@@ -31,14 +31,13 @@ class StreamState(Enum):
     THERE = auto()
     GONE = auto()
     ANOTHER = auto()
-    """The stream was deleted and created again."""
+    """Deleted and created again."""
 
 
 class StreamMonitor:
-    """Knows whether one stream exists, and is still the one created at `created_s`.
+    """Knows whether one stream exists, and is still the one created at `created_s` (None: as first seen).
 
-    With None the first answer of Kinesis counts. The epoch in lease keys is ignored: Java programs write any
-    number. A stream of DynamoDB is never another one: its ARN has the time of its creation.
+    A stream of DynamoDB is never another one: its ARN has the time of its creation.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class StreamMonitor:
         return self._created_s
 
     async def poll(self) -> StreamState:
-        """Ask Kinesis, or share an answer that was requested after this call; raises AwsError."""
+        """Ask Kinesis, or share an answer that was requested after this call."""
         came_s = self._clock.monotonic()
         async with self._looking:
             if not self._is_active(came_s):
@@ -80,7 +79,6 @@ class StreamMonitor:
         return self._clock.monotonic() - self._polled_s < _FRESH_S
 
     async def confirm(self, within_s: float = RECHECK_S) -> StreamState:
-        """Ask only if the state is older than `within_s`; raises as `poll` does."""
         polled_s = self._polled_s
         if polled_s is None or self._clock.monotonic() - polled_s >= within_s:
             return await self.poll()
@@ -97,7 +95,7 @@ class StreamMonitor:
         return await self.poll() is StreamState.THERE
 
     async def has_forgotten(self, lease: Lease) -> bool:
-        """Whether the stream no longer has the shard, and may have had it; raises AwsError."""
+        """The stream no longer has the shard, and may have had it."""
         if self._stream.is_of_dynamodb:
             return True
         shards = await self._kinesis.list_shards(self._stream)
@@ -210,7 +208,6 @@ class TrackedStream:
 
     @property
     def for_child(self) -> StreamRef:
-        """With the ARN that Kinesis has told of."""
         return replace(self.ref, arn=self.ref.arn or self.watch.arn)
 
 
@@ -218,7 +215,7 @@ class StreamTracker(Protocol):
     def of(self, lease: Lease) -> TrackedStream: ...
 
     async def discover(self) -> None:
-        """Called before tables are created; raises StreamNotFound for the only stream, and AwsError."""
+        """Called before tables are created; raises StreamNotFound for the only stream."""
         ...
 
     async def prepare(self) -> None: ...
@@ -249,7 +246,6 @@ class SingleStreamTracker:
         self._check_images(await self.summary(), self.log)
 
     async def summary(self) -> StreamSummary:
-        """As at the start; raises AwsError."""
         self._summary = self._summary or await self.kinesis.describe_stream(self.stream.ref)
         return self._summary
 
@@ -262,12 +258,12 @@ class SingleStreamTracker:
 
 
 async def leases_of(table: Table) -> Sequence[Lease]:
-    """Without rows that are no lease or unreadable; raises AwsError."""
+    """Without rows that are no lease or unreadable."""
     return [lease for row in await table.scan() if (lease := lease_row.readable_lease(row)) is not None]
 
 
 async def require_same_stream_mode(table: Table, *, many: bool) -> None:
-    """ConfigurationError if the table's leases are of the other mode; AwsError."""
+    """Raises ConfigurationError if the table's leases are of the other mode."""
     for row in await table.scan():
         if lease_row.is_lease_row(row) and lease_row.is_multi_stream_row(row) is not many:
             is_of, asked = ("one stream", "many") if many else ("many streams", "one")
@@ -294,7 +290,7 @@ LeasesByStream = Mapping[StreamIdentity, Sequence[Lease]]
 def streams_to_read(
     summaries: Sequence[StreamSummary], leases: LeasesByStream, position: InitialPosition
 ) -> list[tuple[StreamSummary, InitialPosition]]:
-    """Of the streams of a DynamoDB table, which come oldest first: up to the first that is not finished.
+    """Of the streams of a DynamoDB table, oldest first: up to the first that is not finished.
 
     `position` is for the one that reading began with; what came later is read from its start.
     """
@@ -335,7 +331,7 @@ def by_stream(leases: Iterable[Lease]) -> dict[StreamIdentity, list[Lease]]:
 
 
 class MultiStreamTracker:
-    """`position` is for streams without one of their own; `leases` reads all leases at the start."""
+    """`position` is for streams without one of their own; `leases` reads all leases."""
 
     def __init__(
         self,
@@ -375,7 +371,7 @@ class MultiStreamTracker:
 
     @property
     def is_list_known(self) -> bool:
-        """Whether a stream that is not listed is a former one; not before a new leader has listed the streams itself."""
+        """Whether an unlisted stream is a former one; not until a new leader has listed the streams itself."""
         return self._filter is None or self._is_list_fresh
 
     @property
@@ -412,7 +408,7 @@ class MultiStreamTracker:
         return None
 
     def successor(self, identity: StreamIdentity) -> StreamIdentity | None:
-        """The stream that replaced this one; None if not replaced, or unknown.
+        """The stream that replaced this one; None also if that is unknown.
 
         Only a noted creation time, or positions that the stream cannot have, prove it.
         """
@@ -536,7 +532,6 @@ class MultiStreamTracker:
                 self._failed(listed, error)
 
     async def _follow(self, listed: ListedStream, failures: list[AwsError], leases: LeasesByStream) -> None:
-        """A later stream of a table is read when the one before is finished."""
         table = listed.table or listed.name
         try:
             summaries = await streams_of(self._kinesis, table)
@@ -553,7 +548,7 @@ class MultiStreamTracker:
             self._failed(listed, error)
 
     def is_read_out(self, identity: StreamIdentity, leases: LeasesByStream) -> bool:
-        """Whether it is a former stream of a table, read to its end, and a later one has leases."""
+        """A former stream of a table, read to its end; a later one has leases."""
         mine = identity.of_table
         if mine is None or self.listing(identity) is not None:
             return False
@@ -607,11 +602,7 @@ class MultiStreamTracker:
     async def _identity(
         self, listed: ListedStream, summary: StreamSummary, leases: LeasesByStream
     ) -> StreamIdentity:
-        """The stream's name in its leases, else Kinesis' own.
-
-        Raises:
-            AwsError: the shards were not listed; only they show whose some leases are.
-        """
+        """The stream's name in its leases, else Kinesis' own."""
         real = StreamIdentity.of_arn(summary.arn, summary.creation_time_s)
         if real.of_table is not None:
             return real

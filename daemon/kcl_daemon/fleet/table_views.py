@@ -1,12 +1,10 @@
-"""Tables around another table: routing, rows of one kind, throttling warnings."""
-
 from __future__ import annotations
 
 from collections.abc import Awaitable
 from typing import Final, TypeVar
 
 from kcl_daemon.errors import Throttled
-from kcl_daemon.leases.row import Conditions, Row, RowUpdate, WriteResult
+from kcl_daemon.leases.row import Conditions, Row, RowDelete, RowPut, RowUpdate, WriteResult
 from kcl_daemon.ports import NO_METERS, CallMetrics, Clock, Log, Meters, Table, TableState
 
 T = TypeVar("T")
@@ -16,8 +14,15 @@ WORKER_KINDS: Final = frozenset({"WORKER_METRIC_STATS"})
 COORDINATOR_KINDS: Final = frozenset({"LEADER", "CLIENT_VERSION_MIGRATION", "TABLE_MIGRATION", "STREAM"})
 _KIND: Final = "entityType"
 
-# Hundreds of calls may be throttled.
 _WARN_AGAIN_S: Final = 600.0
+
+
+async def write_row(table: Table, write: RowPut | RowUpdate | RowDelete) -> WriteResult:
+    if isinstance(write, RowPut):
+        return await table.put(write.row, write.require)
+    if isinstance(write, RowUpdate):
+        return await table.update(write)
+    return await table.delete(write.key, write.require)
 
 
 class TableWrapper:
@@ -85,8 +90,6 @@ class RowKindTable(TableWrapper):
 
 
 class MonitoredTable(TableWrapper):
-    """Warns of throttled calls; the caller still gets the error."""
-
     def __init__(self, table: Table, *, clock: Clock, log: Log, meters: Meters = NO_METERS) -> None:
         super().__init__(table)
         self._calls = CallMetrics(meters, "dynamodb")

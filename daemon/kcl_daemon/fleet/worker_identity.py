@@ -1,8 +1,8 @@
 """Takes over from daemons killed on this host, and detects two processes with one worker id.
 
-`Predecessors` needs proof of death, writes conditionally, and ignores other hosts' leases. The guard of a
-killed daemon keeps its lock until the children are gone, so no shard gets a second reader. A live duplicate
-leaves the same rows as a dead process: only proof, or a failover time without change, tells them apart.
+Both leave the same rows, a dead process and a live duplicate: only proof, or a failover time without change,
+tells them apart. `Predecessors` needs proof, and ignores leases of other hosts. The guard of a killed daemon
+keeps its lock until the children are gone, so no shard gets a second reader.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ _MAX_ATTEMPTS: Final = 3
 class Predecessors:
     """Used at the start of a worker.
 
-    With `folder` None nothing is ever proven. `room` is how many more leases we may hold. `on_taken` gets
-    the monotonic seconds before the write.
+    Without a `folder` nothing is ever proven. `room` is how many more leases we may hold.
     """
 
     def __init__(
@@ -245,8 +244,6 @@ class _WorkerActivity:
 
 
 class DuplicateWorkerDetector:
-    """Finds a live process with our worker id, at the start and later; `on_newer_worker` stops us."""
-
     def __init__(
         self,
         context: WorkerContext,
@@ -277,7 +274,6 @@ class DuplicateWorkerDetector:
         Without proof that the row's writer is dead, wait for a failover time without change.
 
         Raises:
-            AwsError: the rows could not be read; may be called again.
             WorkerIdTaken: another process lives, and this one `refuses` to wait.
         """
         seen, since_s, waits = None, 0.0, False
@@ -326,7 +322,7 @@ class DuplicateWorkerDetector:
         return True
 
     def lease_lost(self) -> None:
-        """Called for each lease lost to our own worker id; the first may be chance."""
+        """For each lease lost to our own worker id; the first may be chance."""
         now_s, before_s = self._clock.monotonic(), self._lost_s
         if before_s is not None and now_s - before_s < _APART_S:
             return
@@ -346,7 +342,7 @@ class DuplicateWorkerDetector:
             self._log.error("worker_id_used_twice", seen=seen, does=does, advice=_ADVICE)
 
     async def _traces(self) -> _WorkerActivity | None:
-        """None if there is no such process, or it is long dead."""
+        """None: there is none, or it is long dead."""
         table = self._tables.worker_metrics
         row = await table.get(self._me)
         worker = None if row is None else worker_from_row(row, key_attribute=table.key_attribute)
