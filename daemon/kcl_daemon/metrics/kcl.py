@@ -1,8 +1,3 @@
-"""KCL's metrics, with its names, dimensions and levels.
-
-The table has the families of Prometheus and OTLP; the rest are KCL's own metrics, by operation.
-"""
-
 from __future__ import annotations
 
 from typing import Final
@@ -64,17 +59,14 @@ _F: Final = families(
     """
 )
 
-# --- start
 
 INITIALIZE: Final = operation("Scheduler:Initialize", "Initialize", time=False)
 
-# --- leader
 
 IS_LEADER: Final = Metric("LeaderDecider", "LeaderDecider:IsLeader", level=_D, family=_F["leader"])
 DECIDER_SHUFFLE: Final = Metric("LeaderDecider", "DeterministicShuffleShardSyncLeaderDecider", level=_D)
 DECIDER_LOCK: Final = Metric("LeaderDecider", "DynamoDBLockBasedLeaderDecider", level=_D)
 
-# --- assignment
 
 _ASSIGNMENT: Final = "LeaseAssignmentManager"
 ASSIGNMENT: Final = operation(_ASSIGNMENT)
@@ -104,14 +96,12 @@ FLEET_SUPPORT: Final = Metric(
     "WorkerMetrics", "FleetMinSupportCode", MetricUnit.NONE, family=_F["fleet_support_code"]
 )
 
-# --- worker rows
 
 REPORT: Final = operation("WorkerMetricStatsReporter", by_worker=True)
 CAPTURE_FAILED: Final = Metric(
     "WorkerMetricStatsReporter", "InMemoryMetricStatsReporterFailure", family=_F["cpu_capture_failures"]
 )
 
-# --- discovery
 
 _DISCOVERY: Final = "LeaseDiscovery"
 DISCOVERY: Final = operation(_DISCOVERY, by_worker=True)
@@ -129,7 +119,6 @@ DISCOVERY_MISMATCH: Final = Metric(
     _DISCOVERY, "OwnerMismatch", level=_D, by_worker=True, family=_F["lease_owner_mismatches"]
 )
 
-# --- renewal
 
 _RENEWAL: Final = "RenewAllLeases"
 RENEWAL: Final = operation(_RENEWAL, by_worker=True)
@@ -137,7 +126,6 @@ RENEWAL_ONE: Final = operation(_RENEWAL, "RenewLease", level=_D, by_worker=True)
 RENEWAL_LOST: Final = Metric(_RENEWAL, "LostLeases", by_worker=True, family=_F["leases_lost"])
 RENEWAL_HELD: Final = Metric(_RENEWAL, "CurrentLeases", by_worker=True, family=_F["leases_held"])
 
-# --- taking (2.x)
 
 _TAKING: Final = "TakeLeases"
 TAKING: Final = operation(_TAKING, by_worker=True)
@@ -155,7 +143,6 @@ TAKING_WANTED: Final = Metric(_TAKING, "LeasesToTake", level=_D, by_worker=True)
 TAKING_NEEDED: Final = Metric(_TAKING, "NeededLeases", level=_D, by_worker=True)
 TAKING_LEASES: Final = Metric(_TAKING, "TotalLeases", level=_D, by_worker=True, family=_F["fleet_leases"])
 
-# --- shard sync
 
 _SYNC: Final = "ShardSyncTask"
 SYNC: Final = operation(_SYNC)
@@ -173,7 +160,6 @@ AUDIT_HOLES: Final = Metric(_AUDIT, "NumStreamsWithPartialLeases", family=_F["st
 AUDIT_SYNCS: Final = Metric(_AUDIT, "NumStreamsToSync", family=_F["shard_syncs"])
 AUDIT_SKIPPED: Final = Metric(_AUDIT, "NumSkippedShardSyncTask", family=_F["shard_syncs_skipped"])
 
-# --- many streams
 
 _STREAMS: Final = "MultiStreamTracker"
 STREAMS_ACTIVE: Final = Metric(_STREAMS, "ActiveStreams.Count", family=_F["streams_active"])
@@ -183,7 +169,6 @@ STREAMS_NOT_FOUND: Final = Metric(
 )
 STREAMS_DELETED: Final = Metric(_STREAMS, "DeletedStreams.Count", family=_F["streams_deleted"])
 
-# --- migrations
 
 _MIGRATION: Final = "Migration"
 MIGRATION_FAULT: Final = Metric(_MIGRATION, "Fault", family=_F["migration_faults"])

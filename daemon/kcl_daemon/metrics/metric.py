@@ -1,5 +1,3 @@
-"""What a metric is on CloudWatch, Prometheus and OTLP; `kcl` and `own` list them."""
-
 from __future__ import annotations
 
 import re
@@ -11,7 +9,7 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 PREFIX: Final = "kcl"
 SHARD: Final = ("shard_id", "stream")
-"""Labels per shard; `stream` only with many."""
+"""`stream` only with many."""
 
 
 class MetricLevel(IntEnum):
@@ -157,7 +155,7 @@ _ROW: Final = re.compile(r"(\w+) ([a-z_]+?)(_seconds|_bytes)?(?:\{([a-z_,]+)\})?
 
 
 def families(table: str, *, from_snapshot: bool = False) -> dict[str, Family]:
-    """By name, from lines such as `counter shard_bytes{shard_id}: What it counts.`; the name ends in the unit."""
+    """From lines such as `counter shard_bytes{shard_id}: What it counts.`; a name ends in its unit."""
     found: dict[str, Family] = {}
     for line in table.strip().splitlines():
         row = _ROW.fullmatch(line.strip())

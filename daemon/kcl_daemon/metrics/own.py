@@ -1,10 +1,3 @@
-"""Metrics that KCL lacks, and those of the Spark engine and of the lander.
-
-On Prometheus and OTLP only, as CloudWatch charges for each; the few for CloudWatch have no dimension but `Operation`.
-
-Snapshot series end with their shard, query or engine.
-"""
-
 from __future__ import annotations
 
 from typing import Final
@@ -110,8 +103,6 @@ def _own(name: str) -> Metric:
     return Metric("", "", family.unit, labels=family.labels, family=family)
 
 
-# --- the worker
-
 LEASE_AGE: Final = _own("lease_age_seconds")
 LEADERLESS: Final = _own("leaderless_seconds")
 BUFFERED_BYTES: Final = _own("retrieval_held_bytes")
@@ -135,7 +126,7 @@ WORKERS_WANTED: Final = Metric("ApplicationTracker", "WorkersWanted")
 UNFINISHED_AGE: Final = Metric("ApplicationTracker", "UnfinishedAge", MetricUnit.SECONDS)
 """Of the worker's shard that is furthest behind, at each time."""
 
-# --- from the log: these events are counted as they are written
+# Counted as these events are logged.
 
 EVENTS: Final = _own("log_events")
 STALLS: Final = _own("shard_stalls")
@@ -158,7 +149,6 @@ STRAY_LINES: Final = _own("child_stray_lines")
 CLOUDWATCH_LOST: Final = _own("metrics_not_sent")
 OTLP_LOST: Final = _own("otlp_exports_failed")
 
-# --- from the snapshot
 
 INFO: Final = FROM_SNAPSHOT["worker"]
 UPTIME: Final = FROM_SNAPSHOT["worker_uptime_seconds"]
@@ -186,7 +176,6 @@ LANES_STARTED: Final = FROM_SNAPSHOT["shard_lanes_started"]
 LANES_HELD_BACK: Final = FROM_SNAPSHOT["shard_checkpoint_held_back_seconds"]
 LANES_WINDOW: Final = FROM_SNAPSHOT["shard_window_bytes"]
 
-# --- from the snapshot, of Spark
 
 QUERY_RUNNING: Final = FROM_SNAPSHOT["spark_query_running"]
 QUERY_FAILURES: Final = FROM_SNAPSHOT["spark_query_failures"]
@@ -205,7 +194,6 @@ SHARD_WAITING: Final = FROM_SNAPSHOT["spark_shard_waiting_rows"]
 SHARD_LAG: Final = FROM_SNAPSHOT["spark_shard_lag_seconds"]
 SHARD_SPOOLED: Final = FROM_SNAPSHOT["spark_shard_spooled_bytes"]
 
-# --- from the snapshot, of the lander
 
 LANDING_SEGMENTS: Final = FROM_SNAPSHOT["landing_segments"]
 LANDING_BYTES: Final = FROM_SNAPSHOT["landing_bytes"]

@@ -1,4 +1,4 @@
-"""Data of records as the base64 text that it is in answers and lines: read and written in C, faster where `pybase64` is."""
+"""Data of records as base64 text, read and written in C; `pybase64`, where it is, is faster."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class Base64Text:
             raise ValueError(str(error)) from error
 
     def all_decoded(self, texts: Sequence[Raw]) -> list[bytes]:
-        """As `decoded`, without Python code for each."""
         if self._fast_decode is not None and sum(map(len, texts)) >= FAST_FROM_BYTES * len(texts):
             try:
                 views = map(_cut, map(_view, texts), repeat(_UNQUOTED))

@@ -30,7 +30,7 @@ _NO_KEYS: Final = Raw(b"{}")
 
 
 class _Change(Struct, gc=False, kw_only=True, omit_defaults=True, rename="pascal"):
-    """`dynamodb` of a record, in the order of both forms. What is null is the text null, what is left out empty."""
+    """In the order of `KCL1` and `LAMBDA`. A null of the service is the text null; what it left out is empty."""
 
     approximate_creation_date_time: float | None = None
     keys: Raw = _NO_KEYS
@@ -80,7 +80,7 @@ def changes_of(
 ) -> tuple[Payload, str | None, int]:
     """The records of an answer of GetRecords, its next iterator, and how many changes it had.
 
-    `since_ms`: changes before that time are left out. A partition key is the JSON text of the item's keys.
+    Changes before `since_ms` are left out. A partition key is the JSON text of the item's keys.
 
     Raises:
         ValueError: the answer cannot be understood.
@@ -107,7 +107,7 @@ def payload_of(records: Sequence[UserRecord]) -> Payload:
 def snapshot_record(
     item: bytes, keys: tuple[str, ...], form: ChangeForm, stream_arn: str, *, number: str, at_ms: int
 ) -> UserRecord:
-    """An item of a scan (its JSON, as Scan gives it) as a change: INSERT, in `PLAIN` of the kind `snapshot`."""
+    """An item of a scan as a change: INSERT, in `PLAIN` of the kind `snapshot`."""
     attributes = _attributes(item)
     key = b",".join(
         b"%b:{%b}" % (_name(name), _joined(attributes[name].items())) for name in keys if name in attributes
@@ -132,7 +132,6 @@ def snapshot_record(
 
 
 def _records(events: Sequence[_Event], form: ChangeForm, stream_arn: str) -> list[UserRecord]:
-    """Mostly in C: an answer has a thousand."""
     changes = [event.dynamodb for event in events]
     seconds = [change.approximate_creation_date_time for change in changes]
     times = {each: _time(each, in_seconds=form is ChangeForm.LAMBDA) for each in set(seconds)}
@@ -144,7 +143,6 @@ def _records(events: Sequence[_Event], form: ChangeForm, stream_arn: str) -> lis
 
 
 def _time(at_s: float | None, *, in_seconds: bool) -> tuple[int | None, float | None]:
-    """In milliseconds, and for the form."""
     if at_s is None:
         return None, None
     at_ms = round(at_s * _MS_PER_S)
@@ -163,7 +161,7 @@ def _opened(answer: bytes | bytearray) -> _Answer:
 
 
 def _opened_leniently(answer: bytes | bytearray) -> _Answer:
-    """Half of a surrogate pair is refused by msgspec; it must not stop a shard."""
+    """Half of a surrogate pair, which msgspec refuses, must not stop a shard."""
     shape = json.loads(answer.decode("utf-8", "replace"))
     events = [
         _built(_Event, each, {"dynamodb": _built(_Change, each["dynamodb"], {})}) for each in shape["Records"]
@@ -172,7 +170,6 @@ def _opened_leniently(answer: bytes | bytearray) -> _Answer:
 
 
 def _built(kind: type[_Part], shape: Mapping[str, object], parts: Mapping[str, object]) -> _Part:
-    """ValueError if a part that is not kept as text is of another type."""
     texts = {each.encode_name for each in fields(kind) if each.type is Raw}
     given = {name: Raw(_dumped(value)) if name in texts else value for name, value in shape.items()}
     return msgspec.convert({**given, **parts}, kind)
@@ -183,7 +180,7 @@ def _dumped(value: object) -> bytes:
 
 
 def _keys(keys: Sequence[Raw]) -> Iterable[Raw]:
-    """Each as quoted JSON; the same for an item, however the service writes it."""
+    """Quoted JSON: the same for an item, however the service writes it."""
     texts = b"\n".join(keys)
     if not keys or _in_order(tuple(_attributes(keys[0]))).fullmatch(texts) is None:
         texts = b"\n".join(map(_sorted_key, keys))
@@ -195,7 +192,7 @@ def _keys(keys: Sequence[Raw]) -> Iterable[Raw]:
 
 @lru_cache(64)
 def _in_order(names: tuple[str, ...]) -> re.Pattern[bytes]:
-    """Keys, by line, that are written as `_sorted_key` writes them; of one table all have the same names."""
+    """Matches keys, a line each, that are written as `_sorted_key` writes them; a table has one set of names."""
     parts = [rb'"%b":\{"[SNB]":"[^"\\\n]*+"\}' % re.escape(name.encode()) for name in sorted(names)]
     one = rb"\{%b\}" % b",".join(parts)
     return re.compile(rb"%b(?:\n%b)*+" % (one, one))
@@ -209,7 +206,6 @@ def _sorted_key(key: Raw) -> bytes:
 
 
 def _bodies(events: Sequence[_Event], form: ChangeForm, stream_arn: str) -> list[bytes]:
-    """Times are already as the form wants them."""
     if form is ChangeForm.PLAIN:
         table = _name(_parts(stream_arn)[1])
         return [_as_plain(event, table) for event in events]
@@ -242,7 +238,7 @@ def _is_given(text: Raw | bytes) -> bool:
 
 
 def _identity(event: _Event) -> bytes:
-    """With the names of AWS's documentation; the service's own model writes them large. Null if there is none."""
+    """AWS documents `principalId` and `type`; the service's own model writes them large. Null if there is none."""
     if not _is_given(event.user_identity):
         return _NULL
     shape: dict[str, object] = json.loads(bytes(event.user_identity))
@@ -304,7 +300,7 @@ def _plain_item(item: Raw) -> bytes:
 
 
 def _plain(value: Mapping[str, Raw]) -> Raw | bytes:
-    """Of a kind that is not known yet, the value stays as it is."""
+    """An unknown kind stays as it is."""
     if len(value) == 1:
         for kind, text in value.items():
             if kind in _AS_IT_IS:
@@ -326,7 +322,7 @@ def _number(text: Raw) -> bytes:
 
 
 def _map(text: Raw) -> bytes:
-    """An object whose only name begins with $ is one of ours."""
+    """A map whose only name begins with $ would look like one of our own objects."""
     plain = _plain_item(text)
     if plain.startswith(b'{"$') and len(_attributes(text)) == 1:
         return b'{"$map":%b}' % plain

@@ -27,12 +27,7 @@ class SeenSchema:
 
 @dataclass(frozen=True, slots=True)
 class SeenRecord:
-    """One user record, opened.
-
-    Args:
-        data: without schema header, uncompressed, and JSON if its schema could be read.
-        compression: what it was compressed with.
-    """
+    """`data` has no schema header, is uncompressed, and is JSON if its schema could be read."""
 
     shard_id: str
     sequence_number: str
@@ -45,7 +40,7 @@ class SeenRecord:
 
 
 def uncompressed(data: bytes) -> tuple[bytes, str | None]:
-    """With `gzip` or `zlib`; as it is with None if it is not wholly one of both, or too large."""
+    """And what it was packed with, `gzip` or `zlib`; unchanged, with None, if it is not wholly one of both, or too large."""
     if data.startswith(_GZIP):
         kind, window = "gzip", _OF_GZIP
     elif len(data) > 2 and data[0] == _ZLIB_METHOD and int.from_bytes(data[:2]) % _ZLIB_CHECK == 0:
@@ -66,7 +61,7 @@ def uncompressed(data: bytes) -> tuple[bytes, str | None]:
 
 
 def json_of(value: object) -> bytes:
-    """Of what a schema's decoder gives: bytes as base64, other things that JSON has not as text."""
+    """What a schema's decoder gives: bytes become base64, other things that JSON lacks become text."""
     options = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
     return orjson.dumps(value, _plain, options)
 
@@ -78,7 +73,7 @@ def _plain(value: object) -> object:
 
 
 def fields_of(data: bytes) -> dict[str, Any]:
-    """`data` as an object or array if it is JSON, digit by digit as written, else as text; `dataBase64` if it is neither.
+    """`data` as JSON, digit by digit, if it is an object or array; else as text, or `dataBase64`.
 
     As `recordFilter` sees it, so that what it matches can be found again.
     """

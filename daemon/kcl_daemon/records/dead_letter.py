@@ -1,4 +1,4 @@
-"""A record set aside as a dead letter, as a line of JSON.
+"""One line of JSON for a record that was set aside.
 
 The format is public: keys may be added but never changed ([failures](docs/failures.md)).
 """
@@ -32,8 +32,8 @@ class DeadLetter:
         record: as given to the child; `data` is base64 text.
         set_aside_ms: epoch milliseconds.
         failures: how many children in a row failed at this record alone.
-        error: the last child's, or the reason that it gave when it rejected the record.
-        stderr: last lines of the last child, oldest first.
+        error: of the last child, or why it rejected the record.
+        stderr: the last child's last lines, oldest first.
     """
 
     record: Record
@@ -58,7 +58,7 @@ class DeadLetter:
         return place[-128:]
 
     def line(self, data: Mapping[str, object] | None = None) -> bytes:
-        """UTF-8, without a line end; with `data` instead of the record's data."""
+        """Without a line end; `data` replaces the record's data."""
         record = self.record
         arn = {} if self.stream_arn is None else {"streamArn": self.stream_arn}
         fields = {

@@ -1,8 +1,8 @@
 """EventBridge's pattern language, as AWS Lambda filters the records of a Kinesis stream with it.
 
-A value of an event is parsed JSON. A pattern is compiled once; matching takes time in proportion to the pattern and
-the event, whatever they hold: nothing is expanded, and wildcards need no regular expression. As that may be long for a
-large event, matching is a generator, which pauses now and then (`Work`).
+A pattern is compiled once. Matching takes time in proportion to pattern and event, whatever they hold:
+nothing is expanded, and wildcards need no regular expression. A large event may still take long, so a matcher
+is a generator that pauses now and then (`Work`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import orjson
 Steps = Generator[None, None, bool]
 """Pauses, then whether it matches."""
 Matcher = Callable[[object, "Whole"], Steps]
-"""Gets a value (`ABSENT`: there is none) and the whole event."""
+"""Gets a parsed value (`ABSENT`: there is none) and the whole event."""
 Test = Callable[[object], bool]
-"""Of one value that is neither an object nor an array."""
+"""Gets a value that is neither an object nor an array."""
 
 ABSENT: Final = object()
 _NO_FIELDS: Final[dict[str, object]] = {}
@@ -39,7 +39,7 @@ class PatternError(ValueError):
 
 
 class Work:
-    """What is done until the next pause: about a microsecond for each unit, some milliseconds in all."""
+    """What may be done until the next pause, about a microsecond for each unit."""
 
     __slots__ = ("left",)
 
@@ -47,13 +47,12 @@ class Work:
         self.left = _WORK
 
     def pause(self) -> Generator[None, None, None]:
-        """Once nothing is `left`."""
         self.left = _WORK
         yield
 
 
 class Whole:
-    """An event. `has_value`: whether there is a value at a path, for paths that were asked for."""
+    """`has_value` remembers whether the paths that were asked for have a value."""
 
     __slots__ = ("has_value", "value", "work")
 
@@ -69,7 +68,8 @@ class Condition:
 
     Args:
         weight: how many tests are in it.
-        needles: a matching event has one of them in its JSON text, unless a backslash is in it; None: not known.
+        needles: a matching event has one of them in its JSON text, unless a backslash is in it; None: not
+            known.
         may_be_absent: it may match where its field is missing.
     """
 
@@ -124,10 +124,10 @@ def inner(place: str, key: str) -> str:
 
 
 def compiled(pattern: object, place: str, path: tuple[str, ...]) -> Condition:
-    """An object of fields, or the array of what a field may be. `path` leads to it in an event.
+    """`pattern` is an object of fields or an array of values; `path` leads to it in an event.
 
     Raises:
-        PatternError: it is neither, or a part of it is none.
+        PatternError: a part of it is neither.
     """
     if len(path) > _MAX_DEPTH or place.count(_OR) > _MAX_DEPTH:
         refuse(place, f"more than {_MAX_DEPTH} levels")
@@ -163,7 +163,7 @@ def _object(pattern: Mapping[str, object], place: str, path: tuple[str, ...]) ->
 
 
 def alternatives(value: object, place: str) -> Iterator[tuple[object, str]]:
-    """The array of an `$or`: patterns of which one must match, with their places."""
+    """The patterns of an `$or`, with their places."""
     if not isinstance(value, list) or len(value) < 2:
         refuse(place, "it takes an array of at least two patterns")
     for number, each in enumerate(cast("list[object]", value)):
@@ -191,7 +191,6 @@ def _any_condition(parts: Sequence[Condition]) -> Condition:
 
 
 def any_of(needles: Iterable[frozenset[bytes] | None]) -> frozenset[bytes] | None:
-    """What an event has if it matches one of several patterns."""
     united: frozenset[bytes] = frozenset()
     for each in needles:
         if each is None:
@@ -201,7 +200,7 @@ def any_of(needles: Iterable[frozenset[bytes] | None]) -> frozenset[bytes] | Non
 
 
 def _object_matcher(fields: tuple[tuple[str | None, Matcher], ...], weight: int) -> Matcher:
-    """Of an array one element has to match with all fields. No key: the matcher is for the object itself."""
+    """One element of an array must match with all fields. No key: the matcher is for the object itself."""
 
     def matches(found: object, event: Whole) -> Steps:
         is_array = type(found) is list
@@ -230,7 +229,7 @@ def _objects(values: list[object]) -> Iterator[object]:
 
 
 def _flat(values: list[object]) -> Iterator[object]:
-    """Arrays in arrays, however deep, and what is in them: without recursion, as events may be made to break it."""
+    """The array's elements and those of arrays in it. No recursion: a deeply nested event would break it."""
     stack = [iter(values)]
     while stack:
         for each in stack[-1]:
@@ -309,7 +308,7 @@ def _or_absent(matcher: Matcher, path: tuple[str, ...]) -> Matcher:
 
 @dataclass(frozen=True, slots=True)
 class _AnyTest:
-    """Whether one of them is so; not `wanted`: whether none is."""
+    """Whether a test holds; not `wanted`: whether none does."""
 
     tests: tuple[Test, ...]
     wanted: bool = True
@@ -322,7 +321,7 @@ class _AnyTest:
         return any(test(value) for test in self.tests) is self.wanted
 
     def of_long(self, text: str, work: Work) -> Steps:
-        """Of a text that each test may take milliseconds for."""
+        """For a text that each test may take milliseconds for."""
         for test in self.tests:
             if isinstance(test, _AnyTest):
                 found = yield from test.of_long(text, work)
@@ -475,7 +474,6 @@ def _wildcard(operand: object, place: str) -> Test:
 
 
 def _pieces(text: str, place: str) -> list[str]:
-    """What is between the stars; a backslash makes a star or a backslash plain."""
     pieces, at, was_star = [""], 0, False
     while at < len(text):
         letter = text[at]

@@ -48,11 +48,11 @@ _WIRE_TYPE_BITS: Final = 3
 
 
 class MalformedAggregate(ValueError):
-    """Raised when bytes are not a valid aggregate; says why."""
+    """The message says why."""
 
 
 ParsedRecord = tuple[int, int | None, bytes]
-"""Index of the partition key, index of the explicit hash key, data. Indexes may be out of range."""
+"""Index of the partition key, of the explicit hash key, data. Indexes may be out of range."""
 
 
 ParsedColumns = tuple[Sequence[int], Sequence[int | None] | None, Sequence[bytes]]
@@ -85,7 +85,7 @@ _PLUS_4: Final = bytes(range(4, 256)) + bytes(4)
 
 
 def _parsed_in_c(message: bytes) -> Message | None:
-    """Cut at what looks like the head of a record or key. None if the lengths do not fit: try another way."""
+    """Cut at what looks like the head of a record or key. None if the lengths do not fit: parse otherwise."""
     parts = _RECORD_HEAD.split(message)
     table, sizes, bodies = _KEY_HEAD.split(parts[0]), b"".join(parts[3::4]), parts[4::4]
     keys = table[2::2]
@@ -100,11 +100,7 @@ def _parsed_in_c(message: bytes) -> Message | None:
 
 
 def parse(message: bytes) -> Message:
-    """For a small message.
-
-    Raises:
-        MalformedAggregate: it is cut off, or a field is missing.
-    """
+    """For a small message. Raises MalformedAggregate if it is cut off or a field is missing."""
     if (found := _parsed_in_c(message)) is not None:
         return found
     tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
@@ -121,7 +117,7 @@ def parse(message: bytes) -> Message:
 
 
 def parse_slowly(message: bytes) -> Generator[None, None, Message]:
-    """For a large message. Yields so that other tasks run; keeps no user record in memory."""
+    """For a large message: pauses for other tasks, keeps no user record in memory."""
     tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
     count = 0
     try:
@@ -253,7 +249,7 @@ MAGIC: Final = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES: Final = 16
 _MAX_HASH_DIGITS: Final = 39
 PIECE_BYTES: Final = 4 * 2**20
-"""Approximate size of a piece in a line; one user record may be longer."""
+"""About, in a line; one user record may be longer."""
 _SMALL_BYTES: Final = 128 * 1024
 # Some ten milliseconds.
 _RECORDS_PER_TURN: Final = 10_000
@@ -263,24 +259,24 @@ OnMalformed = Callable[[str, str], None]
 """Gets the reason and the sequence number."""
 
 OnOtherShard = Callable[[int, int, str], None]
-"""Gets the count, the total in the aggregate, and the sequence number."""
+"""Gets the count, the total in the aggregate, the sequence number."""
 
 OnBadKeys = Callable[[str, int, int, str], None]
-"""Gets the reason, the count, the total in the aggregate, and the sequence number."""
+"""Gets the reason, and what `OnOtherShard` gets."""
 
 
 class OtherShards(Protocol):
     def kept(self, record: AnyRecord, /) -> bool | None:
-        """Whether those of this aggregate are delivered; None: not known, so the service is to be asked."""
+        """Whether the aggregate's records of other shards are delivered; None: ask the service."""
         ...
 
     def ask(self) -> None:
-        """It is done before the next piece is taken."""
+        """The caller has the answer before it takes the next piece."""
         ...
 
 
 class Deaggregator:
-    """Without a `hash_range` nothing is filtered; without `strays` all that belongs to other shards is left out."""
+    """Without a `hash_range` no record is left out; without `strays` those of other shards are."""
 
     def __init__(
         self,
@@ -300,10 +296,10 @@ class Deaggregator:
     def __call__(self, record: AnyRecord) -> Iterator[Piece]:
         """The user records of this shard in order, or the record itself if it is no valid aggregate.
 
-        An empty piece means that the next one takes long. An explicit hash key that is no number counts as none
-        (aws-kinesis-agg of Node writes `undefined`). A user record whose key is missing is delivered under the
-        aggregate's own partition key (KCL loses it and all that follow); if that is the first one, the aggregate is
-        delivered unchanged.
+        An empty piece means that the next one takes long. An explicit hash key that is no number counts as
+        none (aws-kinesis-agg of Node writes `undefined`). A user record whose key is missing gets the
+        aggregate's own partition key (KCL loses it and all that follow); if that is the first one, the
+        aggregate is delivered unchanged.
         """
         try:
             body = _message_of(record.data)
@@ -344,7 +340,6 @@ class Deaggregator:
     def _at_once(
         self, outer: AnyRecord, message: Message, keys: list[bytes], kept: bool | None
     ) -> UserRecords | None:
-        """None if a key is missing."""
         assert message.columns is not None, "it is small"
         indexes, hash_indexes, bodies = message.columns
         sub_numbers: Sequence[int] = range(message.count)
@@ -431,7 +426,7 @@ class _ShardFilter:
         self._by_hash_key: dict[int, bool | None] = {}
 
     def __call__(self, key: int, hash_key: int | None) -> bool:
-        """ValueError if a key is not there."""
+        """ValueError if a key is missing."""
         message = self._message
         if key >= len(message.partition_keys) or (
             hash_key is not None and hash_key >= len(message.hash_keys)
@@ -447,7 +442,6 @@ class _ShardFilter:
         return is_ours
 
     def is_odd(self, hash_key: int | None) -> bool:
-        """Whether it counts as none."""
         return hash_key is not None and self._of_hash_key(hash_key) is None
 
     def _of_hash_key(self, index: int) -> bool | None:
@@ -516,19 +510,18 @@ def _json_text(key: bytes) -> Raw:
 
 
 class Aggregate:
-    """One that is being filled. All its keys must belong to one shard (`hash_of_key`), or consumers drop records."""
+    """All keys must belong to one shard (`hash_of_key`), or consumers drop records."""
 
     def __init__(self) -> None:
         self._keys: dict[bytes, int] = {}
         self._records: list[bytes] = []
         self.size_bytes = len(MAGIC) + _DIGEST_BYTES
-        """Of its data."""
 
     def __len__(self) -> int:
         return len(self._records)
 
     def added_bytes(self, partition_key: str, data: bytes) -> int:
-        """What a record would add to the size, at most."""
+        """At most."""
         return len(partition_key.encode()) + len(data) + _FIELDS_BYTES_MOST
 
     def add(self, partition_key: str, data: bytes) -> None:
@@ -569,7 +562,6 @@ def _filter(hash_range: HashRange) -> Callable[[int], bool] | None:
 
 
 def _hash(hash_key: bytes) -> int | None:
-    """None if it is no number that a shard can have."""
     if not hash_key.isdigit() or len(hash_key) > _MAX_HASH_DIGITS:
         return None
     hashed = int(hash_key)

@@ -1,7 +1,11 @@
 """The records of a shard that its lanes have, and how far the shard is done (no counterpart in KCL).
 
-A lane is one of several children of a shard. The position that may be stored, the mark, is the highest below which
-each lane has checkpointed every record that was given to it.
+A lane is one of several children of a shard. The mark is the position that may be stored: the highest below
+which each lane has checkpointed all its records.
+
+A record goes through a lane in four steps: added, taken by the child, answered (processed), checkpointed.
+Answered records may lose their data (`shed`); then only their range is known, and if the child fails, the
+shard is read again from there (`rewind`, `reread_from`).
 """
 
 from __future__ import annotations
@@ -20,18 +24,18 @@ from kcl_protocol.sequence import LATEST, SHARD_END, ExtendedSequenceNumber
 
 Position = ExtendedSequenceNumber
 
-# A lane's records without data are kept as ranges; these limits keep them few and short.
+# Limits of the ranges that stand for answered records without data.
 _RANGE_RECORDS: Final = 100
 _MAX_RANGES: Final = 256
 
 
 class NotOfThisLane(ValueError):
-    """Raised when a lane asks for a checkpoint at a record that another lane has."""
+    """A lane asks for a checkpoint at a record of another lane."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One record of a lane; `before` is the position of the record before it in the shard, of any lane."""
+    """`before` is the position of the record before it in the shard, of any lane."""
 
     position: Position
     before: Position
@@ -49,12 +53,12 @@ class _Range:
 
 @dataclass(slots=True)
 class _Lane:
-    """What one child of the shard has.
+    """What one child has.
 
     Args:
         checkpoint: its own; its records up to there are done.
         last: the last record that was ever meant for it.
-        taken: how many of `entries` its child was given; the first `answered` of them it has processed.
+        taken: the first so many of `entries`; `answered` likewise.
         reread: where reading began anew for it; None: it has all its records.
         reread_to: the last record that it has got again.
     """
@@ -71,7 +75,7 @@ class _Lane:
 
     @property
     def before(self) -> Position | None:
-        """The last position that it does not hold back; None: it holds back nothing."""
+        """The last position that it does not hold back."""
         if self.reread is not None:
             return self.reread
         if self.ranges:
@@ -80,7 +84,7 @@ class _Lane:
 
 
 def key_hash(record: AnyRecord) -> int:
-    """The same for a partition key in all versions of this program: 32 bits. Without a key, that of the record's number."""
+    """32 bits, the same in all versions of this program. Without a key, that of the record's number."""
     key = key_text(record)
     return crc32((record.sequence_number if key is None else key).encode("utf-8", "surrogatepass"))
 
@@ -105,12 +109,11 @@ class LaneWindow:
         self._start = start
         self._must_reread = self._rereads = False
         self.high = start
-        """The last record read."""
         self._first: Position | None = None
         self._previous = start
         self.size_bytes = 0
         self.answered_bytes = 0
-        """Of `size_bytes`: records that a child has processed and not checkpointed."""
+        """Of records that are answered and not checkpointed."""
 
     @property
     def mark(self) -> Position:
@@ -130,7 +133,7 @@ class LaneWindow:
 
     @property
     def slowest(self) -> int | None:
-        """The lane with the oldest record that no child has processed; else the one that holds the mark back."""
+        """The lane with the oldest unanswered record; else the one that holds the mark back."""
         undone = [
             (lane.entries[lane.answered].position, number)
             for number, lane in enumerate(self._lanes)
@@ -146,13 +149,13 @@ class LaneWindow:
         return len(self._lanes)
 
     def not_done(self, lane: int) -> tuple[int, int]:
-        """Records of a lane that it has not checkpointed, and the bytes kept of them."""
+        """Records that are not checkpointed, and the bytes kept of them."""
         mine = self._lanes[lane]
         return len(mine.entries) + sum(each.count for each in mine.ranges), mine.size_bytes
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Records that no child has processed, and about the bytes of their data."""
+        """Unanswered records, and about the bytes of their data."""
         records = sum(len(lane.entries) - lane.answered for lane in self._lanes)
         text_bytes = self.size_bytes - self.answered_bytes - records * RECORD_OVERHEAD_BYTES
         return records, max(0, 3 * text_bytes // 4)
@@ -176,7 +179,7 @@ class LaneWindow:
 
     @property
     def oldest_s(self) -> float | None:
-        """When the oldest record that no child has processed arrived in the stream, monotonic."""
+        """When the oldest unanswered record arrived in the stream, monotonic."""
         first = (lane.entries[lane.answered] for lane in self._lanes if len(lane.entries) > lane.answered)
         arrived = (
             each.facts.arrival_s(each.record.approximate_arrival_timestamp) for each in first if each.facts
@@ -184,19 +187,19 @@ class LaneWindow:
         return min(arrived, default=None)
 
     def facts(self, lane: int) -> ReadFacts | None:
-        """Of the records that its child was given and has not processed; None: nothing is known."""
+        """Of the records that are taken and not answered."""
         mine = self._lanes[lane]
         given = islice(mine.entries, mine.answered, mine.taken)
         known = [entry.facts for entry in given if entry.facts is not None]
         return ReadFacts.joined(known) if known else None
 
     def first_key_hash(self, lane: int) -> int | None:
-        """Of its first record that is not processed; None if its data is not here."""
+        """Of its first unanswered record; None if its data is not here."""
         mine = self._lanes[lane]
         return key_hash(mine.entries[mine.answered].record) if mine.answered < len(mine.entries) else None
 
     def add(self, records: Iterable[AnyRecord], facts: ReadFacts | None = None) -> set[int]:
-        """Give the next records of the shard, all of one answer, to their lanes; the lanes that got some.
+        """The next records of the shard, all of one answer; returns the lanes that got some.
 
         None are taken from `rewind` to `reread_from`: they are read again.
         """
@@ -250,7 +253,7 @@ class LaneWindow:
             lane.reread = lane.reread_to = None
 
     def _end_rereading(self) -> None:
-        """All that was read before was read again: what was not there is gone from the stream."""
+        """What did not come again is gone from the stream."""
         self._rereads = False
         for lane in self._lanes:
             lane.reread = lane.reread_to = None
@@ -268,7 +271,7 @@ class LaneWindow:
             self._end_rereading()
 
     def take(self, lane: int, most_bytes: int, most_records: int) -> list[AnyRecord]:
-        """What its child is to be given next; at least one record if there is one."""
+        """At least one record if there is one."""
         mine, taken, size_bytes = self._lanes[lane], list[AnyRecord](), 0
         for entry in islice(mine.entries, mine.taken, mine.taken + most_records):
             if taken and size_bytes + entry.size_bytes > most_bytes:
@@ -289,7 +292,7 @@ class LaneWindow:
         mine.answered = mine.taken
 
     def checkpoint(self, lane: int, position: Position) -> None:
-        """A lane is done up to there; also where its child is gone and a record was set aside. Raises NotOfThisLane."""
+        """Also where its child is gone and a record was set aside. Raises NotOfThisLane."""
         mine = self._lanes[lane]
         if position <= mine.checkpoint:
             return
@@ -340,14 +343,14 @@ class LaneWindow:
         return True
 
     def reread_from(self) -> Position | None:
-        """Where reading has to begin anew; None: nowhere. The next records added come from there."""
+        """None: nothing is to be read again. The next records added come from there."""
         starts = [lane.reread for lane in self._lanes if lane.reread is not None]
         self._must_reread = False
         self._previous = min(starts, default=self.high)
         return min(starts, default=None)
 
     def shed(self, most_bytes: int) -> None:
-        """Forget the data of processed records, the oldest of each lane first, until so much is left of them."""
+        """Forget the data of answered records, the oldest of each lane first, until so much is left."""
         while self.answered_bytes > most_bytes:
             for lane in self._lanes:
                 if lane.answered:

@@ -1,5 +1,3 @@
-"""Which letters of a shard a program is given next, and what becomes of them."""
-
 from __future__ import annotations
 
 from collections import Counter, deque
@@ -13,7 +11,7 @@ BATCH_BYTES_MOST: Final = 1024**2
 
 
 class LetterQueue:
-    """Letters in the order of their records.
+    """Which letters of a shard a program is given next; in the order of their records.
 
     A letter is done once a checkpoint covers it, or its child has ended well. What else a child had in hand
     when it failed is given to the next child again, each letter of the last batch alone.
@@ -39,7 +37,7 @@ class LetterQueue:
         return self._fruitless >= self._tries_most
 
     def take(self) -> list[StoredLetter]:
-        """The next batch; one letter may be larger than a batch should be."""
+        """One letter may be larger than a batch should be."""
         batch: list[StoredLetter] = []
         size_bytes = 0
         while self._waiting and len(batch) < self._batch_most:
@@ -75,11 +73,10 @@ class LetterQueue:
         return None
 
     def drop(self, letter: StoredLetter) -> None:
-        """It has its receipt, or cannot be given."""
         self._settle([letter])
 
     def failed(self) -> StoredLetter | None:
-        """The child failed. Returns the letter that has failed often enough, alone each time."""
+        """Returns the letter that has failed often enough, alone each time."""
         given_up: StoredLetter | None = None
         if self._in_hand:
             last = self._in_hand[-1]

@@ -1,4 +1,4 @@
-"""Dead letters that come back: read from their lines, put in the order of their records, with a receipt for each."""
+"""Dead letters that come back: parsed, put in the order of their records, with a receipt for each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
 class BadLetter(ValueError):
-    """No dead letter, or one that has lost its data; says why."""
+    """The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class StoredLetter:
         return replace(self, letter=replace(letter, error=letter.error[:_ERROR_CHARACTERS]), handle=handle)
 
     def check_size(self, data_bytes: int) -> None:
-        """BadLetter if what is at `data_at` cannot be its data."""
+        """BadLetter if that cannot be its data."""
         if data_bytes != self.data_bytes:
             raise BadLetter(f"{self.data_at} has {data_bytes} bytes, the letter says {self.data_bytes}")
         if data_bytes > MAX_UNPACKED_BYTES:
@@ -91,7 +91,7 @@ class LetterSource(Protocol):
         ...
 
     async def read(self, head: StoredLetter) -> DeadLetter:
-        """With its data; BadLetter if it is not there any more."""
+        """With its data; BadLetter if it is gone."""
         ...
 
     async def delete(self, heads: Sequence[StoredLetter]) -> None:
@@ -170,7 +170,6 @@ def fields_of(line: bytes) -> dict[str, Any]:
 
 
 def check_fields(fields: Mapping[str, object], rules: Rules) -> None:
-    """BadLetter for the first value that its rule does not allow."""
     for name, value in fields.items():
         is_good, allowed = rules.get(name, (None, ""))
         if is_good is not None and not is_good(value):
@@ -185,7 +184,6 @@ def schema_of(fields: Mapping[str, str]) -> RecordSchema | None:
 
 
 def data_length(data: object) -> int:
-    """BadLetter if it is not base64."""
     try:
         assert isinstance(data, str)
         return len(b64decode(data, validate=True))
@@ -196,7 +194,7 @@ def data_length(data: object) -> int:
 def parse_letter(line: bytes, place: str, data_at: str | None = None) -> StoredLetter:
     """A line as `DeadLetter.line` writes it; unknown fields are ignored.
 
-    `data_at` is for a line without data and `dataAt`. BadLetter if it is no letter.
+    `data_at` is for a line without data and `dataAt`.
     """
     fields = fields_of(line)
     if missing := [name for name in _REQUIRED if name not in fields]:
@@ -252,7 +250,7 @@ def unwrapped(body: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ShardLetters:
-    """The letters of one shard, in the order of their records; never empty."""
+    """Never empty."""
 
     letters: tuple[StoredLetter, ...]
 
@@ -275,7 +273,7 @@ class ShardLetters:
 
 
 def newest_copies(letters: Iterable[StoredLetter]) -> dict[str, StoredLetter]:
-    """By name; a record may have been stored twice."""
+    """By name: a record may have been stored twice."""
     found: dict[str, StoredLetter] = {}
     for each in letters:
         known = found.get(each.name)
@@ -301,7 +299,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of a letter that was replayed; `letter` is its name."""
+    """What became of a replayed letter; `letter` is its name."""
 
     letter: str
     set_aside_ms: int
@@ -325,7 +323,7 @@ class Receipt:
 
 
 def receipts_of(lines: Iterable[bytes]) -> Iterator[Receipt]:
-    """Passes over half a line, which a power loss leaves: its letter is given once more."""
+    """Half a line is passed over: a power loss leaves one, and its letter is given once more."""
     for line in lines:
         try:
             fields = fields_of(line)

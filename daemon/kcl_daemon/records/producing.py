@@ -1,4 +1,4 @@
-"""Lines on their way into a stream: their keys, KPL aggregates, requests of PutRecords."""
+"""Lines on their way into a stream: keys, aggregates, requests of PutRecords."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from kcl_daemon.records.kpl import Aggregate, hash_of_key
 
 KEY_CHARACTERS_MOST: Final = 256
 RECORD_BYTES_MOST: Final = 10 * 2**20
-"""Of data and key, where the stream allows it; a stream without a setting takes a tenth."""
+"""With the key, where the stream allows it; a stream without a setting takes a tenth."""
 REQUEST_RECORDS_MOST: Final = 500
-# The service takes 10 MiB. A shard takes one a second, so that more at once is mostly refused and sent again.
+# The service takes 10 MiB. But a shard takes one a second: what is more is mostly refused and sent again.
 _REQUEST_BYTES: Final = 4 * 2**20
 LARGE_BYTES: Final = 2**20
-"""A stream may refuse such a record; then its request has no other one."""
+"""A stream may refuse a larger record, and then its whole request: it goes alone."""
 _AGGREGATE_BYTES: Final = 50 * 1024  # KPL: AggregationMaxSize
 
 
 class BadLine(ValueError):
-    """Raised when a line cannot be a record; says why."""
+    """The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class KeyedLine:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record of a request, and the lines in it: several are an aggregate."""
+    """One record of a request; several lines are an aggregate."""
 
     partition_key: str
     data: bytes
@@ -70,7 +70,7 @@ class OpenShard(Protocol):
 
 
 def key_in(data: bytes, path: Sequence[str]) -> str:
-    """The text of a field of a JSON line, a number as it is written. BadLine if there is none."""
+    """A number as it is written. BadLine if there is none."""
     name = ".".join(path)
     try:
         # As text, because 1.10 must not become 1.1.
@@ -89,7 +89,6 @@ def key_in(data: bytes, path: Sequence[str]) -> str:
 
 
 def checked(line: Line, *, in_base64: bool) -> Line:
-    """What is to be put. BadLine if it is nothing, too long, or not the base64 that it should be."""
     if not line.data:
         raise BadLine("it is empty")
     if len(line.data) > RECORD_BYTES_MOST:
@@ -101,7 +100,7 @@ def checked(line: Line, *, in_base64: bool) -> Line:
 
 
 def keyed(line: Line, partition_key: str, *, packed: bool) -> KeyedLine:
-    """BadLine if no stream takes it. `packed`: its data is gzipped."""
+    """`packed`: its data is gzipped."""
     if not 1 <= len(partition_key) <= KEY_CHARACTERS_MOST:
         raise BadLine(f"its key has {len(partition_key)} characters; 1 to {KEY_CHARACTERS_MOST} are possible")
     try:
@@ -123,7 +122,7 @@ def plain(lines: Iterable[KeyedLine]) -> Iterator[Entry]:
 
 
 def aggregated(lines: Iterable[KeyedLine], shards: Sequence[OpenShard]) -> Iterator[Entry]:
-    """Lines of one shard together, in their order; a large or lone one is a record of its own, as the KPL does it."""
+    """Lines of one shard together, in order. A large or lone one is a record of its own, as with the KPL."""
     filling: dict[str, tuple[Aggregate, list[KeyedLine]]] = {}
     for line in lines:
         shard_id = shard_of(line, shards)
@@ -144,7 +143,7 @@ def aggregated(lines: Iterable[KeyedLine], shards: Sequence[OpenShard]) -> Itera
 def _entry(aggregate: Aggregate, lines: Sequence[KeyedLine]) -> Entry:
     if len(lines) == 1:
         return Entry(lines[0].partition_key, lines[0].data, lines)
-    # The first key leads into the shard of all.
+    # The first key leads to the shard of all.
     return Entry(lines[0].partition_key, aggregate.data(), lines)
 
 
@@ -187,7 +186,7 @@ def requests(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 class Lines:
-    """Cuts bytes at line feeds. A line beyond `RECORD_BYTES_MOST` is told by its beginning, and not kept."""
+    """Of a line beyond `RECORD_BYTES_MOST` only the beginning is kept, enough to refuse it."""
 
     def __init__(self, name: str = "") -> None:
         self._before = f"{name}, " if name else ""
@@ -195,7 +194,7 @@ class Lines:
         self._rest = bytearray()
 
     def fed(self, piece: bytes) -> list[Line]:
-        """The lines that end in this piece, without a line feed or CR LF."""
+        """Without a line feed or CR LF."""
         *ended, rest = piece.split(b"\n")
         found: list[Line] = []
         for part in ended:
@@ -205,11 +204,10 @@ class Lines:
         return found
 
     def end(self) -> list[Line]:
-        """The last line, if no line feed ended it."""
+        """A last line without a line feed."""
         return [self._line()] if self._rest else []
 
     def _keep(self, part: bytes) -> None:
-        # One byte more shows that it is too long.
         self._rest += part[: RECORD_BYTES_MOST + 1 - len(self._rest)]
 
     def _line(self) -> Line:

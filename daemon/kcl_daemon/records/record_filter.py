@@ -35,7 +35,7 @@ ONLY_CHANGES: Final = (
     "only records of a DynamoDB stream have these fields; those of your JSON stand inside data"
 )
 _DATA: Final = "data"
-# Of a record of DynamoDB; they stand in its data.
+# They stand in the data of such a record.
 _OF_CHANGES: Final = frozenset({
     "awsRegion", "dynamodb", "eventID", "eventName", "eventSource", "eventSourceARN", "eventVersion", "userIdentity",
 })  # fmt: skip
@@ -43,7 +43,7 @@ _BACKSLASH: Final = b"\\"
 # They stay in the cache of the processor meanwhile.
 _DECODED_AT_ONCE: Final = 64
 _LARGE: Final = 64 * 1024
-# So many bytes are parsed in a microsecond or two.
+# Parsed in a microsecond or two.
 _PARSED_SHIFT: Final = 6
 _SCHEMA_VERSION: Final = "1.0"
 
@@ -78,7 +78,7 @@ class _Event(Whole):
 
     @property
     def data(self) -> object:
-        """An object or an array if it is JSON, else the text; ABSENT: it is no text either."""
+        """An object or an array if it is JSON, else the text; ABSENT if it is none."""
         if self.value is _Event:
             self.value = _parsed(self.body)
         return self.value
@@ -105,7 +105,7 @@ def _parsed(body: bytes) -> object:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """`needles`: as in `Condition`, in the data of a record. `of_changes`: only a change of a table has such fields."""
+    """`needles`: as in `Condition`. `of_changes`: only a change of a table has such fields."""
 
     matches: Callable[[_Event], Steps]
     needs_data: bool
@@ -115,7 +115,7 @@ class _Pattern:
 
 
 def _pattern(value: object, place: str) -> _Pattern:
-    """All its fields must match; those in the data are looked at last."""
+    """Fields in the data are looked at last."""
     if not isinstance(value, dict) or not value:
         refuse(place, 'a pattern is an object with fields, as {"data": {"order": {"type": ["new"]}}}')
     fields = cast("dict[str, object]", value)
@@ -198,26 +198,25 @@ def _of_data(value: object, place: str) -> _Pattern:
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """`text` is what the property says. Two of the same text are equal."""
+    """Equal if the texts of the property are."""
 
     text: str
     _patterns: tuple[_Pattern, ...] = field(repr=False, compare=False)
 
     @classmethod
     def of(cls, text: str) -> RecordFilter:
-        """One pattern, an array of them, or Lambda's FilterCriteria; PatternError if it is none of these."""
+        """One pattern, an array of them, or Lambda's FilterCriteria; else PatternError."""
         return cls(text, tuple(_pattern(value, place) for value, place in _patterns_in(parsed_json(text))))
 
     @property
     def of_changes(self) -> bool:
-        """Whether it names fields that only the records of a DynamoDB table have."""
         return any(pattern.of_changes for pattern in self._patterns)
 
     def kept(self, payload: Payload) -> Payload:
         return next(each for each in self.kept_in_steps(payload) if each is not None)
 
     def kept_in_steps(self, payload: Payload) -> Iterator[Payload | None]:
-        """As `kept`, but None comes first after each few milliseconds that it takes."""
+        """As `kept`, with None for a pause after each few milliseconds."""
         kept: list[AnyRecord] = []
         work = Work()
         for run in payload.runs:
@@ -298,7 +297,7 @@ def _bodies(records: Sequence[AnyRecord]) -> Sequence[bytes]:
 
 
 def _decoded(record: AnyRecord) -> bytes:
-    """Nothing where the data is not base64, which does not come from Kinesis."""
+    """Data that is not base64 is none: it does not come from Kinesis."""
     try:
         return BASE64.decoded(record.data)
     except ValueError:

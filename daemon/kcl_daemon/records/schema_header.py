@@ -1,7 +1,7 @@
 """The header of the Glue Schema Registry in front of a record's data.
 
-Its 18 bytes are: 3, then 0 (plain) or 5 (zlib), then the UUID of the schema version. In base64 they are
-exactly 24 characters, so plain data need not be decoded.
+18 bytes: 3, then 0 (plain) or 5 (zlib), then the UUID of the schema version. That is exactly 24 characters of
+base64, so plain data need not be decoded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kcl_daemon.records.base64_text import BASE64
 from kcl_daemon.records.payload import AnyRecord
 
 MAX_UNPACKED_BYTES: Final = 32 * 2**20
-"""A few bytes of zlib can expand to fill the memory."""
+"""A few bytes of zlib can fill the memory."""
 
 # 03 00 and 03 05 in base64, after the quote.
 _PREFIX: Final = b'"Aw'
@@ -37,7 +37,7 @@ _prefix_of: Final = struct.Struct(f"{len(_PREFIX)}s").unpack_from
 
 
 class UnreadablePayload(ValueError):
-    """Raised when the data after a header cannot be unpacked; says why."""
+    """The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def may_have_header(records: Sequence[AnyRecord]) -> bool:
 
 
 def beginning(data: Raw) -> bytes | None:
-    """The header's text, the same for all records of a version; None if there is none."""
+    """The header's text, the same for all records of a version."""
     text = bytes(memoryview(data)[: _HEADER_CHARACTERS + 1])
     if not text.startswith(_PREFIX) or len(data) < _HEADER_CHARACTERS + 2:
         return None
@@ -63,7 +63,6 @@ def beginning(data: Raw) -> bytes | None:
 
 
 def header(text: bytes) -> Header | None:
-    """None if it is no header after all."""
     try:
         head = a2b_base64(text, strict_mode=True)
     except ValueError:
@@ -74,10 +73,7 @@ def header(text: bytes) -> Header | None:
 
 
 def payload(data: Raw, head: Header) -> Raw:
-    """What follows the header, unpacked, as JSON text.
-
-    UnreadablePayload if that fails or is too large.
-    """
+    """What follows the header, unpacked, as JSON text. UnreadablePayload if that fails or is too large."""
     if head.is_packed:
         return BASE64.encoded(_unpacked(_bytes(data)[_HEADER_BYTES:]))
     view = memoryview(data)
@@ -87,7 +83,6 @@ def payload(data: Raw, head: Header) -> Raw:
 
 
 def _with_plain_slashes(data: Raw) -> bytes | None:
-    """JSON may escape a slash."""
     try:
         head = BASE64.decoded(data)[:_HEADER_BYTES]
     except ValueError:
