@@ -1,4 +1,4 @@
-"""The application that a command acts on: its tables and streams, and `--stream`."""
+"""The application that a command acts on, and `--stream`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from kcl_daemon.aws.build import build_tables, open_kinesis_client, open_sources
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.cli.common import NotChanged, run, stream_text
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.fleet.context import WorkerContext, timings
+from kcl_daemon.fleet.lease_renewer import MalformedRowLog
+from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.streams import MultiStreamTracker, SingleStreamTracker
-from kcl_daemon.leases.lease import Lease, TableStream
+from kcl_daemon.leases.lease import Lease, TableStream, WorkerId
 from kcl_daemon.migrations.tables import OpenedTables, open_existing
-from kcl_daemon.ports import Clock, Kinesis, StreamRef, Table
-from kcl_daemon.system import SystemClock
-from kcl_daemon.telemetry.logs import build_log
+from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table, Tables
+from kcl_daemon.system import SystemClock, SystemRandomness
+from kcl_daemon.telemetry.logs import LogLevels, build_log
 
 _Result = TypeVar("_Result")
 Streams = SingleStreamTracker | MultiStreamTracker
@@ -43,8 +46,6 @@ class Application:
 
 
 def on_application(settings: Settings, act: Callable[[Application], Awaitable[_Result]]) -> _Result:
-    """A `KclError` ends the process, as in `run`."""
-
     async def opened() -> _Result:
         clock = SystemClock()
         log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
@@ -59,6 +60,25 @@ def on_application(settings: Settings, act: Callable[[Application], Awaitable[_R
             return await act(Application(found, table, kinesis, streams, clock))
 
     return run(opened)
+
+
+def observer(tables: Tables, settings: Settings, *, clock: Clock, log: Log) -> FleetMonitor:
+    return FleetMonitor(
+        WorkerContext(
+            worker_id=WorkerId("(observer)"),
+            clock=clock,
+            randomness=SystemRandomness(),
+            timings=timings(settings.leases, settings.balance),
+            log=log,
+        ),
+        tables=tables,
+        max_leases_for_worker=settings.leases.max_leases_for_worker,
+        malformed=MalformedRowLog(log),
+    )
+
+
+def no_log(clock: Clock) -> Log:
+    return build_log(level=LogLevels("off"), form="console", stream=sys.stderr, clock=clock)
 
 
 stream_option: Final = click.option(

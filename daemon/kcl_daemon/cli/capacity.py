@@ -1,7 +1,4 @@
-"""`kcl-daemon capacity`: what the leader has said about lag, speed and workers; with `scaleToZero` also a look into the stream.
-
-It reads the tables of the application, so no worker needs to run.
-"""
+"""`kcl-daemon capacity`: what the leader has stored; with `scaleToZero` also a look into the stream."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ import orjson
 from kcl_daemon.admin.server import AdminServer, serve_once, token_of
 from kcl_daemon.admin.site import JSON, AdminAccess, AdminRequest, AdminResponse, capacity_json, plain
 from kcl_daemon.capacity.figures import Bound, Capacity, StreamCapacity
-from kcl_daemon.cli.application import Application, on_application
+from kcl_daemon.cli.application import Application, no_log, observer, on_application
 from kcl_daemon.cli.common import (
     EXIT_FAILURE,
     as_json_option,
@@ -28,21 +25,18 @@ from kcl_daemon.cli.common import (
 )
 from kcl_daemon.config.metrics_and_page import AdminSettings, is_loopback
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.context import WorkerContext, for_each, raise_first, timings
+from kcl_daemon.context import for_each, raise_first, timings
 from kcl_daemon.errors import AwsError, StreamNotFound
 from kcl_daemon.fleet.capacity_watch import read_capacity
-from kcl_daemon.fleet.lease_renewer import MalformedRowLog
-from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.ports import Clock, IteratorKind, ReadFrom
 from kcl_daemon.retrieval.source import StartMemory, read_from
-from kcl_daemon.system import SystemRandomness
-from kcl_daemon.telemetry.logs import LogLevels, build_log
+from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.text import about, counted, on_one_line, rate, short_shards
 from kcl_protocol.sequence import LATEST
 
 _LOOK_EVERY_S: Final = 5.0
-# A leader that lives stores something after two report periods, and a lone one does all that every 15 s.
+# After two report periods a leader that lives has stored something, and a lone one does all that every 15 s.
 _REPORTS: Final = 3.0
 _LATE_S: Final = 20.0
 _AT_ONCE: Final = 8
@@ -60,7 +54,7 @@ Exit codes:
 
 @dataclass(frozen=True, slots=True)
 class CapacityNews:
-    """`peeked`: workers wanted by a look into the stream, and why; None: not needed."""
+    """`peeked`: workers wanted by a look into the stream, and why."""
 
     capacity: Capacity | None
     now_ms: int
@@ -81,23 +75,10 @@ class CapacityReader:
         self._application = application
         self._settings = settings
         self._pace = timings(settings.leases, settings.balance)
-        # Unreadable rows are for other commands.
-        log = build_log(level=LogLevels("off"), form="console", stream=sys.stderr, clock=application.clock)
-        self._monitor = FleetMonitor(
-            WorkerContext(
-                worker_id=WorkerId("(observer)"),
-                clock=application.clock,
-                randomness=SystemRandomness(),
-                timings=self._pace,
-                log=log,
-            ),
-            tables=application.opened.tables,
-            max_leases_for_worker=settings.leases.max_leases_for_worker,
-            malformed=MalformedRowLog(log),
-        )
+        clock = application.clock
+        self._monitor = observer(application.opened.tables, settings, clock=clock, log=no_log(clock))
 
     async def news(self) -> CapacityNews:
-        """Raises AwsError."""
         tables, clock = self._application.opened.tables, self._application.clock
         await self._monitor.poll()
         _, capacity = await read_capacity(tables.coordinator)
@@ -127,7 +108,7 @@ class CapacityReader:
         return 0, f"no worker runs, and nothing is left to read in {counted(len(leases), 'shard')}"
 
     async def _why_to_read(self, lease: Lease) -> str | None:
-        """One read of one record; None: nothing comes after the checkpoint."""
+        """None: nothing comes after the checkpoint."""
         checkpoint = lease.checkpoint
         if checkpoint == LATEST:
             return "has no checkpoint yet, so nobody knows where to look"
@@ -196,7 +177,7 @@ def _shown(news: CapacityNews, *, as_json: bool) -> str:
 
 
 class _Serving:
-    """Answers `/capacity.json`; callers within a few seconds share what was read."""
+    """Callers within a few seconds share what was read."""
 
     def __init__(self, reader: CapacityReader, clock: Clock, access: AdminAccess) -> None:
         self._reader = reader
@@ -232,7 +213,7 @@ class _Serving:
 
 
 def _place(value: str, admin: AdminSettings) -> AdminSettings:
-    """`HOST:PORT`; a place that others can reach needs a token, as the status page does."""
+    """A place that others can reach needs a token, as the status page does."""
     host, colon, port = value.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     try:

@@ -1,4 +1,4 @@
-"""What `kcl-daemon check` prints: the table of values, and each error or warning with its line of the file, as compilers do."""
+"""What `kcl-daemon check` prints: values, and each error or warning below its line of the file, as compilers do."""
 
 from __future__ import annotations
 
@@ -57,10 +57,7 @@ class Source:
         return self._marked(entry, about_key=given_again)
 
     def _marked(self, entry: PropertyEntry, *, about_key: bool) -> tuple[str, str]:
-        """As the daemon reads it, if it has escapes or goes on in another line. Credentials are masked.
-
-        The value of an unknown key is not shown: nobody can say whether it is a secret.
-        """
+        """Credentials are masked. The value of an unknown key is not shown: it may be a secret."""
         number = f"{entry.line:>4} | "
         indent, key, between = self._written(entry)
         is_known = (services.canonical_name(entry.key) or entry.key) in BY_NAME
@@ -92,7 +89,7 @@ def _blank(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """Colours for a terminal, unless NO_COLOR is set (no-color.org) or it has none."""
+    """Colours for a terminal, unless NO_COLOR is set (no-color.org)."""
 
     on: bool
 

@@ -1,7 +1,4 @@
-"""Shared by the commands: properties file, exit codes, error reports and JSON.
-
-A `KclError` becomes one line with advice; any other exception is a bug.
-"""
+"""Properties file, exit codes, error reports and JSON of the commands."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ from kcl_daemon.text import masked, on_one_line
 
 
 class NotChanged(KclError):
-    """Raised when a change is not possible; the message says why, and what to do."""
+    """The message says why, and what to do."""
 
 
 def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int]) -> list[str]:
@@ -91,7 +88,7 @@ _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
 
 
 def report_failure(error: BaseException, log: Log, *, where_environment_lacks: str = "") -> int:
-    """Log one ERROR event; returns the exit code. The last one is added to the advice, where it is given."""
+    """Log one ERROR event; returns the exit code. `where_environment_lacks` is added to its advice."""
     errors = tuple(leaves(error))
     unexpected = [each for each in errors if not isinstance(each, KclError)]
     if unexpected:
@@ -141,13 +138,18 @@ as_json_option: Final = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document, for scripts."
 )
 
+shards_option: Final = click.option(
+    "--shard", "shards", metavar="ID", multiple=True, help="Only this shard; can be repeated."
+)
+yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
 
 def say(text: str) -> None:
     click.echo(on_one_line(text), err=True)
 
 
 def json_text(document: object, *, on_one_line: bool = False) -> str:
-    """On a terminal, what it would obey or not show is written as JSON's escapes."""
+    """On a terminal, what cannot be printed is written as JSON's escapes."""
     option = None if on_one_line else orjson.OPT_INDENT_2
     text = orjson.dumps(document, option=option, default=str).decode()
     if not sys.stdout.isatty() or text.replace("\n", "").isprintable():
@@ -177,7 +179,7 @@ def with_file(command: _Command) -> _Command:
 
 
 def with_settings(command: Callable[..., object]) -> Callable[..., object]:
-    """Calls a command with the settings of its file; exits with code 2 if the file is not usable."""
+    """The settings of its file are its first argument."""
 
     @wraps(command)
     def called(*, file: Path | None, properties_file: Path | None, **others: object) -> object:
@@ -193,11 +195,7 @@ def command_name() -> str:
 
 
 def chosen_file(file: Path | None, properties_file: Path | None) -> Path:
-    """The option wins over the argument.
-
-    Raises:
-        click.UsageError: neither is given.
-    """
+    """The option wins over the argument. Raises click.UsageError if neither is given."""
     chosen = properties_file or file
     if chosen is None:
         raise click.UsageError(f"no properties file given: {command_name()} --properties FILE")
@@ -230,7 +228,6 @@ def refuse(error: ConfigurationError) -> NoReturn:
 
 
 def run(act: Callable[[], Awaitable[_Result]]) -> _Result:
-    """A `KclError` ends the process with one line on stderr and an exit code."""
     try:
         return anyio.run(act)
     except Exception as error:  # a task group raises exception groups

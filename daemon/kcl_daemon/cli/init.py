@@ -1,7 +1,4 @@
-"""`kcl-daemon init`: a folder with a processor, its properties and test, and what runs it in production.
-
-The processors are those of clients/samples, the unit is that of packaging/systemd.
-"""
+"""`kcl-daemon init`: a project from the processors of clients/samples and the unit of packaging/systemd."""
 
 from __future__ import annotations
 
@@ -121,7 +118,7 @@ LANGUAGES: Final[Mapping[str, Language]] = {
 
 
 class _Template(Template):
-    """`@{name}`: a dollar sign is for shells."""
+    """A dollar sign is for shells."""
 
     delimiter = "@"
 
@@ -264,7 +261,7 @@ def _fail(reason: str, code: int) -> NoReturn:
 
 
 def write(texts: Mapping[str, str], folder: Path, *, force: bool) -> list[Path]:
-    """All of them or none; FileExistsError names those that are there, other OSErrors the one that failed."""
+    """All or none. FileExistsError names those that are there, other OSErrors the one that failed."""
     targets = {folder / each: text for each, text in texts.items()}
     there = [each for each in targets if os.path.lexists(each) and not (force and not each.is_dir())]
     if there:

@@ -1,7 +1,4 @@
-"""`kcl-daemon landing`: how far a landing log is, whether it is whole, and what of it may go.
-
-The only module of the daemon that imports the landing log with Arrow, and only this command imports it.
-"""
+"""`kcl-daemon landing`: the only module of the daemon that imports the landing log, and with it Arrow."""
 
 from __future__ import annotations
 

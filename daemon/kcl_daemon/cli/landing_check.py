@@ -1,4 +1,4 @@
-"""`kcl-daemon check --with-aws` of a landing: whether the store answers, and whose log is there. Writes nothing."""
+"""`kcl-daemon check --with-aws` of a landing. Writes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kcl_daemon.text import masked, on_one_line
 
 
 def landing_finding(settings: Settings) -> tuple[bool, str]:
-    """Blocks until the store has answered. Whether it is good, and in words."""
+    """Whether it is good, and in words. Blocks until the store has answered."""
     landing = settings.landing
     where = masked(f"landing {landing.uri}")
     # By name: only this needs pyarrow.

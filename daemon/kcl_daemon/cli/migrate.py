@@ -1,7 +1,4 @@
-"""`kcl-daemon migrate`: shows and controls the migration from KCL 2.x to 3.x and to a single table.
-
-KCL: KclMigrationTool. The rules are in `kcl_daemon.migrations`.
-"""
+"""`kcl-daemon migrate` (KCL: KclMigrationTool). The rules are in `kcl_daemon.migrations`."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import Final, TypeVar
 import click
 
 from kcl_daemon.cli.application import on_application
-from kcl_daemon.cli.common import NotChanged, as_json_option, json_text, with_settings
+from kcl_daemon.cli.common import NotChanged, as_json_option, json_text, with_settings, yes_option
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.monitor import latest_of
@@ -123,12 +120,7 @@ async def decide(tables: Tables, direction: Direction, *, clock: Clock) -> Versi
 
 
 async def change_version(tables: Tables, direction: Direction, *, clock: Clock) -> VersionChange:
-    """Decide and write.
-
-    Raises:
-        NotChanged: the rules forbid it, or the row kept changing.
-        AwsError: a call failed; after Unavailable the row may have been written.
-    """
+    """NotChanged if the rules forbid it, or the row kept changing. After Unavailable it may have been written."""
     for _ in range(_MAX_LOST_RACES):
         decided = await decide(tables, direction, clock=clock)
         if (await tables.coordinator.update(decided.update)).applied:
@@ -305,7 +297,7 @@ def show(settings: Settings, *, as_json: bool) -> None:
 
 @migrate.command("rollback", short_help="Roll the fleet back to KCL 2.x mode.", epilog=_EPILOG)
 @with_settings
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @click.option(
     "--no-index-deletion", is_flag=True, help="Keep the index by owner, and do not wait two minutes."
 )
@@ -319,7 +311,7 @@ def roll_back(settings: Settings, *, yes: bool, no_index_deletion: bool) -> None
 
 @migrate.command("rollforward", short_help="Resume an upgrade that was rolled back.", epilog=_EPILOG)
 @with_settings
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 def roll_forward(settings: Settings, *, yes: bool) -> None:
     """Resume an upgrade that was rolled back. All workers must be 3.x again."""
     _steer(settings, Direction.ROLLFORWARD, yes=yes, keep_index=True)

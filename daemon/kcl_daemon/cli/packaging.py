@@ -1,7 +1,4 @@
-"""`kcl-daemon packaging`: the deployment files and documents of the installed package.
-
-It never overwrites a file.
-"""
+"""`kcl-daemon packaging`: the deployment files and documents of the installed package."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`kcl-daemon replay`: reads a time range once more, beside the live application.
 
-It is an application of its own (`APPLICATION-replay-NAME`) with one worker and one table, whose run ends at `--to`.
-The table is removed at the end, and kept where the run was interrupted. The worker id is always the same, so a second
-replay of a name finds the first one.
+It is an application of its own (`APPLICATION-replay-NAME`) with one worker and one table, whose run ends at
+`--to`. Then the table is removed; an interrupted run keeps it, and goes on. The worker id is always the same,
+so a second replay of a name finds the first one.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Limit:
         return Limit(float(digits) * _SIZES.get(word, 1), bytes=bool(word))
 
 
-# A read takes what may come in this time, so that a rate over many shards is an even one.
+# A read takes what may come in this time: over many shards the rate stays even.
 _READ_S: Final = 0.2
 _RECORD_BYTES: Final = 25 * 1024
 
 
 class LimitedKinesis:
-    """Delays reads so that their records stay below the rate, over all shards. What a read will cost is estimated first."""
+    """Keeps the records of all shards below the rate. What a read will cost is estimated first."""
 
     def __init__(self, kinesis: Kinesis, limit: Limit, clock: Clock) -> None:
         self._kinesis = kinesis
@@ -127,10 +127,6 @@ class LimitedKinesis:
         finally:
             self._free_s += (spent - estimated) / rate
         return fetched
-
-
-def _shown(text: str | None) -> str | None:
-    return text
 
 
 class ReplayFigures(NoMeters):
@@ -292,7 +288,7 @@ class Replay:
             while True:
                 await self._clock.sleep(_PLAIN_EVERY_S)
                 say(f"{self.done:.0%}: {self._given()}")
-        with click.progressbar(length=_BAR_STEPS, file=sys.stderr, item_show_func=_shown) as bar:
+        with click.progressbar(length=_BAR_STEPS, file=sys.stderr, item_show_func=lambda text: text) as bar:
             shown = 0
             while True:
                 await self._clock.sleep(_BAR_EVERY_S)

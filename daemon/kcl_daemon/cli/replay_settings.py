@@ -1,5 +1,3 @@
-"""What `kcl-daemon replay` reads, and as which application: pure."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,7 +20,7 @@ from kcl_daemon.system import SystemClock
 
 @dataclass(frozen=True, slots=True)
 class ReplayRange:
-    """`texts`: as given, such as `-2h`; the times are what they meant when the replay began. Epoch seconds."""
+    """`texts` as given, such as `-2h`; the epoch seconds are what they meant when the replay began."""
 
     ROW: ClassVar = "Replay"
 
@@ -75,7 +73,7 @@ def time_of(text: str) -> float:
 def replay_settings(
     settings: Settings, name: str, span: ReplayRange, program: Sequence[str], consumer: str | None
 ) -> Settings:
-    """The application's, but with tables, leases and positions of its own, and nothing that could get in its way."""
+    """Those of the application, but with tables, leases and positions of its own."""
     streams = settings.streams
     retrieval = replace(
         settings.retrieval, mode=RetrievalMode.POLLING if consumer is None else RetrievalMode.FANOUT

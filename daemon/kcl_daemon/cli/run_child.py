@@ -1,7 +1,7 @@
-"""`kcl-daemon run-child` and `replay`: test a record processor without AWS.
+"""`kcl-daemon run-child` and `replay-transcript`: test a record processor without AWS.
 
-`run-child` delivers records from a file, with the daemon's own `ChildConnection` and checkpoint rules.
-`replay` sends the daemon's half of a transcript and compares the answers.
+`run-child` delivers records of a file, with the daemon's own `ChildConnection` and checkpoint rules.
+`replay-transcript` sends the daemon's half of a transcript and compares the answers.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ async def _nothing(_position: ExtendedSequenceNumber) -> None:
 
 
 class MemoryCheckpoints:
-    """In memory, by the daemon's rules. `on_stored` is awaited before the child has its answer."""
+    """By the daemon's rules. `on_stored` is awaited before the child has its answer."""
 
     def __init__(
         self, log: Log, on_stored: Callable[[ExtendedSequenceNumber], Awaitable[None]] = _nothing
@@ -264,10 +264,7 @@ def records_of_lines(data: bytes) -> Iterator[Record]:
 def records_of_json(data: bytes) -> list[Record]:
     """Each line is an object with `data` (base64) or `text`, or a dead letter; blank lines are skipped.
 
-    With dead letters, which may be of several shards, the records are sorted: positions must not go back.
-
-    Raises:
-        BadLetter: a line is not such an object.
+    Dead letters may be of several shards, so all are sorted: positions must not go back. Raises BadLetter.
     """
     records: list[Record] = []
     has_letters = False
@@ -286,11 +283,7 @@ def records_of_json(data: bytes) -> list[Record]:
 
 
 def records_of_changes(data: bytes, form: ChangeForm) -> list[Record]:
-    """Of an event of AWS Lambda, an answer of GetRecords, or one record of either in each line.
-
-    Raises:
-        BadLetter: it is none of these.
-    """
+    """Of an event of AWS Lambda, an answer of GetRecords, or one record of either in each line. Raises BadLetter."""
     try:
         shapes = list(map(orjson.loads, (data,) if data.count(b"\n") == 0 else _texts(data)))
         events = [event for shape in shapes for event in shape.get("Records", (shape,))]
@@ -310,7 +303,7 @@ def _texts(data: bytes) -> list[bytes]:
 
 
 def in_batches(records: Sequence[Record], most: int, bytes_most: int | None = None) -> list[list[Record]]:
-    """A record that is larger than a batch comes alone."""
+    """A larger record comes alone."""
     batches: list[list[Record]] = []
     left_bytes = 0
     for record in records:
@@ -342,7 +335,7 @@ def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def _record(number: int, data: str, fields: dict[str, Any]) -> Record:
-    """Fills in missing fields: client libraries need every field."""
+    """Client libraries need every field."""
     return record_of(
         {
             "partitionKey": "key",
@@ -354,6 +347,9 @@ def _record(number: int, data: str, fields: dict[str, Any]) -> Record:
     )
 
 
+_timeout: Final = click.option(
+    "--timeout", metavar="SECONDS", type=click.FloatRange(0.1), default=60.0, show_default=True
+)
 _CHANGES: Final = tuple(form.value.lower() for form in ChangeForm)
 
 EPILOG: Final = """\b
@@ -409,7 +405,7 @@ Exit codes:
 @click.option(
     "--shard", metavar="ID", default="shardId-000000000000", show_default=True, help="Name of the shard."
 )
-@click.option("--timeout", metavar="SECONDS", type=click.FloatRange(0.1), default=60.0, show_default=True)
+@_timeout
 @click.option(
     "--protocol",
     type=click.Choice([each.value for each in ChildProtocol], case_sensitive=False),
@@ -514,15 +510,11 @@ class TranscriptLine:
 
 
 class BadTranscript(ValueError):
-    """Raised for a file that is not a transcript; the message names the line."""
+    """The message names the line."""
 
 
 def lines_of(data: bytes) -> Iterator[TranscriptLine]:
-    """Skips output of the child that is not a message.
-
-    Raises:
-        BadTranscript: a line lacks `from` or `line`.
-    """
+    """Skips output of the child that is not a message. Raises BadTranscript."""
     for number, text in enumerate(data.splitlines(), start=1):
         try:
             entry: dict[str, str] = orjson.loads(text)
@@ -539,7 +531,7 @@ def lines_of(data: bytes) -> Iterator[TranscriptLine]:
 
 @click.command("replay-transcript", short_help="Replay a recorded session with a processor.", epilog=EPILOG)
 @click.argument("transcript", type=click.File("rb", lazy=False))
-@click.option("--timeout", metavar="SECONDS", type=click.FloatRange(0.1), default=60.0, show_default=True)
+@_timeout
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def replay_transcript(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) -> None:
     """Send the daemon's lines of TRANSCRIPT to COMMAND and compare its answers with the recording. Put -- before COMMAND.
@@ -614,6 +606,6 @@ class _MessageReader:
         return self._heard.pop(0)
 
     async def drain(self) -> None:
-        """Keeps reading, so that the child does not block in a write."""
+        """So that the child does not block in a write."""
         while await self._child.receive():
             pass

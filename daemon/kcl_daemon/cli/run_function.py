@@ -1,4 +1,4 @@
-"""`kcl-daemon run STREAM MODULE:FUNCTION`: from the command line to properties, and from there as with a file."""
+"""`kcl-daemon run STREAM MODULE:FUNCTION`: from the command line to properties, and on as with a file."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Checked:
 
 
 def check_function(target: str, *, quiet: bool = False) -> Checked:
-    """In a process of its own, as a child would import it; `quiet`: without the traceback.
+    """In a process of its own, as a child would import it. Exits with code 2 if it cannot be run.
 
-    Exits with code 2 for a function that cannot be run, unless it is `quiet`.
+    `quiet`: without the traceback and the exit.
     """
     command = [sys.executable, "-m", PROGRAM, "--check", target]
     stderr = subprocess.DEVNULL if quiet else None
@@ -66,7 +66,7 @@ def check_function(target: str, *, quiet: bool = False) -> Checked:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A property and the option it comes from; "": it is set without one."""
+    """A property and the option that it comes from; "": from none."""
 
     key: str
     value: str
@@ -133,7 +133,7 @@ def _executable(python: str, target: str, options: FunctionOptions, checked: Che
 
 
 def python_word(python: str) -> str:
-    """This Python in `executableName`: its path, or where that has a space the name that PATH has for it."""
+    """Its path, or where that has a space the name that PATH has for it: `executableName` is split at spaces."""
     if python.split() == [python]:
         return python
     names = ("python3", "python")
@@ -211,7 +211,7 @@ def run_function(
     printed_as: str | None,
     is_local: bool,
 ) -> NoReturn:
-    """Exits with code 2 for what cannot be run; `printed_as`: only print the properties, with this headline."""
+    """Exits with code 2 for what cannot be run. `printed_as`: only print the properties, below this headline."""
     signals = quiet_start()
     try:
         loaded = load(lines)

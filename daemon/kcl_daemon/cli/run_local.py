@@ -27,7 +27,7 @@ _KINESIS: Final = "AWS_ENDPOINT_URL_KINESIS"
 
 
 class LocalEndpoints:
-    """`environment` waits until they answer; they may start meanwhile."""
+    """`environment` waits until they answer."""
 
     def __init__(
         self, found: dict[str, str] | None, process: subprocess.Popen[bytes] | None, told: str = ""
@@ -80,7 +80,7 @@ def local_endpoints() -> Generator[LocalEndpoints]:
 
 @contextmanager
 def _ended_with(found: dict[str, str], told: str) -> Generator[str]:
-    """Stop this process when they have ended: nothing that it reads or stores is there any more."""
+    """Stop this process when they have ended: what it reads or stores is gone."""
     over, have_ended = threading.Event(), threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""The options of `kcl-daemon run STREAM MODULE:FUNCTION`. Imports little: `--help` reads them."""
+"""Imports little: `--help` reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 @dataclass(frozen=True, slots=True)
 class FunctionOptions:
-    """As given; None and False: not given. `until_eof`: end with stdin, for who starts this command."""
+    """None and False: not given. `until_eof`: end with stdin, for who starts this command."""
 
     application: str | None = None
     start: str | None = None

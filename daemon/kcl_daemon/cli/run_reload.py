@@ -1,4 +1,4 @@
-"""`--reload`: runs the daemon as a process of its own, and starts it again when a .py file changes."""
+"""`--reload`: the daemon is a process of its own, started again when a .py file changes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def folders_of(target: str) -> list[Path]:
 
 
 def run_reloading(stream: str, target: str, options: FunctionOptions, log_words: list[str]) -> int:
-    # The endpoints are ours, and led to by our environment: they outlive the daemons.
+    # The endpoints are ours: they outlive the daemons, which find them by our environment.
     left = replace(options, reload=False, local=False, shards=None, until_eof=True)
     words = [sys.executable, "-m", "kcl_daemon", "run", stream, target, *left.words(), *log_words]
     return anyio.run(_Reloading(words, target).run, quiet_start())
@@ -96,7 +96,7 @@ class _Reloading:
         return code if code >= 0 else EXIT_SIGNAL - code
 
     async def _pass_on(self, signals: AsyncIterator[Signals]) -> None:
-        """Each one, so that a second one ends the daemon at once."""
+        """Each one: a second one ends the daemon at once."""
         async for number in signals:
             self._stops = True
             self._send(number)

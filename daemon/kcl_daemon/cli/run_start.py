@@ -1,4 +1,4 @@
-"""Starts `kcl-daemon run STREAM MODULE:FUNCTION`: endpoints, the check of the function, the daemon or its restarts."""
+"""`kcl-daemon run STREAM MODULE:FUNCTION`: endpoints, check of the function, the daemon or its restarts."""
 
 from __future__ import annotations
 

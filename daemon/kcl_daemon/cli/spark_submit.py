@@ -1,6 +1,7 @@
-"""`kcl-daemon spark-submit`: the pipeline of a properties file as a Spark application of its own, on the user's Spark.
+"""`kcl-daemon spark-submit`: a pipeline as a Spark application of its own, on the user's Spark.
 
-It gives `spark-submit` a small program and an archive with what a cluster needs of ours. Nothing of Spark is imported here.
+It gives `spark-submit` a small program and an archive with what a cluster needs of ours, and imports nothing
+of Spark.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from kcl_daemon.text import on_one_line
 
 PROGRAM: Final = "spark-submit"
 SHIPPED: Final = ("__init__", "api", "application", "changes", "declared", "decode", "outputs", "sinks")
-"""Modules of `kcl_spark` that a cluster needs; the others are the engine's."""
+"""Modules of `kcl_spark` that a cluster needs."""
 _SOURCE: Final = "kcl_spark_source"
 _SUFFIXES_LEFT_OUT: Final = frozenset({".pyc", ".pyo"})
 _MAIN: Final = """\
@@ -55,7 +56,7 @@ Exit codes:
 
 
 class CannotSubmit(Exception):
-    """Raised when the properties or the environment do not make an application; says what to do."""
+    """The message says what to do."""
 
 
 @click.command("spark-submit", short_help="Run the pipeline on your own Spark.", epilog=_EPILOG)
@@ -130,7 +131,7 @@ class Files:
         return cls(folder / f"{name}.py", folder / "kcl_spark.zip")
 
     def write(self, source: str, pipeline: str) -> None:
-        """CannotSubmit if the pipeline's module is not there. Its package goes whole, with its other files."""
+        """The pipeline's package goes whole, with its other files. CannotSubmit if it is not there."""
         module = pipeline.partition(":")[0].partition(".")[0]
         content = [*_ours(), *_files_of(module)]
         self.main.parent.mkdir(parents=True, exist_ok=True)
@@ -203,7 +204,7 @@ def main_program(loaded: Loaded, *, is_cluster: bool) -> str:
 
 
 def _given(loaded: Loaded, wanted: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """What the file says; else the defaults of `run` are used, which fit a cluster better than the engine's."""
+    """Only what the file says: the defaults of `run` fit a cluster better than the engine's."""
     return dict(pair for name, pair in wanted.items() if name in loaded.entries)
 
 

@@ -1,7 +1,6 @@
 """The writes of `kcl-daemon leases` commands, and the search for positions.
 
-Each write requires that the row is as it was read. A row cannot hold a time, so a time is looked up in the
-shard.
+A row cannot hold a time, so a time is looked up in the shard.
 """
 
 from __future__ import annotations
@@ -49,16 +48,11 @@ class ChangeResult(Enum):
 
 
 async def all_leases(table: Table) -> tuple[Lease, ...]:
-    """Skips unreadable rows, as workers do."""
     return tuple(sorted(await leases_of(table), key=lambda lease: lease.lease_key))
 
 
 def chosen_leases(leases: Sequence[Lease], names: Iterable[str]) -> tuple[Lease, ...]:
-    """Find leases by shard id or lease key.
-
-    Raises:
-        NotChanged: a name has no lease, or leases in several streams.
-    """
+    """By shard id or lease key. NotChanged: a name has no lease, or leases in several streams."""
     wanted = list(dict.fromkeys(names))
     missing = [
         name for name in wanted if not any(name in (lease.lease_key, lease.shard_id) for lease in leases)
@@ -96,10 +90,7 @@ async def carry_out(table: Table, change: LeaseChange) -> ChangeResult:
 
 
 async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Callable[[str], object]) -> int:
-    """How many were written; `report` gets a line for each lease without a change.
-
-    Raises as `carry_out`; earlier changes stay written.
-    """
+    """How many were written; `report` gets a line for each other lease. After an error, earlier changes stay."""
     written = 0
     for change in changes:
         done = await carry_out(table, change)
@@ -111,7 +102,7 @@ async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Ca
 
 
 async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber) -> ChangeResult:
-    """Move a checkpoint ahead; raises as `carry_out`, and NotChanged if it has moved since it was read."""
+    """Raises as `carry_out`, and NotChanged if the checkpoint has moved since it was read."""
 
     async def write(now: Lease) -> bool:
         if now.checkpoint != lease.checkpoint:
@@ -154,10 +145,7 @@ async def release_lease(table: Table, key: LeaseKey) -> bool:
 
 
 async def _write_now(table: Table, key: LeaseKey, write: Callable[[Lease], Awaitable[bool]]) -> bool:
-    """Call `write` with the current row until it succeeds; False if there is no row.
-
-    NotChanged if the row is unreadable or kept changing.
-    """
+    """Call `write` with the current row until it succeeds; False if there is no row."""
     for _ in range(_MAX_LOST_RACES):
         row = await table.get(key)
         if row is None:
@@ -172,7 +160,7 @@ async def _write_now(table: Table, key: LeaseKey, write: Callable[[Lease], Await
     raise NotChanged(f"the lease {key} kept changing; try again")
 
 
-# The search starts this long before the time.
+# The search begins so long before the time.
 _WINDOWS_S: Final = (2.0, 20.0, 200.0, 2_000.0, 20_000.0, 200_000.0)
 _READ_MOST: Final = 10_000
 # The worker needs most of a shard's five reads a second.
@@ -228,7 +216,7 @@ async def just_before(
     """The checkpoint after which the first record at or after a time is read.
 
     It is the last earlier user record, or TRIM_HORIZON. Without its sub-sequence number, the rest of a KPL
-    aggregate would be read again. Raises AwsError.
+    aggregate would be read again.
     """
     starts = [ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=at_s - window_s) for window_s in _WINDOWS_S]
     for start in (*starts, ReadFrom(IteratorKind.TRIM_HORIZON)):

@@ -1,7 +1,4 @@
-"""`kcl-daemon leases`: shows leases, workers and the leader's plan, and changes leases.
-
-The commands that write ask for confirmation. Workers may run meanwhile.
-"""
+"""`kcl-daemon leases`. The commands that write ask for confirmation."""
 
 from __future__ import annotations
 
@@ -28,9 +25,11 @@ from kcl_daemon.cli.common import (
     NotChanged,
     as_json_option,
     settings_of,
+    shards_option,
     stream_text,
     with_file,
     with_settings,
+    yes_option,
 )
 from kcl_daemon.cli.leases.change import (
     ChangeResult,
@@ -176,9 +175,8 @@ def _look(
 
 
 def _that_asks(command: _Command) -> _Command:
-    yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
     dry_run = click.option("--dry-run", is_flag=True, help="Show the changes, but write nothing.")
-    return dry_run(yes(command))
+    return dry_run(yes_option(command))
 
 
 def _that_writes(command: _Command) -> _Command:
@@ -196,7 +194,7 @@ def _that_writes(command: _Command) -> _Command:
     help="New position: the oldest record (TRIM_HORIZON), the newest (LATEST), or a time: "
     "2026-11-20T12:00:00Z, how long ago (90s, 1h30m, 2d), or epoch seconds.",
 )
-@click.option("--shard", "shards", metavar="ID", multiple=True, help="Only this shard; can be repeated.")
+@shards_option
 @_that_writes
 def reset(
     settings: Settings,
@@ -235,7 +233,7 @@ def reset(
 
 
 async def _require_own_stream(application: Application, *, may_be_new: bool = False) -> None:
-    """ConfigurationError if the tables are of another stream; `may_be_new`: it may have been created again."""
+    """Raises ConfigurationError if the tables are of another stream; `may_be_new`: it may have been created again."""
     if (own := application.own_stream) is None:
         return
     if not may_be_new:
@@ -466,7 +464,6 @@ def _done(written: int, following: str) -> str:
 
 
 def _skip_lines(lease: Lease, skipped: SkippedRange) -> Iterator[str]:
-    """Shows the full sequence number, to find it in logs."""
     record, owner = skipped.last, lease.actual_owner or "nobody"
     yield f"skip {lease.lease_key} -> {record.position} (at {lease.checkpoint}, owner {owner})"
     if skipped.count > 1:

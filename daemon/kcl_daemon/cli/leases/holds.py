@@ -1,7 +1,4 @@
-"""`kcl-daemon pause`, `resume` and `limit`: hold records back, for one shard, one stream or the whole application.
-
-Workers follow a row in the tables of the application (`leases/holds.py`), so they may run or not meanwhile.
-"""
+"""`kcl-daemon pause`, `resume` and `limit`: workers follow a row in the tables (`leases/holds.py`)."""
 
 from __future__ import annotations
 
@@ -23,6 +20,7 @@ from kcl_daemon.cli.common import (
     as_json_option,
     json_text,
     settings_of,
+    shards_option,
     stream_text,
     with_file,
     with_settings,
@@ -96,7 +94,7 @@ def _until_ms(for_: str | None, until: str | None, clock: Clock) -> int | None:
 
 
 def ended(before: tuple[Hold, ...], target: Hold) -> list[Hold]:
-    """Without the pauses (or limits) of this scope, and of what is inside it. NotChanged if a wider one is in force."""
+    """Without what is held of the same kind in this scope, or inside it. NotChanged if a wider hold is in force."""
     same_kind = [hold for hold in before if hold.is_pause == target.is_pause]
     wider = [hold for hold in same_kind if hold.includes(target) and hold.scope != target.scope]
     if wider:
@@ -109,10 +107,7 @@ def ended(before: tuple[Hold, ...], target: Hold) -> list[Hold]:
 
 
 def _with_scope(command: _Command) -> _Command:
-    shard = click.option(
-        "--shard", "shards", metavar="ID", multiple=True, help="Only this shard; can be repeated."
-    )
-    return stream_option(shard(as_json_option(command)))
+    return stream_option(shards_option(as_json_option(command)))
 
 
 def _with_end(command: _Command) -> _Command:
@@ -167,7 +162,7 @@ def _me() -> str:
 
 
 class _Told(NamedTuple):
-    """The holds, and the fleet that they are for; None: it could not be read, and `problem` says why."""
+    """`fleet` is None if it could not be read; then `problem` says why."""
 
     holds: tuple[Hold, ...]
     fleet: Fleet | None
@@ -178,7 +173,7 @@ class _Told(NamedTuple):
 
 
 async def _told(holds: tuple[Hold, ...], application: Application, settings: Settings) -> _Told:
-    """What was written is written: a fleet that cannot be read is told, and fails nothing."""
+    """What was written is written: a fleet that cannot be read fails nothing."""
     try:
         return _Told(holds, (await look_at(application, settings)).fleet)
     except AwsError as error:

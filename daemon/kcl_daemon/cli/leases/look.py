@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from kcl_daemon.assignment.plan import Fleet
-from kcl_daemon.cli.application import Application
+from kcl_daemon.cli.application import Application, no_log, observer
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.context import WorkerContext, for_each, raise_first, timings
+from kcl_daemon.context import for_each, raise_first, timings
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, Throttled
-from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.streams import StreamTracker, TrackedStream
 from kcl_daemon.leases.holds import HOLDS_KEY, Hold, MalformedHoldsError, holds_from_row
@@ -23,8 +21,6 @@ from kcl_daemon.leases.worker_row import worker_from_row
 from kcl_daemon.migrations.tables import OpenedTables, TableOrigin
 from kcl_daemon.ports import Clock, Kinesis, Log, Tables
 from kcl_daemon.retrieval.source import StartMemory, read_from
-from kcl_daemon.system import SystemRandomness
-from kcl_daemon.telemetry.logs import LogLevels, build_log
 from kcl_protocol.sequence import LATEST
 
 
@@ -55,7 +51,7 @@ class LeaseLag:
 
 @dataclass(frozen=True, slots=True)
 class ObservedFleet:
-    """`leader` is the owner of the lock, None if there is no lock; `lags` is None if not requested.
+    """`leader` is the owner of the lock; `lags` is None if not requested.
 
     `wall_s` is epoch seconds of this machine at the last poll.
     """
@@ -90,28 +86,22 @@ class ObservedFleet:
         return None if row is None else self.wall_s - row.last_update_s
 
 
-_OBSERVER: Final = WorkerId("(observer)")
 # The worker needs most of a shard's five reads a second.
 _MAX_PARALLEL_LAGS: Final = 8
 
 
 async def look_at(application: Application, settings: Settings, watch_s: float = 0.0) -> ObservedFleet:
     """Unreadable rows are in the answer, not in the log."""
-    log = build_log(level=LogLevels("off"), form="console", stream=sys.stderr, clock=application.clock)
-    return await observe(application.opened, settings, watch_s, clock=application.clock, log=log)
+    clock = application.clock
+    return await observe(application.opened, settings, watch_s, clock=clock, log=no_log(clock))
 
 
 async def observe(
     opened: OpenedTables, settings: Settings, seconds: float = 0.0, *, clock: Clock, log: Log
 ) -> ObservedFleet:
-    """Poll for this many seconds, at least once; raises AwsError. Malformed lease rows are logged."""
+    """Poll for this many seconds, at least once. Malformed lease rows are logged."""
     tables, pace = opened.tables, timings(settings.leases, settings.balance)
-    monitor = FleetMonitor(
-        WorkerContext(worker_id=_OBSERVER, clock=clock, randomness=SystemRandomness(), timings=pace, log=log),
-        tables=tables,
-        max_leases_for_worker=settings.leases.max_leases_for_worker,
-        malformed=MalformedRowLog(log),
-    )
+    monitor = observer(tables, settings, clock=clock, log=log)
     began_s = since_s = clock.monotonic()
     lock: LeaderLock | None = None
     while True:
@@ -171,10 +161,7 @@ async def _unreadable(
 async def lags(
     leases: Iterable[Lease], kinesis: Kinesis, streams: StreamTracker
 ) -> Mapping[LeaseKey, LeaseLag]:
-    """One read of one record for each lag.
-
-    A failing shard does not fail the others. Raises AccessDenied.
-    """
+    """One read of one record for each lag. A failing shard does not fail the others, but AccessDenied does."""
     found: dict[LeaseKey, LeaseLag] = {}
 
     async def ask(lease: Lease) -> None:

@@ -1,7 +1,6 @@
 """Observed leases, plan and lineage, as lines or as JSON.
 
 docs/operations-leases.md describes the JSON: names keep their meaning, and `schema` counts breaking changes.
-Text from a table is made safe for a terminal here.
 """
 
 from __future__ import annotations
@@ -40,10 +39,9 @@ _HEADINGS = ("worker", "leases", "cpu", "throughput", "headroom", "")
 
 
 def explain_plan(fleet: Fleet, plan: AssignmentPlan, *, ema_alpha: float = 0.5) -> tuple[str, ...]:
-    """What the leader sees and would do.
+    """Lease counts include handoffs under way.
 
-    Lease counts include handoffs under way. Headroom is how far a worker's most loaded metric is below its
-    fair share.
+    Headroom is how far a worker's most loaded metric is below its fair share.
     """
     state = measure_fleet(fleet, alpha=ema_alpha)
     workers = worker_views(fleet.stats.values(), fleet.unfinished, lambda _: None, also=fleet.workers)
@@ -142,7 +140,7 @@ def notes(seen: ObservedFleet) -> Iterator[str]:
 
 
 def shortened(checkpoint: ExtendedSequenceNumber, shard_id: str = "") -> str:
-    """Cuts the middle of the 56 digits; a shard's checkpoints differ at the end."""
+    """The middle of the 56 digits is cut; a shard's checkpoints differ at the end."""
     text = short_number(str(checkpoint.sequence_number), shard_id)
     return f"{text}/{checkpoint.sub_sequence_number}" if checkpoint.sub_sequence_number else text
 

@@ -37,7 +37,7 @@ class SchemaSource(Protocol):
 
 
 class Registry:
-    """Asks Glue when the first header is seen, and for a version once. `say` gets what a person should know, once."""
+    """Asks Glue for each version once. `say` gets what a person should know, once."""
 
     def __init__(self, endpoints: Endpoints, clock: Clock, say: Callable[[str], object]) -> None:
         self._endpoints = endpoints

@@ -1,4 +1,4 @@
-"""Follows a stream by polling within a fifth of its quota, from parents to children. No lease, no table, no consumer."""
+"""Follows a stream from parents to children, by polling within a fifth of its quota."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FollowedShard:
 
 @dataclass(slots=True)
 class Follower:
-    """`say` gets what a person should know, each of it once. `left_out`: records of so many `aggregates`."""
+    """`say` gets what a person should know, each once. `left_out`: records of so many `aggregates`."""
 
     kinesis: Kinesis
     stream: StreamRef
@@ -69,10 +69,12 @@ class Follower:
         self.distribution = Distribution(self.kinesis, self.stream, self.clock)
 
     async def shards(self) -> list[FollowedShard]:
-        """Those to begin with. NotChanged if one that was named does not exist."""
+        """NotChanged if one that was named does not exist."""
         if not self.only:
             listed = await self.kinesis.list_shards(self.stream, self.start)
-            return [_followed(shard.shard_id, shard.hash_range, shard.parent_shard_ids) for shard in listed]
+            return [
+                FollowedShard(shard.shard_id, shard.hash_range, shard.parent_shard_ids) for shard in listed
+            ]
         every = await self.kinesis.list_shards(self.stream)
         chosen = [shard for shard in every if {shard.shard_id, short_shard(shard.shard_id)} & {*self.only}]
         found = {name for shard in chosen for name in (shard.shard_id, short_shard(shard.shard_id))}
@@ -81,7 +83,7 @@ class Follower:
             raise NotChanged(
                 f"the stream {self.stream.name} has no shard {', '.join(missing)}; it has {', '.join(names)}"
             )
-        return [_followed(shard.shard_id, shard.hash_range, shard.parent_shard_ids) for shard in chosen]
+        return [FollowedShard(shard.shard_id, shard.hash_range, shard.parent_shard_ids) for shard in chosen]
 
     async def run(self, shards: Iterable[FollowedShard]) -> None:
         """Until all have ended. Raises AwsError if the stream is gone or must not be read."""
@@ -109,7 +111,7 @@ class Follower:
             return
         self._unfinished.discard(shard.shard_id)
         for child in children:
-            followed = _followed(child.shard_id, child.hash_range, child.parent_shard_ids)
+            followed = FollowedShard(child.shard_id, child.hash_range, child.parent_shard_ids)
             self._begin_when_due(tasks, followed, _OLDEST)
         for waiting in list(self._waiting.values()):
             self._begin_when_due(tasks, waiting, _OLDEST)
@@ -118,12 +120,6 @@ class Follower:
         if kind not in self._said:
             self._said.add(kind)
             self.say(text)
-
-
-def _followed(
-    shard_id: ShardId, hash_range: HashRange, parent_shard_ids: frozenset[ShardId]
-) -> FollowedShard:
-    return FollowedShard(shard_id, hash_range, parent_shard_ids)
 
 
 def _where(start: InitialPosition) -> ReadFrom:

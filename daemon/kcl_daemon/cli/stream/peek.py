@@ -1,4 +1,4 @@
-"""`kcl-daemon peek`: the records at the checkpoints of an application: what it has done last, and what it gets next."""
+"""`kcl-daemon peek`: the records at the checkpoints of an application."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from kcl_daemon.cli.application import Application, leases_of, on_application, stream_option
-from kcl_daemon.cli.common import EPILOG, as_json_option, json_text, say, with_settings
+from kcl_daemon.cli.common import EPILOG, as_json_option, json_text, say, shards_option, with_settings
 from kcl_daemon.cli.leases.change import all_leases, chosen_leases
 from kcl_daemon.cli.stream.content import Opener, open_opener
 from kcl_daemon.cli.stream.place import use_local
@@ -154,7 +154,7 @@ def json_of(peeked: Sequence[Peeked], settings: Settings) -> Mapping[str, Any]:
 @click.command("peek", short_help="Show the record that an application gets next.", epilog=EPILOG)
 @with_settings
 @as_json_option
-@click.option("--shard", "shards", metavar="ID", multiple=True, help="Only this shard; can be repeated.")
+@shards_option
 @click.option(
     "--count",
     metavar="N",

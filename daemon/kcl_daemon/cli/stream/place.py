@@ -1,4 +1,4 @@
-"""Which stream `tail` and `put` mean, and how they reach it: options, the local endpoints, a properties file."""
+"""Which stream `tail` and `put` mean, and how they reach it."""
 
 from __future__ import annotations
 

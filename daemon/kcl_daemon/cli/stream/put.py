@@ -1,5 +1,3 @@
-"""`kcl-daemon put`: lines from stdin or files become records of a stream."""
-
 from __future__ import annotations
 
 import os
@@ -43,7 +41,7 @@ _LINES_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 4 * 2**20
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)(/s)?")
 _EVEN_S: Final = 0.2
-# A request that is on its way may take so long after a signal.
+# For a request on its way when a signal comes.
 _GRACE_S: Final = 3.0
 EXIT_SIGNAL: Final = 128
 _BAD_LINES_SAID: Final = 20
@@ -70,7 +68,7 @@ def _rate(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LineForm:
-    """How lines become records. `key_path`: the field with the key; without it and `key_text` keys are random."""
+    """`key_path`: the field with the key. Without it and `key_text`, keys are random."""
 
     randomness: Randomness
     key_path: tuple[str, ...] = ()
@@ -80,7 +78,6 @@ class LineForm:
 
 
 def read_line(form: LineForm, line: Line) -> KeyedLine:
-    """BadLine says why it cannot be put."""
     whole = checked(line, in_base64=form.in_base64)
     if form.key_path:
         key = key_in(whole.data, form.key_path)

@@ -1,5 +1,3 @@
-"""Records as lines for people, and as JSON for `jq`."""
-
 from __future__ import annotations
 
 from typing import Any, Final

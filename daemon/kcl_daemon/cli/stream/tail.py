@@ -1,5 +1,3 @@
-"""`kcl-daemon tail`: follows a stream, and shows what is in it."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""Puts entries into a stream until all are in."""
-
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +25,7 @@ from kcl_daemon.shards.lineage import Shard
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _DOUBLINGS_MOST: Final = 10
-# Without any success. At the beginning the command line is probably wrong.
+# Without any success; at the beginning the command line is probably wrong.
 _PATIENCE_S: Final = 300.0
 _PATIENCE_AT_FIRST_S: Final = 10.0
 
@@ -68,7 +66,7 @@ class Writer:
     _said: bool = False
 
     async def put(self, lines: Sequence[KeyedLine]) -> None:
-        """Return when they are put or refused; the next ones wait meanwhile, so order is kept as far as it can be.
+        """Return when they are put or refused; the next ones wait, so order is kept as far as it can be.
 
         Raises:
             NotChanged: nothing was taken for so long that it is given up.
