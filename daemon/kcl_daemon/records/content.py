@@ -40,7 +40,7 @@ class SeenRecord:
 
 
 def uncompressed(data: bytes) -> tuple[bytes, str | None]:
-    """And what it was packed with, `gzip` or `zlib`; unchanged, with None, if it is not wholly one of both, or too large."""
+    """And with what: `gzip` or `zlib`; unchanged, with None, if it is not wholly one of both, or too large."""
     if data.startswith(_GZIP):
         kind, window = "gzip", _OF_GZIP
     elif len(data) > 2 and data[0] == _ZLIB_METHOD and int.from_bytes(data[:2]) % _ZLIB_CHECK == 0:

@@ -249,7 +249,7 @@ MAGIC: Final = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES: Final = 16
 _MAX_HASH_DIGITS: Final = 39
 PIECE_BYTES: Final = 4 * 2**20
-"""About, in a line; one user record may be longer."""
+"""Approximate size in a line; one user record may be longer."""
 _SMALL_BYTES: Final = 128 * 1024
 # Some ten milliseconds.
 _RECORDS_PER_TURN: Final = 10_000
@@ -521,7 +521,7 @@ class Aggregate:
         return len(self._records)
 
     def added_bytes(self, partition_key: str, data: bytes) -> int:
-        """At most."""
+        """An upper bound."""
         return len(partition_key.encode()) + len(data) + _FIELDS_BYTES_MOST
 
     def add(self, partition_key: str, data: bytes) -> None:

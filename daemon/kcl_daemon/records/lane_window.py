@@ -292,7 +292,7 @@ class LaneWindow:
         mine.answered = mine.taken
 
     def checkpoint(self, lane: int, position: Position) -> None:
-        """Also where its child is gone and a record was set aside. Raises NotOfThisLane."""
+        """Also called where its child is gone and a record was set aside. Raises NotOfThisLane."""
         mine = self._lanes[lane]
         if position <= mine.checkpoint:
             return
@@ -343,7 +343,7 @@ class LaneWindow:
         return True
 
     def reread_from(self) -> Position | None:
-        """None: nothing is to be read again. The next records added come from there."""
+        """The next records added come from there. None: nothing is read again."""
         starts = [lane.reread for lane in self._lanes if lane.reread is not None]
         self._must_reread = False
         self._previous = min(starts, default=self.high)

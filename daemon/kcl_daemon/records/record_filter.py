@@ -198,7 +198,7 @@ def _of_data(value: object, place: str) -> _Pattern:
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Equal if the texts of the property are."""
+    """`text` is what the property says. Two of the same text are equal."""
 
     text: str
     _patterns: tuple[_Pattern, ...] = field(repr=False, compare=False)
@@ -297,7 +297,7 @@ def _bodies(records: Sequence[AnyRecord]) -> Sequence[bytes]:
 
 
 def _decoded(record: AnyRecord) -> bytes:
-    """Data that is not base64 is none: it does not come from Kinesis."""
+    """Nothing where the data is not base64; such data does not come from Kinesis."""
     try:
         return BASE64.decoded(record.data)
     except ValueError:
