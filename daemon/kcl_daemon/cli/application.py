@@ -14,7 +14,7 @@ from kcl_daemon.aws.build import build_tables, open_kinesis_client, open_sources
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.cli.common import NotChanged, run, stream_text
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.fleet.context import WorkerContext, timings
+from kcl_daemon.context import WorkerContext, timings
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.own_stream import OwnStreamCheck
