@@ -1,20 +1,23 @@
-"""What the house measures: files, lines, words, import cycles, small classes, long constructors.
+"""What the house measures: files, lines and words by package, circles, and habits that are counted so that they end.
 
-`python -m tests.house.figures` prints the table; `test_figures.py` holds it within its bounds.
+`python -m tests.house.figures` prints the table, and the bounds in `bounds.toml`; with --lower it lowers them to the figures.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from tests.house.files import ROOT, content, statements, tree
+from tests.house.bounds import above, bounds, lower
+from tests.house.files import ROOT, content, modules, statements, tree
+from tests.house.imports import Imports, circles, imports_of, loaded
 
 PACKAGES: Final[Mapping[str, str]] = {
     "kcl_daemon": "daemon",
@@ -25,7 +28,12 @@ PACKAGES: Final[Mapping[str, str]] = {
     "kcl_landing": "clients/landing",
     "kcl_spark": "clients/pyspark",
 }
+_LINES_MANY: Final = 600
 _PARAMETERS_MOST: Final = 8
+JSON_LIBRARIES: Final = ("json", "orjson", "msgspec")
+_USES_JSON: Final = re.compile(r"^\s*(?:import|from) (json|orjson|msgspec)\b", re.MULTILINE)
+# In two pieces, so that this file does not hold it.
+_VAGUE_TEST: Final = b"def test_" + b"what_"
 # What has no behaviour of its own, or stands for what others have.
 _NO_BEHAVIOUR: Final = ("NamedTuple", "TypedDict", "Enum", "Exception", "Error", "Protocol", "Struct")
 # A comment, or a string, in which a # begins none. A tokenizer in Python takes twenty times as long.
@@ -48,8 +56,23 @@ class SourceFile:
         return tree(self.path)
 
     @cached_property
+    def statements(self) -> list[ast.stmt]:
+        return list(statements(self.tree))
+
+    @cached_property
     def classes(self) -> list[ast.ClassDef]:
-        return [node for node in statements(self.tree) if isinstance(node, ast.ClassDef)]
+        return [node for node in self.statements if isinstance(node, ast.ClassDef)]
+
+    @cached_property
+    def lines(self) -> int:
+        return len(self.text.splitlines())
+
+    @property
+    def bounded_as(self) -> str:
+        """The package that has a bound: one below `kcl_daemon`, or the whole of another distribution."""
+        parts = self.name.split(".")
+        deep = parts[0] == "kcl_daemon" and (len(parts) > 2 or self.path.name == "__init__.py")
+        return ".".join(parts[:2]) if deep else parts[0]
 
     @property
     def package(self) -> str:
@@ -64,7 +87,7 @@ class SourceFile:
         """Of docstrings and comments."""
         said = [
             node.value.value
-            for node in statements(self.tree)
+            for node in self.statements
             if isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
             and isinstance(node.value.value, str)
@@ -84,40 +107,23 @@ def source_files(root: Path = ROOT) -> list[SourceFile]:
     return found
 
 
-def package_cycles(files: list[SourceFile]) -> list[list[str]]:
+def imports(files: list[SourceFile]) -> dict[str, Imports]:
+    """Of each file, by name."""
+    known = {file.name for file in files}
+    return {file.name: imports_of(file.name, file.tree, known) for file in files}
+
+
+def file_circles(found: Mapping[str, Imports]) -> list[list[str]]:
+    return circles({name: each.all for name, each in found.items()})
+
+
+def package_circles(files: list[SourceFile], found: Mapping[str, Imports]) -> list[list[str]]:
     """Packages that import each other in a circle, each circle sorted."""
-    by_name = {file.name: file for file in files}
+    within = {file.name: file.package for file in files}
     edges: dict[str, set[str]] = defaultdict(set)
-    for file in files:
-        for target in _imports(file.tree, by_name):
-            if target.package != file.package:
-                edges[file.package].add(target.package)
-    reached = {package: _reached(package, edges) for package in list(edges)}
-    circles = {
-        tuple(sorted(other for other in reached[package] if package in reached.get(other, ())))
-        for package in reached
-    }
-    return sorted(list(circle) for circle in circles if circle)
-
-
-def _imports(module: ast.Module, by_name: Mapping[str, SourceFile]) -> Iterator[SourceFile]:
-    for node in statements(module):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                target = by_name.get(f"{node.module}.{alias.name}") or by_name.get(node.module)
-                if target is not None:
-                    yield target
-
-
-def _reached(start: str, edges: Mapping[str, set[str]]) -> set[str]:
-    found: set[str] = set()
-    waiting = [start]
-    while waiting:
-        for other in edges.get(waiting.pop(), ()):
-            if other not in found:
-                found.add(other)
-                waiting.append(other)
-    return found
+    for name, each in found.items():
+        edges[within[name]] |= {within[other] for other in each.all} - {within[name]}
+    return circles(edges)
 
 
 def one_method_share(files: list[SourceFile]) -> float:
@@ -151,30 +157,102 @@ def long_constructors(files: list[SourceFile]) -> list[str]:
     return sorted(found)
 
 
-def figures(root: Path = ROOT) -> dict[str, float]:
-    """The table, by the name of each row."""
+def constants_below(module: ast.Module) -> list[str]:
+    """Constants that could stand above the first class or function and do not."""
+    below: list[str] = []
+    defined: set[str] = set()
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif (name := _constant(node)) is None:
+            continue
+        elif any(isinstance(each, ast.Name) and each.id in defined for each in ast.walk(_value(node))):
+            defined.add(name)
+        elif defined:
+            below.append(name)
+    return below
+
+
+def _constant(node: ast.stmt) -> str | None:
+    match node:
+        case (
+            ast.Assign(targets=[ast.Name(id=name)])
+            | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr())
+        ):
+            return name if name.isupper() else None
+        case _:
+            return None
+
+
+def _value(node: ast.stmt) -> ast.AST:
+    return node.value if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None else node
+
+
+def json_libraries(files: list[SourceFile]) -> dict[str, int]:
+    """How many files of the daemon use each."""
+    ours = [file for file in files if file.name.startswith("kcl_daemon")]
+    used = [set(_USES_JSON.findall(file.text)) for file in ours]
+    return {library: sum(library in each for each in used) for library in JSON_LIBRARIES}
+
+
+def vague_tests() -> int:
+    """Tests whose names begin with what they are about, where behaviour should stand."""
+    return sum(content(path).count(_VAGUE_TEST) for path in modules())
+
+
+def figures(root: Path = ROOT) -> dict[str, dict[str, float]]:
+    """The table, by section and the name of each row."""
     files = source_files(root)
-    return {
+    lines, words = (Counter[str](), Counter[str]())
+    for file in files:
+        lines[file.bounded_as] += file.lines
+        words[file.bounded_as] += file.words
+    found = imports(files)
+    plain = loaded(found)
+    whole = {
         "source files": len(files),
-        "source lines": sum(len(file.text.splitlines()) for file in files),
-        "longest file, lines": max(len(file.text.splitlines()) for file in files),
-        "docstring and comment words": sum(file.words for file in files),
-        "packages in import cycles": sum(map(len, package_cycles(files))),
+        "source lines": lines.total(),
+        "docstring and comment words": words.total(),
+        "longest file, lines": max(file.lines for file in files),
+        "files over 600 lines": len(long_files(files)),
+        "files in import circles": sum(map(len, file_circles(found))),
+        "packages in import circles": sum(map(len, package_circles(files, found))),
+        "modules that a plain daemon loads": len(plain),
+        "lines that a plain daemon loads": sum(file.lines for file in files if file.name in plain),
+        "files with constants below a definition": sum(bool(constants_below(file.tree)) for file in files),
+        **{f"files of the daemon with {name}": count for name, count in json_libraries(files).items()},
+        "tests named test_what_": vague_tests(),
         "classes with one public method, %": round(100 * one_method_share(files), 1),
         "constructors with more than 8 parameters": len(long_constructors(files)),
         "README lines": len((root / "README.md").read_text("utf-8").splitlines()),
     }
+    return {"whole": whole, "lines": dict(lines), "words": dict(words)}
+
+
+def long_files(files: list[SourceFile]) -> list[str]:
+    return [f"{file.name}, {file.lines}" for file in files if file.lines > _LINES_MANY]
 
 
 def main() -> None:
-    """Print the table, and what stands behind its last rows."""
-    for name, value in figures().items():
-        print(f"{value:>10,}  {name}")  # noqa: T201 - this is what it is for
+    """Print the table, and what stands behind some of its rows; with --lower, write what has fallen."""
+    found = figures()
+    limits = bounds()
+    for section, rows in found.items():
+        for name, value in rows.items():
+            shown = name if section == "whole" else f"{section} of {name}"
+            print(f"{value:>10,} of {limits[section].get(name, 0):>7,}  {shown}")  # noqa: T201 - this is what it is for
     files = source_files()
-    for circle in package_cycles(files):
-        print("cycle:", ", ".join(circle))  # noqa: T201
-    for constructor in long_constructors(files):
-        print("constructor:", constructor)  # noqa: T201
+    known = imports(files)
+    behind = {
+        "over 600 lines": long_files(files),
+        "circle": [", ".join(each) for each in (*file_circles(known), *package_circles(files, known))],
+        "constructor": long_constructors(files),
+        "above": above(found, limits),
+        "lowered": lower(found) if "--lower" in sys.argv else [],
+    }
+    for name, lines in behind.items():
+        for line in lines:
+            print(f"{name}: {line}")  # noqa: T201
 
 
 if __name__ == "__main__":

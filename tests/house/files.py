@@ -6,13 +6,19 @@ import ast
 import gc
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
+_LISTS: Final = ("body", "handlers", "cases", "orelse", "finalbody")
+_HAVE_PARTS: Final = (ast.mod, ast.stmt, ast.excepthandler, ast.match_case)
+_PARTS: Final[Mapping[type[ast.AST], tuple[str, ...]]] = {
+    kind: tuple(each for each in _LISTS if each in kind._fields)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, _HAVE_PARTS)
+}
 SOURCE_FOLDERS: Final = ("daemon", "protocol", "clients", "tests")
 
 
@@ -49,22 +55,22 @@ def content(path: Path) -> bytes:
     return path.read_bytes()
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     found = ast.parse(content(path))
     gc.freeze()  # who keeps many would have them looked through for garbage, which takes longer than to parse them
     return found
 
 
+def parts(node: ast.AST) -> Iterator[ast.AST]:
+    """What stands directly in a module or a statement: statements, handlers, cases."""
+    for name in _PARTS[type(node)]:
+        yield from getattr(node, name)
+
+
 def statements(node: ast.AST) -> Iterator[ast.stmt]:
     """Of a module or a statement, in all depths: a fifth of the nodes that `ast.walk` visits."""
-    inner: Iterable[ast.AST] = chain(
-        getattr(node, "body", ()),
-        getattr(node, "handlers", ()),
-        getattr(node, "cases", ()),
-        getattr(node, "orelse", ()),
-        getattr(node, "finalbody", ()),
-    )
-    for each in inner:
+    for each in parts(node):
         if isinstance(each, ast.stmt):
             yield each
         yield from statements(each)
