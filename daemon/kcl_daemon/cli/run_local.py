@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import click
 import orjson
 
-from kcl_daemon.cli.root import LOCAL, need_extra
+from kcl_daemon.cli.commands import LOCAL, need_extra
 from kcl_local import place
 
 _CALL_S: Final = 30.0

@@ -18,7 +18,8 @@ from click.testing import CliRunner
 
 from kcl_daemon import __version__
 from kcl_daemon.cli import main
-from kcl_daemon.cli.root import EXAMPLES, CommandGroup, LaterCommand
+from kcl_daemon.cli.commands import EXAMPLES, LaterCommand
+from kcl_daemon.cli.root import CommandGroup
 from tests.documents.commandlines import check_command
 
 

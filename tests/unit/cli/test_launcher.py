@@ -160,6 +160,6 @@ def test_the_helper_becomes_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
         became.append([program, *words])
         raise SystemExit(0)
 
-    monkeypatch.setattr("kcl_daemon.cli.root.os.execv", execv)
+    monkeypatch.setattr("kcl_daemon.cli.helper.os.execv", execv)
     CliRunner().invoke(main, ["helper", "-e", "-p", "f"])
     assert became == [[sys.executable, sys.executable, "-m", "kcl_daemon", "--properties", "f"]]
