@@ -38,6 +38,8 @@ _OBJECT_BYTES_MAX: Final = 256 * 2**20
 _NOT_PASSED_IN: Final = frozenset({"content-length", "content-encoding"})
 # aiohttp sets its own.
 _NOT_PASSED_ON: Final = frozenset({"content-length", "connection", "date", "server", "transfer-encoding"})
+_FOR_LETTERS: Final[tuple[Other, ...]] = ("s3", "sns", "sqs")
+BESIDE_DYNAMODB: Final[Mapping[str, Other]] = {"AWSGlue.": "glue", "": "sts"}
 _SIGNED_FOR: Final = re.compile(r"/([a-z0-9]+)/aws4_request")
 _OF_S3: Final = {
     ("PUT", True): "PutObject",
@@ -49,8 +51,6 @@ _OF_S3: Final = {
     ("HEAD", False): "HeadBucket",
     ("DELETE", False): "DeleteBucket",
 }
-_FOR_LETTERS: Final[tuple[Other, ...]] = ("s3", "sns", "sqs")
-BESIDE_DYNAMODB: Final[Mapping[str, Other]] = {"AWSGlue.": "glue", "": "sts"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,6 @@ from kcl_local.serving import serve
 _FAN_OUT: Final = FanOutRules()
 _SHARDS_MAX: Final = 10_000
 _TABLE: Final = re.compile(r"([a-zA-Z0-9_.-]{3,255})(?::([1-9][0-9]{0,3})(?::([^:,]+)(?:,([^:,]+))?)?)?")
-Form = Literal["shell", "env", "json"]
-NewStream = tuple[str, int]
-"""Name, or the ARN of a stream in another account, and number of shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +86,11 @@ async def local_endpoints(
     finally:
         with CancelScope(shield=True):
             await to_thread.run_sync(dynamodb.stop)
+
+
+Form = Literal["shell", "env", "json"]
+NewStream = tuple[str, int]
+"""Name, or the ARN of a stream in another account, and number of shards."""
 
 
 def _parse_stream(text: str) -> NewStream:

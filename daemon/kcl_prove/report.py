@@ -37,10 +37,6 @@ _STYLE: Final = (
     "@media(prefers-color-scheme:dark){body{color:#e6e6e6;background:#161616}th,td{border-color:#444}"
     ".right{color:#6fd08c}.wrong{color:#ff8a8a}}"
 )
-_HEADINGS: Final = (
-    *("Scene", "Result", "Seconds", "Written", "Delivered", "Lost", "Repeated", "Out of order"),
-    *("Before parents", "Longest gap", "Latency p50", "Latency p99", "Notes"),
-)
 
 
 @dataclass(frozen=True, slots=True)

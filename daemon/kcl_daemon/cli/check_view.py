@@ -26,6 +26,7 @@ _VALUE_COLUMNS: Final = 48
 _CUT: Final = "..."
 # An entry that is one line of the file and has no escapes.
 _ENTRY: Final = re.compile(r"(?P<indent>[ \t\f]*)(?P<key>[^ \t\f:=]+)(?P<between>[ \t\f]*[=:]?[ \t\f]*)")
+_MARK_OF_UTF_8: Final = "\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,6 @@ class Source:
         if found is None or "\\" in line:
             return "", shown(entry.key), " = "
         return _blank(found["indent"]), shown(found["key"]), _blank(found["between"])
-
-
-_MARK_OF_UTF_8: Final = "\xef\xbb\xbf"
 
 
 def _blank(text: str) -> str:

@@ -27,6 +27,12 @@ _APPLICATION: Final = name(
 )
 _UNIT: Final = "packaging/systemd/kcl-daemon.service"
 _IGNORED: Final = "# What the processor writes.\n*\n!.gitignore\n"
+_BUILD_OF_GO: Final = "go build -o consumer ."
+_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_FOLDER_OF_THE_UNIT: Final = (
+    "# Where a relative executableName or sparkStateDir is looked for; the only folder that can be written."
+)
+_PATH: Final = "Environment=PATH=/opt/kcl-daemon/bin:/usr/local/bin:/usr/bin:/bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +61,6 @@ class Language:
     @property
     def local_extras(self) -> str:
         return f"[local,{self.extra}]" if self.extra else "[local]"
-
-
-_BUILD_OF_GO: Final = "go build -o consumer ."
-_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def _by_command(command: str) -> str:
@@ -184,11 +186,6 @@ class Project:
             text = text.replace(old, new)
         return text
 
-
-_FOLDER_OF_THE_UNIT: Final = (
-    "# Where a relative executableName or sparkStateDir is looked for; the only folder that can be written."
-)
-_PATH: Final = "Environment=PATH=/opt/kcl-daemon/bin:/usr/local/bin:/usr/bin:/bin"
 
 Callback = Callable[[click.Context, click.Parameter, str | None], str | None]
 

@@ -44,6 +44,28 @@ _Result = TypeVar("_Result")
 
 # A race is lost only to a concurrent write.
 _MAX_LOST_RACES: Final = 5
+_MEANING = {
+    ClientVersion.UPGRADE_FROM_2X: "workers take leases as in KCL 2.x; when everything is ready for ten minutes, the fleet switches to "
+    "3.x by itself",
+    ClientVersion.V3X_WITH_ROLLBACK: "the leader assigns leases; rollback is possible until a worker starts with CLIENT_VERSION_CONFIG_3X",
+    ClientVersion.V2X: "rolled back: workers take leases as in KCL 2.x until `rollforward`",
+    ClientVersion.V3X: "the leader assigns leases; no upgrade is in progress",
+}
+_MOVE_MEANING = {
+    TableStatus.INIT: "no migration to one table is in progress; one can start when all workers have supported the single "
+    "table for an hour",
+    TableStatus.DEPLOYED: "no migration to one table is in progress; to start one, deploy all workers with "
+    "migrateAllEntitiesToLeaseTable=true",
+    TableStatus.PENDING: "rows are in the lease table, the leader lock is still in the old one; to roll back, deploy with "
+    "migrateAllEntitiesToLeaseTable=false",
+    TableStatus.COMPLETE: "the migration is complete; workers follow within a minute",
+}
+_EPILOG: Final = """\b
+Exit codes:
+  0  done
+  1  not allowed in this state, not confirmed, or AWS did not answer or refused
+  2  wrong command line, properties file or environment
+"""
 
 
 class Direction(Enum):
@@ -153,24 +175,6 @@ async def remove_index(tables: Tables, after_s: float, *, clock: Clock, say: Cal
     say(f"the index {OWNER_INDEX} is being deleted")
 
 
-_MEANING = {
-    ClientVersion.UPGRADE_FROM_2X: "workers take leases as in KCL 2.x; when everything is ready for ten minutes, the fleet switches to "
-    "3.x by itself",
-    ClientVersion.V3X_WITH_ROLLBACK: "the leader assigns leases; rollback is possible until a worker starts with CLIENT_VERSION_CONFIG_3X",
-    ClientVersion.V2X: "rolled back: workers take leases as in KCL 2.x until `rollforward`",
-    ClientVersion.V3X: "the leader assigns leases; no upgrade is in progress",
-}
-_MOVE_MEANING = {
-    TableStatus.INIT: "no migration to one table is in progress; one can start when all workers have supported the single "
-    "table for an hour",
-    TableStatus.DEPLOYED: "no migration to one table is in progress; to start one, deploy all workers with "
-    "migrateAllEntitiesToLeaseTable=true",
-    TableStatus.PENDING: "rows are in the lease table, the leader lock is still in the old one; to roll back, deploy with "
-    "migrateAllEntitiesToLeaseTable=false",
-    TableStatus.COMPLETE: "the migration is complete; workers follow within a minute",
-}
-
-
 def status_lines(seen: MigrationStatus) -> Iterator[str]:
     row = seen.version
     if row is None:
@@ -265,14 +269,6 @@ def _date(at_ms: int) -> str:
         return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):
         return f"{at_ms} ms"
-
-
-_EPILOG: Final = """\b
-Exit codes:
-  0  done
-  1  not allowed in this state, not confirmed, or AWS did not answer or refused
-  2  wrong command line, properties file or environment
-"""
 
 
 @click.group("migrate", help="Show and control the migration of an application from KCL 2.x to 3.x.")

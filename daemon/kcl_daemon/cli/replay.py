@@ -59,6 +59,16 @@ _BAR_EVERY_S: Final = 0.5
 _BAR_STEPS: Final = 1000
 _COUNTED: Final = (kcl.PROCESS_RECORDS, kcl.PROCESS_BYTES, own.DEAD_LETTERS, own.CHILDREN_FAILED)
 _SIZES: Final = {"": 1, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
+# A read takes what may come in this time, so that a rate over many shards is an even one.
+_READ_S: Final = 0.2
+_RECORD_BYTES: Final = 25 * 1024
+EPILOG: Final = """\b
+Exit codes:
+  0    every record of the range was processed; the table of the replay is removed
+  1    it failed, or another process replays under this name
+  2    wrong command line or properties file
+  130  interrupted: the same command goes on
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +85,6 @@ class Limit:
         if unit != "s" or word not in (*_SIZES, "B") or not float(digits) > 0:
             raise ValueError(text)
         return Limit(float(digits) * _SIZES.get(word, 1), bytes=bool(word))
-
-
-# A read takes what may come in this time: over many shards the rate stays even.
-_READ_S: Final = 0.2
-_RECORD_BYTES: Final = 25 * 1024
 
 
 class LimitedKinesis:
@@ -313,15 +318,6 @@ class Replay:
         if failures := figures.of(own.CHILDREN_FAILED):
             words.append(f"children failed {counted(failures, 'time')}")
         return f"{', '.join(words)}, in {duration(self._clock.monotonic() - self._began_s)}"
-
-
-EPILOG: Final = """\b
-Exit codes:
-  0    every record of the range was processed; the table of the replay is removed
-  1    it failed, or another process replays under this name
-  2    wrong command line or properties file
-  130  interrupted: the same command goes on
-"""
 
 
 @click.command(

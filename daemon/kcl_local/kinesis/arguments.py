@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-MIB: Final = 2**20
 MAX_HASH: Final = 2**128 - 1
 _HASH_DIGITS: Final = len(str(MAX_HASH))
 PAGE_MAX: Final = 10_000
 SHARDS_MAX: Final = 10_000
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _NUMBERS: Final[tuple[type[float], ...]] = (float, int)
-
 T = TypeVar("T")
+MIB: Final = 2**20
 
 
 class ServiceError(Exception):

@@ -39,6 +39,12 @@ from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 
 # An owner renews only every few seconds: a retry soon succeeds.
 _MAX_LOST_RACES: Final = 10
+# The search starts this long before the time.
+_WINDOWS_S: Final = (2.0, 20.0, 200.0, 2_000.0, 20_000.0, 200_000.0)
+_READ_MOST: Final = 10_000
+# The worker needs most of a shard's five reads a second.
+_PAUSE_S: Final = 0.5
+_SKIPPED_MOST: Final = 10_000
 
 
 class ChangeResult(Enum):
@@ -158,14 +164,6 @@ async def _write_now(table: Table, key: LeaseKey, write: Callable[[Lease], Await
             faults.maybe("after-lease-changed")
             return True
     raise NotChanged(f"the lease {key} kept changing; try again")
-
-
-# The search begins so long before the time.
-_WINDOWS_S: Final = (2.0, 20.0, 200.0, 2_000.0, 20_000.0, 200_000.0)
-_READ_MOST: Final = 10_000
-# The worker needs most of a shard's five reads a second.
-_PAUSE_S: Final = 0.5
-_SKIPPED_MOST: Final = 10_000
 
 
 def position_of(text: str) -> InitialPosition:

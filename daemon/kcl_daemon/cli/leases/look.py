@@ -23,6 +23,10 @@ from kcl_daemon.ports import Clock, Kinesis, Log, Tables
 from kcl_daemon.retrieval.source import StartMemory, read_from
 from kcl_protocol.sequence import LATEST
 
+_OBSERVER: Final = WorkerId("(observer)")
+# The worker needs most of a shard's five reads a second.
+_MAX_PARALLEL_LAGS: Final = 8
+
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
@@ -84,10 +88,6 @@ class ObservedFleet:
         """By the clocks of the worker and of this machine."""
         row = self.fleet.stats.get(worker)
         return None if row is None else self.wall_s - row.last_update_s
-
-
-# The worker needs most of a shard's five reads a second.
-_MAX_PARALLEL_LAGS: Final = 8
 
 
 async def look_at(application: Application, settings: Settings, watch_s: float = 0.0) -> ObservedFleet:

@@ -22,6 +22,16 @@ from kcl_daemon.telemetry.snapshot import WorkerView, worker_views
 from kcl_daemon.text import NONE, duration, numbered, on_one_line, short_number, shown
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
+_MAX_LISTED = 4
+_HEADINGS = ("worker", "leases", "cpu", "throughput", "headroom", "")
+_COLUMNS: Final = ("shard", "owner", "handoff to", "checkpoint", "counter", "switches", "throughput", "lag")
+_COLUMN_NUMBERS: Final = frozenset({4, 5, 6, 7})
+_LAG_COLUMN: Final = 7
+_WORKER_HEADINGS: Final = ("worker", "state", "last report", "cpu", "leases", "")
+_WORKER_NUMBERS: Final = frozenset({2, 3, 4})
+_LAG_MOST: Final = 40
+SCHEMA: Final = 1
+
 
 @dataclass(frozen=True, slots=True)
 class ExplainedPlan:
@@ -32,10 +42,6 @@ class ExplainedPlan:
     at_once: frozenset[LeaseKey]
     balance_s: float
     ema_alpha: float
-
-
-_MAX_LISTED = 4
-_HEADINGS = ("worker", "leases", "cpu", "throughput", "headroom", "")
 
 
 def explain_plan(fleet: Fleet, plan: AssignmentPlan, *, ema_alpha: float = 0.5) -> tuple[str, ...]:
@@ -94,14 +100,6 @@ def _moves(plan: AssignmentPlan) -> Iterator[str]:
         yield f"{move.how.value}: {move.reason}"
     for key in plan.unplaced:
         yield f"{key}: no worker has room for it"
-
-
-_COLUMNS: Final = ("shard", "owner", "handoff to", "checkpoint", "counter", "switches", "throughput", "lag")
-_COLUMN_NUMBERS: Final = frozenset({4, 5, 6, 7})
-_LAG_COLUMN: Final = 7
-_WORKER_HEADINGS: Final = ("worker", "state", "last report", "cpu", "leases", "")
-_WORKER_NUMBERS: Final = frozenset({2, 3, 4})
-_LAG_MOST: Final = 40
 
 
 def list_lines(seen: ObservedFleet, *, with_finished: bool) -> tuple[str, ...]:
@@ -335,8 +333,6 @@ def _behind(lag: LeaseLag) -> str:
         return f"lag unknown: {lag.unknown_because}"
     return f"{duration(lag.millis / 1000)} behind"
 
-
-SCHEMA: Final = 1
 
 _Document: TypeAlias = dict[str, object]
 

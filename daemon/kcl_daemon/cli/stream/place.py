@@ -28,6 +28,7 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _NO_ENDPOINTS: Final = (
     "no local endpoints of yours answer; start them with `kcl-daemon local --stream NAME` in another terminal"
 )
+CLOCK: Final = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,3 @@ def _read(read: Callable[[str], _T], text: str, what: str) -> _T:
         return read(text)
     except InvalidValue as wrong:
         raise click.BadParameter(f"{text!r}: {wrong}", param_hint=what) from None
-
-
-CLOCK: Final = SystemClock()
