@@ -43,6 +43,7 @@ from kcl_daemon.fleet.streams import (
     require_same_stream_mode,
 )
 from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
+from kcl_daemon.host_ports import Evidence, StateFolder
 from kcl_daemon.leases.lease import Lease, LeaseKey, TableStream, WorkerId
 from kcl_daemon.leases.worker_row import Incarnation
 from kcl_daemon.migrations.kcl2_loops import (
@@ -62,7 +63,6 @@ from kcl_daemon.ports import (
     CloudWatch,
     Cpu,
     DeadLetters,
-    Evidence,
     FanOut,
     Kinesis,
     Log,
@@ -70,7 +70,6 @@ from kcl_daemon.ports import (
     Randomness,
     ScanPort,
     Schemas,
-    StateFolder,
     Table,
     Tables,
     Transactions,

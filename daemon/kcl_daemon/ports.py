@@ -6,21 +6,19 @@ call may be cancelled at any await; a cancelled write may have taken effect.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Final, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import Final, Protocol, Self, runtime_checkable
 
 from anyio import CancelScope
 
-from kcl_daemon.errors import AwsError, InvalidRequest, Throttled
-from kcl_daemon.leases.expiry import ProcessObservation, ProcessRecord
-from kcl_daemon.leases.lease import ShardId, StreamIdentity, WorkerId
+from kcl_daemon.errors import InvalidRequest
+from kcl_daemon.leases.lease import ShardId, StreamIdentity
 from kcl_daemon.leases.row import Conditions, Row, RowPart, RowUpdate, WriteResult
 from kcl_daemon.metrics.metric import Metric, Operation
-from kcl_daemon.metrics.own import CALLS
 from kcl_daemon.records.dead_letter import DeadLetter
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
@@ -582,119 +580,3 @@ class CloudWatch(Protocol):
     async def put(self, namespace: str, statistics: Sequence[Statistic]) -> None:
         """A failed call may have taken effect. Raises AwsError."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class LeftoverRecord:
-    """Another process' record, and what this host shows of that process now."""
-
-    name: str
-    record: ProcessRecord
-    seen: ProcessObservation
-
-
-class StateFolder(Protocol):
-    """The records of the application's daemons on this host.
-
-    Methods log errors and never raise. A cancelled one may have taken effect.
-    """
-
-    async def enter(self, worker_id: WorkerId, incarnation: str) -> None:
-        """Write our record and hold its lock."""
-        ...
-
-    async def poll(self) -> tuple[LeftoverRecord, ...]:
-        """All other records; a free lock becomes ours until `forget`, `leave_alone` or the end."""
-        ...
-
-    async def forget(self, name: str) -> None:
-        """Remove a record that needs no more work."""
-        ...
-
-    async def leave_alone(self, name: str) -> None:
-        """Keep a record, release its lock."""
-        ...
-
-    async def leave(self) -> None:
-        """Remove our record: all leases are released."""
-        ...
-
-
-class Evidence(Protocol):
-    async def keep(self, name: str, lines: Sequence[Mapping[str, object]]) -> str | None:
-        """Keep what a consumer did before an invariant was violated; where it is, None: it could not be kept.
-
-        Logs errors and never raises.
-        """
-        ...
-
-
-LogLevel = Literal["debug", "info", "warning", "error"]
-
-# The words of people and of Python's logging.
-_WORDS: Final[dict[str, LogLevel]] = {
-    "all": "debug",
-    "trace": "debug",
-    "debug": "debug",
-    "info": "info",
-    "notice": "info",
-    "warn": "warning",
-    "warning": "warning",
-    "error": "error",
-    "critical": "error",
-    "fatal": "error",
-}
-
-
-def level_of(word: str) -> LogLevel | None:
-    """In any case; None: no level has that name."""
-    return _WORDS.get(word.strip().lower())
-
-
-def at_level(log: Log, level: LogLevel) -> Callable[..., object]:
-    """`at_level(log, level)("event", field=1)`."""
-    return {"debug": log.debug, "info": log.info, "warning": log.warning, "error": log.error}[level]
-
-
-_T = TypeVar("_T")
-_SUCCESS: Final = "success"
-_THROTTLED: Final = "throttled"
-_FAILURE: Final = "failure"
-OUTCOMES: Final = (_SUCCESS, _THROTTLED, _FAILURE)
-
-
-class CallMetrics:
-    def __init__(self, meters: Meters, service: str) -> None:
-        self._meters = meters
-        self._service = service
-        self._known: set[str] = set()
-
-    async def counted(self, operation: str, call: Awaitable[_T]) -> _T:
-        """Await and count the call; a cancelled one is not counted."""
-        self.begins(operation)
-        try:
-            answer = await call
-        except AwsError as error:
-            self.failed(operation, error)
-            raise
-        self.succeeded(operation)
-        return answer
-
-    def begins(self, operation: str) -> None:
-        """Before a call: create its series at 0.
-
-        Otherwise the first failure would not show as an increase.
-        """
-        if operation not in self._known:
-            self._known.add(operation)
-            for outcome in OUTCOMES:
-                self._add(operation, outcome, 0.0)
-
-    def succeeded(self, operation: str) -> None:
-        self._add(operation, _SUCCESS)
-
-    def failed(self, operation: str, error: AwsError) -> None:
-        self._add(operation, _THROTTLED if isinstance(error, Throttled) else _FAILURE)
-
-    def _add(self, operation: str, outcome: str, count: float = 1.0) -> None:
-        self._meters.add(CALLS, count, service=self._service, operation=operation, outcome=outcome)

@@ -20,9 +20,10 @@ from typing import Final
 from anyio import CapacityLimiter, to_thread
 
 from kcl_daemon.children.platform import PROC, boot_id
+from kcl_daemon.host_ports import LeftoverRecord
 from kcl_daemon.leases.expiry import FileLockState, ProcessObservation, ProcessRecord
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.ports import LeftoverRecord, Log
+from kcl_daemon.ports import Log
 
 _NAME: Final = "kcl-daemon"
 _RECORDS_MOST: Final = 100

@@ -38,13 +38,14 @@ from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
 from kcl_daemon.fleet.streams import StreamTracker
 from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
+from kcl_daemon.host_ports import Evidence
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.kcl import INITIALIZE
 from kcl_daemon.migrations.kcl2_loops import ClientVersionMonitor, ComponentSwitcher, ShuffleLeader
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.migrations.tables import ApplicationTables
-from kcl_daemon.ports import NO_METERS, Evidence
+from kcl_daemon.ports import NO_METERS
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import Watchdog, lag_s
 

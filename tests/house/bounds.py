@@ -1,4 +1,4 @@
-"""The bounds of the figures: `bounds.toml` says the rule, `--lower` writes it."""
+"""The bounds of the figures: `bounds.toml` says the rule, `--lower` and `--shift` write it."""
 
 from __future__ import annotations
 
@@ -61,19 +61,32 @@ def ceilings_before() -> dict[str, int]:
     return {name: min(map(int, values)) for name, values in found.items() if values}
 
 
-def lower(figures: Table, path: Path = FILE) -> list[str]:
-    """Write what has fallen; says which. No bound is raised, none is added."""
-    limits = bounds(path)
-    lines, lowered, section = [], [], ""
-    for line in path.read_text("utf-8").splitlines():
-        if heading := re.fullmatch(r"\[(.+)\]", line):
-            section = heading[1]
-        row = re.fullmatch(r'"(.+)" = .+', line)
-        now = figures[section].get(row[1], 0) if row else 0
-        if row is None or now >= limits[section][row[1]]:
-            lines.append(line)
-        else:
-            lines += [f'"{row[1]}" = {now}'] if row[1] in figures[section] else []
-            lowered.append(f"{row[1]}, {section}: {limits[section][row[1]]:,} -> {now:,}")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return lowered
+def lowered(figures: Table, limits: Table, *, shift: bool = False) -> dict[str, dict[str, float]]:
+    """Bounds that no figure has reached come down to it. With `shift` those by package also rise, while the whole has room."""
+    found: dict[str, dict[str, float]] = {}
+    for section, rows in figures.items():
+        known = limits[section]
+        ceiling = limits["whole"][SUMS[section]] if shift and section in SUMS else -1
+        may_rise = sum(rows.values()) <= ceiling
+        found[section] = {
+            name: value if may_rise or name not in known else min(value, known[name])
+            for name, value in rows.items()
+            if may_rise or name in known
+        }
+    return found
+
+
+def write(limits: Table, path: Path = FILE) -> list[str]:
+    """Says what has changed. The comment on top stays."""
+    before = bounds(path)
+    comment = path.read_text("utf-8").partition("[")[0]
+    sections = [
+        "\n".join([f"[{section}]", *(f'"{name}" = {value}' for name, value in rows.items())])
+        for section, rows in limits.items()
+    ]
+    path.write_text(comment + "\n\n".join(sections) + "\n", encoding="utf-8")
+    names = {
+        (section, name) for table in (before, limits) for section, rows in table.items() for name in rows
+    }
+    pairs = [(key, before[key[0]].get(key[1], 0), limits[key[0]].get(key[1], 0)) for key in sorted(names)]
+    return [f"{name}, {section}: {was:,} -> {now:,}" for (section, name), was, now in pairs if was != now]

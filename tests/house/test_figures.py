@@ -2,7 +2,8 @@
 
 `bounds.toml` has a bound for each figure, by package for lines and words. A change may lower bounds and raises none without
 deleting as much: a package may grow where another shrinks by as much, because lines and words of the whole have a ceiling that no
-commit may raise. `python -m tests.house.figures --lower` lowers all bounds to the figures.
+commit may raise. `python -m tests.house.figures --lower` lowers all bounds to the figures, `--shift` also
+raises those of packages, while the whole has room.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from tests.house.bounds import above, bounds, ceilings_before, lower, sums_above
+import pytest
+
+from tests.house.bounds import above, bounds, ceilings_before, lowered, sums_above, write
 from tests.house.figures import constants_below, figures, file_circles, imports, package_circles, source_files
 from tests.house.imports import Imports, imports_of, loaded
 
@@ -50,14 +53,18 @@ def test_a_package_may_grow_only_where_another_shrinks() -> None:
     ]
 
 
-def test_lowering_raises_no_bound_and_keeps_the_comments(tmp_path: Path) -> None:
+def test_lowering_raises_no_bound(tmp_path: Path) -> None:
     file = tmp_path / "bounds.toml"
     file.write_text('# Why.\n[whole]\n"x" = 5\n\n[lines]\n"a" = 10\n"b" = 20\n"gone" = 1\n', encoding="ascii")
-    assert lower({"whole": {"x": 5}, "lines": {"a": 12, "b": 18}}, file) == [
-        "b, lines: 20 -> 18",
-        "gone, lines: 1 -> 0",
-    ]
+    now = {"whole": {"x": 5}, "lines": {"a": 12, "b": 18, "new": 3}}
+    assert write(lowered(now, bounds(file)), file) == ["b, lines: 20 -> 18", "gone, lines: 1 -> 0"]
     assert file.read_text("ascii") == '# Why.\n[whole]\n"x" = 5\n\n[lines]\n"a" = 10\n"b" = 18\n'
+
+
+@pytest.mark.parametrize(("ceiling", "a"), [(30, 12), (29, 10)])
+def test_shifting_raises_a_package_only_where_the_whole_has_room(ceiling: int, a: int) -> None:
+    limits = {"whole": {"source lines": ceiling}, "lines": {"a": 10, "b": 20}}
+    assert lowered({"lines": {"a": 12, "b": 18}}, limits, shift=True) == {"lines": {"a": a, "b": 18}}
 
 
 def test_a_circle_of_packages_is_seen(tmp_path: Path) -> None:

@@ -17,13 +17,14 @@ from kcl_daemon import faults
 from kcl_daemon.context import WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AccessDenied, AwsError, TableNotFound, WorkerIdTaken
 from kcl_daemon.fleet.elector import Elector
+from kcl_daemon.host_ports import StateFolder
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.expiry import ProcessRecord, ProvenDead, judge_process
 from kcl_daemon.leases.leader import LEADER_KEY, lock_from_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row, RowUpdate, WriteResult
 from kcl_daemon.leases.worker_row import Incarnation, incarnation_of, worker_from_row
-from kcl_daemon.ports import StateFolder, Tables
+from kcl_daemon.ports import Tables
 
 _POLL_S: Final = 0.1
 _PATIENCE_S: Final = 5.0

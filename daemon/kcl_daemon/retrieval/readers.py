@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
+from kcl_daemon.call_metrics import CallMetrics
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import WorkerContext
@@ -19,7 +20,6 @@ from kcl_daemon.errors import NO_FAN_OUT, AwsError, IteratorExpired
 from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.ports import (
-    CallMetrics,
     ConsumerName,
     FanOut,
     FetchedRecords,

@@ -11,9 +11,9 @@ from typing import Final
 
 import anyio
 
+from kcl_daemon.host_ports import LeftoverRecord
 from kcl_daemon.leases.expiry import FileLockState, ProcessObservation, ProcessRecord
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.ports import LeftoverRecord
 from tests.simulator.chance import Chance
 from tests.simulator.faults.life import Life
 from tests.simulator.loop import current_loop, now

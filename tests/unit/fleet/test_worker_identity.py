@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from kcl_daemon.fleet.worker_identity import Predecessors
+from kcl_daemon.host_ports import LeftoverRecord
 from kcl_daemon.leases.expiry import FileLockState, ProcessObservation, ProcessRecord
 from kcl_daemon.leases.leader import LeaderLock, lock_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import lease_from_row, new_lease_row
 from kcl_daemon.leases.worker_row import Incarnation, report
-from kcl_daemon.ports import LeftoverRecord, Tables
+from kcl_daemon.ports import Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from kcl_daemon.app import Adapters
+from kcl_daemon.call_metrics import OUTCOMES, CallMetrics
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.metrics_and_page import MetricsLevel, MetricsSettings
 from kcl_daemon.config.settings import Settings
@@ -22,8 +23,6 @@ from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.metric import OPERATIONS
 from kcl_daemon.ports import (
     NO_METERS,
-    OUTCOMES,
-    CallMetrics,
     ConsumerName,
     FetchedRecords,
     IteratorKind,
