@@ -6,9 +6,10 @@ So two leaders make the same leases.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Final
+
+import orjson
 
 from kcl_daemon import faults
 from kcl_daemon.config.changes import ChangesSettings
@@ -125,7 +126,7 @@ class SnapshotStart:
     async def _write(
         self, stream: StreamRef, row: Row | None, first: Segment, over_ms: int | None = None
     ) -> tuple[bool, Row | None]:
-        text = json.dumps({"begunMs": first.begun_ms, "segments": first.count, "overMs": over_ms})
+        text = orjson.dumps({"begunMs": first.begun_ms, "segments": first.count, "overMs": over_ms}).decode()
         write = text_write(_key(stream), row, text, key_attribute=self._table.key_attribute)
         written = await write_row(self._table, write)
         return written.applied, written.row
@@ -159,7 +160,7 @@ def _key(stream: StreamRef) -> str:
 
 def _fields(row: Row) -> dict[str, object]:
     try:
-        found = json.loads(text_of(row))
+        found = orjson.loads(text_of(row))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
