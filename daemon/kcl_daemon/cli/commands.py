@@ -187,7 +187,7 @@ LATER: Final[Mapping[str, LaterCommand]] = {
         "kcl_daemon.cli.replay:replay", "Read a time range once more, beside the live application."
     ),
     "replay-transcript": LaterCommand(
-        "kcl_daemon.cli.run_child:replay_transcript", "Replay a recorded session with a processor."
+        "kcl_daemon.cli.replay_transcript:replay_transcript", "Replay a recorded session with a processor."
     ),
     "resume": LaterCommand("kcl_daemon.cli.leases.holds:resume", "End a pause."),
     "run-child": LaterCommand(

@@ -1,8 +1,4 @@
-"""`kcl-daemon run-child` and `replay-transcript`: test a record processor without AWS.
-
-`run-child` delivers records of a file, with the daemon's own `ChildConnection` and checkpoint rules.
-`replay-transcript` sends the daemon's half of a transcript and compares the answers.
-"""
+"""`kcl-daemon run-child` delivers records from a file, with the daemon's own `ChildConnection` and checkpoint rules."""
 
 from __future__ import annotations
 
@@ -29,10 +25,10 @@ from kcl_daemon.config.services import Endpoints
 from kcl_daemon.consumer.child_session import end_child
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics, lease_lost, shard_ended
 from kcl_daemon.consumer.rejects import RejectsByHand
-from kcl_daemon.errors import ChildError, ChildExited, ChildStartFailed
+from kcl_daemon.errors import ChildError, ChildStartFailed
 from kcl_daemon.leases.lease import CheckpointWindow, ShardId
 from kcl_daemon.log_levels import LogLevel
-from kcl_daemon.ports import NO_METERS, Child, ChildPipes, Clock, Log
+from kcl_daemon.ports import NO_METERS, ChildPipes, Clock, Log
 from kcl_daemon.records.changes import ChangeForm, changes_of
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_daemon.records.forms import ChangeForm
@@ -49,20 +45,16 @@ from kcl_daemon.records.letters import (
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.text import on_one_line
-from kcl_protocol.codec import decode_child_line
-from kcl_protocol.conversation import DaemonSide
 from kcl_protocol.errors import CheckpointError, CheckpointIllegalArgument
 from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,
-    ChildMessage,
     Initialize,
     ProcessRecords,
     Record,
     Reject,
     RejectAnswer,
     ShutdownRequested,
-    Status,
 )
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 
@@ -498,114 +490,3 @@ def _summary(outcome: DriveResult, given: int) -> str:
         f"delivered {outcome.delivered} of {given} records, {outcome.checkpoints.requests} checkpoints, "
         f"last at {outcome.checkpoints.position}"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class TranscriptLine:
-    """`line` has no line end. `expected` is None for a line of the daemon."""
-
-    number: int
-    line: bytes
-    expected: ChildMessage | None
-
-
-class BadTranscript(ValueError):
-    """The message names the line."""
-
-
-def lines_of(data: bytes) -> Iterator[TranscriptLine]:
-    """Skips output of the child that is not a message. Raises BadTranscript."""
-    for number, text in enumerate(data.splitlines(), start=1):
-        try:
-            entry: dict[str, str] = orjson.loads(text)
-            if number == 1 and "about" in entry:
-                continue
-            speaker, line = entry["from"], entry["line"].encode()
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            raise BadTranscript(f'line {number}: not an object with "from" and "line"') from None
-        if speaker == "daemon":
-            yield TranscriptLine(number, line, None)
-        elif isinstance(expected := decode_child_line(line), Status | CheckpointRequest):
-            yield TranscriptLine(number, line, expected)
-
-
-@click.command("replay-transcript", short_help="Replay a recorded session with a processor.", epilog=EPILOG)
-@click.argument("transcript", type=click.File("rb", lazy=False))
-@_timeout
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def replay_transcript(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) -> None:
-    """Send the daemon's lines of TRANSCRIPT to COMMAND and compare its answers with the recording. Put -- before COMMAND.
-
-    Messages are compared by meaning; other lines on stdout are ignored. Record transcripts with `run-child --transcript`.
-    """
-    try:
-        lines = list(lines_of(transcript.read()))
-    except BadTranscript as error:
-        raise click.BadParameter(str(error), param_hint="TRANSCRIPT") from None
-    clock = SystemClock()
-    log = build_log(level="info", form="console", stream=sys.stderr, clock=clock)
-    difference = anyio.run(partial(_replay, command, lines, timeout_s=timeout, clock=clock, log=log))
-    if difference is not None:
-        click.echo(on_one_line(f"failed: {difference}"), err=True)
-        sys.exit(EXIT_FAILURE)
-    click.echo(f"as recorded: {len(lines)} messages")
-
-
-async def _replay(
-    command: tuple[str, ...], lines: list[TranscriptLine], *, timeout_s: float, clock: Clock, log: Log
-) -> str | None:
-    async with ProcessChildren(command, log, clock) as children:
-        try:
-            child = await children.start(ShardId("replay"))
-        except ChildStartFailed as failed:
-            return failed.plain
-        reader = _MessageReader(child)
-        for line in lines:
-            difference: str | None = f"line {line.number}: no answer within {timeout_s:g} s"
-            with clock.move_on_after(timeout_s):
-                difference = await _one(child, reader, line)
-            if difference is not None:
-                return difference
-        async with anyio.create_task_group() as background:
-            background.start_soon(reader.drain)
-            await end_child(child, clock=clock, grace_s=EXIT_GRACE_S, ask=True, log=log)
-            background.cancel_scope.cancel()
-        code = await child.wait()
-        return None if code == 0 else f"it exited with code {code}"
-
-
-async def _one(child: Child, reader: _MessageReader, line: TranscriptLine) -> str | None:
-    if line.expected is None:
-        try:
-            await child.send(line.line + b"\n")
-        except ChildExited:
-            return f"line {line.number}: it exited with code {await child.wait()}"
-        return None
-    said = await reader.message()
-    if said is None:
-        return f"line {line.number}: it exited instead of sending {line.expected}"
-    return (
-        None if said == line.expected else f"line {line.number}: it sent {said}, recorded was {line.expected}"
-    )
-
-
-class _MessageReader:
-    def __init__(self, child: Child) -> None:
-        self._child = child
-        self._side = DaemonSide()
-        self._heard: list[ChildMessage] = []
-
-    async def message(self) -> ChildMessage | None:
-        """None when stdout has ended."""
-        while not self._heard:
-            piece = await self._child.receive()
-            if not piece:
-                return None
-            heard = self._side.receive_data(piece)
-            self._heard += [each for each in heard if isinstance(each, Status | CheckpointRequest)]
-        return self._heard.pop(0)
-
-    async def drain(self) -> None:
-        """So that the child does not block in a write."""
-        while await self._child.receive():
-            pass

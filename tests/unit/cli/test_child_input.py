@@ -11,11 +11,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcl_daemon.cli.replay_transcript import BadTranscript, lines_of
 from kcl_daemon.cli.run_child import (
     FIRST_NUMBER,
-    BadTranscript,
     in_batches,
-    lines_of,
     new_lines,
     records_of_changes,
     records_of_json,
