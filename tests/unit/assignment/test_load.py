@@ -41,7 +41,7 @@ def test_the_operating_range_itself_is_not_above_it() -> None:
     assert load(C=90.5, M=60.0).is_above_ceiling
 
 
-def test_what_a_worker_drops_is_taken_off_and_what_it_is_given_is_added() -> None:
+def test_load_of_a_worker_follows_the_leases_that_it_drops_and_is_given() -> None:
     worker = load(C=30.0, M=3.0)
     worker.add(5.0, 100.0)
     worker.add(2.0, 50.0)
@@ -152,7 +152,7 @@ def test_a_handoff_under_way_is_taken_off_the_giver_and_put_on_the_taker(
     assert (seen.loads[giver].leases, seen.loads[taker].leases) == (1, 2)
 
 
-def test_what_a_unit_costs_is_known_of_trickles_too() -> None:
+def test_cpu_per_unit_of_throughput_is_known_below_one_kib_a_second() -> None:
     leases = [lease(0, A, 0.5), lease(1, B, 0.25)]
     seen = measure_fleet(fleet(leases, A, B, stats=reports(a=50.0, b=40.0)), alpha=0.5)
     assert [seen.loads[each].costs[CPU] for each in (A, B)] == [pytest.approx(100.0), pytest.approx(160.0)]

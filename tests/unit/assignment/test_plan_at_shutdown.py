@@ -21,7 +21,7 @@ def test_the_leases_of_the_leaver_go_to_the_others_evenly() -> None:
     assert "a stops" in moves[0].reason
 
 
-def test_what_is_not_the_leavers_or_is_on_its_way_already_is_left_alone() -> None:
+def test_leases_of_others_finished_ones_and_those_in_a_handoff_are_not_handed_off_at_shutdown() -> None:
     leases = [
         lease(0),
         lease(1, B),

@@ -50,7 +50,7 @@ def test_a_fresh_fleet_is_spread_evenly_with_nobody_idle() -> None:
     assert {move.how for move in plan.moves} == {MoveKind.TAKE}
 
 
-def test_what_its_owner_may_not_have_found_yet_is_not_asked_back() -> None:
+def test_a_lease_that_its_owner_may_not_have_found_yet_is_not_moved() -> None:
     leases = [lease(n, A) for n in range(4)]
     unclaimed = frozenset(each.lease_key for each in leases[:3])
     plan = by_lease_count(replace(fleet(leases, A, B), unclaimed=unclaimed))

@@ -67,7 +67,7 @@ def test_an_unknown_metric_goes_by_its_short_name() -> None:
     assert explain_plan(state, by_utilization(BalanceOptions())(state))[1].endswith("+0 % of its share of X")
 
 
-def test_what_workers_are_told_apart_by_is_said() -> None:
+def test_the_explanation_names_the_figure_that_the_fleet_is_balanced_by() -> None:
     leases = [lease(0, A, 10.0), lease(1, B, 10.0)]
     state = fleet(leases, A, B, stats=on_one_host(reports(a=98.0, b=98.0)))
     text = explain_plan(state, by_utilization(BalanceOptions())(state))

@@ -138,7 +138,7 @@ def test_a_lease_in_handoff_is_left_alone() -> None:
     assert moves(fleet(leases, A, B, stats=reports(a=80.0, b=20.0))) == []
 
 
-def test_what_has_just_been_placed_is_not_moved_again() -> None:
+def test_a_lease_that_was_placed_in_this_plan_is_not_moved_again() -> None:
     leases = [*BUSY, lease(9, None, 10.0)]
     answer = planned(fleet(leases, A, B, stats=reports(a=80.0, b=20.0)))
     assert len({move.lease.lease_key for move in answer}) == len(answer)

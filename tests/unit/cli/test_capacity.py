@@ -171,7 +171,7 @@ def test_the_word_of_a_leader_that_is_gone_is_the_last(age_s: float, alive: bool
     assert (news.json() or {})["workersWanted"] == 3
 
 
-def test_what_is_printed() -> None:
+def test_capacity_prints_state_workers_wanted_and_the_age_of_the_report() -> None:
     assert list(capacity_lines(CapacityNews(SAID, 12_000))) == [
         "14 min behind, draining at 3.1 x",
         "3 workers wanted (2 now): the backlog can be done",
@@ -191,7 +191,7 @@ def test_what_is_printed() -> None:
     ]
 
 
-def test_what_a_look_into_the_stream_finds_overrides_what_was_said() -> None:
+def test_a_look_into_the_stream_overrides_the_workers_wanted_by_the_report() -> None:
     document = CapacityNews(SAID, 9_000, peeked=(0, "nothing is left")).json()
     assert document is not None
     assert [document[name] for name in ("workersWanted", "wanted", "reason", "ageSeconds")] == [

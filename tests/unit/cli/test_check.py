@@ -51,7 +51,7 @@ def test_only_what_was_changed_is_shown(tmp_path: Path, words: tuple[str, ...]) 
     assert list(shown) == ["executableName", "applicationName", "streamName", "regionName", "retrievalMode"]
 
 
-def test_what_an_arn_tells_is_shown_as_its(tmp_path: Path) -> None:
+def test_stream_name_and_region_are_shown_as_of_the_arn_that_has_them(tmp_path: Path) -> None:
     arn = "arn:aws:kinesis:eu-west-2:111122223333:stream/clicks"
     shown = rows(check(tmp_path, f"executableName = true\napplicationName = billing\nstreamArn = {arn}\n"))
     assert shown["streamName"] == ("clicks", "streamArn")
@@ -106,7 +106,9 @@ def test_the_last_line_is_the_verdict(
         (0, 0, 0, "OK: would start"),
     ],
 )
-def test_what_aws_said_counts(errors: int, warnings: int, untried: int, line: str) -> None:
+def test_errors_warnings_and_calls_not_tried_of_aws_are_counted_in_the_verdict(
+    errors: int, warnings: int, untried: int, line: str
+) -> None:
     assert verdict_of(errors=errors, warnings=warnings, not_tried=untried, asked_aws=True) == line
 
 
@@ -142,7 +144,7 @@ def test_a_script_in_another_folder_is_a_warning(tmp_path: Path, monkeypatch: py
     assert "nothere.sh is" not in check(tmp_path, text).stdout
 
 
-def test_what_is_wrong_is_reported_and_nothing_else(tmp_path: Path) -> None:
+def test_with_errors_in_the_file_only_the_errors_are_printed(tmp_path: Path) -> None:
     result = check(tmp_path, GOOD + "maxRecords = 0\ntimeoutInSeconds = x\n")
     assert (result.exit_code, result.stdout) == (2, "")
     *lines, verdict = (line for line in result.stderr.splitlines() if not QUOTED.match(line))
@@ -157,7 +159,7 @@ def test_what_is_wrong_is_reported_and_nothing_else(tmp_path: Path) -> None:
         (GOOD + "childUser = nobody-of-that-name\n", "there is no user"),
     ],
 )
-def test_what_children_need_is_looked_for(tmp_path: Path, text: str, said: str) -> None:
+def test_a_program_or_a_package_that_children_lack_is_an_error(tmp_path: Path, text: str, said: str) -> None:
     result = check(tmp_path, text)
     assert result.exit_code == 2
     line, verdict = (line for line in result.stderr.splitlines() if not QUOTED.match(line))

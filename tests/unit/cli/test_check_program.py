@@ -50,7 +50,9 @@ def test_a_name_is_looked_for_in_path(here: Path) -> None:
         ("./bin", "directory"),
     ],
 )
-def test_what_cannot_be_run_is_named_with_file_line_and_reason(here: Path, command: str, reason: str) -> None:
+def test_a_program_that_cannot_be_run_is_named_with_file_line_and_reason(
+    here: Path, command: str, reason: str
+) -> None:
     with pytest.raises(ConfigurationError) as caught:
         check_program(loaded(command))
     message = str(caught.value)
@@ -94,7 +96,7 @@ def test_what_cannot_be_run_is_named_with_file_line_and_reason(here: Path, comma
         ("dotnet", "no such program; give it a path with a slash, or add its directory to PATH"),
     ],
 )
-def test_what_to_do_comes_before_the_text_of_path(here: Path, command: str, advice: str) -> None:
+def test_advice_comes_before_the_value_of_path(here: Path, command: str, advice: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         check_program(loaded(command))
     said = str(caught.value).removeprefix(f"app.properties:2: cannot start {command!r} of executableName: ")

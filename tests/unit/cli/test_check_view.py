@@ -54,7 +54,9 @@ def quoted(tmp_path: Path, text: str | bytes, *, more: str = GOOD) -> list[tuple
         ("maxRecords = x\r\nregionName = !\r", "   1 | maxRecords = x", "     |              ^"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_marked(tmp_path: Path, text: str | bytes, line: str, marks: str) -> None:
+def test_the_wrong_part_of_a_line_is_marked_below_it(
+    tmp_path: Path, text: str | bytes, line: str, marks: str
+) -> None:
     assert (line, marks) == quoted(tmp_path, text)[0]
 
 
@@ -93,7 +95,7 @@ def test_of_a_malformed_entry_nothing_is_quoted_but_of_those_before(tmp_path: Pa
     assert quoted(tmp_path, "adminToken = s3cret\\u12\n") == []
 
 
-def test_what_names_no_line_has_none(tmp_path: Path) -> None:
+def test_an_error_of_the_environment_quotes_no_line(tmp_path: Path) -> None:
     assert quoted(tmp_path, "", more="maxRecords = 5\n") == []
     result = check(tmp_path, GOOD, KCL_MAX_RECORDS="many")
     assert "environment, KCL_MAX_RECORDS" in result.stderr

@@ -90,7 +90,7 @@ def test_changes_of_an_event_have_its_table() -> None:
 @pytest.mark.parametrize(
     "file", [b"", b"hello", b"[]", b"{}\n{}", b'{"Records": [{"dynamodb": 5}]}', b'{"Records": 5}']
 )
-def test_what_are_no_changes_is_refused(file: bytes) -> None:
+def test_a_file_without_changes_of_a_table_is_refused(file: bytes) -> None:
     with pytest.raises(BadLetter, match="no records of a DynamoDB stream"):
         records_of_changes(file, ChangeForm.KCL1)
 
@@ -220,6 +220,6 @@ def test_the_transcripts_of_the_tests_can_be_replayed(name: str) -> None:
 @pytest.mark.parametrize(
     "text", [b"hello", b"[]", b'{"from":"child"}', b'{"from":"child","line":7}', b"null"]
 )
-def test_what_is_no_transcript_is_reported(text: bytes) -> None:
+def test_a_line_that_is_no_entry_of_a_transcript_is_reported_with_its_number(text: bytes) -> None:
     with pytest.raises(BadTranscript, match="line 1"):
         list(lines_of(text))

@@ -99,7 +99,7 @@ def test_a_lease_that_never_holds_still_is_given_up_and_reported() -> None:
     on_table(scene)
 
 
-def test_what_is_gone_or_there_already_is_reported_and_left_alone() -> None:
+def test_a_lease_that_is_gone_or_there_already_is_reported_and_left_alone() -> None:
     async def scene(table: Busy) -> None:
         create = LeaseChange(ResetKind.CREATE, replace(LEASE, lease_owner=None), TRIM_HORIZON, "")
         assert await carry_out(table, create) is ChangeResult.THERE

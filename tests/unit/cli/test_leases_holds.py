@@ -49,7 +49,7 @@ def test_off_is_no_limit() -> None:
 
 
 @pytest.mark.parametrize("text", ["500", "0/s", "-1/s", "5/m", "5 stones/s", "fast", ""])
-def test_what_is_no_limit_is_refused_with_examples(text: str) -> None:
+def test_a_text_that_is_no_rate_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(BadParameter, match="500/s"):
         rate_of(text)
 

@@ -88,7 +88,7 @@ def test_a_position_may_be_how_long_ago(text: str, ago_s: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "h", "1x", "1h30", "1.2.3", "-5", "2026-13-01"])
-def test_what_is_no_position_is_reported(text: str) -> None:
+def test_a_text_that_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a position"):
         position_of(text)
 
@@ -187,7 +187,7 @@ def test_a_lease_without_a_place_in_the_shard_has_nothing_to_skip() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "12/", "12/x", "-1", "TRIM_HORIZON"])
-def test_what_is_no_record_is_reported(text: str) -> None:
+def test_a_text_that_is_no_sequence_number_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="not a sequence number"):
         record_of(text)
 

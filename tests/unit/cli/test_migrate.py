@@ -171,7 +171,7 @@ def test_an_index_that_may_not_be_deleted_is_reported_with_what_is_left_to_do() 
         (Direction.ROLLFORWARD, V.UPGRADE_FROM_2X, "it was not rolled back"),
     ],
 )
-def test_what_the_state_does_not_allow_is_refused_with_words(
+def test_a_migration_step_that_the_state_does_not_allow_is_refused_with_the_reason(
     direction: Direction, version: ClientVersion | None, said: str
 ) -> None:
     async def scene(stage: Stage) -> None:

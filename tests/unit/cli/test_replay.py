@@ -113,7 +113,7 @@ def test_a_limit_is_of_records_or_of_bytes(text: str, limit: Limit) -> None:
         (("--from", "-2h", "--to", "-1h", "--", "no-such-program"), "no-such-program"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_anything_is_touched(
+def test_a_replay_that_cannot_be_done_is_refused_before_anything_is_touched(
     tmp_path: Path, words: tuple[str, ...], reason: str
 ) -> None:
     file = tmp_path / "app.properties"

@@ -39,7 +39,7 @@ def properties(
     return {line.key: line.value for line in lines_of(stream, target, options, checked, "/bin/python")}
 
 
-def test_what_is_set_without_an_option() -> None:
+def test_properties_of_a_function_have_defaults_without_an_option() -> None:
     assert properties() == {
         "applicationName": "orders-consumer-handle",
         "streamName": "orders",

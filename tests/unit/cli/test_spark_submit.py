@@ -97,7 +97,7 @@ def test_the_users_spark_gets_the_program_and_what_it_needs(submit: Submit) -> N
     assert not any(name.startswith(("kcl_landing", "kcl_spark/engine")) for name in names)
 
 
-def test_what_the_file_says_of_the_queries_is_passed_on(submit: Submit) -> None:
+def test_trigger_columns_and_limits_of_the_file_are_passed_to_the_queries(submit: Submit) -> None:
     more = "sparkTrigger = 30 seconds\nsparkColumns = aws\nsparkMaxBytesPerTrigger = 1000000\nlandingEndpoint = http://minio:9000\n"
     assert submit(more=more).exit_code == 0
     said = arguments_of(Path("main.py").read_text())
@@ -138,7 +138,9 @@ def test_nothing_starts_with_dry_run_and_write(submit: Submit, tmp_path: Path) -
         ("sparkTrigger = soon\n", [], "sparkTrigger"),
     ],
 )
-def test_what_cannot_run_there_is_said(submit: Submit, more: str, words: list[str], said: str) -> None:
+def test_a_pipeline_that_cannot_run_on_a_cluster_is_refused_and_nothing_is_submitted(
+    submit: Submit, more: str, words: list[str], said: str
+) -> None:
     done = submit(*words, more=more)
     assert done.exit_code == 2
     assert said in done.stderr
@@ -148,7 +150,9 @@ def test_what_cannot_run_there_is_said(submit: Submit, more: str, words: list[st
 @pytest.mark.parametrize(
     ("missing", "said"), [("landing", "has no landing"), ("sparkPipeline", "has no sparkPipeline")]
 )
-def test_what_the_file_lacks_is_said(submit: Submit, tmp_path: Path, missing: str, said: str) -> None:
+def test_a_property_that_spark_submit_needs_and_the_file_lacks_is_named(
+    submit: Submit, tmp_path: Path, missing: str, said: str
+) -> None:
     submit()
     lines = [
         each for each in _PROPERTIES.splitlines() if not each.startswith((missing, "sparkStateDir"))
@@ -176,7 +180,9 @@ def test_spark_submit_is_found_or_it_is_said_where_it_may_be(
         find_program({"PATH": "/nowhere"})
 
 
-def test_what_is_shipped_needs_nothing_else_of_ours(submit: Submit, tmp_path: Path) -> None:
+def test_the_archive_for_the_cluster_is_imported_without_other_packages_of_ours(
+    submit: Submit, tmp_path: Path
+) -> None:
     """In a process that finds only the archive, pyspark and pyarrow."""
     submit("--write", "made")
     for name in ("kcl_landing", "kcl_protocol", "msgspec", "orjson", "kcl_daemon"):
@@ -193,7 +199,7 @@ def test_what_is_shipped_needs_nothing_else_of_ours(submit: Submit, tmp_path: Pa
     assert "kcl_spark.zip" in done.stdout
 
 
-def test_what_is_shipped_is_python_3_9() -> None:
+def test_files_for_the_cluster_are_written_in_python_3_9() -> None:
     folder = Path(sys.modules["kcl_daemon"].__file__ or "").parents[2] / "clients" / "pyspark"
     newer = {"slots", "kw_only", "strict"}
     for path in [*(folder / "kcl_spark" / f"{name}.py" for name in SHIPPED), folder / "kcl_spark_source.py"]:

@@ -196,7 +196,7 @@ def test_the_last_moves_stand_last_and_only_where_there_is_room() -> None:
     assert len(build_view(status(many_moves)).blocks[-1].rows) == 8
 
 
-def test_what_there_is_no_room_for_is_counted() -> None:
+def test_rows_that_have_no_room_are_counted() -> None:
     shards, workers, children = build_view(status(large(100)), max_lines=60).blocks[:3]
     assert (shards.left_out, workers.left_out) == (100 - len(shards.rows), 0)
     assert children.left_out == 100 - len(children.rows)

@@ -96,7 +96,9 @@ def test_one_stream_needs_no_name() -> None:
         (ONE, "orders", "this application reads clicks, not orders"),
     ],
 )
-def test_what_cannot_be_chosen_is_said(settings: Settings, name: str | None, reported: str) -> None:
+def test_a_stream_that_cannot_be_chosen_is_refused_with_the_reason(
+    settings: Settings, name: str | None, reported: str
+) -> None:
     with pytest.raises(NotChanged, match=reported):
         chosen(settings, name)
 

@@ -62,5 +62,5 @@ def test_prioritization_is_a_word_and_a_number_of_generations(text: str, generat
         "leaseCleanupIntervalMillis = 0",
     ],
 )
-def test_what_cannot_be_meant_is_refused(line: str) -> None:
+def test_a_wrong_value_of_prioritization_or_shard_sync_is_one_error(line: str) -> None:
     assert len(refusals(f"{line}\n")) == 1

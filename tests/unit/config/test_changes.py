@@ -96,12 +96,12 @@ def test_a_table_and_streams_of_both_services_together() -> None:
         (f"streamArns = {CLICKS},{ARN.replace('eu-west-1', 'us-east-1')}\n", "several regions"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(lines: str, reported: str) -> None:
+def test_properties_of_tables_that_contradict_each_other_are_refused(lines: str, reported: str) -> None:
     (refusal, *_) = refusals(lines, base=BASE)
     assert reported in refusal
 
 
-def test_what_has_no_effect_is_said() -> None:
+def test_a_property_of_tables_without_effect_is_reported() -> None:
     assert events("childRecordFormat = plain\nsnapshotSegments = 4\n") == [
         ("property_has_no_effect", "childRecordFormat", 4),
         ("property_has_no_effect", "snapshotSegments", 5),

@@ -157,7 +157,9 @@ def test_ages_and_attempts_go_with_each_policy_that_sets_records_aside(policy: s
         ("poisonRecordMaxFailures = 9\npoisonRecordPolicy = skip\n", "poisonRecordMaxFailures", "or 0"),
     ],
 )
-def test_what_cannot_go_together_is_one_error_with_key_and_value(lines: str, key: str, reason: str) -> None:
+def test_two_properties_that_cannot_go_together_are_one_error_with_key_and_value(
+    lines: str, key: str, reason: str
+) -> None:
     (line,) = refusals(lines)
     assert f": {key} = " in line
     assert reason in line

@@ -173,7 +173,7 @@ def test_no_property_is_taken_for_a_service(name: str) -> None:
     assert not is_service_link(variable_for(name), "1")
 
 
-def test_what_only_resembles_a_service_is_reported() -> None:
+def test_a_variable_that_only_resembles_one_of_a_kubernetes_service_is_reported() -> None:
     (line,) = refused_in({"KCL_ADMIN_PORT": "tcp://10.0.0.1"})
     assert line.startswith("environment, KCL_ADMIN_PORT: adminPort = tcp://10.0.0.1: not a whole number")
     (notice,) = read_in({"KCL_ADMIN_PORTS": "tcp://10.0.0.1:80"}).warnings

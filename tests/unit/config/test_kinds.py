@@ -32,7 +32,7 @@ def test_a_number_is_decimal_with_sign_and_exponent(text: str, value: float) -> 
 @pytest.mark.parametrize(
     "text", ["half", "0,5", "1_0", "0x1", "nan", "Infinity", ".", "e5", "1e", "1 0", "0.5f", "\u0661"]
 )
-def test_what_is_no_decimal_number_is_refused(text: str) -> None:
+def test_a_text_that_is_no_decimal_number_is_refused(text: str) -> None:
     assert reason(RATE, text) == "not a number"
 
 
@@ -96,7 +96,7 @@ def test_a_duration_gives_seconds(text: str, seconds: float) -> None:
         "P\u0661D",
     ],
 )
-def test_what_java_does_not_read_or_nobody_means_is_no_duration(text: str) -> None:
+def test_a_text_that_java_does_not_read_or_nobody_means_is_no_duration(text: str) -> None:
     assert reason(duration(), text) == "not a duration"
 
 
@@ -136,6 +136,6 @@ def test_a_port_is_one_that_there_is(digits: str | None) -> None:
 
 
 @pytest.mark.parametrize("digits", ["0", "65536", "99999"])
-def test_what_is_no_port_is_reported_with_what_is_one(digits: str) -> None:
+def test_a_number_that_is_no_port_is_refused_with_the_range_of_ports(digits: str) -> None:
     with pytest.raises(InvalidValue, match=f"{digits} is not a port; ports are 1 to 65535"):
         check_port(digits)

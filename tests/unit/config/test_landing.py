@@ -81,7 +81,7 @@ def test_defaults_are_those_of_the_lander() -> None:
         ("batchMaxRecords = 5", "landingMaxBytes"),
     ],
 )
-def test_what_makes_no_sense_with_a_lander_is_refused_with_the_reason(line: str, why: str) -> None:
+def test_a_property_that_makes_no_sense_with_a_lander_is_refused_with_the_reason(line: str, why: str) -> None:
     (said,) = refusals(f"{line}\n", base=BASE)
     assert said.startswith(f"app.properties:4: {line}")
     assert "with landing" in said
@@ -104,7 +104,7 @@ def test_policies_for_records_that_no_child_can_process_are_refused() -> None:
         "landingMaxBytes = 1048576\nlandingMemoryBytes = 1048576",
     ],
 )
-def test_what_works_is_not_refused(lines: str) -> None:
+def test_a_property_that_works_with_landing_is_accepted(lines: str) -> None:
     assert read(f"{lines}\n", base=BASE).settings.landing.uri is not None
 
 

@@ -42,7 +42,7 @@ def test_a_stream_may_have_its_own_number() -> None:
         ("shardConcurrencyWindowBytes = 1000", "out of range; allowed: 1048576 to 25165824 bytes"),
     ],
 )
-def test_what_cannot_be_is_refused_with_key_value_and_what_may_be(line: str, reason: str) -> None:
+def test_a_wrong_value_of_shard_concurrency_is_refused_with_what_may_be(line: str, reason: str) -> None:
     (refusal,) = refusals(f"{line}\n", base=MANY)
     assert refusal.startswith(f"app.properties:4: {line}: {reason}")
 

@@ -49,7 +49,7 @@ def test_a_loopback_address_needs_none(address: str) -> None:
         ("adminToken = with blanks in the middle", "adminToken = ***: not a token"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_and_tokens_are_never_shown(line: str, words: str) -> None:
+def test_a_wrong_value_of_metrics_or_page_is_refused_and_no_token_is_shown(line: str, words: str) -> None:
     (refusal,) = refusals(f"{line}\n")
     assert refusal.startswith(f"app.properties:4: {words}")
 

@@ -191,7 +191,7 @@ def test_secrets_and_control_characters_never_reach_a_message() -> None:
 @pytest.mark.parametrize(
     "path", ["overrideConfiguration.apiCallTimeout", "overrideConfiguration.retryPolicy.numRetries"]
 )
-def test_what_java_passes_to_nested_builders_of_the_sdk_has_no_effect(client: str, path: str) -> None:
+def test_a_property_of_nested_builders_of_the_java_sdk_has_no_effect(client: str, path: str) -> None:
     name = f"{client}.{path}"
     assert events(f"{name} = PT10S\n") == [("property_has_no_effect", name, 4)]
 
@@ -233,7 +233,7 @@ def test_a_template_that_is_taken_as_text_is_a_warning(value: str) -> None:
     assert notice.level == "warning"
 
 
-def test_what_others_expand_or_read_is_no_template() -> None:
+def test_braces_that_others_expand_are_not_reported_as_a_template() -> None:
     assert read(base=GOOD.replace("consumer.py", "sh -c ${PROGRAM}")).warnings == ()
     for line in (
         'recordFilter = {"data":{"a":{"b":[{"prefix":"{{"}]}}}',

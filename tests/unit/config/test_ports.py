@@ -12,7 +12,7 @@ HOSTS = ("http://a:", "https://[::1]:")
 
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("port", ["0", "65536", "99999"])
-def test_what_is_no_port_is_refused_with_file_key_and_value(host: str, port: str) -> None:
+def test_a_wrong_port_is_refused_with_file_key_and_value(host: str, port: str) -> None:
     (line,) = refusals(f"{KEY} = {host}{port}/x\n")
     assert line.startswith(f"app.properties:4: {KEY} = {host}{port}/x: {port} is not a port")
     assert "ports are 1 to 65535; allowed: " in line

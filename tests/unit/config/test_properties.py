@@ -54,6 +54,6 @@ def test_a_broken_escape_is_refused_with_its_line() -> None:
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(st.characters(max_codepoint=255)), st.text(st.characters(max_codepoint=255))))
-def test_what_a_writer_wrote_is_read_back(pairs: dict[str, str]) -> None:
+def test_properties_that_a_java_writer_wrote_are_read_back(pairs: dict[str, str]) -> None:
     written = javaproperties.dumps(pairs, timestamp=None).encode("iso-8859-1")
     assert {entry.key: entry.value for entry in parse(written)} == pairs

@@ -16,7 +16,7 @@ def test_a_pattern_may_take_several_lines() -> None:
     assert read().settings.delivery.record_filter is None
 
 
-def test_what_is_no_pattern_is_refused_with_its_line_and_place() -> None:
+def test_a_wrong_pattern_is_refused_with_its_line_and_place() -> None:
     (refusal,) = refusals('recordFilter = {"data": {"order": {"type": ["new", {"prefx": "a"}]}}}\n')
     assert refusal.startswith("app.properties:4: recordFilter = ")
     assert "at data.order.type[1]: unknown operator 'prefx'" in refusal

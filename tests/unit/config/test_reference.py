@@ -200,7 +200,7 @@ def test_the_committed_reference_is_the_generated_one() -> None:
     assert committed == reference(), "run: python -m tools.properties_reference > docs/properties.md"
 
 
-def test_what_matters_exists_and_is_about_twenty() -> None:
+def test_about_twenty_properties_are_shown_first_and_each_exists() -> None:
     assert [name for name in MATTER if name not in BY_NAME] == []
     assert 15 < len(MATTER) < 25
 

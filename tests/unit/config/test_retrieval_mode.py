@@ -67,6 +67,6 @@ def test_the_http_version_is_accepted_whatever_it_is_and_changes_nothing(value: 
         "fanoutConfig.registerStreamConsumerRetries = 0",
     ],
 )
-def test_what_cannot_be_meant_is_refused(line: str) -> None:
+def test_a_wrong_value_of_retrieval_is_refused_with_its_key(line: str) -> None:
     with pytest.raises(ConfigurationError, match=line.partition(" ")[0]):
         read(f"{line}\n")

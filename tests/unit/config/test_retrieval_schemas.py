@@ -38,7 +38,7 @@ def test_where_and_as_whom_glue_is_asked_can_differ() -> None:
         f"AwsCredentialsProviderGlue = {ROLE}",
     ],
 )
-def test_what_is_about_a_registry_that_nobody_asks_is_reported(line: str) -> None:
+def test_a_property_of_a_registry_that_nobody_asks_has_no_effect(line: str) -> None:
     (notice,) = read(f"{line}\n").warnings
     assert (notice.event, notice.key) == ("property_has_no_effect", line.partition(" ")[0])
 

@@ -51,7 +51,7 @@ def test_it_is_a_valid_schema_of_every_property() -> None:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
-def test_what_the_daemon_reads_is_valid(key: Key) -> None:
+def test_each_value_that_the_daemon_reads_is_valid_in_the_schema(key: Key) -> None:
     value = SAMPLES.get(key.name, "600").partition("\n")[0]
     for text in (value, *(each for each in TEXTS if takes(key, each))):
         assert VALIDATORS[key.name].is_valid(text), text
@@ -68,7 +68,7 @@ def test_whatever_the_daemon_reads_is_valid(key: Key, text: str) -> None:
 @pytest.mark.parametrize(
     "key", [key for key in KEYS if key.kind.form.pattern != ANY_TEXT_BUT_NONE], ids=lambda key: key.name
 )
-def test_what_the_daemon_refuses_is_mostly_not_valid(key: Key) -> None:
+def test_most_values_that_the_daemon_refuses_are_not_valid_in_the_schema(key: Key) -> None:
     bad = [text for text in TEXTS if not takes(key, text)]
     found = [text for text in bad if not VALIDATORS[key.name].is_valid(text)]
     assert len(found) > len(bad) / 2, set(bad) - set(found)
@@ -127,7 +127,7 @@ def test_single_rules(more: dict[str, Any], valid: bool) -> None:
 
 
 @pytest.mark.parametrize("missing", GOOD)
-def test_what_is_required_is_missed(missing: str) -> None:
+def test_a_file_without_a_required_property_is_not_valid(missing: str) -> None:
     assert not WHOLE.is_valid({name: value for name, value in GOOD.items() if name != missing})
     instead = {"streamName": {"streamNames": "a, b"}, "executableName": {"landing": "x"}}.get(missing)
     if instead is not None:

@@ -127,7 +127,7 @@ def test_each_service_may_have_its_own() -> None:
         ),
     ],
 )
-def test_what_is_old_or_of_the_jvm_is_reported(
+def test_an_old_credentials_provider_or_one_of_the_jvm_is_reported(
     value: str, expected: tuple[CredentialsProvider, ...], events: list[str]
 ) -> None:
     loaded = read(f"AwsCredentialsProvider = {value}\n")
@@ -167,7 +167,7 @@ def test_what_is_old_or_of_the_jvm_is_reported(
         (f"StsAssumeRoleCredentialsProvider|{ROLE}|kcl|externalId", "is not one of endpointRegion"),
     ],
 )
-def test_what_would_be_another_identity_is_refused_in_one_line(value: str, reason: str) -> None:
+def test_a_credentials_provider_of_another_identity_is_refused_in_one_line(value: str, reason: str) -> None:
     (line,) = refusals(f"AwsCredentialsProvider = {value}\n")
     assert line.startswith("app.properties:4: AwsCredentialsProvider = ")
     assert reason in line

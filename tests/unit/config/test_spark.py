@@ -126,7 +126,7 @@ def test_a_spark_elsewhere_is_referred_to_the_landing_log(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(REMOVED) - {"sparkOnLostRange"}))
-def test_what_is_gone_is_named_with_what_replaces_it(name: str) -> None:
+def test_a_removed_property_of_spark_is_named_with_its_replacement(name: str) -> None:
     assert complaint(f"{name} = x\n").startswith(f"app.properties:4: {name} = x: is gone; ")
     assert INSTEAD in complaint(f"{name} = x\n")
     with pytest.raises(ConfigurationError, match=f"environment, KCL_{name}: {name} = x: is gone"):

@@ -34,7 +34,7 @@ def test_one_stream_is_as_ever() -> None:
     assert (settings.stream_name, settings.streams.listed) == ("orders", ())
 
 
-def test_what_becomes_of_former_streams() -> None:
+def test_properties_of_former_streams_are_read() -> None:
     lines = (
         "streamNames = a\nformerStreamsLeasesDeletionStrategy = PROVIDED_STREAMS_DEFERRED_DELETION\n"
         "waitPeriodToDeleteFormerStreams = PT2H\nstreamIdentifiersForLeaseCleanup = 1:a:5, 1:b:6\n"
@@ -83,7 +83,9 @@ def test_what_becomes_of_former_streams() -> None:
         ("streamNames = a\nstreamIdentifiersForLeaseCleanup = b\n", "not an identity of a stream"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_file_key_and_value(lines: str, reported: str) -> None:
+def test_contradicting_properties_of_streams_are_refused_with_file_key_and_value(
+    lines: str, reported: str
+) -> None:
     (refusal, *_) = refusals(lines, base=BASE)
     assert refusal.startswith("app.properties:")
     assert reported in refusal

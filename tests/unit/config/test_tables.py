@@ -103,7 +103,7 @@ def test_a_new_application_may_ask_for_one_table(word: str) -> None:
         ("workerId = shardId-000000000001", "not a valid name"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(line: str, reason: str) -> None:
+def test_a_wrong_value_of_tables_or_worker_id_is_refused_with_the_reason(line: str, reason: str) -> None:
     (reported,) = refusals(f"{line}\n")
     assert reason in reported
 

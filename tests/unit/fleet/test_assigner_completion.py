@@ -52,7 +52,7 @@ def play(scene: Callable[[Stage, TaskGroup], Awaitable[None]]) -> None:
     run_virtual(main)
 
 
-def test_what_is_created_in_time_is_waited_for() -> None:
+def test_the_assigner_waits_for_leases_that_are_created_in_time() -> None:
     async def scene(stage: Stage, background: TaskGroup) -> None:
         stage.kinesis.takes_s = 1.5
         assert await stage.ensure(background)
@@ -63,7 +63,7 @@ def test_what_is_created_in_time_is_waited_for() -> None:
     play(scene)
 
 
-def test_what_takes_longer_goes_on_alone_and_is_reported_when_it_has_created_something() -> None:
+def test_a_slow_shard_sync_goes_on_in_the_background_and_is_reported_when_it_has_created_leases() -> None:
     async def scene(stage: Stage, background: TaskGroup) -> None:
         stage.kinesis.takes_s = 30.0
         began_s = anyio.current_time()

@@ -101,7 +101,7 @@ def writes_of(fleet: Fleet) -> int:
     return sum(call in {"put", "update"} for call in fleet.coordinator.calls)
 
 
-def test_what_does_not_change_is_stored_once_a_minute_and_read_once_a_term() -> None:
+def test_an_unchanged_estimate_is_stored_once_a_minute_and_read_once_a_term() -> None:
     async def scene(_: Fleet, mine: LeaderWatch) -> None:
         await mine.assigns(600)
 
@@ -110,7 +110,7 @@ def test_what_does_not_change_is_stored_once_a_minute_and_read_once_a_term() -> 
     assert fleet.coordinator.calls.count("get") == 1
 
 
-def test_what_is_said_counts_leases_and_workers_and_those_that_tell_nothing() -> None:
+def test_the_stored_estimate_counts_shards_workers_and_silent_workers() -> None:
     async def scene(fleet: Fleet, mine: LeaderWatch) -> None:
         await fleet.reports(OTHER)
         await fleet.reports(JAVA, tells=False)

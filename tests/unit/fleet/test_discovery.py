@@ -292,7 +292,7 @@ def test_news_and_what_the_leader_has_read_tell_of_it_at_once() -> None:
     play(offer)
 
 
-def test_what_was_given_to_us_and_never_found_is_given_back_at_the_end() -> None:
+def test_an_assigned_lease_that_was_never_found_is_released_at_the_end() -> None:
     async def scene(stage: Stage) -> None:
         lease = await stage.has_lease()
         await stage.discovery.give_back()
@@ -304,7 +304,7 @@ def test_what_was_given_to_us_and_never_found_is_given_back_at_the_end() -> None
     play(scene)
 
 
-def test_what_is_held_on_its_way_or_finished_is_not_given_back() -> None:
+def test_a_lease_that_is_held_or_handed_off_or_finished_is_not_given_back() -> None:
     async def held(stage: Stage) -> None:
         await stage.has_lease()
         await stage.discovery.poll()

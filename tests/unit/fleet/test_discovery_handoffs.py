@@ -47,7 +47,7 @@ def play(scene: Callable[[Stage], Awaitable[None]]) -> None:
     run_virtual(main)
 
 
-def test_what_is_on_its_way_is_seen_a_fraction_of_a_second_after_it_arrives() -> None:
+def test_a_lease_of_a_handoff_is_seen_a_fraction_of_a_second_after_it_arrives() -> None:
     async def scene(stage: Stage) -> None:
         await anyio.sleep(20.0)
         stage.handoffs.expect(KEY)
@@ -64,7 +64,7 @@ def test_what_is_on_its_way_is_seen_a_fraction_of_a_second_after_it_arrives() ->
     play(scene)
 
 
-def test_what_takes_long_is_looked_at_less_and_less_and_not_for_ever() -> None:
+def test_a_long_handoff_is_polled_less_and_less_and_not_for_ever() -> None:
     async def scene(stage: Stage) -> None:
         stage.handoffs.expect(KEY)
         await anyio.sleep(200.0)

@@ -258,7 +258,7 @@ def test_a_leader_alone_shows_itself_less_often() -> None:
 # --- news
 
 
-def test_what_was_given_away_is_reported_at_once_and_only_then() -> None:
+def test_the_lock_row_tells_of_an_assignment_at_once_and_only_then() -> None:
     async def scene(stage: Stage) -> None:
         await anyio.sleep(7.0)
         quiet = await stage.lock()

@@ -155,7 +155,7 @@ def test_while_something_is_held_its_end_is_seen_within_seconds() -> None:
     assert sorted(watch(scene).log.events("info")) == ["hold_begun", "hold_begun", "hold_ended", "hold_ended"]
 
 
-def test_what_was_read_last_stays_in_force_while_the_row_cannot_be_read() -> None:
+def test_a_pause_stays_in_force_while_its_row_cannot_be_read() -> None:
     async def scene(stage: Watched) -> None:
         await stage.table.put_hold(PAUSE)
         stage.watch.noticed("another")

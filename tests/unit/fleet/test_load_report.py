@@ -69,7 +69,7 @@ def test_rates_are_said_as_they_are() -> None:
         (WaitReason.KINESIS, "", None),
     ],
 )
-def test_what_holds_a_shard_back_on_purpose_is_named(
+def test_the_load_report_names_the_reason_that_a_shard_waits_for(
     cause: WaitReason, detail: str, named: str | None
 ) -> None:
     seen = observed(lambda progress: progress.waits(cause, detail))

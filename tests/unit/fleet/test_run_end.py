@@ -81,7 +81,7 @@ def test_a_run_of_some_shards_needs_only_them_and_the_children_that_were_named()
     assert not_there((named, LEFT), UNTIL_MS, only=only) is None
 
 
-def test_what_comes_after_a_shard_at_the_bound_needs_no_lease() -> None:
+def test_children_of_a_shard_that_reached_the_bound_need_no_lease() -> None:
     """Its worker died when it had named the shards that follow; who reads it next stops at the bound, before its end."""
     reader = replace(LEFT, hash_range=NO_HASH_KEYS, child_shard_ids=frozenset({ShardId("shardId-2")}))
     assert not_there((reader,), UNTIL_MS, only=frozenset()) is None

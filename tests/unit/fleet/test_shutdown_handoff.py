@@ -251,7 +251,7 @@ def test_a_write_that_fails_is_no_reason_to_leave_the_others() -> None:
     play(scene)
 
 
-def test_what_was_announced_to_a_worker_that_leaves_meanwhile_is_released() -> None:
+def test_a_lease_announced_to_a_worker_that_leaves_meanwhile_is_released() -> None:
     async def scene(stage: Stage) -> None:
         await stage.begin()
         await stage.has_peers(A, B)
@@ -304,7 +304,7 @@ def test_a_handoff_that_the_leader_began_to_a_worker_that_stops_at_the_same_time
     play(scene)
 
 
-def test_what_was_announced_to_a_worker_that_shows_no_sign_of_life_is_released() -> None:
+def test_a_lease_announced_to_a_worker_without_sign_of_life_is_released() -> None:
     async def scene(stage: Stage) -> None:
         await stage.begin()
         await stage.has_peers(A, B)  # B died a moment ago: its row is fresh, its leases do not move

@@ -121,7 +121,7 @@ def test_that_kinesis_does_not_tell_is_no_news() -> None:
     assert play(scene).log.events() == []
 
 
-def test_what_positions_tell_is_reported_once_too() -> None:
+def test_a_stream_whose_positions_show_that_it_is_new_is_reported_once() -> None:
     async def scene(stage: Stage) -> None:
         stage.create()
         stage.watch.is_replacement("a number is too small")

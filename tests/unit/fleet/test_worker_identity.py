@@ -152,7 +152,7 @@ def test_the_row_goes_first_so_that_no_leader_gives_leases_back_to_the_dead() ->
     play(scene)
 
 
-def test_what_failed_half_way_is_gone_on_with_though_the_row_is_gone_by_then() -> None:
+def test_a_takeover_that_failed_half_way_goes_on_though_the_worker_row_is_gone() -> None:
     async def scene(stage: Stage) -> None:
         await stage.lease("shardId-0", DEAD)
         assert isinstance(stage.tables.leases, TroubledTable)
@@ -176,7 +176,7 @@ def test_a_worker_id_that_another_process_has_taken_since_proves_nothing() -> No
     play(scene)
 
 
-def test_what_we_may_not_hold_is_released() -> None:
+def test_leases_of_a_predecessor_above_our_maximum_are_released() -> None:
     async def scene(stage: Stage) -> None:
         await stage.lease("shardId-0", DEAD)
         await stage.lease("shardId-1", DEAD)

@@ -214,7 +214,7 @@ def test_a_worker_whose_other_leases_stand_still_or_that_is_gone_has_the_usual_t
         assert LEASE.lease_key in poll(11.1, [given, *leases], workers, book=book).abandoned(10.0)
 
 
-def test_what_is_abandoned_has_an_owner_and_has_stood_still() -> None:
+def test_a_lease_is_abandoned_when_it_has_an_owner_and_its_counter_stands_still() -> None:
     free = replace(LEASE, lease_owner=None)
     assert poll(99.0, [free], book=poll(0.0, [free])).abandoned(10.0) == frozenset()
     assert poll(10.0, [LEASE], book=poll(0.0, [LEASE])).abandoned(10.0) == frozenset()
@@ -308,7 +308,7 @@ def test_an_outage_of_the_observer_proves_nobody_alive() -> None:
     assert A not in book.reporting(wall_s=100.0, active_s=60.0)
 
 
-def test_what_the_leader_gives_back_at_the_end_of_a_handoff_is_no_sign_of_life() -> None:
+def test_a_lease_that_the_leader_gives_back_after_a_handoff_is_no_sign_of_life() -> None:
     given = replace(LEASE, lease_counter=2)
     book = poll(
         12.0, [given], REPORTING, book=poll(11.0, [STUCK], REPORTING, book=poll(0.0, [STUCK], REPORTING))

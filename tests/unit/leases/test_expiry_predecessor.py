@@ -58,7 +58,7 @@ def test_a_held_lock_of_one_that_is_gone_is_worth_another_look() -> None:
     )
 
 
-def test_what_cannot_change_is_not_worth_another_look() -> None:
+def test_a_verdict_that_cannot_change_is_final() -> None:
     for seen in (replace(GONE, boot_id="boot-2"), replace(GONE, inode=99), replace(GONE, running=True)):
         judged = judge_process(RECORD, seen)
         assert isinstance(judged, Unproven)

@@ -56,7 +56,7 @@ def test_the_row_is_one_that_java_workers_leave_alone_in_every_layout() -> None:
     }
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_holds_that_were_written_are_read_back() -> None:
     holds = (PAUSE, replace(LIMIT, shards=8), replace(PAUSE, lease_key="shardId-3", until_ms=9))
     assert set(holds_from_row(stored(*holds))) == set(holds)
     assert holds_from_row(None) == ()
@@ -173,7 +173,7 @@ def test_bytes_and_records_are_paid_for_both() -> None:
     assert Pace((10.0, 1_000.0)).part == (2.5, 250.0)
 
 
-def test_what_is_owed_is_paid_at_the_rate_of_a_new_limit() -> None:
+def test_a_faster_limit_shortens_the_wait_that_is_owed_and_a_slower_one_keeps_it() -> None:
     pace = Pace((1.0, inf), free_s=60.0)
     assert pace.at((100.0, inf), 50.0).free_s == pytest.approx(50.1)
     assert pace.at((0.5, inf), 50.0) == Pace((0.5, inf), free_s=60.0)

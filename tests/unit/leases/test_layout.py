@@ -66,7 +66,7 @@ def test_rows_tell_who_wrote_them(rows: list[Row], holds: LeaseTableContents) ->
         (False, False, TYPED, SINGLE),  # KCL 3.5 in phase 1
     ],
 )
-def test_what_exists_wins_over_the_settings(
+def test_existing_tables_win_over_the_settings(
     coordinator: bool, metrics: bool, leases: LeaseTableContents, layout: TableLayout
 ) -> None:
     for asked in TableLayout:

@@ -61,7 +61,7 @@ def test_a_duration_of_more_than_a_day_counts_as_the_default(text: str, duration
     assert lock.duration_ms == duration_ms
 
 
-def test_what_the_daemon_adds_is_read_back_and_what_somebody_else_put_there_is_nothing() -> None:
+def test_our_attributes_of_the_lock_row_are_read_back_and_values_of_another_type_are_ignored() -> None:
     row = {**lock_row("key", LOCK), "daemonDeputy": "third", "daemonHolds": "h-1"}
     assert lock_from_row(row) == replace(LOCK, deputy=WorkerId("third"), holds="h-1")
     assert lock_from_row({**row, "daemonDeputy": 7, "daemonHolds": 7, "daemonAssigned": 7}) == LOCK

@@ -111,7 +111,7 @@ def test_a_flow_with_pauses_is_not_idle_before_twice_the_longest_pause_of_its_la
     assert throughput.at_renewal(now_s=37) is not None, "the last pause was short"
 
 
-def test_what_a_row_would_show_as_its_last_decimal_is_not_yet_nothing() -> None:
+def test_a_throughput_that_the_last_decimal_of_a_row_still_shows_is_not_rounded_to_zero() -> None:
     throughput = Throughput(2.0, now_s=0, stored_kbps=0.000004)
     throughput.begins()
     assert throughput.at_renewal(now_s=6) == 0.0000005

@@ -142,7 +142,7 @@ def test_a_lease_without_parents_has_no_parent_attribute() -> None:
     assert "leaseOwner" not in row
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_a_lease_that_was_written_is_read_back() -> None:
     lease = Lease(
         KEY,
         0,
@@ -266,7 +266,7 @@ def test_only_a_next_owner_that_was_asked_says_that_it_is_ready() -> None:
     assert refused(update, stored(leaseOwner=A, checkpointOwner=B, daemonStandby=f"asked {B}"))
 
 
-def test_what_ends_a_handoff_or_begins_the_next_one_leaves_nothing_of_the_standby() -> None:
+def test_each_write_that_ends_a_handoff_or_begins_the_next_removes_the_standby() -> None:
     row = stored(leaseOwner=B, checkpointOwner=A, daemonStandby=f"ready {B}")
     lease = lease_from_row(row)
     ends = (
@@ -359,7 +359,7 @@ def test_a_lease_can_be_marked_as_degraded_and_the_next_checkpoint_takes_the_mar
 LANES = (ExtendedSequenceNumber("77"), ExtendedSequenceNumber("81", 3))
 
 
-def test_what_lanes_have_done_is_known_until_somebody_else_moves_the_checkpoint() -> None:
+def test_progress_of_lanes_counts_until_somebody_else_moves_the_checkpoint() -> None:
     row = stored()
     renewed = written(lease_row.renewal(lease_from_row(row), None, LANES), row)
     assert renewed is not None

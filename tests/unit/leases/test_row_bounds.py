@@ -79,7 +79,7 @@ def test_the_creation_of_a_stream_is_a_whole_number_or_not_recorded() -> None:
     assert lease_from_row(held_row(daemonStreamCreated="7")).stream_created_s is None
 
 
-def test_what_was_noted_beside_a_checkpoint_says_nothing_about_another_one() -> None:
+def test_notes_beside_a_checkpoint_are_ignored_beside_another_one() -> None:
     lanes: Value = {"checkpoint": "49640/3", "lanes": ("49641",)}
     row = held_row(daemonLanes=lanes, daemonReached="1000 49640/3")
     read = lease_from_row(row)

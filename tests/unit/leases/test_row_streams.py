@@ -37,7 +37,7 @@ def test_an_identity_is_read_as_it_was_written(account: str, name: str, epoch: i
 @pytest.mark.parametrize(
     "text", ["", "clicks", "1:clicks", "1:clicks:0", "x:clicks:1", "1:a:b:1", "1:clicks:1:x", "1::1"]
 )
-def test_what_is_no_identity_is_refused(text: str) -> None:
+def test_a_text_that_is_no_stream_identity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not an identity"):
         StreamIdentity.parse(text)
 

@@ -171,7 +171,7 @@ def test_the_row_of_one_long_gone_is_deleted_only_if_it_has_not_reported_since()
         st.sampled_from([CPU, MEMORY]), st.lists(st.floats(-1, 100), min_size=1, max_size=12), max_size=2
     )
 )
-def test_what_is_reported_is_read_back(metrics: dict[MetricName, list[float]]) -> None:
+def test_reported_metrics_are_read_back(metrics: dict[MetricName, list[float]]) -> None:
     written = apply_update(report(ME, now_s=9, metrics=metrics), None, key_attribute="leaseKey").row
     assert written is not None
     worker = read(written)
@@ -202,7 +202,7 @@ def test_whether_a_worker_stands_by_is_in_its_row() -> None:
     assert not WorkerRow(ME, 1).stands_by
 
 
-def test_what_a_worker_says_about_its_shards_is_in_its_row_until_it_says_nothing() -> None:
+def test_the_load_that_a_worker_reports_is_in_its_row_until_it_reports_none() -> None:
     row = apply_update(report(ME, now_s=1, load="[1,2]"), None, key_attribute="leaseKey").row
     found = read(row or {})
     assert found is not None

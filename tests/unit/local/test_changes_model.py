@@ -154,7 +154,7 @@ def test_a_list_of_shards_has_pages_of_100() -> None:
     assert world.refused("DescribeStream", StreamArn=world.stream.arn, Limit=101) == "ValidationException"
 
 
-def test_what_is_older_than_a_day_is_lost() -> None:
+def test_changes_older_than_a_day_are_trimmed() -> None:
     world = World(StreamsOptions(shard_life_s=48 * HOUR_S, life_jitter=0))
     shard_id = world.open_shard.shard_id
     old = world.put("old")

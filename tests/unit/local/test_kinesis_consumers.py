@@ -132,7 +132,9 @@ def test_consumers_are_listed_in_pages() -> None:
         ("ListStreamConsumers", {}, "ValidationException"),
     ],
 )
-def test_what_names_no_consumer_is_refused(operation: str, arguments: dict[str, object], code: str) -> None:
+def test_a_call_that_names_no_consumer_is_refused(
+    operation: str, arguments: dict[str, object], code: str
+) -> None:
     world = World()
     world.create()
 

@@ -108,6 +108,8 @@ def test_a_record_without_a_key_has_none_when_it_is_read() -> None:
         ({"PartitionKey": "k"}, "ValidationException"),
     ],
 )
-def test_what_is_given_must_be_right(record: dict[str, object], code: str) -> None:
+def test_a_wrong_record_is_refused_though_the_stream_distributes_by_itself(
+    record: dict[str, object], code: str
+) -> None:
     world = made(RecordDistributionStrategy=AUTO)
     assert world.refused("PutRecord", StreamName=STREAM, **record) == code

@@ -101,7 +101,7 @@ class TestMadeAnew:
 
 
 class TestTrimming:
-    def test_what_came_before_is_gone_and_its_positions_lead_to_what_is_left(self) -> None:
+    def test_records_before_a_trim_are_gone_and_their_positions_lead_to_the_first_that_is_left(self) -> None:
         world = World()
         world.create()
         numbers: list[str] = []

@@ -276,7 +276,7 @@ class TestResharding:
         assert merged.parents == (right.shard_id, left.shard_id)
         assert merged.first_number > max(left.last_number or 0, right.last_number or 0)
 
-    def test_what_is_not_open_or_not_adjacent_cannot_be_resharded(self) -> None:
+    def test_shards_that_are_closed_or_not_adjacent_cannot_be_resharded(self) -> None:
         world = World()
         world.create(3)
         with pytest.raises(ServiceError, match="not adjacent"):

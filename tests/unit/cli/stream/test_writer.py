@@ -120,7 +120,7 @@ def test_it_waits_longer_and_longer_and_gives_up_when_nothing_was_ever_taken() -
     played(play)
 
 
-def test_what_was_taken_before_makes_it_patient() -> None:
+def test_throttling_after_a_success_is_retried_many_times() -> None:
     async def play() -> None:
         stage = Stage()
         stage.producer.before = lambda number: Throttled("slow") if 0 < number < 40 else None
@@ -146,7 +146,7 @@ def test_a_large_line_that_the_stream_refuses_costs_no_other() -> None:
 
 
 @pytest.mark.parametrize("error", [AccessDenied("no"), InvalidRequest("no")])
-def test_what_no_retry_helps_ends_it(error: AwsError) -> None:
+def test_an_error_that_no_retry_helps_ends_the_writer(error: AwsError) -> None:
     async def play() -> None:
         stage = Stage()
         stage.producer.before = lambda _: error
