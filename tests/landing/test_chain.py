@@ -135,7 +135,9 @@ def segment(
         ),
     ],
 )
-def test_what_is_wrong_is_said_once_with_numbers_and_places(entries: list[Entry], said: list[str]) -> None:
+def test_each_break_of_the_chain_is_named_once_with_numbers_and_places(
+    entries: list[Entry], said: list[str]
+) -> None:
     assert [str(each).removeprefix("/".join(KEY) + " ") for each in problems(entries)] == said
 
 
@@ -173,7 +175,7 @@ def test_segments_that_stand_beside_each_other_with_the_same_numbers_are_named()
     ]
 
 
-def test_what_no_entry_stands_for_is_found_up_to_the_last_entry() -> None:
+def test_files_without_an_entry_are_found_up_to_the_last_entry() -> None:
     files = [Held(number, number, 9, str(number)) for number in range(7)]
     entries = [segment(0, 1, "-1/0", "2/0"), segment(4, 5, "5/0", "6/0")]
     assert [each.number for each in uncovered(files, entries)] == [2, 3]

@@ -113,7 +113,7 @@ def test_compact_and_expire(tmp_path: Path) -> None:
     assert invoke("verify", folder).output.startswith("verified 2 segments, 6 records, ")
 
 
-def test_what_cannot_be(tmp_path: Path, folder: Path) -> None:
+def test_a_wrong_log_file_or_age_is_refused_with_the_reason(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "empty").mkdir()
     result = invoke("status", tmp_path / "empty")
     assert (result.exit_code, "there is no landing log" in result.output) == (2, True)

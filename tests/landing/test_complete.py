@@ -122,7 +122,7 @@ def test_an_ended_shard_holds_only_for_a_child_that_is_not_there(store: MemorySt
         ),
     ],
 )
-def test_what_cannot_be_obeyed_is_named_and_counts_for_nothing(
+def test_marks_that_cannot_be_read_are_named_and_count_for_nothing(
     store: MemoryStore, content: bytes, why: str
 ) -> None:
     path = marks_path("host-1")

@@ -92,7 +92,7 @@ def test_dry_run_changes_nothing(store: MemoryStore) -> None:
     assert store.objects == before_it
 
 
-def test_what_a_reader_needs_stays(store: MemoryStore) -> None:
+def test_segments_that_a_reader_needs_stay(store: MemoryStore) -> None:
     report(store, "etl", {AT: 40}, at_ms=1)
     report(store, "new", {AT: 60}, at_ms=1)
     readers = [ReaderNote("etl", {AT: 40}, 1), ReaderNote("new", {AT: 60}, 1)]
@@ -217,7 +217,7 @@ def test_dated() -> None:
     st.lists(st.integers(0, 30), max_size=3),
     st.lists(st.integers(0, 30), max_size=3),
 )
-def test_what_is_cut(
+def test_the_cut_is_the_longest_that_the_rules_permit(
     widths: list[tuple[int, int]], before_ms: int | None, read_by: list[int], needed_by: list[int]
 ) -> None:
     entries, number = [], 0

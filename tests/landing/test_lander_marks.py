@@ -34,7 +34,9 @@ def mark_in(store: LogStore, key: str = KEY) -> Mark | None:
 
 
 @pytest.mark.parametrize("frame", [True, False])
-def test_what_the_daemon_says_of_a_shard_becomes_its_hosts_mark(tmp_path: Path, frame: bool) -> None:
+def test_the_time_that_a_daemon_reports_for_a_shard_becomes_the_mark_of_its_host(
+    tmp_path: Path, frame: bool
+) -> None:
     chosen = options(tmp_path, window_ms=200)
     store = open_store(chosen.uri)
     with LanderThread(chosen) as lander, ShardOfDaemon(lander.socket, token=9) as daemon:

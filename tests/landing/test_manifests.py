@@ -191,7 +191,7 @@ def test_a_manifest_whose_last_segment_is_gone_before_its_time_is_not_believed(
     assert "is not what segment 2 says" in opened.warnings[0]
 
 
-def test_what_the_manifest_has_already_is_not_added_again(shard: Shard) -> None:
+def test_an_entry_that_the_manifest_has_is_not_added_again(shard: Shard) -> None:
     entries = shard.write(0, 3)
     for each in entries[2:]:
         shard.log.append(each, behind_ms=0, at_ms=3)
@@ -407,7 +407,7 @@ def test_compacted_over_pages(shard: Shard, begins: int) -> None:
     assert reader.warnings == []
 
 
-def test_what_has_expired(shard: Shard) -> None:
+def test_a_log_is_read_and_recovered_behind_expired_entries(shard: Shard) -> None:
     entries = shard.write(0, PAGE + 3)
     shard.store.replace(first_path(STREAM, SHARD), msgspec.json.encode({"first": PAGE}))
     shard.store.remove([entry_path(shard.info, STREAM, SHARD, each) for each in entries[:PAGE]])
@@ -626,7 +626,7 @@ def test_the_log_of_another(change: dict[str, object], words: str) -> None:
         open_log(store, ours)
 
 
-def test_what_is_no_log() -> None:
+def test_a_folder_without_a_description_of_ours_is_no_landing_log() -> None:
     store = MemoryStore()
     with pytest.raises(OtherLog, match="there is no landing log"):
         known_log(store)

@@ -150,7 +150,7 @@ def test_who_has_nothing_in_the_log_or_its_end_does_not_look() -> None:
     assert looks(ended, 0, 1_000) == []
 
 
-def test_what_waits_holds_the_mark_at_its_first_arrival_until_the_manifest_has_it() -> None:
+def test_waiting_records_hold_the_mark_at_their_first_arrival_until_the_manifest_has_them() -> None:
     shard = Shard()
     shard.give((1, 1_500), (2, 1_200), (3, 1_900), complete_ms=3_000)
     assert shard.said == (-1, 1_200)

@@ -34,5 +34,5 @@ def test_the_text_is_the_sequence_number_and_the_place_in_it() -> None:
     assert (to_text((49, 3)), to_text((49, 3), "-")) == ("49/3", "49-3")
 
 
-def test_what_comes_first_in_the_shard_is_smaller() -> None:
+def test_positions_are_ordered_as_in_the_shard() -> None:
     assert START < position("0", 0) < position("0", 1) < position("9", 0) < position("10", 0)

@@ -100,7 +100,7 @@ def test_a_changed_byte_is_noticed_or_changes_nothing(file_format: Format) -> No
 
 
 @formats
-def test_what_is_cut_off_is_damaged(file_format: Format) -> None:
+def test_a_segment_that_is_cut_off_is_damaged(file_format: Format) -> None:
     content = encode(log_info(file_format), some(300), footer(300))
     for size in range(0, len(content), 41):
         for read in (decode, read_footer):
@@ -156,7 +156,7 @@ def test_records_are_not_unpacked_before_the_segment_has_said_how_many(
 
 
 @formats
-def test_what_would_unpack_to_more_than_any_segment_is_damaged(
+def test_a_segment_that_would_unpack_to_more_than_any_is_damaged(
     file_format: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = encode(log_info(file_format), some(300), footer(300))

@@ -134,7 +134,7 @@ def test_an_empty_shard_ends(tmp_path: Path, layout: str) -> None:
     assert (end.number, end.children, end.last, end.rows) == (0, (), "-1/0", 0)
 
 
-def test_what_was_not_written_goes_when_the_lease_is_lost(tmp_path: Path) -> None:
+def test_buffered_records_are_dropped_when_the_lease_is_lost(tmp_path: Path) -> None:
     chosen = options(tmp_path, window_ms=300)
     with LanderThread(chosen) as lander, ShardOfDaemon(lander.socket) as daemon:
         daemon.initialize()

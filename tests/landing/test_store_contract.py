@@ -20,18 +20,18 @@ def paths(store: LogStore, folder: str, after: str = "") -> list[str]:
     return [each.path for each in store.listing(folder, after=after)]
 
 
-def test_what_is_created_is_there_whole(log_store: LogStore) -> None:
+def test_a_created_object_is_there_whole(log_store: LogStore) -> None:
     assert log_store.create("orders/shardId-1/000000000000.parquet", memoryview(CONTENT))
     assert log_store.read("orders/shardId-1/000000000000.parquet") == CONTENT
 
 
-def test_what_is_there_is_not_created_again(log_store: LogStore) -> None:
+def test_an_object_that_is_there_is_not_created_again(log_store: LogStore) -> None:
     assert log_store.create("a/b", b"first")
     assert not log_store.create("a/b", b"second")
     assert log_store.read("a/b") == b"first"
 
 
-def test_what_was_removed_can_be_created(log_store: LogStore) -> None:
+def test_an_object_that_was_removed_can_be_created(log_store: LogStore) -> None:
     log_store.create("a/b", b"first")
     log_store.remove(["a/b"])
     assert log_store.create("a/b", b"second")
@@ -45,7 +45,7 @@ def test_replace(log_store: LogStore) -> None:
     assert not log_store.create("a/b", b"third")
 
 
-def test_what_is_not_there(log_store: LogStore) -> None:
+def test_reading_an_object_that_is_not_there_raises(log_store: LogStore) -> None:
     log_store.create("a/b", b"")
     for path in ("a", "a/c", "a/b/c", "x/y"):
         with pytest.raises(NoObject):

@@ -138,7 +138,7 @@ def test_files_are_for_those_the_folder_is_for(
     assert (folder / "a/b").stat().st_mode & 0o777 == file
 
 
-def test_what_a_crash_leaves_is_not_listed_and_goes_in_time(folder: Path) -> None:
+def test_a_file_that_a_crash_left_is_not_listed_and_is_removed_after_a_day(folder: Path) -> None:
     FolderStore(folder).create("a", b"")
     for name, age_s in (("old", 25 * 3600), ("another-host-writes", 3600)):
         left = folder / YOUNG / name

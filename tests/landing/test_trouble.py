@@ -171,7 +171,7 @@ def test_a_connection_that_goes_while_the_store_has_trouble_is_noticed(tmp_path:
 
 
 @pytest.mark.parametrize("line", [b"{no message}\n", b'{"action":7}\n'])
-def test_what_is_no_message_ends_one_connection_and_no_other(tmp_path: Path, line: bytes) -> None:
+def test_a_malformed_message_ends_its_connection_and_no_other(tmp_path: Path, line: bytes) -> None:
     with (
         LanderThread(options(tmp_path), MemoryStore()) as lander,
         ShardOfDaemon(lander.socket) as broken,

@@ -198,7 +198,7 @@ def test_two_applications(store: MemoryStore) -> None:
     ]
 
 
-def test_what_comes_after_the_end(store: MemoryStore) -> None:
+def test_a_segment_after_the_end_of_the_shard_is_a_problem(store: MemoryStore) -> None:
     put(store, *segment(6, [(20, 0)], after="15/1"))
     _, problems = verify(store)
     assert problems == [
@@ -260,7 +260,7 @@ def test_a_page_without_one_of_its_segments() -> None:
 
 
 @pytest.mark.parametrize("where", ["manifest", "page", "first"])
-def test_what_cannot_be_decoded_is_named(where: str) -> None:
+def test_a_file_that_cannot_be_decoded_is_named(where: str) -> None:
     store = MemoryStore()
     write(store, PAGE + 5)
     at = {"manifest": manifest_path(*KEY), "page": page_path(*KEY, 0), "first": first_path(*KEY)}[where]
@@ -278,7 +278,7 @@ def test_a_manifest_that_is_a_little_old_is_no_damage(store: MemoryStore) -> Non
     assert "the manifest ends with 4, the log with 5" in str(verdict.notes[0])
 
 
-def test_what_has_expired_is_not_missed(store: MemoryStore) -> None:
+def test_expired_segments_are_not_missed(store: MemoryStore) -> None:
     store.create(first_path(*KEY), msgspec.json.encode(First(3, last="9/1")))
     store.remove([path(0), path(1)])
     verdict, problems = verify(store)
@@ -291,7 +291,7 @@ def test_what_has_expired_is_not_missed(store: MemoryStore) -> None:
     ]
 
 
-def test_what_goes_or_comes_while_it_is_verified(store: MemoryStore) -> None:
+def test_a_segment_that_is_written_during_verification_is_no_problem(store: MemoryStore) -> None:
     """Segment 6 comes and is in the manifest, though it was not listed."""
     store = MemoryStore()
     write(store, 3)

@@ -135,7 +135,7 @@ def test_shards_end_at_one_time_although_their_bytes_differ() -> None:
     assert heavy.arrived_ms[reached[SHARD][0]] == light.arrived_ms[reached[OTHER][0]] == 17
 
 
-def test_what_fits_is_taken_without_a_look_inside() -> None:
+def test_segments_that_fit_are_taken_without_a_look_inside() -> None:
     shard = Spooled(SHARD, tuple(range(100)), (50,))
 
     def never(_segment: Segment) -> list[Arrivals]:
@@ -319,7 +319,7 @@ def test_a_shard_that_leaves_with_records_in_the_spool_holds_the_others_where_ba
     assert spool.store.horizon_ms() < 200
 
 
-def test_what_the_daemon_says_counts_once_the_records_that_it_speaks_of_are_on_disk(tmp_path: Path) -> None:
+def test_the_time_that_a_daemon_reports_counts_once_its_records_are_on_disk(tmp_path: Path) -> None:
     spool = Spool(FolderStore(tmp_path), max_bytes=10**9)
     spool.grant(SHARD, START, ME)
     spool.complete(SHARD, 50, ME)
@@ -388,7 +388,7 @@ def test_a_spool_that_was_left_with_records_holds_the_others_until_their_relay_c
     assert spool.store.horizon_ms() == OPEN_MS
 
 
-def test_what_is_thrown_away_of_a_shard_that_left_was_not_taken(
+def test_segments_thrown_away_of_a_shard_that_left_do_not_count_as_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = two_shards(tmp_path)

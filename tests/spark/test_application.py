@@ -173,7 +173,7 @@ def test_a_query_that_fails_ends_the_others_and_is_named(own: SparkSession, here
     assert not any(query.isActive for query in application.queries.values())
 
 
-def test_what_cannot_be_read_and_what_would_lose_batches_is_refused(own: SparkSession, here: Path) -> None:
+def test_a_source_that_cannot_be_read_or_would_lose_batches_is_refused(own: SparkSession, here: Path) -> None:
     landed(here)
     with pytest.raises(NotAPipeline, match="two queries of the pipeline have the name 'same'"):
         drained(own, here, "elsewhere:twins", source="files")

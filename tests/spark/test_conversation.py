@@ -165,7 +165,7 @@ def test_nothing_is_checkpointed_that_is_not_committed(tmp_path: Path) -> None:
     assert world.checkpoints == []
 
 
-def test_what_is_committed_is_checkpointed_in_the_next_call_even_if_that_is_empty(tmp_path: Path) -> None:
+def test_a_commit_is_checkpointed_in_the_next_call_even_if_that_is_empty(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.converse(initialize(), records(0, 9), lambda: world.commit(7), EMPTY, EMPTY)
     assert world.checkpoints == ["7"]

@@ -67,7 +67,7 @@ def test_rows_wait_from_their_arrival_until_all_queries_have_committed_them(tmp_
     assert spool.figures()[SHARD].spooled_bytes == 0
 
 
-def test_what_is_dropped_with_a_lease_waits_no_more_and_what_is_kept_does(tmp_path: Path) -> None:
+def test_records_dropped_with_a_lease_wait_no_more_and_those_kept_do(tmp_path: Path) -> None:
     spool = spool_at(tmp_path)
     spool.grant(SHARD, START, ME)
     fill(spool, 0, 9)
@@ -78,7 +78,7 @@ def test_what_is_dropped_with_a_lease_waits_no_more_and_what_is_kept_does(tmp_pa
     assert counted(spool) == (10, 0, 10)
 
 
-def test_what_others_have_committed_meanwhile_is_not_counted_here(tmp_path: Path) -> None:
+def test_records_that_another_host_has_committed_are_not_counted_here(tmp_path: Path) -> None:
     spool = spool_at(tmp_path)
     spool.grant(SHARD, START, ME)
     fill(spool, 0, 9)
@@ -88,7 +88,7 @@ def test_what_others_have_committed_meanwhile_is_not_counted_here(tmp_path: Path
     assert counted(spool) == (10, 0, 0)
 
 
-def test_what_an_engine_before_left_counts_when_it_is_taken_over(tmp_path: Path) -> None:
+def test_records_that_an_engine_before_left_count_when_they_are_taken_over(tmp_path: Path) -> None:
     before = spool_at(tmp_path)
     before.grant(SHARD, START, ME)
     fill(before, 0, 9)

@@ -69,7 +69,7 @@ def by_key(entries: Sequence[Entry]) -> dict[str, list[bytes]]:
 
 
 @given(entries=ROWS, refuses=st.lists(st.integers(1, 200), max_size=100))
-def test_what_is_refused_comes_again_and_the_order_of_a_key_is_kept(
+def test_refused_records_are_sent_again_and_the_order_of_a_key_is_kept(
     entries: list[Entry], refuses: list[int]
 ) -> None:
     stream = Stream(refuses)

@@ -39,7 +39,7 @@ def test_half_a_line_is_nothing() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_event_is_reported_and_the_next_one_is_read(line: bytes) -> None:
+def test_a_line_that_is_no_event_is_reported_and_the_next_one_is_read(line: bytes) -> None:
     unreadable, hello = event_splitter()(line + b"\n" + HELLO)
     assert isinstance(unreadable, UnreadableLine)
     assert unreadable.error

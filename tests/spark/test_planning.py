@@ -60,7 +60,7 @@ def test_an_end_never_jumps_over_records_that_are_missing() -> None:
         ends(positions({SHARD: 10}), {SHARD: [segment(15, 20)]}, {}, None)
 
 
-def test_what_the_leases_checkpoint_covers_may_be_missing() -> None:
+def test_records_up_to_the_checkpoint_of_the_lease_may_be_missing() -> None:
     reached = ends(positions({SHARD: 10}), {SHARD: [segment(15, 20)]}, positions({SHARD: 15}), None)
     assert reached == positions({SHARD: 20})
 

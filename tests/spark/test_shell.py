@@ -43,7 +43,7 @@ def in_python(code: str, given: bytes = b"") -> bytes:
     return done.stdout
 
 
-def test_what_spark_finds_is_sent_to_executors_by_value() -> None:
+def test_the_data_source_is_sent_to_executors_by_value() -> None:
     sent = in_python(
         "import pyspark_kcl\nsys.stdout.buffer.write(cloudpickle.dumps(pyspark_kcl.DefaultSource))"
     )

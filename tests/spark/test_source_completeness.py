@@ -231,7 +231,7 @@ def test_an_offset_of_before_goes_on_and_one_of_now_is_read_as_before(landed: La
     }
 
 
-def test_what_cannot_be_read_beside_the_manifests_is_said_once_and_counts_for_nothing(
+def test_unreadable_files_beside_the_manifests_are_warned_of_once_and_count_for_nothing(
     landed: Landed, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     landed.put("_marks/dead.json", b"\xff{")

@@ -165,7 +165,7 @@ def test_missing_children_hold_back_what_arrived_after_their_parent() -> None:
     assert list(Logged(logs, silent_ms=WAIT_MS).batches()) == [{"s/a": [0, 1], "s/d": [0, 1]}]
 
 
-def test_what_follows_a_snapshot_holds_back_none_of_its_segments_and_comes_after_all() -> None:
+def test_shards_after_a_snapshot_hold_back_none_of_its_segments_and_come_after_all() -> None:
     first, second = (f"snapshot-1795491048410-000{number}-0002" for number in range(2))
     logs = {
         f"s/{first}": [entry(0, 10), entry(1, 10, children=["a"])],
@@ -450,7 +450,7 @@ def test_an_offset_says_what_it_is() -> None:
         from_offset({**offset, "v": 2}, "id")
 
 
-def test_what_has_expired_is_said_with_how_much() -> None:
+def test_segments_that_expired_unread_are_told_with_their_number_and_times() -> None:
     shard = Shard(Place(20), first=Place(10, "1/0", 1_800_000_000_000))
     starts = {"s/a": Place(4, "0/0", 1_700_000_000_000), "s/gone": Place(7), "s/over": Place(7, ended=True)}
     gone, behind_it = lost(starts, {"s/a": shard})
@@ -551,7 +551,7 @@ def test_shards_that_ended_before_the_log_began_hold_nobody() -> None:
     assert judged({}, {}, roster) == {"s/a": 0, "s/b": 0, "s/c": 0}
 
 
-def test_what_follows_a_snapshot_holds_nobody_before_it_is_there() -> None:
+def test_a_shard_after_a_snapshot_holds_nobody_before_it_is_there() -> None:
     first, second = (f"s/snapshot-1795491048410-000{number}-0002" for number in range(2))
     shards = {first: shard(2, 10, "s/a"), second: shard(1, 90)}
     roster = {first: (), second: (), "s/a": (first, second)}

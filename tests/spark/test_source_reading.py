@@ -456,7 +456,7 @@ def test_a_table_is_read_with_the_options_that_it_was_created_with(landed: Lande
     assert [len(each) for each in batches(live)] == [15]
 
 
-def test_what_a_comment_cannot_hold_as_it_is_comes_back_from_it() -> None:
+def test_characters_that_a_comment_cannot_hold_come_back_from_it() -> None:
     path = "s3://it's/a;b\\c&d= é"
     (first, *_) = create_table(path=path).schema().split(", ")
     said = first.removeprefix("data BINARY COMMENT '").removesuffix("'")

@@ -54,7 +54,7 @@ def test_missing_times_stay_missing() -> None:
     assert row["sub_sequence_number"] == 0
 
 
-def test_what_was_received_before_is_trimmed_to_the_sub_sequence_number() -> None:
+def test_records_received_before_are_trimmed_to_the_sub_sequence_number() -> None:
     records = [taken(record(*where)) for where in ((5, 0), (7, 0), (7, 1), (7, 2), (9, 0))]
     assert behind(records, START) == records
     assert behind(records, at(7, 1)) == records[3:]
@@ -95,7 +95,7 @@ def test_small_arrivals_are_merged_and_large_ones_are_written_at_once(tmp_path: 
     assert numbers(tmp_path, -1, 10) == list(range(11))
 
 
-def test_what_all_queries_have_committed_is_dropped(tmp_path: Path) -> None:
+def test_segments_that_all_queries_have_committed_are_dropped(tmp_path: Path) -> None:
     spool = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
     spool.grant(SHARD, START, ME)
     fill(spool, 0, 9)

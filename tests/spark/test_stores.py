@@ -69,7 +69,7 @@ def test_where_the_system_does_not_tell_of_a_reboot_nothing_is_taken_over(
     assert after.poll() == {}, "the records are delivered again from the checkpoint"
 
 
-def test_what_an_engine_before_left_is_taken_over_but_no_half_file_and_no_lease(tmp_path: Path) -> None:
+def test_files_of_an_engine_before_are_taken_over_but_no_half_file_and_no_lease(tmp_path: Path) -> None:
     before = FolderStore(tmp_path)
     before.recover()
     whole = before.put(SHARD, START, at(9), table(0, 9))

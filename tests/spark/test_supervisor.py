@@ -115,7 +115,7 @@ async def test_a_pipeline_finds_the_daemons_credentials_only_where_it_may(
     assert [each["line"] for each in reported(log, "spark_output")] == [seen]
 
 
-async def test_what_the_engine_tells_and_prints_is_logged() -> None:
+async def test_events_and_lines_of_the_engine_are_logged() -> None:
     log = MemoryLog()
     asked = anyio.Event()
     each = engine(says("caught_up", shards=3) + "; print('hello', file=sys.stderr); sys.stdin.read()", log)
