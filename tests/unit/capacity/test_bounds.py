@@ -34,7 +34,7 @@ BUSY = replace(LATE, busy=0.97)
         (LATE, Bound.UNKNOWN),
     ],
 )
-def test_what_holds_a_shard_back(seen: ShardObservation, bound: Bound) -> None:
+def test_the_bound_of_a_shard_follows_from_its_figures(seen: ShardObservation, bound: Bound) -> None:
     assert bound_of(seen) is bound
 
 

@@ -138,7 +138,7 @@ SENTENCES = {
 
 
 @pytest.mark.parametrize("name", SENTENCES)
-def test_what_is_said(name: str) -> None:
+def test_the_sentence_follows_from_the_estimate(name: str) -> None:
     state, sentence = SENTENCES[name]
     assert found(state).sentence == sentence
 
@@ -186,7 +186,7 @@ def test_streams_are_told_apart() -> None:
     )
 
 
-def test_what_one_shard_of_a_full_host_no_longer_needs_another_gets() -> None:
+def test_cpu_that_one_shard_of_a_full_host_no_longer_needs_another_gets() -> None:
     far, near = shard(0, 600, 1.2, Bound.HOST_CPU), shard(1, 120, 1.2, Bound.HOST_CPU)
     capacity = found(fleet(far, near, workers=1, cpu=0.97))
     assert capacity.whole.drains_s == pytest.approx((540 + 60) / 1.2 / 0.2 * 1.2 / 2)

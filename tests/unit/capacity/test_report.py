@@ -159,7 +159,7 @@ CAPACITY = Capacity(
 )  # fmt: skip
 
 
-def test_what_was_found_comes_back() -> None:
+def test_an_estimate_that_was_written_is_read_back() -> None:
     assert capacity_from(capacity_text(CAPACITY)) == CAPACITY
 
 

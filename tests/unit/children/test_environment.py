@@ -74,6 +74,6 @@ def test_a_child_is_told_by_nobody_but_the_daemon_what_is_offered_to_it(credenti
 
 
 @pytest.mark.parametrize("credentials", [True, False])
-def test_what_is_given_wins(credentials: bool) -> None:
+def test_given_variables_win_over_inherited_ones(credentials: bool) -> None:
     found = environment_of(INHERITED, {"PATH": "/opt", "AWS_PROFILE": "child"}, credentials=credentials)
     assert (found["PATH"], found["AWS_PROFILE"]) == ("/opt", "child")

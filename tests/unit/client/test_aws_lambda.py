@@ -128,7 +128,7 @@ def test_without_a_daemon_that_names_it_the_event_is_whole(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "arn", ["orders", "arn:aws:sqs:eu-west-1:111122223333:orders", ARN.replace("orders", "")]
 )
-def test_what_is_no_arn_of_a_stream_is_refused(arn: str) -> None:
+def test_a_text_that_is_no_arn_of_a_stream_is_refused(arn: str) -> None:
     with pytest.raises(ValueError, match="not the ARN of a stream"):
         processor_of(Handled(), stream_arn=arn)
 

@@ -89,7 +89,7 @@ def test_no_attempts_are_a_mistake() -> None:
 
 
 @pytest.mark.parametrize("error", [CheckpointIllegalArgument, CheckpointInvalidState])
-def test_what_cannot_succeed_later_is_not_tried_again(error: type[CheckpointError]) -> None:
+def test_a_checkpoint_that_cannot_succeed_later_is_not_tried_again(error: type[CheckpointError]) -> None:
     report = driven(lambda _batch, checkpointer: checkpointer.checkpoint(), error)
     assert isinstance(report.exception, error)
     assert len(requests_of(report)) == 1

@@ -158,7 +158,7 @@ def test_a_failure_stores_what_is_below_it_and_cancels_the_rest() -> None:
 
 
 @pytest.mark.parametrize("ending", [SystemExit(9), asyncio.CancelledError()], ids=["exit", "cancelled"])
-def test_what_leaves_a_record_ends_the_process(ending: BaseException) -> None:
+def test_an_exception_of_one_record_ends_the_process(ending: BaseException) -> None:
     async def work(record: Record) -> None:
         if record.sequence_number == "2":
             raise ending
@@ -510,7 +510,7 @@ def test_a_failure_between_two_actions_does_not_wait_for_a_daemon_that_does_not_
 
 
 @pytest.mark.parametrize("said", [b"nonsense\n", b""], ids=["nonsense", "end"])
-def test_what_ends_the_conversation_ends_a_checkpoint_that_waits(said: bytes) -> None:
+def test_the_end_of_the_conversation_ends_a_checkpoint_that_waits(said: bytes) -> None:
     async def scene(daemon: Daemon) -> None:
         daemon.say(batch_of("a"))
         assert await daemon.heard() == Status("processRecords")

@@ -68,7 +68,7 @@ def test_a_change_has_images_keys_and_a_time(form: ChangeForm) -> None:
 
 
 @_FORMS
-def test_what_dynamodb_itself_removed(form: ChangeForm) -> None:
+def test_an_item_that_dynamodb_removed_by_itself_is_an_expiry(form: ChangeForm) -> None:
     change = _change(form, _event("REMOVE", identity=_TTL))
     assert (change.kind, change.is_expiry, change.new, change.old) == ("remove", True, None, None)
     other = _change(form, _event("REMOVE", identity={**_TTL, "principalId": "other"}))

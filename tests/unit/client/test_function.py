@@ -157,7 +157,7 @@ def yields(order: Order) -> Any:
         (yields, "has `yield`, so a call does nothing"),
     ],
 )
-def test_what_cannot_be_called_with_a_record_is_refused_with_file_and_line(
+def test_a_function_that_cannot_be_called_with_a_record_is_refused_with_file_and_line(
     function: Callable[..., object], said: str
 ) -> None:
     line = function.__code__.co_firstlineno
@@ -281,7 +281,7 @@ def test_a_json_record_with_a_schema_is_decoded_as_any_other() -> None:
     assert read(Order, '{"id": 1}', RecordSchema("order", "v1", "JSON", "{}")) == Order(1)
 
 
-def test_what_does_not_fit_its_schema_or_the_type_is_bad_data() -> None:
+def test_data_that_does_not_fit_its_schema_or_the_type_is_undecodable() -> None:
     for data, definition in ((b"\xff", AVRO), (avro({"id": 7, "note": None}), "nonsense")):
         with pytest.raises(UNDECODABLE):
             read(Order, data, RecordSchema("order", "v1", "AVRO", definition))

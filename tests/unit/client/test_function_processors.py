@@ -65,7 +65,7 @@ class Functions:
 
 
 @pytest.mark.parametrize("form", ["plain", "coroutine", "both", "coroutine_of_both"])
-def test_what_is_not_decoded_or_not_wanted_is_rejected_with_the_reason(form: str) -> None:
+def test_a_record_that_is_not_decoded_or_not_wanted_is_rejected_with_the_reason(form: str) -> None:
     functions = Functions()
     report = drive(processor_of(getattr(functions, form)), RECORDS, dead_letters=True)
     assert functions.seen == [1, 2]
@@ -118,7 +118,7 @@ async def raising_later(order: Order) -> None:
 
 
 @pytest.mark.parametrize("function", [raising, raising_later])
-def test_what_a_function_raises_ends_the_process_and_names_the_record(
+def test_an_exception_of_a_function_ends_the_process_and_names_the_record(
     function: Callable[..., object],
 ) -> None:
     record = make_record('{"id": 3}', sequence_number="77", sub_sequence_number=2, partition_key="k'")
@@ -313,7 +313,7 @@ def test_the_next_action_may_come_before_the_answer() -> None:
     ]
 
 
-def test_what_is_refused_for_now_is_asked_for_again_later() -> None:
+def test_a_throttled_checkpoint_is_asked_for_again_later() -> None:
     throttled = CheckpointAnswer("2", 0, CheckpointThrottled.wire_name)
     said, waited = converse(INITIALIZE, BATCH, throttled, STORED, LeaseLost(), clock=Clock())
     assert said.count(ASKED) == 2

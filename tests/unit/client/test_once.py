@@ -270,7 +270,7 @@ def scripted(store: Scripted, pauses: list[float] | None = None) -> Once[list[st
     return Once(store, Reader("app", "", SHARD, 1), ([] if pauses is None else pauses).append)
 
 
-def test_what_does_not_fit_is_split() -> None:
+def test_records_that_do_not_fit_into_one_transaction_are_split() -> None:
     store = Scripted(most=3)
     scripted(store).process(records(*range(101, 109)), numbers_of)
     assert store.parts == [["101", "102"], ["103", "104"], ["105", "106"], ["107", "108"]]
@@ -389,7 +389,7 @@ class Picky(Numbers):
 @pytest.mark.parametrize(
     ("refused", "stored"), [(None, ["1", "2", "4"]), ("InvalidStateException", ["1", "2"])]
 )
-def test_what_is_rejected_is_a_letter_before_the_transaction_is_stored(
+def test_a_rejected_record_is_a_letter_before_the_transaction_is_stored(
     tmp_path: Path, refused: str | None, stored: list[str]
 ) -> None:
     path = tmp_path / "output.db"

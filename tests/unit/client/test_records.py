@@ -30,7 +30,7 @@ def test_data_is_decoded_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["YQ", "Y!Q=", "YQ==\n"])
-def test_what_is_not_base64_is_an_error(text: str) -> None:
+def test_data_that_is_not_base64_raises(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         _ = record(text).data
 

@@ -178,7 +178,7 @@ def test_threads_may_reject_while_another_checkpoints() -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_is_rejected_while_a_checkpoint_waits_for_its_answer_is_sent_after_it(is_async: bool) -> None:
+def test_a_reject_while_a_checkpoint_waits_for_its_answer_is_sent_after_it(is_async: bool) -> None:
     wire = Wire(INITIALIZE, BATCH, STORED, RejectAnswer("2", 0, None))
 
     def prepare(batch: Batch) -> None:

@@ -98,7 +98,9 @@ def test_protocol_buffers_name_their_message_by_its_place_among_sorted_names(
         (b"", "XML", "<a/>", "format XML"),
     ],
 )
-def test_what_cannot_be_decoded_says_why(data: bytes, data_format: str, definition: str, why: str) -> None:
+def test_data_that_cannot_be_decoded_raises_with_the_reason(
+    data: bytes, data_format: str, definition: str, why: str
+) -> None:
     with pytest.raises(CannotDecode, match=why):
         decode(record(data, data_format, definition))
 
@@ -214,7 +216,7 @@ def test_a_decimal_may_repeat_its_sign() -> None:
     st.binary(max_size=60), st.sampled_from([LINKED, TREE, {"type": "map", "values": LINKED}, [EMPTY, TREE]])
 )
 @settings(max_examples=examples(300))
-def test_what_the_walk_lets_through_is_what_fastavro_reads(data: bytes, definition: Any) -> None:
+def test_exactly_the_data_that_fastavro_reads_is_decoded(data: bytes, definition: Any) -> None:
     found: Any
     try:
         found = fastavro.schemaless_reader(rest := BytesIO(data), fastavro.parse_schema(definition), None)

@@ -159,7 +159,7 @@ def test_blank_lines_are_nothing() -> None:
 
 
 @pytest.mark.parametrize("line", [b"no\n", b"[]\n", b'{"action":"dance"}\n', b'{"action":"shardEnded"}\n'])
-def test_what_a_daemon_may_not_say_ends_the_session(line: bytes) -> None:
+def test_a_line_that_a_daemon_may_not_write_ends_the_session(line: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         serve(Idle(), Wire(line))
 

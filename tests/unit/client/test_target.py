@@ -90,7 +90,7 @@ def test_a_module_of_the_current_folder_a_package_and_a_file_elsewhere(tmp_path:
     ],
 )
 @pytest.mark.parametrize("check", [("--check",), ()])
-def test_what_cannot_be_had_is_said_with_its_place_and_exit_code_2(
+def test_a_function_that_cannot_be_imported_is_reported_with_its_place_and_exit_code_2(
     tmp_path: Path, files: dict[str, str], target: str, said: str, check: tuple[str, ...]
 ) -> None:
     write(tmp_path, **files)
@@ -166,7 +166,7 @@ def handle(data: bytes) -> None:
     assert done.returncode == 0
 
 
-def test_what_a_module_prints_while_it_is_imported_is_no_line_of_the_protocol(tmp_path: Path) -> None:
+def test_output_of_a_module_during_its_import_is_no_line_of_the_protocol(tmp_path: Path) -> None:
     write(tmp_path, consumer="import os\nprint('by python')\nos.system('echo by others')\n" + LINE)
     command = [sys.executable, "-m", "kcl_client.run", "consumer:handle"]
     done = subprocess.run(

@@ -43,7 +43,7 @@ def test_failed_captures_do_not_count_in_the_mean() -> None:
 
 
 @pytest.mark.parametrize("percent", [-0.1, 100.1, float("nan"), float("inf"), None])
-def test_what_is_no_percentage_is_a_failed_capture(percent: float | None) -> None:
+def test_a_figure_that_is_no_percentage_is_a_failed_capture(percent: float | None) -> None:
     recorder = _recorder(50)
     recorder.drain()
     recorder.add(percent)

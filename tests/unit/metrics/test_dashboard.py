@@ -67,7 +67,7 @@ def test_labels_are_those_of_the_metric() -> None:
             assert named <= known, f"{where}: {named - known}"
 
 
-def test_what_only_grows_is_asked_for_as_a_rate() -> None:
+def test_a_metric_that_only_grows_is_shown_as_a_rate() -> None:
     for where, family, labels, span, expression in used():
         grows = family.kind is not MetricKind.GAUGE
         if grows and not span:

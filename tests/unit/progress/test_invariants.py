@@ -60,7 +60,7 @@ def test_a_child_begins_after_its_position() -> None:
         begun(at(7)).gives(at(7), at(8), 2)
 
 
-def test_what_was_passed_is_not_given_any_more() -> None:
+def test_giving_records_that_were_passed_violates_the_invariant() -> None:
     invariants = given(5)
     invariants.passed(at(8))
     with pytest.raises(InvariantViolated, match="expected records after 8"):

@@ -133,7 +133,7 @@ def test_empty_answers_behind_the_tip_are_a_stall_in_the_end_even_where_the_chil
     assert seen(progress, time).stalled_by is WaitReason.KINESIS
 
 
-def test_what_took_long_before_is_not_blamed_on_what_comes_next() -> None:
+def test_time_that_passed_before_a_step_is_not_blamed_on_that_step() -> None:
     time = Time()
     progress = started(time)
     progress.works("processRecords")
@@ -252,7 +252,7 @@ def test_the_lag_is_not_known_before_the_first_answer_and_nothing_once_all_is_re
     assert lag_s(progress, LIMITS, time.passes(5)) == 0.0
 
 
-def test_what_is_not_read_yet_is_as_old_as_the_last_answer_was_behind_and_grows_older() -> None:
+def test_lag_of_unread_records_is_that_of_the_last_answer_and_grows() -> None:
     time = Time()
     progress = started(time)
     progress.last_fetch.answer(behind_ms=90_000, empty=True, now_s=time.now_s)
@@ -306,7 +306,7 @@ def test_the_records_in_the_childs_hands_come_before_those_that_wait_for_it() ->
     assert lag_s(progress, LIMITS, time.now_s) == pytest.approx(11)
 
 
-def test_what_a_child_leaves_is_not_done_until_a_reader_after_it_has_an_answer() -> None:
+def test_lag_grows_after_a_child_ended_until_the_next_reader_has_an_answer() -> None:
     time = Time()
     progress = started(time)
     progress.last_fetch.answer(behind_ms=0, empty=False, now_s=time.now_s)

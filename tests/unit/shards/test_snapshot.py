@@ -321,7 +321,7 @@ def test_a_scan_in_six_hours_takes_so_many_units_and_one_byte_more_takes_another
     assert [units_for(six_hours_of_100 + more) for more in (0, 1)] == [100, 101]
 
 
-def test_what_is_needed_of_a_shard_begins_with_it_or_with_the_scan_before_it() -> None:
+def test_records_of_a_shard_are_needed_from_its_beginning_or_that_of_the_scan_before_it() -> None:
     shard = ShardId(f"shardId-{BEGUN_MS:020}-0a1b2c3d")
     parent = ShardId(f"shardId-{BEGUN_MS - MINUTE_MS:020}-0a1b2c3d")
     assert needed_since_ms(shard, ()) is None

@@ -159,14 +159,14 @@ def test_a_lineage_of_ten_thousand_generations_is_walked_without_recursion() -> 
 
 @settings(max_examples=examples(CASES), deadline=None)
 @given(tables())
-def test_what_is_created_equals_the_slow_oracle(found: Found) -> None:
+def test_created_leases_equal_those_of_the_slow_oracle(found: Found) -> None:
     expected = SlowOracle(found.listed, found.leases, found.position).created()
     assert created(found.listed, found.leases, found.position) == expected
 
 
 @settings(max_examples=examples(CASES), deadline=None)
 @given(tables())
-def test_what_is_created_in_all_layers_equals_the_slow_oracle(found: Found) -> None:
+def test_leases_created_in_all_layers_equal_those_of_the_slow_oracle(found: Found) -> None:
     expected = SlowOracle(found.listed, found.leases, found.position, all_layers=True).created()
     assert created(found.listed, found.leases, found.position, Generations.ALL) == expected
 

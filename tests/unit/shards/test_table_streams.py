@@ -44,7 +44,7 @@ def parents_in(shards: tuple[Shard, ...]) -> dict[str, set[str]]:
     return {str(each.shard_id): {str(parent) for parent in each.parent_shard_ids} for each in shards}
 
 
-def test_what_begins_a_later_stream_follows_all_that_ends_the_one_before() -> None:
+def test_first_shards_of_a_later_stream_follow_all_last_shards_of_the_one_before() -> None:
     found = joined([FIRST, (), SECOND])
     assert parents_in(found) == {
         "a": set(),
