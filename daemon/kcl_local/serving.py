@@ -34,8 +34,6 @@ HOST: Final = "127.0.0.1"
 # PutRecords: 10 MiB as base64, and keys.
 BODY_BYTES_MAX: Final = 32 * 2**20
 _CLOSE_S: Final = 1.0
-CALLS: Final = "/_local/calls"
-FAULTS: Final = "/_local/faults"
 
 
 @asynccontextmanager

@@ -28,6 +28,10 @@ _SECRETS: Final = (
     (re.compile(r"[\x00-\x08\x0b-\x1f\x7f]"), "?"),
 )
 _SHORTEST_NAME: Final = 4
+_HEADINGS: Final = (
+    *("Scene", "Result", "Seconds", "Written", "Delivered", "Lost", "Repeated", "Out of order"),
+    *("Before parents", "Longest gap", "Latency p50", "Latency p99", "Notes"),
+)
 _COUNTS: Final = ("written", "delivered", "lost", "repeated", "out_of_order", "before_parents")
 _STYLE: Final = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:100rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}"

@@ -29,7 +29,8 @@ from kcl_daemon.errors import ChildError, ChildStartFailed
 from kcl_daemon.leases.lease import CheckpointWindow, ShardId
 from kcl_daemon.log_levels import LogLevel
 from kcl_daemon.ports import NO_METERS, ChildPipes, Clock, Log
-from kcl_daemon.records.changes import ChangeForm, changes_of
+from kcl_daemon.records.batch_text import LINES
+from kcl_daemon.records.changes import changes_of
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.records.letters import (

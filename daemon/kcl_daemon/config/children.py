@@ -29,7 +29,7 @@ from kcl_daemon.config.kinds import (
 )
 from kcl_daemon.leases.lease import StreamIdentity
 from kcl_daemon.log_levels import LogLevel
-from kcl_daemon.records.lane_window import ShardOrder
+from kcl_daemon.records.forms import ShardOrder
 
 
 class ChildProtocol(Enum):

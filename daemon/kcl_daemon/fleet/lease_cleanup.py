@@ -14,7 +14,6 @@ from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.config.streams import FormerStreams, StreamsSettings
 from kcl_daemon.context import WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AwsError
-from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.stream_monitor import StreamState
 from kcl_daemon.fleet.streams import MultiStreamTracker
 from kcl_daemon.leases import row as lease_row

@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 
 from kcl_daemon.call_metrics import CallMetrics
 from kcl_daemon.errors import Throttled
-from kcl_daemon.leases.row import Conditions, Row, RowUpdate, WriteResult
+from kcl_daemon.leases.row import Conditions, Row, RowDelete, RowPut, RowUpdate, WriteResult
 from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Table, TableState
 
 T = TypeVar("T")

@@ -13,8 +13,7 @@ from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.errors import Throttled
 from kcl_daemon.exporters import telemetry_of
 from kcl_daemon.metrics import kcl, own
-from kcl_daemon.metrics.catalog import KNOWN_COUNTS
-from kcl_daemon.production import telemetry_of
+from kcl_daemon.telemetry.recorder import KNOWN_COUNTS
 from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.unit.metrics.promql import Scrapes, evaluate
 from tests.unit.metrics.snapshots import snapshot
