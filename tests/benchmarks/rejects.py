@@ -134,6 +134,7 @@ class Turns:
             batch = await reader.next()
             assert isinstance(batch, DeliveryBatch)
             self.records += batch.count
+            self.connection.invariants.begins(TRIM_HORIZON)  # the answers are all the same
             await self.connection.deliver(batch)
         self.wall_s += time.perf_counter() - began[0]
         self.ours_s += time.process_time() - began[1]
