@@ -299,13 +299,9 @@ class ChildRun:
         ):  # lanes have records of their own to join
             return self._lane.reader(source, self._log)
         inner = replace(source, encoder=BatchEncoder())  # what it gives is encoded once it is joined
-        self._window = BatchWindow(
-            self._lane.reader(inner, self._log),
-            settings,
-            clock=parts.context.clock,
-            progress=self._progress,
-            reserve=parts.readers.reserve,
-        )
+        reader, clock = self._lane.reader(inner, self._log), parts.context.clock
+        reserve = parts.readers.reserve
+        self._window = BatchWindow(reader, settings, clock=clock, progress=self._progress, reserve=reserve)
         return self._window
 
     async def _begin_at(

@@ -33,7 +33,7 @@ from kcl_daemon.metrics.metric import Operation
 from kcl_daemon.ports import ChildPipes, Clock, Log, Meters
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import NEVER_S
-from kcl_daemon.records.batch_text import FRAMINGS, LINES, BatchEncoder
+from kcl_daemon.records.batch_text import LINES, BatchEncoder, framing_of
 from kcl_daemon.retrieval.source import DeliveryBatch
 from kcl_protocol.codec import LogLine, Stray, encode
 from kcl_protocol.conversation import DaemonSide
@@ -244,9 +244,10 @@ class ChildConnection:
             await self._serve(request, doing)
 
     def _choose_framing(self, version: int | None) -> None:
-        self.encoder.framing = FRAMINGS.get(version, LINES)
-        if self.encoder.framing.version != version:
-            self._log.info("child_frames_unknown", version=version, advice="it is given lines")
+        found = framing_of(version)
+        self.encoder.framing = LINES if isinstance(found, str) else found
+        if isinstance(found, str):
+            self._log.info("child_frames_unknown", version=version, reason=found, advice="it is given lines")
 
     async def _finish(self, action: Action) -> Status:
         while True:

@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from typing import Final, NamedTuple
 
@@ -64,7 +65,7 @@ class BatchText:
         return Payload.of_line(line)[0].decoded()[0]
 
 
-Find = Callable[[str, int], Record | None]  # by sequence number and sub-sequence number
+Find = Callable[[str, int], Record | None]
 
 
 class Framing(ABC):
@@ -84,7 +85,8 @@ class Framing(ABC):
     def decode(self, data: bytes) -> Payload: ...
 
     def finder(self, data: bytes) -> Find:
-        return BatchText(self.decode(data).line(None)).find
+        text = cache(lambda: BatchText(self.decode(data).line(None)))
+        return lambda number, sub_number: text().find(number, sub_number)
 
 
 class Lines(Framing):
@@ -107,6 +109,22 @@ class Frames(Lines):
 
 LINES: Final = Lines()
 FRAMINGS: Final[dict[int | None, Framing]] = {each.version: each for each in (LINES, Frames())}
+
+
+@cache
+def framing_of(version: int | None) -> Framing | str:
+    """Or why there is none."""
+    if version in FRAMINGS:
+        return FRAMINGS[version]
+    from importlib.metadata import entry_points  # noqa: PLC0415 - takes 20 ms
+
+    for point in entry_points(group="kcl_daemon.framings", name=str(version)):
+        try:
+            found = point.load()()
+        except Exception as error:  # noqa: BLE001 - of a package that nobody knows
+            return f"{point.value} cannot be used: {type(error).__name__}: {error}"
+        return found if isinstance(found, Framing) else f"{point.value} makes no Framing"
+    return "no installed package has it"
 
 
 class EncodedBatch(NamedTuple):

@@ -267,9 +267,7 @@ class Payload:
                 records = list(map(_without_defaults, opened.records))
                 return cls(records, len(line)), opened.millis_behind_latest
             message = _line_decoder.decode(line)
-        except (
-            DecodeError
-        ):  # half of a surrogate pair in a key, which msgspec refuses and children may be sent
+        except DecodeError:  # half of a surrogate pair in a key, which children may be sent
             odd = decode_daemon_line(line)
             assert isinstance(odd, ProcessRecords), "it is a line of records"
             return cls.of(odd.records), odd.millis_behind_latest

@@ -15,13 +15,7 @@ from kcl_daemon.progress.progress import LeaseProgress
 from kcl_daemon.records.batch_text import ReadFacts
 from kcl_daemon.records.payload import LINE_BYTES, Limits, Payload
 from kcl_daemon.retrieval.byte_budget import Reservation
-from kcl_daemon.retrieval.source import (
-    DeliveryBatch,
-    EndOfShard,
-    ReadItem,
-    ShardReader,
-    oldest_s,
-)
+from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ReadItem, ShardReader, oldest_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +74,9 @@ class BatchWindow:
     @property
     def waiting(self) -> tuple[int, int]:
         records, data_bytes = self._reader.waiting
-        sizes = [each.sizes for each in self._gathered]
-        return records + sum(each.records for each in sizes), data_bytes + sum(
-            each.data_bytes for each in sizes
-        )
+        for each in self._gathered:
+            records, data_bytes = records + each.sizes.records, data_bytes + each.sizes.data_bytes
+        return records, data_bytes
 
     async def run(self) -> None:
         await self._reader.run()

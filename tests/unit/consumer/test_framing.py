@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import pytest
 
 from kcl_daemon.config.children import FailureSettings
-from kcl_daemon.records.batch_text import FRAMINGS, LINES, BatchEncoder, Framing
+from kcl_daemon.records.batch_text import FRAMINGS, LINES, BatchEncoder, Framing, framing_of
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_daemon.records.payload import Payload
 from kcl_protocol.frames import FRAMES_VERSION
@@ -17,6 +19,13 @@ from tests.unit.consumer.poison_stage import DEAD, Stage, perform, until
 from tests.unit.consumer.test_consumer_rejects import Rejecting, all_done
 
 PACKED: Final = b"packed "
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    framing_of.cache_clear()
+    yield
+    framing_of.cache_clear()
 
 
 class Packed(Framing):
@@ -93,3 +102,44 @@ def test_a_form_says_whether_it_may_be_encoded_ahead_and_before_the_answer_nothi
         assert encoded == encoder.encode(payload, 0)
         assert encoded is not None
         assert encoded.framing.decode(encoded.data).decoded() == payload.decoded()
+
+
+@dataclass(frozen=True)
+class Point:
+    """As importlib's EntryPoint."""
+
+    makes: Callable[[], object] | None
+    value: str = "theirs:Packed"
+
+    def load(self) -> Callable[[], object]:
+        if self.makes is None:
+            raise ImportError("no module theirs")
+        return self.makes
+
+
+@pytest.mark.parametrize(
+    ("points", "reason"),
+    [
+        ([Point(Packed)], None),
+        ([], "no installed package has it"),
+        ([Point(None)], "theirs:Packed cannot be used: ImportError: no module theirs"),
+        ([Point(object)], "theirs:Packed makes no Framing"),
+    ],
+)
+def test_an_installed_package_may_have_the_form_and_if_it_cannot_be_used_the_child_is_given_lines(
+    points: list[Point], reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, str]] = []
+
+    def found(**of: str) -> list[Point]:
+        asked.append(of)
+        return points
+
+    monkeypatch.setattr("importlib.metadata.entry_points", found)
+    stage = played(FailureSettings(dead_letters=DEAD.dead_letters), ["good"])
+    (child,) = stage.children.children
+    assert isinstance(child, Unpacking)
+    assert (child.packed > 0, child.plain > 0) == (reason is None, reason is not None)
+    assert asked == [{"group": "kcl_daemon.framings", "name": "9"}]
+    told = [each["reason"] for each in stage.reported("child_frames_unknown")]
+    assert told == ([] if reason is None else [reason])
