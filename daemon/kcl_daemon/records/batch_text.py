@@ -116,7 +116,7 @@ def framing_of(version: int | None) -> Framing | str:
     """Or why there is none."""
     if version in FRAMINGS:
         return FRAMINGS[version]
-    from importlib.metadata import entry_points  # noqa: PLC0415 - takes 20 ms
+    from importlib.metadata import entry_points
 
     for point in entry_points(group="kcl_daemon.framings", name=str(version)):
         try:
