@@ -58,6 +58,9 @@ def test_top_shows_what_changes_until_it_is_interrupted() -> None:
                 os.close(ours)
     assert b"\x1b[?1049h" in said, "it has a screen of its own"
     assert b"\x1b[?1049l" in said, "and leaves it"
+    assert b"\x1b[1;31m" in said or b"\x1b[31m" in said, (
+        "what stands still is red, though a daemon loads no rich"
+    )
     assert b"Traceback" not in said
 
 
