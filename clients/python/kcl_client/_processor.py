@@ -8,7 +8,6 @@ from binascii import a2b_base64
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
 from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
@@ -244,8 +243,11 @@ class Batch:
             raise ImportError("Batch.arrow() needs pyarrow: pip install pyarrow", name=error.name) from error
         if self._frame is not None:
             return arrow.batch_of(arrow.arrays_of(self._frame))
-        take = attrgetter("data", "partition_key", "sequence_number", "arrival_ms", "sub_sequence_number")
-        return arrow.batch_of(arrow.arrays_of_rows((*take(each), None) for each in self.records))
+        rows = (
+            (one.data, one.partition_key, one.sequence_number, one.arrival_ms, one.sub_sequence_number, None)
+            for one in self.records
+        )
+        return arrow.batch_of(arrow.arrays_of_rows(rows))
 
     def reject(self, record: Record, reason: object) -> None:
         """Give a record of this batch up: the daemon stores it as a dead letter, and it counts as done.
