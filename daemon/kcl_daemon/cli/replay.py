@@ -134,6 +134,10 @@ class LimitedKinesis:
         return fetched
 
 
+def _shown(text: str | None) -> str | None:
+    return text
+
+
 class ReplayFigures(NoMeters):
     def __init__(self) -> None:
         self.counts: dict[str, float] = {}
@@ -293,7 +297,7 @@ class Replay:
             while True:
                 await self._clock.sleep(_PLAIN_EVERY_S)
                 say(f"{self.done:.0%}: {self._given()}")
-        with click.progressbar(length=_BAR_STEPS, file=sys.stderr, item_show_func=lambda text: text) as bar:
+        with click.progressbar(length=_BAR_STEPS, file=sys.stderr, item_show_func=_shown) as bar:
             shown = 0
             while True:
                 await self._clock.sleep(_BAR_EVERY_S)
