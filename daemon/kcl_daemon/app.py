@@ -33,7 +33,6 @@ from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
-from kcl_daemon.fleet.snapshot_start import SnapshotStart
 from kcl_daemon.fleet.stream_monitor import StreamMonitor
 from kcl_daemon.fleet.streams import (
     MultiStreamTracker,
