@@ -18,7 +18,6 @@ from kcl_daemon.config.balance import ShardSettings, ShardSyncStrategy
 from kcl_daemon.context import WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound
 from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, LeaseCleanup
-from kcl_daemon.fleet.snapshot_start import SnapshotStart
 from kcl_daemon.fleet.stream_monitor import RECHECK_S, StreamState
 from kcl_daemon.fleet.streams import LeasesByStream, MultiStreamTracker, TrackedStream, by_stream
 from kcl_daemon.leases import row as lease_row
