@@ -20,6 +20,7 @@ import pytest
 
 from kcl_landing.control import monotonic_s, pause
 from kcl_local.dynamodb import DynamoDbServer
+from kcl_spark.session import find_java
 from tests.ports import free_port
 from tests.spark import elsewhere
 from tests.spark.cluster import WORKER_MEMORY, connect_server, environment, process, standalone_cluster
@@ -28,6 +29,7 @@ from tests.spark.logs import Landing, counted, texts
 from tests.spark.test_application import CHILD, OTHER, PARENT, expected_windows, windows
 
 OF_3_5 = Path(os.environ.get("KCL_SPARK35", ROOT / "build" / "spark35"))
+JAVA_OF_3_5 = 17
 WITHIN_S = 400
 CONF = {
     "spark.ui.enabled": "false",
@@ -221,8 +223,13 @@ def told_when(port: int, is_enough: Callable[[str], bool], running: subprocess.P
 
 
 @pytest.fixture
-def of_3_5() -> Generator[dict[str, str]]:
+def of_3_5(folder: Path) -> Generator[dict[str, str]]:
     """The environment of a Spark 3.5, which `make build/spark35.stamp` installs."""
+    java = find_java(os.environ, folder / "java")
+    if java.version > JAVA_OF_3_5:
+        pytest.skip(
+            f"not run: Spark 3.5 needs Java {JAVA_OF_3_5} at most, and here is only {java.version} ({java.source})"
+        )
     if os.environ.get("KCL_TESTS_OFFLINE") == "1":
         pytest.skip("not run: it needs a Spark 3.5 from the package index")
     python = OF_3_5 / "bin" / "python"

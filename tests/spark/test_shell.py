@@ -12,6 +12,7 @@ import pyspark
 import pytest
 from pyarrow import parquet as _parquet
 
+from kcl_spark.session import find_java
 from tests.spark.daemon import ROOT
 from tests.spark.landed import Landed, name
 
@@ -21,10 +22,11 @@ parquet: Any = _parquet
 def ran(program: str, *words: str, folder: Path) -> str:
     """What a program of Spark prints; it begins in `folder`, where its tables will be."""
     home = Path(pyspark.__file__).parent
+    java = find_java(os.environ, folder / "java").home
     done = subprocess.run(
         [str(home / "bin" / program), *words],
         cwd=folder,
-        env={**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "SPARK_HOME": str(home), "JAVA_HOME": str(java), "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
         check=False,
