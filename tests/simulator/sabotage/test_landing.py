@@ -197,7 +197,7 @@ def test_an_old_manifest_over_that_of_an_ended_shard_keeps_readers_waiting_unles
     assert "not_finished" in map(belated_violation, fine)
 
 
-@pytest.mark.parametrize("seed", [2, 8])
+@pytest.mark.parametrize("seed", [2, 21])
 def test_an_old_manifest_over_that_of_an_open_quiet_shard_keeps_readers_waiting_unless_its_owner_mends_it(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
