@@ -55,7 +55,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
         ) as kinesis,
         open_update_item(clients, clock) as update_item,
         letters_of(settings) as dead_letters,
-        _cloudwatch(settings, clients, clock, log) as cloudwatch,
+        cloudwatch_of(settings, clients, clock, log) as cloudwatch,
         _state_folder(settings, log) as folder,
         ProcessChildren(
             settings.child.command,
@@ -124,7 +124,7 @@ def letters_of(settings: Settings) -> AbstractAsyncContextManager[DeadLetters | 
     return failures.dead_letters.writer(settings.endpoints, failures.dead_letter_overflow)
 
 
-def _cloudwatch(
+def cloudwatch_of(
     settings: Settings, clients: Clients, clock: Clock, log: Log
 ) -> AbstractAsyncContextManager[CloudWatch | None]:
     if settings.metrics.level is MetricsLevel.NONE:

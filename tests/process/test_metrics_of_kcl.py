@@ -24,6 +24,7 @@ from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, Unavailable
 from kcl_daemon.ports import Statistic
+from kcl_daemon.production import cloudwatch_of
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.cloudwatch import MAX_BATCH
 from kcl_daemon.telemetry.recorder import CLOUDWATCH_METRICS
@@ -212,7 +213,7 @@ def test_the_real_service_is_told_nothing_of_a_stream_on_this_machine(
         )  # fmt: skip
         clients = make_clients(chosen.endpoints)
         try:
-            async with open_cloudwatch(chosen, clients, SystemClock(), log) as opened:
+            async with cloudwatch_of(chosen, clients, SystemClock(), log) as opened:
                 return opened is not None
         finally:
             clients.close()
