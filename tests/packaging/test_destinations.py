@@ -158,6 +158,21 @@ def test_one_that_is_broken_is_an_error_that_names_its_package(
     assert why in said
 
 
+def test_letters_that_a_package_only_writes_are_said_to_be_unreadable(
+    tmp_path: Path, properties: Path
+) -> None:
+    (tmp_path / "folder_letters.py").write_text(
+        "from kcl_daemon.config.dead_letters import Destination\n"
+        "class FolderLetters(Destination):\n"
+        "    scheme = 'folder'\n"
+        "    def writer(self, endpoints, overflow): ...\n"
+    )
+    entry_point(tmp_path, "writing-letters")
+    done = letters("list", "-p", str(properties), found=tmp_path)
+    assert (done.returncode != 0, "Traceback" in done.stderr) == (True, False)
+    assert "its package cannot read letters back" in done.stderr
+
+
 def test_two_packages_with_the_same_one_are_an_error(
     installed: Path, properties: Path, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol, Self
 
 from kcl_daemon.config.kinds import Form, InvalidValue, ValueKind, trimmed
 from kcl_daemon.config.services import Endpoints
+from kcl_daemon.errors import LettersUnusable
 from kcl_daemon.ports import DeadLetters
 from kcl_daemon.records.dead_letter import DeadLetter
 
@@ -61,7 +62,8 @@ class Destination(ABC):
         """`overflow` is for what is too large. ConfigurationError if it can never take a letter."""
 
     def reader(self, endpoints: Endpoints, with_data: WithData) -> Opened[LetterSource]:
-        raise NotImplementedError(self.unreadable)
+        del endpoints, with_data
+        raise LettersUnusable(self.unreadable or f"{self}: its package cannot read letters back")
 
     def rights(self, arn: MakeArn, *, reads: bool) -> Sequence[Right]:
         del arn, reads

@@ -292,11 +292,9 @@ class ChildRun:
         return Reading(reader)
 
     def _shaped(self, source: ShardSource) -> ShardReader:
-        parts = self._parts
-        settings = parts.settings.delivery
-        if (
-            self._lane.child_lane is not None or not settings.shapes_batches
-        ):  # lanes have records of their own to join
+        parts, settings = self._parts, self._parts.settings.delivery
+        # Lanes join records of their own.
+        if self._lane.child_lane is not None or not settings.shapes_batches:
             return self._lane.reader(source, self._log)
         inner = replace(source, encoder=BatchEncoder())  # what it gives is encoded once it is joined
         reader, clock = self._lane.reader(inner, self._log), parts.context.clock
