@@ -1,8 +1,4 @@
-"""When a lease is abandoned, and when a worker is dead (KCL: LeaseAssignmentManager).
-
-A lease is abandoned when its counter has not changed for the failover time on the observer's monotonic
-clock. A worker is alive while its row keeps changing.
-"""
+"""When a lease is abandoned, and when a worker is dead (KCL: LeaseAssignmentManager)."""
 
 from __future__ import annotations
 
@@ -24,10 +20,9 @@ _UNCLAIMED_INTERVALS: Final = 0.75
 
 
 def unclaimed_patience_s(failover_s: float, interval_s: float) -> float:
-    """How long an assigned lease may stay unchanged before its new owner must have written it.
+    """How long an assigned lease may stay unchanged until its new owner must have written it.
 
-    One of our workers without leases polls rarely. A Java worker first writes a lease when it renews (KCL:
-    DynamoDBLeaseDiscoverer).
+    A Java worker first writes a lease when it renews (KCL: DynamoDBLeaseDiscoverer).
     """
     return max(_UNCLAIMED_PATIENCE * failover_s, _UNCLAIMED_INTERVALS * interval_s)
 
@@ -36,8 +31,7 @@ def unclaimed_patience_s(failover_s: float, interval_s: float) -> float:
 class LeaseObservation:
     """Counter and actual owner of a lease, and since when they are unchanged, in monotonic seconds.
 
-    The start of a handoff changes neither: the leader writes it. `handoff` is old and next owner.
-    `unclaimed`: the lease was assigned while we observed, and its owner has not written it since.
+    `handoff`: old and next owner. `unclaimed`: assigned while we observed, and not yet written by its owner.
     """
 
     state: tuple[int, WorkerId | None]
@@ -51,7 +45,6 @@ class LeaseObservation:
         return self.state[1]
 
     def has_changed_since(self, before: LeaseObservation) -> bool:
-        """Whether the owner itself has written the lease since."""
         return self.owner == before.owner and self.state[0] != before.state[0] and not self.unclaimed
 
 
@@ -62,7 +55,6 @@ class WorkerObservation:
     changed: bool
 
     def is_doubtful(self, wall_s: float, now_s: float, active_s: float) -> bool:
-        """Old by its date, and not watched for long enough to know."""
         return not self.changed and now_s - self.since_s <= active_s < wall_s - self.last_update_s
 
     def redated(self, worker: WorkerRow, clocks_apart_s: float) -> WorkerRow:
@@ -81,8 +73,7 @@ class WorkerObservation:
 class LivenessLog:
     """What one observer remembers between two polls of the tables. Times are monotonic seconds.
 
-    `suspects` are probably dead; the value is the `last_update_s` of their report at that time. At `alive_s`
-    the worker was known to live.
+    `suspects` are probably dead: the `last_update_s` of their report at that time.
     """
 
     leases: Mapping[LeaseKey, LeaseObservation] = field(default_factory=dict[LeaseKey, LeaseObservation])
@@ -103,11 +94,7 @@ class LivenessLog:
         failover_s: float,
         workers_read_s: float | None = None,
     ) -> LivenessLog:
-        """The log after a poll; rows that no longer exist are forgotten.
-
-        An old state counts until `began_s`, a new one from `ended_s`. So a lease never seems unchanged for
-        longer than it was, however long the scan takes.
-        """
+        """An old state counts until `began_s`, a new one from `ended_s`: no lease seems unchanged for too long."""
         seen_leases = {
             lease.lease_key: _see_lease(lease, self.leases.get(lease.lease_key), ended_s) for lease in leases
         }
@@ -173,10 +160,9 @@ class LivenessLog:
     def _suspects(self, suspects: Mapping[WorkerId, int], failover_s: float) -> dict[WorkerId, int]:
         """The workers that let a lease expire, with their report at that time.
 
-        A row may outlive its worker by a minute. So a worker that lets a lease expire is suspected, whatever
-        its row says, until it reports again or renews a lease. A worker known to have lived after that lease
-        was due is no suspect: it does not hold the lease. For example, a worker that restarted during a
-        handoff cannot renew until the leader ends the handoff.
+        A row may outlive its worker by a minute, so they are suspected until they report again or renew a lease. One
+        known to have lived after its lease was due may have restarted during a handoff: it cannot renew until the
+        leader ends that.
         """
         found = dict(suspects)
         for seen in self.leases.values():
@@ -254,10 +240,9 @@ _NUMBERS: Final = ("pid", "started", "pid_namespace", "device", "inode")
 class ProcessRecord:
     """What a daemon writes about itself in the state folder.
 
-    A record with our boot id was written on this host since it started, even if the folder was copied. Then
-    the kernel proves a death: a file lock held for the life of the process is free, or no process has that
-    pid and start time. `started` is in clock ticks since boot; a copy of the record has another inode or
-    device.
+    With our boot id it was written on this host since that started. Then the kernel proves a death: a file lock held
+    for the life of the process is free, or no process has that pid and start time (`started`, in clock ticks since
+    boot). A copied file has another inode or device.
     """
 
     worker_id: WorkerId

@@ -1,7 +1,6 @@
-"""Whether a lease is still ours after a refused write or a lost answer.
+"""Whether a lease is still ours after a refused write or a lost answer (KCL: DynamoDBLeaseRefresher.renewLease).
 
-KCL: DynamoDBLeaseRefresher.renewLease. A worker has at most one write in flight per lease, and each write
-raises the counter by exactly one. So the row shows whether a write without an answer took effect.
+A worker has one write in flight per lease, and each raises the counter by one: the row shows which took effect.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ class LeaseGone:
 def judge_written_row(
     held: Lease, row: Row | None, *, me: WorkerId, uncertain: bool
 ) -> StillOurs | LeaseGone:
-    """`held` is the lease after our last write that is known to have taken effect.
-
-    `uncertain`: a later write of ours may have taken effect without an answer.
-    """
+    """`held`: after our last write known to have taken effect; `uncertain`: a later one may have, unanswered."""
     if row is None:
         return LeaseGone("its row was deleted")
     try:

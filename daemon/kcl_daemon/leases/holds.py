@@ -1,7 +1,4 @@
-"""Pauses and limits of operators, for one shard, one stream or all (no counterpart in KCL).
-
-They are one row among the coordinator rows (`text_row.py`).
-"""
+"""Pauses and limits of operators, as one row (no counterpart in KCL)."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ from kcl_daemon.leases.text_row import TEXT, text_of, text_unchanged, text_write
 
 HOLDS_KEY: Final = "daemon/holds"
 _VERSION: Final = 1
-# A part of a batch is worth so much of a second, and so much of a timer's delay is made up for. Over any time, a limit is
-# exceeded by their sum at most.
+# A part of a batch is worth so much of a second, and so much of a timer's delay is made up for: a limit is exceeded by
+# both at most.
 PART_S: Final = 0.25
 _MADE_UP_S: Final = 0.1
-# Until the end of year 9999: beyond it there are no dates.
+# Until the end of year 9999.
 _Ms = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 _Amount = Annotated[float, Meta(ge=0, le=1e15)]
 _Shards = Annotated[int, Meta(ge=0, le=10**9)]
@@ -40,10 +37,10 @@ class Hold(Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A pause, or with a `unit` a limit.
 
     Args:
-        stream: `account:name:creationEpoch`; without it and `lease_key` it is for the whole application.
+        stream: `account:name:creationEpoch`; without it and `lease_key` all are meant.
         by: user@host.
         until_ms: epoch milliseconds; None: until somebody ends it.
-        amount: a second, over all shards that it is for.
+        amount: a second, over all shards.
         shards: how many unfinished leases share the amount.
     """
 
@@ -67,7 +64,6 @@ class Hold(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
     @property
     def share(self) -> float:
-        """What one shard gets a second."""
         return self.amount / max(1, self.shards)
 
     def is_over(self, now_ms: int) -> bool:
@@ -79,7 +75,7 @@ class Hold(Struct, frozen=True, omit_defaults=True, rename="camel"):
         return self.stream is None or (lease.stream is not None and self.stream == str(lease.stream))
 
     def includes(self, other: Hold) -> bool:
-        """Whether its scope is at least that of the other, which knows its stream."""
+        """Of the other the stream is known."""
         return self.lease_key in (None, other.lease_key) and self.stream in (None, other.stream)
 
 
@@ -89,7 +85,7 @@ class _Text(Struct, rename="camel"):
 
 
 class MalformedHoldsError(ValueError):
-    """Raised for a row of a later version, or one that somebody else wrote."""
+    """A row of a later version, or one that somebody else wrote."""
 
 
 _DECODER: Final = Decoder(_Text)
@@ -97,7 +93,6 @@ _ENCODER: Final = Encoder()
 
 
 def holds_from_row(row: Row | None) -> tuple[Hold, ...]:
-    """Raises MalformedHoldsError."""
     if row is None:
         return ()
     try:
@@ -116,7 +111,7 @@ def holds_from_row(row: Row | None) -> tuple[Hold, ...]:
 def holds_write(
     before: Row | None, holds: Iterable[Hold], *, key_attribute: str
 ) -> RowPut | RowUpdate | RowDelete | None:
-    """Refused if the row is no longer as it was read; None: nothing to write. Without holds there is no row."""
+    """None: nothing to write. Without holds there is no row."""
     kept = tuple(sorted(holds, key=lambda hold: (hold.stream or "", hold.lease_key or "", hold.is_pause)))
     text = _ENCODER.encode(_Text(_VERSION, kept)).decode()
     if kept:
@@ -125,7 +120,6 @@ def holds_write(
 
 
 def counted(holds: Iterable[Hold], leases: Iterable[Lease]) -> tuple[Hold, ...]:
-    """With the number of unfinished leases that share each limit now."""
     unfinished = [lease for lease in leases if not lease.is_finished]
     return tuple(
         hold if hold.is_pause else replace(hold, shards=max(1, sum(map(hold.covers, unfinished))))
@@ -135,8 +129,6 @@ def counted(holds: Iterable[Hold], leases: Iterable[Lease]) -> tuple[Hold, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LeaseHold:
-    """What holds one lease now."""
-
     pause: Hold | None = None
     limits: tuple[Hold, ...] = ()
 
@@ -153,7 +145,7 @@ NOT_HELD: Final = LeaseHold()
 
 
 def lease_hold(holds: Iterable[Hold], lease: Lease, now_ms: int) -> LeaseHold:
-    """Of several pauses that cover it, the one that lasts longest is named."""
+    """Of several pauses the one that lasts longest is named."""
     covering = [hold for hold in holds if hold.covers(lease) and not hold.is_over(now_ms)]
     if not covering:
         return NOT_HELD
@@ -164,13 +156,13 @@ def lease_hold(holds: Iterable[Hold], lease: Lease, now_ms: int) -> LeaseHold:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When a shard under a limit may be given the next records; `amounts` are what a second allows, by unit."""
+    """When a shard under a limit may be given the next records; `amounts`: records and bytes a second."""
 
     amounts: tuple[float, float] = (inf, inf)
     free_s: float = -inf
 
     def at(self, amounts: tuple[float, float], now_s: float) -> Pace:
-        """Under another limit, what is still owed is paid back at its rate; a lower one does not ask for more."""
+        """What is owed is paid back at the new rate; a lower one does not ask for more."""
         if amounts == self.amounts:
             return self
         both = [old / new for old, new in zip(self.amounts, amounts, strict=True) if old < inf and new < inf]

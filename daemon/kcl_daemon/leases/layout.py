@@ -1,7 +1,7 @@
 """Which tables hold worker rows and the leader lock, and the state rows of migrations (KCL: MigrationState).
 
-A worker decides once, at start. Existing tables win over settings, so that all workers decide alike. A fresh application with
-separate tables creates its lease table last: a Java worker looks for the coordinator table right after creating it.
+Existing tables win over settings, so that all workers decide alike. Of separate tables the lease table is created last:
+a Java worker looks for the coordinator table right after creating it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StateRowCreation:
 
 @dataclass(frozen=True, slots=True)
 class StateCodec(Generic[_State]):
-    """One kind of state row; rows up to KCL 3.4 have no `entity`."""
+    """Rows up to KCL 3.4 have no `entity`."""
 
     row_key: str
     entity: str
@@ -64,7 +64,7 @@ class StateCodec(Generic[_State]):
     states: tuple[_State, ...]
 
     def read(self, row: Row | None) -> StateRow[_State] | UnusableState | None:
-        """An unreadable row is refused, not treated as absent. Unreadable history entries are left out."""
+        """An unreadable row is refused, not treated as absent; unreadable history is left out."""
         if row is None:
             return None
         if row.get(ENTITY, self.entity) != self.entity:
@@ -87,7 +87,6 @@ class StateCodec(Generic[_State]):
         return StateRowCreation(self.row(state, key_attribute=key_attribute), (Absent(key_attribute),))
 
     def update(self, before: StateRow[_State], after: StateRow[_State], *, key_attribute: str) -> RowUpdate:
-        """Refused unless the row still holds the state `before`."""
         return RowUpdate(
             self.row_key,
             put=self._attributes(after),

@@ -1,11 +1,7 @@
 """Who leads: the lock row, and when it may be taken (KCL: LeaderLock, AmazonDynamoDBLockClient).
 
-A lock is stale when the observer has seen the same version for longer than the owner's lease duration, on
-the observer's monotonic clock.
-
-Three attributes are ours: `daemonAssigned` changes when leases were assigned, so that workers need not query
-for them; `daemonDeputy` names the worker that polls the lock often; `daemonHolds` changes with pauses and limits.
-KCL keeps them in a heartbeat and drops them when it takes the lock.
+A lock is stale when the observer has seen one version for longer than the owner's lease duration, on its own monotonic
+clock. Attributes `daemon...` are ours; KCL drops them when it takes the lock.
 """
 
 from __future__ import annotations
@@ -27,19 +23,19 @@ _DEPUTY: Final = "daemonDeputy"
 _HOLDS: Final = "daemonHolds"
 
 _DEFAULT_DURATION_MS: Final = 120_000
-# About a day: no fleet is to be without a leader for longer, whoever wrote the row.
+# About a day: no fleet is without a leader for longer, whoever wrote the row.
 _DURATION_DIGITS_MOST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderLock:
-    """The lock row; an absent owner or version is empty.
+    """An absent owner or version is empty.
 
     Args:
         duration_ms: how long the owner may be silent.
-        assignment_epoch: changes when leases were assigned; None if the leader does not write it, as in KCL.
+        assignment_epoch: changes when leases were assigned; None if the leader is KCL.
         deputy: the worker that polls the lock often.
-        holds: changes when somebody has changed pauses or limits.
+        holds: changes with pauses and limits.
     """
 
     owner: WorkerId
@@ -65,8 +61,6 @@ class ClaimLock:
 
 @dataclass(frozen=True, slots=True)
 class WatchLock:
-    """`silent_s` is the time since the last heartbeat seen."""
-
     observation: LockObservation
     owner: WorkerId
     silent_s: float
@@ -113,9 +107,8 @@ def decide_lock_claim(
 ) -> ClaimLock | WatchLock:
     """Whether to try for the lock, from the row as read now and the earlier observation.
 
-    As in KCL's lock client only the version counts, not the owner. A lock without a version is left alone:
-    no condition could prove that the row is still the one observed. `dead` is a lock whose owner is proven
-    dead, as read before the proof.
+    As in KCL only the version counts, not the owner; without one no condition could prove that the row is still the one
+    observed. `dead`: a lock as read before its owner was proven dead.
     """
     if lock is None:
         return ClaimLock((Absent(key_attribute),), "there is no leader")
@@ -134,11 +127,7 @@ def decide_lock_claim(
 
 
 def heartbeat(lock: LeaderLock, version: str, assignment_epoch: str | None = None) -> RowUpdate:
-    """A new version proves that the leader lives, if the row is still ours.
-
-    Without an `assignment_epoch` that attribute stays: other workers may have changed it
-    (`assignment_notice`).
-    """
+    """Without an `assignment_epoch` that attribute stays: other workers may have changed it."""
     reported = {} if assignment_epoch is None else {_ASSIGNMENT_EPOCH: assignment_epoch}
     named = {} if lock.deputy is None else {_DEPUTY: lock.deputy}
     return RowUpdate(
@@ -150,7 +139,7 @@ def heartbeat(lock: LeaderLock, version: str, assignment_epoch: str | None = Non
 
 
 def assignment_notice(lock: LeaderLock, assignment_epoch: str) -> RowUpdate:
-    """Announce assignments in another worker's lock row; the version stays, so it is no heartbeat."""
+    """In another worker's lock row; the version stays, so it is no heartbeat."""
     return RowUpdate(
         LEADER_KEY,
         put={_ASSIGNMENT_EPOCH: assignment_epoch},
@@ -159,7 +148,7 @@ def assignment_notice(lock: LeaderLock, assignment_epoch: str) -> RowUpdate:
 
 
 def holds_notice(token: str, *, key_attribute: str) -> RowUpdate:
-    """Tell all workers that read the lock row; refused if there is none."""
+    """Refused if there is no lock row."""
     return RowUpdate(LEADER_KEY, put={_HOLDS: token}, require=(Present(key_attribute),))
 
 
@@ -168,5 +157,4 @@ def ours(lock: LeaderLock) -> Conditions:
 
 
 def held_by(owner: WorkerId) -> Conditions:
-    """This also holds after later heartbeats of the worker."""
     return (Equals(_OWNER, owner),)

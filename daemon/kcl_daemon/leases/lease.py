@@ -1,8 +1,4 @@
-"""The lease, and what it is made of.
-
-Stream identities (KCL: StreamIdentifier), checkpoints that may be requested (KCL: ShardRecordProcessorCheckpointer), and
-throughput (KCL: LeaseStatsRecorder).
-"""
+"""The lease, and what it is made of."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ _ALPHA: Final = 0.5
 _BYTES_IN_KIB: Final = 1024
 # Rows carry six decimals.
 _MIN_KBPS: Final = 0.0000005
-# A lease is idle after so long without a delivery: in least samples, or in pauses like the longest of the last sample.
+# Idle after so long without a delivery: in least samples, or in pauses like the longest of the last sample.
 _IDLE_SAMPLES: Final = 3
 _IDLE_PAUSES: Final = 2
 _PAUSE_MOST_S: Final = 300.0
@@ -33,7 +29,7 @@ _PAUSE_MOST_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class TableStream:
-    """A stream of a DynamoDB table; `label` is the time at which it was switched on."""
+    """`label`: when the stream was switched on."""
 
     region: str
     account: str
@@ -42,7 +38,7 @@ class TableStream:
 
     @property
     def name(self) -> str:
-        """As in lease keys (adapter 2.x: KinesisMapperUtil)."""
+        """KCL's adapter 2.x: KinesisMapperUtil."""
         return "$".join((self.region, self.account, self.table, self.label.replace(":", "_")))
 
     def is_beside(self, other: TableStream) -> bool:
@@ -55,7 +51,7 @@ class TableStream:
 
     @staticmethod
     def of(text: str) -> TableStream | None:
-        """By ARN, or by the name in lease keys; None: it is another stream."""
+        """By ARN, or by the name in lease keys; None: another stream."""
         if (match := _TABLE_ARN.fullmatch(text)) is not None:
             return TableStream(*match.groups())
         if (match := _TABLE_NAME.fullmatch(text)) is None:
@@ -66,7 +62,7 @@ class TableStream:
 
 @dataclass(frozen=True, slots=True)
 class StreamIdentity:
-    """The creation epoch (seconds, above 0) distinguishes streams that had the same name; of DynamoDB it is 1."""
+    """KCL: StreamIdentifier. The creation epoch is in seconds, above 0; of DynamoDB it is 1."""
 
     account: str
     name: str
@@ -77,7 +73,6 @@ class StreamIdentity:
 
     @property
     def of_table(self) -> TableStream | None:
-        """None: it is a stream of Kinesis."""
         return TableStream.of(self.name)
 
     @property
@@ -110,7 +105,7 @@ WorkerId = NewType("WorkerId", str)
 
 @dataclass(frozen=True, slots=True)
 class HashRange:
-    """Partition-key hashes, both ends included (0 .. 2**128 - 1)."""
+    """Of partition keys, both ends included."""
 
     start: int
     end: int
@@ -120,7 +115,7 @@ MAX_HASH = 2**128 - 1
 
 
 def lease_key_of(stream: StreamIdentity | None, shard_id: ShardId) -> LeaseKey:
-    """The shard id, after the stream identity if there are many streams (KCL: MultiStreamLease)."""
+    """KCL: MultiStreamLease."""
     return LeaseKey(shard_id if stream is None else f"{stream}:{shard_id}")
 
 
@@ -131,20 +126,19 @@ class Lease:
     Args:
         lease_counter: raised by each renewal, checkpoint and change of owner; the fence of every write.
         checkpoint: processed up to and including this position, or a sentinel.
-        lease_owner: the worker that should read the shard; the next one during a handoff.
-        checkpoint_owner: the worker that still reads during a handoff; else None.
-        owner_switches_since_checkpoint: how often the owner changed without progress.
+        lease_owner: who should read the shard; during a handoff the next one.
+        checkpoint_owner: who still reads during a handoff; else None.
+        owner_switches_since_checkpoint: changes of owner without progress.
         pending_checkpoint: prepared by the record processor but not confirmed.
-        parent_shard_ids: these shards must be finished first.
+        parent_shard_ids: must be finished first.
         hash_range: None on rows of old versions.
         throughput_kbps: smoothed KiB per second, None until measured.
-        degraded_by: the worker that released it because its children kept failing.
+        degraded_by: who released it because its children kept failing.
         stream_created_s: epoch seconds; None on rows of Java programs.
-        lanes: how far each of several children of the shard is done, at `checkpoint` or beyond; at LATEST: the first record
-            that was read.
-        standby: whether the next owner of a handoff starts its child first: `asked WORKER`, then `ready WORKER`.
+        lanes: how far each of several children is done; at LATEST: the first record that was read.
+        standby: the next owner of a handoff starts its child first: `asked WORKER`, then `ready WORKER`.
         fence: the fencing token, which each claim raises; None: no worker of ours has claimed it.
-        reached_ms: a bounded run (`runUntil`) has read everything up to this time, epoch milliseconds.
+        reached_ms: a bounded run (`runUntil`) has read all up to this time, epoch milliseconds.
     """
 
     lease_key: LeaseKey
@@ -168,7 +162,7 @@ class Lease:
     reached_ms: int | None = None
 
     def next_fence(self, now_ms: int) -> int:
-        """The time also makes it grow where the row was deleted and created again."""
+        """The time makes it grow where the row was deleted and created again."""
         return now_ms if self.fence is None else max(self.fence + 1, now_ms)
 
     @property
@@ -192,7 +186,7 @@ class Lease:
 
     @property
     def awaits_standby(self) -> bool:
-        """The next owner's child is still starting: the old owner should read on for a while."""
+        """The old owner should read on for a while."""
         return self.checkpoint_owner is not None and self.standby == f"asked {self.lease_owner}"
 
     @property
@@ -206,7 +200,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWindow:
-    """From the stored checkpoint to the last delivered position.
+    """From the stored checkpoint to the last delivered position (KCL: ShardRecordProcessorCheckpointer).
 
     `began`: the child has named this position itself; it may be before the stored checkpoint, which then stays.
     """
@@ -221,8 +215,8 @@ class CheckpointWindow:
     ) -> ExtendedSequenceNumber:
         """Where a checkpoint request goes; without a sequence number to the last delivered position.
 
-        At the end of the shard, that position also means SHARD_END, even if it is stored already (KCL ignores that case and the shard
-        never completes, kcl#211).
+        At the end of the shard that also means SHARD_END, even if it is stored already (in KCL the shard then never
+        completes, kcl#211).
 
         Raises:
             CheckpointIllegalArgument: malformed, before the stored checkpoint, or beyond the last delivered position.
@@ -245,15 +239,14 @@ class CheckpointWindow:
 
 
 class Throughput:
-    """The smoothed throughput of one lease; not thread-safe.
+    """The smoothed throughput of one lease (KCL: LeaseStatsRecorder); not thread-safe.
 
-    A sample is all bytes since the last one over the time between both last deliveries, so bursts count with their average,
-    whenever they are asked for. Each byte counts in one sample. Unlike in KCL, a new owner continues from the row: a lease moved
-    because it is busy does not look idle.
+    A sample is all bytes since the last one over the time between both last deliveries, so bursts count with their
+    average. Unlike in KCL, a new owner continues from the row: a lease moved because it is busy does not look idle.
     """
 
     def __init__(self, least_s: float, *, now_s: float, stored_kbps: float | None = None) -> None:
-        """`least_s`: no sample is of a shorter time; after so long half of the average is new."""
+        """`least_s`: no sample is shorter; after so long half of the average is new."""
         if least_s <= 0:
             raise ValueError(f"a sample of a throughput takes {least_s} s, it must be above 0")
         self._least_s = least_s
@@ -264,7 +257,7 @@ class Throughput:
         self._has_begun = False
 
     def begins(self) -> None:
-        """The child may be given records: from now on it is idle if it gets none."""
+        """From now on the child is idle if it gets no records."""
         self._has_begun = True
 
     def record(self, size_bytes: int, *, now_s: float) -> None:
@@ -274,10 +267,7 @@ class Throughput:
         self._has_begun = True
 
     def at_renewal(self, *, now_s: float) -> float | None:
-        """Update the average where a sample is due; in KiB per second.
-
-        None: none is due, or there is no figure yet; what is stored stays.
-        """
+        """In KiB per second; None: no sample is due, or there is no figure yet, and what is stored stays."""
         if not self._has_begun:
             self._since_s = self._last_s = self._delivered_s = now_s
         elif now_s - self._last_s >= max(_IDLE_SAMPLES * self._least_s, _IDLE_PAUSES * self._pause_s):

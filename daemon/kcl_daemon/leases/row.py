@@ -1,7 +1,7 @@
 """The rows of the lease table and every conditional write on them (KCL: DynamoDBLeaseSerializer).
 
-Python values stand for DynamoDB types: str = S, int and Decimal = N, bytes = B, frozenset of str = SS, tuple
-= L, dict = M. No write replaces a lease row, so attributes of other programs survive.
+str = S, int and Decimal = N, bytes = B, frozenset of str = SS, tuple = L, dict = M. No write replaces a lease row, so
+attributes of other programs survive.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ _THROUGHPUT: Final = "throughputKBps"
 _FIGURE_BELOW: Final = 10**12
 _STREAM: Final = "streamName"
 _SHARD: Final = "shardId"
-# Our own attributes; KCL ignores and keeps them.
+# Our own; KCL ignores and keeps them.
 _DEGRADED: Final = "daemonDegraded"
 _STREAM_CREATED: Final = "daemonStreamCreated"
 _LANES: Final = "daemonLanes"
@@ -214,10 +214,7 @@ def renewal(
 
 
 def claimed(update: RowUpdate, lease: Lease, now_ms: int) -> RowUpdate:
-    """The write by which its writer becomes the reader, with a fencing token above all earlier ones.
-
-    It requires the token as read, if not the counter.
-    """
+    """The write by which its writer becomes the reader. It requires the token as read, if not the counter."""
     as_read = Absent(_FENCE) if lease.fence is None else Equals(_FENCE, lease.fence)
     require = update.require if _counter_is(lease) in update.require else (*update.require, as_read)
     return replace(update, put={**update.put, _FENCE: lease.next_fence(now_ms)}, require=require)
@@ -229,10 +226,9 @@ def checkpoint(
     throughput_kbps: float | None = None,
     lanes: Sequence[ExtendedSequenceNumber] = (),
 ) -> RowUpdate:
-    """Store a checkpoint. As in KCL only the counter is the fence, so it succeeds during a handoff.
+    """As in KCL only the counter is the fence, so it succeeds during a handoff.
 
-    Unlike KCL it also writes the throughput, and 0 at SHARD_END: a finished lease is not renewed again, and
-    a Java leader would count its old throughput forever.
+    Unlike KCL it writes the throughput, and 0 at SHARD_END: a Java leader would count the old one forever.
     """
     if position.is_shard_end:
         throughput_kbps = 0.0
@@ -256,10 +252,10 @@ def checkpoint(
 
 
 def assignment(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> RowUpdate:
-    """Assign a lease to a worker, or end a handoff. Both owners must be as read.
+    """Assign a lease to a worker, or end a handoff.
 
-    `only_if_untouched` also requires the counter as read. KCL does not: a lease that looked abandoned in an
-    old read could be taken from a live owner.
+    `only_if_untouched` also requires the counter. KCL does not, and can take a lease that looked abandoned from a live
+    owner.
     """
     return RowUpdate(
         lease.lease_key,
@@ -271,7 +267,7 @@ def assignment(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -
 
 
 def steal_or_take(lease: Lease, me: WorkerId) -> RowUpdate:
-    """Take a lease as KCL 2.x does: the counter is the only fence, and the write ends any handoff."""
+    """As KCL 2.x does: the counter is the only fence, and the write ends any handoff."""
     return RowUpdate(
         lease.lease_key,
         put={OWNER: me, _COUNTER: lease.lease_counter + 1},
@@ -284,11 +280,10 @@ def steal_or_take(lease: Lease, me: WorkerId) -> RowUpdate:
 def handoff(
     lease: Lease, to: WorkerId, *, only_if_untouched: bool = False, standby: bool = False
 ) -> RowUpdate:
-    """Ask the owner to finish and release the lease to `to`. Both owners must be as read.
+    """Ask the owner to finish and release the lease to `to`.
 
-    The counter does not change, so the owner's renewals still succeed. The owner itself sets
-    `only_if_untouched`, which also requires the counter as read. `standby`: the next owner starts its child
-    first, and the old one reads on meanwhile.
+    The counter stays, so the owner's renewals still succeed. The owner itself sets `only_if_untouched`. `standby`: the
+    next owner starts its child first, and the old one reads on meanwhile.
     """
     if lease.lease_owner is None or lease.checkpoint_owner is not None:
         raise ValueError(
@@ -304,7 +299,7 @@ def handoff(
 
 
 def ready(lease: Lease) -> RowUpdate:
-    """The next owner was asked to start its child first, and has. The counter does not change."""
+    """The next owner was asked to start its child first, and has. The counter stays."""
     return RowUpdate(
         lease.lease_key,
         put={_STANDBY: f"ready {lease.lease_owner}"},
@@ -313,10 +308,7 @@ def ready(lease: Lease) -> RowUpdate:
 
 
 def release(lease: Lease, *, degraded_by: WorkerId | None = None) -> RowUpdate:
-    """Remove the owner, if no one has written the lease since.
-
-    `degraded_by` is the owner whose children kept failing; others are preferred.
-    """
+    """`degraded_by` is the owner whose children kept failing; others are preferred."""
     return RowUpdate(
         lease.lease_key,
         put={} if degraded_by is None else {_DEGRADED: degraded_by},
@@ -327,7 +319,6 @@ def release(lease: Lease, *, degraded_by: WorkerId | None = None) -> RowUpdate:
 
 
 def child_ids_update(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUpdate:
-    """The counter does not change."""
     return RowUpdate(
         lease.lease_key,
         put={_CHILDREN: frozenset[str](child_shard_ids)},
@@ -336,7 +327,7 @@ def child_ids_update(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUp
 
 
 def hash_range_update(lease: Lease, hash_range: HashRange) -> RowUpdate:
-    """For a lease of an old version, without a hash range; the counter does not change."""
+    """For a lease of an old version; the counter stays."""
     return RowUpdate(
         lease.lease_key,
         put=_hash_range(hash_range),
@@ -345,10 +336,7 @@ def hash_range_update(lease: Lease, hash_range: HashRange) -> RowUpdate:
 
 
 def stream_creation_update(lease: Lease, created_s: int) -> RowUpdate:
-    """Only if no one has recorded it. The counter does not change.
-
-    The epoch in the lease key is no proof: KCL accepts any value that a program configures.
-    """
+    """The epoch in the lease key is no proof: a program of KCL may configure any. The counter stays."""
     return RowUpdate(
         lease.lease_key,
         put={_STREAM_CREATED: created_s},
@@ -357,10 +345,9 @@ def stream_creation_update(lease: Lease, created_s: int) -> RowUpdate:
 
 
 def if_still_finished(lease: Lease) -> tuple[Condition, ...]:
-    """The condition for deleting a finished lease; KCL deletes without one.
+    """For deleting a finished lease; KCL deletes without a condition.
 
-    The counter does not matter: others may still renew the lease. The checkpoint must match: a lease that
-    was moved back by hand is no longer finished.
+    Others may still renew it; one that was moved back by hand is no longer finished.
     """
     return (Equals(KEY, lease.lease_key), Equals(_CHECKPOINT, lease.checkpoint.sequence_number))
 
@@ -387,7 +374,6 @@ def if_unchanged(lease: Lease) -> tuple[Condition, ...]:
 
 
 def _outdated(lease: Lease) -> tuple[str, ...]:
-    """What another checkpoint makes untrue."""
     return (_LANES, _REACHED, *(() if lease.degraded_by is None else (_DEGRADED,)))
 
 
@@ -438,7 +424,7 @@ def _lanes(mark: ExtendedSequenceNumber, lanes: Sequence[ExtendedSequenceNumber]
 
 
 def _lanes_from(value: Value | None, mark: ExtendedSequenceNumber) -> tuple[ExtendedSequenceNumber, ...]:
-    """Nothing if the checkpoint is another one: a worker that has no lanes, or a person, has moved it."""
+    """Nothing if the checkpoint is another one: a worker without lanes, or a person, has moved it."""
     try:
         if isinstance(value, Mapping) and _position_of(str(value.get("checkpoint"))) == mark:
             lanes = value.get("lanes")
@@ -449,7 +435,7 @@ def _lanes_from(value: Value | None, mark: ExtendedSequenceNumber) -> tuple[Exte
 
 
 def _reached_from(value: Value, checkpoint: ExtendedSequenceNumber) -> int | None:
-    """None if the checkpoint is another one: somebody has moved it, or the shard has been read on."""
+    """None if the checkpoint is another one: it was moved, or the shard has been read on."""
     reached, _, at = value.partition(" ") if isinstance(value, str) else ("", "", "")
     is_time = reached.isdecimal() and len(reached) <= _TIME_DIGITS_MOST
     return int(reached) if is_time and at == str(checkpoint) else None
@@ -494,7 +480,7 @@ class _Reader:
         return value
 
     def figure(self, name: str) -> float | None:
-        """None: there is none, or it is one that no worker measures. Only hints are read so."""
+        """None: there is none, or one that no worker measures. Only hints are read so."""
         value = self._row.get(name)
         if value is None:
             return None

@@ -1,8 +1,8 @@
 """Rows of ours among the coordinator rows: a key and one text.
 
-Such a row looks like a row of a stream, which KCL 3.4 and later leave alone in every layout of the tables; an unknown kind would
-be taken for a lease. KCL keeps only the text of such a row when it moves it to another table, so everything is in it. No stream
-and no worker has a name with a slash, as the keys have.
+They look like rows of a stream, which KCL 3.4 and later leave alone; an unknown kind would be taken for a lease. KCL
+keeps only the text when it moves them to another table. No stream and no worker has a name with a slash, as the keys
+have.
 """
 
 from __future__ import annotations
@@ -32,18 +32,14 @@ def text_unchanged(row: Row) -> Conditions:
 
 
 def text_write(key: str, before: Row | None, text: str, *, key_attribute: str) -> RowPut | RowUpdate:
-    """Refused if the row is no longer as it was read, so that it never stands in two tables while they are moved."""
+    """Refused if the row is not as it was read: it must never stand in two tables while they are moved."""
     if before is None:
         return RowPut({key_attribute: key, **_KIND, TEXT: text}, (Absent(key_attribute),))
     return RowUpdate(key, put={TEXT: text}, require=text_unchanged(before))
 
 
 class OwnStream(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The stream that all leases of an application belong to.
-
-    `arn`: of DynamoDB that of the table, as a later stream of it follows the one before. `created_s` None: of
-    DynamoDB.
-    """
+    """The stream that all leases of an application belong to; for DynamoDB the table, without a time."""
 
     arn: str
     created_s: int | None

@@ -22,9 +22,9 @@ NETWORK_OUT: Final = MetricName("NO")
 THROUGHPUT: Final = MetricName("T")
 """Never in a row: leaders derive it for workers that report no metrics."""
 FAILED: Final = -1.0
-"""The average of a period without a successful capture."""
+"""Of a period without a successful capture."""
 MAX_AVERAGES: Final = 10
-"""Per metric (KCL: noOfPersistedMetricsPerWorkerMetrics)."""
+"""KCL: noOfPersistedMetricsPerWorkerMetrics."""
 OPERATING_RANGE_DEFAULT: Final = 100
 # In report intervals (KCL: MigrationAwareLAMDataManager).
 ACTIVE_REPORTS: Final = 2
@@ -50,16 +50,16 @@ _SIX_PLACES: Final = Decimal("0.000001")
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A worker row; times are epoch seconds by the worker's own clock.
+    """Times are epoch seconds by the worker's own clock.
 
     Args:
         metrics: averages in percent, oldest first, `FAILED` where nothing was captured; empty: KCL's default, no figures.
         support_code: 1 if the worker supports the single-table layout; None on rows up to KCL 3.4.
         host: workers with the same one report the CPU of that host.
         stands_by: it starts the child of a lease that is being handed off to it.
-        run_until_ms: where its run ends (`runUntil`).
-        load: what it says about its shards (`capacity/report.py`).
-        is_java: then it knows no pauses and limits.
+        run_until_ms: where its run ends.
+        load: of its shards (`capacity/report.py`).
+        is_java: it knows no pauses and limits.
     """
 
     worker_id: WorkerId
@@ -99,7 +99,6 @@ def incarnation_of(row: Row) -> Incarnation | None:
 
 
 def unchanged(worker: WorkerRow) -> Conditions:
-    """The condition for deleting the worker's expired row."""
     return (Equals(_LAST_UPDATE, worker.last_update_s),)
 
 
@@ -116,8 +115,7 @@ def report(
 ) -> RowUpdate:
     """Unconditional; replaces all earlier figures.
 
-    Averages are oldest first; empty lists are left out, because Java rejects such rows. `host` is set if the CPU figure covers all
-    processes of the host.
+    Averages are oldest first; empty lists are left out, because Java rejects such rows.
     """
     reported = {name: averages for name, averages in (metrics or {}).items() if averages}
     stats: dict[str, Value] = {
