@@ -38,7 +38,6 @@ def arrays_of_rows(rows: Iterable[Row]) -> list[Any]:
 
 
 def batch_of(arrays: list[Any]) -> Any:
-    """With the columns that `kcl_spark` has, too."""
     data, keys, numbers, arrivals, sub_numbers = arrays
     columns = {
         "data": data,

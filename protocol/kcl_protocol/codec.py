@@ -1,7 +1,7 @@
 """Lines of JSON: the only module with the wire's camelCase names.
 
-The daemon reads tolerantly, as KCL does: a child may print anything. A client reads strictly, but accepts unknown and missing
-fields, for other versions of the daemon.
+The daemon reads tolerantly, as KCL does: a child may print anything. A client reads strictly, but accepts unknown and
+missing fields, for other versions of the daemon.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ _DAEMON_ACTIONS: Final = frozenset(
     kind.action for kind in (Initialize, ProcessRecords, LeaseLost, ShardEnded, ShutdownRequested, Shutdown)
 )
 _Fields = Mapping[str, object]
+FRAME_START: Final = b'{"action":"processRecords","frame":'
+"""Every header line begins with it, and no other line does."""
 
 
 # Clients depend on nothing, so orjson may be absent.
@@ -96,7 +98,7 @@ def fast_dump_line(fields: dict[str, object]) -> bytes:
         line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError:  # a lone surrogate has no UTF-8 form, only an escape
         return _dump_escaped(fields)
-    # It cannot escape non-ASCII text, so the few lines that have some are dumped again.
+    # It cannot escape non-ASCII text.
     return line if line.isascii() else _dump_escaped(fields)
 
 
@@ -148,8 +150,6 @@ class Stray:
 
 
 class _NumberText(str):
-    """Keeps all digits of a JSON number."""
-
     __slots__ = ()
 
 
@@ -165,8 +165,9 @@ _QUICK_DECODER: Final = JSONDecoder(parse_constant=refuse_constant)
 def decode_child_line(line: bytes) -> ChildMessage | Echo | Stray:
     """Never raises.
 
-    As in KCL only the first object counts, undecodable bytes are replaced, and numbers and texts are converted: a numeric
-    `sequenceNumber` keeps its digits, `subSequenceNumber` "3" is 3 and 4.7 is 4. Unlike KCL it accepts unknown fields.
+    As in KCL only the first object counts, undecodable bytes are replaced, and numbers and texts are converted: a
+    numeric `sequenceNumber` keeps its digits, `subSequenceNumber` "3" is 3 and 4.7 is 4. Unlike KCL it accepts unknown
+    fields.
     """
     trimmed = line.strip(_JSON_SPACE)
     if not trimmed:
@@ -259,10 +260,7 @@ def _excerpt(trimmed: bytes) -> str:
 
 
 def decode_daemon_line(line: bytes) -> DaemonMessage:
-    """The message of a line.
-
-    Sequence numbers other than a record's, sub-sequence numbers, timestamps, `millisBehindLatest` and `error` may
-    be missing.
+    """All but the data and sequence numbers of records, shard and reason of an end may be missing.
 
     Raises:
         RemoteProtocolError: not one JSON object, not a daemon's action, or a field is missing or of the wrong type.
@@ -272,10 +270,6 @@ def decode_daemon_line(line: bytes) -> DaemonMessage:
         return _daemon_line_message(fields)
     except _Malformed as error:
         raise RemoteProtocolError(f"{error}, in the daemon's line {_daemon_line_excerpt(line)}") from None
-
-
-FRAME_START: Final = b'{"action":"processRecords","frame":'
-"""Every header line begins with it, and no other line does."""
 
 
 def decode_frame_header(line: bytes) -> FrameHeader:
@@ -468,8 +462,8 @@ _READERS: Final[Mapping[str, Callable[[_Fields], DaemonMessage]]] = {
 def encode(message: Message) -> bytes:
     """One line of compact ASCII JSON, ended by one LF; TypeError if an integer does not fit in 64 bits.
 
-    Every field is present, None as null. As in KCL, `action` is the first key of a message and the last of a record, before the
-    schema extension. Text is escaped: children read stdin in the encoding of their locale.
+    Every field is present, None as null. As in KCL, `action` is the first key of a message and the last of a record,
+    before the schema extension. Text is escaped: children read stdin in the encoding of their locale.
     """
     return dump_line(_fields(message))
 

@@ -1,7 +1,5 @@
 """The conversation between the daemon and one child about one shard: its rules and its two ends.
 
-A side may send in the states of its table, `DAEMON_TRANSITIONS` or `CHILD_TRANSITIONS`, and in no other.
-
 1. The first action is `initialize`.
 2. The child finishes each action with exactly one status of its name before the next one. After a wrong name
    the two sides disagree, and nothing can repair that.
@@ -48,6 +46,7 @@ from kcl_protocol.messages import (
 _EXCERPT_CHARACTERS: Final = 80
 _HEAD_BYTES: Final = 256
 _CHILD_LINE_MOST_BYTES: Final = 1024 * 1024
+_NOTHING: Final[Mapping[MessageKind, State]] = {}
 
 
 class Role(StrEnum):
@@ -160,7 +159,6 @@ TRANSITIONS: Final[Mapping[Role, TransitionTable]] = {
     Role.DAEMON: DAEMON_TRANSITIONS,
     Role.CHILD: CHILD_TRANSITIONS,
 }
-_NOTHING: Final[Mapping[MessageKind, State]] = {}
 
 # Before its first batch a child has nothing to checkpoint; after losing the lease it may not.
 _MAY_CHECKPOINT: Final = frozenset(
@@ -176,6 +174,7 @@ class ForeignMessage(Protocol):
 
 
 AnyMessage = Message | ForeignMessage
+M = TypeVar("M", bound=AnyMessage)
 
 
 class Conversation:
@@ -265,17 +264,17 @@ def _describe(message: AnyMessage, kind: MessageKind) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OversizedLine:
-    """A dropped line; `length_bytes` is without terminator, `head` its first 256 bytes."""
+    """`length_bytes` is without terminator, `head` its first 256 bytes."""
 
     length_bytes: int
     head: bytes
 
 
 class LineFramer:
-    """Cuts a stream into lines; LF, CR and CRLF end a line (KCL: Java's `BufferedReader.readLine`).
+    """LF, CR and CRLF end a line (KCL: Java's `BufferedReader.readLine`).
 
-    It holds at most `max_line_bytes`, without terminator. Of a longer line it keeps the head, and reports it when
-    it ends.
+    It holds at most `max_line_bytes`, without terminator. Of a longer line it keeps the head, and reports it when it
+    ends.
     """
 
     def __init__(self, max_line_bytes: int) -> None:
@@ -334,7 +333,7 @@ class LineFramer:
 
 
 class DaemonSide(Conversation):
-    """Messages are decoded when they arrive, but checked only by `receive`: a child may send one too early.
+    """Messages are checked only by `receive`, after they were decoded: a child may send one too early.
 
     With `accepts_logs` it may send `log` messages.
     """
@@ -364,9 +363,6 @@ class DaemonSide(Conversation):
                 return Stray("it echoed an action of ours", action)
             case message:
                 return message
-
-
-M = TypeVar("M", bound=AnyMessage)
 
 
 class ChildSide(Conversation, Generic[M]):

@@ -6,19 +6,19 @@ from typing import ClassVar
 
 
 class ProtocolError(Exception):
-    """Raised when one side of a conversation breaks its rules."""
+    """One side of a conversation broke its rules."""
 
 
 class LocalProtocolError(ProtocolError):
-    """Raised when our own side tries to send what the conversation does not allow now."""
+    """Our own side tried to send what the conversation does not allow now."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """Raised when the other side sends what the conversation does not allow now."""
+    """The other side sent what the conversation does not allow now."""
 
 
 class CheckpointError(Exception):
-    """Raised when a checkpoint was not stored; each subclass is one wire name, KCL's Java class name.
+    """A checkpoint was not stored; each subclass is one wire name, KCL's Java class name.
 
     `retryable`: the same request may succeed later.
     """
@@ -60,7 +60,7 @@ class CheckpointIllegalArgument(CheckpointError):
 
 
 class UnknownCheckpointError(CheckpointError):
-    """Raised in a client for an unknown wire name."""
+    """An unknown wire name, in a client."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -86,7 +86,7 @@ def checkpoint_error(wire_name: str, detail: str = "") -> CheckpointError:
 
 
 class RejectError(Exception):
-    """Raised when a rejected record is not stored as a dead letter. Then it is not done.
+    """A rejected record is not stored as a dead letter, and so not done.
 
     `wire_name` is the daemon's; there may be others than those of the subclasses.
     """
@@ -95,19 +95,19 @@ class RejectError(Exception):
 
 
 class NoDeadLetterDestination(RejectError):
-    """Raised when the daemon has nowhere to store the record: set `deadLetterDestination`."""
+    """The daemon has nowhere to store the record: set `deadLetterDestination`."""
 
     wire_name = "NoDeadLetterDestination"
 
 
 class DeadLetterTooLarge(RejectError):
-    """Raised when the destination never takes a letter of this size."""
+    """The destination never takes a letter of this size."""
 
     wire_name = "DeadLetterTooLarge"
 
 
 class RecordNotInBatch(RejectError):
-    """Raised when the record is not one of the batch that is being processed."""
+    """The record is not one of the batch that is being processed."""
 
     wire_name = CheckpointIllegalArgument.wire_name
 

@@ -1,7 +1,7 @@
 """Batches as binary frames, for a child that announces `frames` in its first status.
 
-A frame is columns, so that both ends run at the speed of C: arrival times and sub-sequence numbers (64 bits), the ends of all
-texts (32 bits), indexes of schemas if there are any, then all keys, sequence numbers and data.
+A frame is columns, so that both ends run at the speed of C: arrival times and sub-sequence numbers (64 bits), the ends
+of all texts (32 bits), indexes of schemas if there are any, then all keys, sequence numbers and data.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RowColumns = tuple[
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a frame is made of, by record. Keys are UTF-8, None: it has none. `schemas` is empty if no record has one."""
+    """What a frame is made of, by record. Keys are UTF-8. `schemas` is empty if no record has one."""
 
     data: Sequence[bytes]
     partition_keys: Sequence[bytes | None]

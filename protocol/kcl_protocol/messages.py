@@ -1,5 +1,3 @@
-"""The messages of the line protocol."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +9,6 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class RecordSchema:
-    """`data_format` is `AVRO`, `JSON` or `PROTOBUF`."""
-
     name: str
     version_id: str
     data_format: str
@@ -23,8 +19,8 @@ class RecordSchema:
 class Record:
     """`data` is base64 with padding, without line breaks; the arrival in epoch milliseconds.
 
-    `sub_sequence_number` is the index inside a KPL aggregate. `partition_key` is None if the producer gave none, which streams with
-    RecordDistributionStrategy AUTO allow.
+    `sub_sequence_number` is the index inside a KPL aggregate. `partition_key` is None if the producer gave none, which
+    streams with RecordDistributionStrategy AUTO allow.
     """
 
     data: str
@@ -124,8 +120,8 @@ class RejectAnswer:
 class Status:
     """All but `response_for` are extensions.
 
-    `frames`, a version, and the position of the last record that the child has stored by itself are for `initialize`. `pause_ms`: no
-    records before so long.
+    `frames`, a version, and the position of the last record that the child has stored by itself are for `initialize`.
+    `pause_ms`: no records before so long.
     """
 
     action: ClassVar[str] = "status"
@@ -147,8 +143,6 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The child cannot process this record of its batch."""
-
     action: ClassVar[str] = "reject"
     sequence_number: str | None = None
     sub_sequence_number: int | None = None

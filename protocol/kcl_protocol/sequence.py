@@ -7,9 +7,11 @@ from enum import StrEnum
 from functools import total_ordering
 from typing import Final
 
+_NUMBER_RANK: Final = 0
+
 
 class Sentinel(StrEnum):
-    """A position that is not a number; the values are wire literals (KCL: SentinelCheckpoint)."""
+    """The values are wire literals (KCL: SentinelCheckpoint)."""
 
     AT_TIMESTAMP = "AT_TIMESTAMP"
     TRIM_HORIZON = "TRIM_HORIZON"
@@ -17,7 +19,6 @@ class Sentinel(StrEnum):
     SHARD_END = "SHARD_END"
 
 
-_NUMBER_RANK: Final = 0
 _RANKS: Final = {
     Sentinel.AT_TIMESTAMP.value: -3,
     Sentinel.TRIM_HORIZON.value: -2,
@@ -31,7 +32,7 @@ _RANKS: Final = {
 class ExtendedSequenceNumber:
     """A Kinesis sequence number or a sentinel, with the index inside a KPL aggregate (0 for a plain record).
 
-    Ordered as KCL orders checkpoints: AT_TIMESTAMP < TRIM_HORIZON < LATEST < any number < SHARD_END; numbers by integer value
+    Ordered as KCL orders checkpoints: AT_TIMESTAMP < TRIM_HORIZON < LATEST < any number < SHARD_END; numbers by value
     (never as text), then by sub-sequence number, which a sentinel ignores.
 
     Raises:

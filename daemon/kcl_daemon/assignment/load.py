@@ -26,7 +26,7 @@ from kcl_daemon.leases.worker_row import (
 
 Sharing: TypeAlias = tuple[WorkerId, ...]
 _SPEAKING_PERCENT: Final = 5.0
-# An idle lease still weighs this part of the average: it may wake up.
+# An idle lease may wake up.
 _LEAST_WEIGHT: Final = 0.1
 # With this part of a fair share, a worker's own figures show what a lease costs.
 _SHARE_FOR_OWN_FIGURES: Final = 0.25
@@ -158,8 +158,8 @@ def smoothed(averages: Iterable[float], alpha: float) -> float | None:
 def measure_fleet(fleet: Fleet, *, alpha: float) -> FleetLoad:
     """Workers whose latest capture failed are left out, unless all failed.
 
-    Unlike in KCL, the average throughput is over all workers, to balance those without CPU figures too. Throughput has no operating
-    range. `alpha` is the weight of the newer value.
+    Unlike in KCL, the average throughput is over all workers, to balance those without CPU figures too. `alpha` is the
+    weight of the newer value.
     """
     unfinished = fleet.unfinished
     scale = _scale(unfinished)
@@ -295,7 +295,7 @@ def _load(
 def _count_leases(
     unfinished: Iterable[Lease], fleet: Fleet, loads: Mapping[WorkerId, WorkerLoad], scale: LeaseWeights
 ) -> tuple[Lease, ...]:
-    """Returns the leases without a future owner.
+    """The leases without a future owner.
 
     Reported values cover what a worker reads now, so only leases on their way change them.
     """

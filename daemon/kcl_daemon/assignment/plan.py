@@ -22,7 +22,7 @@ class Fleet:
     Args:
         abandoned: leases not renewed for the failover time.
         overdue: leases whose handoff takes too long.
-        workers: live workers that may get leases; none that lets leases expire, unless known to live (`leases/expiry.py`).
+        workers: live ones that may get leases; none that lets leases expire, unless known to live (`leases/expiry.py`).
         stats: a worker without a row has no figures.
         ages_s: seconds since each lease changed; missing: just now.
         unclaimed: leases that the new owner has not written yet.
@@ -48,13 +48,13 @@ class Fleet:
         return None if self.is_free(lease) else lease.actual_owner
 
     def future_owner(self, lease: Lease) -> WorkerId | None:
-        """The reader after all moves under way; None if a worker must be found."""
+        """After all moves under way; None if a worker must be found."""
         if self.is_free(lease) or lease.lease_key in self.overdue:
             return None
         return lease.lease_owner
 
     def avoided_worker(self, lease: Lease) -> WorkerId | None:
-        """This worker gets the lease only if nobody else has room: it failed there, or was not renewed.
+        """It gets the lease only if nobody else has room: it failed there, or did not renew it.
 
         A lease that expired during a handoff does not count: its owner may have restarted and cannot claim it.
         """
@@ -93,8 +93,6 @@ def move_to_worker(lease: Lease, to: WorkerId, fleet: Fleet) -> LeaseMove:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentPlan:
-    """`unplaced` leases found no worker with room."""
-
     moves: tuple[LeaseMove, ...] = ()
     unplaced: tuple[LeaseKey, ...] = ()
     counts: Mapping[WorkerId, int] = field(default_factory=dict[WorkerId, int])
@@ -105,7 +103,7 @@ class Strategy(Protocol):
 
 
 def handoffs_on_shutdown(fleet: Fleet, leaving_worker: WorkerId, place: Strategy) -> tuple[LeaseMove, ...]:
-    """One handoff for each lease of a stopping worker, if another worker has room. KCL only releases them.
+    """For each lease of a stopping worker, if another has room. KCL only releases them.
 
     `place` is the strategy for free leases.
     """

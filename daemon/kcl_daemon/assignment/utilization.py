@@ -1,7 +1,6 @@
 """Assignment by load (KCL: VarianceBasedLeaseAssignmentDecider).
 
-Free leases first; then workers above their fair share by the threshold give leases away, largest first. Unlike in
-KCL:
+Free leases first; then workers above their fair share by the threshold give leases away, largest first. Unlike in KCL:
 
 - A receiver's own figures decide what a lease costs it, and it must end lighter than the giver was, by half
   the threshold. So the higher load of the two falls with each move, and balancing ends.
@@ -50,10 +49,7 @@ class _Donor:
 def fill_empty_workers(
     state: FleetLoad, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]
 ) -> list[LeaseMove]:
-    """Fill workers without leases from those above their share of throughput.
-
-    `state` follows the moves; `placed` leases are assigned by this plan already.
-    """
+    """From those above their share. `state` follows the moves; `placed` leases are assigned by this plan already."""
     ceiling = 1 + options.threshold
     takers: _Queue = [
         _queued(load, load.weight)
@@ -84,7 +80,7 @@ def fill_empty_workers(
 
 
 def _largest_fitting_lease(giver: _Donor, to: WorkerLoad, target_weight: float) -> int | None:
-    """The largest lease that fits the receiver's share; its first need not fit."""
+    """Its first need not fit the receiver's share."""
     if giver.load.weight <= target_weight or len(giver.leases) < 2 or giver.load.leases < 2:
         return None
     index = bisect_right(giver.weights, target_weight - to.weight) - 1
@@ -121,7 +117,7 @@ def even_out(
 def level_lease_counts(
     state: FleetLoad, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]
 ) -> list[LeaseMove]:
-    """Balance by number on one host. Each move makes two numbers differ less, so it ends."""
+    """By number on one host. Each move makes two numbers differ less, so it ends."""
     givers = _givers(state, fleet, placed, with_traffic_only=False)
     moves: list[LeaseMove] = []
     for sharing in state.hosts:
@@ -219,7 +215,7 @@ def _is_over(load: WorkerLoad, options: BalanceOptions, state: FleetLoad) -> boo
 
 
 def _differs_beyond_noise(load: WorkerLoad, sign: int, state: FleetLoad) -> bool:
-    """Above (1) or below (-1) its share by more than noise."""
+    """Above (1) or below (-1) its share."""
     if load.leading != THROUGHPUT:
         return load.excess_points * sign >= _MIN_POINTS
     return state.scale.is_idle or (load.weight - state.target_weight) * sign >= _MIN_KBPS

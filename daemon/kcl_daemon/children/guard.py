@@ -112,7 +112,6 @@ class Guard:
 
 
 def _started(holds: int | None) -> tuple[subprocess.Popen[bytes], int]:
-    """After an OSError nothing is left behind."""
     read_end, write_end = os.pipe()
     try:
         process = subprocess.Popen(  # noqa: S603 - a fixed text, nothing from outside

@@ -28,8 +28,8 @@ _LINES_PER_TURN = 64
 class PipeWriter:
     """The writing end, for one sender at a time; owns the descriptors.
 
-    `reader` is the child's end, which tells `unread_bytes` on every system. While we hold it open, a write succeeds
-    even if the child has closed its own. So call `forget_reader` before the first line that wants an answer.
+    While `reader`, the child's end, is open here, a write succeeds even if the child has closed its own: call
+    `forget_reader` before the first line that wants an answer.
     """
 
     def __init__(self, fd: int, reader: int | None = None) -> None:
@@ -41,7 +41,7 @@ class PipeWriter:
     async def send(self, line: bytes) -> None:
         """Waits while the pipe is full.
 
-        If cancelled in the middle, the pipe is closed: the next line would be read as the rest of this one.
+        If cancelled within a line, the pipe is closed: the next line would be read as the rest of this one.
 
         Raises:
             BrokenPipeError: nobody reads any more, or this end is closed.
@@ -57,7 +57,6 @@ class PipeWriter:
 
     @property
     def unread_bytes(self) -> int:
-        """0 without the other end."""
         return 0 if self._reader is None else _bytes_in_pipe(self._reader)
 
     def forget_reader(self) -> None:
@@ -112,7 +111,7 @@ class PipeReader:
         """The end comes after what is in the pipe now, even if another process holds the other end open."""
         if self._fd is not None and self._unread_bytes is None:
             self._unread_bytes = _bytes_in_pipe(self._fd)
-            anyio.notify_closing(self._fd)  # wake a waiting receiver
+            anyio.notify_closing(self._fd)
 
     def close(self) -> None:
         if self._fd is not None:
@@ -126,7 +125,7 @@ def _bytes_in_pipe(fd: int) -> int:
 
 
 class LineCutter:
-    """Cuts bytes into lines of text; a line above `max_bytes` (at least 4) comes in pieces."""
+    """A line above `max_bytes` (at least 4) comes in pieces."""
 
     def __init__(self, max_bytes: int = MAX_LINE_BYTES) -> None:
         self._max_bytes = max_bytes

@@ -1,7 +1,7 @@
-"""Every call of the daemon that only Linux has, and what does the same on other systems: macOS.
+"""Every call of the daemon that only Linux has, and what does the same on macOS.
 
-With `KCL_POSIX_ONLY=1` in the environment, Linux is taken for such a system. There is no branch for macOS alone, so the
-tests run what a Mac runs.
+With `KCL_POSIX_ONLY=1` Linux is taken for such a system, and there is no branch for macOS alone: the tests run what a
+Mac runs.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ class Seen(Enum):
 
 
 class Leader(ABC):
-    """It is never reaped here."""
-
     def __init__(self, pid: int) -> None:
         self.pid: Final = pid
         self._is_closed = anyio.Event()
@@ -55,7 +53,7 @@ class Leader(ABC):
     def look(self) -> Seen: ...
 
     def pipe_closed(self) -> None:
-        """Its stderr has ended, so probably the process, too."""
+        """Probably the process has ended, too."""
         self._is_closed.set()
 
     async def ended(self) -> Seen:
@@ -115,9 +113,8 @@ class _LinuxFork(Leader):
 class _PosixLeader(Leader):
     """A child of this process or of another one.
 
-    macOS has `waitid` only from Python 3.13 on; `waitpid` would need a thread for each child, and it reaps. So the state
-    of the process is read: one that has ended is a zombie until it is reaped. psutil compares the time it started, and
-    so sees that the number is another's by now. That can happen only to a fork whose template has died.
+    macOS has `waitid` only from Python 3.13 on, and `waitpid` reaps. So the state is read: one that has ended is a
+    zombie until it is reaped. psutil compares the time it started, and so sees that the number is another's by now.
     """
 
     def __init__(self, pid: int) -> None:
@@ -169,7 +166,7 @@ class _Lost(Leader):
 def fork_leader(pid: int, template: int) -> Leader | None:
     """None: it leads no group of its own, so that a signal would reach others.
 
-    `template` must be its parent. Linux does not check, because it has the number from the kernel.
+    `template` must be its parent; on Linux the number comes from the kernel.
 
     Raises:
         ProcessLookupError: it has ended.
@@ -202,7 +199,7 @@ def enlarge_pipe(fd: int, size_bytes: int) -> None:
 
 
 def limit_process(pid: int, limits: Sequence[tuple[int, int]]) -> None:
-    """Limit a running process, but not what it forked already; OSError if this process may not set the limit."""
+    """Not what it forked already; OSError if this process may not set the limit."""
     assert LINUX or not limits, "limits are refused where there is no prlimit"
     for kind, most in limits:
         try:
@@ -283,7 +280,7 @@ def template_socket() -> TemplateSocket:
 
 
 def boot_id(proc: Path | None = PROC) -> str | None:
-    """All containers on a host have the same, a new one after each start of the machine; None: the system has none."""
+    """The same in all containers on a host until it is started again; None: the system has none."""
     if proc is None:
         return None
     try:

@@ -1,8 +1,7 @@
 """Forks children from a template: a process that has imported the program once (`childPreload`).
 
-The daemon asks for one thing at a time, over a Unix socket. The fork itself answers, so its number comes from the
-kernel and not from a program that may run as another user. If the kernel does not tell, the fork says its number, and
-must be a child of the template.
+The fork itself answers over a Unix socket, so its number comes from the kernel and not from a program that may run as
+another user. If the kernel does not tell, the fork says its number, and must be a child of the template.
 """
 
 from __future__ import annotations
@@ -132,7 +131,6 @@ class _Template:
             await self.process.aclose()
 
     async def _preloaded(self) -> None:
-        """May be cancelled."""
         if self.is_preloaded:
             return
         await self.process.close_stdin()  # a program that knows nothing of templates ends

@@ -45,7 +45,7 @@ _KILL_PATIENCE_S = 5.0
 
 
 class ProcessGroup:
-    """The processes of one child. `on_ended` is called when all are killed, before the kernel can reuse the number."""
+    """`on_ended` is called when all are killed, before the kernel can reuse the number."""
 
     def __init__(
         self,
@@ -109,8 +109,6 @@ class ProcessGroup:
 
 
 class ProcessChild:
-    """`ProcessChildren` makes it and runs its `supervise`."""
-
     def __init__(
         self,
         started: StartedProcess,
@@ -276,11 +274,7 @@ class ProcessChildren:
     async def start(
         self, shard_id: ShardId, stream: StreamRef | None = None, lane: ChildLane | None = None
     ) -> ProcessChild:
-        """If this raises or is cancelled, nothing was started.
-
-        The environment names stream and shard (`KCL_STREAM_NAME`, `KCL_STREAM_ARN`, `KCL_SHARD_ID`), and the lane
-        (`KCL_LANE`) if the shard has several children.
-        """
+        """If this raises or is cancelled, nothing was started."""
         await checkpoint()  # a start blocks the event loop for a moment
         environment = self._variables | _environment(shard_id, stream, lane)
         started = None if self._preload is None else await self._preload.fork(environment)
@@ -313,7 +307,7 @@ class ProcessChildren:
         return child
 
     async def _supervise(self, child: ProcessChild) -> None:
-        """Shielded from cancellation: `aclose` waits for the reaping done here."""
+        """Shielded: `aclose` waits for the reaping done here."""
         with CancelScope(shield=True) as supervisor_scope:
             self._supervisors.add(supervisor_scope)
             try:

@@ -1,7 +1,7 @@
 """Starts a child program as the Java daemon does.
 
-`childInheritCredentials=false` removes AWS access from the environment only: a child of the same user can
-still read the daemon's `/proc` entry and files.
+`childInheritCredentials=false` removes AWS access from the environment only: a child of the same user can still read
+the daemon's `/proc` entry and files.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
 # Headers of the OTLP exporter may hold a key.
 _OTLP_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 _OTLP_HEADERS: Final = "HEADERS"
-# Opens the status page; compared in the normal form of property names.
+# Opens the status page; in the normal form of property names.
 _ADMIN_TOKEN: Final = "kcladmintoken"  # noqa: S105 - the name of the variable
 STREAM_NAME: Final = "KCL_STREAM_NAME"
 STREAM_ARN: Final = "KCL_STREAM_ARN"
@@ -67,7 +67,7 @@ DEFAULT_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 _SHELL = "/bin/sh"
 _FIRST_LINE_BYTES = 256
 _ABSENT = "no such file"
-# asyncio uses the same value if another process reaped the child (SIGCHLD ignored).
+# As in asyncio, if another process reaped the child (SIGCHLD ignored).
 UNKNOWN_STATUS: Final = 255
 # With a dot, a last word of up to three letters is that of a script.
 _FUNCTION: Final = re.compile(r"([A-Za-z_][\w.]*)(?:(:)|\.)([A-Za-z_]\w{3,})")
@@ -87,9 +87,13 @@ class ChildAccount:
 class ChildOptions:
     """How children are started.
 
-    `account` None means the daemon's user; `limits` are pairs of RLIMIT_... and value; `log_messages` tells
-    the child that it may send `log` messages, `finish_batches` that a batch must be done when it is answered;
-    `preload`: children are forked from a template. `frames` tells the child that it may ask for frames.
+    Args:
+        account: None: the daemon's user.
+        limits: pairs of RLIMIT_... and value.
+        log_messages: the child may send `log` messages.
+        finish_batches: a batch must be done when it is answered.
+        preload: children are forked from a template.
+        frames: the child may ask for frames.
     """
 
     account: ChildAccount | None = None
@@ -183,8 +187,8 @@ def environment_of(
 ) -> dict[str, str]:
     """`inherited` is the daemon's; `more` wins.
 
-    The admin token and our own `KCL_...` that only some children get are never inherited. Without `credentials`,
-    AWS credentials and OTLP headers go too.
+    The admin token and our own `KCL_...` that only some children get are never inherited. Without `credentials`, AWS
+    credentials and OTLP headers go too.
     """
     kept = {name: value for name, value in inherited.items() if not _is_private(name)}
     if credentials:
@@ -207,8 +211,8 @@ def _gives_access(name: str) -> bool:
 class StartedProcess:
     """Our ends of the pipes are close-on-exec and still blocking.
 
-    `reap` returns the exit code, negative for a signal, of a process that has ended. `stdin_reader` is the child's
-    end of its stdin.
+    `reap` returns the exit code, negative for a signal, of a process that has ended. `stdin_reader` is the child's end
+    of its stdin.
     """
 
     leader: platform.Leader
@@ -248,8 +252,8 @@ def spawn(
 ) -> StartedProcess:
     """Start a program in the daemon's directory. A template has `template_fd` open, and its stdout goes to stderr.
 
-    This blocks the event loop: 0.2 ms with vfork. For another user it is a fork, longer the more memory the
-    daemon has. After ChildStartFailed nothing is left behind.
+    Blocks the event loop: 0.2 ms with vfork. For another user it is a fork, longer the more memory the daemon has.
+    After ChildStartFailed nothing is left behind.
     """
     program = find_program(command[0] if command else "")
     try:
@@ -304,7 +308,7 @@ async def reap(process: subprocess.Popen[bytes]) -> int:
 
 @contextmanager
 def child_pipes() -> Generator[tuple[tuple[int, int, int], tuple[int, int, int, int]]]:
-    """The child's ends of stdin, stdout and stderr; ours, and a copy of its end of stdin. Ours stay open unless it raised."""
+    """The child's ends of stdin, stdout and stderr; ours and a copy of its stdin, which stay open unless it raised."""
     with ExitStack() as theirs, ExitStack() as ours:
         stdin_read, stdin_write = _pipe(theirs, ours)
         stdout_read, stdout_write = _pipe(ours, theirs)

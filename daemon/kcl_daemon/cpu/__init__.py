@@ -1,1 +1,1 @@
-"""How busy this worker's CPU is: the sources and the loop that samples them."""
+"""How busy this worker's CPU is."""

@@ -1,10 +1,10 @@
-"""How busy this worker's CPU is: ECS metadata, control groups or the host, chosen once at start.
+"""ECS metadata, control groups or the host, chosen once at start.
 
-KCL's order (EcsResource, EksResource, Ec2Resource), with differences: every host uses its own counters (psutil) without asking
-EC2's metadata, any other container uses its quota if it has one, and ECS metadata version 3 is ignored.
+KCL's order (EcsResource, EksResource, Ec2Resource), but every host uses its own counters (psutil) without asking EC2's
+metadata, any other container uses its quota if it has one, and ECS metadata version 3 is ignored.
 
-The formulas are KCL's, oddities included, because leaders compare Java workers with ours. But a first reading gives None, a failed
-capture, where Java has 0 %. Parsers raise ValueError.
+The formulas are KCL's, oddities included, because leaders compare Java workers with ours. But a first reading gives
+None, a failed capture, where Java has 0 %. Parsers raise ValueError.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ HttpGet = Callable[[str], Awaitable[bytes]]
 
 
 class HostTimes(NamedTuple):
-    """Times of all CPUs since the host started, in ticks of 10 ms. irq, softirq, steal and guests do not count."""
+    """Of all CPUs since the host started, in ticks of 10 ms. irq, softirq, steal and guests do not count."""
 
     user: int
     nice: int
@@ -77,10 +77,7 @@ class CgroupUsage:
 
 @dataclass(frozen=True, slots=True)
 class EcsUsage:
-    """CPU time of a container and of its host (`system`, idle included), at two moments.
-
-    The `_before` fields are 0 if there was no earlier moment.
-    """
+    """CPU time of a container and of its host (`system`, idle included); `_before`: 0 if there was no earlier moment."""
 
     container: float
     system: float
@@ -92,8 +89,8 @@ class EcsUsage:
 def host_percent(before: HostTimes, after: HostTimes) -> float | None:
     """Busy share of the host's time (KCL: LinuxCpuWorkerMetric). Waiting for the disk counts as busy.
 
-    0 if nothing changed, or if `iowait` went back by more than the CPUs worked, which Linux allows. None if other counters went back:
-    CPUs came or went.
+    0 if nothing changed, or if `iowait` went back by more than the CPUs worked, which Linux allows. None if other
+    counters went back: CPUs came or went.
     """
     if before == after:
         return 0.0
@@ -137,8 +134,8 @@ def ecs_percent(usage: EcsUsage, *, limit_cpus: float) -> float | None:
 def ecs_limit_cpus(*, share: float, shares: float, task_cpus: float | None, online_cpus: float) -> float:
     """The container's part of the task's CPUs, by CPU units (KCL: EcsCpuWorkerMetric).
 
-    A task without a limit has the host's CPUs. A container without CPU units gets the whole task's; Java divides by
-    its share of 0.
+    Without a limit those of the host. A container without CPU units gets the whole task's; Java divides by its share of
+    0.
     """
     cpus = online_cpus if task_cpus is None else task_cpus
     return cpus * share / shares if 0 < share <= shares else cpus
@@ -251,8 +248,8 @@ def _required(document: object, *path: str) -> float:
 class CpuRecorder:
     """Averages the samples of each window (KCL: WorkerMetricStatsManager).
 
-    Unlike in Java, an empty window adds no average, and there is none before the first figure: a worker that cannot read its CPU
-    counts as one without a metric and still gets leases.
+    Unlike in Java, an empty window adds no average, and there is none before the first figure: a worker that cannot
+    read its CPU counts as one without a metric and still gets leases.
     """
 
     def __init__(self, max_averages: int = _AVERAGES_MOST) -> None:
@@ -364,8 +361,6 @@ class CgroupV2(CgroupCpu):
 
 
 class HostCpu:
-    """Busy percent of all CPUs since the last call (KCL: LinuxCpuWorkerMetric)."""
-
     def __init__(self) -> None:
         self.name: Final = "host"
         self._before: HostTimes | None = None
@@ -389,10 +384,10 @@ def host_times() -> HostTimes:
 
 
 def metadata_client(*, timeout_s: float = _TIMEOUT_S) -> HttpGet:
-    """Gets documents from the metadata endpoint, one at a time, with urllib in a thread.
+    """Gets documents one at a time, with urllib in a thread.
 
-    It follows no proxy or redirect: the answer must come from this host. A cancelled request keeps its thread until the timeout; the
-    next one waits for it.
+    It follows no proxy or redirect: the answer must come from this host. A cancelled request keeps its thread until the
+    timeout; the next one waits for it.
     """
     one = anyio.CapacityLimiter(1)
     opener = urllib.request.OpenerDirector()
@@ -423,7 +418,7 @@ def metadata_client(*, timeout_s: float = _TIMEOUT_S) -> HttpGet:
 
 
 class EcsCpu:
-    """A container on ECS (KCL: EcsCpuWorkerMetric). `endpoint` is `ECS_CONTAINER_METADATA_URI_V4`."""
+    """KCL: EcsCpuWorkerMetric. `endpoint` is `ECS_CONTAINER_METADATA_URI_V4`."""
 
     def __init__(self, endpoint: str, get: HttpGet) -> None:
         self.name: Final = "ecs"
@@ -458,10 +453,7 @@ class EcsCpu:
 
 @dataclass(frozen=True, slots=True)
 class CpuChoice:
-    """`cpu` is None if there is none; `why` is for the log.
-
-    `host` is the boot ID if the figure covers the whole host, else None.
-    """
+    """`why` is for the log; `host` is the boot ID if the figure covers the whole host, else None."""
 
     cpu: Cpu | None
     why: str
@@ -516,10 +508,7 @@ def _has_quota(cgroup: CgroupCpu) -> bool:
 
 
 class CpuSampler:
-    """Averages samples for each report (KCL: WorkerMetricStatsManager).
-
-    `capture_s` is KCL's inMemoryWorkerMetricsCaptureFrequencyMillis. Only the first failure is logged.
-    """
+    """KCL: WorkerMetricStatsManager; `capture_s` is its inMemoryWorkerMetricsCaptureFrequencyMillis."""
 
     def __init__(
         self,

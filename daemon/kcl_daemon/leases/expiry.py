@@ -17,6 +17,8 @@ from kcl_daemon.leases.worker_row import WorkerRow
 _UNCLAIMED_PATIENCE: Final = 1.5
 # In assignment intervals; a Java worker polls twice per interval.
 _UNCLAIMED_INTERVALS: Final = 0.75
+_TEXTS: Final = ("worker_id", "incarnation", "boot_id")
+_NUMBERS: Final = ("pid", "started", "pid_namespace", "device", "inode")
 
 
 def unclaimed_patience_s(failover_s: float, interval_s: float) -> float:
@@ -230,10 +232,6 @@ def see_workers(
     workers: Iterable[WorkerRow], before: Mapping[WorkerId, WorkerObservation], now_s: float
 ) -> dict[WorkerId, WorkerObservation]:
     return {each.worker_id: _see_worker(each, before.get(each.worker_id), now_s) for each in workers}
-
-
-_TEXTS: Final = ("worker_id", "incarnation", "boot_id")
-_NUMBERS: Final = ("pid", "started", "pid_namespace", "device", "inode")
 
 
 @dataclass(frozen=True, slots=True)

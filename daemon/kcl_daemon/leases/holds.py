@@ -26,6 +26,7 @@ _MADE_UP_S: Final = 0.1
 _Ms = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 _Amount = Annotated[float, Meta(ge=0, le=1e15)]
 _Shards = Annotated[int, Meta(ge=0, le=10**9)]
+_ENCODER: Final = Encoder()
 
 
 class LimitUnit(StrEnum):
@@ -89,7 +90,6 @@ class MalformedHoldsError(ValueError):
 
 
 _DECODER: Final = Decoder(_Text)
-_ENCODER: Final = Encoder()
 
 
 def holds_from_row(row: Row | None) -> tuple[Hold, ...]:

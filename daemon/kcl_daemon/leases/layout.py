@@ -21,6 +21,8 @@ _AT: Final = "mts"
 _HISTORY: Final = "h"
 
 _State = TypeVar("_State", bound=StrEnum)
+_LEASE = "LEASE"
+_KEYS_OF_COORDINATOR_ROWS = frozenset({"Leader", "Migration3.0", "TableMigration3.5"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +124,6 @@ class StateCodec(Generic[_State]):
             f"it was written by a newer version or by hand; {self.attribute} should be one of "
             f"{', '.join(str(state) for state in self.states)}, with {_BY} and {_AT}",
         )
-
-
-_LEASE = "LEASE"
-_KEYS_OF_COORDINATOR_ROWS = frozenset({"Leader", "Migration3.0", "TableMigration3.5"})
 
 
 class TableLayout(Enum):

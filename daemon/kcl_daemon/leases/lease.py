@@ -25,6 +25,7 @@ _MIN_KBPS: Final = 0.0000005
 _IDLE_SAMPLES: Final = 3
 _IDLE_PAUSES: Final = 2
 _PAUSE_MOST_S: Final = 300.0
+MAX_HASH = 2**128 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,6 @@ class HashRange:
 
     start: int
     end: int
-
-
-MAX_HASH = 2**128 - 1
 
 
 def lease_key_of(stream: StreamIdentity | None, shard_id: ShardId) -> LeaseKey:

@@ -18,6 +18,44 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 Value: TypeAlias = "str | int | Decimal | bytes | frozenset[str] | tuple[Value, ...] | Mapping[str, Value]"
 Row: TypeAlias = Mapping[str, Value]
 
+KEY: Final = "leaseKey"
+OWNER: Final = "leaseOwner"
+OWNER_INDEX: Final = "LeaseOwnerToLeaseKeyIndex"
+_ENTITY: Final = "entityType"
+_LEASE_ENTITY: Final = "LEASE"
+_COUNTER: Final = "leaseCounter"
+_CHECKPOINT_OWNER: Final = "checkpointOwner"
+_SWITCHES: Final = "ownerSwitchesSinceCheckpoint"
+_CHECKPOINT: Final = "checkpoint"
+_CHECKPOINT_SUB: Final = "checkpointSubSequenceNumber"
+_PENDING: Final = "pendingCheckpoint"
+_PENDING_SUB: Final = "pendingCheckpointSubSequenceNumber"
+_PENDING_STATE: Final = "pendingCheckpointState"
+_PARENTS: Final = "parentShardId"  # singular, but a set
+_CHILDREN: Final = "childShardIds"
+_HASH_START: Final = "startingHashKey"
+_HASH_END: Final = "endingHashKey"
+_THROUGHPUT: Final = "throughputKBps"
+_FIGURE_BELOW: Final = 10**12
+_STREAM: Final = "streamName"
+_SHARD: Final = "shardId"
+# Our own; KCL ignores and keeps them.
+_DEGRADED: Final = "daemonDegraded"
+_STREAM_CREATED: Final = "daemonStreamCreated"
+_LANES: Final = "daemonLanes"
+_STANDBY: Final = "daemonStandby"
+_FENCE: Final = "daemonFence"
+_REACHED: Final = "daemonReached"
+
+_SIX_PLACES: Final = Decimal("0.000001")
+_NO_SHARDS: Final = frozenset[ShardId]()
+_SHARDS_REMEMBERED: Final = 4096
+# A Java long.
+_INTEGER_MOST: Final = 2**63 - 1
+_TIME_DIGITS_MOST: Final = 15
+# A hash key has 39 digits. Python raises ValueError for thousands.
+_HASH_DIGITS_MOST: Final = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Equals:
@@ -80,43 +118,6 @@ class WriteResult:
 
     applied: bool
     row: Row | None
-
-
-KEY: Final = "leaseKey"
-OWNER: Final = "leaseOwner"
-OWNER_INDEX: Final = "LeaseOwnerToLeaseKeyIndex"
-_ENTITY: Final = "entityType"
-_LEASE_ENTITY: Final = "LEASE"
-_COUNTER: Final = "leaseCounter"
-_CHECKPOINT_OWNER: Final = "checkpointOwner"
-_SWITCHES: Final = "ownerSwitchesSinceCheckpoint"
-_CHECKPOINT: Final = "checkpoint"
-_CHECKPOINT_SUB: Final = "checkpointSubSequenceNumber"
-_PENDING: Final = "pendingCheckpoint"
-_PENDING_SUB: Final = "pendingCheckpointSubSequenceNumber"
-_PENDING_STATE: Final = "pendingCheckpointState"
-_PARENTS: Final = "parentShardId"  # singular, but a set
-_CHILDREN: Final = "childShardIds"
-_HASH_START: Final = "startingHashKey"
-_HASH_END: Final = "endingHashKey"
-_THROUGHPUT: Final = "throughputKBps"
-_FIGURE_BELOW: Final = 10**12
-_STREAM: Final = "streamName"
-_SHARD: Final = "shardId"
-# Our own; KCL ignores and keeps them.
-_DEGRADED: Final = "daemonDegraded"
-_STREAM_CREATED: Final = "daemonStreamCreated"
-_LANES: Final = "daemonLanes"
-_STANDBY: Final = "daemonStandby"
-_FENCE: Final = "daemonFence"
-_REACHED: Final = "daemonReached"
-
-_SIX_PLACES: Final = Decimal("0.000001")
-_NO_SHARDS: Final = frozenset[ShardId]()
-_SHARDS_REMEMBERED: Final = 4096
-# A Java long.
-_INTEGER_MOST: Final = 2**63 - 1
-_TIME_DIGITS_MOST: Final = 15
 
 
 class MalformedRowError(ValueError):
@@ -530,10 +531,6 @@ class _Reader:
         if hash_range is None:
             raise self._wrong(_HASH_START, f"below {_HASH_END} {end[:80]!r}")
         return hash_range
-
-
-# A hash key has 39 digits. Python raises ValueError for thousands.
-_HASH_DIGITS_MOST: Final = 100
 
 
 @lru_cache(maxsize=_SHARDS_REMEMBERED)

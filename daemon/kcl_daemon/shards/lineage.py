@@ -21,12 +21,12 @@ from kcl_daemon.leases.lease import (
     WorkerId,
     lease_key_of,
 )
-from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, TRIM_HORIZON, ExtendedSequenceNumber
+from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 
 _CREATED: Final = re.compile(r"shardId-([0-9]{20})-.+", re.ASCII)
 _ORDINAL: Final = re.compile(r"shardId-([0-9]{12})", re.ASCII)
 NO_HASH_KEYS: Final = HashRange(0, 1)
-"""The range of every shard of a DynamoDB stream (adapter 2.x: KinesisMapperUtil)."""
+"""Of every shard of a DynamoDB stream (KCL's adapter 2.x: KinesisMapperUtil)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,11 @@ class InitialPosition:
 
     @property
     def checkpoint(self) -> ExtendedSequenceNumber:
-        return {
-            StartAt.TRIM_HORIZON: TRIM_HORIZON,
-            StartAt.LATEST: LATEST,
-            StartAt.TIMESTAMP: AT_TIMESTAMP,
-        }[self.at]
+        return ExtendedSequenceNumber(self.at.value)
 
 
 def created_ms(shard_id: ShardId) -> int | None:
-    """When a shard of DynamoDB was created, by its id, in epoch milliseconds; None: the id does not say it."""
+    """When a shard of DynamoDB was created, epoch milliseconds; None: the id does not say it."""
     match = _CREATED.fullmatch(shard_id)
     return None if match is None else int(match[1])
 
@@ -119,10 +115,7 @@ def unexpected_children(shards: Iterable[Shard]) -> frozenset[ShardId]:
 
 
 def generations(leases: Iterable[Lease]) -> list[list[Lease]]:
-    """Groups in which every lease comes after its parents; `leases` has parents first.
-
-    One group may be created in parallel.
-    """
+    """Groups that may each be created in parallel; `leases` has parents first."""
     groups: list[list[Lease]] = []
     depths: dict[ShardId, int] = {}
     for lease in leases:
@@ -179,9 +172,9 @@ def parents_first(leases: Iterable[Lease], max_depth: int) -> list[Lease]:
 def child_leases(
     children: Iterable[ChildShard], first_owner: WorkerId | None = None, stream: StreamIdentity | None = None
 ) -> list[Lease]:
-    """Child leases always start at TRIM_HORIZON (KCL: HierarchicalShardSyncer).
+    """They start at TRIM_HORIZON (KCL: HierarchicalShardSyncer).
 
-    `first_owner` gets the first one; the others wait for the leader. KCL leaves all to the leader, seconds later.
+    `first_owner` gets the first one; KCL leaves all to the leader, seconds later.
     """
     return [
         Lease(
@@ -211,8 +204,9 @@ def awaited_parents(
 ) -> frozenset[ShardId]:
     """The parents of a merged shard that have no lease yet, but will get one.
 
-    Until then the child's lease must not be created: it would not wait. KCL guesses here, and gives up one time in thirty. Cleanup
-    keeps a parent's lease until its children have begun, so a missing one still comes, unless Kinesis has forgotten the parent.
+    Until then the child's lease must not be created: it would not wait. KCL guesses here, and gives up one time in
+    thirty. Cleanup keeps a parent's lease until its children have begun, so a missing one still comes, unless Kinesis
+    has forgotten the parent.
     """
     missing = {shard_id for shard_id in child.parent_shard_ids if parents.get(shard_id) is None}
     return frozenset(shard.shard_id for shard in shards if shard.shard_id in missing)
@@ -231,7 +225,7 @@ def first_hole(ranges: Iterable[HashRange]) -> HashRange | None:
 
 
 def lease_hole(leases: Iterable[Lease]) -> HashRange | None:
-    """Leases that are finished or have no range cover nothing, so they hide no hole (KCL: PeriodicShardSyncManager)."""
+    """Leases that are finished or have no range hide no hole (KCL: PeriodicShardSyncManager)."""
     ranges = (lease.hash_range for lease in leases if not lease.is_finished)
     return first_hole(hash_range for hash_range in ranges if hash_range is not None)
 
@@ -278,7 +272,7 @@ def leases_of_another(leases: Iterable[Lease], shards: Iterable[Shard]) -> Itera
 def finished_but_open(leases: Iterable[Lease], shards: Iterable[Shard]) -> list[Lease]:
     """Leases finished without children although the shard is open: nobody reads it.
 
-    A Java worker does that when its fan-out consumer is deleted or the stream is not found (KCL: FanOutRecordsPublisher,
+    So does a Java worker whose fan-out consumer or stream is not found (KCL: FanOutRecordsPublisher,
     KinesisDataFetcher).
     """
     is_open = {shard.shard_id for shard in shards if shard.is_open}
@@ -290,7 +284,7 @@ def finished_but_open(leases: Iterable[Lease], shards: Iterable[Shard]) -> list[
 
 
 def leases_match_shards(leases: Iterable[Lease], shards: Sequence[Shard]) -> bool | None:
-    """Judged by positions; None if they prove nothing. List the shards after reading the leases."""
+    """By positions; None if they prove nothing. List the shards after reading the leases."""
     leases = list(leases)
     if any(leases_of_another(leases, shards)):
         return False
@@ -344,10 +338,7 @@ def _number(lease: Lease) -> int:
 
 
 def why_unlike(leases: Sequence[Lease], shards: Sequence[Shard], *, of_dynamodb: bool) -> str | None:
-    """Why these leases are not of this stream, or nothing shows that they are; None: they may be.
-
-    The shards of DynamoDB have names that no other stream has.
-    """
+    """Why these leases are not of this stream, or nothing shows that they are; None: they may be."""
     for _, why in () if of_dynamodb else leases_of_another(leases, shards):
         return why
     listed = {shard.shard_id for shard in shards}

@@ -1,7 +1,8 @@
 """The segments of a snapshot as shards, and what follows them.
 
-A segment is a closed shard with no parents. Its children are the shards of the stream that were open when the snapshot began: they
-wait for all segments, as a merged shard waits for its parents. So lineage, hand-overs and clean-up know nothing of snapshots.
+A segment is a closed shard with no parents. Its children are the shards of the stream that were open when the snapshot
+began: they wait for all segments, as a merged shard for its parents. So lineage, hand-overs and clean-up know nothing
+of snapshots.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ItemKey = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Segment `index` of `count`, of a scan that began at `begun_ms` (epoch milliseconds)."""
+    """`begun_ms`: when the scan began, epoch milliseconds."""
 
     begun_ms: int
     index: int
@@ -78,7 +79,7 @@ def snapshot_in(leases: Iterable[Lease]) -> Segment | None:
 
 
 def with_segments(shards: Sequence[Shard], leases: Iterable[Lease]) -> tuple[Shard, ...]:
-    """The shards of the stream that count, after the segments that `leases` have; without such leases: as they are.
+    """The shards of the stream that count, after the segments that `leases` have.
 
     Until a shard of the stream has a lease, all segments are there: their leases are being created.
     """
@@ -122,7 +123,7 @@ def needed_since_ms(shard_id: ShardId, read_parents: Iterable[ShardId]) -> int |
 
 
 def awaited_segments(parents: Mapping[ShardId, Lease | None]) -> frozenset[ShardId]:
-    """The parents without a lease that are segments: the leader has not made all their leases yet."""
+    """The leader has not made all their leases yet."""
     return frozenset(
         each for each, lease in parents.items() if lease is None and segment_of(each) is not None
     )
@@ -133,7 +134,7 @@ def segments_for(size_bytes: int, read_units: int) -> int:
 
 
 def hours_of(size_bytes: int, read_units: int) -> float:
-    """How long a scan takes with so many read units a second."""
+    """With so many read units a second."""
     return size_bytes / _UNIT_BYTES / read_units / 3_600
 
 
@@ -145,8 +146,8 @@ def units_for(size_bytes: int) -> int:
 def ordinal_of(begun_ms: int, now_ms: int, before: int, items: int) -> int:
     """The ordinal after which a reader that begins now goes on; `items` were read before, in this order.
 
-    A resumed scan may find fewer items, or more. So its numbers are above all of as many digits that were given before: `before` is
-    the last ordinal that it knows. The last nine digits count the items.
+    A resumed scan may find fewer items, or more, so its numbers are above all given before: `before` is the last that
+    it knows. The last nine digits count the items.
     """
     return max((now_ms - begun_ms) // _RUN_MS + 1, before // _RUN + 1) * _RUN + items
 
@@ -172,7 +173,7 @@ def digits_in(number: str) -> int:
 
 
 def position_of(number: str) -> tuple[int, bytes]:
-    """The ordinal and the key in a sequence number. ValueError: it is not one of a segment."""
+    """The ordinal and the key. ValueError: it is not the number of a segment."""
     if not (number.startswith("1") and number.isascii() and number.isdecimal() and digits_in(number) > 0):
         raise ValueError(f"not a position in a segment: {number:.80}")
     key = int(number[1 + _ORDINAL_DIGITS :])
@@ -183,7 +184,7 @@ def position_of(number: str) -> tuple[int, bytes]:
 
 
 def beginning(number: str) -> str:
-    """A position without a key, before all items; its numbers have as many digits."""
+    """Before all items, without a key; its numbers have as many digits."""
     return position_number(0, b"", digits_in(number))
 
 

@@ -52,15 +52,11 @@ def missing_leases(
     generations: Generations = Generations.ONE,
     stream: StreamIdentity | None = None,
 ) -> list[Lease]:
-    """Leases to add to a table that has some, in order of creation.
+    """Leases to add to a table that has some, in order of creation. `leases` include finished ones.
 
-    Afterwards every open shard has a lease or an ancestor with an unfinished one. Unlike KCL, which would leave a hole or skip
-    records:
-
-    - If everything before a shard is finished, it gets its lease now, at TRIM_HORIZON.
-    - A parent that Kinesis has forgotten counts while it has a lease.
-
-    An open child of an open parent is ignored. `leases` include finished ones.
+    Afterwards every open shard has a lease or an ancestor with an unfinished one; an open child of an open parent is
+    ignored. Unlike KCL, which would leave a hole or skip records, a shard gets its lease now, at TRIM_HORIZON, if
+    everything before it is finished, and a parent that Kinesis has forgotten counts while it has a lease.
     """
     by_id = {shard.shard_id: shard for shard in shards}
     known = {lease.shard_id: lease for lease in leases}
@@ -237,8 +233,8 @@ def reset_stream(
 ) -> tuple[LeaseChange, ...]:
     """Restart a whole stream as if it had no leases; `starting` are open at the position.
 
-    Leases of later shards are deleted, and created when their parents end, so parents stay first. Deletes come first: if a parent ends
-    between the writes, its new child leases must survive.
+    Leases of later shards are deleted, and created when their parents end. Deletes come first: if a parent ends between
+    the writes, its new child leases must survive.
     """
     wanted = {shard.shard_id: shard for shard in starting}
     held = {lease.shard_id: lease for lease in leases}

@@ -1,6 +1,6 @@
 """Several streams of one DynamoDB table as one, and what leases show of them.
 
-A stream that is switched off and on again is another stream. What it has came after everything in the one before.
+A stream that is switched off and on again is another stream, after everything in the one before.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _closed(shard: Shard) -> Shard:
 
 
 def unread(shards: Sequence[Shard], leases: Iterable[Lease]) -> tuple[Shard, ...]:
-    """The shards, the last ones without a lease as open: in a stream that was switched off they are closed."""
+    """The last ones without a lease count as open: in a stream that was switched off they are closed."""
     last, known = {each.shard_id for each in leaves(shards)}, {lease.shard_id for lease in leases}
     return tuple(
         replace(shard, ending_sequence_number=None) if shard.shard_id in last - known else shard
@@ -63,8 +63,8 @@ def position_of_others(
 ) -> InitialPosition:
     """Where shards without a lease begin if no shard before them has one.
 
-    Once reading has begun, whatever came since is read from its oldest change: it may be of a later stream, or its parents are
-    forgotten. `position` only completes a beginning that was interrupted.
+    Once reading has begun, whatever came since is read from its oldest change: it may be of a later stream, or its
+    parents are forgotten. `position` only completes a beginning that was interrupted.
     """
     listed = {shard.shard_id for shard in shards}
     begins = all(lease.checkpoint == position.checkpoint and lease.shard_id in listed for lease in leases)
@@ -81,7 +81,7 @@ def only_memory(leases: Iterable[Lease]) -> LeaseKey | None:
 
 
 def following(last: ShardId, streams: Sequence[Sequence[Shard]]) -> tuple[Shard, ...]:
-    """What comes after the end of a stream's last shard, as `joined` has it."""
+    """What comes after the end of a stream's last shard."""
     return tuple(shard for shard in joined(streams) if last in shard.parent_shard_ids)
 
 
