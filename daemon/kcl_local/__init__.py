@@ -2,16 +2,16 @@
 
 Kinesis (`kinesis`) and DynamoDB Streams (`changes`) are ours, with lineage of shards, expired iterators, limits,
 subscriptions and trimmed records. Each is a model in memory, deterministic, without I/O and threads, which is told the
-time: a simulator can run on it. If its clock goes back, its time stays. `http.py` beside it serves it.
+time: a simulator can run on it. If its clock goes back, its time stays.
 
-DynamoDB's tables, STS, Glue, CloudWatch, S3, SNS and SQS are moto's (`dynamodb.py`). moto checks a condition and
-writes in two steps, so two threads could both win a conditional write. So it handles one request at a time, in a
-thread of its own. `changes.tables` taps its writes for the streams.
+DynamoDB's tables, STS, Glue, CloudWatch, S3, SNS and SQS are moto's (`dynamodb.py`). moto checks a condition and writes
+in two steps, so two threads could both win a conditional write: it handles one request at a time, in a thread of its
+own.
 
 Tests order failures over HTTP or in the process (`faults.py`, `serving.py`). No signature and no key is checked.
 
-`server.py` is the command `kcl-daemon local`. While it runs, a small file says where its endpoints are (`place.py`),
-and `--local` of other commands finds them.
+While `kcl-daemon local` (`server.py`) runs, a small file says where its endpoints are (`place.py`), and `--local` of
+other commands finds them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-"""`python -m kcl_local` is `kcl-daemon local` without the daemon's package."""
-
 from __future__ import annotations
 
 from kcl_local.server import local

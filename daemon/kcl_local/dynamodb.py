@@ -1,4 +1,4 @@
-"""moto behind our own HTTP server: DynamoDB, STS, Glue, CloudWatch, S3, SNS and SQS."""
+"""moto behind our own HTTP server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _OF_S3: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """`target` is the prefix of X-Amz-Target, `error_prefix` that of error codes."""
+    """`target`: prefix of X-Amz-Target; `error_prefix`: of error codes."""
 
     backend: Literal["dynamodb", "cloudwatch"]
     target: str
@@ -111,7 +111,7 @@ def _s3_failure(operation: str, code: str) -> web.Response:
 
 
 class MotoEndpoint(FaultyService):
-    """`others`: services by prefix of X-Amz-Target, the empty one last. Counts and faults are of `service` only."""
+    """`others`: by prefix of X-Amz-Target, the empty one last. Counts and faults are of `service` only."""
 
     def __init__(self, service: Service, others: Mapping[str, Other] | None = None) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ def _perform(application: WSGIApplication, request: web.Request, body: bytes) ->
 
 
 class DynamoDbServer:
-    """The server, in its own thread. moto's tables belong to the process, so there is one server in it."""
+    """In its own thread. moto's tables belong to the process, so there is one server in it."""
 
     _running: DynamoDbServer | None = None
 

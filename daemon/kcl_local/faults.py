@@ -40,8 +40,8 @@ class Fault:
 class ResponseFaultKind(StrEnum):
     """What happens to an answer, or to one event of a subscription.
 
-    CUT sends half and cuts the connection; SHORT sends half in a well-formed answer; CORRUPT changes one
-    byte. EXCEPTION and END are for events only: the stream ends instead of the event.
+    CUT sends half and cuts the connection; SHORT sends half in a well-formed answer; CORRUPT changes one byte.
+    EXCEPTION and END are for events only: the stream ends instead of the event.
     """
 
     DELAY = "delay"

@@ -1,8 +1,8 @@
 """HTTP for all endpoints, and their control paths for tests.
 
-`GET /_local/calls` counts the calls of each operation. `POST /_local/faults` orders faults: JSON with
-`operation`, `fault` (`error`, `drop`, `part` or a ResponseFaultKind) and optional `code`, `seconds`, `event`,
-`times`. `DELETE /_local/faults` removes faults that have not happened.
+`GET /_local/calls` counts the calls of each operation. `POST /_local/faults` orders faults: JSON with `operation`,
+`fault` (`error`, `drop`, `part` or a ResponseFaultKind) and optional `code`, `seconds`, `event`, `times`. `DELETE
+/_local/faults` removes those that have not happened.
 """
 
 from __future__ import annotations

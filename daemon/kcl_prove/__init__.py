@@ -1,9 +1,9 @@
 """`kcl-daemon prove`: what the daemon promises, shown in the user's own AWS account, or on local endpoints.
 
 It runs real daemons as processes, and knows nothing of their inside. A scene (`scenes`) makes a stream, starts workers
-(`fleet`), writes numbered records (`producer`), disturbs the workers meanwhile, and settles: what was written is compared
-with what the children noted in their ledgers (`account`). It has passed if nothing was lost, out of order or before its
-parents, and if it did what it is for. The rest is `session` (a run), `runner` (its scenes), `report` and `command`.
+(`fleet`), writes numbered records (`producer`), disturbs the workers meanwhile, and settles: what was written is
+compared with what the children noted in their ledgers (`account`). It has passed if nothing was lost, out of order or
+before its parents, and if it did what it is for.
 
 Somebody else's account is used, so:
 

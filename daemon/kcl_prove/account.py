@@ -1,5 +1,3 @@
-"""What was written against what the children noted."""
-
 from __future__ import annotations
 
 import math

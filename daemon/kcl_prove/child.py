@@ -1,4 +1,4 @@
-"""The processor of a proof. Its ledger holds the word of each record."""
+"""Its ledger holds the word of each record."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""`kcl-daemon prove --clean`: removes what earlier runs left behind."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -71,7 +69,7 @@ async def _remove(inventory: Inventory, profile: str | None, say: Say) -> bool:
 
 
 async def found_leftovers(state: Path, profile: str | None, region: str | None, say: Say) -> Found:
-    """By names and tags in the account, but not what a run at work has there."""
+    """Not what a run at work has there."""
     clients = aws_clients(profile, region)
     try:
         everything, problems = await leftovers(clients)
@@ -84,7 +82,6 @@ async def found_leftovers(state: Path, profile: str | None, region: str | None, 
 
 
 async def remove_leftovers(items: Sequence[Item], profile: str | None, region: str | None, say: Say) -> bool:
-    """False: something is still there."""
     clients = aws_clients(profile, region)
     try:
         left = await remove_items(items, clients, str(clients.session.region_name))

@@ -1,5 +1,3 @@
-"""`kcl-daemon prove`: the command line."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""The workers of a scene: real daemons on one stream."""
-
 from __future__ import annotations
 
 import http.client
@@ -41,7 +39,7 @@ QUICK: Final = {
     "leaseAssignmentIntervalMillis": "1000",
     "parentShardPollIntervalMillis": "500",
 }
-"""For local endpoints, so that a proof is short. On AWS the defaults hold."""
+"""For local endpoints, so that a proof is short."""
 _ADDRESS: Final = re.compile(r"http://([0-9.:]{1,50})")
 _FINISHED: Final = "SHARD_END"
 _ASK_WITHIN_S: Final = 5.0
@@ -70,7 +68,7 @@ class Worker:
 
 
 class Fleet:
-    """`calls` are the requests of workers that have ended; `silent` those whose count could not be read."""
+    """`calls`: of workers that have ended; `silent`: whose count could not be read."""
 
     def __init__(self, stage: Stage, application: Application, folder: Path, stack: AsyncExitStack) -> None:
         self.workers: list[Worker] = []
@@ -106,7 +104,7 @@ class Fleet:
         await worker.process.wait()
 
     async def stop(self, worker: Worker) -> None:
-        """SIGTERM. ProveError: it did not end well."""
+        """ProveError: it did not end well."""
         await self._count(worker)
         worker.is_expected_to_run = False
         code = await worker.process.stop(END_WITHIN_S)
@@ -129,7 +127,7 @@ class Fleet:
                 )
 
     async def owners(self) -> dict[str, str | None]:
-        """By shard that is not read to its end, from the lease table."""
+        """By shard that is not read to its end."""
         rows = await in_thread(
             self._stage.client("dynamodb").scan, TableName=self.application.name, ConsistentRead=True
         )

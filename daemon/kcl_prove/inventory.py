@@ -1,6 +1,6 @@
-"""The file that names what a run makes, before it is made.
+"""The file that names what a run makes, before it is made: a JSON line each.
 
-One JSON line each: the run, every item, every removal. While a run lives it holds a lock on its file.
+While a run lives it holds a lock on its file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`account`: its ID; empty on local endpoints, whose URLs `endpoints` has."""
+    """`account`: its ID; empty on local endpoints."""
 
     run_id: str
     region: str

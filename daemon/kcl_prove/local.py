@@ -1,5 +1,3 @@
-"""Local endpoints: those that the environment names, or a process of our own."""
-
 from __future__ import annotations
 
 import os
@@ -23,7 +21,7 @@ _EXTRA: Final = ("aiohttp", "flask", "flask_cors", "moto")
 
 
 def endpoints_named(environment: Mapping[str, str]) -> dict[str, str]:
-    """As `kcl-daemon local` prints them, by service; empty unless Kinesis and DynamoDB are there, on loopback."""
+    """By service; empty unless Kinesis and DynamoDB are there, on loopback."""
     found = {
         name.removeprefix(_PREFIX).lower(): url
         for name, url in environment.items()
@@ -36,7 +34,7 @@ def endpoints_named(environment: Mapping[str, str]) -> dict[str, str]:
 async def local_endpoints(
     folder: Path, environment: Mapping[str, str] = os.environ
 ) -> AsyncGenerator[Mapping[str, str]]:
-    """DemoError, in a group, if ours end meanwhile."""
+    """Those that the environment names, or a process of our own: DemoError, in a group, if it ends meanwhile."""
     given = endpoints_named(environment)
     if given:
         yield given

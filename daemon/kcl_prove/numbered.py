@@ -1,4 +1,4 @@
-"""Numbered records, and the word by which both sides know a record. Every child imports it: keep it light."""
+"""Every child imports it: keep it light."""
 
 from __future__ import annotations
 

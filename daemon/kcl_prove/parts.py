@@ -1,5 +1,3 @@
-"""Values that the parts of a proof share."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -56,7 +54,6 @@ class SceneResult:
         left_out: why it was not played; empty: it was.
         gap_ms: the longest time in which a shard with records delivered none.
         requests: by operation, such as `kinesis:GetRecords`.
-        notes: sentences for the report.
     """
 
     name: str
@@ -78,7 +75,7 @@ class SceneResult:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`endpoints`: URLs of local endpoints, by service; empty: AWS itself."""
+    """`endpoints`: URLs by service; empty: AWS itself."""
 
     region: str
     endpoints: Mapping[str, str]

@@ -1,7 +1,7 @@
 """Which IAM actions are missing.
 
-IAM is asked first. If that is not allowed, each action is tried with a call that cannot succeed: something that does not
-exist, or arguments that the service refuses. Only "access denied" counts as missing.
+IAM is asked first. If that is not allowed, each action is tried with a call that cannot succeed: something that does
+not exist, or arguments that the service refuses. Only "access denied" counts as missing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ROLE: Final = re.compile(r"arn:(?P<partition>[^:]+):sts::(?P<account>\d+):assum
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`role_arn`: of the role that FIS works with, if given."""
+    """`role_arn`: of the role that FIS works with."""
 
     arn: str
     account: str
@@ -99,7 +99,7 @@ async def missing_actions(clients: Clients, actions: Iterable[str], caller: Call
 
 
 def resources(action: str, caller: Caller) -> tuple[str, ...]:
-    """What a policy must name for the action. `*`: the call names several things, or one that has only an ID."""
+    """`*`: the call names several things, or one that has only an ID."""
     service, stream = action.partition(":")[0], caller.of("kinesis", f"stream/{NAME_STARTS}*")
     table = caller.of("dynamodb", f"table/{NAME_STARTS}*")
     special = {

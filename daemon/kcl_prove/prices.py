@@ -1,6 +1,6 @@
-"""What a run costs, in dollars: AWS' list prices, an estimate before, and a cap that is kept.
+"""What a run costs, in dollars: an estimate before, and a cap that is kept.
 
-List prices of us-east-1 as known in November 2025, to be compared with these pages; other regions cost up to twice as much:
+List prices of us-east-1 as known in November 2025; other regions cost up to twice as much:
 aws.amazon.com/kinesis/data-streams/pricing, aws.amazon.com/dynamodb/pricing/on-demand, aws.amazon.com/fis/pricing.
 """
 
@@ -20,7 +20,7 @@ _HOUR_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars for one `unit`; `per` units of a `Usage` are one of them."""
+    """For one `unit`; `per` units of a `Usage` are one of them."""
 
     dollars: float
     unit: str

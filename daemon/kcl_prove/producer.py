@@ -48,7 +48,7 @@ Form = Callable[[bytes], bytes]
 def numbered(
     run_id: str, size_bytes: int = 0, *, form: Form = bytes, schema: str = "", keys: int = KEYS
 ) -> Iterator[Numbered]:
-    """Records 0, 1, ... of about `size_bytes`. `form` puts a header before each; children should hear of `schema`."""
+    """Without end. `form` puts a header before each; children should hear of `schema`."""
     for number in count():
         key = f"key-{number % keys}"
         data = numbered_data(run_id, number, key, size_bytes)

@@ -1,5 +1,3 @@
-"""Removes what a run made, and finds what is left over in an account."""
-
 from __future__ import annotations
 
 import re
@@ -41,7 +39,7 @@ class StillThere(Exception): ...
 
 @dataclass(frozen=True, slots=True)
 class Remover:
-    """`by_hand` is the command that does the same, with the item's name for {}."""
+    """`by_hand`: the command that does the same, with the item's name for {}."""
 
     remove: Callable[[Clients, str], None]
     by_hand: str

@@ -61,7 +61,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """`planned`: of the estimate; both are what AWS would charge."""
+    """What AWS would charge; `planned`: of the estimate."""
 
     planned: Usage
     used: Usage

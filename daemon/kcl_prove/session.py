@@ -41,7 +41,7 @@ class NotBegun(ProveError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """From the command line. `most_dollars`: infinity where nothing is charged."""
+    """`most_dollars`: infinity where nothing is charged."""
 
     scenes: Sequence[Scene]
     state: Path

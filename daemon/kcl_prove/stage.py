@@ -1,5 +1,3 @@
-"""The stage on which scenes play, and what a scene is."""
-
 from __future__ import annotations
 
 import math
@@ -56,7 +54,7 @@ class Clients:
 
 
 class Stage:
-    """Makes and remembers what a scene needs. Methods raise ProveError, and BudgetReached before it costs too much."""
+    """Methods raise ProveError, and BudgetReached before it costs too much."""
 
     def __init__(
         self,
@@ -143,7 +141,7 @@ class Scene(Protocol):
 
     @property
     def actions(self) -> frozenset[str]:
-        """IAM actions that it needs besides those of every scene."""
+        """Besides those of every scene."""
         ...
 
     def usage(self, size: Size) -> Usage: ...

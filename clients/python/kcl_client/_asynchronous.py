@@ -1,4 +1,4 @@
-"""Runs an `AsyncRecordProcessor`. Imported only if needed: asyncio slows the start."""
+"""Imported only if needed: asyncio slows the start."""
 
 from __future__ import annotations
 

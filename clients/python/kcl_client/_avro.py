@@ -1,7 +1,7 @@
-"""Avro without a container, from anybody.
+"""fastavro trusts data, which here is from anybody.
 
-fastavro trusts data: nested values overflow the stack, empty values in an array take memory for a byte, and the time for a
-long decimal grows with the square of its length. So these are looked at before.
+Nested values overflow the stack, empty values in an array take memory for a byte, and the time for a long decimal grows
+with the square of its length. So these are looked at before.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ Schema = Any
 
 
 def avro_reader(definition: str) -> Callable[[bytes], object]:
-    """ValueError, or what fastavro raises, for a schema or for data."""
-    import fastavro.read  # an optional extra
+    import fastavro.read
 
     raw = json.loads(definition)
     bounded = _with_bounded_decimals(raw, 0)
@@ -81,7 +80,7 @@ def _bounded(read: Callable[..., object]) -> Callable[..., object]:
 
 
 def _height(schema: Schema, names: dict[str, Schema], heights: dict[str, float]) -> float:
-    """How deeply values nest; infinite if the schema contains itself, or values without a byte. Fills `names`."""
+    """Infinite if the schema contains itself, or values without a byte. Fills `names`."""
     if isinstance(schema, list):
         return 1 + max((_height(each, names, heights) for each in schema if each != "null"), default=0.0)
     if isinstance(schema, str):

@@ -1,4 +1,4 @@
-"""Runs `process_record`: many records of a shard at once, in one process.
+"""Many records of a shard at once, in one process.
 
 A batch is answered as soon as the window has room, so slow records do not hold up the next one.
 """
@@ -84,7 +84,6 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
         self._all_done = False
 
     async def serve(self) -> None:
-        """As `Session.serve`; cancels the records that run."""
         serving = asyncio.ensure_future(self._outcome())
         timer = asyncio.ensure_future(self._checkpoint_regularly())
         try:
@@ -108,7 +107,7 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
             raise ended
 
     async def store(self, request: CheckpointRequest | None, attempts: int) -> None:
-        """As `Session.store`, for the processor itself; never above the mark."""
+        """For the processor itself; never above the mark."""
         if request is not None and not self._all_done:
             if request.sequence_number is None:
                 return await self._store_mark(attempts)
@@ -173,7 +172,6 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
     async def _receive_answer(self) -> CheckpointAnswer | RejectAnswer:
         if self._side.state is not State.IDLE_CHECKPOINT:
             return await super()._receive_answer()
-        # `_next_action` is reading.
         self._early_answer = asyncio.get_running_loop().create_future()
         return await self._early_answer
 
@@ -216,7 +214,7 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
             await self._store_mark(CHECKPOINT_ATTEMPTS)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
-        """Waits until it holds; after a failure until `serve` cancels it, after a lost lease not at all."""
+        """After a failure it waits until `serve` cancels it, after a lost lease not at all."""
         while (self._failure.done() or not holds()) and not self._cancels:
             self._changed.clear()
             await self._changed.wait()

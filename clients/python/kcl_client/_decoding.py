@@ -1,7 +1,4 @@
-"""From a record to the value of a type: JSON, or Avro and Protobuf by the record's own schema.
-
-Imports msgspec, which comes with kcl-daemon, and no other library that the user does not use.
-"""
+"""From a record to the value of a type. Imports no library but msgspec that the user does not use."""
 
 from __future__ import annotations
 
@@ -20,13 +17,12 @@ from kcl_client._processor import Record
 Read = Callable[[Record], object]
 
 UNDECODABLE: Final = (ValueError, msgspec.MsgspecError, RecursionError)
-"""What bad data raises; anything else, such as a missing library, is no matter of the record."""
+"""Anything else, such as a missing library, is no matter of the record."""
 _VALIDATOR: Final = "__pydantic_validator__"
 _PROTOBUF: Final = "PROTOBUF"
 
 
 def reader_of(shape: Shape) -> Read:
-    """Raises CannotRun."""
     match shape.takes:
         case Takes.BYTES:
             return attrgetter("data")
@@ -59,7 +55,7 @@ def _value_reader(shape: Shape) -> Read:
 
 
 def _custom_types(info: object, seen: set[int] | None = None) -> Iterator[type]:
-    """Types that msgspec leaves to others: pydantic's, its dataclasses too, and unknown ones."""
+    """What msgspec leaves to others: pydantic's, its dataclasses too, and unknown ones."""
     seen = set() if seen is None else seen
     if id(info) in seen:
         return
@@ -104,12 +100,12 @@ def _reading(decode: Callable[[bytes], object], convert: Callable[..., object]) 
 
 def _by_schema(record: Record) -> object:
     """Protobuf as in its JSON: 64-bit integers are text, enumerations are names, bytes are base64."""
-    from kcl_client.schemas import decode  # few records have a schema
+    from kcl_client.schemas import decode
 
     found = decode(record)
     if record.schema is None or record.schema.data_format != _PROTOBUF:
         return found
-    from google.protobuf.json_format import MessageToDict  # an optional extra
+    from google.protobuf.json_format import MessageToDict
 
     return MessageToDict(
         found,  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - that is what `decode` gives for it

@@ -1,4 +1,4 @@
-"""An example of a record that a function takes. Only `--check` imports this."""
+"""Only `--check` imports this."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TEXTS: Final = {
 
 
 def example_of(shape: Shape) -> str:
-    """JSON that can be decoded to its type; "" where none was found."""
+    """JSON; "" where no example was found."""
     if shape.takes is not Takes.VALUE:
         return "hello" if shape.takes is Takes.TEXT else _ANY
     try:

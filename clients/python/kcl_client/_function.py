@@ -19,7 +19,7 @@ _EXAMPLE: Final = "such as `def handle(order: Order) -> None`"
 
 
 class CannotRun(Exception):
-    """Raised where a function cannot be run: `FILE:LINE: reason`, after `trace`, a traceback or nothing."""
+    """`FILE:LINE: reason`, after `trace`, a traceback or nothing."""
 
     def __init__(self, reason: str, *, where: str = "", trace: str = "") -> None:
         super().__init__(f"{where}: {reason}" if where else reason)
@@ -55,7 +55,6 @@ class Shape:
 
 
 def shape_of(function: object) -> Shape:
-    """Raises CannotRun, with file and line."""
     where, name = place_of(function), str(getattr(function, "__qualname__", function))
     if not callable(function) or inspect.isclass(function):
         raise CannotRun(f"{name} is not a function", where=where)
@@ -92,7 +91,7 @@ def _taken(annotation: object) -> Takes:
 
 
 def _parameters(signature: inspect.Signature) -> tuple[inspect.Parameter, inspect.Parameter | None]:
-    """Those that need a value: one, perhaps a second one. What has a default keeps it."""
+    """What has a default keeps it."""
     needed: list[inspect.Parameter] = []
     for each in signature.parameters.values():
         if each.kind in {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
@@ -138,7 +137,7 @@ def _annotation(function: Callable[..., object], parameter: inspect.Parameter) -
 
 
 def _with_code(function: object) -> object:
-    """What has the code: inside of decorators, partials, methods and callable objects."""
+    """Inside of decorators, partials, methods and callable objects."""
     found: Any = function
     while not hasattr(found, "__code__") or hasattr(found, "__wrapped__"):
         inner = next((name for name in ("__wrapped__", "func", "__func__") if hasattr(found, name)), None)
@@ -152,7 +151,6 @@ def _with_code(function: object) -> object:
 
 
 def place_of(function: object) -> str:
-    """`FILE:LINE`; "" for what is not written in Python."""
     code = getattr(_with_code(function), "__code__", None)
     return "" if code is None else f"{short(code.co_filename)}:{code.co_firstlineno}"
 

@@ -1,4 +1,4 @@
-"""A user's function as a processor: decodes, rejects where that is right, checkpoints on a timer and at every end."""
+"""A user's function as a processor. It checkpoints on a timer and at every end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ _Result = Mapping[str, object] | None
 def processor_of(
     function: UserFunction, *, checkpoint_every_s: float = CHECKPOINT_EVERY_S
 ) -> RecordProcessor | AsyncRecordProcessor:
-    """Raises CannotRun."""
     shape = shape_of(function)
     read = reader_of(shape)
     if shape.takes is Takes.BATCH:
@@ -152,7 +151,6 @@ def undecodable(shape: Shape, error: BaseException) -> str:
 
 
 def tell(error: Exception, record: Record) -> None:
-    """Adds the position as a note, which stands below the traceback."""
     position = record.position
     sub = f", {position.sub_sequence_number} in its aggregate" if position.sub_sequence_number else ""
     error.add_note(

@@ -22,11 +22,7 @@ _SAFE_THREADS: Final = frozenset({"jemalloc_bg_thd"})
 
 
 def serve(descriptor: int) -> None:
-    """Returns in each fork, which goes on as an ordinary child.
-
-    Raises:
-        SystemExit: in the template, when the daemon closes the connection.
-    """
+    """Returns in each fork, which goes on as an ordinary child; SystemExit when the daemon closes the connection."""
     while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:  # 0 to 2 may be closed, and must not become others
         pass
     os.close(spare)
@@ -61,7 +57,7 @@ def _send(connection: socket.socket, **message: object) -> None:
 
 
 def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """A message, empty at the end, and its descriptors. Only Linux brings it in one packet."""
+    """Only Linux brings a message and its descriptors in one packet."""
     line, descriptors = b"", list[int]()
     while not line.endswith(b"\n"):
         piece, more, _, _ = socket.recv_fds(connection, _PACKET_BYTES, 3)
@@ -96,7 +92,7 @@ def _reap(pid: int) -> int:
 
 
 def _threads() -> list[str]:
-    """Names of the other threads that end at a fork and stay ended."""
+    """Those that end at a fork and stay ended."""
     main = threading.current_thread()
     names = [thread.name for thread in threading.enumerate() if thread is not main]
     if names or not _native_threads():
@@ -113,11 +109,10 @@ def _threads() -> list[str]:
 
 
 def _native_threads() -> list[str]:
-    """None where the system does not tell: then only the threads of Python are seen."""
     if sys.platform != "linux" or os.environ.get("KCL_POSIX_ONLY") == "1":
         return []
     names: list[str] = []
     for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # ended meanwhile
+        with suppress(OSError):
             names.append("" if task.name == str(os.getpid()) else (task / "comm").read_text().strip())
     return [name for name in names if name and name not in _SAFE_THREADS]

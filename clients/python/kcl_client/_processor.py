@@ -1,5 +1,3 @@
-"""The classes that users derive from, and what their methods receive."""
-
 from __future__ import annotations
 
 import json
@@ -30,16 +28,15 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: Final[Mapping[str, Scalar]] = MappingProxyType({})
 _REASON_CHARACTERS: Final = 4_000
 _PAUSE_MOST_S: Final = 900  # the daemon cuts longer ones
-_FAILURES: Final = "batchItemFailures"  # AWS Lambda's name
+_FAILURES: Final = "batchItemFailures"
 _ATTEMPT_PAUSE_MOST_S: Final = 15.0  # below the daemon's shutdownGraceMillis
 NAMED: Final = "named in batchItemFailures"
 CHECKPOINT_ATTEMPTS: Final = 5
 FIRST_BACKOFF_S: Final = 0.5
-"""Doubles before each further attempt: 7.5 s in total for five attempts."""
+"""Doubles: 7.5 s in total for five attempts."""
 
 
 def complete(steps: Coroutine[object, object, T]) -> T:
-    """Run a coroutine that never suspends."""
     try:
         steps.send(None)
     except StopIteration as stop:
@@ -61,7 +58,7 @@ class PlainTurn:
 
 
 class PlainRuntime:
-    """A `_session.Runtime` whose every await blocks the calling thread."""
+    """Every await blocks the calling thread."""
 
     def __init__(
         self, read: Callable[[], bytes], write: Callable[[bytes], None], sleep: Callable[[float], object]
@@ -104,7 +101,7 @@ def name_of(method: object) -> str:
 
 
 class Record:
-    """One user record. The payload is decoded only when `data` is read."""
+    """One user record."""
 
     __slots__ = ("_data", "_wire")
 
@@ -117,22 +114,22 @@ class Record:
 
     @property
     def data(self) -> bytes:
-        """The payload as the producer sent it; ValueError (binascii.Error) if it is not base64."""
+        """The payload as the producer sent it, decoded now; ValueError (binascii.Error) if it is not base64."""
         if self._data is None:
             self._data = a2b_base64(self._wire.data, strict_mode=True)
         return self._data
 
     def text(self, encoding: str = "utf-8") -> str:
-        """The payload as text; UnicodeDecodeError if it does not have this encoding."""
+        """UnicodeDecodeError if the payload does not have this encoding."""
         return self.data.decode(encoding)
 
     def json(self) -> JsonValue:
-        """The payload as JSON; ValueError (json.JSONDecodeError) if it is none."""
+        """ValueError (json.JSONDecodeError) if the payload is none."""
         return cast("JsonValue", json.loads(self.data))
 
     @property
     def partition_key(self) -> str | None:
-        """The key that chose the shard; None only on a stream with RecordDistributionStrategy AUTO."""
+        """Chose the shard; None only on a stream with RecordDistributionStrategy AUTO."""
         return self._wire.partition_key
 
     @property
@@ -147,28 +144,28 @@ class Record:
 
     @property
     def position(self) -> ExtendedSequenceNumber:
-        """Both numbers: sorts the records of one shard, and can be checkpointed."""
+        """Sorts the records of one shard, and can be checkpointed."""
         return ExtendedSequenceNumber(self.sequence_number, self.sub_sequence_number)
 
     @property
     def schema(self) -> RecordSchema | None:
-        """The schema from the daemon's registry, if any; `kcl_client.schemas` decodes with it."""
+        """From the daemon's registry; `kcl_client.schemas` decodes with it."""
         return self._wire.schema
 
     @property
     def arrival_ms(self) -> int | None:
-        """Approximate arrival in Kinesis, in epoch milliseconds; None if unknown."""
+        """Approximate arrival in Kinesis, epoch milliseconds."""
         return self._wire.approximate_arrival_timestamp
 
     @property
     def arrival(self) -> datetime | None:
-        """`arrival_ms` as a time in UTC."""
+        """`arrival_ms` in UTC."""
         moment_ms = self.arrival_ms
         return None if moment_ms is None else _EPOCH + timedelta(milliseconds=moment_ms)
 
 
 class _FrameRecord(Record):
-    """Holds only what is its own: to keep one does not keep its batch."""
+    """To keep one does not keep its batch."""
 
     __slots__ = ("arrival_ms", "data", "partition_key", "schema", "sequence_number", "sub_sequence_number")
 
@@ -199,8 +196,8 @@ class _FrameRecord(Record):
 class RejectRecord(Exception):
     """Raise it in `process_record` to reject the record; its text is the reason, as in `Batch.reject`.
 
-    In `process_records` call `Batch.reject`, which goes on with the batch. `concurrency` with rejects needs a daemon with a
-    `deadLetterDestination`: then the client finishes each batch before it is answered.
+    In `process_records` call `Batch.reject`. `concurrency` with rejects needs a daemon with a `deadLetterDestination`:
+    then each batch is finished before it is answered.
     """
 
 
@@ -212,10 +209,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records in shard order; iterate over the batch to get them.
-
-    `records` may be empty if the daemon delivers empty batches. `millis_behind_latest` is None if unknown.
-    """
+    """Records in shard order; iterate over the batch to get them. Empty if the daemon delivers empty batches."""
 
     records: tuple[Record, ...]
     millis_behind_latest: int | None = None
@@ -231,14 +225,11 @@ class Batch:
     def arrow(self) -> pyarrow.RecordBatch:  # pyright: ignore[reportUnknownParameterType] - it has no stubs
         """The records as an Arrow RecordBatch; without a copy where the daemon sends frames, as ours does.
 
-        Columns: `data` (binary), `partition_key`, `sequence_number`, `sub_sequence_number` and `approximate_arrival_timestamp`
-        (milliseconds, UTC; null if unknown).
-
-        Raises:
-            ImportError: pyarrow is not installed.
+        Columns: `data` (binary), `partition_key`, `sequence_number`, `sub_sequence_number` and
+        `approximate_arrival_timestamp` (milliseconds, UTC; null if unknown). ImportError without pyarrow.
         """
         try:
-            from kcl_protocol import arrow  # for those who have pyarrow
+            from kcl_protocol import arrow
         except ImportError as error:
             raise ImportError("Batch.arrow() needs pyarrow: pip install pyarrow", name=error.name) from error
         if self._frame is not None:
@@ -252,16 +243,14 @@ class Batch:
     def reject(self, record: Record, reason: object) -> None:
         """Give a record of this batch up: the daemon stores it as a dead letter, and it counts as done.
 
-        Usable while `process_records` runs with this batch; from any thread, in an AsyncRecordProcessor from that
-        of the event loop.
-
-        It does not wait. The daemon's answer is read before the next checkpoint, or when `process_records` returns. If the daemon refuses,
-        that raises NoDeadLetterDestination, DeadLetterTooLarge, RecordNotInBatch or another RejectError. Uncaught, it ends the
+        Usable while `process_records` runs with this batch; from any thread, in an AsyncRecordProcessor from that of
+        the event loop. It does not wait: a refusal is raised at the next checkpoint, or when `process_records` returns,
+        as NoDeadLetterDestination, DeadLetterTooLarge, RecordNotInBatch or another RejectError. Uncaught, it ends the
         process, and the records come again.
 
         Args:
             record: one of this batch.
-            reason: its text is in the letter, up to 4,000 characters of it.
+            reason: up to 4,000 characters of its text are in the letter.
 
         Raises:
             RejectError: the daemon takes no rejects (the Java daemon), or `process_records` does not run.
@@ -269,19 +258,16 @@ class Batch:
         self._open_host().reject(record, reason)
 
     def pause(self, seconds: float) -> None:
-        """Ask for no records for some seconds once this batch is answered; the last call counts.
+        """Ask for no records for 0 to 900 seconds (else ValueError) once this batch is answered; the last call counts.
 
         Under a daemon that takes no pauses (the Java daemon) the client waits as long before it answers.
-
-        Raises:
-            ValueError: not a number of seconds from 0 to 900.
         """
         if not 0 <= seconds <= _PAUSE_MOST_S:
             raise ValueError(f"seconds must be from 0 to {_PAUSE_MOST_S}: {seconds}")
         self._open_host().pause(seconds)
 
     def only(self, records: Sequence[Record]) -> Batch:
-        """A batch of some of these records, which it can reject, too."""
+        """With some of these records, which it can reject, too."""
         part = Batch(tuple(records), self.millis_behind_latest)
         object.__setattr__(part, "_host", self._host)
         return part
@@ -318,8 +304,7 @@ def rejection_of(record: Record, reason: object) -> Reject:
 def failed_records(result: object, batch: Batch) -> list[list[Record]] | None:
     """What each identifier in AWS Lambda's answer names, lowest first; None for another result.
 
-    Raises:
-        ValueError: an identifier is malformed or not in the batch, so the whole batch has failed.
+    ValueError: an identifier is malformed or not in the batch, so the whole batch has failed.
     """
     if not isinstance(result, Mapping) or _FAILURES not in result:
         return None
@@ -351,8 +336,8 @@ class ItemFailures:
     As in Lambda, all records from the lowest one on are delivered again: the others may not be processed at all.
 
     Args:
-        attempts: how often the lowest one is delivered before it is rejected. 0: it is not; the process ends, as after an
-            exception, and the daemon's `poisonRecordPolicy` decides.
+        attempts: deliveries of the lowest one before it is rejected. 0: the process ends, as after an exception, and the daemon's
+            `poisonRecordPolicy` decides.
         exact: the named ones are rejected at once, and all others are done: for programs that try every record.
     """
 
@@ -392,8 +377,6 @@ class Remainder(NamedTuple):
 
 
 class Redelivery:
-    """Counts the attempts of a shard's lowest failed record."""
-
     def __init__(self, rule: ItemFailures) -> None:
         self._rule = rule
         self._lowest: ExtendedSequenceNumber | None = None
@@ -441,8 +424,8 @@ class ShardStart:
     """Which shard this process reads, and where it starts.
 
     Args:
-        sequence_number: the lease's checkpoint: records up to and including it are done. A sentinel such as TRIM_HORIZON if the
-            shard was never checkpointed; None if the daemon sent no position.
+        sequence_number: records up to this checkpoint of the lease are done. A sentinel such as TRIM_HORIZON if the shard was never
+            checkpointed; None if the daemon sent no position.
         extra: further scalar fields of the daemon's `initialize` message.
     """
 
@@ -456,11 +439,7 @@ Store = Callable[[CheckpointRequest | None, int], Coroutine[object, object, None
 
 
 class Checkpointer:
-    """Stores checkpoints for a `RecordProcessor`.
-
-    Usable inside `process_records`, `shard_ended` and `shutdown_requested`, from any thread, one call at a time. A position may
-    be checkpointed in a later call.
-    """
+    """Usable inside `process_records`, `shard_ended` and `shutdown_requested`, from any thread, one call at a time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -469,13 +448,13 @@ class Checkpointer:
         """Record that everything up to and including a position is done. Returns once it is stored.
 
         Args:
-            position: a record or its position. None means everything delivered so far: **the whole current batch, processed or
+            position: of this batch or an earlier one. None means everything delivered so far: **the whole current batch, processed or
                 not**; in `shard_ended` the end of the shard.
             attempts: tries of a throttled or failed write, with a wait of 0.5 s that doubles.
 
         Raises:
-            CheckpointShutdown: the lease is lost or the daemon has gone; nothing can be stored any more. If uncaught, the action
-                just ends; this is not a failure.
+            CheckpointShutdown: the lease is lost or the daemon has gone; nothing can be stored any more. If uncaught, the action just
+                ends; this is not a failure.
             CheckpointInvalidState: not possible now: outside an action, in `initialize` or in `lease_lost`.
             CheckpointIllegalArgument: the position is before the last checkpoint or beyond the last delivered record.
             RejectError: the daemon refuses a rejected record, see `Batch.reject`; no checkpoint was asked for.
@@ -484,16 +463,15 @@ class Checkpointer:
         complete(self._store(request_for(position), attempts))
 
     def wait_for_letters(self) -> None:
-        """Return once all rejected records are dead letters, as `checkpoint` does before it asks.
+        """For programs that store their position themselves: returns once all rejected records are dead letters.
 
-        For programs that store their position themselves. Raises CheckpointShutdown, CheckpointInvalidState and RejectError as
-        `checkpoint`.
+        Raises as `checkpoint`, which waits for them, too.
         """
         complete(self._store(None, 1))
 
 
 class AsyncCheckpointer:
-    """As `Checkpointer`, for an `AsyncRecordProcessor`. Calls from several tasks run one after the other.
+    """As `Checkpointer`. Calls from several tasks run one after the other.
 
     Cancelling stops further attempts; a request already sent may still be stored.
     """
@@ -521,13 +499,12 @@ def request_for(position: Position | None) -> CheckpointRequest:
 class RecordProcessor(ABC):
     """Derive from it, implement `process_records`, and pass an instance to `kcl_client.run`.
 
-    One process has one processor for one shard, and one method runs at a time. A processor that keeps records after
-    `process_records` returns must override `shutdown_requested` and `shard_ended`: their defaults treat everything delivered
-    as done.
+    One method runs at a time. A processor that keeps records after `process_records` returns must override
+    `shutdown_requested` and `shard_ended`: their defaults treat everything delivered as done.
 
     Attributes:
-        checkpoint_at_shard_end: checkpoint the end of the shard after `shard_ended` if that method did not. If False and nothing
-            checkpoints it, the child shards never start.
+        checkpoint_at_shard_end: the client checkpoints the end of the shard if `shard_ended` did not. If nothing checkpoints it, the
+            child shards never start.
     """
 
     checkpoint_at_shard_end: ClassVar[bool] = True
@@ -536,8 +513,8 @@ class RecordProcessor(ABC):
     def initialize(self, start: ShardStart) -> Position | None:  # noqa: ARG002 - optional to override
         """Called once, before anything else. No checkpoint is possible here.
 
-        A program that stores its position with its output returns it: reading begins after it, and the checkpoint follows. None: the
-        lease's checkpoint holds. Only kcl-daemon understands a position.
+        A program that stores its position with its output returns it: reading begins after it, and the checkpoint
+        follows. None: the lease's checkpoint holds. Only kcl-daemon understands a position.
         """
         return None
 
@@ -545,33 +522,28 @@ class RecordProcessor(ABC):
     def process_records(self, batch: Batch, checkpointer: Checkpointer) -> Mapping[str, object] | None:
         """Called with each batch; the next one comes only after this returns.
 
-        Returning AWS Lambda's `{"batchItemFailures": [{"itemIdentifier": sequence_number}]}` has Lambda's meaning: what is below the
-        lowest of the numbers is done, and this is called again with the rest (`item_failures`). An empty list checkpoints the batch. A
-        number names all user records of an aggregate; one of them is `"number:sub_sequence_number"`. Any other result has no effect.
+        Returning AWS Lambda's `{"batchItemFailures": [{"itemIdentifier": sequence_number}]}` has Lambda's meaning: what
+        is below the lowest of the numbers is done, and this is called again with the rest (`item_failures`). An empty
+        list checkpoints the batch. A number names all user records of an aggregate; one of them is
+        `"number:sub_sequence_number"`. Any other result has no effect.
         """
 
     def lease_lost(self) -> None:  # noqa: B027 - optional to override
         """Called last when another worker has the lease. No checkpoint is possible."""
 
     def shard_ended(self, checkpointer: Checkpointer) -> None:  # noqa: B027 - optional to override
-        """Called last when every record of the shard was delivered: finish the remaining work.
-
-        The client then checkpoints the end of the shard (see `checkpoint_at_shard_end`).
-        """
+        """Called last, when every record was delivered: finish the remaining work (see `checkpoint_at_shard_end`)."""
 
     def shutdown_requested(self, checkpointer: Checkpointer) -> None:
-        """Called before a shutdown or a handoff of the lease: the last chance to checkpoint.
-
-        By default it checkpoints everything delivered.
-        """
+        """Called before a shutdown or a handoff of the lease: the last chance to checkpoint. By default it does."""
         checkpointer.checkpoint()
 
 
 class AsyncRecordProcessor:
     """As `RecordProcessor`, with coroutines on one asyncio event loop.
 
-    Implement `process_records`, or `process_record` to work on many records at once (see `run`). Tasks started in `initialize`
-    run between messages too, and are cancelled when the process ends.
+    Implement `process_records`, or `process_record` to work on many records at once (see `run`). Tasks started in
+    `initialize` run between messages too, and are cancelled when the process ends.
     """
 
     checkpoint_at_shard_end: ClassVar[bool] = True
@@ -588,8 +560,8 @@ class AsyncRecordProcessor:
     async def process_record(self, record: Record) -> None:
         """Called with each record, with up to `concurrency` of them at once. Once it returns, the record is done.
 
-        RejectRecord gives the record up. The client checkpoints by itself, never above a record that is not done; nor does the
-        checkpointer of `shutdown_requested`. When the lease is lost, running calls are cancelled.
+        RejectRecord gives the record up. No checkpoint is above a record that is not done. When the lease is lost,
+        running calls are cancelled.
         """
         raise NotImplementedError
 
@@ -625,7 +597,6 @@ class Concurrency:
 
 
 def check_processor(processor: object, concurrency: int | None) -> None:
-    """TypeError if it cannot be run like this."""
     if not isinstance(processor, RecordProcessor | AsyncRecordProcessor):
         raise TypeError(
             f"an instance of RecordProcessor or AsyncRecordProcessor is needed, not {processor!r}"

@@ -1,4 +1,4 @@
-"""`run`: the main function of a record processor's program. POSIX only.
+"""The main function of a record processor's program. POSIX only.
 
 The protocol gets private descriptors that child processes do not inherit. Descriptor 1 becomes stderr, so `print` and C
 libraries cannot break the protocol; descriptor 0 is empty.
@@ -54,7 +54,7 @@ class Pipes:
         return os.read(self.source, READ_BYTES)
 
     def write(self, data: bytes) -> None:
-        """Writes all bytes, blocking, from any thread; BrokenPipeError once either side has closed."""
+        """All bytes, blocking, from any thread; BrokenPipeError once either side has closed."""
         if self._sink == _CLOSED:
             raise BrokenPipeError("the connection to the daemon is closed in this process")
         with self._writing:
@@ -80,7 +80,6 @@ def pipes_in_use() -> Pipes | None:
 
 
 def take_over() -> Pipes:
-    """Call it once in a process."""
     pipes = Pipes(_private_copy(0), _private_copy(1))
     _in_use[:] = [pipes]
     # A forked process must not keep our stdout open, or the daemon would wait for its end.
@@ -116,28 +115,27 @@ def run(
 ) -> None:
     """Serve the daemon over stdin and stdout until it closes them; then return.
 
-    From here on `print` and descriptor 1 go to stderr, also for programs started by the processor, and stdin is empty. Ctrl-C is
-    ignored: the daemon handles it. Call it once in a process, from the main thread.
+    From here on `print` and descriptor 1 go to stderr, also for programs started by the processor, and stdin is empty.
+    Ctrl-C is ignored: the daemon handles it. Call it once in a process, from the main thread.
 
-    With `childPreload`, what was imported and made before is shared: `run` goes on in each child, forked from one process. So make
-    connections and threads in `initialize`.
+    With `childPreload`, `run` goes on in each child, forked from one process, which shares what was imported and made
+    before. So make connections and threads in `initialize`.
 
-    If the daemon goes away during an action, the action runs to its end; a checkpoint then raises CheckpointShutdown, no further
-    method is called, and `run` returns.
+    If the daemon goes away during an action, the action runs to its end; a checkpoint then raises CheckpointShutdown,
+    no further method is called, and `run` returns.
 
-    With `process_record`, a batch is answered while its records still run. Every `checkpoint_every_s` seconds and at each end the
-    position below which every record is done is stored. If the daemon goes away or the lease is lost, running records are
-    cancelled.
+    With `process_record`, a batch is answered while its records still run. Every `checkpoint_every_s` seconds and at
+    each end the position below which every record is done is stored. If the daemon goes away or the lease is lost,
+    running records are cancelled.
 
     Args:
         processor: an instance of your class.
         concurrency: how many records `process_record` works on at once; None is one. Other methods need no more.
         order: "key": records with the same partition key one after the other, in order. "none": no order.
-        checkpoint_every_s: seconds between checkpoints with `process_record`.
+        checkpoint_every_s: with `process_record`.
         max_outstanding: with this many delivered records from the first unfinished one on, no further batch is taken.
         max_outstanding_bytes: the same for the data (base64) of unfinished records.
-        max_line_bytes: longest line or frame accepted from the daemon. A batch is one: 14 MB for a full one, more for
-            aggregated records.
+        max_line_bytes: longest line or frame accepted from the daemon: 14 MB for a full batch, more for aggregated records.
 
     Raises:
         SystemExit: with `EXIT_USER_ERROR` after an exception in the processor, whose traceback is on stderr; with
@@ -167,11 +165,11 @@ def run(
 
 
 def _preload(processor: RecordProcessor | AsyncRecordProcessor) -> None:
-    """Where the daemon asks for a template process, this is one: it returns in each child forked from it."""
+    """Returns in each child forked from this process."""
     connection = os.environ.pop(_PRELOAD_FD, None)
     if connection is None:
         return
-    from kcl_client._preload import serve  # few programs need it
+    from kcl_client._preload import serve
 
     if isinstance(processor, AsyncRecordProcessor):
         importlib.import_module("kcl_client._asynchronous")  # once, not in each child
@@ -179,7 +177,6 @@ def _preload(processor: RecordProcessor | AsyncRecordProcessor) -> None:
 
 
 def _is_offered(name: str) -> bool:
-    """By our daemon, which says its version of it."""
     return os.environ.get(name, "").isdecimal()
 
 

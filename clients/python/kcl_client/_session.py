@@ -1,7 +1,4 @@
-"""One shard's session: when methods are called, actions are done and checkpoints are possible.
-
-A method of the wrong kind is refused: in a plain processor an `async def` would never run.
-"""
+"""One shard's session: when methods are called, actions are done and checkpoints are possible."""
 
 from __future__ import annotations
 
@@ -73,8 +70,6 @@ def is_end_of_shard(action: Action) -> bool:
 
 
 class Processor(Protocol[C_contra]):
-    """A `RecordProcessor` or an `AsyncRecordProcessor`; `C_contra` is its checkpointer."""
-
     checkpoint_at_shard_end: ClassVar[bool]
     item_failures: ItemFailures
 
@@ -96,7 +91,7 @@ class Runtime(Protocol):
         ...
 
     async def call(self, method: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> object:
-        """TypeError if the method is of the wrong kind."""
+        """TypeError if the method is of the wrong kind: in a plain processor an `async def` would never run."""
         ...
 
     def read(self) -> Awaitable[bytes]:
@@ -104,22 +99,22 @@ class Runtime(Protocol):
         ...
 
     def write(self, data: bytes, /) -> None:
-        """Sends all bytes; ConnectionError once the daemon is gone."""
+        """All bytes; ConnectionError once the daemon is gone."""
         ...
 
     def sleep(self, seconds: float, /) -> Awaitable[object]: ...
 
     def at_once(self, step: Callable[[], None], /) -> None:
-        """Take the step if nobody has the turn."""
+        """If nobody has the turn."""
         ...
 
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
-        """Run the steps to their end even if the caller is cancelled, or the protocol would break."""
+        """To their end even if the caller is cancelled, or the protocol would break."""
         ...
 
 
 class ProcessorFailed(Exception):
-    """Raised when a method of the processor raised (`__cause__`); `action` is its wire name."""
+    """`__cause__`: what a method of the processor raised; `action`: its wire name."""
 
     def __init__(self, action: str) -> None:
         super().__init__(action)
@@ -140,7 +135,6 @@ class Session(Generic[C]):
         takes_frames: bool = False,
         takes_rejects: bool = False,
     ) -> None:
-        """With `takes_rejects` the daemon takes rejects and pauses."""
         self._processor = processor
         self._checkpointer = checkpointer(self.store)
         self._runtime = runtime
@@ -178,14 +172,7 @@ class Session(Generic[C]):
             return
 
     async def store(self, request: CheckpointRequest | None, attempts: int) -> None:
-        """Wait until all rejected records are dead letters; then ask for the checkpoint, if there is one.
-
-        Ends once it is stored, refused for good, or the attempts are used up.
-
-        Raises:
-            CheckpointError: the last refusal.
-            RejectError: the first refusal of a rejected record.
-        """
+        """All rejected records are dead letters first. CheckpointError: the last refusal; RejectError: the first."""
         if attempts < 1:
             raise ValueError(f"attempts must be at least 1: {attempts}")
         backoff_s = FIRST_BACKOFF_S
@@ -204,7 +191,7 @@ class Session(Generic[C]):
             raise
 
     def _told(self) -> None:
-        """The processor has been told of the refusal, so it is not raised again."""
+        """The processor knows of the refusal: it is not raised again."""
         self._refused = None
 
     def reject(self, record: Record, reason: object) -> None:
@@ -306,7 +293,6 @@ class Session(Generic[C]):
             self._pause_s = 0.0
 
     async def _hand_over(self, batch: Batch) -> Batch | None:
-        """What is to be delivered again."""
         try:
             result = await self._runtime.call(self._processor.process_records, batch, self._checkpointer)
         except RejectRecord as error:
@@ -418,10 +404,7 @@ class Session(Generic[C]):
             )
 
     def _is_lost_lease(self, error: BaseException) -> bool:
-        """Whether it only says that the lease is lost: no failure, as leaseLost follows.
-
-        No record can be skipped, because every later checkpoint is refused.
-        """
+        """No failure, as leaseLost follows. No record can be skipped: every later checkpoint is refused."""
         if not self._lease_gone and not self._daemon_gone:
             return False
         if isinstance(error, BaseExceptionGroup):

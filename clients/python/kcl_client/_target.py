@@ -1,4 +1,4 @@
-"""Imports `MODULE:FUNCTION` or `PATH/FILE.py:FUNCTION`, with errors that show the user's lines only."""
+"""Errors of an import show the user's lines only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from typing import Final
 from kcl_client._function import CannotRun, UserFunction, short
 
 _FORM: Final = "consumer:handle, or path/consumer.py:handle"
-# Frames of whoever imports.
 _OURS: Final = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen ")
 
 

@@ -18,10 +18,7 @@ CHECKPOINT_EVERY_S: Final = 10.0
 
 
 class Timer:
-    """`position` is to be stored every `every_s`; None: nothing has moved.
-
-    `due_s`: the next time, by `clock`, in seconds.
-    """
+    """`position`: to be stored at `due_s`, by `clock`; None: nothing has moved."""
 
     def __init__(self, every_s: float, clock: Callable[[], float] = monotonic) -> None:
         self.clock = clock
@@ -30,7 +27,6 @@ class Timer:
         self._every_s = every_s
 
     def left_s(self) -> float | None:
-        """Until the position is to be stored, 0 from then on; None: there is none."""
         return None if self.position is None else max(self.due_s - self.clock(), 0.0)
 
     def stored(self) -> None:
@@ -101,5 +97,4 @@ class TimedSession(Session[Checkpointer]):
 
 
 def input_within(descriptor: int, seconds: float) -> bool:
-    """Also true at its end."""
     return bool(select.select([descriptor], [], [], seconds)[0])

@@ -1,7 +1,4 @@
-"""Which records of a shard may be worked on now, and up to where all are done. No I/O, no clock.
-
-Any type will do for positions and items, but no item is None.
-"""
+"""Which records of a shard may be worked on now, and up to where all are done. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -29,11 +26,8 @@ class Entry(Generic[P, T]):
 class Window(Generic[P, T]):
     """The records from the first unfinished one to the last delivered one, in the order of the shard.
 
-    At most `concurrency` run at once; with `by_key`, of each key only the first that is not done.
-
-    Attributes:
-        mark: all up to this position is done; None: nothing yet.
-        waiting_bytes: of all records that are not done.
+    At most `concurrency` run at once; with `by_key`, of each key only the first that is not done. All up to `mark` is
+    done.
     """
 
     def __init__(self, *, concurrency: int, by_key: bool) -> None:
@@ -48,7 +42,6 @@ class Window(Generic[P, T]):
         self._added = 0
 
     def __len__(self) -> int:
-        """All records above the mark, done or not."""
         return len(self._entries)
 
     def add(self, key: str | None, position: P, item: T, size_bytes: int) -> None:

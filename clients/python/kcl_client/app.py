@@ -1,7 +1,7 @@
 """One function as a whole program: `app = App("orders")`, `@app.process`, `app.run()`.
 
-`app.run()` becomes `kcl-daemon run` for the decorated function. In the children, which import the same file, it does nothing,
-so it may stand at the end of the file without a guard.
+In the children, which import the same file, `app.run()` does nothing, so it may stand at the end of the file without a
+guard.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 class App:
     """A stream and the function that gets its records. All options are those of `kcl-daemon run`.
 
-    Words of the command line follow these options and overrule them: `python consumer.py --local --reload`.
+    Words of the command line overrule them: `python consumer.py --local --reload`.
 
     Args:
         stream: name or ARN.
@@ -62,7 +62,7 @@ class App:
         self._properties = dict(properties)
 
     def process(self, function: F) -> F:
-        """The function that gets each record; it stays as it is, and can be called and tested as any other.
+        """The function that gets each record; it can be called and tested as before.
 
         Raises:
             CannotRun: it cannot be called with a record.
@@ -116,13 +116,12 @@ class App:
 
 
 def _is_child() -> bool:
-    """Of the daemon, or started by one; or the check of the function."""
+    """Or the check of the function."""
     spec = getattr(sys.modules.get(_MAIN), "__spec__", None)
     return _CHILD in os.environ or getattr(spec, "name", "") == "kcl_client.run"
 
 
 def _is_imported(caller: FrameType | None) -> bool:
-    """Called at the top level of a file that is not the program."""
     return (
         caller is not None
         and caller.f_code.co_name == "<module>"

@@ -1,7 +1,4 @@
-"""Changes of a DynamoDB table, made of records in any `childRecordFormat`.
-
-The only part of this client that needs boto3, which comes with kcl-daemon.
-"""
+"""Changes of a DynamoDB table, made of records in any `childRecordFormat`. Needs boto3, which comes with kcl-daemon."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ class Change:
         table: None in the form `kcl1`, which does not have it.
         created_at: in UTC, about.
         is_expiry: DynamoDB itself removed the item because its time to live was over.
-        record: what it was made of, for `Batch.reject` and `Checkpointer.checkpoint`.
+        record: for `Batch.reject` and `Checkpointer.checkpoint`.
     """
 
     kind: Kind
@@ -74,7 +71,7 @@ class Change:
 
 
 def changes(records: Iterable[Record]) -> Iterator[Change]:
-    """The changes of a batch, in order; ValueError as `Change.of`."""
+    """In order; ValueError as `Change.of`."""
     return map(Change.of, records)
 
 
@@ -110,7 +107,6 @@ def _of_plain(record: Record, shape: Mapping[str, Any]) -> Change:
 
 
 def _number(text: str) -> Decimal:
-    """As boto3 makes numbers."""
     return DYNAMODB_CONTEXT.create_decimal(text)
 
 

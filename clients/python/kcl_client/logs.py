@@ -19,7 +19,7 @@ _NAMES: Final = ((logging.ERROR, "error"), (logging.WARNING, "warning"), (loggin
 
 
 class DaemonLogHandler(logging.Handler):
-    """Sends each record as one `log` message, from any thread. The daemon adds shard, process and time.
+    """From any thread; the daemon adds shard, process and time.
 
     Set up with `logging.basicConfig(handlers=[DaemonLogHandler()], level="INFO")`.
     """

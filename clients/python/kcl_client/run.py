@@ -1,4 +1,4 @@
-"""`python -m kcl_client.run MODULE:FUNCTION`: a child of the daemon that calls a function with each record.
+"""A child of the daemon that calls a function with each record.
 
 As a program only: `kcl_client.run` is the function of that name, which an import would replace.
 """
@@ -70,7 +70,7 @@ def _main() -> None:
 
 
 def _serve(function: UserFunction, shape: Shape, options: argparse.Namespace) -> None:
-    from kcl_client._function_processors import processor_of  # after the user's own errors
+    from kcl_client._function_processors import processor_of
 
     processor = processor_of(function, checkpoint_every_s=options.checkpoint_every)
     if not isinstance(processor, AsyncRecordProcessor):
@@ -89,12 +89,12 @@ def _serve(function: UserFunction, shape: Shape, options: argparse.Namespace) ->
 
 
 def _check(target: str) -> None:
-    """One line of JSON on stdout, for `kcl-daemon run`; what the user's module prints goes to stderr."""
+    """One line of JSON on stdout; what the user's module prints goes to stderr."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while it imports must be quiet
     answer = os.dup(1)
     os.dup2(2, 1)
-    from kcl_client._example import example_of  # for this only
-    from kcl_client._function_processors import processor_of  # see above
+    from kcl_client._example import example_of
+    from kcl_client._function_processors import processor_of
 
     try:
         function = load(target)

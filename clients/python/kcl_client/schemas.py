@@ -37,18 +37,19 @@ _SAID_CHARACTERS: Final = 500
 
 
 class NoSchema(ValueError):
-    """Raised when a record came without a schema: it had none, or `schemaRegistry` is not set."""
+    """A record came without a schema: it had none, or `schemaRegistry` is not set."""
 
 
 class CannotDecode(ValueError):
-    """Raised when a schema or the data is invalid; says which, and why."""
+    """The schema or the data is invalid."""
 
 
 def decode(record: Record) -> object:
-    """Decode the record's data.
+    """The value of the record's data.
 
-    Avro gives what fastavro returns, a dict for an Avro record. JSON gives a dict, list or scalar, not checked against the schema.
-    Protocol buffers give a `google.protobuf.message.Message`; `google.protobuf.json_format.MessageToDict` turns it into a dict.
+    Avro gives what fastavro returns, a dict for an Avro record. JSON gives a dict, list or scalar, not checked against
+    the schema. Protocol buffers give a `google.protobuf.message.Message`; `google.protobuf.json_format.MessageToDict`
+    turns it into a dict.
 
     Raises:
         NoSchema: the record has none.
@@ -91,7 +92,7 @@ def _reader(schema: RecordSchema) -> Callable[[bytes], object] | str:
 
 
 def _protobuf(definition: str) -> Callable[[bytes], object]:
-    from google.protobuf import descriptor_pool, message_factory  # an optional extra
+    from google.protobuf import descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()
     for file in _compiled(definition).file:
@@ -119,7 +120,7 @@ def _with_nested(message: Descriptor) -> list[Descriptor]:
 
 def _compiled(definition: str) -> FileDescriptorSet:
     """By a process, because the compiler writes its complaints to stderr."""
-    from google.protobuf.descriptor_pb2 import FileDescriptorSet  # an optional extra
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     with TemporaryDirectory(prefix="kcl-schema-") as name:
         folder = Path(name)

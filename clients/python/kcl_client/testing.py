@@ -1,7 +1,4 @@
-"""Tests a record processor without a daemon: `drive` gives it records and reports what it did.
-
-Only the daemon and the backoffs are simulated.
-"""
+"""Tests a record processor without a daemon: `drive` gives it records and reports what it did."""
 
 from __future__ import annotations
 
@@ -111,7 +108,6 @@ class MemoryDaemon:
         return self._say(action)
 
     def write(self, data: bytes) -> None:
-        """Raises RemoteProtocolError if the protocol does not allow the message now."""
         for message in self._side.receive_data(data):
             if isinstance(message, Stray) and message.blank:
                 continue
@@ -215,7 +211,7 @@ class Report:
 
     @property
     def last_checkpoint(self) -> ExtendedSequenceNumber | None:
-        """Where the next process of this shard would start; None if nothing was stored."""
+        """Where the next process of this shard would start."""
         return self.checkpoints[-1] if self.checkpoints else None
 
     @property
@@ -260,10 +256,9 @@ def make_record(
 def processor_of(function: Callable[..., object]) -> RecordProcessor | AsyncRecordProcessor:
     """What `kcl-daemon run STREAM MODULE:FUNCTION` makes of a function: `drive(processor_of(handle), records)`.
 
-    Raises:
-        CannotRun: it cannot be called with a record; says why, with file and line.
+    CannotRun: it cannot be called with a record; says why, with file and line.
     """
-    from kcl_client import _function_processors  # msgspec is not needed for other processors
+    from kcl_client import _function_processors
 
     return _function_processors.processor_of(function)
 
@@ -334,7 +329,7 @@ def drive(
 def _run_async(
     processor: AsyncRecordProcessor, daemon: MemoryDaemon, options: Concurrency, backoffs_s: list[float]
 ) -> tuple[int, BaseException | None]:
-    from kcl_client import _asynchronous, _concurrent  # asyncio costs more start-up time than all the rest
+    from kcl_client import _asynchronous, _concurrent
 
     async def read() -> bytes:
         await _asynchronous.pause()

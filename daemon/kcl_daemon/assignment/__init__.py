@@ -5,8 +5,7 @@ first; then busy workers give leases away. A free lease is simply taken. One tha
 finishes, checkpoints and releases it, or it is taken by force after a while. The same fleet always gives the same plan,
 and each move has a reason for the log.
 
-`plan` has the strategy by number of leases (KCL: LeaseCountBasedLeaseAssignmentDecider). `load` says how loaded each
-worker is, and `utilization` balances that. The relative load is a worker's value over its fair share: 1 is balanced,
-and of several metrics the most loaded one counts. Balancing must end, so a receiver is always lighter after a move than
-the giver was before.
+`plan` has the strategy by number of leases (KCL: LeaseCountBasedLeaseAssignmentDecider); `utilization` balances the
+relative load, a worker's value over its fair share (`load`): of several metrics the most loaded one counts. Balancing
+must end, so a receiver is always lighter after a move than the giver was before.
 """

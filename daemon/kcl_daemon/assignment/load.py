@@ -38,9 +38,7 @@ class WorkerLoad:
     """By metric. Moves change the values.
 
     Args:
-        values: percent.
-        shares: fair share in percent, above 0.
-        ceilings: operating range.
+        values, shares, ceilings: percent; the fair share is above 0.
         costs: percentage points per unit of lease weight.
         leases: with those on their way; so are `weight` and `throughput_kbps`.
     """
@@ -73,7 +71,6 @@ class WorkerLoad:
 
     @property
     def excess_points(self) -> float:
-        """Of the leading metric above the fair share; negative below."""
         name = self.leading
         return self.values[name] - self.shares[name]
 
@@ -147,7 +144,7 @@ class FleetLoad:
 
 
 def smoothed(averages: Iterable[float], alpha: float) -> float | None:
-    """Exponential moving average without failed captures; None without figures."""
+    """Exponential moving average without failed captures."""
     value: float | None = None
     for average in averages:
         if average >= 0:
@@ -158,8 +155,8 @@ def smoothed(averages: Iterable[float], alpha: float) -> float | None:
 def measure_fleet(fleet: Fleet, *, alpha: float) -> FleetLoad:
     """Workers whose latest capture failed are left out, unless all failed.
 
-    Unlike in KCL, the average throughput is over all workers, to balance those without CPU figures too. `alpha` is the
-    weight of the newer value.
+    Unlike in KCL, the average throughput is over all workers, to balance those without CPU figures too. `alpha`: of the
+    newer value.
     """
     unfinished = fleet.unfinished
     scale = _scale(unfinished)
@@ -295,10 +292,7 @@ def _load(
 def _count_leases(
     unfinished: Iterable[Lease], fleet: Fleet, loads: Mapping[WorkerId, WorkerLoad], scale: LeaseWeights
 ) -> tuple[Lease, ...]:
-    """The leases without a future owner.
-
-    Reported values cover what a worker reads now, so only leases on their way change them.
-    """
+    """Reported values cover what a worker reads now, so only leases on their way change them."""
     waiting: list[Lease] = []
     for lease in unfinished:
         now, future = fleet.reader(lease), fleet.future_owner(lease)

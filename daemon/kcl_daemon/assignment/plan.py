@@ -1,7 +1,4 @@
-"""The input and the output of an assignment strategy, the handoffs of a stopping worker, and the strategy by count.
-
-Unlike in KCL, that leaves no worker idle: each lease goes to the worker with the fewest.
-"""
+"""What strategies take and give, and the one by count, which unlike KCL's leaves no worker idle."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ class Fleet:
     """The application as its leader sees it.
 
     Args:
-        abandoned: leases not renewed for the failover time.
-        overdue: leases whose handoff takes too long.
+        abandoned: not renewed for the failover time.
+        overdue: their handoff takes too long.
         workers: live ones that may get leases; none that lets leases expire, unless known to live (`leases/expiry.py`).
         stats: a worker without a row has no figures.
-        ages_s: seconds since each lease changed; missing: just now.
-        unclaimed: leases that the new owner has not written yet.
+        ages_s: since each lease changed; missing: just now.
+        unclaimed: the new owner has not written them yet.
     """
 
     leases: Sequence[Lease]
@@ -66,11 +63,11 @@ class Fleet:
 
 class MoveKind(Enum):
     TAKE = "take"
-    """Nobody reads the shard: take it at once, unless the lease has changed."""
+    """Nobody reads the shard: unless the lease has changed."""
     HANDOFF = "hand off"
     """Its owner lives: ask it to finish, checkpoint and release the lease."""
     FORCE = "force"
-    """Its owner did not finish the handoff in time: take it, although the owner still renews."""
+    """Its owner did not finish the handoff in time, although it still renews."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +100,7 @@ class Strategy(Protocol):
 
 
 def handoffs_on_shutdown(fleet: Fleet, leaving_worker: WorkerId, place: Strategy) -> tuple[LeaseMove, ...]:
-    """For each lease of a stopping worker, if another has room. KCL only releases them.
-
-    `place` is the strategy for free leases.
-    """
+    """If another worker has room; KCL only releases them. `place`: the strategy for free leases."""
     mine = {
         lease.lease_key: lease
         for lease in fleet.unfinished
@@ -173,7 +167,7 @@ def _place(
 def _avoided(
     avoided_worker: WorkerId | None, fewest: list[tuple[int, WorkerId]], max_leases: int
 ) -> tuple[int, WorkerId] | None:
-    """Push the avoided worker back afterwards."""
+    """Push it back afterwards."""
     if len(fewest) < 2 or fewest[0][1] != avoided_worker:
         return None
     first = heappop(fewest)

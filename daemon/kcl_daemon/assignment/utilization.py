@@ -32,7 +32,7 @@ __all__ = ["BalanceOptions", "by_utilization"]
 _MIN_POINTS: Final = 2.0
 _MIN_KBPS: Final = 1.0
 _MAX_CANDIDATES: Final = 8
-# A worker within the threshold helps only if it is above its share by this part of the threshold.
+# Within the threshold a worker helps only if it is above its share by this part of it.
 _HELPING: Final = 0.5
 
 _Room: TypeAlias = tuple[float, int, WorkerId, WorkerLoad]
@@ -95,7 +95,7 @@ def even_out(
     state: FleetLoad, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]
 ) -> list[LeaseMove]:
     if state.quiet or (state.scale.is_idle and state.scale.measured):
-        return []  # no traffic that a move could balance
+        return []
     low = 1 - options.threshold
     receivers: _Queue = [_queued(load, load.relative) for load in state.loads.values() if load.relative < 1]
     needy = any(
@@ -309,8 +309,5 @@ def _urgency(lease: Lease, fleet: Fleet) -> tuple[bool, float, LeaseKey]:
 
 
 def _stays(lease: Lease, best: str) -> bool:
-    """An expired lease stays with a live owner, whose next renewal brings it back.
-
-    Not in a handoff, which only the leader can end (as in KCL since 3.4.2).
-    """
+    """An expired lease stays with a live owner, whose next renewal brings it back; not in a handoff (KCL since 3.4.2)."""
     return lease.lease_owner == best and lease.checkpoint_owner is None

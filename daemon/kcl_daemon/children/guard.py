@@ -17,7 +17,7 @@ from kcl_daemon.ports import Log
 
 _SHELL: Final = "/bin/sh"
 PATIENCE_S: Final = 1
-_NAME: Final = "kcl-daemon-guard"  # what `ps` shows
+_NAME: Final = "kcl-daemon-guard"
 _SCRIPT: Final = f"""
 trap '' HUP INT TERM
 groups=' '

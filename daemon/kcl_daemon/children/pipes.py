@@ -1,4 +1,4 @@
-"""Our ends of a child's pipes, and its stderr as log events. Call everything from inside the event loop."""
+"""Call everything from inside the event loop."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ class PipeWriter:
         """Waits while the pipe is full.
 
         If cancelled within a line, the pipe is closed: the next line would be read as the rest of this one.
-
-        Raises:
-            BrokenPipeError: nobody reads any more, or this end is closed.
+        BrokenPipeError: nobody reads any more, or this end is closed.
         """
         await checkpoint()  # a fast reader must not starve other tasks
         rest = memoryview(line)
@@ -84,7 +82,7 @@ class PipeWriter:
 
 
 class PipeReader:
-    """The reading end, for one receiver at a time; owns the descriptor."""
+    """For one receiver at a time; owns the descriptor."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -92,7 +90,7 @@ class PipeReader:
         self._unread_bytes: int | None = None  # None until `finish`
 
     async def receive(self, max_bytes: int) -> bytes:
-        """The next piece as soon as there is one; empty at the end or when closed. Cancelling loses nothing."""
+        """The next piece; empty at the end or when closed. Cancelling loses nothing."""
         await checkpoint()  # a fast writer must not starve other tasks
         while self._fd is not None and self._unread_bytes != 0:
             most = max_bytes if self._unread_bytes is None else min(max_bytes, self._unread_bytes)

@@ -1,4 +1,4 @@
-"""Every call of the daemon that only Linux has, and what does the same on macOS.
+"""Every call that only Linux has, and what does the same on macOS.
 
 With `KCL_POSIX_ONLY=1` Linux is taken for such a system, and there is no branch for macOS alone: the tests run what a
 Mac runs.
@@ -113,8 +113,8 @@ class _LinuxFork(Leader):
 class _PosixLeader(Leader):
     """A child of this process or of another one.
 
-    macOS has `waitid` only from Python 3.13 on, and `waitpid` reaps. So the state is read: one that has ended is a
-    zombie until it is reaped. psutil compares the time it started, and so sees that the number is another's by now.
+    macOS has `waitid` only from Python 3.13 on, and `waitpid` reaps. But one that has ended is a zombie until it is
+    reaped, and psutil compares the time it started, and so sees that the number is another's by now.
     """
 
     def __init__(self, pid: int) -> None:
@@ -164,12 +164,9 @@ class _Lost(Leader):
 
 
 def fork_leader(pid: int, template: int) -> Leader | None:
-    """None: it leads no group of its own, so that a signal would reach others.
+    """None: it leads no group of its own, so that a signal would reach others. ProcessLookupError: it has ended.
 
     `template` must be its parent; on Linux the number comes from the kernel.
-
-    Raises:
-        ProcessLookupError: it has ended.
     """
     if pid <= 1:
         return None
@@ -209,7 +206,7 @@ def limit_process(pid: int, limits: Sequence[tuple[int, int]]) -> None:
 
 
 class TemplateSocket(ABC):
-    """Our end of the start protocol's socket, and `theirs` until the template has it."""
+    """`theirs`: until the template has it."""
 
     def __init__(self, kind: socket.SocketKind) -> None:
         self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, kind)
@@ -244,7 +241,7 @@ class _Packets(TemplateSocket):
 
 
 class _Lines(TemplateSocket):
-    """A stream: a message ends with its line, or with its JSON object, as a program for packets sends it."""
+    """A message ends with its line, or with its JSON object, as a program for packets sends it."""
 
     def __init__(self) -> None:
         super().__init__(socket.SOCK_STREAM)
@@ -280,7 +277,7 @@ def template_socket() -> TemplateSocket:
 
 
 def boot_id(proc: Path | None = PROC) -> str | None:
-    """The same in all containers on a host until it is started again; None: the system has none."""
+    """The same in all containers on a host until that is started again."""
     if proc is None:
         return None
     try:

@@ -51,8 +51,7 @@ class Preload:
     async def fork(self, environment: Mapping[str, str]) -> StartedProcess | None:
         """None: this child must be started the ordinary way. If cancelled, nothing was forked.
 
-        Raises:
-            ChildStartFailed: the template cannot be started, and so no child.
+        ChildStartFailed: the template cannot be started, and so no child.
         """
         async with self._turn:
             for _ in range(_TRIES):

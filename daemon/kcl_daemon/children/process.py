@@ -1,4 +1,4 @@
-"""Child processes, from start to reaping, behind the ports `Child` and `Children`."""
+"""Behind the ports `Child` and `Children`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ProcessGroup:
         self._leader.pipe_closed()
 
     async def reaped(self) -> int:
-        """The exit code. If cancelled, nothing is reaped."""
+        """If cancelled, nothing is reaped."""
         seen = await self._leader.ended()
         if not self._has_ended:
             self._end(seen)
@@ -142,8 +142,7 @@ class ProcessChild:
     async def send(self, line: bytes) -> None:
         """One caller at a time. If cancelled within a line, stdin is closed.
 
-        Raises:
-            ChildExited: nobody reads stdin; `status` is None if the process is not reaped yet.
+        ChildExited: nobody reads stdin; `status` is None if the process is not reaped yet.
         """
         try:
             self._stdin.forget_reader()
@@ -169,7 +168,7 @@ class ProcessChild:
         self._stdin.close()
 
     async def wait(self) -> int:
-        """The exit code, after reaping and after all stderr is logged; 255 if another process reaped it."""
+        """After reaping and after all stderr is logged; 255 if another process reaped it."""
         await self._ended.wait()
         status = self._group.status
         assert status is not None, "ended without a status"

@@ -1,4 +1,4 @@
-"""How many children this process may have, by the limits of the system. Asked once, if shards have several."""
+"""Asked once, if shards have several children."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ChildRoom:
 
 
 def child_room(root: Path = Path("/")) -> ChildRoom | None:
-    """By the tightest limit; None: there is no limit."""
+    """By the tightest limit."""
     return min(_limits(root), key=lambda each: each.children, default=None)
 
 
@@ -68,14 +68,13 @@ def _read(path: Path) -> str:
 
 
 def too_little_room(lanes: int, room: ChildRoom) -> str | None:
-    """Why the children of one shard do not fit; None: they do."""
     if lanes <= room.children:
         return None
     return f"{lanes} children for each shard are too many for {room.limit}; raise that limit, or set {max(1, room.children)} at most"
 
 
 def few_shards(lanes: int, room: ChildRoom, max_leases: int | None) -> dict[str, object] | None:
-    """A warning if fewer shards fit than this worker may hold (`max_leases` None: not set)."""
+    """A warning if fewer shards fit than this worker may hold."""
     shards = room.children // lanes
     if shards >= (_FEW_SHARDS if max_leases is None else max_leases):
         return None

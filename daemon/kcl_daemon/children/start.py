@@ -85,16 +85,7 @@ class ChildAccount:
 
 @dataclass(frozen=True, slots=True)
 class ChildOptions:
-    """How children are started.
-
-    Args:
-        account: None: the daemon's user.
-        limits: pairs of RLIMIT_... and value.
-        log_messages: the child may send `log` messages.
-        finish_batches: a batch must be done when it is answered.
-        preload: children are forked from a template.
-        frames: the child may ask for frames.
-    """
+    """`limits`: pairs of RLIMIT_... and value; `finish_batches`: a batch must be done when it is answered."""
 
     account: ChildAccount | None = None
     limits: tuple[tuple[int, int], ...] = ()
@@ -185,7 +176,7 @@ def _group(name: str, text: str) -> int:
 def environment_of(
     inherited: Mapping[str, str], more: Mapping[str, str], *, credentials: bool
 ) -> dict[str, str]:
-    """`inherited` is the daemon's; `more` wins.
+    """`more` wins.
 
     The admin token and our own `KCL_...` that only some children get are never inherited. Without `credentials`, AWS
     credentials and OTLP headers go too.
@@ -228,7 +219,7 @@ class StartedProcess:
 
 
 def find_program(program: str) -> str:
-    """The path of a program: unchanged if it contains a slash, else the first executable one in PATH.
+    """Unchanged if it contains a slash, else the first executable one in PATH.
 
     As in Java's ProcessBuilder, relative paths and empty PATH entries mean the daemon's directory.
     """
@@ -250,7 +241,7 @@ def spawn(
     environment: Mapping[str, str] = DEFAULT_OPTIONS,
     template_fd: int | None = None,
 ) -> StartedProcess:
-    """Start a program in the daemon's directory. A template has `template_fd` open, and its stdout goes to stderr.
+    """In the daemon's directory. A template has `template_fd` open, and its stdout goes to stderr.
 
     Blocks the event loop: 0.2 ms with vfork. For another user it is a fork, longer the more memory the daemon has.
     After ChildStartFailed nothing is left behind.

@@ -1,10 +1,9 @@
-"""ECS metadata, control groups or the host, chosen once at start.
+"""How busy this worker's CPU is: ECS metadata, control groups or the host, chosen once at start.
 
 KCL's order (EcsResource, EksResource, Ec2Resource), but every host uses its own counters (psutil) without asking EC2's
-metadata, any other container uses its quota if it has one, and ECS metadata version 3 is ignored.
-
-The formulas are KCL's, oddities included, because leaders compare Java workers with ours. But a first reading gives
-None, a failed capture, where Java has 0 %. Parsers raise ValueError.
+metadata, any other container uses its quota if it has one, and ECS metadata version 3 is ignored. The formulas are
+KCL's, oddities included, because leaders compare Java workers with ours. But a first reading gives None, a failed
+capture, where Java has 0 %. Parsers raise ValueError.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _TICKS_PER_S: Final = 100
 _NANOSECONDS_PER_US: Final = 1_000
 _READ_BYTES: Final = 4096
 FAILED: Final = Decimal(-1)
-"""The average of a window with failures only; a worker that reports it last gets no leases."""
+"""Of a window with failures only; a worker that reports it last gets no leases."""
 _SAMPLES_MAX: Final = 300
 _AVERAGES_MOST: Final = 10
 _MICRO: Final = Decimal("0.000001")
@@ -56,7 +55,7 @@ _ADVICE: Final = (
 )
 
 HttpGet = Callable[[str], Awaitable[bytes]]
-"""The body at a URL; raises CpuUnreadable unless the status is 200."""
+"""CpuUnreadable unless the status is 200."""
 
 
 class HostTimes(NamedTuple):
@@ -104,10 +103,7 @@ def host_percent(before: HostTimes, after: HostTimes) -> float | None:
 
 
 def cgroup_percent(before: CgroupUsage, after: CgroupUsage, *, limit_cpus: float) -> float | None:
-    """Share of `limit_cpus`, at most 100 (KCL: Cgroupv1CpuWorkerMetric, Cgroupv2CpuWorkerMetric).
-
-    Quotas apply per period, so a group may exceed its limit for a moment.
-    """
+    """At most 100 (KCL: Cgroupv1CpuWorkerMetric, Cgroupv2CpuWorkerMetric): a group may exceed its limit for a moment."""
     elapsed_ns = (after.at_s - before.at_s) * _NANOSECONDS_PER_S
     used_ns = after.used_ns - before.used_ns
     if elapsed_ns <= 0 or used_ns < 0 or limit_cpus <= 0:
@@ -116,7 +112,7 @@ def cgroup_percent(before: CgroupUsage, after: CgroupUsage, *, limit_cpus: float
 
 
 def ecs_percent(usage: EcsUsage, *, limit_cpus: float) -> float | None:
-    """Share of `limit_cpus`, at most 100 (KCL: EcsCpuWorkerMetric).
+    """At most 100 (KCL: EcsCpuWorkerMetric).
 
     100 if the host's time did not change, as in Java. None for the first sample (0 in Java).
     """
@@ -165,7 +161,7 @@ def parse_usage_us(text: str) -> int:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """The quota in CPUs; None for `max`."""
+    """None for `max`."""
     fields = text.split()
     if len(fields) != 2:
         raise ValueError(f"{text.strip()!r} is not a quota and a period")
@@ -174,7 +170,7 @@ def parse_cpu_max(text: str) -> float | None:
 
 
 def parse_quota_us(text: str) -> int | None:
-    """Microseconds; None without a quota (-1)."""
+    """None without a quota (-1)."""
     return None if text.strip() == "-1" else parse_counter(text)
 
 
@@ -183,12 +179,12 @@ def quota_cpus(quota_us: int | None, period_us: int) -> float | None:
 
 
 def count_cpus(text: str) -> int:
-    """The CPUs in a list such as `0-3,6` (KCL: Cgroup)."""
+    """Of a list such as `0-3,6` (KCL: Cgroup)."""
     return sum(_count_range(part) for part in text.strip().split(","))
 
 
 def parse_ecs_usage(body: bytes) -> EcsUsage | None:
-    """The figures of `/stats`, None for `null`; missing earlier counters read as 0."""
+    """Of `/stats`, which may be `null`; missing earlier counters read as 0."""
     document: object = orjson.loads(body)
     if document is None:
         return None
@@ -263,7 +259,7 @@ class CpuRecorder:
         return tuple(self._averages)
 
     def add(self, percent: float | None) -> None:
-        """None or a value outside 0 to 100 is a failure. Only the last 300 samples count."""
+        """None or a value outside 0 to 100 is a failure."""
         if percent is None or not 0 <= percent <= 100:
             self._failures += 1
         else:
@@ -287,7 +283,7 @@ class CpuRecorder:
 
 
 def read(path: Path, parse: Callable[[str], T]) -> T:
-    """Reads only the first 4 KiB; CpuUnreadable with the path if the file is missing or malformed."""
+    """Only the first 4 KiB; CpuUnreadable with the path if the file is missing or malformed."""
     try:
         with path.open("rb", buffering=0) as file:
             return parse((file.read(_READ_BYTES) or b"").decode("ascii"))
@@ -325,7 +321,7 @@ class CgroupCpu(ABC):
 
 
 class CgroupV1(CgroupCpu):
-    """A folder for each controller, under `/sys/fs/cgroup` (KCL: Cgroupv1CpuWorkerMetric)."""
+    """A folder for each controller (KCL: Cgroupv1CpuWorkerMetric)."""
 
     name = "cgroup-v1"
 
@@ -345,7 +341,7 @@ class CgroupV1(CgroupCpu):
 
 
 class CgroupV2(CgroupCpu):
-    """One folder; a container sees its own group in it (KCL: Cgroupv2CpuWorkerMetric)."""
+    """A container sees its own group in it (KCL: Cgroupv2CpuWorkerMetric)."""
 
     name = "cgroup-v2"
 
@@ -372,8 +368,7 @@ class HostCpu:
 
 
 def host_times() -> HostTimes:
-    """CpuUnreadable if the system does not tell."""
-    import psutil  # takes time to load, and most containers need it not
+    import psutil
 
     try:
         times = psutil.cpu_times()
@@ -384,7 +379,7 @@ def host_times() -> HostTimes:
 
 
 def metadata_client(*, timeout_s: float = _TIMEOUT_S) -> HttpGet:
-    """Gets documents one at a time, with urllib in a thread.
+    """One document at a time, with urllib in a thread.
 
     It follows no proxy or redirect: the answer must come from this host. A cancelled request keeps its thread until the
     timeout; the next one waits for it.
@@ -461,7 +456,7 @@ class CpuChoice:
 
 
 def choose_cpu(*, root: Path, environment: Mapping[str, str], get: HttpGet, clock: Clock) -> CpuChoice:
-    """ECS, Kubernetes, a container with a quota, a host: the first that fits. Never raises."""
+    """The first that fits. Never raises."""
     if endpoint := environment.get(_ECS_ENDPOINT):
         return _ecs(endpoint, get)
     return _container(root, clock) or _host()

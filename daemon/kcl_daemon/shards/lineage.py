@@ -31,10 +31,7 @@ NO_HASH_KEYS: Final = HashRange(0, 1)
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One entry of ListShards; open without an ending sequence number.
-
-    `parent_shard_ids` is empty for an original shard or forgotten parents.
-    """
+    """One entry of ListShards. `parent_shard_ids` is empty for an original shard or forgotten parents."""
 
     shard_id: ShardId
     hash_range: HashRange
@@ -73,7 +70,7 @@ class InitialPosition:
 
 
 def created_ms(shard_id: ShardId) -> int | None:
-    """When a shard of DynamoDB was created, epoch milliseconds; None: the id does not say it."""
+    """When a shard of DynamoDB was created, by its id."""
     match = _CREATED.fullmatch(shard_id)
     return None if match is None else int(match[1])
 
@@ -128,7 +125,7 @@ def generations(leases: Iterable[Lease]) -> list[list[Lease]]:
 
 
 def waiting_depths(leases: Iterable[Lease]) -> dict[LeaseKey, int]:
-    """The generations of unfinished leases that each unfinished lease waits for; 0: read it now."""
+    """The generations of unfinished leases that each unfinished lease waits for."""
     unfinished = {lease.lease_key: lease for lease in leases if not lease.is_finished}
     depths: dict[LeaseKey, int] = {}
     for key in unfinished:
@@ -172,10 +169,7 @@ def parents_first(leases: Iterable[Lease], max_depth: int) -> list[Lease]:
 def child_leases(
     children: Iterable[ChildShard], first_owner: WorkerId | None = None, stream: StreamIdentity | None = None
 ) -> list[Lease]:
-    """They start at TRIM_HORIZON (KCL: HierarchicalShardSyncer).
-
-    `first_owner` gets the first one; KCL leaves all to the leader, seconds later.
-    """
+    """KCL: HierarchicalShardSyncer. `first_owner` gets the first one; KCL leaves all to the leader, seconds later."""
     return [
         Lease(
             lease_key=lease_key_of(stream, child.shard_id),
@@ -205,8 +199,8 @@ def awaited_parents(
     """The parents of a merged shard that have no lease yet, but will get one.
 
     Until then the child's lease must not be created: it would not wait. KCL guesses here, and gives up one time in
-    thirty. Cleanup keeps a parent's lease until its children have begun, so a missing one still comes, unless Kinesis
-    has forgotten the parent.
+    thirty. A missing lease still comes, unless Kinesis has forgotten the parent: cleanup keeps it until the children
+    have begun.
     """
     missing = {shard_id for shard_id in child.parent_shard_ids if parents.get(shard_id) is None}
     return frozenset(shard.shard_id for shard in shards if shard.shard_id in missing)
@@ -270,7 +264,7 @@ def leases_of_another(leases: Iterable[Lease], shards: Iterable[Shard]) -> Itera
 
 
 def finished_but_open(leases: Iterable[Lease], shards: Iterable[Shard]) -> list[Lease]:
-    """Leases finished without children although the shard is open: nobody reads it.
+    """Nobody reads such a shard.
 
     So does a Java worker whose fan-out consumer or stream is not found (KCL: FanOutRecordsPublisher,
     KinesisDataFetcher).
@@ -284,7 +278,7 @@ def finished_but_open(leases: Iterable[Lease], shards: Iterable[Shard]) -> list[
 
 
 def leases_match_shards(leases: Iterable[Lease], shards: Sequence[Shard]) -> bool | None:
-    """By positions; None if they prove nothing. List the shards after reading the leases."""
+    """None: the positions prove nothing. List the shards after reading the leases."""
     leases = list(leases)
     if any(leases_of_another(leases, shards)):
         return False
@@ -328,7 +322,6 @@ def _why_never_had(lease: Lease, shards: Mapping[ShardId, Shard], newest: int) -
 
 
 def _ordinal(shard_id: ShardId) -> int:
-    """-1: it is no shard of Kinesis."""
     match = _ORDINAL.fullmatch(shard_id)
     return -1 if match is None else int(match[1])
 
@@ -338,7 +331,7 @@ def _number(lease: Lease) -> int:
 
 
 def why_unlike(leases: Sequence[Lease], shards: Sequence[Shard], *, of_dynamodb: bool) -> str | None:
-    """Why these leases are not of this stream, or nothing shows that they are; None: they may be."""
+    """None: they may be of this stream. Also a reason: nothing shows that they are."""
     for _, why in () if of_dynamodb else leases_of_another(leases, shards):
         return why
     listed = {shard.shard_id for shard in shards}

@@ -1,8 +1,7 @@
 """The segments of a snapshot as shards, and what follows them.
 
 A segment is a closed shard with no parents. Its children are the shards of the stream that were open when the snapshot
-began: they wait for all segments, as a merged shard for its parents. So lineage, hand-overs and clean-up know nothing
-of snapshots.
+began, which wait for all segments. So lineage, hand-overs and clean-up know nothing of snapshots.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ ItemKey = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`begun_ms`: when the scan began, epoch milliseconds."""
+    """`begun_ms`: when the scan began."""
 
     begun_ms: int
     index: int
@@ -55,7 +54,6 @@ class Segment:
 
 
 def segment_of(shard_id: str) -> Segment | None:
-    """None: it is a shard of a stream."""
     found = _SEGMENT.fullmatch(shard_id)
     return None if found is None else Segment(*map(int, found.groups()))
 
@@ -79,7 +77,7 @@ def snapshot_in(leases: Iterable[Lease]) -> Segment | None:
 
 
 def with_segments(shards: Sequence[Shard], leases: Iterable[Lease]) -> tuple[Shard, ...]:
-    """The shards of the stream that count, after the segments that `leases` have.
+    """Only the shards of the stream that count, after the segments that `leases` have.
 
     Until a shard of the stream has a lease, all segments are there: their leases are being created.
     """
@@ -134,17 +132,16 @@ def segments_for(size_bytes: int, read_units: int) -> int:
 
 
 def hours_of(size_bytes: int, read_units: int) -> float:
-    """With so many read units a second."""
     return size_bytes / _UNIT_BYTES / read_units / 3_600
 
 
 def units_for(size_bytes: int) -> int:
-    """Read units a second with which a scan takes a quarter of what the stream keeps."""
+    """With which a scan takes a quarter of what the stream keeps."""
     return ceil(hours_of(size_bytes, 1) / _WISHED_HOURS)
 
 
 def ordinal_of(begun_ms: int, now_ms: int, before: int, items: int) -> int:
-    """The ordinal after which a reader that begins now goes on; `items` were read before, in this order.
+    """After which a reader that begins now goes on; `items` were read before, in this order.
 
     A resumed scan may find fewer items, or more, so its numbers are above all given before: `before` is the last that
     it knows. The last nine digits count the items.
@@ -157,7 +154,7 @@ def items_of(ordinal: int) -> int:
 
 
 def position_number(ordinal: int, key: bytes, digits: int) -> str:
-    """The sequence number of an item: grows with `ordinal`, and has the item's key, so a scan can go on after it.
+    """It grows with `ordinal`, and has the item's key, so that a scan can go on after it.
 
     `digits` must not shrink within a segment, and be enough for the key (`digits_of`); at most `MOST_DIGITS`.
     """
@@ -184,12 +181,12 @@ def position_of(number: str) -> tuple[int, bytes]:
 
 
 def beginning(number: str) -> str:
-    """Before all items, without a key; its numbers have as many digits."""
+    """Before all items; its numbers have as many digits."""
     return position_number(0, b"", digits_in(number))
 
 
 def items_at(shard_id: str, number: str) -> int | None:
-    """How many items a segment had given at its checkpoint; None: it is no segment, or has no number."""
+    """How many items a segment had given at its checkpoint."""
     if segment_of(shard_id) is None:
         return None
     try:
@@ -199,7 +196,7 @@ def items_at(shard_id: str, number: str) -> int | None:
 
 
 def key_bytes(key: ItemKey, names: Sequence[str]) -> bytes:
-    """The values of the primary key, without its names; `key` as DynamoDB's JSON has it."""
+    """Without the names; `key` as DynamoDB's JSON has it."""
     parts = list[bytes]()
     for name in names:
         ((kind, value),) = key[name].items()

@@ -52,7 +52,7 @@ def missing_leases(
     generations: Generations = Generations.ONE,
     stream: StreamIdentity | None = None,
 ) -> list[Lease]:
-    """Leases to add to a table that has some, in order of creation. `leases` include finished ones.
+    """In order of creation; `leases` include finished ones.
 
     Afterwards every open shard has a lease or an ancestor with an unfinished one; an open child of an open parent is
     ignored. Unlike KCL, which would leave a hole or skip records, a shard gets its lease now, at TRIM_HORIZON, if
@@ -233,8 +233,7 @@ def reset_stream(
 ) -> tuple[LeaseChange, ...]:
     """Restart a whole stream as if it had no leases; `starting` are open at the position.
 
-    Leases of later shards are deleted, and created when their parents end. Deletes come first: if a parent ends between
-    the writes, its new child leases must survive.
+    Deletes come first: if a parent ends between the writes, its new child leases must survive.
     """
     wanted = {shard.shard_id: shard for shard in starting}
     held = {lease.shard_id: lease for lease in leases}
@@ -258,7 +257,7 @@ def reset_shards(
     positions: Mapping[ShardId, ExtendedSequenceNumber],
     stream: StreamIdentity | None = None,
 ) -> tuple[LeaseChange, ...]:
-    """Restart only these shards; a child that is being read continues."""
+    """A child that is being read continues."""
     held = {lease.shard_id: lease for lease in leases}
     return tuple(
         _begin(shard, held.get(shard.shard_id), positions[shard.shard_id], stream)

@@ -1,4 +1,4 @@
-"""Several streams of one DynamoDB table as one, and what leases show of them.
+"""Several streams of one DynamoDB table as one.
 
 A stream that is switched off and on again is another stream, after everything in the one before.
 """
@@ -24,7 +24,7 @@ def roots(shards: Sequence[Shard]) -> tuple[Shard, ...]:
 
 
 def joined(streams: Iterable[Sequence[Shard]]) -> tuple[Shard, ...]:
-    """The streams come oldest first; the shards that begin one follow all that end the one before.
+    """Oldest first; the shards that begin one follow all that end the one before.
 
     A shard that something follows is closed, also where the service does not say so.
     """
@@ -81,7 +81,6 @@ def only_memory(leases: Iterable[Lease]) -> LeaseKey | None:
 
 
 def following(last: ShardId, streams: Sequence[Sequence[Shard]]) -> tuple[Shard, ...]:
-    """What comes after the end of a stream's last shard."""
     return tuple(shard for shard in joined(streams) if last in shard.parent_shard_ids)
 
 

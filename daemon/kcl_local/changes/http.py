@@ -1,4 +1,4 @@
-"""DynamoDB Streams over HTTP, and `POST /_local/changes`, which does to a table's stream what time would do."""
+"""`POST /_local/changes` does to a table's stream what time would do."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""The model of DynamoDB Streams."""
-
 from __future__ import annotations
 
 import binascii

@@ -1,7 +1,4 @@
-"""A stream of a table. Its youngest shards cover every hash of a partition key exactly once.
-
-A shard closes after its life; its child has the same hashes.
-"""
+"""Its youngest shards cover every hash of a partition key exactly once."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class StreamsOptions:
 
     A life is up to `life_jitter` of it longer or shorter. A list shows a closed shard as open for `closing_lag_s`, and
     a child after `children_lag_s`. A stream is ENABLING and DISABLING for `changing_s`. Each `empty_every`th answer of
-    GetRecords has no records; 0: none.
+    GetRecords has no records.
     """
 
     shard_life_s: float = 4 * 3600.0
@@ -55,7 +52,7 @@ DEFAULTS: Final = StreamsOptions()
 
 
 class ChangeLog:
-    """Changes in order, each as the two halves of its JSON. Indices are valid until the next trim."""
+    """Each as the two halves of its JSON. Indices are valid until the next trim."""
 
     __slots__ = ("_ends", "_heads", "_seconds", "_tails", "_trimmed_bytes", "numbers", "trimmed_to")
 
@@ -89,7 +86,7 @@ class ChangeLog:
         return self.numbers[index] if index < len(self.numbers) else None
 
     def page(self, since: int, limit: int, bytes_max: int) -> tuple[int, int]:
-        """Begin and end, as indices. A page has at least one change if there is any."""
+        """As indices. A page has at least one change if there is any."""
         start = bisect_left(self.numbers, since)
         by_bytes = bisect_right(self._ends, self._bytes_before(start) + bytes_max, lo=start)
         return start, min(max(by_bytes, start + 1), start + limit, len(self.numbers))

@@ -100,7 +100,7 @@ class TableChanges:
         )
 
     def expire(self, table: str, key: Mapping[str, Mapping[str, str]]) -> None:
-        """Delete an item as its time to live does. KeyError: there is no such item."""
+        """As its time to live does. KeyError: there is no such item."""
         found, _ = _found(table)
         hash_key, *rest = (DynamoType(dict(key[name])) for name in found.table_key_attrs)
         if found.delete_item(hash_key, rest[0] if rest else None) is None:

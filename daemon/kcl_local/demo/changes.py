@@ -1,4 +1,4 @@
-"""`kcl-daemon demo --dynamodb`: two copies of a table, by a processor and by Spark, while shards roll and processes are killed."""
+"""Two copies of a table, by a processor and by Spark, while shards roll and processes are killed."""
 
 from __future__ import annotations
 
@@ -182,7 +182,6 @@ def copied_by_spark(folder: Path) -> dict[str, str]:
 async def run_changes(
     pace: WriteRate, processes: Processes, screen: Screen, *, directory: Path, with_spark: bool
 ) -> CopyOutcome:
-    """As `run_scenario`."""
     no_spark = why_no_spark() if with_spark else "--no-spark"
     screen.say(f"files of this run: {directory}")
     (directory / "ledgers").mkdir()

@@ -1,8 +1,8 @@
 """Compares written with delivered records.
 
-Each word-count process writes what it received and did into a file, its ledger. A line is a JSON array
-`[kind, time, shard, details]`, flushed before the process goes on. A killed process leaves at most one
-unfinished line, which readers skip.
+Each word-count process writes what it received and did into a file, its ledger. A line is a JSON array `[kind, time,
+shard, details]`, flushed before the process goes on. A killed process leaves at most one unfinished line, which readers
+skip.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ShardProgress:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """In records. `unknown` were delivered but never written to that shard. Word counts use each record once."""
+    """In records. `unknown` were delivered but never written to that shard."""
 
     written: int
     delivered: int

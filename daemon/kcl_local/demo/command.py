@@ -1,4 +1,4 @@
-"""`kcl-daemon demo`: write text, run a daemon, split and merge shards meanwhile, check every record."""
+"""Write text, run a daemon, split and merge shards meanwhile, check every record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kcl-daemon demo --landing`: two daemons write a landing log, Spark reads it in a process of its own, and each is killed once."""
+"""Two daemons write a landing log, Spark reads it in a process of its own, and each is killed once."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class LandingRun:
         )
 
     async def kill_daemon(self, worker: str) -> None:
-        """As if its host ended: daemon, lander and relays. It comes back after a while."""
+        """As if its host ended: daemon, lander and relays."""
         self._say(f"kill -9 of the daemon {worker}; it comes back in {AWAY_S:g} s")
         self.daemons[worker].signal(SIGKILL)
         await self.daemons[worker].wait()
@@ -154,7 +154,6 @@ def runs(pid: int, module: str) -> bool:
 async def run_landing(
     feed: Feed, pace: WriteRate, processes: Processes, screen: Screen, *, directory: Path, shards: int
 ) -> LandingOutcome:
-    """As `run_scenario`."""
     missing = [name for name in ("pyspark", "pyarrow", "kcl_spark") if find_spec(name) is None]
     if missing:
         raise DemoError(f"--landing needs {' and '.join(missing)}: pip install 'kcl-daemon[spark]'")

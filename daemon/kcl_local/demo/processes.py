@@ -1,7 +1,7 @@
 """The processes of a run. None may be left behind.
 
-They have their own sessions, so Ctrl-C reaches only the demo. If the demo dies, endpoints and children end
-with their stdin, the daemons by a `tie`.
+They have their own sessions, so Ctrl-C reaches only the demo. If the demo dies, endpoints and children end with their
+stdin, the daemons by a `tie`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The demo's output: a live table on a terminal, plain lines otherwise, and the final report."""
+"""A live table on a terminal, plain lines otherwise, and the final report."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _records_of(stream: DemoStream, shard_id: str) -> list[tuple[int, bytes]]:
 
 
 def rows_of(files: list[Path]) -> list[dict[str, Any]]:
-    from pyarrow import parquet  # only with Spark
+    from pyarrow import parquet
 
     return [row for path in files for row in parquet.ParquetFile(path).read().to_pylist()]
 

@@ -1,5 +1,3 @@
-"""A Spark pipeline for the demo: a word count in windows."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

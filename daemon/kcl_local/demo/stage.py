@@ -1,4 +1,4 @@
-"""What the demo and the process tests share: endpoints, a stream, a producer, a checker."""
+"""What the demo and the process tests share."""
 
 from __future__ import annotations
 

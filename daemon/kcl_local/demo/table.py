@@ -1,5 +1,3 @@
-"""The demo's DynamoDB table: its items, what is written, and what would happen to its stream in hours."""
-
 from __future__ import annotations
 
 from collections import Counter

@@ -1,5 +1,3 @@
-"""The demo's copy of a DynamoDB table by Spark."""
-
 from __future__ import annotations
 
 from typing import Final

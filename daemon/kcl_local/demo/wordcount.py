@@ -1,4 +1,4 @@
-"""The demo's record processor: counts words into its ledger. It must start quickly."""
+"""It must start quickly."""
 
 from __future__ import annotations
 

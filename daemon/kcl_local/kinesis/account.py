@@ -25,7 +25,7 @@ _STREAM_ARN: Final = re.compile(rf"arn:aws:kinesis:{REGION}:[0-9]{{12}}:stream/[
 
 
 class Account:
-    """`now_s`: the time of the current call, in whole milliseconds."""
+    """`now_s`: of the current call, in whole milliseconds."""
 
     def __init__(self, options: KinesisOptions, now_s: float) -> None:
         self.options = options

@@ -1,4 +1,4 @@
-"""Kinesis over HTTP: JSON 1.1 over POST, event streams, and `POST /_local/trim`."""
+"""JSON 1.1 over POST, event streams, and `POST /_local/trim`."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class _Answers:
         return response if trouble is None else await send_troubled(request, response, trouble)
 
     async def trim(self, request: web.Request) -> web.Response:
-        """Drop what is older than `before` (epoch seconds) in `stream`."""
+        """What is older than `before` (epoch seconds) in `stream`."""
         with refused_as("nothing is trimmed", ServiceError):
             trim = msgspec.json.decode(await request.read(), type=_Trim)
             self._model.trim(trim.stream, trim.before)

@@ -116,10 +116,7 @@ def _filtered(account: Account, stream: Stream, shard_filter: Answer | None) -> 
 
 
 def _oldest(stream: Stream) -> list[Shard]:
-    """Shards that were open at the trim horizon: those with no known parent.
-
-    By time, a split in the millisecond of the horizon would count twice.
-    """
+    """Those with no known parent: by time, a split in the millisecond of the horizon would count twice."""
     return [shard for shard in stream.shards if not any(map(stream.knows, shard.parent_ids))]
 
 
@@ -212,7 +209,7 @@ def describe_stream(account: Account, arguments: Arguments) -> Answer:
 
 
 def change_retention(direction: int, account: Account, arguments: Arguments) -> Answer:
-    """`direction` is 1 to increase it, -1 to decrease it."""
+    """`direction`: 1 increases, -1 decreases."""
     hours = arguments.integer("RetentionPeriodHours", _RETENTION_HOURS_MIN, _RETENTION_HOURS_MAX)
     stream = account.active_stream(arguments)
     if (hours - stream.retention_hours) * direction < 0:

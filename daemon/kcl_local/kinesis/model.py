@@ -1,5 +1,3 @@
-"""The model of Kinesis Data Streams."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -63,7 +61,7 @@ class KinesisModel(FaultyService):
         return perform(self._account, Arguments(arguments))
 
     def subscribe(self, arguments: Mapping[str, object]) -> Subscription:
-        """SubscribeToShard; ServiceError as in `handle`."""
+        """ServiceError as in `handle`."""
         self._begin(SUBSCRIBE)
         self._advance_clock()
         return read_write.subscribe(self._account, self._advance_clock, Arguments(arguments))
@@ -74,7 +72,7 @@ class KinesisModel(FaultyService):
                 shard.wake()
 
     def trim(self, stream_name: str, before_s: float) -> None:
-        """Drop what is older than `before_s` (epoch seconds); the name may be an ARN."""
+        """What is older than `before_s` (epoch seconds); the name may be an ARN."""
         self._advance_clock()
         naming = "StreamARN" if stream_name.startswith("arn:") else "StreamName"
         stream = self._account.stream(Arguments({naming: stream_name}))

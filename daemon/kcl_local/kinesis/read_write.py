@@ -1,7 +1,4 @@
-"""Operations on records: shard iterators, GetRecords, SubscribeToShard, PutRecord, PutRecords.
-
-A subscription never waits: a bell says when to ask for the next event.
-"""
+"""Operations on records. A subscription never waits: a bell says when to ask for the next event."""
 
 from __future__ import annotations
 

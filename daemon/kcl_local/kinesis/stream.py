@@ -1,4 +1,4 @@
-"""A stream. Its open shards cover every hash exactly once; sequence numbers grow from parent to child.
+"""Open shards cover every hash exactly once; sequence numbers grow from parent to child.
 
 A tick is a small counter; a sequence number is made of it and the shard's index.
 """
@@ -63,7 +63,7 @@ class NewRecord:
 
 
 class RecordLog:
-    """Records in order of arrival. Indices are valid until the next trim."""
+    """In order of arrival. Indices are valid until the next trim."""
 
     __slots__ = ("_arrivals", "_data", "_ends", "_keys", "_ticks", "_trimmed_bytes", "_trimmed_tick")
 
@@ -186,7 +186,7 @@ class Shard:
         return tick > self.opened_tick and self.records.may_hold(tick)
 
     def continue_at(self, tick: int) -> None:
-        """Issue a number without a record; ticks must rise."""
+        """A number without a record; ticks must rise."""
         self._continued.append(tick)
 
     def wake(self) -> None:

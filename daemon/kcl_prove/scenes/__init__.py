@@ -1,5 +1,3 @@
-"""The scenes of a proof."""
-
 from __future__ import annotations
 
 from typing import Final

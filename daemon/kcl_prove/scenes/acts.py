@@ -1,5 +1,3 @@
-"""What is done to a fleet while records are under way."""
-
 from __future__ import annotations
 
 import signal

@@ -1,5 +1,3 @@
-"""Scenes about the stream, the tables and the form of records."""
-
 from __future__ import annotations
 
 import json

@@ -38,7 +38,6 @@ async def start(play: Play) -> None:
 
 
 async def work_side_by_side(play: Play) -> None:
-    """Both read; a shard is split; the Java worker stops, and ours reads all."""
     java = play.fleet.workers[0]
     for worker in play.fleet.running:
         if not await play.owned_by(worker):

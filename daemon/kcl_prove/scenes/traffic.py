@@ -1,5 +1,3 @@
-"""A scene: a stream, workers, records, and what is done to the workers meanwhile."""
-
 from __future__ import annotations
 
 import math
@@ -111,7 +109,10 @@ async def nothing(_play: Play) -> None: ...
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """`form`: a header for each record, and the name of the schema that children hear. `reason`: for `left_out`."""
+    """A scene: a stream, workers, records, and what is done to the workers meanwhile.
+
+    `form`: a header for each record, and the name of the schema that children hear. `reason`: for `left_out`.
+    """
 
     name: str
     title: str

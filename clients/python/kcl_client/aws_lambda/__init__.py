@@ -54,7 +54,6 @@ class LambdaProcessor(RecordProcessor):
         stream_arn: None: what the daemon says (`KCL_STREAM_ARN`).
         timeout_s: what `context.get_remaining_time_in_millis()` begins with.
         tumbling_window_s: length of a window, up to 900; 0: no windows.
-        item_failures: what becomes of the records in `batchItemFailures`.
 
     Raises:
         ValueError: a number is out of its range.
@@ -83,7 +82,7 @@ class LambdaProcessor(RecordProcessor):
         self._window_s = tumbling_window_s
         self._now, self._clock = now, clock
         self.item_failures = item_failures
-        self._redelivery = Redelivery(item_failures)  # in windows
+        self._redelivery = Redelivery(item_failures)
         self._source = Source.of({}, function_name, stream_arn)
         self._shard_id = ""
         self._window: Window | None = None
@@ -133,7 +132,7 @@ class LambdaProcessor(RecordProcessor):
             self._rest(now, batch.millis_behind_latest, checkpointer)
 
     def _rest(self, now: int, behind_ms: int | None, checkpointer: Checkpointer) -> None:
-        """Closes a window only after QUIET_MS: an empty batch may have waited in the daemon, with records behind it."""
+        """Only after QUIET_MS: an empty batch may have waited in the daemon, with records behind it."""
         if self._window is None or not self._window.is_over(now, behind_ms):
             self._over_since_ms = None
         elif self._over_since_ms is None:

@@ -1,4 +1,4 @@
-"""`python3 -m kcl_client.aws_lambda HANDLER`, an `executableName`. Exit code 2: nothing can be run."""
+"""Exit code 2: nothing can be run."""
 
 from __future__ import annotations
 

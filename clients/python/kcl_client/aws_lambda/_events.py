@@ -1,4 +1,4 @@
-"""What AWS Lambda gives a handler: events of Kinesis and of DynamoDB, and tumbling windows. Pure."""
+"""Events of Kinesis and of DynamoDB, and tumbling windows. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FORM: Final = "not a change in the form of Lambda; set childRecordFormat = lamb
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A stream, and the function that reads it. ValueError if `arn` is not that of a stream."""
+    """ValueError if `arn` is not that of a stream."""
 
     arn: str
     function_name: str
@@ -40,7 +40,7 @@ class Source:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], function_name: str, stream_arn: str | None = None) -> Source:
-        """What is not given comes from the daemon (`KCL_STREAM_ARN`); another daemon may say less."""
+        """What is not given comes from the daemon; another daemon may say less."""
         region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or _UNKNOWN_REGION
         name = environment.get("KCL_STREAM_NAME") or "stream"
         made_up = f"arn:aws:kinesis:{region}:{_UNKNOWN_ACCOUNT}:stream/{name}"
@@ -172,11 +172,7 @@ def _time(moment_s: int) -> str:
 
 
 def state_of(result: object) -> tuple[Event, bool]:
-    """The state that a handler has returned, as JSON keeps it, and whether it is too large to be kept.
-
-    Raises:
-        TypeError: there is none, or it is no JSON.
-    """
+    """As JSON keeps it, and whether it is too large to be kept. TypeError: there is none, or it is no JSON."""
     state = result.get(_STATE) if isinstance(result, Mapping) else None
     if not isinstance(state, Mapping):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""What surrounds a handler in AWS Lambda: environment variables, `context`, `logging`, and how it is found."""
+"""What surrounds a handler in AWS Lambda."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kcl_client.logs import DaemonLogHandler
 Handler = Callable[[Event, Any], object]
 
 _VERSION: Final = "$LATEST"
-_MEMORY_MB: Final = "128"  # Lambda's default
+_MEMORY_MB: Final = "128"
 _LOG_LEVEL: Final = "AWS_LAMBDA_LOG_LEVEL"
 _LOG_MESSAGES: Final = "KCL_LOG_MESSAGES"
 _FUNCTION_NAME: Final = "AWS_LAMBDA_FUNCTION_NAME"
@@ -52,7 +52,7 @@ def function_name_of(handler: str) -> str:
 
 
 def set_variables(environment: MutableMapping[str, str], source: Source, handler: str, folder: Path) -> None:
-    """Those of Lambda's runtime; what is set already stays."""
+    """What is set already stays."""
     today = datetime.fromtimestamp(now_ms() / 1000, UTC)
     name = environment.setdefault(_FUNCTION_NAME, source.function_name)
     python = f"AWS_Lambda_python{sys.version_info.major}.{sys.version_info.minor}"
@@ -73,7 +73,7 @@ def set_variables(environment: MutableMapping[str, str], source: Source, handler
 
 
 def set_region(environment: MutableMapping[str, str]) -> None:
-    """The stream's, where it is known: with `childPreload` not before the shard is."""
+    """Of the stream, where it is known: with `childPreload` not before the shard is."""
     told = environment.get(STREAM_ARN, "").split(":")
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "".join(told[3:4])
     if region:
@@ -135,7 +135,7 @@ def begin_invocation(context: LambdaContext) -> None:
 
 
 def set_up_logging() -> None:
-    """Gives the root logger a handler, as Lambda's runtime does: `logging.basicConfig` in user code does nothing."""
+    """As Lambda's runtime does: `logging.basicConfig` in user code then does nothing."""
     if os.environ.get(_LOG_MESSAGES) == "true":
         handler: logging.Handler = DaemonLogHandler()
     else:
@@ -150,16 +150,11 @@ def set_up_logging() -> None:
         logging.getLogger().setLevel(level)
 
 
-class NoHandler(Exception):
-    """Raised where the handler cannot be had; says where and why."""
+class NoHandler(Exception): ...
 
 
 def find_handler(text: str, folder: Path) -> Handler:
-    """What the module prints meanwhile goes to stderr.
-
-    Raises:
-        NoHandler: it is no `MODULE.FUNCTION`, the module cannot be imported, or has no such function.
-    """
+    """What the module prints meanwhile goes to stderr."""
     path, _, name = text.rpartition(".")
     module_name = path.replace("/", ".")
     if not all((*module_name.split("."), name)):

@@ -1,10 +1,10 @@
 """Output and position in one transaction: each record is in the store exactly once.
 
-Derive from `OnceProcessor` and give it a store. A child that is killed or has lost its lease may still have a transaction on its
-way, so two conditions guard each one. The fencing token of the lease says who may still write: a later reader of the shard has
-a larger one, and from its beginning on no earlier reader stores anything. The position says what is done: the
-stored one must be the one that this reader knows, so a late transaction of an earlier child with the same token is noticed. A reader that is
-refused ends its process and has stored nothing; the next one begins at the stored position.
+Derive from `OnceProcessor` and give it a store. A child that is killed or has lost its lease may still have a
+transaction on its way, so two conditions guard each one. The fencing token of the lease says who may still write: a
+later reader of the shard has a larger one. The stored position must be the one that this reader knows, so a late
+transaction of an earlier child with the same token is noticed. A reader that is refused ends its process and has stored
+nothing; the next one begins at the stored position.
 
 docs/exactly-once.md says what is promised, and by whom.
 """

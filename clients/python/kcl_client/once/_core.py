@@ -1,4 +1,4 @@
-"""When output and position may be stored together: the rules, without a store."""
+"""The rules, without a store."""
 
 from __future__ import annotations
 
@@ -49,14 +49,11 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """`position` None: nothing is done yet."""
-
     token: int
     position: ExtendedSequenceNumber | None
 
 
 def refusal(reader: Reader, expected: ExtendedSequenceNumber | None, stored: Stored | None) -> Stopped:
-    """Why a store has refused a transaction, or would."""
     where = f"shard {reader.shard} of {reader.application}"
     if stored is not None and stored.token > reader.token:
         return Fenced(
@@ -69,7 +66,7 @@ def refusal(reader: Reader, expected: ExtendedSequenceNumber | None, stored: Sto
 
 
 class Store(Protocol[T_co]):
-    """Where output and position are. One object for each process; it connects in `begin`."""
+    """One object for each process; it connects in `begin`."""
 
     @property
     def application(self) -> str: ...
@@ -78,11 +75,7 @@ class Store(Protocol[T_co]):
     def stream(self) -> str: ...
 
     def begin(self, reader: Reader) -> ExtendedSequenceNumber | None:
-        """Store the token and read the position, in one transaction.
-
-        Raises:
-            Fenced: a larger token is there.
-        """
+        """Store the token and read the position, in one transaction. Fenced: a larger token is there."""
         ...
 
     def commit(
@@ -102,7 +95,7 @@ class Store(Protocol[T_co]):
 
 
 class Once(Generic[T]):
-    """One reader of a shard, and how far it is. `sleep` gets seconds."""
+    """`sleep` gets seconds."""
 
     def __init__(self, store: Store[T], reader: Reader, sleep: Callable[[float], object]) -> None:
         self._store = store

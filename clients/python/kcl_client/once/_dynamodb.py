@@ -1,4 +1,4 @@
-"""A store in DynamoDB: the position is an item, and output and position are one TransactWriteItems."""
+"""The position is an item, and output and position are one TransactWriteItems."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""A record processor that stores its output and its position in one transaction."""
-
 from __future__ import annotations
 
 import threading
@@ -27,7 +25,7 @@ class OnceProcessor(RecordProcessor, Generic[T]):
     """Derive from it, implement `process`, and pass an instance to `kcl_client.run`.
 
     Attributes:
-        checkpoint_every_s: how often the checkpoint of the lease follows the stored position while there is more to read.
+        checkpoint_every_s: how often the lease's checkpoint follows the stored position while there is more to read.
         allow_unfenced: go on with a daemon that gives no fencing token.
     """
 
@@ -43,12 +41,13 @@ class OnceProcessor(RecordProcessor, Generic[T]):
     def process(self, batch: Batch, transaction: T) -> None:
         """Write the output of these records through `transaction`, and nowhere else.
 
-        Once this returns, it is stored together with the position of the last of them. Where nothing was stored, this may be called again
-        with the same records, or fewer. Records that it rejects (`batch.reject`) are letters before the transaction is stored.
+        Once this returns, it is stored together with the position of the last of them. Where nothing was stored, this
+        may be called again with the same records, or fewer. Records that it rejects (`batch.reject`) are letters before
+        the transaction is stored.
         """
 
     def initialize(self, start: ShardStart) -> ExtendedSequenceNumber | None:
-        """Fences earlier readers, and says where to begin. Who overrides it returns what this returns."""
+        """Fences earlier readers. Who overrides it returns what this returns."""
         token = start.extra.get("fencingToken")
         if "lanes" in start.extra:
             raise RuntimeError(_LANES)

@@ -1,4 +1,4 @@
-"""Stores in SQLite and PostgreSQL: the position is a row of the table `kcl_once` beside the program's own tables."""
+"""The position is a row of the table `kcl_once` beside the program's own tables."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ class _SqlStore:
         self._connection: Any = None
 
     def begin(self, reader: Reader) -> ExtendedSequenceNumber | None:
-        """Creates the table if it is not there."""
         self.close()
         self._connection = self._connect()
         self._create_table()
@@ -143,8 +142,7 @@ class SqliteStore(_SqlStore):
 
     Args:
         path: of the file; it is created.
-        application: keeps the positions of several applications apart.
-        stream: the same for streams, where the daemon names none: it does if it reads many.
+        application, stream: as of `DynamoDbStore`.
         wait_s: how long to wait for the transactions of other children.
     """
 
@@ -165,8 +163,7 @@ class PostgresStore(_SqlStore):
 
     Args:
         conninfo: as of `psycopg.connect`.
-        application: keeps the positions of several applications apart.
-        stream: the same for streams, where the daemon names none: it does if it reads many.
+        application, stream: as of `DynamoDbStore`.
         idle_s: the server ends a transaction of a process that has been stopped for so long, with its locks.
     """
 
