@@ -4,14 +4,12 @@ Kinesis (`kinesis`) and DynamoDB Streams (`changes`) are ours, with lineage of s
 subscriptions and trimmed records. Each is a model in memory, deterministic, without I/O and threads, which is told the
 time: a simulator can run on it. If its clock goes back, its time stays.
 
-DynamoDB's tables, STS, Glue, CloudWatch, S3, SNS and SQS are moto's (`dynamodb.py`). moto checks a condition and writes
-in two steps, so two threads could both win a conditional write: it handles one request at a time, in a thread of its
-own.
+All else is moto's (`dynamodb.py`). moto checks a condition and writes in two steps, so two threads could both win a
+conditional write: it handles one request at a time, in a thread of its own.
 
-Tests order failures over HTTP or in the process (`faults.py`, `serving.py`). No signature and no key is checked.
-
-While `kcl-daemon local` (`server.py`) runs, a small file says where its endpoints are (`place.py`), and `--local` of
-other commands finds them.
+Tests order failures over HTTP or in the process (`faults.py`, `serving.py`). No signature and no key is checked. While
+`kcl-daemon local` (`server.py`) runs, a small file says where its endpoints are (`place.py`), and `--local` of other
+commands finds them.
 """
 
 from __future__ import annotations

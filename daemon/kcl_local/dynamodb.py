@@ -1,5 +1,3 @@
-"""moto behind our own HTTP server."""
-
 from __future__ import annotations
 
 import re
@@ -34,9 +32,8 @@ if TYPE_CHECKING:
 
 
 _OBJECT_BYTES_MAX: Final = 256 * 2**20
-# aiohttp has unpacked the body.
+# aiohttp has unpacked the body, and sets its own headers.
 _NOT_PASSED_IN: Final = frozenset({"content-length", "content-encoding"})
-# aiohttp sets its own.
 _NOT_PASSED_ON: Final = frozenset({"content-length", "connection", "date", "server", "transfer-encoding"})
 _FOR_LETTERS: Final[tuple[Other, ...]] = ("s3", "sns", "sqs")
 BESIDE_DYNAMODB: Final[Mapping[str, Other]] = {"AWSGlue.": "glue", "": "sts"}
@@ -69,7 +66,7 @@ CLOUDWATCH: Final = Service("cloudwatch", "GraniteServiceVersion20100801.")
 
 
 class LettersEndpoint(FaultyService):
-    """S3, SNS and SQS, told apart by the signature; what is not signed is for S3."""
+    """Told apart by the signature; what is not signed is for S3."""
 
     @property
     def operations(self) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Failures that tests order: errors of the service, and damaged answers."""
+"""Failures that tests order."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ResponseFaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResponseFault:
-    """`event` counts from 0; `seconds` belongs to DELAY, `code` to EXCEPTION."""
+    """`event` counts from 0."""
 
     kind: ResponseFaultKind
     event: int = 0
@@ -92,7 +92,6 @@ class FaultyService(ABC):
     def operations(self) -> frozenset[str]: ...
 
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
-        """`code` may be `DROP`."""
         self.faults.add(operation, Fault(code), times)
 
     def clear_faults(self) -> None:

@@ -34,11 +34,7 @@ def _folder() -> Path:
 
 @contextmanager
 def announced(environment: Mapping[str, str]) -> Generator[None]:
-    """Others find these endpoints meanwhile; the newest ones win.
-
-    Raises:
-        OSError: the folder cannot be made, or belongs to somebody else.
-    """
+    """Others find these endpoints meanwhile; the newest ones win. OSError: the folder cannot be made or is not ours."""
     folder = _folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _is_ours(folder):
@@ -56,7 +52,7 @@ def announced(environment: Mapping[str, str]) -> Generator[None]:
 
 
 def find() -> dict[str, str] | None:
-    """The environment for an AWS SDK; None: no endpoints answer."""
+    """None: no endpoints answer."""
     folder = _folder()
     text = _text_of(folder / _FILE)
     if not text or not _is_ours(folder):
@@ -79,7 +75,7 @@ def answers(endpoints: Mapping[str, str]) -> bool:
 
 
 def lead(environment: MutableMapping[str, str], endpoints: Mapping[str, str]) -> None:
-    """Whoever has this environment uses these endpoints, and nothing of a person's AWS account."""
+    """Whoever has this environment uses nothing of a person's AWS account."""
     for name in _NOT_LOCAL:
         environment.pop(name, None)
     environment.update(endpoints)

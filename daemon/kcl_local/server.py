@@ -1,4 +1,4 @@
-"""`kcl-daemon local` and `python -m kcl_local`: all local endpoints, until a signal or the end of stdin."""
+"""Ends with a signal or the end of stdin."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ async def local_endpoints(
     now: Callable[[], float] = time.time,  # noqa: TID251 - the endpoints live in real time
     prepare: Callable[[KinesisModel], None] | None = None,
 ) -> AsyncGenerator[Endpoints, None]:
-    """Serve all; needs anyio's asyncio backend. Kinesis runs on this event loop.
+    """Needs anyio's asyncio backend. Kinesis runs on this event loop.
 
-    `now`: epoch seconds, for both models. `prepare` creates Kinesis streams before the endpoint answers.
+    `prepare` creates Kinesis streams before the endpoint answers.
 
     Raises:
         ValueError: two tables have one name.

@@ -60,7 +60,6 @@ def drop(request: web.Request) -> web.Response:
 async def send_troubled(
     request: web.Request, response: web.Response, trouble: ResponseFault
 ) -> web.StreamResponse:
-    """The body is bytes; faults of events are not for it."""
     body = cast("bytes", response.body)
     match trouble.kind:
         case ResponseFaultKind.CUT:

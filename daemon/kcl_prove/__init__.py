@@ -8,8 +8,8 @@ before its parents, and if it did what it is for.
 Somebody else's account is used, so:
 
 - Nothing is made before credentials and permissions are known to do (`permissions`), and the cost is agreed to.
-- Whatever is made there is written down in a file before (`inventory`), and removed at the end of its scene
-  (`removal`), also after a failure or Ctrl-C. After a crash `--clean` does it, by that file (`cleaning`).
+- Whatever is made is written down in a file before (`inventory`), and removed at the end of its scene (`removal`),
+  also after a failure or Ctrl-C. After a crash `--clean` does it, by that file (`cleaning`).
 - What costs money is counted before it is used (`prices`). A step that would go above `--most` ends the run.
 - Reports name no account, ARN, key, host or home folder.
 """

@@ -73,7 +73,6 @@ class Account:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:
-    """The smallest value that so large a share of all does not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 

@@ -1,5 +1,3 @@
-"""Its ledger holds the word of each record."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

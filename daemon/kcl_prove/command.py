@@ -63,7 +63,7 @@ def _options() -> list[click.Parameter]:
 
 
 def _loaded_scenes() -> tuple[Scene, ...]:
-    from kcl_prove.scenes import SCENES  # `--clean` and `--help` need no scenes
+    from kcl_prove.scenes import SCENES
 
     return SCENES
 

@@ -39,7 +39,7 @@ QUICK: Final = {
     "leaseAssignmentIntervalMillis": "1000",
     "parentShardPollIntervalMillis": "500",
 }
-"""For local endpoints, so that a proof is short."""
+"""So that a proof is short."""
 _ADDRESS: Final = re.compile(r"http://([0-9.:]{1,50})")
 _FINISHED: Final = "SHARD_END"
 _ASK_WITHIN_S: Final = 5.0
@@ -60,7 +60,7 @@ class Worker:
     is_expected_to_run: bool = True
 
     def page(self) -> str | None:
-        """HOST:PORT of its status page; None: it has none, or not yet."""
+        """HOST:PORT of its status page."""
         lines = self.process.log.read_text("utf-8", "replace").splitlines()
         told = next((line for line in lines if "status_page_served" in line), "")
         found = _ADDRESS.search(told)
@@ -127,7 +127,7 @@ class Fleet:
                 )
 
     async def owners(self) -> dict[str, str | None]:
-        """By shard that is not read to its end."""
+        """Of shards that are not read to their end."""
         rows = await in_thread(
             self._stage.client("dynamodb").scan, TableName=self.application.name, ConsistentRead=True
         )
@@ -212,7 +212,7 @@ def _metrics(page: str) -> str:
 
 
 def calls_of(metrics: str) -> Counter[tuple[str, str]]:
-    """From Prometheus' text: AWS calls by name, such as `kinesis:GetRecords`, and outcome."""
+    """Of AWS by name, such as `kinesis:GetRecords`, and outcome."""
     calls: Counter[tuple[str, str]] = Counter()
     for family in text_string_to_metric_families(metrics):
         for sample in family.samples:

@@ -1,4 +1,4 @@
-"""The file that names what a run makes, before it is made: a JSON line each.
+"""What a run makes, written down before it is made: a JSON line each.
 
 While a run lives it holds a lock on its file.
 """
@@ -31,7 +31,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`account`: its ID; empty on local endpoints."""
+    """`account`: empty on local endpoints."""
 
     run_id: str
     region: str

@@ -21,7 +21,7 @@ _EXTRA: Final = ("aiohttp", "flask", "flask_cors", "moto")
 
 
 def endpoints_named(environment: Mapping[str, str]) -> dict[str, str]:
-    """By service; empty unless Kinesis and DynamoDB are there, on loopback."""
+    """Empty unless Kinesis and DynamoDB are there, on loopback."""
     found = {
         name.removeprefix(_PREFIX).lower(): url
         for name, url in environment.items()

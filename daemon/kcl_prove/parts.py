@@ -38,8 +38,6 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """`records`: of each scene."""
-
     records: int
     workers: int
     shards: int
@@ -51,9 +49,8 @@ class SceneResult:
     """Counts are records.
 
     Args:
-        left_out: why it was not played; empty: it was.
+        left_out: why it was not played.
         gap_ms: the longest time in which a shard with records delivered none.
-        requests: by operation, such as `kinesis:GetRecords`.
     """
 
     name: str
@@ -75,7 +72,7 @@ class SceneResult:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`endpoints`: URLs by service; empty: AWS itself."""
+    """`endpoints`: by service; empty: AWS itself."""
 
     region: str
     endpoints: Mapping[str, str]

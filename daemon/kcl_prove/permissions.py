@@ -205,7 +205,7 @@ def _raise_if_keys_are_wrong(error: Exception) -> None:
 
 
 def probe_arguments(caller: Caller) -> Mapping[str, Mapping[str, Any]]:
-    """By action. `_NOBODY` exists nowhere."""
+    """`_NOBODY` exists nowhere."""
     return {**_kinesis_probes(caller), **_dynamodb_probes(caller), **dict(_other_probes(caller))}
 
 
@@ -284,7 +284,7 @@ def _other_probes(caller: Caller) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "iam:GetRole", {"RoleName": _NOBODY}
     role = caller.role_arn or f"arn:{caller.partition}:iam::{caller.account}:role/{_NOBODY}"
     template = {"clientToken": _NOBODY, "description": _NOBODY, "roleArn": role, "stopConditions": []}
-    yield "fis:CreateExperimentTemplate", {**template, "actions": {}}  # without an action: refused
+    yield "fis:CreateExperimentTemplate", {**template, "actions": {}}
     yield "fis:DeleteExperimentTemplate", {"id": "EXT0"}
     yield "fis:TagResource", {"resourceArn": caller.of("fis", "experiment-template/EXT0"), "tags": {"x": "x"}}
     yield "fis:ListExperimentTemplates", {"maxResults": 1}

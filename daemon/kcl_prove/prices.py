@@ -20,8 +20,6 @@ _HOUR_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """For one `unit`; `per` units of a `Usage` are one of them."""
-
     dollars: float
     unit: str
     per: float = 1.0
@@ -62,7 +60,7 @@ def total(usages: Iterable[Usage]) -> Usage:
 
 
 class Budget:
-    """An hour counts whenever another one begins, until `stopped`. `reached`: what was refused; empty: nothing."""
+    """An hour counts whenever another one begins, until `stopped`. `reached`: what was refused."""
 
     def __init__(self, most_dollars: float, now_s: Callable[[], float]) -> None:
         self.most_dollars = most_dollars

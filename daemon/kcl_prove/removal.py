@@ -54,7 +54,7 @@ class NotRemoved:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """`tagged`: its tags say that a run made it; otherwise its name only."""
+    """`tagged`: otherwise its name only says that a run made it."""
 
     item: Item
     tagged: bool
@@ -143,7 +143,7 @@ def _failed(item: Item, why: str, region: str) -> NotRemoved:
 
 
 async def _removed(item: Item, clients: Clients, deadline: float) -> str | None:
-    """Why it is not; None: it is. Tries at least once."""
+    """Why not. Tries at least once."""
     pause_s = _FIRST_PAUSE_S
     while True:
         try:

@@ -129,7 +129,7 @@ def _scene(result: SceneResult) -> dict[str, Any]:
 
 
 def write(folder: Path, found: Mapping[str, Any]) -> tuple[Path, Path]:
-    """The HTML and the JSON file. OSError if they cannot be written."""
+    """The HTML and the JSON file."""
     folder.mkdir(parents=True, exist_ok=True)
     page, data = (folder / f"{found['run']}.{suffix}" for suffix in ("html", "json"))
     data.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

@@ -25,7 +25,7 @@ SIZES: Final = {
 
 @dataclass(slots=True)
 class Played:
-    """Grows while the run goes on. `ended_by`: why it ended before its end; empty: it did not."""
+    """Grows while the run goes on. `ended_by`: why it ended before its end."""
 
     results: list[SceneResult] = field(default_factory=list[SceneResult])
     seconds: float = 0.0

@@ -1,5 +1,3 @@
-"""One run: stage set up, scenes played, everything removed, report written."""
-
 from __future__ import annotations
 
 import os
@@ -111,7 +109,6 @@ async def begun(
 async def stage_of(
     request: Request, run_id: str, say: Callable[[str], None]
 ) -> AsyncGenerator[tuple[Stage, Inventory, Budget]]:
-    """NotBegun."""
     clients, inventory = await begun(request, run_id, say)
     async with AsyncExitStack() as stack:
         stack.callback(inventory.close)
@@ -135,7 +132,7 @@ def _made_folder(inventory: Inventory) -> Path:
 
 
 async def run(request: Request, say: Callable[[str], None]) -> int:
-    """The exit code. What cannot be removed is named with the command that does it."""
+    """The exit code."""
     run_id = f"{NAME_STARTS}{secrets.token_hex(4)}"
     at = datetime.now(UTC)  # noqa: TID251 - of the real world, for the report
     played, left = Played(), list[NotRemoved]()

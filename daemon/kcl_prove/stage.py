@@ -31,7 +31,7 @@ _CONFIG: Final = Config(
 
 
 class Clients:
-    """One client for each service. Where endpoints are local, a service without one is an error, never AWS."""
+    """Where endpoints are local, a service without one is an error, never AWS."""
 
     def __init__(self, session: boto3.Session, endpoints: Mapping[str, str]) -> None:
         self.session = session
@@ -75,7 +75,7 @@ class Stage:
 
     @property
     def run_id(self) -> str:
-        """Part of every name, such as `kcl-prove-3f9a`."""
+        """Such as `kcl-prove-3f9a`."""
         return self._inventory.run.run_id
 
     @property
@@ -84,7 +84,6 @@ class Stage:
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """An FIS template also has `Name`."""
         return {TAG: self.run_id}
 
     async def create_stream(

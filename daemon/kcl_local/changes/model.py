@@ -44,7 +44,7 @@ class StreamsModel(FaultyService):
         return frozenset(self._operations)
 
     def answer(self, operation: str, arguments: Mapping[str, object]) -> bytes:
-        """The service's JSON. ServiceError: the call is refused or fails. Its code may be `DROP`."""
+        """The service's JSON. ServiceError: the call is refused or fails; its code may be `DROP`."""
         self.calls[operation] += 1
         fault = self.faults.take(operation)
         if fault is not None:
@@ -140,11 +140,10 @@ class StreamsModel(FaultyService):
         return self._reshape(Stream.roll, table, shard_id)
 
     def split(self, table: str, shard_id: str | None = None) -> list[str]:
-        """As `roll`, with two children each."""
         return self._reshape(Stream.split, table, shard_id)
 
     def end(self, table: str, shard_id: str | None = None) -> list[str]:
-        """As `roll`, but a child comes only with the next change."""
+        """A child comes only with the next change."""
         return self._reshape(Stream.end, table, shard_id)
 
     def _reshape(

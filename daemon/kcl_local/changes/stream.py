@@ -59,7 +59,6 @@ class ChangeLog:
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.trimmed_to = 0
-        """No change below this number is kept."""
         self._seconds = array("d")
         self._heads: list[bytes] = []
         self._tails: list[bytes] = []
@@ -81,7 +80,6 @@ class ChangeLog:
                 del column[:count]
 
     def first_at(self, timestamp_s: float) -> int | None:
-        """By whole seconds."""
         index = bisect_left(self._seconds, timestamp_s, key=int)
         return self.numbers[index] if index < len(self.numbers) else None
 
@@ -100,7 +98,7 @@ class ChangeLog:
 
 @dataclass(slots=True, eq=False)
 class Shard:
-    """Hashes are inclusive, times in epoch seconds. `last` is the ending sequence number."""
+    """Hashes are inclusive, times in epoch seconds; `last`: the ending sequence number."""
 
     shard_id: str
     parent_id: str | None
@@ -118,7 +116,7 @@ class Shard:
 
 
 class Stream:
-    """From being enabled until all of it is trimmed. `keys`: the partition key, and the sort key."""
+    """From being enabled until all of it is trimmed."""
 
     def __init__(
         self,

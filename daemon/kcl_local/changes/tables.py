@@ -1,7 +1,6 @@
 """The tables of moto as the source of changes.
 
-moto keeps a list of changes for each table with a stream; `_Tap` stands in its place. Three wrapped functions of moto
-tell when a table gets or loses its stream.
+moto keeps a list of changes for each table with a stream; `_Tap` stands in its place.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class TableChanges:
                 self.model.write(table_arn, old, new, by_ttl=by_ttl)
 
     def create(self, new: NewTable) -> None:
-        """Its stream has both images. ValueError: there is such a table."""
+        """ValueError: there is such a table."""
         backend = dynamodb_backends[ACCOUNT_ID][REGION]
         if new.name in backend.tables:
             raise ValueError(f"there is a table {new.name} already")
@@ -88,7 +87,7 @@ class TableChanges:
         )
 
     def switch(self, table: str, view_type: str | None) -> None:
-        """As UpdateTable does. KeyError: there is no such table. ValueError: the stream is on or off already."""
+        """KeyError: there is no such table. ValueError: the stream is on or off already."""
         found, backend = _found(table)
         if (view_type is not None) == self.model.is_enabled(found.table_arn):
             raise ValueError(

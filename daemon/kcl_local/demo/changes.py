@@ -1,5 +1,3 @@
-"""Two copies of a table, by a processor and by Spark, while shards roll and processes are killed."""
-
 from __future__ import annotations
 
 import os

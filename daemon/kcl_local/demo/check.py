@@ -1,7 +1,7 @@
 """Compares written with delivered records.
 
-Each word-count process writes what it received and did into a file, its ledger. A line is a JSON array `[kind, time,
-shard, details]`, flushed before the process goes on. A killed process leaves at most one unfinished line, which readers
+Each word-count process writes what it received and did into a file, its ledger: a JSON array `[kind, time, shard,
+details]` a line, flushed before the process goes on. A killed process leaves at most one unfinished line, which readers
 skip.
 """
 
@@ -39,7 +39,7 @@ class CountedRecord:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """`process` is the name of the ledger's file. `records` and `ended` come before their checkpoint."""
+    """`process`: the file's name. `records` and `ended` come before their checkpoint."""
 
     kind: EntryKind
     at_s: float
@@ -102,7 +102,7 @@ class ShardState(Enum):
 
 @dataclass(slots=True)
 class ShardProgress:
-    """`numbers` were written; `unsaved` counts deliveries since the last checkpoint."""
+    """`unsaved`: delivered since the last checkpoint."""
 
     shard_id: str
     parents: tuple[str, ...] = ()

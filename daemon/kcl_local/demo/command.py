@@ -1,5 +1,3 @@
-"""Write text, run a daemon, split and merge shards meanwhile, check every record."""
-
 from __future__ import annotations
 
 import shutil
@@ -53,7 +51,7 @@ async def run_scenario(
     shards: int,
     with_spark: bool,
 ) -> DemoOutcome:
-    """`directory` is empty. DemoError, in a group, if the run could not finish."""
+    """DemoError, in a group, if the run could not finish."""
     screen.say(f"files of this run: {directory}")
     screen.say("starting a local Kinesis and DynamoDB ...")
     async with stage(directory, processes, shards=shards) as set_up, AsyncExitStack() as stack:
@@ -289,7 +287,7 @@ def _run_demo(play: Scenario, *, plain: bool) -> int:
         try:
             outcome = anyio.run(_main, play, screen, stopped_by)
         except* (DemoError, BrokenPipeError) as errors:
-            if not stopped_by:  # errors after a stop are its consequence
+            if not stopped_by:
                 raise first_of(errors) from errors
     if stopped_by:
         click.echo(f"stopped by {stopped_by[0].name}")

@@ -1,5 +1,3 @@
-"""Two daemons write a landing log, Spark reads it in a process of its own, and each is killed once."""
-
 from __future__ import annotations
 
 import json

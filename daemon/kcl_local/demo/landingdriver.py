@@ -1,5 +1,3 @@
-"""The demo's Spark application, in a process of its own: `python -m kcl_local.demo.landingdriver OPTIONS.json`."""
-
 from __future__ import annotations
 
 import json

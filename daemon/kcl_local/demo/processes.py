@@ -1,4 +1,4 @@
-"""The processes of a run. None may be left behind.
+"""None may be left behind.
 
 They have their own sessions, so Ctrl-C reaches only the demo. If the demo dies, endpoints and children end with their
 stdin, the daemons by a `tie`.
@@ -71,7 +71,6 @@ class RunningProcess:
         return []
 
     async def stop(self, within_s: float = DAEMON_ENDS_WITHIN_S) -> int:
-        """SIGTERM, then SIGKILL after that time; the exit code."""
         self.signal(signal.SIGTERM)
         return await self.ended(within_s)
 
@@ -91,7 +90,6 @@ class RunningProcess:
             await self.stop()
 
     async def fail_when_ended(self) -> None:
-        """DemoError when a process ends."""
         code = await self.wait()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise DemoError(f"{self.name} ended with {how}\n{log_tail(self.log)}")

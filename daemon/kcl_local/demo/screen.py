@@ -1,5 +1,3 @@
-"""A live table on a terminal, plain lines otherwise, and the final report."""
-
 from __future__ import annotations
 
 import sys

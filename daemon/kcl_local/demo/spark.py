@@ -1,5 +1,3 @@
-"""The demo's second application, on Spark (`sparkwords`): its daemon, and the check of its output."""
-
 from __future__ import annotations
 
 import json
@@ -32,7 +30,7 @@ _POLL_S: Final = 0.5
 _TOP_WORDS: Final = 3
 
 Window = tuple[int, str]
-"""Start of a window in epoch seconds, and a word."""
+"""Epoch seconds, and a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class SparkOutput:
     _looking: Lock = field(default_factory=Lock)
 
     def poll(self) -> None:
-        """Read new complete batches in order, and files that the sink's log names. Two tasks poll."""
+        """New complete batches in order, and files that the sink's log names. Two tasks poll."""
         out = self.folder / "out"
         with self._looking:
             while (done := out / "counts" / f"batch_id={self.batches}" / "_SUCCESS").exists():
@@ -125,7 +123,6 @@ class SparkJob:
 
 @asynccontextmanager
 async def spark_job(stage: Stage) -> AsyncGenerator[SparkJob]:
-    """DemoError if Spark is not installed."""
     if find_spec("pyspark") is None or find_spec("kcl_spark") is None:
         raise DemoError("--spark needs the Spark client: pip install 'kcl-daemon[spark]'")
     folder = stage.directory / FOLDER

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 L = TypeVar("L", bound=Line)
 
-BATCH_RECORDS_MAX: Final = 500  # PutRecords
+BATCH_RECORDS_MAX: Final = 500
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024  # PutRecords takes 5 MiB, with the request around the records
 TICK_S: Final = 0.05
 BACKOFF_FIRST_S: Final = 0.1
@@ -55,8 +55,6 @@ POLL_EVERY_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class WriteRate:
-    """`rate`: records per second, over all shards."""
-
     rate: float
     seconds: float
     records: int | None = None

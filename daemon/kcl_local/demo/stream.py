@@ -1,5 +1,3 @@
-"""The demo's stream as a Kinesis client sees it, and the properties file of its daemons."""
-
 from __future__ import annotations
 
 import re
@@ -43,8 +41,6 @@ LAUNCHER: Final = "wordcount.sh"
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """Both ends of the hash range are inclusive."""
-
     shard_id: str
     first_hash: int
     last_hash: int
@@ -123,7 +119,6 @@ class DemoStream:
         return tuple(map(_view, page["Shards"]))
 
     async def split(self) -> ShardView | None:
-        """Waits for ACTIVE; None if no shard is open."""
         shard = shard_to_split(await self.shards())
         if shard is not None:
             await call(
@@ -137,7 +132,6 @@ class DemoStream:
         return shard
 
     async def merge(self) -> tuple[ShardView, ShardView] | None:
-        """Waits for ACTIVE; None without a pair."""
         pair = shards_to_merge(await self.shards())
         if pair is not None:
             await call(
@@ -181,7 +175,7 @@ class Urls:
 
 
 def properties_text(urls: Urls, own: Mapping[str, str], more: Mapping[str, str]) -> str:
-    """As java.util.Properties reads it. `own` comes first, `more` can replace what the demo sets."""
+    """As java.util.Properties reads it. `more` can replace what the demo sets."""
     values = {
         **own,
         "AwsCredentialsProvider": "DefaultCredentialsProvider",

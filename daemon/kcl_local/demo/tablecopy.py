@@ -1,4 +1,4 @@
-"""The demo's copy of a DynamoDB table in SQLite, by a record processor: the last image of an item wins."""
+"""The last image of an item wins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's text, in lines with a partition key. Every word-count process imports it: keep it light."""
+"""Every word-count process imports it: keep it light."""
 
 from __future__ import annotations
 
@@ -112,7 +112,6 @@ class DemoError(Exception): ...
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The first error of a group, however deep."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,4 +1,4 @@
-"""The account's streams, and opaque tokens. A name means a stream of the caller's account; an ARN may be of any."""
+"""Streams and opaque tokens. A name means a stream of the caller's account; an ARN may be of any."""
 
 from __future__ import annotations
 
@@ -90,8 +90,6 @@ class Account:
 
 
 class Token(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
-    """For one stream, not for a later one of the same name."""
-
     stream_arn: str
     stream_identity: int
 

@@ -1,4 +1,4 @@
-"""Arguments and errors of calls, and the settings of the model; defaults are the service's."""
+"""Defaults are the service's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB: Final = 2**20
 
 
 class ServiceError(Exception):
-    """A refused or failed call; `code` as on the wire, or `DROP`."""
+    """`code` as on the wire, or `DROP`."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -107,7 +107,7 @@ def _as_arguments(name: str, value: object) -> Arguments:
 
 
 def checked_name(argument: str, name: str) -> str:
-    """Of a stream or consumer; ServiceError `ValidationException`."""
+    """ServiceError `ValidationException`."""
     if not _NAME.fullmatch(name):
         raise malformed(f"{argument} must be 1 to 128 of a-z A-Z 0-9 _ . -, not {name!r:.140}")
     return name

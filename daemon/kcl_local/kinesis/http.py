@@ -1,5 +1,3 @@
-"""JSON 1.1 over POST, event streams, and `POST /_local/trim`."""
-
 from __future__ import annotations
 
 import struct
@@ -30,7 +28,7 @@ TRIM: Final = "/_local/trim"
 CONTENT_TYPE: Final = "application/vnd.amazon.eventstream"
 _JSON: Final = "application/x-amz-json-1.1"
 _TARGET_PREFIX: Final = "Kinesis_20131202."
-_TEXT: Final = 7  # header value type: string
+_TEXT: Final = 7
 _LENGTHS: Final = struct.Struct("!II")
 _CHECKSUM: Final = struct.Struct("!I")
 

@@ -1,4 +1,4 @@
-"""Operations on streams, shards and consumers. Reshards take effect at once."""
+"""Reshards take effect at once."""
 
 from __future__ import annotations
 
@@ -121,7 +121,6 @@ def _oldest(stream: Stream) -> list[Shard]:
 
 
 def _open_at(account: Account, stream: Stream, at_s: float) -> list[Shard]:
-    """Also shards that opened or closed at that moment."""
     if at_s <= max(stream.horizon_s(account.now_s), stream.created_s):
         return _oldest(stream)
     return [

@@ -47,7 +47,7 @@ class KinesisModel(FaultyService):
         self.options = options
 
     def handle(self, operation: str, arguments: Mapping[str, object]) -> dict[str, object]:
-        """One call. Data is base64 text and timestamps are epoch seconds, as in the service's JSON.
+        """Data is base64 text and timestamps are epoch seconds, as in the service's JSON.
 
         ServiceError: the call is refused or fails, and nothing has changed. Its code may be `DROP`.
         """
@@ -61,7 +61,6 @@ class KinesisModel(FaultyService):
         return perform(self._account, Arguments(arguments))
 
     def subscribe(self, arguments: Mapping[str, object]) -> Subscription:
-        """ServiceError as in `handle`."""
         self._begin(SUBSCRIBE)
         self._advance_clock()
         return read_write.subscribe(self._account, self._advance_clock, Arguments(arguments))
@@ -84,7 +83,7 @@ class KinesisModel(FaultyService):
         return frozenset((*_OPERATIONS, SUBSCRIBE))
 
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
-        """`code` may be `DROP`; ValueError for an unknown operation."""
+        """ValueError for an unknown operation."""
         if operation not in self.operations:
             raise ValueError(f"no such operation: {operation!r}")
         super().fail_next(operation, code, times)

@@ -1,4 +1,4 @@
-"""Operations on records. A subscription never waits: a bell says when to ask for the next event."""
+"""A subscription never waits: a bell says when to ask for the next event."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Subscription:
         shard.wake()  # the replaced subscription
 
     def ring(self, bell: Callable[[], None]) -> None:
-        """Call `bell` when there may be a new event; it must not call `next_event` itself."""
+        """`bell` must not call `next_event` itself."""
         self._shard.bells[self._turn.number] = bell
 
     def next_event(self) -> Answer | None:
@@ -249,7 +249,7 @@ class Subscription:
 
 
 def subscribe(account: Account, advance_clock: Callable[[], None], arguments: Arguments) -> Subscription:
-    """A second subscription of a consumer to a shard takes over, unless it comes too soon."""
+    """It takes over from an earlier one, unless it comes too soon."""
     position = arguments.structure("StartingPosition")
     if position is None:
         raise malformed("StartingPosition must be given")
@@ -277,7 +277,6 @@ def put_record(account: Account, arguments: Arguments) -> Answer:
 
 
 def put_records(account: Account, arguments: Arguments) -> Answer:
-    """All or nothing, unless some are told to fail."""
     stream = account.readable_stream(arguments)
     given = arguments.structures("Records")
     if not 1 <= len(given) <= _BATCH_MAX:

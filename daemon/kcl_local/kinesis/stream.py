@@ -104,7 +104,6 @@ class RecordLog:
         return bisect_right(self._ticks, tick)
 
     def last_tick_before(self, timestamp_s: float) -> int:
-        """0 if no earlier record is kept."""
         index = bisect_left(self._arrivals, timestamp_s)
         return self._ticks[index - 1] if index else 0
 
@@ -186,7 +185,7 @@ class Shard:
         return tick > self.opened_tick and self.records.may_hold(tick)
 
     def continue_at(self, tick: int) -> None:
-        """A number without a record; ticks must rise."""
+        """Ticks must rise."""
         self._continued.append(tick)
 
     def wake(self) -> None:
@@ -205,7 +204,7 @@ class SubscriptionTurn:
 
 @dataclass(slots=True, eq=False)
 class RegisteredConsumer:
-    """`turns` has the last subscription to each shard, even if it is over."""
+    """The last subscription to each shard, even if it is over."""
 
     name: str
     stream_arn: str
@@ -252,9 +251,9 @@ class Stream:
         self.retention_hours = retention_hours
         self.numbers = numbers
         self.identity = numbers.next_tick()  # differs from an earlier stream of the same name
-        self._shards: dict[str, Shard] = {}  # by index
-        self._open: list[Shard] = []  # by hash
-        self._closed: deque[Shard] = deque()  # by time of closing
+        self._shards: dict[str, Shard] = {}
+        self._open: list[Shard] = []
+        self._closed: deque[Shard] = deque()
         self._next_index = 0
         edges = even_starts(shard_count)
         for start, end in zip(edges, [*(edge - 1 for edge in edges[1:]), MAX_HASH], strict=True):

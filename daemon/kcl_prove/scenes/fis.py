@@ -54,7 +54,7 @@ def left_out(options: Options) -> str:
 def template(
     name: str, tags: Mapping[str, str], *, fis_role: str, stream_arn: str, own_role: str | None
 ) -> dict[str, Any]:
-    """Arguments of CreateExperimentTemplate. `own_role` None: only errors of the stream."""
+    """`own_role` None: only errors of the stream."""
     common = {"duration": f"PT{MINUTES}M", "percentage": str(PERCENTAGE)}
     actions: dict[str, Any] = {}
     for key, action in ACTION_NAMES.items():
@@ -80,7 +80,7 @@ def template(
 
 
 async def own_role(play: Play) -> str | None:
-    """The role that this process runs as; None: a user, or a role that cannot be read."""
+    """None: this process runs as a user, or as a role that cannot be read."""
     arn: str = (await in_thread(play.stage.client("sts").get_caller_identity))["Arn"]
     kind, _, rest = arn.rpartition(":")[2].partition("/")
     if kind != "assumed-role":
@@ -139,7 +139,6 @@ async def state_of(play: Play, experiment_id: str) -> dict[str, str]:
 
 
 async def ended(play: Play, experiment_id: str) -> dict[str, str]:
-    """ProveError: it goes on for too long."""
     with anyio.move_on_after(_ENDS_WITHIN_S):
         while True:
             state = await state_of(play, experiment_id)

@@ -55,7 +55,7 @@ def header(version_id: str) -> bytes:
 
 
 async def with_schema(stage: Stage) -> tuple[Callable[[bytes], bytes], str]:
-    """A registry with one schema; records get its header, children should hear its name."""
+    """Records get a header, children should hear its schema's name."""
     glue, name = stage.client("glue"), f"{stage.run_id}-glue"
     await stage.remember("schema registry", name)
     try:

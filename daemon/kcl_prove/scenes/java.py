@@ -1,4 +1,4 @@
-"""A Java worker beside one of ours: the same tables, the same child program."""
+"""The same tables, the same child program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROPERTIES: Final = {
     "leaderHeartbeatMillis": "3000",
     "shardSyncIntervalMillis": "3000",
     "leaseAssignmentIntervalMillis": "2000",
-    "shutdownGraceMillis": "15000",  # Java has none by default
+    "shutdownGraceMillis": "15000",
 }
 
 

@@ -34,7 +34,7 @@ _PUT_UNIT_BYTES: Final = 25 * 1024
 _KB: Final = 1024  # on demand each record counts in whole KB
 _GB: Final = 2**30
 _AROUND_S: Final = 150.0
-"""What a scene takes on AWS beside its traffic: tables, start, settling, stop."""
+"""Beside its traffic: tables, start, settling, stop."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,6 @@ class Play:
         self.fleet.check()
 
     async def until(self, holds: Callable[[], Awaitable[bool]], within_s: float) -> bool:
-        """False on timeout."""
         with anyio.move_on_after(within_s):
             while True:
                 if await holds():
