@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio  # noqa: TID251 - the user's coroutines are asyncio's, and anyio would be a dependency of every child
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 from kcl_client._processor import (
@@ -22,7 +21,14 @@ from kcl_client._processor import (
     handles_single_records,
     size_of,
 )
-from kcl_client._session import DaemonGone, ProcessorFailed, Runtime, Session, is_end_of_shard
+from kcl_client._session import (
+    DaemonGone,
+    ProcessorFailed,
+    Runtime,
+    Session,
+    SessionOptions,
+    is_end_of_shard,
+)
 from kcl_client._window import Entry, Window
 from kcl_protocol import errors, messages
 from kcl_protocol.conversation import State
@@ -39,15 +45,11 @@ def session_of(
     processor: AsyncRecordProcessor,
     runtime: Runtime,
     concurrency: Concurrency,
-    *,
-    max_line_bytes: int,
-    takes_frames: bool = False,
-    takes_rejects: bool = False,
+    options: SessionOptions,
 ) -> Session[AsyncCheckpointer]:
-    kind: Callable[..., Session[AsyncCheckpointer]] = partial(Session, processor, AsyncCheckpointer, runtime)
     if handles_single_records(processor):
-        kind = partial(ConcurrentSession, processor, runtime, concurrency)
-    return kind(max_line_bytes=max_line_bytes, takes_frames=takes_frames, takes_rejects=takes_rejects)
+        return ConcurrentSession(processor, runtime, concurrency, options)
+    return Session(processor, AsyncCheckpointer, runtime, options)
 
 
 class ConcurrentSession(Session[AsyncCheckpointer]):
@@ -56,19 +58,9 @@ class ConcurrentSession(Session[AsyncCheckpointer]):
         processor: AsyncRecordProcessor,
         runtime: Runtime,
         concurrency: Concurrency,
-        *,
-        max_line_bytes: int,
-        takes_frames: bool,
-        takes_rejects: bool,
+        options: SessionOptions,
     ) -> None:
-        super().__init__(
-            processor,
-            AsyncCheckpointer,
-            runtime,
-            max_line_bytes=max_line_bytes,
-            takes_frames=takes_frames,
-            takes_rejects=takes_rejects,
-        )
+        super().__init__(processor, AsyncCheckpointer, runtime, options)
         self._process_record = processor.process_record
         self._concurrency = concurrency
         by_key = concurrency.order == "key"

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from functools import partial
 from io import TextIOWrapper
@@ -27,7 +27,7 @@ from kcl_client._processor import (
     check_processor,
     complete,
 )
-from kcl_client._session import READ_BYTES, ProcessorFailed, Session
+from kcl_client._session import READ_BYTES, ProcessorFailed, Session, SessionOptions
 from kcl_client._timed import TimedProcessor, TimedSession, input_within
 from kcl_protocol.errors import ProtocolError
 
@@ -144,7 +144,7 @@ def run(
         ValueError: a number is too small.
     """
     check_processor(processor, concurrency)
-    options = Concurrency(
+    concurrently = Concurrency(
         1 if concurrency is None else concurrency,
         order,
         checkpoint_every_s,
@@ -155,11 +155,12 @@ def run(
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     _preload(processor)
+    options = SessionOptions(max_line_bytes, _is_offered(_FRAMES), _is_offered(_REJECTS))
     pipes = take_over()
     if isinstance(processor, AsyncRecordProcessor):
-        code = _run_async(processor, pipes, options, max_line_bytes)
+        code = _run_async(processor, pipes, concurrently, options)
     else:
-        code = _run_plain(processor, pipes, max_line_bytes)
+        code = _run_plain(processor, pipes, options)
     if code:
         raise SystemExit(code)
 
@@ -180,35 +181,25 @@ def _is_offered(name: str) -> bool:
     return os.environ.get(name, "").isdecimal()
 
 
-def _run_plain(processor: RecordProcessor, pipes: Pipes, max_line_bytes: int) -> int:
+def _run_plain(processor: RecordProcessor, pipes: Pipes, options: SessionOptions) -> int:
     runtime = PlainRuntime(pipes.read, pipes.write, sleep=threading.Event().wait)
-    kind: Callable[..., Session[Checkpointer]] = partial(Session, processor, Checkpointer, runtime)
     if isinstance(processor, TimedProcessor):
-        kind = partial(TimedSession, processor, runtime, partial(input_within, pipes.source))
-    session = kind(
-        max_line_bytes=max_line_bytes,
-        takes_frames=_is_offered(_FRAMES),
-        takes_rejects=_is_offered(_REJECTS),
-    )
+        has_input_within = partial(input_within, pipes.source)
+        session: Session[Checkpointer] = TimedSession(processor, runtime, has_input_within, options)
+    else:
+        session = Session(processor, Checkpointer, runtime, options)
     return complete(_exit_code(session.serve(), pipes))
 
 
 def _run_async(
-    processor: AsyncRecordProcessor, pipes: Pipes, options: Concurrency, max_line_bytes: int
+    processor: AsyncRecordProcessor, pipes: Pipes, concurrency: Concurrency, options: SessionOptions
 ) -> int:
     from kcl_client import _asynchronous, _concurrent  # asyncio costs more start-up time than all the rest
 
     async def main() -> int:
         read = partial(_asynchronous.read_when_ready, pipes.source)
         runtime = _asynchronous.AsyncRuntime(read, pipes.write)
-        session = _concurrent.session_of(
-            processor,
-            runtime,
-            options,
-            max_line_bytes=max_line_bytes,
-            takes_frames=_is_offered(_FRAMES),
-            takes_rejects=_is_offered(_REJECTS),
-        )
+        session = _concurrent.session_of(processor, runtime, concurrency, options)
         return await _exit_code(session.serve(), pipes)
 
     return _asynchronous.run_until_complete(main())

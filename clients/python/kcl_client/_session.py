@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
 from typing import ClassVar, Final, Generic, ParamSpec, Protocol, TypeVar, assert_never
 
 from kcl_client._processor import (
@@ -124,31 +126,37 @@ class ProcessorFailed(Exception):
 class DaemonGone(Exception): ...
 
 
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """`takes_rejects`: the daemon takes rejects and pauses."""
+
+    max_line_bytes: int = sys.maxsize
+    takes_frames: bool = False
+    takes_rejects: bool = False
+
+
 class Session(Generic[C]):
     def __init__(
         self,
         processor: Processor[C],
         checkpointer: Callable[[Store], C],
         runtime: Runtime,
-        *,
-        max_line_bytes: int,
-        takes_frames: bool = False,
-        takes_rejects: bool = False,
+        options: SessionOptions,
     ) -> None:
         self._processor = processor
         self._checkpointer = checkpointer(self.store)
         self._runtime = runtime
-        self._takes_rejects = takes_rejects
+        self._takes_rejects = options.takes_rejects
         self._rejected: deque[Reject] = deque()
         self._unanswered = 0
         self._refused: RejectError | None = None
         self._pause_s = 0.0
         self._redelivery = Redelivery(processor.item_failures)
-        self._frames = FRAMES_VERSION if takes_frames else None
+        self._frames = FRAMES_VERSION if options.takes_frames else None
         self._side = ChildSide(
             decode_daemon_line,
-            max_line_bytes=max_line_bytes,
-            decode_frame=framed_records if takes_frames else None,
+            max_line_bytes=options.max_line_bytes,
+            decode_frame=framed_records if options.takes_frames else None,
         )
         self._whole_shard_stored = False
         self._daemon_gone = False

@@ -8,7 +8,7 @@ from time import monotonic  # noqa: TID251 - the client has no ports
 from typing import Final
 
 from kcl_client._processor import Checkpointer, PlainRuntime, RecordProcessor, request_for
-from kcl_client._session import Session
+from kcl_client._session import Session, SessionOptions
 from kcl_protocol.conversation import State
 from kcl_protocol.errors import CheckpointShutdown
 from kcl_protocol.messages import Action, CheckpointAnswer, RejectAnswer
@@ -50,19 +50,9 @@ class TimedSession(Session[Checkpointer]):
         processor: TimedProcessor,
         runtime: PlainRuntime,
         has_input_within: Callable[[float], bool],
-        *,
-        max_line_bytes: int,
-        takes_frames: bool = False,
-        takes_rejects: bool = False,
+        options: SessionOptions,
     ) -> None:
-        super().__init__(
-            processor,
-            Checkpointer,
-            runtime,
-            max_line_bytes=max_line_bytes,
-            takes_frames=takes_frames,
-            takes_rejects=takes_rejects,
-        )
+        super().__init__(processor, Checkpointer, runtime, options)
         self._timer = processor.timer
         self._has_input_within = has_input_within
         self._is_asked = False

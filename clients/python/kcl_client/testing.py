@@ -21,7 +21,7 @@ from kcl_client._processor import (
     complete,
 )
 from kcl_client._run import EXIT_USER_ERROR
-from kcl_client._session import ProcessorFailed, Session
+from kcl_client._session import ProcessorFailed, Session, SessionOptions
 from kcl_protocol.codec import Stray
 from kcl_protocol.conversation import DaemonSide
 from kcl_protocol.errors import (
@@ -67,6 +67,7 @@ Payload = bytes | str | Record
 CheckpointOutcome = type[CheckpointError] | str | None
 RejectOutcome = type[RejectError] | str | None
 
+_OPTIONS: Final = SessionOptions(takes_rejects=True)
 _FIRST_SEQUENCE_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_001
 
 
@@ -314,7 +315,7 @@ def drive(
         exit_code, exception = _run_async(processor, daemon, options, backoffs_s)
     else:
         runtime = PlainRuntime(daemon.read, daemon.write, backoffs_s.append)
-        session = Session(processor, Checkpointer, runtime, max_line_bytes=sys.maxsize, takes_rejects=True)
+        session = Session(processor, Checkpointer, runtime, _OPTIONS)
         exit_code, exception = complete(_outcome(session.serve()))
     return Report(
         messages=tuple(daemon.messages),
@@ -341,10 +342,7 @@ def _run_async(
 
     async def main() -> tuple[int, BaseException | None]:
         runtime = _asynchronous.AsyncRuntime(read, daemon.write, note)
-        session = _concurrent.session_of(
-            processor, runtime, options, max_line_bytes=sys.maxsize, takes_rejects=True
-        )
-        return await _outcome(session.serve())
+        return await _outcome(_concurrent.session_of(processor, runtime, options, _OPTIONS).serve())
 
     return _asynchronous.run_until_complete(main())
 

@@ -11,7 +11,7 @@ from typing import Any
 from kcl_client import AsyncCheckpointer, AsyncRecordProcessor, Batch, Checkpointer, RecordProcessor
 from kcl_client._asynchronous import AsyncRuntime
 from kcl_client._processor import PlainRuntime, complete
-from kcl_client._session import Session
+from kcl_client._session import Session, SessionOptions
 from kcl_protocol.codec import decode_child_line, encode
 from kcl_protocol.messages import (
     CheckpointAnswer,
@@ -93,15 +93,8 @@ def serve(
 ) -> None:
     """Run a plain processor over the wire to its end."""
     runtime = PlainRuntime(wire.read, wire.write, sleep)
-    session = Session(
-        processor,
-        Checkpointer,
-        runtime,
-        max_line_bytes=max_line_bytes,
-        takes_frames=takes_frames,
-        takes_rejects=takes_rejects,
-    )
-    complete(session.serve())
+    options = SessionOptions(max_line_bytes, takes_frames, takes_rejects)
+    complete(Session(processor, Checkpointer, runtime, options).serve())
 
 
 def serve_async(processor: AsyncRecordProcessor, wire: Wire) -> None:
@@ -113,9 +106,7 @@ def serve_async(processor: AsyncRecordProcessor, wire: Wire) -> None:
 
     async def main() -> None:
         runtime = AsyncRuntime(read, wire.write)
-        session = Session(
-            processor, AsyncCheckpointer, runtime, max_line_bytes=sys.maxsize, takes_rejects=True
-        )
-        await session.serve()
+        options = SessionOptions(takes_rejects=True)
+        await Session(processor, AsyncCheckpointer, runtime, options).serve()
 
     asyncio.run(main())

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from kcl_client import Batch, ExtendedSequenceNumber, ItemFailures, NoDeadLetterDestination, aws_lambda
 from kcl_client._processor import Checkpointer, PlainRuntime, Record, complete
-from kcl_client._session import Session
+from kcl_client._session import Session, SessionOptions
 from kcl_client.aws_lambda import Event, LambdaContext, LambdaProcessor
 from kcl_client.aws_lambda._events import STATE_MOST_BYTES, Source, Window, runs_of
 from kcl_client.aws_lambda._runtime import (
@@ -307,7 +307,7 @@ def spoken(processor: LambdaProcessor, *actions: Action) -> MemoryDaemon:
     begin = Initialize("shardId-000000000000", "TRIM_HORIZON", 0)
     daemon = MemoryDaemon([begin, *actions], (), (), TRIM_HORIZON, dead_letters=False)
     runtime = PlainRuntime(daemon.read, daemon.write, lambda _: None)
-    session = Session(processor, Checkpointer, runtime, max_line_bytes=sys.maxsize, takes_rejects=True)
+    session = Session(processor, Checkpointer, runtime, SessionOptions(takes_rejects=True))
     complete(session.serve())
     return daemon
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 
 import pytest
@@ -23,7 +22,7 @@ from kcl_client import (
     UnknownCheckpointError,
 )
 from kcl_client._processor import PlainRuntime, PlainTurn, complete
-from kcl_client._session import Session
+from kcl_client._session import Session, SessionOptions
 from kcl_client.testing import Ending, Report, drive, make_record
 from kcl_protocol.messages import CheckpointRequest, Status
 from kcl_protocol.sequence import SHARD_END, Sentinel
@@ -181,7 +180,7 @@ def test_no_status_goes_out_in_the_middle_of_a_threads_checkpoint() -> None:
     wire = Slow(INITIALIZE, BATCH, STORED)
     runtime = PlainRuntime(wire.read, wire.write, no_wait)
     runtime.turn = Watched()
-    complete(Session(Handled(handle), Checkpointer, runtime, max_line_bytes=sys.maxsize).serve())
+    complete(Session(Handled(handle), Checkpointer, runtime, SessionOptions()).serve())
     threads[0].join(60)
     assert wire.said == [Status("initialize"), CheckpointRequest(), Status("processRecords")]
 

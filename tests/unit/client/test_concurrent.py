@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 - the client's asynchronous form is asyncio's
-import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
@@ -28,7 +27,7 @@ from kcl_client import (
 from kcl_client._asynchronous import AsyncRuntime
 from kcl_client._concurrent import session_of
 from kcl_client._processor import Concurrency
-from kcl_client._session import ProcessorFailed
+from kcl_client._session import ProcessorFailed, SessionOptions
 from kcl_client.testing import Ending, drive, make_record
 from kcl_protocol import CheckpointAnswer, CheckpointRequest, encode
 from kcl_protocol.codec import decode_child_line
@@ -312,7 +311,7 @@ def converse(
     async def main() -> None:
         daemon = Daemon()
         runtime = AsyncRuntime(daemon.read, daemon.write)
-        session = session_of(processor, runtime, concurrency, max_line_bytes=sys.maxsize)
+        session = session_of(processor, runtime, concurrency, SessionOptions())
         daemon.say(INITIALIZE)
         serving = asyncio.ensure_future(session.serve())
         assert await daemon.heard() == Status("initialize")

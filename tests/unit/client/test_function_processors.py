@@ -11,6 +11,7 @@ import pytest
 from kcl_client import Batch, Record, RejectError, RejectRecord
 from kcl_client._function_processors import processor_of as timed_processor_of
 from kcl_client._processor import PlainRuntime, RecordProcessor, complete
+from kcl_client._session import SessionOptions
 from kcl_client._timed import TimedProcessor, TimedSession, Timer
 from kcl_client.testing import Ending, Report, drive, make_record, processor_of
 from kcl_protocol.errors import (
@@ -287,7 +288,7 @@ def converse(*said: object, clock: Clock) -> tuple[list[object], list[float]]:
         return False
 
     runtime = PlainRuntime(wire.read, wire.write, lambda _: None)
-    session = TimedSession(Quiet(clock), runtime, waits, max_line_bytes=sys.maxsize)
+    session = TimedSession(Quiet(clock), runtime, waits, SessionOptions())
     complete(session.serve())
     return list(wire.said), waited
 
