@@ -1,8 +1,3 @@
-"""Endpoints and credentials from the SDK for the daemon's own transport, direct or by an HTTP proxy.
-
-HTTPS_PROXY, HTTP_PROXY and NO_PROXY select a proxy; then the SDK's HTTP client sends the requests, in threads.
-"""
-
 from __future__ import annotations
 
 import ssl
@@ -46,7 +41,6 @@ if TYPE_CHECKING:
     from kcl_daemon.aws.session import ServiceClient
 
 
-# Parameters that can change the endpoint.
 _ADDRESSING: Final = ("StreamARN", "ConsumerARN")
 _HANDLER_ID: Final = "kcl-daemon-endpoint"
 _asking: ContextVar[bool] = ContextVar("_asking", default=False)
@@ -67,8 +61,6 @@ class _EndpointFound(Exception):
 
 
 class AwsAccess:
-    """`ServiceAccess` by the SDK. `limiter` runs what may block."""
-
     def __init__(self, service_client: ServiceClient, limiter: CallLimiter) -> None:
         self._client = service_client.client
         self._credentials = service_client.credentials
@@ -105,7 +97,7 @@ class AwsAccess:
             finally:
                 self._renewing = False
         else:
-            # Someone else may have renewed shared credentials. This does not block.
+            # Does not block; someone else may have renewed shared credentials.
             frozen = credentials.get_frozen_credentials()
         if frozen is not self._frozen:
             self._keys, self._frozen = _keys(frozen), frozen
@@ -179,7 +171,6 @@ class ProxyTransport:
         self._session = self._open_session(silence_s, _AT_ONCE)
 
     async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:  # noqa: ARG002 - always once
-        """A cancelled caller returns at once; the thread continues."""
         request = self._request(head, body, stream=False)
 
         def send() -> tuple[Head, bytearray]:

@@ -1,5 +1,3 @@
-"""Makes the ports over AWS. Nothing is called yet."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
@@ -49,7 +47,6 @@ def build_tables(
 
 
 async def delete_lease_table(settings: Settings, clients: Clients) -> None:
-    """With all that is in it. Raises AwsError."""
     call = partial(clients.dynamodb.delete_table, TableName=settings.lease_table)
     await clients.limiters.others.writes.run("DeleteTable", call)
 
@@ -70,7 +67,7 @@ def build_schemas(clients: Clients) -> Schemas | None:
 async def open_kinesis_client(
     clients: Clients, clock: Clock, *, on_date: Callable[[float], None] | None = None
 ) -> AsyncGenerator[AwsJsonClient, None]:
-    """Over the daemon's own transport. `on_date` now and then receives the service's epoch time."""
+    """`on_date` now and then receives the service's epoch time."""
     access = AwsAccess(clients.of_kinesis, clients.limiters.kinesis)
     async with open_client(
         access, KINESIS_API, clock, ca_bundle=clients.ca_bundle, on_date=on_date
@@ -89,15 +86,10 @@ async def open_sources(
     log: Log | None = None,
     on_date: Callable[[float], None] | None = None,
 ) -> AsyncGenerator[Kinesis, None]:
-    """The streams of Kinesis, and those of DynamoDB if `clients` were opened for them.
-
-    `clock` has the services' time of day. `on_date` as in `open_kinesis_client`. Without `scan` and `log` segments of a
-    snapshot cannot be read.
-    """
+    """`clock` has the services' time of day. Without `scan` and `log` segments of a snapshot cannot be read."""
     if (service := clients.of_changes) is None:
         yield HttpKinesis(kinesis)
         return
-    # Only where a table's stream is read.
     from kcl_daemon.transport.dynamodb_streams import CHANGES_API, HttpDynamoStreams
     from kcl_daemon.transport.snapshots import SnapshotSegments
     from kcl_daemon.transport.sources import StreamSources
@@ -116,11 +108,10 @@ async def open_sources(
 
 @asynccontextmanager
 async def open_table_scan(clients: Clients, clock: Clock) -> AsyncGenerator[ScanPort | None, None]:
-    """Reads DynamoDB tables, if `clients` were opened for their streams."""
     if clients.of_changes is None:
         yield None
         return
-    from kcl_daemon.transport.snapshots import TABLE_API, TableScan  # as above
+    from kcl_daemon.transport.snapshots import TABLE_API, TableScan
 
     access = AwsAccess(clients.of_dynamodb, clients.limiters.kinesis)
     async with open_client(access, TABLE_API, clock, ca_bundle=clients.ca_bundle) as client:
@@ -129,10 +120,7 @@ async def open_table_scan(clients: Clients, clock: Clock) -> AsyncGenerator[Scan
 
 @asynccontextmanager
 async def open_update_item(clients: Clients, clock: Clock) -> AsyncGenerator[UpdateItem | None, None]:
-    """The fast way to renew leases and write checkpoints, on its own connections.
-
-    None if DynamoDB endpoints must be discovered: only the SDK can do that.
-    """
+    """None if DynamoDB endpoints must be discovered: only the SDK can do that."""
     if clients.discovers_dynamodb:
         yield None
         return

@@ -1,5 +1,3 @@
-"""Runs blocking SDK calls in threads, limited by kind, and translates their errors."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -83,7 +81,7 @@ class ConditionFailed(AwsError):
 
 
 class TransactionCancelled(AwsError):
-    """`refused` are the indexes of the parts whose conditions do not hold."""
+    """`refused`: indexes of the parts whose conditions do not hold."""
 
     def __init__(self, operation: str, refused: tuple[int, ...]) -> None:
         super().__init__("conditions do not hold", operation=operation)
@@ -91,8 +89,6 @@ class TransactionCancelled(AwsError):
 
 
 class CallLimiter:
-    """Threads for one kind of call. `not_found`: for a missing resource."""
-
     def __init__(self, slots: int, *, not_found: type[AwsError]) -> None:
         self._not_found = not_found
         self._limiter = CapacityLimiter(slots)
@@ -101,10 +97,7 @@ class CallLimiter:
     async def run(self, operation: str, call: Callable[[], T]) -> T:
         """If too many threads of cancelled callers go on, calls are Unavailable.
 
-        Raises:
-            ConditionFailed: a conditional write was refused.
-            TransactionCancelled: conditions refused a transaction.
-            AwsError: any other failure.
+        Raises AwsError; ConditionFailed or TransactionCancelled if conditions refused the write.
         """
         return await to_thread.run_sync(
             self._work, operation, call, abandon_on_cancel=True, limiter=self._limiter

@@ -1,4 +1,4 @@
-"""`CloudWatch` over the daemon's own transport, with its own connections: metrics never delay a lease write."""
+"""Metrics have connections of their own: they never delay a lease write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CALLS: Final = 1
 _PACKED_FROM_BYTES: Final = 10_240
 _GZIP_BITS: Final = 31
 
-# The SDK need not see the large request; the endpoint is the same.
+# The SDK need not see the large request.
 _SAMPLE_REQUEST: Final[Parameters] = {"Namespace": "any", "MetricData": [{"MetricName": "any"}]}
 
 
@@ -93,7 +93,7 @@ class LazyAccess:
         return self._access.tls()
 
     def pack(self, body: bytes) -> bytes | None:
-        """Gzip a large body; None if it is small or the SDK's configuration forbids it."""
+        """None if it is small or the SDK's configuration forbids it."""
         if len(body) < _PACKED_FROM_BYTES or self._packs_nothing():
             return None
         packer = zlib.compressobj(1, zlib.DEFLATED, _GZIP_BITS)

@@ -1,7 +1,4 @@
-"""`Table` and `Transactions` over DynamoDB; must agree with `kcl_daemon.leases.row`.
-
-Attributes of foreign types (NULL, BOOL, NS, BS) are not read, and stay in the table.
-"""
+"""Attributes of foreign types (NULL, BOOL, NS, BS) are not read, and stay in the table."""
 
 from __future__ import annotations
 
@@ -64,19 +61,18 @@ _EXPONENT_MIN: Final = -130
 _OPERATION: Final = "UpdateItem"
 _CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 _NO_ANSWER: Final = "the answer has no Attributes"
-# Only these words of the error tell a missing or unfinished index from other faults.
+# Other faults have the same code.
 _INDEX_WORDS: Final = ("specified index", "global secondary index")
 _TRANSACTIONS_OPERATION: Final = "TransactWriteItems"
 MAX_PARTS: Final = 100
 
 
 def encode_row(row: Row) -> dict[str, AttributeValueTypeDef]:
-    """InvalidRequest, which names the attribute, if DynamoDB cannot store the row."""
+    """InvalidRequest names the attribute that DynamoDB cannot store."""
     return {name: encode(value, name) for name, value in row.items()}
 
 
 def encode(value: Value, where: str) -> AttributeValueTypeDef:
-    """`where` names the value in errors, as in `encode_row`."""
     match value:
         case str():
             return {"S": value}
@@ -101,7 +97,7 @@ def decode_row(item: Mapping[str, AttributeValueTypeDef]) -> dict[str, Value]:
 
 
 def decode(attribute: AttributeValueTypeDef) -> Iterator[Value]:
-    """Gives nothing if the type is foreign."""
+    """Nothing if the type is foreign."""
     match cast("Mapping[str, object]", attribute):
         case {"S": str(text)}:
             yield text
@@ -127,8 +123,7 @@ def number(value: int | Decimal) -> int | Decimal:
 def number_text(value: int | Decimal, where: str) -> str:
     """Whole numbers become plain digits: KCL reads counters as Java longs.
 
-    Raises:
-        InvalidRequest: it is a bool, no number, or beyond DynamoDB's precision or range.
+    InvalidRequest if DynamoDB cannot store it.
     """
     if isinstance(value, bool):
         raise InvalidRequest(f"{where}: rows cannot hold a bool")
@@ -173,7 +168,7 @@ def condition_expression(require: Conditions, placeholders: Placeholders) -> str
 
 
 def update_expression(update: RowUpdate, placeholders: Placeholders, *, key_attribute: str) -> str:
-    """Empty if there are no changes. Errors as `check_update` and `encode`."""
+    """Empty if there are no changes."""
     check_update(update, key_attribute=key_attribute)
     name, value, amount = placeholders.name, placeholders.value, placeholders.amount
     clauses = (
@@ -198,7 +193,6 @@ def check_update(update: RowUpdate, *, key_attribute: str) -> None:
 
 
 def check_key(key: object, *, key_attribute: str) -> str:
-    """InvalidRequest if the key is no text or empty."""
     if not isinstance(key, str) or not key:
         raise InvalidRequest(f"{key_attribute} must be a text that is not empty, not {key!r:.80}")
     return key
@@ -224,12 +218,8 @@ def _condition(condition: Condition, placeholders: Placeholders) -> str:
 
 
 UpdateItem: TypeAlias = "Callable[[UpdateItemInputTypeDef], Awaitable[Item]]"
-"""Updates with ReturnValues=ALL_NEW, and returns all attributes. Sent once; if cancelled, it may still take effect.
-
-Raises:
-    ConditionFailed: its condition does not hold.
-    Unavailable: it may have taken effect or not.
-    AwsError: it was refused otherwise.
+"""Updates with ReturnValues=ALL_NEW. Sent once; if it is cancelled or Unavailable, it may have taken effect.
+ConditionFailed: its condition does not hold.
 """
 
 
@@ -251,7 +241,6 @@ def http_update_item(caller: AwsJsonClient) -> UpdateItem:
 
 
 def condition_failed(refusal: ErrorResponse, operation: str) -> AwsError | None:
-    """None if the refusal has another reason."""
     if refusal.code != _CONDITION_FAILED:
         return None
     try:
@@ -447,7 +436,7 @@ class DynamoTransactions:
 
 
 def check_parts(parts: Sequence[TablePart]) -> None:
-    """InvalidRequest for no or too many parts, two parts on one row, or a missing key."""
+    """InvalidRequest if they cannot be one transaction."""
     if not 1 <= len(parts) <= MAX_PARTS:
         raise InvalidRequest(
             f"a transaction has 1 to {MAX_PARTS} parts, not {len(parts)}", operation=_TRANSACTIONS_OPERATION

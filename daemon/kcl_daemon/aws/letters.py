@@ -1,5 +1,3 @@
-"""What destinations in AWS have in common."""
-
 from __future__ import annotations
 
 import re
@@ -32,13 +30,13 @@ MIB: Final = 1024**2
 _CALLS: Final = 8
 # A letter has up to 14 MB, which the SDK sends within the time to connect.
 _WRITING: Final = Config(max_pool_connections=_CALLS, connect_timeout=20, read_timeout=20)
-# Nothing here holds a lease: a call may be repeated and take its time.
+# Holds no lease: a call may be repeated and take its time.
 _READING: Final = Config(
     retries={"total_max_attempts": 6, "mode": "standard"}, read_timeout=60, max_pool_connections=_CALLS
 )
 # Below this nothing is too large unless the service says so in words that we know.
 USUAL_LIMIT: Final = 256 * KIB
-# How the services and their stand-ins say that a message is too large; the codes say less.
+# How the services and their stand-ins say that a message is too large.
 _TOO_LARGE: Final = re.compile(
     r"(?i)shorter than|too (long|large)|larger than|length less than|at most \d+ bytes|exceed"
 )
@@ -46,7 +44,7 @@ _TOO_LARGE: Final = re.compile(
 
 @dataclass
 class LetterService:
-    """`address` serves every region, `regional` that of the stream. With `reads` the client is made when it is used."""
+    """`address` serves every region, `regional` that of the stream."""
 
     endpoints: Endpoints
     name: str
@@ -99,7 +97,7 @@ class LetterService:
 
 
 class LimitedLetters(Destination):
-    """A service with a limit, `most_bytes`; its queue, topic or stream may have a lower one."""
+    """`most_bytes`: of the service; its queue, topic or stream may have a lower limit."""
 
     operation: ClassVar[str]
     most_bytes: ClassVar[int] = MIB

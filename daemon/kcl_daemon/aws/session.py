@@ -1,5 +1,3 @@
-"""The SDK's clients, by botocore without boto3, to save memory and time."""
-
 from __future__ import annotations
 
 import os
@@ -75,7 +73,7 @@ _NO_CREDENTIALS: Final = (
 
 
 class _Models(botocore.loaders.Loader):
-    """What botocore knows of services and endpoints, until the clients are made: with it they keep 12 MB for ever."""
+    """Dropped once the clients are made; with it they keep 12 MB for ever."""
 
     def __init__(self, data_path: str | None) -> None:
         folders = data_path.split(os.pathsep) if data_path else []
@@ -86,7 +84,7 @@ class _Models(botocore.loaders.Loader):
 
 
 def session_as(providers: tuple[CredentialsProvider, ...], region_name: str) -> botocore.session.Session:
-    """The first of these providers that has credentials counts; without providers, botocore's chain.
+    """The first provider with credentials counts; without providers, botocore's chain.
 
     `region_name` is for roles without a region.
     """
@@ -114,7 +112,7 @@ def _chain(provider: CredentialsProvider, region_name: str) -> list[CredentialPr
 
 
 class _RoleProvider(CredentialProvider):
-    """Assumes a role with botocore's own credentials (KCL: KclStsAssumeRoleCredentialsProvider)."""
+    """KCL: KclStsAssumeRoleCredentialsProvider."""
 
     METHOD = _ROLE_METHOD
     CANONICAL_NAME = None
@@ -125,7 +123,6 @@ class _RoleProvider(CredentialProvider):
         self._region_name = role.region_name or region_name
 
     def load(self) -> Credentials | None:
-        """None if there are no credentials to assume the role with."""
         session = botocore.session.get_session()
         source = session.get_credentials()
         if source is None:
@@ -194,14 +191,14 @@ class Clients:
 async def open_clients(
     endpoints: Endpoints, *, glue: bool = False, changes: bool = False
 ) -> AsyncGenerator[Clients, None]:
-    """`glue` takes 10 MB. `changes`: also the client of DynamoDB Streams.
+    """`glue` takes 10 MB.
 
     Raises:
         ConfigurationError: region, profile or endpoint is missing or invalid.
         Unavailable: the instance metadata did not return the region.
         AccessDenied: there are no credentials.
     """
-    # Takes 0.1 s, and finding credentials may use the network.
+    # Takes 0.1 s, and may use the network.
     make = partial(make_clients, endpoints, glue=glue, changes=changes)
     clients = await to_thread.run_sync(make, abandon_on_cancel=True)
     try:
@@ -271,12 +268,10 @@ class Services:
             session.get_component(_LOADER).forget()
 
     def region_name(self, service: Service) -> str:
-        """ConfigurationError if none is configured, Unavailable if the instance metadata fails."""
         own = self._settings[service][1].region_name or self._common_region
         return own or _region_name(botocore.session.get_session())
 
     def credentials(self, service: Service) -> Credentials:
-        """AccessDenied if there are none."""
         found = self.session(service).get_credentials()
         if found is None:
             asked = self._settings[service][2]
@@ -312,7 +307,7 @@ class Services:
     def client_for(
         self, name: str, *, region_name: str | None, address: str | None, config: Config | None = None
     ) -> object:
-        """For a service without settings; it gets the credentials of Kinesis."""
+        """With the credentials of Kinesis."""
         return self.session("kinesis").create_client(
             name,
             region_name=region_name or self.region_name("kinesis"),
@@ -359,13 +354,7 @@ def _has_no_metadata() -> bool:
 
 
 def _region_of_instance(session: botocore.session.Session) -> str:
-    """By the instance metadata.
-
-    Raises:
-        ConfigurationError: the metadata service is disabled.
-        NoRegion: no answer, and this is not EC2.
-        Unavailable: no answer on EC2; it may come later while the machine starts.
-    """
+    """NoRegion: no answer, and this is not EC2. Unavailable: EC2 does not answer yet."""
     if _has_no_metadata():
         raise ConfigurationError(_NO_REGION)
     try:
@@ -424,7 +413,7 @@ def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:
 
 
 def caller_identity(endpoints: Endpoints) -> str:
-    """The ARN of our user or role. Needs no permission. Blocks."""
+    """Of our user or role. Needs no permission. Blocks."""
     services = Services(endpoints)
     try:
         client: Any = services.client_for("sts", region_name=None, address=None)

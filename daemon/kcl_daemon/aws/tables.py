@@ -1,5 +1,3 @@
-"""Finds, checks, creates and extends our tables as Java workers do (KCL: DynamoDBLeaseSerializer)."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 # A table is UPDATING while its index is built.
 _USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
-# As KCL: LeaseManagementConfig.
+# KCL: LeaseManagementConfig.
 READY_WITHIN_S: Final = 600.0
 _POLL_FIRST_S: Final = 0.2
 _POLL_MOST_S: Final = 2.0
@@ -46,7 +44,7 @@ class TableSpec:
 
 
 def creation_request(spec: TableSpec) -> CreateTableInputTypeDef:
-    """As in KCL, but with the index in the same call: Java workers only check its name (KCL: DynamoDBLeaseRefresher)."""
+    """As KCL, but with the index in the same call: Java workers only check its name (KCL: DynamoDBLeaseRefresher)."""
     options = spec.options
     request: CreateTableInputTypeDef = {
         "TableName": spec.name,
@@ -103,7 +101,6 @@ def state_of(spec: TableSpec, table: TableDescriptionTypeDef) -> TableState:
 
 
 def check_definition(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
-    """ConfigurationError if the key of the table or of our index differs."""
     check_table_key(spec, table)
     index = _owner_index(table) if spec.has_owner_index else None
     if index is None:
@@ -197,7 +194,6 @@ class TableAdmin:
         self._ready_within_s = ready_within_s
 
     async def describe(self) -> TableState | None:
-        """ConfigurationError if the table has another key."""
         table = await self._describe()
         if table is None:
             return None
@@ -205,12 +201,11 @@ class TableAdmin:
         return state_of(self._spec, table)
 
     async def ensure(self) -> bool:
-        """Create the table if it is missing, and wait until it is usable. True: this call created it.
+        """Waits until it is usable. True: this call created it.
 
         Raises:
-            ConfigurationError: the table has another key.
-            Unavailable: it was not usable in time, or never will be.
-            AwsError: a call failed otherwise.
+        ConfigurationError: the table has another key.
+        Unavailable: it was not usable in time, or never will be.
         """
         created = False
         pause_s = _POLL_FIRST_S
@@ -229,18 +224,12 @@ class TableAdmin:
             pause_s = min(pause_s * _POLL_GROWTH, _POLL_MOST_S)
 
     async def add_owner_index(self) -> None:
-        """Only starts it; the table stays usable.
-
-        Raises:
-            TableNotFound: there is no table.
-            Unavailable: the table is being changed.
-            InvalidRequest: for example, the index exists.
-        """
+        """Only starts it; the table stays usable. Unavailable: the table is being changed."""
         request = index_request(self._spec, await self._existing())
         await self._limiters.writes.run("UpdateTable", partial(self._client.update_table, **request))
 
     async def remove_owner_index(self) -> None:
-        """Errors as `add_owner_index`; InvalidRequest if there is no index."""
+        """InvalidRequest if there is no index."""
         if _owner_index(await self._existing()) is None:
             raise InvalidRequest(f"table {self._spec.name} has no index by owner", operation="UpdateTable")
         call = partial(

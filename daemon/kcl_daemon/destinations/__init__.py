@@ -1,1 +1,1 @@
-"""Registered in `config/dead_letters.py`."""
+"""Where dead letters go: a class and a file each, registered in `config/dead_letters.py`."""

@@ -1,4 +1,4 @@
-"""Dead letters in a file: one JSON line per record, on disk before processing continues.
+"""One JSON line per record, on disk before processing continues.
 
 Several daemons may share the file; it is only appended to, but for `kcl-daemon letters delete`.
 """
@@ -66,7 +66,6 @@ class DeadLetterFile:
         self._threads = CapacityLimiter(_THREADS)
 
     async def prepare(self) -> None:
-        """ConfigurationError if the file cannot be written."""
         try:
             await to_thread.run_sync(self._create)
         except OSError as error:
@@ -134,7 +133,7 @@ class StoredLines(LetterSource):
         return await self._with_data(whole)
 
     async def delete(self, heads: Sequence[StoredLetter]) -> None:
-        """Rewrites the file under the lock of those who append to it."""
+        """Under the lock of those who append."""
         if heads:
             await to_thread.run_sync(self._rewrite, heads)
 
@@ -191,7 +190,7 @@ def _parsed(line: bytes, place: str, handle: tuple[int, int]) -> StoredLetter | 
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """Number, start and text of each line that is not blank; a line that is too long is cut."""
+    """Number, start and text. A blank line is left out, one that is too long is cut."""
     number = start = 0
     while line := file.readline(_LINE_BYTES_MOST + 2):
         number += 1

@@ -1,5 +1,3 @@
-"""Dead letters in another stream."""
-
 from __future__ import annotations
 
 from collections import deque

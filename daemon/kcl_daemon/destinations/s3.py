@@ -1,7 +1,6 @@
-"""Dead letters in a bucket.
+"""A letter is two objects: the record's bytes, and `.json` with all the rest.
 
-A letter is two objects: the record's bytes as they were, and `.json` with all the rest. Their names depend
-on the record only, so a repeated letter is the same letter.
+Their names depend on the record only, so a repeated letter is the same letter.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ class _Objects:
                 Key=key,
                 Body=body,
                 ContentType=content_type,
-                # A checksum in a header: with the SDK's own, at the end of the body, some stores cannot deal.
+                # In a header: some stores refuse the SDK's own at the end of the body.
                 ChecksumCRC32=b64encode(crc32(body).to_bytes(4)).decode(),
                 **self._if_absent,
             )
@@ -132,7 +131,7 @@ class _Objects:
                 return  # an object of this name is this letter
             if status != HTTPStatus.NOT_IMPLEMENTED or not self._if_absent:
                 raise
-            # This store has no conditional put. A repeat then writes the same object again.
+            # This store has no conditional put. A repeat writes the same object again.
             self._if_absent = {}
             self._put(client, key, body, content_type)
 

@@ -1,5 +1,3 @@
-"""Dead letters to a topic, which keeps none."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""Dead letters in a queue."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""Signed calls (signature version 4) of one AWS JSON service. If our clock is wrong, the service's time is used."""
-
 from __future__ import annotations
 
 import hmac
@@ -58,7 +56,7 @@ class ErrorResponse(Exception):
 
 
 class ClockSkewError(ErrorResponse):
-    """The service refused the time of the signature. `server_s` is its epoch time."""
+    """`server_s` is the service's epoch time."""
 
     def __init__(self, refused: ErrorResponse, server_s: float) -> None:
         super().__init__(refused.code, refused.message, refused.status, refused.body)
@@ -88,7 +86,7 @@ def error_response(head: Head, body: bytes | bytearray, *, signed_s: float) -> E
 
 
 def date_of(head: Head) -> float | None:
-    """The service's time, epoch seconds."""
+    """Epoch seconds."""
     try:
         return parsedate_to_datetime(head.headers.get("date", "")).timestamp()
     except (ValueError, OverflowError):
@@ -97,7 +95,7 @@ def date_of(head: Head) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class JsonApi:
-    """`prefix` stands before the operation in `X-Amz-Target`. `not_found`: for a missing resource. `error_of` comes first."""
+    """`error_of` comes first. `not_found`: for a missing resource."""
 
     prefix: str
     not_found: type[AwsError]
@@ -120,10 +118,7 @@ class Signer:
     def head(
         self, operation: str, body: bytes, keys: AccessKeys, *, epoch_s: float, encoding: str | None = None
     ) -> bytes:
-        """Request line and headers, with the final empty line.
-
-        The service refuses an `epoch_s` some minutes off. `encoding`, such as `gzip`, is not signed.
-        """
+        """With the final empty line. `encoding`, such as `gzip`, is not signed."""
         date = strftime("%Y%m%dT%H%M%SZ", gmtime(epoch_s))
         name = f"{self._api.prefix}{operation}"
         names, signature = self._signature(name, body, keys, date)
@@ -195,11 +190,7 @@ class AwsJsonClient:
     async def call(
         self, operation: str, parameters: Parameters, read: Callable[[bytearray], T], *, once: bool = False
     ) -> T:
-        """What `read` makes of a successful body, on the loop. `once`: for a write.
-
-        Raises:
-            AwsError: the refusal; Unavailable if no answer came.
-        """
+        """What `read` makes of a successful body, on the loop. `once`: for a write. Raises AwsError."""
         with self._reported(operation):
             try:
                 return await self._call(operation, parameters, read, once=once)
@@ -211,12 +202,9 @@ class AwsJsonClient:
     async def open_stream(
         self, operation: str, parameters: Parameters, *, silence_s: float
     ) -> AsyncGenerator[ResponseStream, None]:
-        """An answer that is read while it arrives, on its own connection; cancelling is safe.
+        """On its own connection; cancelling is safe. Errors inside the stream are in its body.
 
         Silence for `silence_s`, while somebody waits, ends it: this detects half-open connections.
-
-        Raises:
-            AwsError: as `call`, on entry. Errors inside the stream are in its body.
         """
         with self._reported(operation):
             try:

@@ -1,7 +1,4 @@
-"""Answers of DynamoDB Streams in their JSON shapes. The simulator reads the same.
-
-The service has no hash keys: every shard gets the range that the Java adapter 2.x writes.
-"""
+"""The service has no hash keys: every shard gets the range that the Java adapter 2.x writes."""
 
 from __future__ import annotations
 
@@ -106,7 +103,7 @@ def _shard(shape: ShardShape, children_begun: int | None) -> Shard:
 
 
 def open_at(found: Sequence[Shard], start: InitialPosition) -> tuple[Shard, ...]:
-    """The shards to begin with; all others follow these, or ended before.
+    """All others follow these, or ended before.
 
     LATEST: those without children, also in a stream that was switched off.
     """

@@ -1,4 +1,4 @@
-"""Subscriptions of enhanced fan-out: `application/vnd.amazon.eventstream` frames and SubscribeToShard events."""
+"""`application/vnd.amazon.eventstream` frames and the events of SubscribeToShard."""
 
 from __future__ import annotations
 
@@ -90,8 +90,7 @@ class FrameReader:
     def feed(self, data: bytes) -> list[StreamEvent | StreamFailure]:
         """The messages that this piece completes, without `initial-response`.
 
-        Raises:
-            MalformedFrame: messages before it in the piece are lost, until the next subscription delivers them.
+        MalformedFrame loses those before it in the piece, until the next subscription delivers them.
         """
         self._buffer += data
         found: list[StreamEvent | StreamFailure] = []
@@ -200,7 +199,7 @@ _events: Final = Decoder(_Event)
 
 
 def decode_event(body: bytes) -> PushedRecords:
-    """Unavailable if the event is malformed. Its records keep the body in memory."""
+    """Unavailable if it is malformed. Its records keep the body in memory."""
     with service_answers.parsing_answer(OPERATION):
         try:
             event = _events.decode(body)
@@ -230,8 +229,6 @@ class ConsumerShape(TypedDict):
 
 
 class HttpSubscription:
-    """Valid within the context that opened it."""
-
     def __init__(self, stream: ResponseStream) -> None:
         self._pieces = stream.pieces
         self._reader = FrameReader()

@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection, one exchange at a time. Ambiguous answers are refused.
+"""One exchange at a time. Ambiguous answers are refused.
 
-Uses asyncio, not anyio: with a `BufferedProtocol` the kernel writes a body straight into the buffer from
-which it is decoded.
+Uses asyncio, not anyio: with a `BufferedProtocol` the kernel writes a body straight into the buffer from which it is
+decoded.
 """
 
 from __future__ import annotations
@@ -61,10 +61,7 @@ class Head:
 
 
 def parse_head(data: bytes) -> Head:
-    """`data` is without its final empty line.
-
-    MalformedAnswer if the body's length is unclear or too large.
-    """
+    """Without its final empty line. MalformedAnswer if the body's length is unclear or too large."""
     lines = data.decode("latin-1").split("\r\n")
     status = _status(lines[0])
     headers: dict[str, str] = {}
@@ -114,12 +111,10 @@ class BodyReader(Protocol):
         """Do not feed a complete body."""
         ...
 
-    def feed(self, data: memoryview) -> list[bytes]:
-        """The pieces of the body in `data`, or MalformedAnswer."""
-        ...
+    def feed(self, data: memoryview) -> list[bytes]: ...
 
     def close(self) -> None:
-        """The peer closed: MalformedAnswer if the body is incomplete."""
+        """MalformedAnswer if the body is incomplete."""
         ...
 
 
@@ -263,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._broken is None and not self._expecting and self._transport is not None
 
     async def request(self, data: bytes) -> Head:
-        """The head of the answer; ConnectionBroken if there is no valid one."""
+        """ConnectionBroken if there is no valid answer."""
         if not self.is_usable:
             raise self._broken or ConnectionBroken("the connection is in use or closed", answered=False)
         assert self._transport is not None
@@ -289,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
         return body if body is not None else bytearray()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """While a piece is not taken, nothing is read. Errors as `body`."""
+        """While a piece is not taken, nothing is read."""
         self._by_pieces()
         while True:
             while not self._pieces:

@@ -1,5 +1,3 @@
-"""`Kinesis` over this transport."""
-
 from __future__ import annotations
 
 import json
@@ -67,7 +65,6 @@ def fetched(body: bytes | bytearray) -> FetchedRecords:
 
 
 def parsed(operation: str, read: Callable[[Shape], T], body: bytes | bytearray) -> T:
-    """For answers without records."""
     with service_answers.parsing_answer(operation):
         return read(cast("Shape", decode_leniently(body)))
 
@@ -75,8 +72,7 @@ def parsed(operation: str, read: Callable[[Shape], T], body: bytes | bytearray) 
 def payload(records: Sequence[WireRecord], body_bytes: int) -> Payload:
     """The records keep a body of `body_bytes` in memory.
 
-    Raises:
-        ValueError: the first or last record is invalid; others are not checked.
+    ValueError: the first or last is invalid; others are not checked.
     """
     if not records:
         return Payload((), 0)
@@ -165,7 +161,7 @@ class HttpKinesis:
 
 
 async def put_records(client: AwsJsonClient, stream: StreamRef, entries: Sequence[Entry]) -> list[PutResult]:
-    """One call. Errors as `Kinesis` if all entries failed; after Unavailable some may have been put."""
+    """Errors as `Kinesis` if all entries failed; after Unavailable some may have been put."""
     records = [{"Data": each.data, "PartitionKey": each.partition_key} for each in entries]
     request = {**_named(stream), "Records": records}
 

@@ -1,4 +1,4 @@
-"""Kept connections to one endpoint, one for each call under way, not for each shard."""
+"""One connection for each call under way, not for each shard."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ServiceEndpoint:
 
 class ServiceAccess(Protocol):
     async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
-        """It may depend on the account in an ARN. AwsError: there is none, or the parameters are invalid."""
+        """It may depend on the account in an ARN. AwsError if the parameters are invalid."""
         ...
 
     async def keys(self) -> AccessKeys:
@@ -126,7 +126,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def connection(self, *, fresh: bool = False) -> AsyncGenerator[Connection, None]:
-        """A kept connection, unless `fresh`. Errors as `dial`. After an error it is kept if the answer came whole."""
+        """Errors as `dial`. After an error the connection is kept if the answer came whole."""
         async with self._slots:
             connection = (None if fresh else self._kept()) or await self.dial(silence_s=self._silence_s)
             try:
@@ -184,7 +184,7 @@ class HttpTransport(Protocol):
     """Failed calls raise ConnectionBroken."""
 
     async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:
-        """What `read` makes of the answer. The request may be sent twice unless `once`."""
+        """May be sent twice unless `once`."""
         ...
 
     def stream(

@@ -1,7 +1,4 @@
-"""Answers of the services in their JSON shapes, and the table from error codes to `kcl_daemon.errors`.
-
-`Data` is base64 text, timestamps are epoch seconds.
-"""
+"""`Data` is base64 text, timestamps are epoch seconds."""
 
 from __future__ import annotations
 
@@ -155,7 +152,6 @@ def fetched(answer: RecordsShape) -> FetchedRecords:
 
 
 def text(shape: object) -> str:
-    """TypeError if it is no text."""
     if not isinstance(shape, str):
         raise TypeError(f"{shape!r:.50} is no text")
     return shape

@@ -1,5 +1,3 @@
-"""Follows a DynamoDB table from one stream to the next, as if it had one stream."""
-
 from __future__ import annotations
 
 from dataclasses import replace
