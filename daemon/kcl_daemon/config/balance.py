@@ -1,5 +1,3 @@
-"""Settings and properties of leases: balancing, handoff, shard sync, cleanup, migration from KCL 2.x."""
-
 from __future__ import annotations
 
 import re
@@ -92,8 +90,6 @@ class AssignmentStrategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CapacitySettings:
-    """The leader's settings count for all workers."""
-
     service_level_ms: int = ours("serviceLevelMillis", MILLISECONDS, 60_000)
     """How old the oldest record that is not finished may be. The number of
     [workers wanted](scaling.md#capacity) is the one that keeps or reaches this. The leader's setting applies."""
@@ -104,8 +100,6 @@ class CapacitySettings:
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """The leader's settings count for all workers."""
-
     strategy: AssignmentStrategy = ours(
         "leaseAssignmentStrategy", member(AssignmentStrategy), AssignmentStrategy.WORKER_UTILIZATION_AWARE
     )
@@ -174,8 +168,6 @@ _PARENTS_FIRST: Final = re.compile(r"PARENTS_FIRST(?::([0-9]{1,9}))?")
 
 
 def prioritization() -> ValueKind[int | None]:
-    """`NONE` gives None, `PARENTS_FIRST` a number of generations."""
-
     def read(text: str) -> int | None:
         word = trimmed(text).upper()
         if word == "NONE":
@@ -191,8 +183,6 @@ def prioritization() -> ValueKind[int | None]:
 
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
-    """Shard sync, audit and cleanup; the leader's settings count."""
-
     sync_strategy: ShardSyncStrategy = ours(
         "shardSyncStrategyType", member(ShardSyncStrategy), ShardSyncStrategy.SHARD_END
     )
@@ -225,4 +215,4 @@ class ShardSettings:
     """PARENTS_FIRST: leases of parents are assigned first; a lease that waits for more generations of
     unfinished parents than GENERATIONS (default 0) is not assigned. Java refuses any value."""
     only: frozenset[str] = frozenset()
-    """Other shards are left out; empty: none is; no property."""
+    """Empty: no shard is left out."""

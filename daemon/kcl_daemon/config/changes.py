@@ -1,5 +1,3 @@
-"""Settings of DynamoDB streams."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -45,7 +43,6 @@ class ChangesSettings:
     """How many read units a second all segments may use together."""
 
     def lacking(self, summary: StreamSummary) -> str | None:
-        """Which images are asked for that the stream does not have."""
         is_asked = self.snapshot or self.form is ChangeForm.PLAIN
         if not is_asked or summary.view_type not in {"KEYS_ONLY", "OLD_IMAGE"}:
             return None
@@ -55,7 +52,6 @@ class ChangesSettings:
         )
 
     def check_images(self, summary: StreamSummary, log: Log) -> None:
-        """ConfigurationError if a snapshot cannot do with what the stream has."""
         why = self.lacking(summary)
         if why is not None and self.snapshot:
             raise ConfigurationError(f"snapshot = true needs the new images of items: {why}")
@@ -65,12 +61,11 @@ class ChangesSettings:
 
 SOURCE: Final = "tableName.source"
 LOCAL_REGION: Final = "ddblocal"
-"""The region in ARNs of DynamoDB Local; requests have another one."""
+"""Only in ARNs; requests have another one."""
 _OF_SNAPSHOT: Final = ("snapshotSegments", "snapshotReadUnits")
 
 
 def reads_changes(values: Mapping[str, object]) -> bool:
-    """Whether a stream of DynamoDB is among those that are read."""
     return SOURCE in values or _of_dynamodb(values) > 0
 
 
@@ -90,7 +85,6 @@ def _reads_kinesis(values: Mapping[str, object]) -> bool:
 
 
 def not_of_changes(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Properties that do not go with the streams, and why."""
     if many_of(values) is None:
         for key in ("streamName", "streamArn"):
             if key in values and SOURCE in values:
@@ -115,7 +109,7 @@ def not_of_changes(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 def _filter(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     if (given := values.get("recordFilter")) is None:
         return
-    from kcl_daemon.records.record_filter import ONLY_CHANGES, RecordFilter  # loaded with it
+    from kcl_daemon.records.record_filter import ONLY_CHANGES, RecordFilter
 
     if not isinstance(given, RecordFilter) or not given.of_changes:
         return

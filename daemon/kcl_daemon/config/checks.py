@@ -1,7 +1,4 @@
-"""Checks properties against each other.
-
-`values` has only values that are valid by themselves, by key name.
-"""
+"""`values` has only values that are valid by themselves, by key name."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ _CAPACITIES: Final = {
     "workerMetricsBillingMode": ("workerMetricsReadCapacity", "workerMetricsWriteCapacity"),
     "coordinatorStateBillingMode": ("coordinatorStateReadCapacity", "coordinatorStateWriteCapacity"),
 }
-# Java ignores 0 and `false` of unboxed properties (KCL: ConfigurationSettableUtils). These differ then.
+# Java ignores 0 and `false` of unboxed properties (KCL: ConfigurationSettableUtils).
 _JAVA_USES: Final = {
     "cleanupLeasesUponShardCompletion": "true",
     "fanoutConfig.retryBackoffMillis": "1000",
@@ -65,7 +62,7 @@ def check_together(
 ) -> tuple[list[Problem], list[Notice]]:
     """Corrects `values` that are too short, too long or impossible."""
     lines = {name: entry.line for name, entry in entries.items()}
-    # With a landing the daemon starts no engine, and only kcl-daemon spark-submit uses sparkPipeline.
+    # With a landing only kcl-daemon spark-submit uses sparkPipeline.
     own = {name: values[name] for name in values if name != "sparkPipeline" or "landing" not in values}
     found = (
         *_names(own, entries),
@@ -298,10 +295,7 @@ def _adjusted(values: dict[str, object], lines: Lines, name: str, used: int, why
 
 
 def _arn(values: dict[str, object], lines: Lines, environment: Mapping[str, str]) -> Iterator[Notice]:
-    """Use only the name of `streamArn` if it cannot be the stream's ARN.
-
-    Java always does so (KCL: KinesisClientLibConfigurator): sample files have a placeholder.
-    """
+    """Java always uses only the name (KCL: KinesisClientLibConfigurator): sample files have a placeholder."""
     arn = values.get("streamArn")
     if not isinstance(arn, StreamArn):
         return
@@ -321,7 +315,6 @@ def _arn(values: dict[str, object], lines: Lines, environment: Mapping[str, str]
 
 
 def _why_name_alone(values: Values, arn: StreamArn) -> str | None:
-    """None: calls can use this ARN."""
     name = "kinesisClient.region" if "kinesisClient.region" in values else "regionName"
     reasons: list[str] = []
     if values.get(name, arn.region_name) != arn.region_name:
@@ -332,12 +325,11 @@ def _why_name_alone(values: Values, arn: StreamArn) -> str | None:
 
 
 _Found = Iterator[tuple[str, str]]
-"""Properties and what is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """Something named after the application, unless `key` names it; `marks` are allowed in such names."""
+    """`marks` are allowed in such names."""
 
     what: str
     key: str
@@ -346,7 +338,7 @@ class _Named:
     marks: str = "_.-"
 
 
-# DynamoDB allows 3 to 255 characters, a folder name 255; the suffix counts.
+# The suffix counts.
 _TABLES: Final = (
     _Named("the lease table", "tableName", 255, least=3),
     _Named("the worker metrics table", "workerMetricsTableName", 255 - len("-WorkerMetricStats")),
@@ -372,8 +364,6 @@ def _names(values: Values, entries: Entries) -> _Found:
 
 
 def _named(values: Values, entries: Entries) -> Iterator[_Named]:
-    """A bad name counts as a name of its own."""
-
     def is_given(key: str) -> bool:
         entry = entries.get(key)
         return entry is not None and bool(trimmed(entry.value))
@@ -496,7 +486,7 @@ def _former(values: Values) -> _Found:
 
 
 def regions_of(values: Values) -> tuple[str, ...]:
-    """Without DynamoDB Local's, which is none."""
+    """Without DynamoDB Local's."""
     one, arns = values.get("streamArn"), [each.arn for each in _listed(values, "streamArns")]
     given = [*([one.arn] if isinstance(one, StreamArn) else []), *(arn for arn in arns if arn is not None)]
     return tuple(dict.fromkeys(where for arn in given if (where := arn.split(":")[3]) != LOCAL_REGION))

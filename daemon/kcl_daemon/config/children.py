@@ -1,5 +1,3 @@
-"""Settings and properties of child processes: limits, user, restarts, failures, dead letters."""
-
 from __future__ import annotations
 
 import re
@@ -46,7 +44,7 @@ _PROTOCOL: Final = replace(
 
 
 MAX_ID: Final = 2**32 - 2
-"""The largest user or group id. To the kernel the next one means "no change": root's child stays root."""
+"""To the kernel the next one means "no change": root's child stays root."""
 
 _USER: Final = name(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?",
@@ -74,7 +72,7 @@ def _user() -> ValueKind[str]:
 
 @dataclass(frozen=True, slots=True)
 class ChildSettings:
-    """Times: None is no limit; other limits: None is the daemon's."""
+    """None is no limit."""
 
     command: tuple[str, ...] = field(metadata=keys(Key("executableName", _COMMAND, required=True)))
     """The program and its arguments; one process runs per shard. Split at spaces only."""
@@ -136,7 +134,7 @@ class ChildSettings:
     """Whether [`log` messages](protocol.md#log-messages) of children are logged (`child_log`). If not, they
     are stray output, as in Java."""
     is_relay: bool = False
-    """Of no property: whether the children pass on what they are told to a helper of ours."""
+    """Whether the children pass on what they are told to a helper of ours."""
 
 
 class ChildFailurePolicy(Enum):
@@ -145,8 +143,6 @@ class ChildFailurePolicy(Enum):
 
 
 class PoisonRecordPolicy(Enum):
-    """For a record that makes one child after another fail."""
-
     RETRY = "RETRY"
     SKIP = "SKIP"
     DEADLETTER = "DEADLETTER"
@@ -194,7 +190,7 @@ class FailureSettings:
 
 STREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _LANES_MOST: Final = 64
-# Of the 48 MiB of records that a worker holds; the rest is for reading.
+# Of the 48 MiB of records that a worker holds.
 _WINDOW_BYTES_MOST: Final = 24 * 1024**2
 
 

@@ -1,5 +1,3 @@
-"""What a destination of dead letters can do, and which ones there are."""
-
 from __future__ import annotations
 
 import re
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from kcl_daemon.records.letters import LetterSource, StoredLetter
 
 Fetch = Callable[[str, Callable[[int], None]], Awaitable[bytes]]
-"""The data at an address, whose size is checked first."""
+"""Of an address; the size is checked first."""
 WithData = Callable[["StoredLetter"], Awaitable[DeadLetter]]
 MakeArn = Callable[[str, str, str | None, str | None], str]
 """Of service, rest, region (None: the stream's) and account (None: the daemon's)."""
@@ -31,9 +29,7 @@ Right = tuple[str, str, tuple[str, ...], str]
 
 
 class KeepsData(DeadLetters, Protocol):
-    async def keep(self, dead_letter: DeadLetter) -> Mapping[str, object]:
-        """What a letter elsewhere has instead of its data."""
-        ...
+    async def keep(self, dead_letter: DeadLetter) -> Mapping[str, object]: ...
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,6 @@ class Overflow(Destination):
 
 
 OVERFLOW_FORM: Final = "s3://BUCKET/PREFIX"
-# The class in the module of this name; what the property may be.
 _OWN: Final = {
     "file": ("FileLetters", "file:PATH"),
     "sqs": ("QueueLetters", "sqs:QUEUE_URL"),

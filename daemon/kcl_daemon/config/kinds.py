@@ -1,7 +1,4 @@
-"""The kinds of property values, and how a field of the settings declares its property.
-
-Values are trimmed as in Java. A kind refuses what Java reads as 0 or a default by mistake.
-"""
+"""Values are trimmed as in Java."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ LONG_MAX: Final = 2**63 - 1
 PORT_MAX: Final = 65_535
 # A larger number is probably in milliseconds.
 TIME_MOST_S: Final = 253_402_300_799
-"""The last second of the year 9999."""
 
 _AGE_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _AGE = re.compile(r"(?:\d{1,9}(?:\.\d+)?[smhd])+")
@@ -41,7 +37,6 @@ _DURATION = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _SECONDS_OF: Final = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
-# DynamoDB's limits.
 _MAX_TAGS: Final = 50
 _TAG_KEY_CHARACTERS: Final = 128
 _TAG_VALUE_CHARACTERS: Final = 256
@@ -54,21 +49,20 @@ ARN_OF_TABLE: Final = r"arn:[a-z0-9-]*:dynamodb:[\s\S]+"
 
 
 class InvalidValue(ValueError):
-    """The message is only the reason, such as `not a whole number`."""
+    """The message is only the reason."""
 
 
 SOMETHING: Final = r"\S[\s\S]*"
-"""The pattern of any text but an empty one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a JSON Schema can say of a value. It refuses nothing that the kind reads.
+    """Refuses nothing that the kind reads.
 
     Args:
         pattern: of the whole trimmed text, the same in Python and in ECMAScript; empty: any text.
-        words: allowed in any case; beside a pattern or numbers these are further values.
-        type: what the text looks like where it has a type, as in YAML.
+        words: in any case; beside a pattern or numbers these are further values.
+        type: of the value in YAML.
         low: for numbers, with `high`; excluded if `type` is `number`.
     """
 
@@ -81,7 +75,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class ValueKind(Generic[T_co]):
-    """`read` raises InvalidValue. `written` is its reverse; None: `str`."""
+    """`written` is the reverse of `read`; None: `str`."""
 
     read: Callable[[str], T_co]
     allowed: str
@@ -90,7 +84,7 @@ class ValueKind(Generic[T_co]):
 
 
 def in_any_case(word: str) -> str:
-    """As a pattern; ECMAScript has no flag for it within a pattern."""
+    """ECMAScript has no flag for it within a pattern."""
     return "".join(f"[{each.upper()}{each.lower()}]" if each.isalpha() else re.escape(each) for each in word)
 
 
@@ -140,7 +134,7 @@ def whole_number(low: int, high: int, unit: str = "") -> ValueKind[int]:
 
 
 def number(*, above: float, high: float, unit: str = "") -> ValueKind[float]:
-    """Above `above`, at most `high`, never infinite."""
+    """Above `above`, never infinite."""
 
     def read(text: str) -> float:
         word = not_blank(text)
@@ -156,7 +150,7 @@ def number(*, above: float, high: float, unit: str = "") -> ValueKind[float]:
 
 
 def duration() -> ValueKind[float]:
-    """A `java.time.Duration` above 0, in seconds."""
+    """Seconds, above 0."""
 
     def read(text: str) -> float:
         match = _DURATION.fullmatch(not_blank(text))
@@ -187,7 +181,6 @@ def _as_iso_8601(value: object) -> str:
 
 
 def truth() -> ValueKind[bool]:
-    """Java's words, in any case."""
     words = {
         **dict.fromkeys(("true", "yes", "y", "on", "1"), True),
         **dict.fromkeys(("false", "no", "n", "off", "0"), False),
@@ -205,7 +198,7 @@ def truth() -> ValueKind[bool]:
 
 
 def choice(values: Mapping[str, T], advice: Mapping[str, str] | None = None) -> ValueKind[T]:
-    """One of some words (capitals in `values`), in any case; `advice` has reasons for refused ones."""
+    """In any case; `values` have capitals, `advice` has reasons for refused ones."""
 
     def read(text: str) -> T:
         word = not_blank(text).upper()
@@ -217,12 +210,11 @@ def choice(values: Mapping[str, T], advice: Mapping[str, str] | None = None) -> 
 
 
 def member(members: type[AnyEnum]) -> ValueKind[AnyEnum]:
-    """One of an enum whose values are the words in capitals."""
     return choice({str(each.value): each for each in members})
 
 
 def tags() -> ValueKind[tuple[tuple[str, str], ...]]:
-    """`k=v,k2=v2`; gives pairs. Java drops bad ones with a warning."""
+    """Java drops bad ones with a warning."""
 
     def read(text: str) -> tuple[tuple[str, str], ...]:
         pairs = dict(_tag(each) for each in not_blank(text).split(","))
@@ -275,7 +267,7 @@ def start_timestamp() -> ValueKind[InitialPosition]:
 
 
 def moment_s(text: str) -> float | None:
-    """Epoch seconds of an ISO time (without a zone in UTC) or of epoch seconds; None: it is neither."""
+    """Epoch seconds of an ISO time (without a zone in UTC) or of epoch seconds."""
     try:
         if text.replace(".", "", 1).isdecimal():
             return float(text)
@@ -286,7 +278,7 @@ def moment_s(text: str) -> float | None:
 
 
 def age_s(text: str) -> float | None:
-    """Seconds of an age such as `90s` or `1h30m`; None: it is none."""
+    """Of an age such as `90s` or `1h30m`."""
     if _AGE.fullmatch(text) is None:
         return None
     return sum(float(number) * _AGE_SECONDS[unit] for number, unit in re.findall(r"([\d.]+)([smhd])", text))
@@ -294,7 +286,7 @@ def age_s(text: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class RunUntil:
-    """`time_ms` (epoch milliseconds) None: the time at which the run begins."""
+    """`time_ms` None: the time at which the run begins."""
 
     time_ms: int | None
 
@@ -317,7 +309,6 @@ def run_until() -> ValueKind[RunUntil | None]:
 
 
 def name(pattern: str, allowed: str, arn_property: str | None = None) -> ValueKind[str]:
-    """`arn_property` takes an ARN instead of the name."""
     compiled = re.compile(pattern)
 
     def read(text: str) -> str:
@@ -331,7 +322,6 @@ def name(pattern: str, allowed: str, arn_property: str | None = None) -> ValueKi
 
 
 def check_port(digits: str | None) -> None:
-    """InvalidValue for a bad one; None: the address has no port."""
     if digits is not None and not 1 <= int(digits) <= PORT_MAX:
         raise InvalidValue(f"{digits} is not a port; ports are 1 to {PORT_MAX}")
 
@@ -425,11 +415,9 @@ MILLISECONDS_OR_NONE: Final = whole_number(0, LONG_MAX, "milliseconds")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One property.
+    """`target` is a dotted path in `Settings`; in a declaration, below its field.
 
     Args:
-        name: as in Java, case-sensitive.
-        target: dotted path in `Settings`; in a declaration, below its field.
         meaning: for the reference; empty: the docstring of the field.
         aliases: the last one in the file counts.
         default: for the reference, if `Settings` does not show it.
@@ -474,10 +462,10 @@ def java(
     blank_is_absent: bool = False,
     extension: bool = False,
 ) -> T:
-    """A field with a property of the Java daemon; the docstring below the field is the property's meaning.
+    """The docstring below the field is the property's meaning.
 
-    `bean` is Java's nested configuration in which the property has the same name. `shown` is the default in
-    the reference, if that is not `default`, or `none`.
+    `bean` is Java's nested configuration in which the property has the same name. `shown` is the default in the
+    reference, if that is not `default`, or `none`.
     """
     nested = tuple(f"{bean}.{each}" for each in (name, *aliases) if bean)
     key = Key(
@@ -492,12 +480,10 @@ def java(
 
 
 def ours(name: str, kind: ValueKind[T], default: T, **options: Unpack[KeyOptions]) -> T:
-    """As `java`, for a property that Java does not know."""
     return java(name, kind, default, **options, extension=True)
 
 
 def keys_of(settings: object, path: str = "") -> Iterator[Key]:
-    """All properties of a dataclass and of those inside it."""
     if not is_dataclass(settings):
         return
     for each in fields(settings):

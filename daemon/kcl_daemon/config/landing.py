@@ -1,5 +1,3 @@
-"""Settings of the landing log, and what cannot be combined with it."""
-
 from __future__ import annotations
 
 import re
@@ -44,7 +42,7 @@ _PLACE: Final = ValueKind(_uri, "a folder, or a URI such as s3://BUCKET/PREFIX",
 
 @dataclass(frozen=True, slots=True)
 class LandingSettings:
-    """Without `uri` nothing else is used. The lander's options have the same names."""
+    """The lander's options have the same names."""
 
     uri: str | None = ours("landing", _PLACE, None)
     """Where the records of all shards are written, for any reader: a folder, or a URI such as `s3://BUCKET/PREFIX`.
@@ -72,7 +70,7 @@ class LandingSettings:
 
     @property
     def bucket_and_prefix(self) -> tuple[str, str] | None:
-        """Of an `s3://` landing; the prefix is empty or ends with a slash."""
+        """The prefix is empty or ends with a slash."""
         found = _BUCKET.fullmatch(self.uri or "")
         if found is None:
             return None
@@ -98,7 +96,6 @@ _DEFAULTS: Final = frozenset({"RETRY", "CURRENT", "OFF"})
 
 
 def refused(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """What cannot be combined with `landing`, and why."""
     for key, reason in _REFUSED.items():
         value = values.get(key, False)
         is_default = value is False or getattr(value, "name", "") in _DEFAULTS

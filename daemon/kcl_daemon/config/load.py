@@ -1,8 +1,3 @@
-"""From a properties file to `Settings`, notices and problems; and which values are in force.
-
-Reports all problems at once. Refuses what Java would silently read as another value.
-"""
-
 from __future__ import annotations
 
 import re
@@ -39,18 +34,12 @@ FILE_BYTES_MAX: Final = 1024 * 1024
 AnySettings = TypeVar("AnySettings", bound="DataclassInstance")
 _JSON: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{\s*[\"}]|\[\s*[{\"\]])")
 RELAY: Final = (sys.executable, "-m", "kcl_landing.relay")
-"""For the lander or a Spark pipeline; their socket is added later."""
+"""Their socket is added later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a file says.
-
-    Args:
-        file: printable name.
-        entries: by canonical name.
-        texts: by canonical name, variables replaced.
-    """
+    """`entries` and `texts` are by canonical name, variables replaced in `texts`."""
 
     settings: Settings
     warnings: tuple[Notice, ...]
@@ -98,7 +87,7 @@ def load(
 def interpret(
     data: bytes, *, file: str, default_worker_id: str, environment: Mapping[str, str] | None = None
 ) -> Loaded:
-    """As `load`, from bytes; the result depends on nothing else."""
+    """The result depends on nothing else."""
     reading = Reading(on_one_line(file), environment or {})
     try:
         for entry in properties.parse(data):
@@ -187,8 +176,7 @@ def effective(loaded: Loaded) -> Iterator[EffectiveProperty]:
 
 
 def as_properties(loaded: Loaded) -> str:
-    """A file that means the same wherever it is read; contains overrides, variables and secrets."""
-    # DEFAULT may depend on properties that are not written out.
+    """A file that means the same wherever it is read; contains secrets."""
     texts = {**loaded.texts, "retrievalMode": value_text(loaded.settings.retrieval.mode)}
     if loaded.settings.stream_arn is None and texts.pop("streamArn", None) is not None:
         # Only the name counts, wherever the file is read.
@@ -202,7 +190,7 @@ def as_properties(loaded: Loaded) -> str:
 
 
 def _in_force(key: Key, loaded: Loaded) -> str:
-    """The value as a file could have it; as written if it has several parts."""
+    """As written if it has several parts."""
     value = field_of(loaded.settings, key.target)
     if key.kind.written is not None:
         return key.kind.written(value)
@@ -218,7 +206,6 @@ def _default_in_force(key: Key, settings: Settings) -> str:
 
 
 def _derived(loaded: Loaded) -> dict[str, str]:
-    """By property, what else set a field or overruled the file."""
     settings, entries, has_arn = loaded.settings, loaded.entries, "streamArn" in loaded.texts
     found: dict[str, str] = {}
     if has_arn:

@@ -1,5 +1,3 @@
-"""Settings and properties of metrics and of the status page."""
-
 from __future__ import annotations
 
 import re
@@ -45,7 +43,7 @@ _NAMESPACE: Final = name(
 
 
 def _dimensions() -> ValueKind[tuple[str, ...]]:
-    """Separated by commas or blanks, with or without braces; empty: none (KCL)."""
+    """With or without braces; empty: none (KCL)."""
 
     def read(text: str) -> tuple[str, ...]:
         names = tuple(word for word in _SEPARATOR.split(trimmed(text).strip("{}")) if word)
@@ -150,7 +148,7 @@ class AdminSettings:
 
 
 def request_address(address: str) -> str:
-    """The IP address for requests from this machine; ValueError."""
+    """For requests from this machine; ValueError."""
     where = ip_address(address)
     # `::` also serves IPv4, and a container may lack IPv6 on loopback.
     return LOOPBACK if where.is_unspecified else str(where)

@@ -1,7 +1,4 @@
-"""Reads properties files (as `java.util.Properties`) and `KCL_...` environment variables.
-
-Imports little: health checks use it every few seconds.
-"""
+"""As `java.util.Properties`. Imports little: health checks use it every few seconds."""
 
 from __future__ import annotations
 
@@ -22,13 +19,7 @@ _HEAD_BYTES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PropertyEntry:
-    """One `key = value`, escapes resolved.
-
-    Args:
-        value: keeps trailing blanks.
-        line: its first, from 1; 0: not from a file.
-        variable: the environment variable it comes from.
-    """
+    """`line` is its first, from 1; 0: not from a file. Values keep trailing blanks."""
 
     key: str
     value: str
@@ -37,7 +28,7 @@ class PropertyEntry:
 
 
 class MalformedProperties(ValueError):
-    """Java refuses such text too. `line` is that of the entry, from 1."""
+    """Java refuses such text too."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"line {line}: {reason}")
@@ -78,7 +69,7 @@ PREFIX: Final = "KCL_"
 _NOT_OURS: Final = frozenset(
     {"KCL_DEMO_LEDGER", "KCL_MVN_REPO_SEARCH_URL", "KCL_POSIX_ONLY", "KCL_TEST_MARK"}
 )
-# What a daemon tells its children. A command that such a program runs must not take its stream for that of the file.
+# A command that a child runs must not take its stream for that of the file.
 _IN_A_CHILD: Final = "KCL_SHARD_ID"
 _TOLD_TO_CHILDREN: Final = frozenset(
     {
@@ -95,7 +86,7 @@ _TOLD_TO_CHILDREN: Final = frozenset(
 _SERVICE: Final = r"KCL(?:_[A-Z0-9_]+)?"
 _PORT_OF_IT: Final = r"PORT_[0-9]+_(?:TCP|UDP|SCTP)"
 _LINK_BY_NAME: Final = re.compile(
-    # The lookahead prevents quadratic time.
+    # Prevents quadratic time.
     rf"(?=[A-Z0-9_]*+\Z){_SERVICE}_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|{_PORT_OF_IT}_(?:PROTO|PORT|ADDR))"
 )
 _LINK_WITH_ADDRESS: Final = re.compile(rf"{_SERVICE}_(?:PORT|{_PORT_OF_IT})")
@@ -103,22 +94,19 @@ _ADDRESS: Final = re.compile(r"(?:tcp|udp|sctp)://\S+:[0-9]+")
 
 
 def normal(name: str) -> str:
-    """Without case and word separators, which environments cannot keep."""
+    """Environments cannot keep case and word separators."""
     return re.sub(r"[._-]", "", name).lower()
 
 
 def is_service_link(variable: str, value: str) -> bool:
-    """Whether Kubernetes set it, for a Service whose name begins with `kcl`.
-
-    Unless `enableServiceLinks` is false, a pod gets variables such as `KCL_ADMIN_PORT=tcp://10.0.0.1:80`.
-    """
+    """Unless `enableServiceLinks` is false, a pod gets variables such as `KCL_ADMIN_PORT=tcp://10.0.0.1:80`."""
     if _LINK_BY_NAME.fullmatch(variable):
         return True
     return bool(_LINK_WITH_ADDRESS.fullmatch(variable) and _ADDRESS.fullmatch(value))
 
 
 def given(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Our variables, sorted, without empty ones; in a child of a daemon without what that one has said."""
+    """Sorted, without empty ones; in a child of a daemon without what that one has said."""
     others = _NOT_OURS | _TOLD_TO_CHILDREN if _IN_A_CHILD in environment else _NOT_OURS
     for variable in sorted(environment):
         value = environment[variable]
@@ -137,13 +125,12 @@ _REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 def variable_for(key: str) -> str:
-    """`failoverTimeMillis` is `KCL_FAILOVER_TIME_MILLIS`."""
     words = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", key.replace(".", "_"))
     return PREFIX + words.upper()
 
 
 def overrides(environment: Mapping[str, str], names: Iterable[str]) -> Iterator[PropertyEntry]:
-    """Sorted by variable. One that matches none of `names` keeps its spelling and is reported as unknown."""
+    """Sorted by variable. One that matches none of `names` keeps its spelling."""
     by_normal = {normal(name): name for name in names}
     for variable, value in given(environment):
         written = variable[len(PREFIX) :]
@@ -151,7 +138,7 @@ def overrides(environment: Mapping[str, str], names: Iterable[str]) -> Iterator[
 
 
 def expanded(text: str, environment: Mapping[str, str]) -> str:
-    """Replace `${NAME}` and `${NAME:-DEFAULT}` once; InvalidValue if one is not set."""
+    """Once. InvalidValue if one is not set."""
 
     def value(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
@@ -169,8 +156,6 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A line to log; the daemon still starts."""
-
     event: str
     key: str
     line: int
@@ -186,7 +171,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """It prevents the start; None: the whole file, or a missing key."""
+    """None: the whole file, or a missing key."""
 
     reason: str
     key: str | None = None
@@ -199,7 +184,6 @@ class Problem:
         return Problem(reason, entry.key, entry.value, entry.line, entry.variable)
 
     def rendered(self, file: str) -> str:
-        """Such as `app.properties:12: failoverTimeMillis = abc: not a whole number; allowed: ...`."""
         where = on_one_line(file) if self.line is None else f"{on_one_line(file)}:{self.line}"
         if self.variable is not None:
             where = f"environment, {self.variable}"

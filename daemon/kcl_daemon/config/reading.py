@@ -1,5 +1,3 @@
-"""Reads entries one by one: which counts, what is unknown, what is missing."""
-
 from __future__ import annotations
 
 import difflib
@@ -29,9 +27,7 @@ _NESTED: Final = "the daemon has its own timeouts, retries and connections for A
 # Of Jinja, ERB, Helm, a shell.
 _TEMPLATE: Final = re.compile(r"<%|\{\{|\$\{[A-Za-z_]|(?:\A|[/._-])\$[A-Za-z_]")
 _NO_TEMPLATES: Final = ("executableName", "recordFilter")
-# Only one of two can be set.
 _SAME_THING: Final = {"adminToken": "adminTokenFile", "adminTokenFile": "adminToken"}
-# Instead of a required property.
 INSTEAD: Final = {
     "streamName": ("streamArn", "streamArns", "streamNames", "streamFilter", "tableName.source"),
     "executableName": ("landing", "sparkPipeline"),
@@ -46,14 +42,9 @@ _EXAMPLES: Final = {
 
 @dataclass(slots=True)
 class Reading:
-    """What was found in one file so far.
+    """`entries`, `texts` and values are by canonical name, `spark_entries` and `spark_conf` by Spark's.
 
-    Attributes:
-        environment: for `${NAME}`.
-        entries: by canonical name.
-        unknown: key and line, by the known name it resembles.
-        spark_entries: by Spark's name, as are the values in `spark_conf`.
-        texts: of good values, by canonical name, variables replaced.
+    `unknown` is by the known name it resembles.
     """
 
     file: str
@@ -68,7 +59,6 @@ class Reading:
     texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def take(self, entry: PropertyEntry) -> None:
-        """The last of several entries for a property counts."""
         key = BY_NAME.get(services.canonical_name(entry.key) or entry.key)
         if key is not None:
             if key.name == "streamName" and is_of_dynamodb(trimmed(entry.value)):
@@ -105,7 +95,6 @@ class Reading:
         )
 
     def values(self) -> dict[str, object]:
-        """In the order of the table."""
         for entry in self.others.values():
             self._other(entry)
         expands = self._expands()
@@ -143,7 +132,6 @@ class Reading:
                 self.spark_conf[name] = trimmed(text)
 
     def _expands(self) -> bool:
-        """`values` reports a bad setting."""
         given = self.entries.get("expandEnvironment")
         try:
             return given is not None and truth().read(given.value)
@@ -185,7 +173,6 @@ class Reading:
             self.problems.append(Problem(reason, key.name))
 
     def in_order(self) -> tuple[Notice, ...]:
-        """By line; those about the environment first."""
         located = (
             replace(each, variable=self._variable(each.key)) if each.variable is None else each
             for each in self.notices
@@ -193,7 +180,6 @@ class Reading:
         return tuple(sorted(located, key=lambda each: each.line))
 
     def failure(self) -> ConfigurationError:
-        """By line; those without one last."""
         located = (
             replace(each, variable=each.variable or self._variable(each.key)) if each.line == 0 else each
             for each in map(self._template_or, self.problems)

@@ -1,5 +1,3 @@
-"""Settings and properties of retrieval: polling, enhanced fan-out, and schemas."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class RetrievalMode(Enum):
-    """The values are KCL's; DEFAULT is resolved when the file is read."""
+    """DEFAULT is resolved when the file is read."""
 
     FANOUT = "FANOUT"
     POLLING = "POLLING"
@@ -82,8 +80,6 @@ _CONSUMER_NAME: Final = name(
 
 @dataclass(frozen=True, slots=True)
 class RetrievalSettings:
-    """Polling, except for `mode`."""
-
     max_records: int = java("maxRecords", whole_number(1, 10_000, "records"), 10_000, bean=_POLLING)
     """Maximum number of records in one read."""
     idle_time_between_reads_ms: int | None = java(
@@ -103,7 +99,6 @@ class RetrievalSettings:
     prefetch_bytes: int = ours("prefetchMaxBytes", whole_number(1, LONG_MAX, "bytes"), 8 * 1024 * 1024)
     """Reading of a shard pauses while this much data waits for its child."""
     prefetch_records: int = 30_000
-    """Likewise for this many records; no property."""
     mode: RetrievalMode = field(
         default=RetrievalMode.POLLING, metadata=keys(Key("retrievalMode", _MODE, default="DEFAULT"))
     )
@@ -115,7 +110,7 @@ class RetrievalSettings:
 
 def _record_filter() -> ValueKind[RecordFilter]:
     def read(text: str) -> RecordFilter:
-        from kcl_daemon.records.event_pattern import PatternError  # few daemons filter
+        from kcl_daemon.records.event_pattern import PatternError
         from kcl_daemon.records.record_filter import RecordFilter
 
         try:
@@ -182,7 +177,7 @@ class FanOutSettings:
 def resolve_mode(
     values: dict[str, object], written: Iterable[PropertyEntry], *, polls_only: bool = False
 ) -> None:
-    """Resolve `DEFAULT`, or no mode, in `values` (KCL: RetrievalMode)."""
+    """KCL: RetrievalMode."""
     if values.get("retrievalMode") is None:
         polled = polls_only or any(_is_about_polling(entry) for entry in written)
         values["retrievalMode"] = RetrievalMode.POLLING if polled else RetrievalMode.FANOUT

@@ -1,7 +1,7 @@
-"""The properties as a JSON Schema (draft 2020-12), for editors: `kcl-daemon check --schema`.
+"""A JSON Schema (draft 2020-12) for editors: `kcl-daemon check --schema`.
 
-It is looser than `check`, never stricter, but for two things: a key that `check` only warns of is refused, and values are what
-YAML makes of them, so a number may be one.
+It is looser than `check`, never stricter, but for two things: a key that `check` only warns of is refused, and values
+are what YAML makes of them, so a number may be one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ def document() -> Schema:
 
 
 def _families() -> Iterator[tuple[str, Schema]]:
-    """Keys that no list can hold."""
     conf = "Handed to Spark under the name that follows."
     yield f"^{re.escape(CONF_PREFIX)}.", {"type": _SCALARS, "description": conf}
     nested = "Has no effect: the daemon has its own timeouts, retries and connections for AWS calls."
@@ -135,7 +134,6 @@ def _text(pattern: str) -> Schema:
 
 
 def meaning_of(key: Key) -> str:
-    """As declared, else the docstring below the field."""
     section, _, name = key.target.rpartition(".")
     owner = type(field_of(DEFAULTS, section) if section else DEFAULTS)
     return key.meaning or docstrings(owner.__module__)[owner.__name__, name]
@@ -143,7 +141,7 @@ def meaning_of(key: Key) -> str:
 
 @cache
 def docstrings(module: str) -> dict[tuple[str, str], str]:
-    """Those of fields, by class and field, each on one line; the interpreter does not keep them."""
+    """The interpreter does not keep them."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {
         (node.name, name): " ".join(text.split())

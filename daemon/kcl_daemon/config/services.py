@@ -1,7 +1,6 @@
-"""Settings and properties of AWS services: regions, endpoints and `AwsCredentialsProvider` strings.
+"""Unknown or Java-only providers are refused, as are other properties with these prefixes.
 
-Unknown or Java-only providers are refused, as are other properties with these prefixes: no daemon may run
-under another identity than the one written.
+No daemon may run under another identity than the one written.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ REGION: Final = name(r"[A-Za-z0-9-]{1,63}", "a region such as eu-west-1")
 
 
 class CredentialsSource(Enum):
-    """The values are Java's class names."""
-
     CHAIN = "DefaultCredentialsProvider"
     ENVIRONMENT = "EnvironmentVariableCredentialsProvider"
     PROFILE = "ProfileCredentialsProvider"
@@ -49,13 +46,7 @@ class CredentialsSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CredentialsProvider:
-    """All arguments but `profile_name` are for ROLE.
-
-    Args:
-        profile_name: None: `AWS_PROFILE`, else `default`.
-        region_name: of STS; None: the common one.
-        endpoint_url: of STS; None: from the SDK.
-    """
+    """All but `profile_name` is for ROLE, with STS's region and endpoint."""
 
     source: CredentialsSource = CredentialsSource.CHAIN
     profile_name: str | None = None
@@ -69,7 +60,7 @@ class CredentialsProvider:
 _PREFIX: Final = "AwsCredentialsProvider"
 
 SOURCES: Final = {source.value: (source,) for source in CredentialsSource}
-# The Java daemon 3.x knows none of these names.
+# The Java daemon 3.x knows none of these.
 SOURCES_OF_SDK_1: Final = {
     "DefaultAWSCredentialsProviderChain": (CredentialsSource.CHAIN,),
     "EC2ContainerCredentialsProviderWrapper": (CredentialsSource.CONTAINER, CredentialsSource.INSTANCE),
@@ -212,10 +203,7 @@ _PROVIDERS: Final = ValueKind(
 
 @dataclass(frozen=True, slots=True)
 class CredentialsSettings:
-    """The first provider with credentials is used.
-
-    Empty: the SDK's chain for Kinesis, those of Kinesis for others.
-    """
+    """The first provider with credentials counts. Empty: those of Kinesis, and for Kinesis the SDK's chain."""
 
     kinesis: tuple[CredentialsProvider, ...] = java(
         _PREFIX,
@@ -250,7 +238,7 @@ class CredentialsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """None: the common region, or what the SDK says. The last two are for DynamoDB."""
+    """None: the common region, or what the SDK says."""
 
     region_name: str | None = None
     fips: bool = False
@@ -263,7 +251,6 @@ CLIENT_PREFIXES: Final = ("kinesisClient", "dynamoDbClient", "cloudWatchClient",
 
 
 def _client(prefix: str, service: str, *more: Key) -> Mapping[str, object]:
-    """Metadata: the properties of one client; Java has none for Glue."""
     glue = prefix == "glueClient"
     region = f"Region of {service} only."
     fips = f"Whether to use the FIPS endpoint of {service}."

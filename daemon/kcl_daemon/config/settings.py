@@ -1,8 +1,4 @@
-"""The typed settings of one daemon, and all properties: loader and reference are made from their fields.
-
-Defaults are the Java daemon's unless a comment says why not. `INERT` properties only cause a warning, so
-that a file from Java starts.
-"""
+"""All properties: loader and reference are made from the fields."""
 
 from __future__ import annotations
 
@@ -37,7 +33,6 @@ from kcl_daemon.config.topics import place_of
 from kcl_daemon.ports import StreamRef
 from kcl_daemon.shards.lineage import InitialPosition
 
-# Names derived from it: see `checks`.
 _APPLICATION_NAME: Final = name(
     r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+",
     "printable characters; 3 to 237 letters, digits, dots, dashes and underscores if tables are named "
@@ -71,7 +66,7 @@ _START_AT: Final = Key(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`stream_name` is empty if it reads many `streams`; `state_folder` None: the default."""
+    """`stream_name` is empty if it reads many `streams`."""
 
     application_name: str = field(metadata=keys(Key("applicationName", _APPLICATION_NAME, required=True)))
     """Name of the application. All workers of an application share its tables, which are named after it."""
@@ -98,7 +93,7 @@ class Settings:
     when all are, the daemon ends with exit code 0. See [Jobs that end](flow.md#jobs-that-end). Needs a
     first position other than `LATEST`."""
     sole_worker: bool = False
-    """A second process with this worker id refuses to start, where others wait; no property."""
+    """A second process with this worker id refuses to start, where others wait."""
     endpoints: Endpoints = field(default_factory=Endpoints)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
@@ -134,24 +129,22 @@ class Settings:
 
     @property
     def reads_changes(self) -> bool:
-        """Whether a stream of DynamoDB is among those that are read."""
         return any(each.is_of_dynamodb for each in self.stream_refs)
 
     @property
     def stream_refs(self) -> tuple[StreamRef, ...]:
-        """All that are named; with a filter there are others."""
+        """With a filter there are others."""
         if not self.reads_many:
             return (self.single_stream,)
         return tuple(StreamRef(each.name, each.arn, table=each.table) for each in self.streams.listed)
 
     @property
     def single_stream(self) -> StreamRef:
-        """If it does not read many. The name of a table's stream is the table's."""
+        """The name of a table's stream is the table's."""
         return StreamRef(self.stream_name, self.stream_arn, table=self.changes.table)
 
     @property
     def bundled(self) -> str | None:
-        """The property that has children of ours run, not a program of the user."""
         if self.landing.uri is not None:
             return "landing"
         return None if self.spark.pipeline is None else "sparkPipeline"
@@ -162,7 +155,7 @@ class Settings:
 
     @property
     def worker_metrics_table(self) -> str:
-        """KCL: DdbTableConfig; always from the application's name."""
+        """KCL: DdbTableConfig."""
         return self.tables.worker_metrics.name or f"{self.application_name}-WorkerMetricStats"
 
     @property
@@ -223,6 +216,4 @@ _NAMES_BY_REASON: Final[dict[str, tuple[str, ...]]] = {
     "removed; subscriptions always use HTTP/1.1": ("fanoutHttpVersion",),
 }
 INERT: Final = {name: why for why, names in _NAMES_BY_REASON.items() for name in names}
-"""Why a property has no effect, by its name."""
 GONE: Final = {("childProtocol", "KCL_1_0"): "children of KCL 1.0 are no longer supported; CURRENT is used"}
-"""Why a value has no effect, by property and value in capitals."""

@@ -1,5 +1,3 @@
-"""Settings and properties of the bundled Spark client. `reading` collects `sparkConf.NAME`."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -63,15 +61,11 @@ REMOVED: Final = {
     ),
     "sparkOnLostRange": "is gone: what has moved to another host is left to that host; remove this line",
 }
-"""What to do instead of a property that is gone, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Without `pipeline` nothing else is used.
-
-    The Spark client's `EngineOptions` have the same names.
-    """
+    """`kcl_spark`'s `EngineOptions` have the same names."""
 
     pipeline: str | None = ours("sparkPipeline", _PIPELINE, None)
     """Function whose Spark queries process the stream. Replaces `executableName`. See [Spark](spark.md)."""

@@ -1,5 +1,3 @@
-"""Settings and properties of an application that reads many streams; the Java daemon reads only one."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -27,8 +25,6 @@ from kcl_daemon.shards.lineage import InitialPosition
 
 
 class FormerStreams(Enum):
-    """For leases of unlisted streams; the values are KCL's."""
-
     KEEP = "NO_STREAMS_LEASES_DELETION"
     DELETE_ALL = "FORMER_STREAMS_AUTO_DETECTION_DEFERRED_DELETION"
     DELETE_GIVEN = "PROVIDED_STREAMS_DEFERRED_DELETION"
@@ -36,20 +32,16 @@ class FormerStreams(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ListedStream:
-    """`arn` None: this account's stream, by name until Kinesis gives its ARN.
-
-    `position` None: the application's.
-    """
+    """`arn` None: this account's stream, by name until Kinesis gives its ARN. `position` None: the application's."""
 
     name: str
     arn: str | None = None
     position: InitialPosition | None = None
     table: str | None = None
-    """A DynamoDB table whose streams are read one after the other; `name` is the table's."""
+    """Its streams are read one after the other."""
 
 
 def many_of(values: Mapping[str, object]) -> str | None:
-    """The first property that names many streams; None: there is only one."""
     return next((name for name in ("streamArns", "streamNames", "streamFilter") if name in values), None)
 
 
@@ -138,7 +130,6 @@ class StreamsSettings:
     )
     """Former streams whose leases are deleted with PROVIDED_STREAMS_DEFERRED_DELETION."""
     tables: tuple[ListedStream, ...] = ()
-    """The table of `tableName.source`, if it is one of many; no property of its own."""
 
     @property
     def listed(self) -> tuple[ListedStream, ...]:

@@ -1,7 +1,4 @@
-"""Settings and properties of the tables: names, creation, layout.
-
-An existing table stays as it is, except for point-in-time recovery.
-"""
+"""An existing table stays as it is, except for point-in-time recovery."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ _MAX_COMPLETE_BAKE_S: Final = 604_800
 
 
 def complete_bake_s(setting_s: int) -> int:
-    """From `tableMigrationCompleteBakeTimeSeconds`, limited to an hour to seven days."""
     return min(max(setting_s, _MIN_COMPLETE_BAKE_S), _MAX_COMPLETE_BAKE_S)
 
 
@@ -43,10 +39,7 @@ class BillingMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """Options of a new table. Recovery is also turned on for an existing one, as in KCL.
-
-    `name` None: from the application's name. Capacities are for PROVISIONED; 0: not set.
-    """
+    """Recovery is also turned on for an existing table, as in KCL. 0: no capacity."""
 
     name: str | None = None
     billing_mode: BillingMode = BillingMode.PAY_PER_REQUEST
@@ -71,7 +64,7 @@ def _table(
     bean: str = "",
     index: str = "",
 ) -> Mapping[str, object]:
-    """Metadata: the properties of one table (KCL: DdbTableConfig); `names` are by field, `bean` is Java's path."""
+    """KCL: DdbTableConfig."""
     provisioned = f"capacity of {what}{index} if it is created as PROVISIONED (`{names['billing_mode']}`)."
     recovery = f"Whether to turn on point-in-time recovery of {what}, also if the table exists."
     rows: dict[str, tuple[ValueKind[object], str]] = {
@@ -128,8 +121,6 @@ _EXTENSIONS: Final = ("leaseTableBillingMode", "leaseTableTags")
 
 @dataclass(frozen=True, slots=True)
 class TablesSettings:
-    """KCL's default capacities are 10 and 10."""
-
     leases: TableOptions = field(
         default_factory=lambda: TableOptions(read_capacity=10, write_capacity=10),
         metadata=_table(
@@ -171,4 +162,4 @@ class TablesSettings:
         ),
     )
     deploy_bake_s: int = 3_600
-    """How long all workers must know the single table before a move; KCL's, no property."""
+    """How long all workers must know the single table before a move (KCL)."""

@@ -1,5 +1,3 @@
-"""The order of all properties, by topic, for the reference."""
-
 from __future__ import annotations
 
 from typing import Final
