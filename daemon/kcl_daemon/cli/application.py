@@ -1,5 +1,3 @@
-"""The application that a command acts on, and `--stream`."""
-
 from __future__ import annotations
 
 import sys

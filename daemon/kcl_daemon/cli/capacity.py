@@ -1,5 +1,3 @@
-"""`kcl-daemon capacity`: what the leader has stored; with `scaleToZero` also a look into the stream."""
-
 from __future__ import annotations
 
 import sys
@@ -108,7 +106,6 @@ class CapacityReader:
         return 0, f"no worker runs, and nothing is left to read in {counted(len(leases), 'shard')}"
 
     async def _why_to_read(self, lease: Lease) -> str | None:
-        """None: nothing comes after the checkpoint."""
         checkpoint = lease.checkpoint
         if checkpoint == LATEST:
             return "has no checkpoint yet, so nobody knows where to look"

@@ -1,8 +1,4 @@
-"""`kcl-daemon check`: explains a properties file; with --with-aws it also asks AWS.
-
-It changes nothing in AWS. It tries a write permission with a write whose condition cannot hold, and lists
-the calls that it cannot try.
-"""
+"""Tries a write permission with a write whose condition cannot hold, and lists the calls that it cannot try."""
 
 from __future__ import annotations
 
@@ -72,7 +68,6 @@ from kcl_daemon.transport.event_stream import HttpFanOut
 _Result = TypeVar("_Result")
 
 Finding = tuple[bool, str]
-"""Whether it is good, and its text."""
 _NOT_TRIED: Final = ": NOT TRIED, as "
 _NAMED_MOST: Final = 5
 _ANOTHER: Final = (
@@ -82,7 +77,6 @@ _ANOTHER: Final = (
 
 
 def not_tried(what: str, why: str) -> Finding:
-    """Counts as good."""
     return True, masked(on_one_line(f"{what}{_NOT_TRIED}{why}"))
 
 
@@ -232,11 +226,7 @@ _NEVER: Final = (Equals("kcl-daemon-check", "never"),)
 
 
 async def check_services(settings: Settings) -> list[Finding]:
-    """All checks.
-
-    ConfigurationError for an unusable region, profile or endpoint, Unavailable if the instance metadata has
-    no region, AccessDenied without credentials.
-    """
+    """ConfigurationError, AccessDenied or Unavailable if AWS cannot be asked at all."""
     async with (
         open_clients(
             settings.endpoints, glue=settings.schemas.are_resolved, changes=settings.reads_changes
@@ -378,7 +368,6 @@ _IN_PLACE_OF_A_SCRIPT: Final = frozenset({"-m", "-c", "-e", "--eval"})
 
 
 def verdict_of(*, errors: int = 0, warnings: int = 0, not_tried: int = 0, asked_aws: bool = False) -> str:
-    """Such as `OK: would start; 1 warning; 2 things not tried`."""
     counts = [numbered(count, noun) for count, noun in ((errors, "error"), (warnings, "warning")) if count]
     parts = [] if errors else ["OK: would start"]
     parts += [", ".join(counts)] if counts else []
@@ -509,7 +498,7 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class _Examined:
-    """`problems` prevent the start on this host; `findings` None: AWS was not asked."""
+    """`findings` None: AWS was not asked."""
 
     loaded: Loaded
     problems: list[str]

@@ -1,4 +1,4 @@
-"""What `kcl-daemon check` prints: values, and each error or warning below its line of the file, as compilers do."""
+"""Each error or warning stands below its line of the file, as compilers do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLOURS: Final[Mapping[Level, str]] = {"error": "red", "warning": "yellow", "in
 _COLUMNS_MOST: Final = 120
 _VALUE_COLUMNS: Final = 48
 _CUT: Final = "..."
-# An entry that is one line of the file and has no escapes.
+# One line of the file, without escapes.
 _ENTRY: Final = re.compile(r"(?P<indent>[ \t\f]*)(?P<key>[^ \t\f:=]+)(?P<between>[ \t\f]*[=:]?[ \t\f]*)")
 _MARK_OF_UTF_8: Final = "\xef\xbb\xbf"
 
@@ -49,7 +49,7 @@ class Source:
         return Source(file, LINE_END.split(data.decode("iso-8859-1")), entries)
 
     def quoted(self, sentence: str) -> tuple[str, str] | None:
-        """The entry that a sentence is about, and marks below its key or value; None: it names no line."""
+        """None: it names no line."""
         found = re.match(rf"{re.escape(self.file)}:(\d+): (?:(?:info|warning): )?", sentence)
         entry = self.entries.get(int(found[1])) if found else None
         if found is None or entry is None:
@@ -58,7 +58,7 @@ class Source:
         return self._marked(entry, about_key=given_again)
 
     def _marked(self, entry: PropertyEntry, *, about_key: bool) -> tuple[str, str]:
-        """Credentials are masked. The value of an unknown key is not shown: it may be a secret."""
+        """The value of an unknown key is not shown: it may be a secret."""
         number = f"{entry.line:>4} | "
         indent, key, between = self._written(entry)
         is_known = (services.canonical_name(entry.key) or entry.key) in BY_NAME

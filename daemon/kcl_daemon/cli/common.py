@@ -1,5 +1,3 @@
-"""Properties file, exit codes, error reports and JSON of the commands."""
-
 from __future__ import annotations
 
 import os
@@ -88,7 +86,7 @@ _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
 
 
 def report_failure(error: BaseException, log: Log, *, where_environment_lacks: str = "") -> int:
-    """Log one ERROR event; returns the exit code. `where_environment_lacks` is added to its advice."""
+    """`where_environment_lacks` is added to its advice."""
     errors = tuple(leaves(error))
     unexpected = [each for each in errors if not isinstance(each, KclError)]
     if unexpected:
@@ -179,8 +177,6 @@ def with_file(command: _Command) -> _Command:
 
 
 def with_settings(command: Callable[..., object]) -> Callable[..., object]:
-    """The settings of its file are its first argument."""
-
     @wraps(command)
     def called(*, file: Path | None, properties_file: Path | None, **others: object) -> object:
         return command(settings_of(file, properties_file), **others)
@@ -195,7 +191,7 @@ def command_name() -> str:
 
 
 def chosen_file(file: Path | None, properties_file: Path | None) -> Path:
-    """The option wins over the argument. Raises click.UsageError if neither is given."""
+    """The option wins. click.UsageError if neither is given."""
     chosen = properties_file or file
     if chosen is None:
         raise click.UsageError(f"no properties file given: {command_name()} --properties FILE")
@@ -205,7 +201,6 @@ def chosen_file(file: Path | None, properties_file: Path | None) -> Path:
 
 
 def load_file(file: Path, environment: Mapping[str, str] = os.environ) -> Loaded:
-    """As the daemon reads it on this host; ConfigurationError."""
     return load(file, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=environment)
 
 

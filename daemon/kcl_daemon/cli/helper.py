@@ -1,4 +1,4 @@
-"""`helper` replaces `amazon_kclpy_helper.py`, Node's `kcl-bootstrap` and .NET's `Bootstrap`; `completion` is of shells."""
+"""`helper` replaces `amazon_kclpy_helper.py`, Node's `kcl-bootstrap` and .NET's `Bootstrap`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from click.shell_completion import get_completion_class
 
 _PROGRAM: Final = "kcl-daemon"
 _VARIABLE: Final = "_KCL_DAEMON_COMPLETE"
-"""If this variable is set, the program prints completions."""
 _NO_SAMPLE: Final = (
     "this package has no sample file; `kcl-daemon demo` shows everything without an AWS account"
 )
@@ -96,7 +95,7 @@ def helper(
 
 
 def program() -> str:
-    """The name of this program if PATH has it, else its full path."""
+    """Its full path if PATH does not have it."""
     started = Path(sys.argv[0])
     found = shutil.which(_PROGRAM)
     if found is None and started.name == _PROGRAM:

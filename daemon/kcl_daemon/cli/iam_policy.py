@@ -1,7 +1,4 @@
-"""`kcl-daemon iam-policy`: the permissions that a daemon with these settings needs.
-
-A new call in `kcl_daemon.aws` needs a permission here.
-"""
+"""A new call in `kcl_daemon.aws` needs a permission here."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ def build_policy(
 
 
 def replay_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
-    """For a person or job that runs `kcl-daemon replay`, whatever its name: its own tables, which it also deletes."""
+    """Of `kcl-daemon replay`, whatever its name: its own tables, which it also deletes."""
     span = ReplayRange(("", ""), 0.0, 0.0)
     mine = replay_settings(settings, "*", span, (), None)
     document = build_policy(mine, ("kinesis", "dynamodb", "glue"), account=account)

@@ -1,5 +1,3 @@
-"""`kcl-daemon init`: a project from the processors of clients/samples and the unit of packaging/systemd."""
-
 from __future__ import annotations
 
 import os
@@ -37,13 +35,7 @@ _PATH: Final = "Environment=PATH=/opt/kcl-daemon/bin:/usr/local/bin:/usr/bin:/bi
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """A processor of the samples and what is particular about it.
-
-    Args:
-        processor: its file in the samples; `others` are copied beside it.
-        test: `sh test.sh` runs `command` with a folder for its output.
-        copied: what goes into the image; `stages` and `tools` are instructions for it.
-    """
+    """`test.sh` runs `command` with a folder for its output; `others` are copied beside `processor`."""
 
     processor: str
     program: str
@@ -120,8 +112,6 @@ LANGUAGES: Final[Mapping[str, Language]] = {
 
 
 class _Template(Template):
-    """A dollar sign is for shells."""
-
     delimiter = "@"
 
 
@@ -258,7 +248,7 @@ def _fail(reason: str, code: int) -> NoReturn:
 
 
 def write(texts: Mapping[str, str], folder: Path, *, force: bool) -> list[Path]:
-    """All or none. FileExistsError names those that are there, other OSErrors the one that failed."""
+    """All or none. FileExistsError names those that are there."""
     targets = {folder / each: text for each, text in texts.items()}
     there = [each for each in targets if os.path.lexists(each) and not (force and not each.is_dir())]
     if there:

@@ -1,4 +1,4 @@
-"""`kcl-daemon landing`: the only module of the daemon that imports the landing log, and with it Arrow."""
+"""The only module of the daemon that imports the landing log, and with it Arrow."""
 
 from __future__ import annotations
 

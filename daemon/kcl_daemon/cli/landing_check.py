@@ -1,5 +1,3 @@
-"""`kcl-daemon check --with-aws` of a landing. Writes nothing."""
-
 from __future__ import annotations
 
 from importlib import import_module
@@ -10,7 +8,7 @@ from kcl_daemon.text import masked, on_one_line
 
 
 def landing_finding(settings: Settings) -> tuple[bool, str]:
-    """Whether it is good, and in words. Blocks until the store has answered."""
+    """Writes nothing. Blocks until the store has answered."""
     landing = settings.landing
     where = masked(f"landing {landing.uri}")
     # By name: only this needs pyarrow.

@@ -1,4 +1,4 @@
-"""`kcl-daemon migrate` (KCL: KclMigrationTool). The rules are in `kcl_daemon.migrations`."""
+"""KCL: KclMigrationTool. The rules are in `kcl_daemon.migrations`."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MigrationStatus:
-    """`version` and `move` are a `UnusableState` if the row is unreadable.
+    """Of an unreadable row `version` and `move` are an `UnusableState`.
 
-    `workers` have the age of their rows in seconds; those older than `active_s` do not count.
+    `workers` have the age of their rows in seconds.
     """
 
     version: VersionRow | UnusableState | None
@@ -132,7 +132,6 @@ async def _version(tables: Tables) -> VersionRow | UnusableState | None:
 
 
 async def decide(tables: Tables, direction: Direction, *, clock: Clock) -> VersionChange:
-    """NotChanged if the rules forbid the change."""
     stored = await _version(tables)
     rule = rollback if direction is Direction.ROLLBACK else rollforward
     decided = rule(stored, now_ms=clock.wall_ms(), key_attribute=tables.coordinator.key_attribute)
@@ -151,12 +150,7 @@ async def change_version(tables: Tables, direction: Direction, *, clock: Clock) 
 
 
 async def remove_index(tables: Tables, after_s: float, *, clock: Clock, say: Callable[[str], None]) -> None:
-    """Delete the index by owner once no worker uses it.
-
-    Raises:
-        NotChanged: the application was rolled forward meanwhile.
-        AwsError: a call failed; the rollback itself is done.
-    """
+    """NotChanged if the application was rolled forward meanwhile."""
     say(f"waiting {after_s:.0f} s until no worker uses the index {OWNER_INDEX}")
     await clock.sleep(after_s)
     stored = await _version(tables)

@@ -1,5 +1,3 @@
-"""`kcl-daemon packaging`: the deployment files and documents of the installed package."""
-
 from __future__ import annotations
 
 import sys

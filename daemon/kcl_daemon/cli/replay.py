@@ -1,8 +1,7 @@
-"""`kcl-daemon replay`: reads a time range once more, beside the live application.
+"""A time range once more, as an application of its own (`APPLICATION-replay-NAME`) with one worker and one table.
 
-It is an application of its own (`APPLICATION-replay-NAME`) with one worker and one table, whose run ends at
-`--to`. Then the table is removed; an interrupted run keeps it, and goes on. The worker id is always the same,
-so a second replay of a name finds the first one.
+The run ends at `--to`, and the table is removed; an interrupted run keeps it, and goes on. The worker id is always
+the same, so a second replay of a name finds the first one.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _BAR_EVERY_S: Final = 0.5
 _BAR_STEPS: Final = 1000
 _COUNTED: Final = (kcl.PROCESS_RECORDS, kcl.PROCESS_BYTES, own.DEAD_LETTERS, own.CHILDREN_FAILED)
 _SIZES: Final = {"": 1, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
-# A read takes what may come in this time, so that a rate over many shards is an even one.
+# A read takes what may come in this time: then a rate over many shards is even.
 _READ_S: Final = 0.2
 _RECORD_BYTES: Final = 25 * 1024
 EPILOG: Final = """\b
@@ -88,7 +87,7 @@ class Limit:
 
 
 class LimitedKinesis:
-    """Keeps the records of all shards below the rate. What a read will cost is estimated first."""
+    """What a read will cost is estimated first."""
 
     def __init__(self, kinesis: Kinesis, limit: Limit, clock: Clock) -> None:
         self._kinesis = kinesis
@@ -179,7 +178,7 @@ class Replay:
         return replay_settings(request.settings, request.name, span, request.program, request.consumer)
 
     async def run(self) -> bool:
-        """Whether it came to its end; else it was stopped by `signal`."""
+        """Whether it came to its end."""
         await self._prepare()
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as received:
             code = await supervise(self._open_worker, self._noted(received), self._log)
@@ -278,7 +277,7 @@ class Replay:
 
     @property
     def done(self) -> float:
-        """From 0 to 1, over the shards that are known; never less than before."""
+        """From 0 to 1, never less than before."""
         worker = self._worker
         shards = [] if worker is None else list(worker.renewer.held.values())
         parts = list[float]()

@@ -20,7 +20,7 @@ from kcl_daemon.system import SystemClock
 
 @dataclass(frozen=True, slots=True)
 class ReplayRange:
-    """`texts` as given, such as `-2h`; the epoch seconds are what they meant when the replay began."""
+    """The epoch seconds are what the texts meant when the replay began."""
 
     ROW: ClassVar = "Replay"
 
@@ -73,7 +73,6 @@ def time_of(text: str) -> float:
 def replay_settings(
     settings: Settings, name: str, span: ReplayRange, program: Sequence[str], consumer: str | None
 ) -> Settings:
-    """Those of the application, but with tables, leases and positions of its own."""
     streams = settings.streams
     retrieval = replace(
         settings.retrieval, mode=RetrievalMode.POLLING if consumer is None else RetrievalMode.FANOUT

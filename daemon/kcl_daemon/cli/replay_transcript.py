@@ -1,5 +1,3 @@
-"""`kcl-daemon replay-transcript` sends the daemon's half of a transcript and compares the answers."""
-
 from __future__ import annotations
 
 import sys
@@ -33,7 +31,7 @@ from kcl_protocol.messages import (
 
 @dataclass(frozen=True, slots=True)
 class TranscriptLine:
-    """`line` has no line end. `expected` is None for a line of the daemon."""
+    """`expected` is None for a line of the daemon."""
 
     number: int
     line: bytes
@@ -41,15 +39,11 @@ class TranscriptLine:
 
 
 class BadTranscript(ValueError):
-    """Raised for a file that is not a transcript; the message names the line."""
+    """The message names the line."""
 
 
 def lines_of(data: bytes) -> Iterator[TranscriptLine]:
-    """Skips output of the child that is not a message.
-
-    Raises:
-        BadTranscript: a line lacks `from` or `line`.
-    """
+    """Skips output of the child that is not a message."""
     for number, text in enumerate(data.splitlines(), start=1):
         try:
             entry: dict[str, str] = orjson.loads(text)
@@ -131,7 +125,6 @@ class _MessageReader:
         self._heard: list[ChildMessage] = []
 
     async def message(self) -> ChildMessage | None:
-        """None when stdout has ended."""
         while not self._heard:
             piece = await self._child.receive()
             if not piece:
@@ -141,6 +134,6 @@ class _MessageReader:
         return self._heard.pop(0)
 
     async def drain(self) -> None:
-        """Keeps reading, so that the child does not block in a write."""
+        """The child must not block in a write."""
         while await self._child.receive():
             pass

@@ -1,7 +1,4 @@
-"""The `kcl-daemon` program: commands, options, help and exit codes.
-
-A first word that is a file or an option belongs to `run`; so does a Java command line for MultiLangDaemon.
-"""
+"""A first word that is a file or an option belongs to `run`; so does a Java command line for MultiLangDaemon."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ MAIN_CLASSES: Final = (
     "com.amazonaws.services.kinesis.multilang.MultiLangDaemon",  # KCL 1.x
 )
 PASSED_OVER: Final = "--passed-over"
-"""Hidden option of `run`: words only for Java, which are logged."""
+"""Words only for Java, which are logged."""
 _EPILOG: Final = """\b
 Exit codes:
   0      stopped gracefully, every child has finished
@@ -37,8 +34,6 @@ The log goes to stderr: text on a terminal, otherwise one JSON object per line.
 
 
 class NoSuchCommand(click.UsageError):
-    """Raised when the first word is neither a command nor a file."""
-
     @classmethod
     def of(cls, word: str, program: str, commands: Sequence[str], context: click.Context) -> NoSuchCommand:
         options = {"help": "--help", "version": "--version"}
@@ -87,10 +82,6 @@ class CommandGroup(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert the default command if no command or own option comes first.
-
-        NoSuchCommand if the first word cannot be a file.
-        """
         args = as_daemon(args)
         own_options = {spelling for each in self.get_params(ctx) for spelling in each.opts}
         if args and args[0] not in {*self.list_commands(ctx), *own_options}:
@@ -141,7 +132,6 @@ class CommandGroup(click.Group):
         formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] ...", prefix="       ")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # Those of a function are in the help of the command.
         left_out = {"--help", *SPELLINGS.values()}
         theirs = [each for each in self._default.get_params(ctx) if left_out.isdisjoint(each.opts)]
         options = [each for each in (*theirs, *self.get_params(ctx)) if isinstance(each, click.Option)]
@@ -159,10 +149,7 @@ def _may_be_file(word: str) -> bool:
 
 
 def as_daemon(words: Sequence[str]) -> list[str]:
-    """Drop everything up to Java's main class.
-
-    `java -version`, which one launcher tries, becomes `--version`.
-    """
+    """Drop everything up to Java's main class. `java -version`, which one launcher tries, becomes `--version`."""
     if list(words) == ["-version"]:
         return ["--version"]
     place = next((number for number, word in enumerate(words) if word in MAIN_CLASSES), None)

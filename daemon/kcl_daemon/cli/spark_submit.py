@@ -1,8 +1,4 @@
-"""`kcl-daemon spark-submit`: a pipeline as a Spark application of its own, on the user's Spark.
-
-It gives `spark-submit` a small program and an archive with what a cluster needs of ours, and imports nothing
-of Spark.
-"""
+"""A pipeline on the user's Spark: a small program and an archive with what a cluster needs of ours."""
 
 from __future__ import annotations
 
@@ -30,7 +26,6 @@ from kcl_daemon.text import on_one_line
 
 PROGRAM: Final = "spark-submit"
 SHIPPED: Final = ("__init__", "api", "application", "changes", "declared", "decode", "outputs", "sinks")
-"""Modules of `kcl_spark` that a cluster needs."""
 _SOURCE: Final = "kcl_spark_source"
 _SUFFIXES_LEFT_OUT: Final = frozenset({".pyc", ".pyo"})
 _MAIN: Final = """\
@@ -56,7 +51,7 @@ Exit codes:
 
 
 class CannotSubmit(Exception):
-    """The message says what to do."""
+    pass
 
 
 @click.command("spark-submit", short_help="Run the pipeline on your own Spark.", epilog=_EPILOG)
@@ -131,7 +126,7 @@ class Files:
         return cls(folder / f"{name}.py", folder / "kcl_spark.zip")
 
     def write(self, source: str, pipeline: str) -> None:
-        """The pipeline's package goes whole, with its other files. CannotSubmit if it is not there."""
+        """The pipeline's package goes whole. CannotSubmit if it is not there."""
         module = pipeline.partition(":")[0].partition(".")[0]
         content = [*_ours(), *_files_of(module)]
         self.main.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +157,7 @@ def find_program(environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
             f"there is no {PROGRAM}: set SPARK_HOME, add its folder to PATH, or pip install pyspark"
         )
     own = Path(spec.origin).parent
-    # Its Python is this one: another may lack pyarrow.
+    # Another Python may lack pyarrow.
     python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
     return str(own / "bin" / PROGRAM), {**python, **environment, "SPARK_HOME": str(own)}
 
@@ -204,7 +199,7 @@ def main_program(loaded: Loaded, *, is_cluster: bool) -> str:
 
 
 def _given(loaded: Loaded, wanted: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """Only what the file says: the defaults of `run` fit a cluster better than the engine's."""
+    """The defaults of `run` fit a cluster better than the engine's."""
     return dict(pair for name, pair in wanted.items() if name in loaded.entries)
 
 
@@ -213,7 +208,7 @@ def _absolute(place: str) -> str:
 
 
 def arguments_of(loaded: Loaded, archive: Path, more: Sequence[str]) -> list[str]:
-    """Those of the user come last, where they win; their `--py-files` are added to ours."""
+    """The user's come last, where they win; their `--py-files` are added to ours."""
     spark = loaded.settings.spark
     memory = _given(loaded, {"sparkDriverMemory": ("--driver-memory", spark.driver_memory)})
     theirs, py_files = list(more), [str(archive)]
@@ -259,7 +254,7 @@ def _origin(module: str) -> Path:
 
 def _wait_for(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """SIGTERM is passed on; Ctrl-C reaches the program without us."""
-    signal.signal(signal.SIGINT, lambda _number, _frame: None)  # not ignored: the program would inherit that
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)  # a program would inherit that it is ignored
     with subprocess.Popen(command, env=dict(environment)) as running:  # noqa: S603 - the Spark that this user has chosen
         signal.signal(signal.SIGTERM, lambda _number, _frame: running.terminate())
         code = running.wait()

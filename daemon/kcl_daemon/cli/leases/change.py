@@ -1,8 +1,3 @@
-"""The writes of `kcl-daemon leases` commands, and the search for positions.
-
-A row cannot hold a time, so a time is looked up in the shard.
-"""
-
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -74,12 +69,7 @@ def chosen_leases(leases: Sequence[Lease], names: Iterable[str]) -> tuple[Lease,
 
 
 async def carry_out(table: Table, change: LeaseChange) -> ChangeResult:
-    """Write one change to the current row.
-
-    Raises:
-        NotChanged: the row is unreadable or kept changing.
-        AwsError: a call failed; after Unavailable the row may have been written.
-    """
+    """NotChanged if the row is unreadable or kept changing. After Unavailable it may have been written."""
     if change.kind is ResetKind.CREATE:
         created = await table.put(*creation(change.lease))
         return ChangeResult.WRITTEN if created.applied else ChangeResult.THERE
@@ -96,7 +86,7 @@ async def carry_out(table: Table, change: LeaseChange) -> ChangeResult:
 
 
 async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Callable[[str], object]) -> int:
-    """How many were written; `report` gets a line for each other lease. After an error, earlier changes stay."""
+    """How many were written; `report` gets a line for each other. After an error, earlier changes stay."""
     written = 0
     for change in changes:
         done = await carry_out(table, change)
@@ -108,7 +98,7 @@ async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Ca
 
 
 async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber) -> ChangeResult:
-    """Raises as `carry_out`, and NotChanged if the checkpoint has moved since it was read."""
+    """NotChanged also if the checkpoint has moved since it was read."""
 
     async def write(now: Lease) -> bool:
         if now.checkpoint != lease.checkpoint:
@@ -123,7 +113,7 @@ async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber
 
 
 async def release_all(table: Table, keys: Iterable[LeaseKey], report: Callable[[str], object]) -> int:
-    """How many had an owner; raises as `release_lease`."""
+    """How many had an owner."""
     written = 0
     for key in keys:
         if await release_lease(table, key):
@@ -134,10 +124,7 @@ async def release_all(table: Table, keys: Iterable[LeaseKey], report: Callable[[
 
 
 async def release_lease(table: Table, key: LeaseKey) -> bool:
-    """Remove the owner, so that the leader assigns the lease again; False if it has none.
-
-    Raises as `carry_out`, and NotChanged if the lease is missing.
-    """
+    """So that the leader assigns it again. False: it has no owner. NotChanged: there is no lease."""
     had_owner = True
 
     async def write(lease: Lease) -> bool:
@@ -151,7 +138,7 @@ async def release_lease(table: Table, key: LeaseKey) -> bool:
 
 
 async def _write_now(table: Table, key: LeaseKey, write: Callable[[Lease], Awaitable[bool]]) -> bool:
-    """Call `write` with the current row until it succeeds; False if there is no row."""
+    """False if there is no row."""
     for _ in range(_MAX_LOST_RACES):
         row = await table.get(key)
         if row is None:
@@ -213,8 +200,8 @@ async def just_before(
 ) -> ExtendedSequenceNumber:
     """The checkpoint after which the first record at or after a time is read.
 
-    It is the last earlier user record, or TRIM_HORIZON. Without its sub-sequence number, the rest of a KPL
-    aggregate would be read again.
+    A row cannot hold a time. It is the last earlier user record, or TRIM_HORIZON; without its sub-sequence number,
+    the rest of a KPL aggregate would be read again.
     """
     starts = [ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=at_s - window_s) for window_s in _WINDOWS_S]
     for start in (*starts, ReadFrom(IteratorKind.TRIM_HORIZON)):
@@ -262,10 +249,7 @@ async def next_records(
     start_s: float | None,
     clock: Clock,
 ) -> SkippedRange:
-    """The records after the checkpoint, up to the wanted one (None: the next one).
-
-    NotChanged if there is no such record.
-    """
+    """Those after the checkpoint, up to the wanted one (None: the next). NotChanged if there is none."""
     _refuse_to_skip(lease, wanted)
     where = read_from(lease.checkpoint, StartMemory(), start_s)
     distribution = Distribution(kinesis, stream, clock)

@@ -1,5 +1,3 @@
-"""`kcl-daemon leases`. The commands that write ask for confirmation."""
-
 from __future__ import annotations
 
 import base64
@@ -233,7 +231,7 @@ def reset(
 
 
 async def _require_own_stream(application: Application, *, may_be_new: bool = False) -> None:
-    """Raises ConfigurationError if the tables are of another stream; `may_be_new`: it may have been created again."""
+    """`may_be_new`: the stream may have been created again."""
     if (own := application.own_stream) is None:
         return
     if not may_be_new:

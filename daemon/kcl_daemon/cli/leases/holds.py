@@ -1,4 +1,4 @@
-"""`kcl-daemon pause`, `resume` and `limit`: workers follow a row in the tables (`leases/holds.py`)."""
+"""Workers follow a row in the tables (`leases/holds.py`)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Change = Callable[[tuple[Hold, ...]], Iterable[Hold]]
 
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(|k|B|[kKM]i?B|Gi?B)/s")
 _BYTES: Final = {"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-# By then every worker that lives and reaches the table has read the row.
+# Every worker that reaches the table has read it by then.
 _IN_FORCE_S: Final = FRESH_S + 2.0
 _KEPT_MS: Final = 86_400_000
 SCHEMA: Final = 1
@@ -94,7 +94,7 @@ def _until_ms(for_: str | None, until: str | None, clock: Clock) -> int | None:
 
 
 def ended(before: tuple[Hold, ...], target: Hold) -> list[Hold]:
-    """Without what is held of the same kind in this scope, or inside it. NotChanged if a wider hold is in force."""
+    """NotChanged if a wider hold is in force."""
     same_kind = [hold for hold in before if hold.is_pause == target.is_pause]
     wider = [hold for hold in same_kind if hold.includes(target) and hold.scope != target.scope]
     if wider:
@@ -162,8 +162,6 @@ def _me() -> str:
 
 
 class _Told(NamedTuple):
-    """`fleet` is None if it could not be read; then `problem` says why."""
-
     holds: tuple[Hold, ...]
     fleet: Fleet | None
     problem: str = ""

@@ -1,5 +1,3 @@
-"""Observes an application with the leader's own `FleetMonitor`. Writes nothing."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -47,18 +45,13 @@ class UnreadableRow:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLag:
-    """Milliseconds behind the tip of the shard, or why they are unknown."""
-
     millis: int | None
     unknown_because: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedFleet:
-    """`leader` is the owner of the lock; `lags` is None if not requested.
-
-    `wall_s` is epoch seconds of this machine at the last poll.
-    """
+    """`lags` is None if not requested. `wall_s` is epoch seconds of this machine at the last poll."""
 
     origin: TableOrigin
     leader: LeaderView | None
@@ -85,13 +78,11 @@ class ObservedFleet:
         return self.watched_s > self.failover_s
 
     def report_age_s(self, worker: WorkerId) -> float | None:
-        """By the clocks of the worker and of this machine."""
         row = self.fleet.stats.get(worker)
         return None if row is None else self.wall_s - row.last_update_s
 
 
 async def look_at(application: Application, settings: Settings, watch_s: float = 0.0) -> ObservedFleet:
-    """Unreadable rows are in the answer, not in the log."""
     clock = application.clock
     return await observe(application.opened, settings, watch_s, clock=clock, log=no_log(clock))
 
@@ -99,7 +90,7 @@ async def look_at(application: Application, settings: Settings, watch_s: float =
 async def observe(
     opened: OpenedTables, settings: Settings, seconds: float = 0.0, *, clock: Clock, log: Log
 ) -> ObservedFleet:
-    """Poll for this many seconds, at least once. Malformed lease rows are logged."""
+    """At least one poll. Malformed lease rows are logged."""
     tables, pace = opened.tables, timings(settings.leases, settings.balance)
     monitor = observer(tables, settings, clock=clock, log=log)
     began_s = since_s = clock.monotonic()
@@ -161,7 +152,7 @@ async def _unreadable(
 async def lags(
     leases: Iterable[Lease], kinesis: Kinesis, streams: StreamTracker
 ) -> Mapping[LeaseKey, LeaseLag]:
-    """One read of one record for each lag. A failing shard does not fail the others, but AccessDenied does."""
+    """One read of one record each. A failing shard does not fail the others, but AccessDenied does."""
     found: dict[LeaseKey, LeaseLag] = {}
 
     async def ask(lease: Lease) -> None:

@@ -1,7 +1,4 @@
-"""Observed leases, plan and lineage, as lines or as JSON.
-
-docs/operations-leases.md describes the JSON: names keep their meaning, and `schema` counts breaking changes.
-"""
+"""docs/operations-leases.md describes the JSON: names keep their meaning, `schema` counts breaking changes."""
 
 from __future__ import annotations
 
@@ -45,10 +42,7 @@ class ExplainedPlan:
 
 
 def explain_plan(fleet: Fleet, plan: AssignmentPlan, *, ema_alpha: float = 0.5) -> tuple[str, ...]:
-    """Lease counts include handoffs under way.
-
-    Headroom is how far a worker's most loaded metric is below its fair share.
-    """
+    """Lease counts include handoffs under way. Headroom: how far its most loaded metric is below its fair share."""
     state = measure_fleet(fleet, alpha=ema_alpha)
     workers = worker_views(fleet.stats.values(), fleet.unfinished, lambda _: None, also=fleet.workers)
     shown_workers = (each for each in workers if each.leases or each.worker_id in fleet.workers)
@@ -250,7 +244,7 @@ def _unreadable_lines(seen: ObservedFleet) -> Iterator[str]:
 
 
 def _summary(seen: ObservedFleet) -> dict[str, int | None]:
-    """All but `leases` and `finished` count unfinished leases; `abandoned` None: the watch was too short."""
+    """All but `leases` and `finished` count unfinished leases."""
     unfinished = seen.fleet.unfinished
     owned = [lease for lease in unfinished if lease.actual_owner is not None]
     abandoned = sum(lease.lease_key in seen.fleet.abandoned for lease in owned)
@@ -420,7 +414,7 @@ def _lease(lease: Lease, seen: ObservedFleet) -> _Document:
         "lag_unknown_because": None if lag is None or lag.millis is not None else lag.unknown_because,
         "parents": sorted(lease.parent_shard_ids),
         "children": sorted(lease.child_shard_ids),
-        # As text: most languages round JSON numbers of this size.
+        # As text: most languages round such numbers.
         "hash_range": None if hashes is None else [str(hashes.start), str(hashes.end)],
     }
 

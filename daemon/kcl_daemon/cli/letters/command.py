@@ -1,5 +1,3 @@
-"""`kcl-daemon letters`: shows dead letters, gives them to a program again, deletes them."""
-
 from __future__ import annotations
 
 import sys

@@ -1,4 +1,4 @@
-"""Gives dead letters to a program; each has its receipt on disk before it counts as done."""
+"""A receipt is on disk before its letter counts as done."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
 class Receipts:
-    """`latest` has the last receipt of each letter, by name. Without a file they are kept in memory."""
+    """Without a file they are kept in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -120,10 +120,7 @@ class ReplayOptions:
 
 @dataclass(slots=True)
 class LetterReplay:
-    """`copies` are those of each letter, by name.
-
-    `lost` are letters whose data is gone, `stopped` says why shards could not be ended.
-    """
+    """`lost` are letters whose data is gone, `stopped` says why shards could not be ended."""
 
     source: LetterSource
     copies: Mapping[str, Sequence[StoredLetter]]
@@ -137,7 +134,7 @@ class LetterReplay:
     _done: list[StoredLetter] = field(default_factory=list[StoredLetter])
 
     async def run(self, shards: Sequence[ShardLetters]) -> None:
-        """NotChanged if the program cannot be started; raises what the source and the receipts do."""
+        """NotChanged if the program cannot be started."""
         waiting, unfinished = list(shards), list(shards)
         changed = anyio.Event()
         limiter = anyio.Semaphore(self.options.parallel)

@@ -1,5 +1,3 @@
-"""Letters as text and JSON."""
-
 from __future__ import annotations
 
 import shlex

@@ -1,5 +1,3 @@
-"""Which source of letters a command means, and what is in it."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -24,7 +22,6 @@ T = TypeVar("T")
 
 
 def place_of(text: str) -> Destination:
-    """UsageError if there are no letters to be had."""
     try:
         found = destination_of(text)
     except InvalidValue as error:
@@ -36,7 +33,7 @@ def place_of(text: str) -> Destination:
 
 @dataclass(frozen=True, slots=True)
 class ChosenSource:
-    """`settings` are those of `--properties`, `data_at` other places that data of letters may be fetched from."""
+    """`data_at`: other places that data of letters may be fetched from."""
 
     place: Destination
     settings: Settings | None
@@ -50,7 +47,6 @@ class ChosenSource:
 
 
 def choose(source: str | None, properties: Path | None, data_at: Sequence[str] = ()) -> ChosenSource:
-    """Exits with code 2 if there is none."""
     places = [place_of(each) for each in data_at]
     if wrong := [text for text, each in zip(data_at, places, strict=True) if not isinstance(each, Overflow)]:
         raise click.BadParameter(f"{wrong[0]} is not {OVERFLOW_FORM}", param_hint="--data-at")
@@ -91,8 +87,6 @@ class FoundLetters:
 
 
 def on_letters(chosen: ChosenSource, act: Callable[[LetterSource, FoundLetters], Awaitable[T]]) -> T:
-    """A `KclError` ends the process, as in `run`."""
-
     async def opened() -> T:
         result: list[T] = []
         async with open_source(chosen) as source, anyio.create_task_group() as holding:

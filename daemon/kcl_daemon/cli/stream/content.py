@@ -1,5 +1,3 @@
-"""Opens records: schema headers by the Glue Schema Registry, compressed data."""
-
 from __future__ import annotations
 
 from base64 import b64encode
@@ -37,7 +35,7 @@ class SchemaSource(Protocol):
 
 
 class Registry:
-    """Asks Glue for each version once. `say` gets what a person should know, once."""
+    """Asks Glue for each version once."""
 
     def __init__(self, endpoints: Endpoints, clock: Clock, say: Callable[[str], object]) -> None:
         self._endpoints = endpoints

@@ -1,4 +1,4 @@
-"""Follows a stream from parents to children, by polling within a fifth of its quota."""
+"""Follows shards within a fifth of their quota of reads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FollowedShard:
 
 @dataclass(slots=True)
 class Follower:
-    """`say` gets what a person should know, each once. `left_out`: records of so many `aggregates`."""
+    """`say` gets what a person should know, each once."""
 
     kinesis: Kinesis
     stream: StreamRef

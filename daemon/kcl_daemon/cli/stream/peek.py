@@ -1,5 +1,3 @@
-"""`kcl-daemon peek`: the records at the checkpoints of an application."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,14 +29,14 @@ from kcl_daemon.text import duration, on_one_line, short_shard
 from kcl_protocol.sequence import LATEST
 
 _AT_ONCE: Final = 8
-# Empty answers may come before a record; each is one of the five reads a second that the workers need.
+# Empty answers may come before a record; the workers need the five reads a second.
 _READS_MOST: Final = 8
 _COUNT_MOST: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """`at` is the record at the checkpoint, if it is still there; `note` says why something is missing."""
+    """`note` says why something is missing."""
 
     lease: Lease
     at: SeenRecord | None = None

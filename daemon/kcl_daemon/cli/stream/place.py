@@ -1,5 +1,3 @@
-"""Which stream `tail` and `put` mean, and how they reach it."""
-
 from __future__ import annotations
 
 import os
@@ -40,7 +38,6 @@ class StreamPlace:
 
 @asynccontextmanager
 async def open_place(place: StreamPlace) -> AsyncGenerator[Clients, None]:
-    """StreamNotFound becomes words of this command line."""
     async with open_clients(place.settings.endpoints, changes=place.ref.is_of_dynamodb) as clients:
         try:
             yield clients
@@ -100,7 +97,7 @@ def with_place(command: Callable[..., object]) -> Callable[..., object]:
 
 
 def use_local() -> None:
-    """The AWS SDK of this process uses this user's local endpoints; ClickException if none answer."""
+    """For this process; ClickException if none answer."""
     found = find()
     if found is None:
         raise click.ClickException(_NO_ENDPOINTS)

@@ -68,7 +68,7 @@ def _rate(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LineForm:
-    """`key_path`: the field with the key. Without it and `key_text`, keys are random."""
+    """Without `key_path` and `key_text`, keys are random."""
 
     randomness: Randomness
     key_path: tuple[str, ...] = ()
@@ -201,7 +201,7 @@ class PutRun:
 
 
 async def pieces_of(path: Path) -> AsyncGenerator[bytes]:
-    """What there is, as soon as it is there. OSError if it cannot be read."""
+    """As soon as it is there. OSError if it cannot be read."""
     descriptor = sys.stdin.fileno() if path == _STDIN else os.open(path, os.O_RDONLY)
     try:
         waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)

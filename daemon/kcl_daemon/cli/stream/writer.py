@@ -25,7 +25,7 @@ from kcl_daemon.shards.lineage import Shard
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _DOUBLINGS_MOST: Final = 10
-# Without any success; at the beginning the command line is probably wrong.
+# Without any success, the command line is probably wrong.
 _PATIENCE_S: Final = 300.0
 _PATIENCE_AT_FIRST_S: Final = 10.0
 
@@ -35,7 +35,7 @@ PutRecords = Callable[[StreamRef, Sequence[Entry]], Awaitable[Sequence[PutResult
 
 @dataclass(slots=True)
 class PutCounts:
-    """Of lines; `bytes` are those of the data as it was put."""
+    """`bytes` are those of the data as it was put."""
 
     lines: int = 0
     records: int = 0
@@ -45,12 +45,7 @@ class PutCounts:
 
 @dataclass(slots=True)
 class Writer:
-    """`say` gets what a person should know, once each.
-
-    Attributes:
-        on_the_way: the first line that is not known to be put.
-        is_stopping: do not try again.
-    """
+    """`on_the_way` is the first line that is not known to be put."""
 
     put_records: PutRecords
     kinesis: Kinesis
@@ -68,9 +63,7 @@ class Writer:
     async def put(self, lines: Sequence[KeyedLine]) -> None:
         """Return when they are put or refused; the next ones wait, so order is kept as far as it can be.
 
-        Raises:
-            NotChanged: nothing was taken for so long that it is given up.
-            AwsError: no line can be put.
+        NotChanged: nothing was taken for so long that it is given up. AwsError: no line can be put.
         """
         left = list(lines)
         while left and not self.is_stopping:
