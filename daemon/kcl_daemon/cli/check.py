@@ -74,6 +74,39 @@ _ANOTHER: Final = (
     "does applicationName belong to an application that reads another stream? Then use a new one. If "
     "the stream was recreated, start over with `kcl-daemon leases reset`"
 )
+_NO_ROW: Final = "kcl-daemon check"
+_NO_SCHEMA: Final = "00000000-0000-0000-0000-000000000000"
+_NEVER: Final = (Equals("kcl-daemon-check", "never"),)
+_SENTENCES: Final = {
+    "unknown_property": "is not a known property and has no effect{meant}",
+    "property_has_no_effect": "has no effect: {why}",
+    "property_given_twice": "is given again and this one is used; line {ignored_line} ({ignored_key}) is not",
+    "property_overridden": "overrides {ignored_key} in line {ignored_line}",
+    "property_raised": "= {given} is too low; {used} is used: {why}",
+    "property_lowered": "= {given} is too high; {used} is used: {why}",
+    "property_contradicts_stream_arn": "= {given} is not the name in streamArn, {arn}; {used} is used",
+    "stream_arn_counts_by_name": "= {arn}: {why}",
+    "property_honoured_unlike_java": "= {value} is honoured; the Java daemon uses {java_uses}",
+    "pipeline_reads_the_landing": "is not started here: {advice}",
+    "dead_letters_may_not_fit": "takes letters of up to {limit}, records of {largest_record}; {advice}",
+    "template_not_rendered": "looks like a template and is used as plain text; {advice}",
+    "time_unit_doubtful": "= {value} means {means}; {advice}",
+    "first_position_doubtful": "starts at {starts_at}, {advice}",
+    "credentials_provider_doubtful": "{provider}: {advice}",
+    "lanes_limited": "= {lanes} leaves room for the children of {shards} of the shards in {limit}; {advice}",
+    "credentials_from_sdk_chain": "credentials come from the default chain of the AWS SDK ({chain})",
+}
+_PRICE: Final = "retrievalMode is FANOUT by default, for which Amazon charges by shard, hour and GB; POLLING costs nothing more"
+_SCRIPTS: Final = frozenset(
+    {".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".sh", ".php", ".lua", ".r", ".jar", ".dll"}
+)
+_IN_PLACE_OF_A_SCRIPT: Final = frozenset({"-m", "-c", "-e", "--eval"})
+_EPILOG: Final = """\b
+Exit codes:
+  0  the daemon would start, as far as checked
+  1  with --with-aws: something in AWS is missing or not permitted
+  2  the file or the environment has errors; with --strict also for warnings
+"""
 
 
 def not_tried(what: str, why: str) -> Finding:
@@ -220,11 +253,6 @@ def _consumer(found: StreamConsumer | None, called: str, *, registers: bool) -> 
     ]
 
 
-_NO_ROW: Final = "kcl-daemon check"
-_NO_SCHEMA: Final = "00000000-0000-0000-0000-000000000000"
-_NEVER: Final = (Equals("kcl-daemon-check", "never"),)
-
-
 async def check_services(settings: Settings) -> list[Finding]:
     """ConfigurationError, AccessDenied or Unavailable if AWS cannot be asked at all."""
     async with (
@@ -341,32 +369,6 @@ def _figures(settings: Settings) -> list[Finding]:
     return [not_tried(f"CloudWatch {namespace}: PutMetricData", "it would write a metric")]
 
 
-_SENTENCES: Final = {
-    "unknown_property": "is not a known property and has no effect{meant}",
-    "property_has_no_effect": "has no effect: {why}",
-    "property_given_twice": "is given again and this one is used; line {ignored_line} ({ignored_key}) is not",
-    "property_overridden": "overrides {ignored_key} in line {ignored_line}",
-    "property_raised": "= {given} is too low; {used} is used: {why}",
-    "property_lowered": "= {given} is too high; {used} is used: {why}",
-    "property_contradicts_stream_arn": "= {given} is not the name in streamArn, {arn}; {used} is used",
-    "stream_arn_counts_by_name": "= {arn}: {why}",
-    "property_honoured_unlike_java": "= {value} is honoured; the Java daemon uses {java_uses}",
-    "pipeline_reads_the_landing": "is not started here: {advice}",
-    "dead_letters_may_not_fit": "takes letters of up to {limit}, records of {largest_record}; {advice}",
-    "template_not_rendered": "looks like a template and is used as plain text; {advice}",
-    "time_unit_doubtful": "= {value} means {means}; {advice}",
-    "first_position_doubtful": "starts at {starts_at}, {advice}",
-    "credentials_provider_doubtful": "{provider}: {advice}",
-    "lanes_limited": "= {lanes} leaves room for the children of {shards} of the shards in {limit}; {advice}",
-    "credentials_from_sdk_chain": "credentials come from the default chain of the AWS SDK ({chain})",
-}
-_PRICE: Final = "retrievalMode is FANOUT by default, for which Amazon charges by shard, hour and GB; POLLING costs nothing more"
-_SCRIPTS: Final = frozenset(
-    {".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".sh", ".php", ".lua", ".r", ".jar", ".dll"}
-)
-_IN_PLACE_OF_A_SCRIPT: Final = frozenset({"-m", "-c", "-e", "--eval"})
-
-
 def verdict_of(*, errors: int = 0, warnings: int = 0, not_tried: int = 0, asked_aws: bool = False) -> str:
     counts = [numbered(count, noun) for count, noun in ((errors, "error"), (warnings, "warning")) if count]
     parts = [] if errors else ["OK: would start"]
@@ -413,14 +415,6 @@ def about_script(script: str, folder: str) -> str:
 def about_region(name: str, nearest: str | None) -> str:
     meant = "" if nearest is None else f"; did you mean {nearest}?"
     return on_one_line(f"region: warning: the installed AWS SDK does not know the region {name}{meant}")
-
-
-_EPILOG: Final = """\b
-Exit codes:
-  0  the daemon would start, as far as checked
-  1  with --with-aws: something in AWS is missing or not permitted
-  2  the file or the environment has errors; with --strict also for warnings
-"""
 
 
 @click.command("check", epilog=_EPILOG)

@@ -35,26 +35,8 @@ from kcl_daemon.ports import Log
 from kcl_daemon.system import SystemRandomness
 from kcl_daemon.text import masked, on_one_line
 
-
-class NotChanged(KclError):
-    """The message says why, and what to do."""
-
-
-def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int]) -> list[str]:
-    table = [list(headings), *([on_one_line(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if number in numbers else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
-
-
 EXIT_FAILURE: Final = 1
 EXIT_CONFIGURATION: Final = 2
-
 _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
     (NoRegion, "set regionName or AWS_REGION; a restart alone does not help"),
     (
@@ -83,6 +65,28 @@ _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
         "fix the properties file or the environment; a restart alone does not help",
     ),
 )
+EPILOG: Final = """\b
+Exit codes:
+  0  done
+  1  AWS did not answer, refused, or the tables do not exist
+  2  wrong command line, properties file or environment
+"""
+
+
+class NotChanged(KclError):
+    """The message says why, and what to do."""
+
+
+def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int]) -> list[str]:
+    table = [list(headings), *([on_one_line(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number in numbers else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
 
 
 def report_failure(error: BaseException, log: Log, *, where_environment_lacks: str = "") -> int:
@@ -125,12 +129,6 @@ def advice_for(error: BaseException) -> str:
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _Result = TypeVar("_Result")
 
-EPILOG: Final = """\b
-Exit codes:
-  0  done
-  1  AWS did not answer, refused, or the tables do not exist
-  2  wrong command line, properties file or environment
-"""
 
 as_json_option: Final = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document, for scripts."

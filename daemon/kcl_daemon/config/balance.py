@@ -29,6 +29,7 @@ _HANDOFF: Final = "gracefulLeaseHandoffConfigBean"
 _UTILIZATION: Final = "workerUtilizationAwareAssignmentConfigBean"
 _CLEANUP: Final = "leaseCleanupConfig"
 _PERCENT: Final = whole_number(1, 100, "percent")
+_PARENTS_FIRST: Final = re.compile(r"PARENTS_FIRST(?::([0-9]{1,9}))?")
 
 
 class ClientVersionConfig(StrEnum):
@@ -162,9 +163,6 @@ class BalanceSettings:
 class ShardSyncStrategy(Enum):
     SHARD_END = "SHARD_END"
     PERIODIC = "PERIODIC"
-
-
-_PARENTS_FIRST: Final = re.compile(r"PARENTS_FIRST(?::([0-9]{1,9}))?")
 
 
 def prioritization() -> ValueKind[int | None]:

@@ -13,6 +13,10 @@ from kcl_daemon.ports import Log, StreamSummary
 from kcl_daemon.records.forms import ChangeForm
 
 _TABLE: Final = name(r"[A-Za-z0-9_.-]{3,255}", "3 to 255 letters, digits, dots, dashes and underscores")
+SOURCE: Final = "tableName.source"
+LOCAL_REGION: Final = "ddblocal"
+"""Only in ARNs; requests have another one."""
+_OF_SNAPSHOT: Final = ("snapshotSegments", "snapshotReadUnits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +61,6 @@ class ChangesSettings:
             raise ConfigurationError(f"snapshot = true needs the new images of items: {why}")
         if why is not None:
             log.warning("stream_without_new_images", stream=summary.arn, why=why)
-
-
-SOURCE: Final = "tableName.source"
-LOCAL_REGION: Final = "ddblocal"
-"""Only in ARNs; requests have another one."""
-_OF_SNAPSHOT: Final = ("snapshotSegments", "snapshotReadUnits")
 
 
 def reads_changes(values: Mapping[str, object]) -> bool:

@@ -29,6 +29,24 @@ from kcl_daemon.leases.lease import StreamIdentity
 from kcl_daemon.log_levels import LogLevel
 from kcl_daemon.records.forms import ShardOrder
 
+MAX_ID: Final = 2**32 - 2
+"""To the kernel the next one means "no change": root's child stays root."""
+_USER: Final = name(
+    r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?",
+    f"USER or USER:GROUP, names or numbers up to {MAX_ID}",
+)
+_COMMAND: Final = command()
+_LEVELS: Final[dict[str, LogLevel]] = {
+    "DEBUG": "debug",
+    "INFO": "info",
+    "WARNING": "warning",
+    "ERROR": "error",
+}
+STREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_LANES_MOST: Final = 64
+# Of the 48 MiB of records that a worker holds.
+_WINDOW_BYTES_MOST: Final = 24 * 1024**2
+
 
 class ChildProtocol(Enum):
     CURRENT = "CURRENT"
@@ -41,22 +59,6 @@ _PROTOCOL: Final = replace(
     ),
     allowed=member(ChildProtocol).allowed,
 )
-
-
-MAX_ID: Final = 2**32 - 2
-"""To the kernel the next one means "no change": root's child stays root."""
-
-_USER: Final = name(
-    r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?",
-    f"USER or USER:GROUP, names or numbers up to {MAX_ID}",
-)
-_COMMAND: Final = command()
-_LEVELS: Final[dict[str, LogLevel]] = {
-    "DEBUG": "debug",
-    "INFO": "info",
-    "WARNING": "warning",
-    "ERROR": "error",
-}
 
 
 def _user() -> ValueKind[str]:
@@ -186,12 +188,6 @@ class FailureSettings:
     dead_letter_overflow: Overflow | None = ours("deadLetterOverflow", OVERFLOW, None)
     """Where the data of letters go that are too large for the queue, topic or stream of `deadLetterDestination`.
     The letter then only says where its data are."""
-
-
-STREAM_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_LANES_MOST: Final = 64
-# Of the 48 MiB of records that a worker holds.
-_WINDOW_BYTES_MOST: Final = 24 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)

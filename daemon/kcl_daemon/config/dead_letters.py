@@ -26,6 +26,19 @@ MakeArn = Callable[[str, str, str | None, str | None], str]
 """Of service, rest, region (None: the stream's) and account (None: the daemon's)."""
 Right = tuple[str, str, tuple[str, ...], str]
 """End of its name, service, actions, resource."""
+OVERFLOW_FORM: Final = "s3://BUCKET/PREFIX"
+_OWN: Final = {
+    "file": ("FileLetters", "file:PATH"),
+    "sqs": ("QueueLetters", "sqs:QUEUE_URL"),
+    "kinesis": ("StreamLetters", "kinesis:STREAM, kinesis:STREAM_ARN"),
+    "sns": ("TopicLetters", "sns:TOPIC_ARN"),
+    "s3": ("BucketLetters", f"{OVERFLOW_FORM}, with ?folders=day for a folder a day"),
+}
+*_FORMS, _LAST_FORM = (form for _, form in _OWN.values())
+ALLOWED: Final = f"{', '.join(_FORMS)} or {_LAST_FORM}"
+_GROUP: Final = "kcl_daemon.dead_letters"
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+-]{0,30}")
+_INVALID: Final = "not a valid destination"
 
 
 class KeepsData(DeadLetters, Protocol):
@@ -80,20 +93,6 @@ class Overflow(Destination):
 
     @abstractmethod
     def holds(self, data_at: str) -> bool: ...
-
-
-OVERFLOW_FORM: Final = "s3://BUCKET/PREFIX"
-_OWN: Final = {
-    "file": ("FileLetters", "file:PATH"),
-    "sqs": ("QueueLetters", "sqs:QUEUE_URL"),
-    "kinesis": ("StreamLetters", "kinesis:STREAM, kinesis:STREAM_ARN"),
-    "sns": ("TopicLetters", "sns:TOPIC_ARN"),
-    "s3": ("BucketLetters", f"{OVERFLOW_FORM}, with ?folders=day for a folder a day"),
-}
-*_FORMS, _LAST_FORM = (form for _, form in _OWN.values())
-ALLOWED: Final = f"{', '.join(_FORMS)} or {_LAST_FORM}"
-_GROUP: Final = "kcl_daemon.dead_letters"
-_SCHEME: Final = re.compile(r"[a-z][a-z0-9+-]{0,30}")
 
 
 @cache
@@ -160,6 +159,5 @@ def _read_overflow(text: str) -> Overflow:
     return found
 
 
-_INVALID: Final = "not a valid destination"
 DESTINATION: Final = ValueKind(_read, ALLOWED, form=Form(rf"{_SCHEME.pattern}:[\s\S]+"))
 OVERFLOW: Final = ValueKind(_read_overflow, _LAST_FORM, form=Form(r"s3:[\s\S]+"))

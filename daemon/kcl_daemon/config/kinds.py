@@ -46,13 +46,12 @@ _ARN = re.compile(
 
 
 ARN_OF_TABLE: Final = r"arn:[a-z0-9-]*:dynamodb:[\s\S]+"
+SOMETHING: Final = r"\S[\s\S]*"
+_KEYS: Final = "keys"
 
 
 class InvalidValue(ValueError):
     """The message is only the reason."""
-
-
-SOMETHING: Final = r"\S[\s\S]*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,9 +433,6 @@ class Key:
     required: bool = False
     blank_is_absent: bool = False
     extension: bool = False
-
-
-_KEYS: Final = "keys"
 
 
 def keys(*declared: Key) -> Mapping[str, object]:

@@ -20,6 +20,25 @@ from kcl_daemon.config.kinds import (
 
 _BUCKET: Final = re.compile(r"s3[an]?://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[!-~]*))?")
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+://?\S+")
+_ENCRYPTION: Final = name(
+    r"AES256|aws:kms|arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+",
+    "AES256, aws:kms or the ARN of a KMS key",
+)
+_BY_THE_LANDER: Final = "the bundled lander has the records, no program of yours; remove this line"
+_SEGMENTS: Final = "segments are cut by landingWindowMillis and landingMaxBytes; remove this line"
+_REFUSED: Final[Mapping[str, str]] = {
+    "executableName": "the bundled lander writes the records, and no program of yours runs; keep this line or landing",
+    "childUser": "the lander listens only to the daemon's own user; remove this line",
+    "childPreload": "there is no program to load in advance; remove this line",
+    "childProtocol": _BY_THE_LANDER,
+    "shardConcurrency": "a shard has one log, in order; remove this line",
+    "deadLetterDestination": _BY_THE_LANDER,
+    "poisonRecordPolicy": _BY_THE_LANDER,
+    "maxRecordAgeMillis": "every record is written, of any age; remove this line",
+    "schemaRegistry": "records are kept as they are, and decoded where they are read; remove this line",
+    **dict.fromkeys(("batchWindowMillis", "batchMaxRecords", "batchMaxBytes"), _SEGMENTS),
+}
+_DEFAULTS: Final = frozenset({"RETRY", "CURRENT", "OFF"})
 
 
 def _uri(text: str) -> str:
@@ -33,10 +52,6 @@ def _uri(text: str) -> str:
     return place
 
 
-_ENCRYPTION: Final = name(
-    r"AES256|aws:kms|arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+",
-    "AES256, aws:kms or the ARN of a KMS key",
-)
 _PLACE: Final = ValueKind(_uri, "a folder, or a URI such as s3://BUCKET/PREFIX", form=Form(SOMETHING))
 
 
@@ -76,23 +91,6 @@ class LandingSettings:
             return None
         prefix = (found["prefix"] or "").strip("/")
         return found["bucket"], f"{prefix}/" if prefix else ""
-
-
-_BY_THE_LANDER: Final = "the bundled lander has the records, no program of yours; remove this line"
-_SEGMENTS: Final = "segments are cut by landingWindowMillis and landingMaxBytes; remove this line"
-_REFUSED: Final[Mapping[str, str]] = {
-    "executableName": "the bundled lander writes the records, and no program of yours runs; keep this line or landing",
-    "childUser": "the lander listens only to the daemon's own user; remove this line",
-    "childPreload": "there is no program to load in advance; remove this line",
-    "childProtocol": _BY_THE_LANDER,
-    "shardConcurrency": "a shard has one log, in order; remove this line",
-    "deadLetterDestination": _BY_THE_LANDER,
-    "poisonRecordPolicy": _BY_THE_LANDER,
-    "maxRecordAgeMillis": "every record is written, of any age; remove this line",
-    "schemaRegistry": "records are kept as they are, and decoded where they are read; remove this line",
-    **dict.fromkeys(("batchWindowMillis", "batchMaxRecords", "batchMaxBytes"), _SEGMENTS),
-}
-_DEFAULTS: Final = frozenset({"RETRY", "CURRENT", "OFF"})
 
 
 def refused(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:

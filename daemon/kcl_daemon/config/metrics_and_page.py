@@ -24,13 +24,6 @@ from kcl_daemon.config.kinds import (
     without_names,
 )
 
-
-class MetricsLevel(Enum):
-    NONE = "NONE"
-    SUMMARY = "SUMMARY"
-    DETAILED = "DETAILED"
-
-
 _SEPARATOR: Final = re.compile(r"[\s,]+")
 _ADDRESS: Final = re.compile(
     r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?(/[!-?A-~]*)?"
@@ -40,6 +33,15 @@ _NAMESPACE: Final = name(
     r"(?!AWS/)[A-Za-z0-9_.#:/-]{1,255}",
     "1 to 255 of letters, digits and . _ # : / -, not beginning with AWS/",
 )
+LOOPBACK: Final = "127.0.0.1"
+_TOKEN: Final = re.compile(r"[!-~]{16,256}")
+FIT_FOR_A_HEADER: Final = "16 to 256 printable ASCII characters, no spaces"
+
+
+class MetricsLevel(Enum):
+    NONE = "NONE"
+    SUMMARY = "SUMMARY"
+    DETAILED = "DETAILED"
 
 
 def _dimensions() -> ValueKind[tuple[str, ...]]:
@@ -93,11 +95,6 @@ class MetricsSettings:
     `pip install 'kcl-daemon[otlp]'`. Headers come from `OTEL_EXPORTER_OTLP_HEADERS`."""
     otlp_period_ms: int = ours("metricsOtlpPeriodMillis", MILLISECONDS, 30_000)
     """Time between two exports."""
-
-
-LOOPBACK: Final = "127.0.0.1"
-_TOKEN: Final = re.compile(r"[!-~]{16,256}")
-FIT_FOR_A_HEADER: Final = "16 to 256 printable ASCII characters, no spaces"
 
 
 def is_token(text: str) -> bool:

@@ -15,6 +15,34 @@ from kcl_daemon.text import on_one_line, shown
 
 LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _HEAD_BYTES: Final = 64
+PREFIX: Final = "KCL_"
+# Used by other programs.
+_NOT_OURS: Final = frozenset(
+    {"KCL_DEMO_LEDGER", "KCL_MVN_REPO_SEARCH_URL", "KCL_POSIX_ONLY", "KCL_TEST_MARK"}
+)
+# A command that a child runs must not take its stream for that of the file.
+_IN_A_CHILD: Final = "KCL_SHARD_ID"
+_TOLD_TO_CHILDREN: Final = frozenset(
+    {
+        _IN_A_CHILD,
+        "KCL_STREAM_NAME",
+        "KCL_STREAM_ARN",
+        "KCL_LANE",
+        "KCL_FRAMES",
+        "KCL_REJECTS",
+        "KCL_LOG_MESSAGES",
+    }
+    | {"KCL_FINISH_BATCHES", "KCL_PRELOAD_FD"}
+)
+_SERVICE: Final = r"KCL(?:_[A-Z0-9_]+)?"
+_PORT_OF_IT: Final = r"PORT_[0-9]+_(?:TCP|UDP|SCTP)"
+_LINK_BY_NAME: Final = re.compile(
+    # The lookahead prevents quadratic time.
+    rf"(?=[A-Z0-9_]*+\Z){_SERVICE}_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|{_PORT_OF_IT}_(?:PROTO|PORT|ADDR))"
+)
+_LINK_WITH_ADDRESS: Final = re.compile(rf"{_SERVICE}_(?:PORT|{_PORT_OF_IT})")
+_ADDRESS: Final = re.compile(r"(?:tcp|udp|sctp)://\S+:[0-9]+")
+_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,35 +92,6 @@ def _blank_lines_before(source: str) -> int:
     return len(LINE_END.findall(before)) if "\\" in before else 0
 
 
-PREFIX: Final = "KCL_"
-# Used by other programs.
-_NOT_OURS: Final = frozenset(
-    {"KCL_DEMO_LEDGER", "KCL_MVN_REPO_SEARCH_URL", "KCL_POSIX_ONLY", "KCL_TEST_MARK"}
-)
-# A command that a child runs must not take its stream for that of the file.
-_IN_A_CHILD: Final = "KCL_SHARD_ID"
-_TOLD_TO_CHILDREN: Final = frozenset(
-    {
-        _IN_A_CHILD,
-        "KCL_STREAM_NAME",
-        "KCL_STREAM_ARN",
-        "KCL_LANE",
-        "KCL_FRAMES",
-        "KCL_REJECTS",
-        "KCL_LOG_MESSAGES",
-    }
-    | {"KCL_FINISH_BATCHES", "KCL_PRELOAD_FD"}
-)
-_SERVICE: Final = r"KCL(?:_[A-Z0-9_]+)?"
-_PORT_OF_IT: Final = r"PORT_[0-9]+_(?:TCP|UDP|SCTP)"
-_LINK_BY_NAME: Final = re.compile(
-    # Prevents quadratic time.
-    rf"(?=[A-Z0-9_]*+\Z){_SERVICE}_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|{_PORT_OF_IT}_(?:PROTO|PORT|ADDR))"
-)
-_LINK_WITH_ADDRESS: Final = re.compile(rf"{_SERVICE}_(?:PORT|{_PORT_OF_IT})")
-_ADDRESS: Final = re.compile(r"(?:tcp|udp|sctp)://\S+:[0-9]+")
-
-
 def normal(name: str) -> str:
     """Environments cannot keep case and word separators."""
     return re.sub(r"[._-]", "", name).lower()
@@ -119,9 +118,6 @@ def given_for(key: str, environment: Mapping[str, str]) -> tuple[str, str] | Non
     wanted = normal(PREFIX + key)
     found = [each for each in given(environment) if normal(each[0]) == wanted]
     return found[-1] if found else None
-
-
-_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 def variable_for(key: str) -> str:

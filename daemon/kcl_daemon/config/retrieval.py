@@ -30,14 +30,6 @@ from kcl_daemon.config.properties import PropertyEntry
 if TYPE_CHECKING:
     from kcl_daemon.records.record_filter import RecordFilter
 
-
-class RetrievalMode(Enum):
-    """DEFAULT is resolved when the file is read."""
-
-    FANOUT = "FANOUT"
-    POLLING = "POLLING"
-
-
 FASTEST_READS_MS: Final = 200  # KCL: PollingConfig; Kinesis' limit for all readers of a shard
 SLOWEST_AUTO_MS: Final = 2_000
 # They make DEFAULT mean polling (KCL: RetrievalMode). Any line sets the boxed ones, even to 0, which Java
@@ -50,10 +42,27 @@ _OF_POLLING: Final = (
     *_OF_POLLING_BOXED,
 )
 _POLLING: Final = "pollingConfig"
+_TRIES: Final = whole_number(1, INT_MAX, "tries")
+_CONSUMER_ARN: Final = name(
+    r"arn:aws[a-z0-9-]*:kinesis:[!-~]{1,300}/consumer/[!-~]{1,200}", "the ARN of a consumer of the stream"
+)
+_CONSUMER_NAME: Final = name(
+    r"[A-Za-z0-9_.-]{1,128}",
+    "1 to 128 letters, digits, dots, dashes and underscores",
+    "fanoutConfig.consumerArn",
+)
+
+
+class RetrievalMode(Enum):
+    """DEFAULT is resolved when the file is read."""
+
+    FANOUT = "FANOUT"
+    POLLING = "POLLING"
+
+
 _MODE: Final[ValueKind[RetrievalMode | None]] = choice(
     {**{mode.value: mode for mode in RetrievalMode}, "DEFAULT": None}
 )
-_TRIES: Final = whole_number(1, INT_MAX, "tries")
 
 
 def _pause_or_auto() -> ValueKind[int | None]:
@@ -66,16 +75,6 @@ def _pause_or_auto() -> ValueKind[int | None]:
         lambda it: "auto" if it is None else str(it),
         replace(MILLISECONDS_OR_NONE.form, words=("auto",)),
     )
-
-
-_CONSUMER_ARN: Final = name(
-    r"arn:aws[a-z0-9-]*:kinesis:[!-~]{1,300}/consumer/[!-~]{1,200}", "the ARN of a consumer of the stream"
-)
-_CONSUMER_NAME: Final = name(
-    r"[A-Za-z0-9_.-]{1,128}",
-    "1 to 128 letters, digits, dots, dashes and underscores",
-    "fanoutConfig.consumerArn",
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,41 @@ from kcl_daemon.config.properties import Notice
 from kcl_daemon.text import shown
 
 REGION: Final = name(r"[A-Za-z0-9-]{1,63}", "a region such as eu-west-1")
+_PREFIX: Final = "AwsCredentialsProvider"
+_ROLE_OF_KCL: Final = "KclStsAssumeRoleCredentialsProvider"
+_OF_THE_JVM: Final = frozenset({"SystemPropertyCredentialsProvider", "SystemPropertiesCredentialsProvider"})
+_REFUSED: Final = {
+    "AnonymousCredentialsProvider": "the services require signed requests; for local endpoints set AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY to any text and use DefaultCredentialsProvider",
+    "StaticCredentialsProvider": "keys do not belong in this file; put them in a profile or in environment variables",
+    "ProcessCredentialsProvider": "put credential_process into a profile and use "
+    "ProfileCredentialsProvider|NAME",
+}
+_OF_WEB_IDENTITY: Final = (
+    "role and token come from AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE, which EKS sets"
+)
+_ROLE_ARN: Final = re.compile(r"arn:aws[a-z0-9-]*:iam::[0-9]{12}:role/[!-~]{1,576}")
+_SESSION_NAME: Final = re.compile(r"[A-Za-z0-9_+=,.@-]{2,64}")
+_EXTERNAL_ID: Final = re.compile(r"[A-Za-z0-9_+=,.@:/-]{2,1224}")
+_PROFILE_NAME: Final = re.compile(r"[^\x00-\x1f\]\[]{1,128}")
+_REGION: Final = re.compile(r"[a-z0-9-]{1,63}")
+_FROM_SDK: Final = "from the AWS SDK"
+_AS_KINESIS: Final = f"`{_PREFIX}`"
+CLIENT_PREFIXES: Final = ("kinesisClient", "dynamoDbClient", "cloudWatchClient", "glueClient")
+_DISCOVERY: Final = Key(
+    "dynamoDbClient.endpointDiscoveryEnabled",
+    truth(),
+    "endpoint_discovery",
+    "Whether endpoint discovery of DynamoDB is used.",
+    default=_FROM_SDK,
+)
+_ENDPOINT_MODE: Final = Key(
+    "dynamoDbClient.accountIdEndpointMode",
+    choice({word.upper(): word for word in ("preferred", "disabled", "required")}),
+    "account_id_endpoint_mode",
+    "Whether the account-based endpoint of DynamoDB is used.",
+    default=_FROM_SDK,
+)
 
 
 class CredentialsSource(Enum):
@@ -57,8 +92,6 @@ class CredentialsProvider:
     external_id: str | None = None
 
 
-_PREFIX: Final = "AwsCredentialsProvider"
-
 SOURCES: Final = {source.value: (source,) for source in CredentialsSource}
 # The Java daemon 3.x knows none of these.
 SOURCES_OF_SDK_1: Final = {
@@ -67,24 +100,7 @@ SOURCES_OF_SDK_1: Final = {
     "WebIdentityTokenCredentialsProvider": (CredentialsSource.WEB_IDENTITY,),
     "STSAssumeRoleSessionCredentialsProvider": (CredentialsSource.ROLE,),
 }
-_ROLE_OF_KCL: Final = "KclStsAssumeRoleCredentialsProvider"
-_OF_THE_JVM: Final = frozenset({"SystemPropertyCredentialsProvider", "SystemPropertiesCredentialsProvider"})
-_REFUSED: Final = {
-    "AnonymousCredentialsProvider": "the services require signed requests; for local endpoints set AWS_ACCESS_KEY_ID and "
-    "AWS_SECRET_ACCESS_KEY to any text and use DefaultCredentialsProvider",
-    "StaticCredentialsProvider": "keys do not belong in this file; put them in a profile or in environment variables",
-    "ProcessCredentialsProvider": "put credential_process into a profile and use "
-    "ProfileCredentialsProvider|NAME",
-}
 _WEB_IDENTITY: Final = CredentialsSource.WEB_IDENTITY.value
-_OF_WEB_IDENTITY: Final = (
-    "role and token come from AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE, which EKS sets"
-)
-_ROLE_ARN: Final = re.compile(r"arn:aws[a-z0-9-]*:iam::[0-9]{12}:role/[!-~]{1,576}")
-_SESSION_NAME: Final = re.compile(r"[A-Za-z0-9_+=,.@-]{2,64}")
-_EXTERNAL_ID: Final = re.compile(r"[A-Za-z0-9_+=,.@:/-]{2,1224}")
-_PROFILE_NAME: Final = re.compile(r"[^\x00-\x1f\]\[]{1,128}")
-_REGION: Final = re.compile(r"[a-z0-9-]{1,63}")
 
 
 def _providers(text: str) -> tuple[CredentialsProvider, ...]:
@@ -194,8 +210,6 @@ def _sts(text: str) -> tuple[str, str]:
     return url, region_name
 
 
-_FROM_SDK: Final = "from the AWS SDK"
-_AS_KINESIS: Final = f"`{_PREFIX}`"
 _PROVIDERS: Final = ValueKind(
     _providers, f"{', '.join(SOURCES)}; several separated by commas", form=Form(SOMETHING)
 )
@@ -247,9 +261,6 @@ class ServiceSettings:
     account_id_endpoint_mode: str | None = None
 
 
-CLIENT_PREFIXES: Final = ("kinesisClient", "dynamoDbClient", "cloudWatchClient", "glueClient")
-
-
 def _client(prefix: str, service: str, *more: Key) -> Mapping[str, object]:
     glue = prefix == "glueClient"
     region = f"Region of {service} only."
@@ -261,22 +272,6 @@ def _client(prefix: str, service: str, *more: Key) -> Mapping[str, object]:
         Key(f"{prefix}.dualstackEnabled", truth(), "dualstack", dualstack, extension=glue),
         *more,
     )
-
-
-_DISCOVERY: Final = Key(
-    "dynamoDbClient.endpointDiscoveryEnabled",
-    truth(),
-    "endpoint_discovery",
-    "Whether endpoint discovery of DynamoDB is used.",
-    default=_FROM_SDK,
-)
-_ENDPOINT_MODE: Final = Key(
-    "dynamoDbClient.accountIdEndpointMode",
-    choice({word.upper(): word for word in ("preferred", "disabled", "required")}),
-    "account_id_endpoint_mode",
-    "Whether the account-based endpoint of DynamoDB is used.",
-    default=_FROM_SDK,
-)
 
 
 @dataclass(frozen=True, slots=True)

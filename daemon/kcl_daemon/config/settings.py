@@ -62,6 +62,54 @@ _START_AT: Final = Key(
     meaning="The first position as a time. Overrides `initialPositionInStream`.",
     default="none",
 )
+_OF_POLLING: Final = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
+_NAMES_BY_REASON: Final[dict[str, tuple[str, ...]]] = {
+    "only makes retrievalMode=DEFAULT mean POLLING, as in the Java daemon 3.x": (
+        *_OF_POLLING,
+        *(f"pollingConfig.{each}" for each in _OF_POLLING),
+    ),
+    "there is no thread pool to limit": ("maxActiveThreads",),
+    "there are no renewal threads to bound": ("maxLeaseRenewalThreads",),
+    "leases of child shards are created when their parents end; the leader looks for holes every "
+    "leasesRecoveryAuditorExecutionFrequencyMillis": ("shardSyncIntervalMillis",),
+    "at start, existing leases are never compared with the shards, only checked for holes": (
+        "skipShardSyncAtWorkerInitializationIfLeasesExist",
+    ),
+    "a failed list of shards is retried after a second, then with growing pauses, without limit": (
+        "listShardsBackoffTimeInMillis",
+        "maxListShardsRetryAttempts",
+    ),
+    "workers query the index by owner; a scan of the table goes page by page and blocks nothing": (
+        "leaseTableScanTotalSegments",
+    ),
+    "the daemon has its own timeouts and retries": (
+        "kinesisClient.defaultsMode",
+        "dynamoDbClient.defaultsMode",
+        "cloudWatchClient.defaultsMode",
+    ),
+    "does nothing in the Java daemon 3.x either": (
+        "validateSequenceNumberBeforeCheckpointing",
+        "processingLanguage",
+    ),
+    "a property of KCL 1.x; does nothing in the Java daemon 3.x either": (
+        "userAgent",
+        "shardPrioritizationStrategy",
+        "maxCacheByteSize",
+        "maxRecordsCount",
+        "dataFetchingStrategy",
+        "idleMillisBetweenCalls",
+        "kinesisClientConfig",
+    ),
+    "of KCL 1.x; now skipShardSyncAtWorkerInitializationIfLeasesExist": (
+        "skipShardSyncAtStartupIfLeasesExist",
+    ),
+    "of KCL 1.x; now initialPositionInStreamExtended, in epoch seconds": (
+        "timestampAtInitialPositionInStream",
+    ),
+    "removed; subscriptions always use HTTP/1.1": ("fanoutHttpVersion",),
+}
+INERT: Final = {name: why for why, names in _NAMES_BY_REASON.items() for name in names}
+GONE: Final = {("childProtocol", "KCL_1_0"): "children of KCL 1.0 are no longer supported; CURRENT is used"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,52 +216,3 @@ DEFAULTS: Final = Settings(application_name="", stream_name="", child=ChildSetti
 
 KEYS: Final[tuple[Key, ...]] = tuple(sorted(keys_of(DEFAULTS), key=lambda key: place_of(key.target)))
 BY_NAME: Final[dict[str, Key]] = {spelling: key for key in KEYS for spelling in (key.name, *key.aliases)}
-
-_OF_POLLING: Final = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
-_NAMES_BY_REASON: Final[dict[str, tuple[str, ...]]] = {
-    "only makes retrievalMode=DEFAULT mean POLLING, as in the Java daemon 3.x": (
-        *_OF_POLLING,
-        *(f"pollingConfig.{each}" for each in _OF_POLLING),
-    ),
-    "there is no thread pool to limit": ("maxActiveThreads",),
-    "there are no renewal threads to bound": ("maxLeaseRenewalThreads",),
-    "leases of child shards are created when their parents end; the leader looks for holes every "
-    "leasesRecoveryAuditorExecutionFrequencyMillis": ("shardSyncIntervalMillis",),
-    "at start, existing leases are never compared with the shards, only checked for holes": (
-        "skipShardSyncAtWorkerInitializationIfLeasesExist",
-    ),
-    "a failed list of shards is retried after a second, then with growing pauses, without limit": (
-        "listShardsBackoffTimeInMillis",
-        "maxListShardsRetryAttempts",
-    ),
-    "workers query the index by owner; a scan of the table goes page by page and blocks nothing": (
-        "leaseTableScanTotalSegments",
-    ),
-    "the daemon has its own timeouts and retries": (
-        "kinesisClient.defaultsMode",
-        "dynamoDbClient.defaultsMode",
-        "cloudWatchClient.defaultsMode",
-    ),
-    "does nothing in the Java daemon 3.x either": (
-        "validateSequenceNumberBeforeCheckpointing",
-        "processingLanguage",
-    ),
-    "a property of KCL 1.x; does nothing in the Java daemon 3.x either": (
-        "userAgent",
-        "shardPrioritizationStrategy",
-        "maxCacheByteSize",
-        "maxRecordsCount",
-        "dataFetchingStrategy",
-        "idleMillisBetweenCalls",
-        "kinesisClientConfig",
-    ),
-    "of KCL 1.x; now skipShardSyncAtWorkerInitializationIfLeasesExist": (
-        "skipShardSyncAtStartupIfLeasesExist",
-    ),
-    "of KCL 1.x; now initialPositionInStreamExtended, in epoch seconds": (
-        "timestampAtInitialPositionInStream",
-    ),
-    "removed; subscriptions always use HTTP/1.1": ("fanoutHttpVersion",),
-}
-INERT: Final = {name: why for why, names in _NAMES_BY_REASON.items() for name in names}
-GONE: Final = {("childProtocol", "KCL_1_0"): "children of KCL 1.0 are no longer supported; CURRENT is used"}

@@ -35,6 +35,16 @@ _TRIGGER: Final = name(
 )
 _PACKAGES: Final = ValueKind(not_blank, "GROUP:ARTIFACT:VERSION, separated by commas", form=Form(SOMETHING))
 _FOLDER: Final = ValueKind(not_blank, "a folder", form=Form(SOMETHING))
+REMOVED: Final = {
+    **dict.fromkeys(
+        (
+            *("sparkRemote", "sparkTransport", "sparkEngine", "sparkEngineListen", "sparkEngineTokenFile"),
+            *("sparkEngineCertificate", "sparkEngineKey", "sparkEngineAuthority"),
+        ),
+        f"is gone; {_ELSEWHERE}",
+    ),
+    "sparkOnLostRange": "is gone: what has moved to another host is left to that host; remove this line",
+}
 
 
 def _master(text: str) -> str:
@@ -51,16 +61,6 @@ def _folder(text: str) -> str:
 
 _MASTER: Final = ValueKind(_master, _LOCAL.allowed, form=_LOCAL.form)
 _SPOOL: Final = ValueKind(_folder, "a folder", form=Form(SOMETHING))
-REMOVED: Final = {
-    **dict.fromkeys(
-        (
-            *("sparkRemote", "sparkTransport", "sparkEngine", "sparkEngineListen", "sparkEngineTokenFile"),
-            *("sparkEngineCertificate", "sparkEngineKey", "sparkEngineAuthority"),
-        ),
-        f"is gone; {_ELSEWHERE}",
-    ),
-    "sparkOnLostRange": "is gone: what has moved to another host is left to that host; remove this line",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,13 @@ from kcl_daemon.config.kinds import (
 from kcl_daemon.leases.lease import StreamIdentity
 from kcl_daemon.shards.lineage import InitialPosition
 
+_NAME: Final = r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underscores"
+NAME_OF_STREAM: Final = name(*_NAME, "streamArn")
+_LISTED_NAME: Final = name(*_NAME, "streamArns")
+_STREAM_ARN: Final = stream_arn()
+_AT: Final = "each optionally followed by its own start position: @TRIM_HORIZON, @LATEST or @EPOCH_SECONDS"
+_FILTER: Final = name(r"[A-Za-z0-9_.*?-]{1,128}", "a name with * for any characters and ? for one")
+
 
 class FormerStreams(Enum):
     KEEP = "NO_STREAMS_LEASES_DELETION"
@@ -43,13 +50,6 @@ class ListedStream:
 
 def many_of(values: Mapping[str, object]) -> str | None:
     return next((name for name in ("streamArns", "streamNames", "streamFilter") if name in values), None)
-
-
-_NAME: Final = r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underscores"
-NAME_OF_STREAM: Final = name(*_NAME, "streamArn")
-_LISTED_NAME: Final = name(*_NAME, "streamArns")
-_STREAM_ARN: Final = stream_arn()
-_AT: Final = "each optionally followed by its own start position: @TRIM_HORIZON, @LATEST or @EPOCH_SECONDS"
 
 
 def _by_arn(text: str) -> ListedStream:
@@ -96,7 +96,6 @@ _ARNS: Final = _list_of(_by_arn, _STREAM_ARN.allowed)
 _NAMES: Final = _list_of(
     lambda text: ListedStream(_LISTED_NAME.read(text)), f"names of {_LISTED_NAME.allowed}"
 )
-_FILTER: Final = name(r"[A-Za-z0-9_.*?-]{1,128}", "a name with * for any characters and ? for one")
 _IDENTITIES: Final = ValueKind(
     _identities,
     "ACCOUNT:NAME:CREATION_EPOCH, the prefix of lease keys; several separated by commas",

@@ -26,6 +26,28 @@ from kcl_daemon.leases.layout import TableLayout
 
 _MIN_COMPLETE_BAKE_S: Final = 3_600
 _MAX_COMPLETE_BAKE_S: Final = 604_800
+_TABLE_NAME: Final = name(r"[A-Za-z0-9_.-]{3,255}", "3 to 255 letters, digits, dots, dashes and underscores")
+_CAPACITY: Final = whole_number(0, LONG_MAX, "units")
+_LAYOUT: Final = choice({layout.value.upper(): layout for layout in TableLayout})
+_ENDINGS: Final = {
+    "name": "TableName",
+    "billing_mode": "BillingMode",
+    "read_capacity": "ReadCapacity",
+    "write_capacity": "WriteCapacity",
+    "point_in_time_recovery": "PointInTimeRecoveryEnabled",
+    "deletion_protection": "DeletionProtectionEnabled",
+    "tags": "Tags",
+}
+_LEASE_TABLE: Final = {
+    "name": "tableName",
+    "billing_mode": "leaseTableBillingMode",
+    "read_capacity": "initialLeaseTableReadCapacity",
+    "write_capacity": "initialLeaseTableWriteCapacity",
+    "point_in_time_recovery": "leaseTablePitrEnabled",
+    "deletion_protection": "leaseTableDeletionProtectionEnabled",
+    "tags": "leaseTableTags",
+}
+_EXTENSIONS: Final = ("leaseTableBillingMode", "leaseTableTags")
 
 
 def complete_bake_s(setting_s: int) -> int:
@@ -48,11 +70,6 @@ class TableOptions:
     point_in_time_recovery: bool = False
     deletion_protection: bool = False
     tags: tuple[tuple[str, str], ...] = ()
-
-
-_TABLE_NAME: Final = name(r"[A-Za-z0-9_.-]{3,255}", "3 to 255 letters, digits, dots, dashes and underscores")
-_CAPACITY: Final = whole_number(0, LONG_MAX, "units")
-_LAYOUT: Final = choice({layout.value.upper(): layout for layout in TableLayout})
 
 
 def _table(
@@ -96,27 +113,6 @@ def _table(
 def _metadata_table(prefix: str, bean: str, what: str, suffix: str) -> Mapping[str, object]:
     names = {target: f"{prefix}{ending}" for target, ending in _ENDINGS.items()}
     return _table(what, names, _CAPACITY, default_name=f"`applicationName` and `{suffix}`", bean=bean)
-
-
-_ENDINGS: Final = {
-    "name": "TableName",
-    "billing_mode": "BillingMode",
-    "read_capacity": "ReadCapacity",
-    "write_capacity": "WriteCapacity",
-    "point_in_time_recovery": "PointInTimeRecoveryEnabled",
-    "deletion_protection": "DeletionProtectionEnabled",
-    "tags": "Tags",
-}
-_LEASE_TABLE: Final = {
-    "name": "tableName",
-    "billing_mode": "leaseTableBillingMode",
-    "read_capacity": "initialLeaseTableReadCapacity",
-    "write_capacity": "initialLeaseTableWriteCapacity",
-    "point_in_time_recovery": "leaseTablePitrEnabled",
-    "deletion_protection": "leaseTableDeletionProtectionEnabled",
-    "tags": "leaseTableTags",
-}
-_EXTENSIONS: Final = ("leaseTableBillingMode", "leaseTableTags")
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ data_at_option: Final = click.option(
     help="A letter may say that its data lie below this place, too; can be repeated. Known without it: SOURCE, and "
     "deadLetterDestination and deadLetterOverflow of --properties.",
 )
+_PROGRAM: Final = "kcl_daemon.letters.program"
 
 
 def _number(name: str, default: int, text: str, within: click.IntRange) -> Callable[[_Command], _Command]:
@@ -182,9 +183,6 @@ class _WithProgram(click.Command):
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- PROGRAM [ARGS]...]"]
-
-
-_PROGRAM: Final = "kcl_daemon.letters.program"
 
 
 @letters.command("replay", cls=_WithProgram, short_help="Give letters to a program again.", epilog=EPILOG)
