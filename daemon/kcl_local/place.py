@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import stat
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
+
+import orjson
 
 _FILE: Final = "local.json"
 _KINESIS: Final = "AWS_ENDPOINT_URL_KINESIS"
@@ -40,29 +41,29 @@ def announced(environment: Mapping[str, str]) -> Generator[None]:
     if not _is_ours(folder):
         raise PermissionError(f"{folder} can be changed by other users; remove it")
     path = folder / _FILE
-    text = json.dumps({"pid": os.getpid(), "environment": dict(environment)})
+    text = orjson.dumps({"pid": os.getpid(), "environment": dict(environment)})
     new = folder / f"{_FILE}.{os.getpid()}"
-    new.write_text(text, "ascii")
+    new.write_bytes(text)
     new.replace(path)
     try:
         yield
     finally:
-        if _text_of(path) == text:
+        if _content_of(path) == text:
             path.unlink(missing_ok=True)
 
 
 def find() -> dict[str, str] | None:
     """None: no endpoints answer."""
     folder = _folder()
-    text = _text_of(folder / _FILE)
+    text = _content_of(folder / _FILE)
     if not text or not _is_ours(folder):
         return None
-    environment: dict[str, str] = json.loads(text)["environment"]
+    environment: dict[str, str] = orjson.loads(text)["environment"]
     return environment if answers(environment) else None  # ended by SIGKILL, which left its file
 
 
 def pid() -> int:
-    return int(json.loads(_text_of(_folder() / _FILE) or "{}").get("pid", 0))
+    return int(orjson.loads(_content_of(_folder() / _FILE) or "{}").get("pid", 0))
 
 
 def answers(endpoints: Mapping[str, str]) -> bool:
@@ -81,11 +82,11 @@ def lead(environment: MutableMapping[str, str], endpoints: Mapping[str, str]) ->
     environment.update(endpoints)
 
 
-def _text_of(path: Path) -> str:
+def _content_of(path: Path) -> bytes:
     try:
-        return path.read_text("ascii")
+        return path.read_bytes()
     except OSError:
-        return ""
+        return b""
 
 
 def _is_ours(folder: Path) -> bool:

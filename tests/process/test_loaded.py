@@ -18,7 +18,7 @@ ABSENT: Final = (
     "rich",
     "kcl_daemon.aws.cloudwatch",
     "kcl_daemon.aws.dead_letters",
-    "kcl_daemon.aws.schemas",
+    "kcl_daemon.aws.lookups",
     "kcl_daemon.children.preload",
     "kcl_daemon.consumer.lanes",
     "kcl_daemon.exporters",

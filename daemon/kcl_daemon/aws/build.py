@@ -58,7 +58,7 @@ def build_transactions(clients: Clients) -> Transactions:
 def build_schemas(clients: Clients) -> Schemas | None:
     if clients.glue is None:
         return None
-    from kcl_daemon.aws.schemas import GlueSchemas
+    from kcl_daemon.aws.lookups import GlueSchemas
 
     return GlueSchemas(clients.glue, clients.limiters.schemas)
 

@@ -16,7 +16,7 @@ from anyio import to_thread
 
 from kcl_daemon.app import streams_of
 from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_client, open_sources
-from kcl_daemon.aws.readers import functions_that_read
+from kcl_daemon.aws.lookups import functions_that_read
 from kcl_daemon.aws.session import Clients, caller_identity, open_clients, refused_here, unknown_regions
 from kcl_daemon.cli.check_view import Ink, Source, about_aws, concluded, explained, table
 from kcl_daemon.cli.common import (

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import Counter
@@ -13,6 +12,7 @@ from signal import SIGKILL
 from typing import Final
 
 import anyio
+import orjson
 import psutil
 
 from kcl_local.demo.check import monotonic_s
@@ -96,11 +96,8 @@ class LandingRun:
     def _driver(self) -> AbstractAsyncContextManager[RunningProcess]:
         folder = self._set_up.directory
         options = folder / "driver.json"
-        options.write_text(
-            json.dumps(
-                {"landing": str(self.log), "out": str(self.seen.folder), "state": str(folder / "state")}
-            )
-        )
+        given = {"landing": str(self.log), "out": str(self.seen.folder), "state": str(folder / "state")}
+        options.write_bytes(orjson.dumps(given))
         return self._set_up.processes.daemon(
             "the Spark driver", options, self._set_up.ledgers, program=_DRIVER, base=environment()
         )

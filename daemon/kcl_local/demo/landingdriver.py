@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -27,7 +27,7 @@ def seen(records: DataFrame) -> Iterator[DataStreamWriter]:
 
 
 def main(options_file: str) -> None:
-    options: dict[str, Any] = json.loads(Path(options_file).read_text())
+    options: dict[str, Any] = orjson.loads(Path(options_file).read_bytes())
     os.environ[OUT] = options["out"]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (

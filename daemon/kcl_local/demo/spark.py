@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
 
 import anyio
+import orjson
 
 from kcl_local.demo.processes import RunningProcess
 from kcl_local.demo.stream import DemoStream, call, properties_text
@@ -170,4 +170,4 @@ def logged_files(log: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     lines = [line for entry in entries for line in entry.read_text("utf-8").splitlines()[1:]]
-    return sorted({Path(unquote(urlparse(json.loads(line)["path"]).path)) for line in lines})
+    return sorted({Path(unquote(urlparse(orjson.loads(line)["path"]).path)) for line in lines})

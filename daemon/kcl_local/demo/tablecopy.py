@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import sys
@@ -12,6 +11,8 @@ from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Final
+
+import orjson
 
 from kcl_client import Batch, Checkpointer, RecordProcessor, ShardStart, run
 from kcl_client.dynamodb import Change
@@ -31,7 +32,7 @@ _BUSY_FOR_S: Final = 60
 
 def item_text(item: Mapping[str, object]) -> str:
     """The same for two copies of an item: absent is null, `1.50` is 1.5, and a set has no order."""
-    return json.dumps(_plain(item), sort_keys=True)
+    return orjson.dumps(_plain(item), option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _plain(value: object) -> object:
@@ -40,7 +41,7 @@ def _plain(value: object) -> object:
     if isinstance(value, Decimal | int) and not isinstance(value, bool):
         return {"number": f"{Decimal(value).normalize():f}"}
     if isinstance(value, list | set | frozenset):
-        return sorted(json.dumps(_plain(each)) for each in value)
+        return sorted(orjson.dumps(_plain(each)).decode() for each in value)
     return value
 
 

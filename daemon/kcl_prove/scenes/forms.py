@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
@@ -13,7 +12,7 @@ from kcl_prove.scenes.traffic import Play
 from kcl_prove.stage import Stage
 
 SCHEMA: Final = "record"
-DEFINITION: Final = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
+_DEFINITION: Final = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'
 _UNCOMPRESSED: Final = b"\x03\x00"
 _SCALE_AT: Final = 0.25
 
@@ -66,7 +65,7 @@ async def with_schema(stage: Stage) -> tuple[Callable[[bytes], bytes], str]:
             SchemaName=SCHEMA,
             DataFormat="JSON",
             Compatibility="NONE",
-            SchemaDefinition=json.dumps(DEFINITION),
+            SchemaDefinition=_DEFINITION,
         )
     except ClientError as error:
         raise ProveError(f"the schema could not be registered: {error}") from error

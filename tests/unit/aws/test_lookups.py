@@ -6,7 +6,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from kcl_daemon.aws.readers import functions_that_read
+from kcl_daemon.aws.lookups import functions_that_read
 from kcl_daemon.aws.session import Services
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.errors import AccessDenied
