@@ -12,6 +12,8 @@ from typing import Final, Literal, NoReturn
 import click
 from click.shell_completion import get_completion_class
 
+from kcl_daemon.cli.root import CLASS_PATH
+
 _PROGRAM: Final = "kcl-daemon"
 _VARIABLE: Final = "_KCL_DAEMON_COMPLETE"
 _NO_SAMPLE: Final = (
@@ -48,17 +50,7 @@ _NO_SAMPLE: Final = (
 @click.option("-l", "--log-configuration", metavar="FILE", help="Passed to the daemon.")
 @click.option("--sample", "--sample-props", "--use-sample-properties", "sample", is_flag=True, hidden=True)
 @click.option("-j", "--java", metavar="PATH", help="Accepted and ignored.")
-@click.option(
-    "-c",
-    "--classpath",
-    "--path",
-    "--jar-path",
-    "--jar-folder",
-    "class_path",
-    metavar="PATH",
-    multiple=True,
-    help="Accepted and ignored.",
-)
+@click.option(*CLASS_PATH, metavar="PATH", multiple=True, help="Accepted and ignored.")
 def helper(
     *,
     print_command: bool,

@@ -18,6 +18,7 @@ MAIN_CLASSES: Final = (
     "software.amazon.kinesis.multilang.MultiLangDaemon",
     "com.amazonaws.services.kinesis.multilang.MultiLangDaemon",  # KCL 1.x
 )
+CLASS_PATH: Final = ("-c", "--classpath", "--path", "--jar-path", "--jar-folder", "class_path")
 PASSED_OVER: Final = "--passed-over"
 """Words only for Java, which are logged."""
 _EPILOG: Final = """\b
@@ -196,16 +197,7 @@ def as_daemon(words: Sequence[str]) -> list[str]:
 )
 @click.option(PASSED_OVER, "passed_over", multiple=True, hidden=True)
 @click.option("-j", "--java", "java", multiple=True, hidden=True)
-@click.option(
-    "-c",
-    "--classpath",
-    "--path",
-    "--jar-path",
-    "--jar-folder",
-    "class_path",
-    multiple=True,
-    hidden=True,
-)
+@click.option(*CLASS_PATH, multiple=True, hidden=True)
 @click.option("-e", "--execute", is_flag=True, hidden=True)
 def run(
     *,

@@ -11,7 +11,7 @@ import click
 
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import ChildOptions, options_of
-from kcl_daemon.cli.common import EXIT_FAILURE, NotChanged, as_json_option, json_text
+from kcl_daemon.cli.common import EXIT_FAILURE, NotChanged, as_json_option, json_text, yes_option
 from kcl_daemon.cli.leases.change import position_of
 from kcl_daemon.cli.letters.replay import LetterReplay, Receipts, ReplayOptions, read_receipts
 from kcl_daemon.cli.letters.show import list_json, list_lines, replay_lines, show_lines
@@ -317,7 +317,7 @@ def _program(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Letters that are done by these receipts of a replay.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 def delete_letters(
     *,
     source: str | None,
