@@ -14,13 +14,7 @@ from kcl_daemon.admin.server import AdminServer, serve_once, token_of
 from kcl_daemon.admin.site import JSON, AdminAccess, AdminRequest, AdminResponse, capacity_json, plain
 from kcl_daemon.capacity.figures import Bound, Capacity, StreamCapacity
 from kcl_daemon.cli.application import Application, no_log, observer, on_application
-from kcl_daemon.cli.common import (
-    EXIT_FAILURE,
-    as_json_option,
-    describe,
-    json_text,
-    with_settings,
-)
+from kcl_daemon.cli.common import EXIT_FAILURE, as_json_option, describe, json_text, with_settings
 from kcl_daemon.config.metrics_and_page import AdminSettings, is_loopback
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import for_each, raise_first, timings

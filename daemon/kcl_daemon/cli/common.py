@@ -39,10 +39,7 @@ EXIT_FAILURE: Final = 1
 EXIT_CONFIGURATION: Final = 2
 _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
     (NoRegion, "set regionName or AWS_REGION; a restart alone does not help"),
-    (
-        NoCredentials,
-        "give this host or task a role, or set AWS_PROFILE; a restart alone does not help",
-    ),
+    (NoCredentials, "give this host or task a role, or set AWS_PROFILE; a restart alone does not help"),
     (
         AccessDenied,
         "check the credentials of this host and the permissions of its role on the stream and the tables",
@@ -60,10 +57,7 @@ _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
         ChildError,
         "read child_stderr and child_failed; childFailurePolicy = restart would replace such a child",
     ),
-    (
-        ConfigurationError,
-        "fix the properties file or the environment; a restart alone does not help",
-    ),
+    (ConfigurationError, "fix the properties file or the environment; a restart alone does not help"),
 )
 EPILOG: Final = """\b
 Exit codes:

@@ -23,11 +23,7 @@ _NO_SAMPLE: Final = (
 
 @click.command("helper")
 @click.option(
-    "--print_command",
-    "--print-command",
-    "print_command",
-    is_flag=True,
-    help="Print the command (default).",
+    "--print_command", "--print-command", "print_command", is_flag=True, help="Print the command (default)."
 )
 @click.option(
     "--print_classpath",

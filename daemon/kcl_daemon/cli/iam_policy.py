@@ -102,10 +102,8 @@ def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
     actions = (*_STREAM, *(_POLLING if polls else ()), *(("RegisterStreamConsumer",) if registers else ()))
     yield _statement("ReadStream", "kinesis", actions, streams)
     if fan_out:
-        given, name = (
-            settings.fan_out.consumer_arn,
-            settings.fan_out.consumer_name or settings.application_name,
-        )
+        given = settings.fan_out.consumer_arn
+        name = settings.fan_out.consumer_name or settings.application_name
         consumers = [f"{stream}/consumer/{name}:*" for stream in streams] if given is None else [given]
         # A consumer given by name is found through its stream.
         described = [*streams, *consumers] if registers else consumers

@@ -22,11 +22,7 @@ from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.text import on_one_line
 from kcl_protocol.codec import decode_child_line
 from kcl_protocol.conversation import DaemonSide
-from kcl_protocol.messages import (
-    CheckpointRequest,
-    ChildMessage,
-    Status,
-)
+from kcl_protocol.messages import CheckpointRequest, ChildMessage, Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,7 @@ from operator import attrgetter
 from typing import Final
 
 from kcl_daemon.config.changes import LOCAL_REGION, SOURCE, change_notices, not_of_changes
-from kcl_daemon.config.children import (
-    ChildFailurePolicy,
-    LaneCounts,
-    PoisonRecordPolicy,
-)
+from kcl_daemon.config.children import ChildFailurePolicy, LaneCounts, PoisonRecordPolicy
 from kcl_daemon.config.dead_letters import OVERFLOW_FORM, Destination
 from kcl_daemon.config.kinds import StreamArn, trimmed
 from kcl_daemon.config.landing import refused

@@ -445,8 +445,7 @@ def _change(
         click.echo(line)
     if _confirmed(question, dry_run=dry_run, yes=yes):
         written = on_application(
-            settings,
-            carry_out or (lambda application: carry_out_all(application.table, changes, click.echo)),
+            settings, carry_out or (lambda application: carry_out_all(application.table, changes, click.echo))
         )
         click.echo(_done(written, "workers follow within seconds"))
 

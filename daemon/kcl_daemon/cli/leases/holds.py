@@ -32,14 +32,7 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.hold_watch import FRESH_S, HoldsNotWritten, tell_holds, with_holds
 from kcl_daemon.hold_words import hold_json, hold_text, not_held, scope_text, who_text
-from kcl_daemon.leases.holds import (
-    HOLDS_KEY,
-    Hold,
-    LimitUnit,
-    MalformedHoldsError,
-    counted,
-    holds_from_row,
-)
+from kcl_daemon.leases.holds import HOLDS_KEY, Hold, LimitUnit, MalformedHoldsError, counted, holds_from_row
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Clock, Table
 from kcl_daemon.system import SystemClock, SystemRandomness
@@ -298,11 +291,9 @@ def limit(
         file, rate = None, str(file)
     if rate is None:
         raise click.UsageError("give a limit such as 500/s or 2MiB/s, or off")
-    until_ms, wanted, settings = (
-        _until_ms(for_, until, SystemClock()),
-        rate_of(rate),
-        settings_of(file, properties_file),
-    )
+    until_ms = _until_ms(for_, until, SystemClock())
+    wanted = rate_of(rate)
+    settings = settings_of(file, properties_file)
     if wanted is None:
         _end(settings, as_json=as_json, stream=stream, shards=shards, unit=LimitUnit.RECORDS)
         return

@@ -36,14 +36,7 @@ from kcl_daemon.records.letters import (
     receipts_of,
 )
 from kcl_daemon.system import append_lines
-from kcl_protocol.messages import (
-    Initialize,
-    ProcessRecords,
-    Record,
-    Reject,
-    RejectAnswer,
-    ShutdownRequested,
-)
+from kcl_protocol.messages import Initialize, ProcessRecords, Record, Reject, RejectAnswer, ShutdownRequested
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 

@@ -164,13 +164,7 @@ def json_of(peeked: Sequence[Peeked], settings: Settings) -> Mapping[str, Any]:
 @stream_option
 @click.option("--local", is_flag=True, help="Of `kcl-daemon local` or `run --local`.")
 def peek(
-    settings: Settings,
-    *,
-    as_json: bool,
-    shards: tuple[str, ...],
-    count: int,
-    stream: str | None,
-    local: bool,
+    settings: Settings, *, as_json: bool, shards: tuple[str, ...], count: int, stream: str | None, local: bool
 ) -> None:
     """Show the record at each checkpoint and the one after it: what the application did last, and gets next.
 

@@ -20,15 +20,7 @@ from kcl_daemon.cli.common import EXIT_FAILURE, run, say
 from kcl_daemon.cli.stream.place import CLOCK, StreamPlace, open_place, with_place
 from kcl_daemon.cli.stream.writer import Writer
 from kcl_daemon.ports import Randomness
-from kcl_daemon.records.producing import (
-    BadLine,
-    KeyedLine,
-    Line,
-    Lines,
-    checked,
-    key_in,
-    keyed,
-)
+from kcl_daemon.records.producing import BadLine, KeyedLine, Line, Lines, checked, key_in, keyed
 from kcl_daemon.system import SystemRandomness
 from kcl_daemon.text import counted, on_one_line, size
 from kcl_daemon.transport.kinesis import HttpKinesis, put_records
