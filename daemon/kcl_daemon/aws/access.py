@@ -53,8 +53,6 @@ _SILENCE_S: Final = 10.0
 
 
 class _EndpointFound(Exception):
-    """Stops a call inside the SDK once its endpoint is known."""
-
     def __init__(self, target: ServiceEndpoint) -> None:
         super().__init__(target.url)
         self.target = target
@@ -217,7 +215,7 @@ class ProxyTransport:
 
 
 def _hang_up(answer: AWSResponse) -> None:
-    """Never waits: a thread that is reading holds the connection's lock."""
+    """A thread that is reading holds the connection's lock."""
     shut = getattr(answer.raw, "shutdown", None)  # wakes that thread; older urllib3 versions lack it
     if shut is not None:
         with suppress(*SDK_ERRORS, RuntimeError, ValueError):

@@ -86,7 +86,7 @@ async def open_sources(
     log: Log | None = None,
     on_date: Callable[[float], None] | None = None,
 ) -> AsyncGenerator[Kinesis, None]:
-    """`clock` has the services' time of day. Without `scan` and `log` segments of a snapshot cannot be read."""
+    """Without `scan` and `log` segments of a snapshot cannot be read."""
     if (service := clients.of_changes) is None:
         yield HttpKinesis(kinesis)
         return

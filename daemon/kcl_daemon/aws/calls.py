@@ -73,7 +73,7 @@ GLUE_CONNECTIONS: Final = _SCHEMA_CALLS
 
 
 class ConditionFailed(AwsError):
-    """`item` is the one that refused the write, if the service gave it."""
+    """`item` refused the write."""
 
     def __init__(self, operation: str, item: Item | None) -> None:
         super().__init__("the condition does not hold", operation=operation)
@@ -81,7 +81,7 @@ class ConditionFailed(AwsError):
 
 
 class TransactionCancelled(AwsError):
-    """`refused`: indexes of the parts whose conditions do not hold."""
+    """Indexes of the parts whose conditions do not hold."""
 
     def __init__(self, operation: str, refused: tuple[int, ...]) -> None:
         super().__init__("conditions do not hold", operation=operation)
@@ -95,10 +95,7 @@ class CallLimiter:
         self._threads = BoundedSemaphore(slots * _THREADS_PER_SLOT)
 
     async def run(self, operation: str, call: Callable[[], T]) -> T:
-        """If too many threads of cancelled callers go on, calls are Unavailable.
-
-        Raises AwsError; ConditionFailed or TransactionCancelled if conditions refused the write.
-        """
+        """Also Unavailable if too many threads of cancelled callers go on."""
         return await to_thread.run_sync(
             self._work, operation, call, abandon_on_cancel=True, limiter=self._limiter
         )

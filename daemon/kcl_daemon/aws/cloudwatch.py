@@ -28,7 +28,6 @@ _CALLS: Final = 1
 _PACKED_FROM_BYTES: Final = 10_240
 _GZIP_BITS: Final = 31
 
-# The SDK need not see the large request.
 _SAMPLE_REQUEST: Final[Parameters] = {"Namespace": "any", "MetricData": [{"MetricName": "any"}]}
 
 
@@ -74,7 +73,7 @@ def datum(statistic: Statistic) -> MetricDatum:
 
 
 class LazyAccess:
-    """`make` runs in a thread at first use, and may raise AwsError."""
+    """`make` runs in a thread at first use."""
 
     def __init__(self, make: Callable[[], ServiceClient], limiter: CallLimiter) -> None:
         self._make = make

@@ -97,7 +97,6 @@ def decode_row(item: Mapping[str, AttributeValueTypeDef]) -> dict[str, Value]:
 
 
 def decode(attribute: AttributeValueTypeDef) -> Iterator[Value]:
-    """Nothing if the type is foreign."""
     match cast("Mapping[str, object]", attribute):
         case {"S": str(text)}:
             yield text
@@ -140,8 +139,6 @@ def number_text(value: int | Decimal, where: str) -> str:
 
 @dataclass(slots=True)
 class Placeholders:
-    """Names such as `#0` and values such as `:0` of one request."""
-
     names: dict[str, str] = field(default_factory=dict[str, str])
     values: dict[str, AttributeValueTypeDef] = field(default_factory=dict[str, "AttributeValueTypeDef"])
     _by_attribute: dict[str, str] = field(default_factory=dict[str, str])
@@ -168,7 +165,6 @@ def condition_expression(require: Conditions, placeholders: Placeholders) -> str
 
 
 def update_expression(update: RowUpdate, placeholders: Placeholders, *, key_attribute: str) -> str:
-    """Empty if there are no changes."""
     check_update(update, key_attribute=key_attribute)
     name, value, amount = placeholders.name, placeholders.value, placeholders.amount
     clauses = (
@@ -180,7 +176,6 @@ def update_expression(update: RowUpdate, placeholders: Placeholders, *, key_attr
 
 
 def check_update(update: RowUpdate, *, key_attribute: str) -> None:
-    """InvalidRequest if an attribute changes twice, the key changes, or the key is missing."""
     check_key(update.key, key_attribute=key_attribute)
     seen: set[str] = {key_attribute}
     for attribute in _changed(update):
@@ -218,9 +213,7 @@ def _condition(condition: Condition, placeholders: Placeholders) -> str:
 
 
 UpdateItem: TypeAlias = "Callable[[UpdateItemInputTypeDef], Awaitable[Item]]"
-"""Updates with ReturnValues=ALL_NEW. Sent once; if it is cancelled or Unavailable, it may have taken effect.
-ConditionFailed: its condition does not hold.
-"""
+"""Sent once; if it is cancelled or Unavailable, it may have taken effect."""
 
 
 class _Answer(msgspec.Struct, gc=False):
@@ -436,7 +429,6 @@ class DynamoTransactions:
 
 
 def check_parts(parts: Sequence[TablePart]) -> None:
-    """InvalidRequest if they cannot be one transaction."""
     if not 1 <= len(parts) <= MAX_PARTS:
         raise InvalidRequest(
             f"a transaction has 1 to {MAX_PARTS} parts, not {len(parts)}", operation=_TRANSACTIONS_OPERATION

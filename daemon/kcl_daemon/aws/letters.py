@@ -36,7 +36,6 @@ _READING: Final = Config(
 )
 # Below this nothing is too large unless the service says so in words that we know.
 USUAL_LIMIT: Final = 256 * KIB
-# How the services and their stand-ins say that a message is too large.
 _TOO_LARGE: Final = re.compile(
     r"(?i)shorter than|too (long|large)|larger than|length less than|at most \d+ bytes|exceed"
 )
@@ -44,8 +43,6 @@ _TOO_LARGE: Final = re.compile(
 
 @dataclass
 class LetterService:
-    """`address` serves every region, `regional` that of the stream."""
-
     endpoints: Endpoints
     name: str
     region_name: str | None = None
@@ -125,8 +122,6 @@ class LimitedLetters(Destination):
 
 @dataclass(frozen=True)
 class _Limited:
-    """What is too large leaves its data in the overflow."""
-
     _to: LimitedLetters
     _service: LetterService
     _overflow: KeepsData | None
@@ -140,7 +135,7 @@ class _Limited:
             raise DeadLetterTooLarge(refusal)
 
     async def _refusal(self, dead_letter: DeadLetter, line: bytes) -> str | None:
-        """Why it is too large; None: it was sent."""
+        """None: it was sent."""
         to = self._to
         why = f"the limit of the service is {to.most_bytes} bytes"
         if len(line) <= to.most_bytes:

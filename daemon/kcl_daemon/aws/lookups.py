@@ -33,7 +33,7 @@ class GlueSchemas:
 
 
 def functions_that_read(stream_arn: str, endpoints: Endpoints) -> list[str]:
-    """Names of functions of Lambda. Blocks; raises ConfigurationError and AwsError."""
+    """Blocks; raises ConfigurationError and AwsError."""
     try:
         client: Any = Services(endpoints).client_for("lambda", region_name=None, address=None)
         try:

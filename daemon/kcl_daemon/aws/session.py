@@ -78,10 +78,7 @@ class _Models(botocore.loaders.Loader):
 
 
 def session_as(providers: tuple[CredentialsProvider, ...], region_name: str) -> botocore.session.Session:
-    """The first provider with credentials counts; without providers, botocore's chain.
-
-    `region_name` is for roles without a region.
-    """
+    """Without providers, botocore's chain. `region_name` is for roles without a region."""
     session = botocore.session.get_session()
     session.register_component(_LOADER, _Models(session.get_config_variable("data_path")))
     if providers and providers != (CredentialsProvider(),):
@@ -274,7 +271,6 @@ class Services:
         return found
 
     def discovers(self, service: Service) -> bool:
-        """False if an endpoint is configured."""
         address, own, _ = self._settings[service]
         if address is not None:
             return False
@@ -301,7 +297,6 @@ class Services:
     def client_for(
         self, name: str, *, region_name: str | None, address: str | None, config: Config | None = None
     ) -> object:
-        """With the credentials of Kinesis."""
         return self.session("kinesis").create_client(
             name,
             region_name=region_name or self.region_name("kinesis"),
@@ -374,7 +369,7 @@ def _on_instance(root: Path = Path("/sys")) -> bool:
 
 
 def refused_here(endpoints: Endpoints) -> str | None:
-    """Why `make_clients` would fail, by variables and files alone."""
+    """By variables and files alone."""
     credentials = endpoints.credentials
     try:
         common = endpoints.region_name or _configured_region(botocore.session.get_session())
@@ -387,7 +382,7 @@ def refused_here(endpoints: Endpoints) -> str | None:
 
 
 def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:
-    """Each with the nearest known one. They may be newer than the SDK, so they are not refused. Blocks."""
+    """They may be newer than the SDK, so they are not refused. Blocks."""
     common = (
         endpoints.region_name or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
     )

@@ -115,7 +115,6 @@ def check_definition(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
 
 
 def check_table_key(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
-    """ConfigurationError if the key differs."""
     expected = [(spec.key_attribute, "S", "HASH")]
     keys = _keys(table, table.get("KeySchema", []))
     if keys != expected:
@@ -201,11 +200,11 @@ class TableAdmin:
         return state_of(self._spec, table)
 
     async def ensure(self) -> bool:
-        """Waits until it is usable. True: this call created it.
+        """True: this call created it.
 
         Raises:
-        ConfigurationError: the table has another key.
-        Unavailable: it was not usable in time, or never will be.
+            ConfigurationError: the table has another key.
+            Unavailable: it was not usable in time, or never will be.
         """
         created = False
         pause_s = _POLL_FIRST_S
@@ -224,12 +223,11 @@ class TableAdmin:
             pause_s = min(pause_s * _POLL_GROWTH, _POLL_MOST_S)
 
     async def add_owner_index(self) -> None:
-        """Only starts it; the table stays usable. Unavailable: the table is being changed."""
+        """Only starts it; the table stays usable."""
         request = index_request(self._spec, await self._existing())
         await self._limiters.writes.run("UpdateTable", partial(self._client.update_table, **request))
 
     async def remove_owner_index(self) -> None:
-        """InvalidRequest if there is no index."""
         if _owner_index(await self._existing()) is None:
             raise InvalidRequest(f"table {self._spec.name} has no index by owner", operation="UpdateTable")
         call = partial(

@@ -37,7 +37,6 @@ class Application:
 
     @property
     def own_stream(self) -> OwnStreamCheck | None:
-        """None: there are many streams."""
         if isinstance(self.streams, MultiStreamTracker):
             return None
         return OwnStreamCheck(self.opened.tables, self.streams, self.opened.origin.application)

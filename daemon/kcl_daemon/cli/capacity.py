@@ -28,7 +28,7 @@ from kcl_daemon.text import about, counted, on_one_line, rate, short_shards
 from kcl_protocol.sequence import LATEST
 
 _LOOK_EVERY_S: Final = 5.0
-# After two report periods a leader that lives has stored something, and a lone one does all that every 15 s.
+# Time for a leader that lives to store something; a lone one does all that every 15 s.
 _REPORTS: Final = 3.0
 _LATE_S: Final = 20.0
 _AT_ONCE: Final = 8
@@ -46,8 +46,6 @@ Exit codes:
 
 @dataclass(frozen=True, slots=True)
 class CapacityNews:
-    """`peeked`: workers wanted by a look into the stream, and why."""
-
     capacity: Capacity | None
     now_ms: int
     is_last_word: bool = False
@@ -168,8 +166,6 @@ def _shown(news: CapacityNews, *, as_json: bool) -> str:
 
 
 class _Serving:
-    """Callers within a few seconds share what was read."""
-
     def __init__(self, reader: CapacityReader, clock: Clock, access: AdminAccess) -> None:
         self._reader = reader
         self._clock = clock
@@ -204,7 +200,6 @@ class _Serving:
 
 
 def _place(value: str, admin: AdminSettings) -> AdminSettings:
-    """A place that others can reach needs a token, as the status page does."""
     host, colon, port = value.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     try:

@@ -116,7 +116,6 @@ def not_tried(what: str, why: str) -> Finding:
 async def try_check(
     findings: list[Finding], what: str, attempt: Callable[[], Awaitable[_Result]]
 ) -> _Result | None:
-    """None, with a new finding, if AWS refuses."""
     try:
         return await attempt()
     except (AwsError, ConfigurationError) as error:
@@ -171,7 +170,6 @@ async def _changes(settings: Settings, summary: StreamSummary) -> list[Finding]:
 
 
 def _readers(functions: Sequence[str]) -> str:
-    """The service recommends two readers of a shard at most."""
     if not functions:
         return "no function of Lambda"
     said = f"warning: {', '.join(functions)} of Lambda; with this daemon {len(functions) + 1} readers of each shard"
@@ -254,7 +252,7 @@ def _consumer(found: StreamConsumer | None, called: str, *, registers: bool) -> 
 
 
 async def check_services(settings: Settings) -> list[Finding]:
-    """ConfigurationError, AccessDenied or Unavailable if AWS cannot be asked at all."""
+    """Raises what prevents asking AWS at all."""
     async with (
         open_clients(
             settings.endpoints, glue=settings.schemas.are_resolved, changes=settings.reads_changes
@@ -492,8 +490,6 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class _Examined:
-    """`findings` None: AWS was not asked."""
-
     loaded: Loaded
     problems: list[str]
     infos: list[str]

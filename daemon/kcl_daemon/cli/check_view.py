@@ -1,5 +1,3 @@
-"""Each error or warning stands below its line of the file, as compilers do."""
-
 from __future__ import annotations
 
 import os
@@ -24,7 +22,6 @@ _COLOURS: Final[Mapping[Level, str]] = {"error": "red", "warning": "yellow", "in
 _COLUMNS_MOST: Final = 120
 _VALUE_COLUMNS: Final = 48
 _CUT: Final = "..."
-# One line of the file, without escapes.
 _ENTRY: Final = re.compile(r"(?P<indent>[ \t\f]*)(?P<key>[^ \t\f:=]+)(?P<between>[ \t\f]*[=:]?[ \t\f]*)")
 _MARK_OF_UTF_8: Final = "\xef\xbb\xbf"
 
@@ -49,7 +46,6 @@ class Source:
         return Source(file, LINE_END.split(data.decode("iso-8859-1")), entries)
 
     def quoted(self, sentence: str) -> tuple[str, str] | None:
-        """None: it names no line."""
         found = re.match(rf"{re.escape(self.file)}:(\d+): (?:(?:info|warning): )?", sentence)
         entry = self.entries.get(int(found[1])) if found else None
         if found is None or entry is None:

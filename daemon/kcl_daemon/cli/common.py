@@ -84,7 +84,6 @@ def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Col
 
 
 def report_failure(error: BaseException, log: Log, *, where_environment_lacks: str = "") -> int:
-    """`where_environment_lacks` is added to its advice."""
     errors = tuple(leaves(error))
     unexpected = [each for each in errors if not isinstance(each, KclError)]
     if unexpected:
@@ -104,7 +103,6 @@ def report_failure(error: BaseException, log: Log, *, where_environment_lacks: s
 
 
 def exit_code(error: BaseException) -> int:
-    """EXIT_CONFIGURATION means that a retry does not help."""
     helpless = isinstance(error, ConfigurationError | EnvironmentLacks)
     return EXIT_CONFIGURATION if helpless else EXIT_FAILURE
 
@@ -183,7 +181,6 @@ def command_name() -> str:
 
 
 def chosen_file(file: Path | None, properties_file: Path | None) -> Path:
-    """The option wins. click.UsageError if neither is given."""
     chosen = properties_file or file
     if chosen is None:
         raise click.UsageError(f"no properties file given: {command_name()} --properties FILE")
@@ -199,7 +196,6 @@ def load_file(file: Path, environment: Mapping[str, str] = os.environ) -> Loaded
 def settings_of(
     file: Path | None, properties_file: Path | None, environment: Mapping[str, str] = os.environ
 ) -> Settings:
-    """Exits with code 2 if there is no usable file."""
     chosen = chosen_file(file, properties_file)
     try:
         return load_file(chosen, environment).settings
@@ -208,7 +204,6 @@ def settings_of(
 
 
 def refuse(error: ConfigurationError) -> NoReturn:
-    """Exits with code 2, with a line for each problem."""
     for line in str(error).splitlines():
         click.echo(line, err=True)
     sys.exit(EXIT_CONFIGURATION)

@@ -83,7 +83,6 @@ def helper(
 
 
 def program() -> str:
-    """Its full path if PATH does not have it."""
     started = Path(sys.argv[0])
     found = shutil.which(_PROGRAM)
     if found is None and started.name == _PROGRAM:

@@ -49,7 +49,6 @@ def build_policy(
 
 
 def replay_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
-    """Of `kcl-daemon replay`, whatever its name: its own tables, which it also deletes."""
     span = ReplayRange(("", ""), 0.0, 0.0)
     mine = replay_settings(settings, "*", span, (), None)
     document = build_policy(mine, ("kinesis", "dynamodb", "glue"), account=account)
@@ -105,7 +104,6 @@ def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
         given = settings.fan_out.consumer_arn
         name = settings.fan_out.consumer_name or settings.application_name
         consumers = [f"{stream}/consumer/{name}:*" for stream in streams] if given is None else [given]
-        # A consumer given by name is found through its stream.
         described = [*streams, *consumers] if registers else consumers
         yield _statement("FindConsumer", "kinesis", ("DescribeStreamConsumer",), described)
         yield _statement("Subscribe", "kinesis", ("SubscribeToShard",), consumers)
@@ -149,7 +147,6 @@ def _letters(
 
 
 def keeper_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
-    """The only one that may remove records."""
     del account  # it is not in the names of buckets
     return {"Version": "2012-10-17", "Statement": list(_landing(settings, "DeleteObject"))}
 

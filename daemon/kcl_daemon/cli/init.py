@@ -19,7 +19,6 @@ from kcl_daemon.config.services import REGION
 from kcl_daemon.config.streams import NAME_OF_STREAM
 from kcl_daemon.text import on_one_line, shown
 
-# It names tables, a folder and a unit.
 _APPLICATION: Final = name(
     r"[A-Za-z0-9][A-Za-z0-9_.-]{2,236}", "3 to 237 letters, digits, dots, dashes and underscores"
 )
@@ -35,8 +34,6 @@ _PATH: Final = "Environment=PATH=/opt/kcl-daemon/bin:/usr/local/bin:/usr/bin:/bi
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """`test.sh` runs `command` with a folder for its output; `others` are copied beside `processor`."""
-
     processor: str
     program: str
     others: tuple[str, ...] = ()

@@ -74,8 +74,6 @@ def _user() -> ValueKind[str]:
 
 @dataclass(frozen=True, slots=True)
 class ChildSettings:
-    """None is no limit."""
-
     command: tuple[str, ...] = field(metadata=keys(Key("executableName", _COMMAND, required=True)))
     """The program and its arguments; one process runs per shard. Split at spaces only."""
     timeout_s: float | None = java(
@@ -240,7 +238,6 @@ class ConcurrencySettings:
     shard is stored with each checkpoint and renewal (`daemonLanes`), so that little comes twice after the end of a worker."""
 
     def lanes_of(self, stream: StreamIdentity | None) -> int:
-        """A stream of a DynamoDB table goes by the table's name."""
         of_table = None if stream is None else stream.of_table
         name = of_table.table if of_table is not None else "" if stream is None else stream.name
         return dict(self.lanes.of_streams).get(name, self.lanes.default)

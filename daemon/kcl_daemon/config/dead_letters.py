@@ -125,7 +125,6 @@ def _of_package(scheme: str) -> type[Destination] | None:
 
 
 def destination_of(text: str) -> Destination | None:
-    """None for a path."""
     scheme, _, rest = text.partition(":")
     kind = _kind(scheme)
     if kind is None:

@@ -88,7 +88,6 @@ def in_any_case(word: str) -> str:
 
 
 def without_names(pattern: re.Pattern[str]) -> str:
-    """ECMAScript writes named groups in another way."""
     return re.sub(r"\?P<\w+>", "?:", pattern.pattern)
 
 
@@ -149,8 +148,6 @@ def number(*, above: float, high: float, unit: str = "") -> ValueKind[float]:
 
 
 def duration() -> ValueKind[float]:
-    """Seconds, above 0."""
-
     def read(text: str) -> float:
         match = _DURATION.fullmatch(not_blank(text))
         parts = {unit: part for unit, part in match.groupdict().items() if part} if match else {}
@@ -246,7 +243,6 @@ def start_word() -> ValueKind[InitialPosition]:
 
 
 def start_timestamp() -> ValueKind[InitialPosition]:
-    """Epoch seconds."""
     seconds = whole_number(0, TIME_MOST_S, "seconds since 1970-01-01 UTC")
 
     def read(text: str) -> InitialPosition:

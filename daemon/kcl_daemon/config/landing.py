@@ -85,7 +85,6 @@ class LandingSettings:
 
     @property
     def bucket_and_prefix(self) -> tuple[str, str] | None:
-        """The prefix is empty or ends with a slash."""
         found = _BUCKET.fullmatch(self.uri or "")
         if found is None:
             return None

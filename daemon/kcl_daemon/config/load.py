@@ -34,7 +34,7 @@ FILE_BYTES_MAX: Final = 1024 * 1024
 AnySettings = TypeVar("AnySettings", bound="DataclassInstance")
 _JSON: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{\s*[\"}]|\[\s*[{\"\]])")
 RELAY: Final = (sys.executable, "-m", "kcl_landing.relay")
-"""Their socket is added later."""
+"""The socket is added later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,6 @@ def load(
 def interpret(
     data: bytes, *, file: str, default_worker_id: str, environment: Mapping[str, str] | None = None
 ) -> Loaded:
-    """The result depends on nothing else."""
     reading = Reading(on_one_line(file), environment or {})
     try:
         for entry in properties.parse(data):
@@ -151,8 +150,6 @@ def _with(settings: AnySettings, values: Mapping[str, object]) -> AnySettings:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveProperty:
-    """`value` is masked; `origin` is `FILE:LINE`, a variable, `default` or another property."""
-
     key: str
     value: str
     origin: str
@@ -179,7 +176,6 @@ def as_properties(loaded: Loaded) -> str:
     """A file that means the same wherever it is read; contains secrets."""
     texts = {**loaded.texts, "retrievalMode": value_text(loaded.settings.retrieval.mode)}
     if loaded.settings.stream_arn is None and texts.pop("streamArn", None) is not None:
-        # Only the name counts, wherever the file is read.
         texts["streamName"] = loaded.settings.stream_name
         if loaded.settings.endpoints.region_name is not None:
             texts["regionName"] = loaded.settings.endpoints.region_name
@@ -190,7 +186,6 @@ def as_properties(loaded: Loaded) -> str:
 
 
 def _in_force(key: Key, loaded: Loaded) -> str:
-    """As written if it has several parts."""
     value = field_of(loaded.settings, key.target)
     if key.kind.written is not None:
         return key.kind.written(value)

@@ -98,7 +98,6 @@ class MetricsSettings:
 
 
 def is_token(text: str) -> bool:
-    """Long enough not to be guessed, and valid in a header."""
     return _TOKEN.fullmatch(text) is not None
 
 
@@ -130,7 +129,7 @@ def _address() -> ValueKind[str]:
 
 @dataclass(frozen=True, slots=True)
 class AdminSettings:
-    """`port` None: no page. Without token and file, callers need none."""
+    """Without token and file, callers need none."""
 
     port: int | None = ours("adminPort", whole_number(0, PORT_MAX), None, shown="none: no status page")
     """Port of the status page, the probes and `/metrics` ([status page](status-page.md)). 0: a free port,

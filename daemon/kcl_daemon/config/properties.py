@@ -47,7 +47,7 @@ _REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 @dataclass(frozen=True, slots=True)
 class PropertyEntry:
-    """`line` is its first, from 1; 0: not from a file. Values keep trailing blanks."""
+    """`line` is 0 if it is not from a file."""
 
     key: str
     value: str
@@ -56,8 +56,6 @@ class PropertyEntry:
 
 
 class MalformedProperties(ValueError):
-    """Java refuses such text too."""
-
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"line {line}: {reason}")
         self.line = line
@@ -126,7 +124,6 @@ def variable_for(key: str) -> str:
 
 
 def overrides(environment: Mapping[str, str], names: Iterable[str]) -> Iterator[PropertyEntry]:
-    """Sorted by variable. One that matches none of `names` keeps its spelling."""
     by_normal = {normal(name): name for name in names}
     for variable, value in given(environment):
         written = variable[len(PREFIX) :]
@@ -167,8 +164,6 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """None: the whole file, or a missing key."""
-
     reason: str
     key: str | None = None
     value: str | None = None

@@ -42,11 +42,6 @@ _EXAMPLES: Final = {
 
 @dataclass(slots=True)
 class Reading:
-    """`entries`, `texts` and values are by canonical name, `spark_entries` and `spark_conf` by Spark's.
-
-    `unknown` is by the known name it resembles.
-    """
-
     file: str
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     entries: dict[str, PropertyEntry] = field(default_factory=dict[str, PropertyEntry])
@@ -159,7 +154,6 @@ class Reading:
         self.notices.append(Notice(event, shown(entry.key), entry.line, facts, variable=entry.variable))
 
     def check_required(self, values: Mapping[str, object]) -> None:
-        """Keys with bad values have their problem already."""
         written = (services.canonical_name(each.key or "") or each.key for each in self.problems)
         bad = {BY_NAME[key].name for key in written if key in BY_NAME}
         for key in KEYS:

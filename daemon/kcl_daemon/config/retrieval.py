@@ -54,8 +54,6 @@ _CONSUMER_NAME: Final = name(
 
 
 class RetrievalMode(Enum):
-    """DEFAULT is resolved when the file is read."""
-
     FANOUT = "FANOUT"
     POLLING = "POLLING"
 
@@ -202,8 +200,6 @@ class SchemaFailure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaSettings:
-    """`on_failure` is not for a registry that does not answer: then the shard waits."""
-
     registry: SchemaRegistry = ours("schemaRegistry", member(SchemaRegistry), SchemaRegistry.OFF)
     """`DECODE`: records with the header of the AWS Glue Schema Registry get the fields `schemaName`,
     `schemaVersionId`, `schemaDataFormat` and `schemaDefinition`; their data comes uncompressed and without

@@ -160,7 +160,6 @@ def _profile(arguments: list[str]) -> CredentialsProvider:
 
 
 def _role(name: str, arguments: list[str]) -> CredentialsProvider:
-    """KCL: KclStsAssumeRoleCredentialsProvider, NestedPropertyKey."""
     if len(arguments) < 2:
         raise InvalidValue(f"{name} needs a role and a session: {name}|ROLE_ARN|SESSION_NAME")
     role_arn, session_name, *nested = arguments
@@ -252,8 +251,6 @@ class CredentialsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """None: the common region, or what the SDK says."""
-
     region_name: str | None = None
     fips: bool = False
     dualstack: bool = False
@@ -276,8 +273,6 @@ def _client(prefix: str, service: str, *more: Key) -> Mapping[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """None: from the AWS SDK (also `AWS_ENDPOINT_URL*`)."""
-
     region_name: str | None = java(
         "regionName", REGION, None, shown="region of `streamArn`, else from the AWS SDK"
     )

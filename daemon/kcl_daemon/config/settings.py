@@ -114,8 +114,6 @@ GONE: Final = {("childProtocol", "KCL_1_0"): "children of KCL 1.0 are no longer 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`stream_name` is empty if it reads many `streams`."""
-
     application_name: str = field(metadata=keys(Key("applicationName", _APPLICATION_NAME, required=True)))
     """Name of the application. All workers of an application share its tables, which are named after it."""
     stream_name: str = field(metadata=keys(_STREAM_NAME))
@@ -188,7 +186,6 @@ class Settings:
 
     @property
     def single_stream(self) -> StreamRef:
-        """The name of a table's stream is the table's."""
         return StreamRef(self.stream_name, self.stream_arn, table=self.changes.table)
 
     @property
@@ -203,7 +200,6 @@ class Settings:
 
     @property
     def worker_metrics_table(self) -> str:
-        """KCL: DdbTableConfig."""
         return self.tables.worker_metrics.name or f"{self.application_name}-WorkerMetricStats"
 
     @property
@@ -212,7 +208,6 @@ class Settings:
 
 
 DEFAULTS: Final = Settings(application_name="", stream_name="", child=ChildSettings(command=()), worker_id="")
-"""Required fields are empty."""
 
 KEYS: Final[tuple[Key, ...]] = tuple(sorted(keys_of(DEFAULTS), key=lambda key: place_of(key.target)))
 BY_NAME: Final[dict[str, Key]] = {spelling: key for key in KEYS for spelling in (key.name, *key.aliases)}

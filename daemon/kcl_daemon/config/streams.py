@@ -39,13 +39,12 @@ class FormerStreams(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ListedStream:
-    """`arn` None: this account's stream, by name until Kinesis gives its ARN. `position` None: the application's."""
+    """`arn` None: by name until Kinesis gives its ARN."""
 
     name: str
     arn: str | None = None
     position: InitialPosition | None = None
     table: str | None = None
-    """Its streams are read one after the other."""
 
 
 def many_of(values: Mapping[str, object]) -> str | None:

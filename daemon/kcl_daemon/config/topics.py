@@ -42,7 +42,7 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "Schemas": ("schemas",),
     "Status page": ("admin",),
 }
-"""By field of `Settings`, or by the settings it is in. The longest match counts."""
+"""The longest match counts."""
 
 _ORDER: Final = tuple(target for targets in TOPICS.values() for target in targets)
 

@@ -78,7 +78,6 @@ class DeadLetterFile:
         await self.store_all((dead_letter,))
 
     async def store_all(self, dead_letters: Sequence[DeadLetter]) -> None:
-        """Returns after one fsync."""
         lines = b"".join(b"%b\n" % each.line() for each in dead_letters)
         try:
             # After a cancel the lines may still be written.
@@ -106,12 +105,10 @@ class DeadLetterFile:
                     yield file
                     return
             finally:
-                os.close(file)  # also unlocks it
+                os.close(file)
 
 
 class StoredLines(LetterSource):
-    """Daemons may append to them meanwhile."""
-
     def __init__(self, path: Path, with_data: WithData) -> None:
         self._path = path.resolve()  # a link stays one when the file is rewritten
         self._with_data = with_data
@@ -213,7 +210,7 @@ def _copy_but(old: BinaryIO, kept: BinaryIO, gone: list[tuple[int, int]]) -> Non
                 break
             kept.write(piece)
             at += len(piece)
-        at = start + length + 1  # with the line end
+        at = start + length + 1
 
 
 def _sync_folder(folder: Path) -> None:

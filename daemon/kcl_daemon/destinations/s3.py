@@ -51,7 +51,7 @@ class BucketLetters(Overflow):
 
     @property
     def folder(self) -> tuple[str, str, bool]:
-        """Bucket, prefix (with a slash at its end, if any), whether there is a folder a day."""
+        """Bucket, prefix, whether there is a folder a day."""
         found = _BUCKET.fullmatch(self.address)
         assert found is not None, f"{self.address} was read from a property"
         prefix = f"{found['prefix']}/" if found["prefix"] else ""

@@ -84,8 +84,6 @@ class QueueLetters(LimitedLetters):
 
 
 class _Messages(SpooledLetters):
-    """The queue gives each message to nobody else meanwhile."""
-
     def __init__(self, sqs: LetterService, url: str, with_data: WithData) -> None:
         super().__init__(sqs, with_data)
         self._url = url

@@ -56,8 +56,6 @@ class ErrorResponse(Exception):
 
 
 class ClockSkewError(ErrorResponse):
-    """`server_s` is the service's epoch time."""
-
     def __init__(self, refused: ErrorResponse, server_s: float) -> None:
         super().__init__(refused.code, refused.message, refused.status, refused.body)
         self.server_s = server_s
@@ -71,7 +69,6 @@ class _ErrorBody(msgspec.Struct):
 
 
 def error_response(head: Head, body: bytes | bytearray, *, signed_s: float) -> ErrorResponse:
-    """`signed_s`: the epoch time of our signature."""
     try:
         fields = msgspec.json.decode(body, type=_ErrorBody)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -95,8 +92,6 @@ def date_of(head: Head) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class JsonApi:
-    """`error_of` comes first. `not_found`: for a missing resource."""
-
     prefix: str
     not_found: type[AwsError]
     content_type: str = CONTENT_TYPE
@@ -118,7 +113,7 @@ class Signer:
     def head(
         self, operation: str, body: bytes, keys: AccessKeys, *, epoch_s: float, encoding: str | None = None
     ) -> bytes:
-        """With the final empty line. `encoding`, such as `gzip`, is not signed."""
+        """`encoding` is not signed."""
         date = strftime("%Y%m%dT%H%M%SZ", gmtime(epoch_s))
         name = f"{self._api.prefix}{operation}"
         names, signature = self._signature(name, body, keys, date)
@@ -158,14 +153,14 @@ class Signer:
 
 @dataclass(frozen=True, slots=True)
 class ResponseStream:
-    """Reading stops while no piece is taken. `pieces` raises Unavailable if the body breaks off or stalls."""
+    """`pieces` raises Unavailable if the body breaks off or stalls."""
 
     headers: Mapping[str, str]
     pieces: AsyncIterator[bytes]
 
 
 class AwsJsonClient:
-    """`pack` gzips a body, or gives None: send it plain. `on_date` now and then receives the service's epoch time."""
+    """`pack` gives None for a body that is sent plain."""
 
     def __init__(
         self,

@@ -67,7 +67,6 @@ def summary(answer: DescribedShape) -> StreamSummary:
 
 
 def listed(answer: StreamsShape) -> tuple[list[str], str | None]:
-    """ARNs, and the one after which the next page begins."""
     with parsing_answer("ListStreams"):
         return [each["StreamArn"] for each in answer["Streams"]], answer.get("LastEvaluatedStreamArn")
 
@@ -79,7 +78,7 @@ def page(answer: DescribedShape) -> DescriptionShape:
 
 
 def shards(shapes: Iterable[ShardShape]) -> tuple[Shard, ...]:
-    """`shapes` are of all pages. A shard that has children is closed, even if its end is missing."""
+    """A shard that has children is closed, even if its end is missing."""
     with parsing_answer("DescribeStream"):
         found = {each["ShardId"]: each for each in shapes}
         ends: dict[str, int] = {}

@@ -1,5 +1,3 @@
-"""`application/vnd.amazon.eventstream` frames and the events of SubscribeToShard."""
-
 from __future__ import annotations
 
 import struct
@@ -83,7 +81,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._needed = _PRELUDE.size
-        self._is_whole = False  # its prelude has been checked
+        self._is_whole = False
         self._raw_headers: bytes | None = None
         self._headers: Mapping[str, str] = {}
 
@@ -112,7 +110,6 @@ class FrameReader:
         return found
 
     def close(self) -> None:
-        """MalformedFrame if the stream ended inside a frame."""
         if self._buffer:
             raise MalformedFrame(f"the stream ended {len(self._buffer)} bytes into a frame")
 

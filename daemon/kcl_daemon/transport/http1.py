@@ -27,7 +27,7 @@ _HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 _READ_BYTES: Final = 1024 * 1024
 # Reading stops while this much of an event stream waits.
 _STREAM_READ_BYTES: Final = 256 * 1024
-# A larger body is read only when `body` is called.
+# Read only when `body` is called.
 LARGE_BYTES: Final = 256 * 1024
 
 
@@ -52,7 +52,6 @@ class Head:
 
     @property
     def is_final(self) -> bool:
-        """False for interim answers (100 Continue)."""
         return self.status >= _OK
 
     @property
@@ -106,6 +105,8 @@ def _framing(status: int, headers: Mapping[str, str]) -> tuple[Framing, int]:
 
 
 class BodyReader(Protocol):
+    """MalformedAnswer in `feed`, and in `close` of an incomplete body."""
+
     @property
     def ended(self) -> bool:
         """Do not feed a complete body."""
@@ -113,9 +114,7 @@ class BodyReader(Protocol):
 
     def feed(self, data: memoryview) -> list[bytes]: ...
 
-    def close(self) -> None:
-        """MalformedAnswer if the body is incomplete."""
-        ...
+    def close(self) -> None: ...
 
 
 def body_reader(framing: Framing, length: int) -> BodyReader:
@@ -165,7 +164,7 @@ class ChunkedBody:
         self.ended = False
         self._left = 0
         self._line = bytearray()
-        self._last = False  # the empty chunk has come
+        self._last = False
 
     def feed(self, data: memoryview) -> list[bytes]:
         pieces: list[bytes] = []
@@ -228,9 +227,9 @@ class ConnectionBroken(Exception):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Call `request`, then `body` or `pieces` to the end, then again. After a cancellation or error call `abort`.
+    """Call `request`, then `body` or `pieces` to the end, then again; each may raise ConnectionBroken.
 
-    A peer that is silent for `silence_s` counts as dead.
+    After a cancellation or error call `abort`. A peer that is silent for `silence_s` counts as dead.
     """
 
     def __init__(self, silence_s: float) -> None:
@@ -258,7 +257,6 @@ class Connection(asyncio.BufferedProtocol):
         return self._broken is None and not self._expecting and self._transport is not None
 
     async def request(self, data: bytes) -> Head:
-        """ConnectionBroken if there is no valid answer."""
         if not self.is_usable:
             raise self._broken or ConnectionBroken("the connection is in use or closed", answered=False)
         assert self._transport is not None
@@ -271,7 +269,6 @@ class Connection(asyncio.BufferedProtocol):
         return await self._answer_head()
 
     async def body(self) -> bytearray:
-        """ConnectionBroken if it is cut off."""
         if self._reader is not None:
             whole = bytearray()
             async for piece in self.pieces():
@@ -423,8 +420,6 @@ class Connection(asyncio.BufferedProtocol):
             self._watch.cancel()
             self._watch = None
         self._wake()
-
-    # Waiting, and watching the peer.
 
     async def _answer_head(self) -> Head:
         while True:

@@ -50,7 +50,6 @@ _answers: Final = Decoder(_Answer)
 
 
 def fetched(body: bytes | bytearray) -> FetchedRecords:
-    """The records keep the body in memory."""
     with service_answers.parsing_answer("GetRecords"):
         try:
             answer = _answers.decode(body)
@@ -145,8 +144,6 @@ class HttpKinesis:
     async def _pages(
         self, operation: str, request: Parameters, read: Callable[[Shape], tuple[T, ...]]
     ) -> tuple[T, ...]:
-        """Further pages are requested with the token alone."""
-
         def page(shape: Shape) -> tuple[tuple[T, ...], object]:
             found = read(shape)
             return found, cast("Mapping[str, object]", shape).get("NextToken")

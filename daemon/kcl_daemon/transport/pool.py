@@ -59,7 +59,6 @@ class ServiceEndpoint:
 
     @property
     def host(self) -> str:
-        """With the port if it is not the default."""
         name, port = self.address
         shown = f"[{name}]" if ":" in name else name
         return shown if port == (443 if self.is_tls else 80) else f"{shown}:{port}"
@@ -70,13 +69,13 @@ class ServiceEndpoint:
 
 
 class ServiceAccess(Protocol):
+    """AccessDenied if there are no credentials."""
+
     async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
         """It may depend on the account in an ARN. AwsError if the parameters are invalid."""
         ...
 
-    async def keys(self) -> AccessKeys:
-        """AccessDenied if there are no credentials."""
-        ...
+    async def keys(self) -> AccessKeys: ...
 
     def tls(self) -> SSLContext: ...
 
@@ -102,8 +101,6 @@ async def _connect(target: ServiceEndpoint, tls: SSLContext | None, silence_s: f
 
 
 class ConnectionPool:
-    """`now_s` is a monotonic clock."""
-
     def __init__(
         self,
         target: ServiceEndpoint,
@@ -140,7 +137,6 @@ class ConnectionPool:
             self._keep(connection)
 
     async def dial(self, *, silence_s: float) -> Connection:
-        """ConnectionBroken if that fails or takes too long."""
         tls = self._tls() if self._target.is_tls else None
         return await _connect(self._target, tls, silence_s)
 
@@ -189,16 +185,12 @@ class HttpTransport(Protocol):
 
     def stream(
         self, head: bytes, body: bytes, *, silence_s: float
-    ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """At most `silence_s` may pass without data."""
-        ...
+    ) -> AbstractAsyncContextManager[StreamedResponse]: ...
 
     async def aclose(self) -> None: ...
 
 
 class DirectTransport:
-    """`large` limits large bodies over all endpoints."""
-
     def __init__(self, pool: ConnectionPool, large: Semaphore) -> None:
         self._pool = pool
         self._large = large

@@ -131,7 +131,6 @@ def shard_filter(start: InitialPosition) -> dict[str, object]:
 
 @contextmanager
 def parsing_answer(operation: str) -> Generator[None, None, None]:
-    """Any parsing error becomes Unavailable."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -240,7 +239,6 @@ def _shard(shape: ShardShape) -> Shard:
 def service_error(
     code: str, message: str, *, operation: str, not_found: type[AwsError], status: int | None = None
 ) -> AwsError:
-    """`status` decides if the code is unknown."""
     return _kind(code, status, not_found)(_shown(code, message), operation=operation)
 
 

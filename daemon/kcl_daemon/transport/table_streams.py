@@ -11,8 +11,6 @@ from kcl_daemon.transport import changes_answers
 
 
 class FollowedTables:
-    """`Changes` for streams that are named by their table; others pass through."""
-
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
         self._streams: dict[str, dict[ShardId, StreamRef]] = {}
@@ -56,7 +54,7 @@ class FollowedTables:
         return found
 
     async def _listed(self, table: str) -> list[tuple[Shard, ...]]:
-        """Of each stream, the oldest first."""
+        """The oldest first."""
         lists, known = list[tuple[Shard, ...]](), dict[ShardId, StreamRef]()
         for summary in await self._found(table):
             one = StreamRef(summary.name, summary.arn)

@@ -86,7 +86,7 @@ async def carry_out(table: Table, change: LeaseChange) -> ChangeResult:
 
 
 async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Callable[[str], object]) -> int:
-    """How many were written; `report` gets a line for each other. After an error, earlier changes stay."""
+    """How many were written; after an error, earlier changes stay."""
     written = 0
     for change in changes:
         done = await carry_out(table, change)
@@ -113,7 +113,6 @@ async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber
 
 
 async def release_all(table: Table, keys: Iterable[LeaseKey], report: Callable[[str], object]) -> int:
-    """How many had an owner."""
     written = 0
     for key in keys:
         if await release_lease(table, key):
@@ -138,7 +137,6 @@ async def release_lease(table: Table, key: LeaseKey) -> bool:
 
 
 async def _write_now(table: Table, key: LeaseKey, write: Callable[[Lease], Awaitable[bool]]) -> bool:
-    """False if there is no row."""
     for _ in range(_MAX_LOST_RACES):
         row = await table.get(key)
         if row is None:
@@ -170,8 +168,6 @@ def position_of(text: str) -> InitialPosition:
 
 @dataclass(frozen=True, slots=True)
 class RecordTarget:
-    """`whole`: all user records of an aggregate."""
-
     position: ExtendedSequenceNumber
     whole: bool
 
@@ -234,8 +230,6 @@ def _as_it_came(_reason: str, _sequence_number: str) -> None: ...
 
 @dataclass(frozen=True, slots=True)
 class SkippedRange:
-    """`last` is the record to move past; `count` includes it."""
-
     last: AnyRecord
     count: int
 
@@ -249,7 +243,7 @@ async def next_records(
     start_s: float | None,
     clock: Clock,
 ) -> SkippedRange:
-    """Those after the checkpoint, up to the wanted one (None: the next). NotChanged if there is none."""
+    """NotChanged if there is none."""
     _refuse_to_skip(lease, wanted)
     where = read_from(lease.checkpoint, StartMemory(), start_s)
     distribution = Distribution(kinesis, stream, clock)

@@ -146,9 +146,7 @@ def explain_seen(seen: ObservedFleet, settings: Settings) -> ExplainedPlan:
 
 
 def of_stream(seen: ObservedFleet, settings: Settings, stream: str | None) -> ObservedFleet:
-    """Exits with code 2 if the application does not read the stream."""
     chosen = leases_of(seen.leases, stream, settings)
-    # The file may name a stream that has no leases.
     is_named = stream is None or stream in settings.streams.texts or names_single(stream, settings)
     if not chosen and not is_named:
         raise click.BadParameter(
@@ -231,7 +229,6 @@ def reset(
 
 
 async def _require_own_stream(application: Application, *, may_be_new: bool = False) -> None:
-    """`may_be_new`: the stream may have been created again."""
     if (own := application.own_stream) is None:
         return
     if not may_be_new:

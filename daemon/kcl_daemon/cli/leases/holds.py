@@ -49,8 +49,6 @@ SCHEMA: Final = 1
 
 
 class Rate(NamedTuple):
-    """`amount` is of one second."""
-
     amount: float
     unit: LimitUnit
 
@@ -315,7 +313,6 @@ def limit(
 
 
 async def stored_holds(table: Table) -> tuple[Hold, ...]:
-    """NotChanged if the row is unreadable."""
     try:
         return holds_from_row(await table.get(HOLDS_KEY))
     except MalformedHoldsError as malformed:

@@ -28,8 +28,6 @@ _MAX_PARALLEL_LAGS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """The lock lapses after `lease_s` of silence. `silent_s` is 0 after a single poll."""
-
     worker: WorkerId
     lease_s: float
     released: bool
@@ -51,7 +49,7 @@ class LeaseLag:
 
 @dataclass(frozen=True, slots=True)
 class ObservedFleet:
-    """`lags` is None if not requested. `wall_s` is epoch seconds of this machine at the last poll."""
+    """`lags` is None if not requested."""
 
     origin: TableOrigin
     leader: LeaderView | None
@@ -90,7 +88,7 @@ async def look_at(application: Application, settings: Settings, watch_s: float =
 async def observe(
     opened: OpenedTables, settings: Settings, seconds: float = 0.0, *, clock: Clock, log: Log
 ) -> ObservedFleet:
-    """At least one poll. Malformed lease rows are logged."""
+    """At least one poll."""
     tables, pace = opened.tables, timings(settings.leases, settings.balance)
     monitor = observer(tables, settings, clock=clock, log=log)
     began_s = since_s = clock.monotonic()
@@ -152,7 +150,7 @@ async def _unreadable(
 async def lags(
     leases: Iterable[Lease], kinesis: Kinesis, streams: StreamTracker
 ) -> Mapping[LeaseKey, LeaseLag]:
-    """One read of one record each. A failing shard does not fail the others, but AccessDenied does."""
+    """A failing shard does not fail the others, but AccessDenied does."""
     found: dict[LeaseKey, LeaseLag] = {}
 
     async def ask(lease: Lease) -> None:

@@ -42,7 +42,7 @@ class ExplainedPlan:
 
 
 def explain_plan(fleet: Fleet, plan: AssignmentPlan, *, ema_alpha: float = 0.5) -> tuple[str, ...]:
-    """Lease counts include handoffs under way. Headroom: how far its most loaded metric is below its fair share."""
+    """Lease counts include handoffs under way."""
     state = measure_fleet(fleet, alpha=ema_alpha)
     workers = worker_views(fleet.stats.values(), fleet.unfinished, lambda _: None, also=fleet.workers)
     shown_workers = (each for each in workers if each.leases or each.worker_id in fleet.workers)
@@ -132,7 +132,7 @@ def notes(seen: ObservedFleet) -> Iterator[str]:
 
 
 def shortened(checkpoint: ExtendedSequenceNumber, shard_id: str = "") -> str:
-    """The middle of the 56 digits is cut; a shard's checkpoints differ at the end."""
+    """A shard's checkpoints differ at the end."""
     text = short_number(str(checkpoint.sequence_number), shard_id)
     return f"{text}/{checkpoint.sub_sequence_number}" if checkpoint.sub_sequence_number else text
 
@@ -244,7 +244,6 @@ def _unreadable_lines(seen: ObservedFleet) -> Iterator[str]:
 
 
 def _summary(seen: ObservedFleet) -> dict[str, int | None]:
-    """All but `leases` and `finished` count unfinished leases."""
     unfinished = seen.fleet.unfinished
     owned = [lease for lease in unfinished if lease.actual_owner is not None]
     abandoned = sum(lease.lease_key in seen.fleet.abandoned for lease in owned)
@@ -282,7 +281,6 @@ def _timing_lines(explained: ExplainedPlan) -> Iterator[str]:
 
 
 def tree_lines(seen: ObservedFleet) -> tuple[str, ...]:
-    """A shard with two parents is drawn below the first and mentioned below the second."""
     if not seen.leases:
         return ("no leases to show",)
     streams = dict.fromkeys(lease.stream for lease in seen.leases)

@@ -172,8 +172,6 @@ def show_letter(
 
 
 class _WithProgram(click.Command):
-    """What follows `--` is the program, not SOURCE."""
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
             at = args.index("--")

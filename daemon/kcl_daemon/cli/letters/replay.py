@@ -41,8 +41,6 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
 class Receipts:
-    """Without a file they are kept in memory."""
-
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._file: int | None = None
@@ -52,7 +50,6 @@ class Receipts:
     @classmethod
     @contextmanager
     def opened(cls, path: Path | None) -> Generator[Self, None, None]:
-        """NotChanged if another replay has the file, or if it cannot be used."""
         receipts = cls(path)
         try:
             receipts._open()
@@ -113,7 +110,7 @@ class ReplayOptions:
 
 @dataclass(slots=True)
 class LetterReplay:
-    """`lost` are letters whose data is gone, `stopped` says why shards could not be ended."""
+    """`lost` are letters whose data is gone."""
 
     source: LetterSource
     copies: Mapping[str, Sequence[StoredLetter]]
@@ -127,7 +124,6 @@ class LetterReplay:
     _done: list[StoredLetter] = field(default_factory=list[StoredLetter])
 
     async def run(self, shards: Sequence[ShardLetters]) -> None:
-        """NotChanged if the program cannot be started."""
         waiting, unfinished = list(shards), list(shards)
         changed = anyio.Event()
         limiter = anyio.Semaphore(self.options.parallel)

@@ -33,8 +33,6 @@ def place_of(text: str) -> Destination:
 
 @dataclass(frozen=True, slots=True)
 class ChosenSource:
-    """`data_at`: other places that data of letters may be fetched from."""
-
     place: Destination
     settings: Settings | None
     data_at: Sequence[Destination] = ()
@@ -67,14 +65,11 @@ def choose(source: str | None, properties: Path | None, data_at: Sequence[str] =
 
 @dataclass(frozen=True, slots=True)
 class FoundLetters:
-    """`letters` are the newest of each letter's `copies`, by name."""
-
     letters: Mapping[str, StoredLetter]
     copies: Mapping[str, Sequence[StoredLetter]]
     bad: Sequence[BadPlace]
 
     def called(self, word: str) -> StoredLetter:
-        """UsageError if there is none, or several."""
         found = [each for each in self.letters.values() if each.is_called(word)]
         if len(found) != 1:
             names = (
@@ -97,7 +92,7 @@ def on_letters(chosen: ChosenSource, act: Callable[[LetterSource, FoundLetters],
 
     try:
         return run(opened)
-    except ExceptionGroup as group:  # of the task group
+    except ExceptionGroup as group:
         for each in leaves(group):
             if isinstance(each, click.ClickException | click.Abort):
                 raise each from None
