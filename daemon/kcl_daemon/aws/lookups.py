@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kcl_daemon.aws.calls import SDK_ERRORS, CallLimiter, translated
-from kcl_daemon.aws.session import Services
+from kcl_daemon.aws.calls import CallLimiter
+from kcl_daemon.aws.session import ask
 from kcl_daemon.config.services import Endpoints
-from kcl_daemon.errors import AwsError
 from kcl_daemon.ports import Schema
 from kcl_daemon.transport.service_answers import parsing_answer
 
@@ -34,13 +33,10 @@ class GlueSchemas:
 
 def functions_that_read(stream_arn: str, endpoints: Endpoints) -> list[str]:
     """Blocks; raises ConfigurationError and AwsError."""
-    try:
-        client: Any = Services(endpoints).client_for("lambda", region_name=None, address=None)
-        try:
-            pages = client.get_paginator("list_event_source_mappings").paginate(EventSourceArn=stream_arn)
-            found = [each for page in pages for each in page["EventSourceMappings"]]
-        finally:
-            client.close()
-    except SDK_ERRORS as error:
-        raise translated(error, operation="ListEventSourceMappings", not_found=AwsError) from error
+
+    def call(client: Any) -> list[Any]:
+        pages = client.get_paginator("list_event_source_mappings").paginate(EventSourceArn=stream_arn)
+        return [each for page in pages for each in page["EventSourceMappings"]]
+
+    found = ask(endpoints, "lambda", "ListEventSourceMappings", call)
     return [str(each["FunctionArn"]).split(":function:")[-1] for each in found if each["State"] not in _OFF]

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import botocore.loaders
 import botocore.session
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mypy_boto3_glue import GlueClient
     from mypy_boto3_kinesis import KinesisClient
 
-
+T = TypeVar("T")
 _LOADER: Final = "data_loader"
 _RESOLVER: Final = "credential_provider"
 _ROLE_METHOD: Final = "kcl-assume-role"
@@ -401,18 +401,19 @@ def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:
     return [(name, next(iter(get_close_matches(name, sorted(known), n=1)), None)) for name in unknown]
 
 
+def ask(endpoints: Endpoints, service: str, operation: str, call: Callable[[Any], T]) -> T:
+    """Blocks; raises ConfigurationError and AwsError."""
+    try:
+        client: Any = Services(endpoints).client_for(service, region_name=None, address=None)
+        with closing(client):
+            return call(client)
+    except SDK_ERRORS as error:
+        raise translated(error, operation=operation, not_found=AwsError) from error
+
+
 def caller_identity(endpoints: Endpoints) -> str:
     """Of our user or role. Needs no permission. Blocks."""
-    services = Services(endpoints)
-    try:
-        client: Any = services.client_for("sts", region_name=None, address=None)
-        try:
-            arn = str(client.get_caller_identity()["Arn"])
-        finally:
-            client.close()
-    except SDK_ERRORS as error:
-        raise translated(error, operation="GetCallerIdentity", not_found=AwsError) from error
-    return arn
+    return ask(endpoints, "sts", "GetCallerIdentity", lambda client: str(client.get_caller_identity()["Arn"]))
 
 
 def _config(connections: int) -> Config:
