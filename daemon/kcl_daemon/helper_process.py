@@ -1,7 +1,9 @@
-"""A program that runs beside the daemon and serves its children, the relays: restarted until that does not help.
+"""A program that runs beside the daemon and serves its children, the relays.
 
-It gets its options as the first line of stdin, perhaps more lines later, and sends events as JSON lines. The daemon ends with it if it refuses to
-go on.
+It is given its options as the first line of stdin, perhaps more lines later, and sends events as JSON lines; they are
+logged. It is started again after a pause, which doubles, until it says by its exit code that this does not help: then
+the daemon ends with it. A helper is one class, a `Helper`, in a file of its own. Only the daemon whose properties ask
+for it loads that file.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import anyio
@@ -31,6 +35,7 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError, KclError
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Clock, Log
+from kcl_daemon.telemetry.helper_views import LandingView, SparkView
 
 Event: TypeAlias = Mapping[str, object]
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024  # figures of thousands of shards
@@ -221,11 +226,18 @@ def with_relays(settings: Settings, *, relay: Path, socket: Path, drain_ms: int)
 CLOSED: Final = ".closed"
 """A waiting relay looks for this file beside its socket."""
 EXIT_REFUSED: Final = 78
-ONE_VERSION: Final = "helper and daemon have different versions: install both from one package"
+FORGOTTEN_S: Final = 30.0
+"""Figures expire: a hung helper must not look like a working one. They come every two seconds."""
+_ONE_VERSION: Final = "helper and daemon have different versions: install both from one package"
 _STOP_WITHIN_S: Final = 40.0
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _GOOD_AFTER_S: Final = 300.0
+# The module of each helper, and its class, by the property that asks for it.
+_HELPERS: Final = {
+    "landing": ("kcl_daemon.landing", "Lander"),
+    "sparkPipeline": ("kcl_daemon.spark", "SparkEngine"),
+}
 
 
 class StoppableWorker(Protocol):
@@ -237,101 +249,99 @@ class StoppableWorker(Protocol):
 View_co = TypeVar("View_co", covariant=True)
 
 
-FORGOTTEN_S: Final = 30.0
-"""Figures expire: a hung helper must not look like a working one. They come every two seconds."""
+class LogLine:
+    """An event of the supervision; the fields are for the reader, and for docs/events.md."""
 
-
-class HelperFigures(Generic[View_co]):
-    """The last report. `read` raises ValidationError; `aged` adds to it the seconds since it came."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        read: Callable[[Mapping[str, object]], View_co],
-        aged: Callable[[View_co, float], View_co],
-    ) -> None:
-        self._clock = clock
-        self._read = read
-        self._aged = aged
-        self._reported: View_co | None = None
-        self._reported_s = 0.0
-
-    def take(self, fields: Mapping[str, object]) -> str | None:
-        """The error if the fields are unreadable."""
-        try:
-            self._reported = self._read(fields)
-        except msgspec.ValidationError as error:
-            self._reported = None
-            return str(error)
-        self._reported_s = self._clock.monotonic()
-        return None
-
-    def forget(self) -> None:
-        self._reported = None
-
-    def now(self) -> View_co | None:
-        """None: no recent report."""
-        reported, age_s = self._reported, self._clock.monotonic() - self._reported_s
-        return None if reported is None or age_s > FORGOTTEN_S else self._aged(reported, age_s)
+    def __init__(self, level: str, event: str, **fields: type) -> None:
+        del fields
+        self.level, self.event = level, event
 
 
 class Helper(ABC, Generic[View_co]):
-    """Call `run` and `stop` once.
+    """Call `run` and `stop` once. `failure` says why it is not started again."""
 
-    `closed` is the file that makes relays give up. `failure` says why it is not restarted.
-    """
-
+    # For people: what it is, what it does not do if it refuses, what asks for it, and what must be installed.
+    refusing: ClassVar[str]
+    wanted_by: ClassVar[str]
+    extra: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]]
+    program: ClassVar[str]
     pid_field: ClassVar[str]
+    ready: ClassVar[str]
+    reports: ClassVar[str]
+    # What is logged of it.
+    started: ClassVar[LogLine]
+    ended: ClassVar[LogLine]
+    printed: ClassVar[LogLine]
+    unread: ClassVar[LogLine]
+    unread_figures: ClassVar[LogLine]
 
     def __init__(
-        self,
-        options: bytes,
-        *,
-        command: tuple[str, ...],
-        closed: Path,
-        figures: HelperFigures[View_co],
-        clock: Clock,
-        log: Log,
-        environment: Mapping[str, str],
+        self, settings: Settings, socket: Path, *, clock: Clock, log: Log, command: tuple[str, ...] = ()
     ) -> None:
-        self._options = options
-        self._closed = closed
-        self._ready = False
-        self._command = command
-        self._environment = environment
+        self._settings = settings
+        self._socket = socket
+        self._closed = socket.with_suffix(CLOSED)
+        self._command = command or (sys.executable, "-m", self.program)
         self._clock = clock
         self._log = log
+        self._is_ready = False
         self._process: HelperProcess | None = None
         self._stopping = anyio.Event()
         self._worker: StoppableWorker | None = None
         self._asked = False
-        self._figures = figures
+        self._seen: Callable[[float], View_co] | None = None
+        self._seen_s = 0.0
         self.said = ""
         self.failure: KclError | None = None
 
+    @classmethod
+    def relay(cls) -> Path:
+        """The program of a relay. ConfigurationError if something is not installed."""
+        if missing := [name for name in cls.needs if find_spec(name) is None]:
+            raise ConfigurationError(
+                f"{cls.wanted_by} needs {' and '.join(missing)}: pip install 'kcl-daemon[{cls.extra}]'"
+            )
+        spec = find_spec("kcl_landing")
+        assert spec is not None
+        assert spec.origin is not None
+        return Path(spec.origin).with_name("relay.py")
+
+    @staticmethod
     @abstractmethod
+    def drain_ms(settings: Settings) -> int:
+        """How long what it has may take at shutdown."""
+
+    @staticmethod
+    @abstractmethod
+    def environment(settings: Settings) -> dict[str, str]: ...
+
+    @staticmethod
+    @abstractmethod
+    def options(settings: Settings, socket: Path) -> bytes:
+        """A line."""
+
+    @abstractmethod
+    def read(self, fields: Mapping[str, object]) -> Callable[[float], View_co]:
+        """Its figures, as they are so many seconds later. Raises msgspec.ValidationError."""
+
+    @abstractmethod
+    def tell(self, log: Log, level: str, event: str, /, **fields: object) -> None:
+        """Log from the module of the helper, because levels are set by module."""
+
+    def heard(self, name: str, fields: Mapping[str, object]) -> None:
+        """An event, already logged. It may call `request_worker_stop`."""
+
     def judge(self, code: int) -> KclError | None:
         """Why it is not started again; None: it is."""
-
-    @abstractmethod
-    def log_started(self, log: Log) -> None: ...
-
-    @abstractmethod
-    def log_ended(self, log: Log, code: int, pause_s: float) -> None: ...
-
-    @abstractmethod
-    def log_line(self, log: Log, line: str) -> None: ...
-
-    @abstractmethod
-    def log_unread(self, log: Log, event: UnreadableLine) -> None: ...
-
-    @abstractmethod
-    def heard(self, name: str, fields: Mapping[str, object], log: Log) -> None:
-        """An event, already logged. It may call `is_ready` and `request_worker_stop`."""
+        return ConfigurationError(f"{self.refusing}: {self.said}") if code == EXIT_REFUSED else None
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
         """What it is told from its start on."""
-        yield self._options
+        yield self.options(self._settings, self._socket)
+
+    def learns_leases(self, leases: Callable[[], Sequence[Lease] | None]) -> None:
+        """`leases`: of all streams, as the leader has read them last; None while another worker leads."""
 
     def background(self, worker: StoppableWorker) -> StoppableWorker:
         """The worker to run; its stop also reaches the helper.
@@ -341,23 +351,16 @@ class Helper(ABC, Generic[View_co]):
         self._worker = worker
         if self._asked:
             worker.request_stop()
-        return _WorkerWithHelper(worker, self.on_worker_stop)
+        return _WorkerWithHelper(worker, self._on_worker_stop)
 
     def figures(self) -> View_co | None:
-        """None: the helper does not run or report."""
-        return self._figures.now()
+        """None: it does not run, or has not reported for a while."""
+        age_s = self._clock.monotonic() - self._seen_s
+        return None if self._seen is None or age_s > FORGOTTEN_S else self._seen(age_s)
 
     def log_to(self, log: Log) -> None:
         """It applies to a running helper, too."""
         self._log = log
-
-    def learns_leases(self, leases: Callable[[], Sequence[Lease] | None]) -> None:
-        """`leases`: of all streams, as the leader has read them last; None while another worker leads."""
-
-    def on_worker_stop(self) -> None:
-        """Relays must not wait for a helper that is not ready."""
-        if not self._ready:
-            self._closed.touch()
 
     async def run(self) -> None:
         """Restart the helper until `stop`, or until it refuses; that stops the worker."""
@@ -373,7 +376,7 @@ class Helper(ABC, Generic[View_co]):
                 return
             if self._clock.monotonic() - started_s > _GOOD_AFTER_S:
                 pause_s = _FIRST_PAUSE_S
-            self.log_ended(self._log, code, pause_s)
+            self._say(self._log, self.ended, code=code, restart_in_s=pause_s)
             with self._clock.move_on_after(pause_s):
                 await self._stopping.wait()
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -382,48 +385,65 @@ class Helper(ABC, Generic[View_co]):
         """A ready helper may finish what it does within that time."""
         self._stopping.set()
         if self._process is not None:
-            await self._process.stop(within_s if self._ready else 0)
-
-    def is_ready(self) -> None:
-        self._ready = True
+            await self._process.stop(within_s if self._is_ready else 0)
 
     def request_worker_stop(self) -> None:
         self._asked = True
-        self.on_worker_stop()
+        self._on_worker_stop()
         if self._worker is not None:
             self._worker.request_stop()
 
+    def _on_worker_stop(self) -> None:
+        """Relays must not wait for a helper that is not ready."""
+        if not self._is_ready:
+            self._closed.touch()
+
     async def _run_once(self) -> int:
         try:
-            process = HelperProcess(self._command, self._environment, clock=self._clock, log=self._log)
+            process = HelperProcess(
+                self._command, self.environment(self._settings), clock=self._clock, log=self._log
+            )
         except OSError as error:
             self.said = str(error)
             return EXIT_REFUSED
         self._process = process
         log = self._log.bind(**{self.pid_field: process.pid})
-        self.log_started(log)
+        self._say(log, self.started)
         try:
             return await process.listen(
                 self.lines(),
-                lambda event: self._heard(event, process.pid),
-                lambda line: self.log_line(log, line),
+                lambda event: self.take(event, process.pid),
+                lambda line: self._say(log, self.printed, line=line),
             )
         finally:
-            self._process, self._ready = None, False
-            self._figures.forget()
+            self._process, self._is_ready, self._seen = None, False, None
 
-    def _heard(self, event: Event | UnreadableLine, pid: int) -> None:
+    def take(self, event: Event | UnreadableLine, pid: int) -> None:
         log = self._log.bind(**{self.pid_field: pid})
         if isinstance(event, UnreadableLine):
-            self.log_unread(log, event)
+            self._say(log, self.unread, error=event.error, line=event.line, advice=_ONE_VERSION)
             return
         fields = {name: value for name, value in event.items() if name not in {"level", "event"}}
         name, level = str(event["event"]), str(event.get("level"))
-        levels = {"debug": log.debug, "warning": log.warning, "error": log.error}
-        levels.get(level, log.info)(name, **fields)
+        self.tell(log, level if level in {"debug", "warning", "error"} else "info", name, **fields)
         if level == "error":
             self.said = str(fields.get("error", name))
-        self.heard(name, fields, log)
+        if name == self.ready:
+            self._is_ready = True
+        elif name == self.reports:
+            self._take_figures(fields, log)
+        else:
+            self.heard(name, fields)
+
+    def _take_figures(self, fields: Mapping[str, object], log: Log) -> None:
+        self._seen, self._seen_s = None, self._clock.monotonic()
+        try:
+            self._seen = self.read(fields)
+        except msgspec.ValidationError as error:
+            self._say(log, self.unread_figures, error=str(error), advice=_ONE_VERSION)
+
+    def _say(self, log: Log, said: LogLine, /, **fields: object) -> None:
+        self.tell(log, said.level, said.event, **fields)
 
 
 class _WorkerWithHelper:
@@ -439,34 +459,41 @@ class _WorkerWithHelper:
         self._worker.request_stop()
 
 
+def helper_of(wanted_by: str) -> type[Helper[LandingView | SparkView]]:
+    module, name = _HELPERS[wanted_by]
+    kind: type[Helper[LandingView | SparkView]] = getattr(import_module(module), name)
+    return kind
+
+
 @asynccontextmanager
-async def running(helper: Helper[object]) -> AsyncGenerator[None, None]:
-    """The helper while the context is open. Raises its `failure` at the end."""
-    async with anyio.create_task_group() as group:
-        group.start_soon(helper.run)
-        try:
-            yield
-        except BaseException:
+async def beside(
+    kind: type[Helper[View_co]], settings: Settings, *, clock: Clock, log: Log
+) -> AsyncGenerator[tuple[Settings, Helper[View_co]], None]:
+    """The helper while the context is open, and the settings whose children are its relays.
+
+    Raises:
+        ConfigurationError: something is not installed, or the helper refuses to go on.
+        KclError: its `failure`, at the end of the context.
+    """
+    relay = kind.relay()
+    with TemporaryDirectory(prefix="kcl-helper-") as folder:  # a socket's path must be short
+        socket = Path(folder) / "socket"
+        helper = kind(settings, socket, clock=clock, log=log)
+        async with anyio.create_task_group() as group:
+            group.start_soon(helper.run)
+            try:
+                yield (
+                    with_relays(settings, relay=relay, socket=socket, drain_ms=kind.drain_ms(settings)),
+                    helper,
+                )
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await helper.stop(within_s=0)
+                raise
             with anyio.CancelScope(shield=True):
-                await helper.stop(within_s=0)
-            raise
-        with anyio.CancelScope(shield=True):
-            await helper.stop()
+                await helper.stop()
     if helper.failure is not None:
         raise helper.failure
-
-
-def relay_file(wanted_by: str, extra: str, *modules: str) -> Path:
-    """The program of a relay. ConfigurationError if one of the modules is not installed."""
-    missing = [name for name in modules if find_spec(name) is None]
-    if missing:
-        raise ConfigurationError(
-            f"{wanted_by} needs {' and '.join(missing)}: pip install 'kcl-daemon[{extra}]'"
-        )
-    spec = find_spec("kcl_landing")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).with_name("relay.py")
 
 
 def helper_environment(*, credentials: bool, **more: str) -> dict[str, str]:

@@ -1,38 +1,24 @@
-"""The lander beside the daemon: its options, its figures, and what its end means."""
+"""The lander beside the daemon."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import asdict, replace
+from functools import cached_property, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import msgspec
 import orjson
 
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import ConfigurationError, KclError
-from kcl_daemon.helper_process import (
-    CLOSED,
-    EXIT_REFUSED,
-    ONE_VERSION,
-    Helper,
-    HelperFigures,
-    UnreadableLine,
-    helper_environment,
-    relay_file,
-    running,
-    with_relays,
-)
+from kcl_daemon.helper_process import Helper, LogLine, helper_environment
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.telemetry.helper_views import LandingShardView, LandingTrouble, LandingView
 from kcl_daemon.text import masked, on_one_line
 
-COMMAND: Final = (sys.executable, "-m", "kcl_landing.lander")
 # A store answers within a minute, or says that it cannot.
 _FLUSH_MS: Final = 60_000
 _MESSAGE_CHARACTERS: Final = 300
@@ -66,19 +52,6 @@ def _aged(reported: LandingView, age_s: float) -> LandingView:
             replace(each, lag_s=each.lag_s + age_s if each.waiting_rows else 0.0) for each in reported.shards
         ),
     )
-
-
-def lander_options(settings: Settings, socket: Path) -> bytes:
-    options = {
-        **asdict(settings.landing),
-        "endpoint": settings.landing.endpoint or "",
-        "application": settings.application_name,
-        "stream": settings.stream_name,
-        "socket": str(socket),
-        "worker": settings.worker_id,
-        "region": settings.endpoints.region_name or "",
-    }
-    return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def roster_line(leases: Sequence[Lease], settings: Settings) -> bytes:
@@ -116,86 +89,60 @@ class Rosters:
 
 
 class Lander(Helper[LandingView]):
+    refusing = "the lander refuses to go on"
+    wanted_by = "landing"
+    extra = "landing"
+    needs = ("kcl_landing", "pyarrow")
+    program = "kcl_landing.lander"
     pid_field = "lander_pid"
+    ready = "lander_ready"
+    reports = "landing_figures"
+    started = LogLine("info", "lander_started")
+    ended = LogLine("warning", "lander_ended", code=int, restart_in_s=float)
+    printed = LogLine("info", "lander_output", line=str)
+    unread = LogLine("warning", "lander_event_not_read", error=str, line=str, advice=str)
+    unread_figures = LogLine("warning", "landing_figures_not_read", error=str, advice=str)
 
-    def __init__(
-        self,
-        options: bytes,
-        *,
-        closed: Path,
-        clock: Clock,
-        log: Log,
-        command: tuple[str, ...] = COMMAND,
-        profile: str | None = None,
-        rosters: Rosters | None = None,
-    ) -> None:
-        self.rosters = rosters
-        self._landed = HelperFigures(clock, _view, _aged)
-        more = {} if profile is None else {"AWS_PROFILE": profile}
-        super().__init__(
-            options,
-            command=command,
-            closed=closed,
-            figures=self._landed,
-            clock=clock,
-            log=log,
-            environment=helper_environment(credentials=True, **more),  # it is ours, and writes to the store
-        )
+    @cached_property
+    def rosters(self) -> Rosters:
+        return Rosters(self._settings, self._clock)
 
     def learns_leases(self, leases: Callable[[], Sequence[Lease] | None]) -> None:
-        if self.rosters is not None:
-            self.rosters.leases = leases
+        self.rosters.leases = leases
+
+    @staticmethod
+    def drain_ms(settings: Settings) -> int:
+        del settings
+        return _FLUSH_MS
+
+    @staticmethod
+    def environment(settings: Settings) -> dict[str, str]:
+        """With credentials: it is ours, and writes to the store."""
+        profiles = (each.profile_name for each in settings.endpoints.credentials.kinesis)
+        profile = next(filter(None, profiles), None)
+        return helper_environment(credentials=True, **({} if profile is None else {"AWS_PROFILE": profile}))
+
+    @staticmethod
+    def options(settings: Settings, socket: Path) -> bytes:
+        options = {
+            **asdict(settings.landing),
+            "endpoint": settings.landing.endpoint or "",
+            "application": settings.application_name,
+            "stream": settings.stream_name,
+            "socket": str(socket),
+            "worker": settings.worker_id,
+            "region": settings.endpoints.region_name or "",
+        }
+        return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        yield self._options
-        if self.rosters is not None:
-            async with aclosing(self.rosters.lines()) as lines:
-                async for line in lines:
-                    yield line
+        yield self.options(self._settings, self._socket)
+        async with aclosing(self.rosters.lines()) as lines:
+            async for line in lines:
+                yield line
 
-    def judge(self, code: int) -> KclError | None:
-        refuses = code == EXIT_REFUSED
-        return ConfigurationError(f"the lander refuses to go on: {self.said}") if refuses else None
+    def read(self, fields: Mapping[str, object]) -> Callable[[float], LandingView]:
+        return partial(_aged, _view(fields))
 
-    def log_started(self, log: Log) -> None:
-        log.info("lander_started")
-
-    def log_ended(self, log: Log, code: int, pause_s: float) -> None:
-        log.warning("lander_ended", code=code, restart_in_s=pause_s)
-
-    def log_line(self, log: Log, line: str) -> None:
-        log.info("lander_output", line=line)
-
-    def log_unread(self, log: Log, event: UnreadableLine) -> None:
-        log.warning("lander_event_not_read", error=event.error, line=event.line, advice=ONE_VERSION)
-
-    def heard(self, name: str, fields: Mapping[str, object], log: Log) -> None:
-        if name == "lander_ready":
-            self.is_ready()
-        elif name == "landing_figures" and (problem := self._landed.take(fields)) is not None:
-            log.warning("landing_figures_not_read", error=problem, advice=ONE_VERSION)
-
-
-@asynccontextmanager
-async def lander(
-    settings: Settings, *, clock: Clock, log: Log
-) -> AsyncGenerator[tuple[Settings, Lander], None]:
-    """The lander while the context is open.
-
-    Raises:
-        ConfigurationError: pyarrow is not installed, or the lander refuses to go on.
-    """
-    relay = relay_file("landing", "landing", "kcl_landing", "pyarrow")
-    providers = settings.endpoints.credentials.kinesis
-    with TemporaryDirectory(prefix="kcl-landing-") as folder:  # a socket's path must be short
-        socket = Path(folder) / "lander"
-        helper = Lander(
-            lander_options(settings, socket),
-            closed=socket.with_suffix(CLOSED),
-            clock=clock,
-            log=log,
-            profile=next(filter(None, (each.profile_name for each in providers)), None),
-            rosters=Rosters(settings, clock),
-        )
-        async with running(helper):
-            yield with_relays(settings, relay=relay, socket=socket, drain_ms=_FLUSH_MS), helper
+    def tell(self, log: Log, level: str, event: str, /, **fields: object) -> None:
+        getattr(log, level)(event, **fields)

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from pyspark.sql import SparkSession
 
-from kcl_daemon.spark.supervisor import engine_options
+from kcl_daemon.spark import SparkEngine
 from kcl_spark.session import EngineOptions, build_session, parse, prepare_environment
 from tests.spark.daemon import QUICK, SETTINGS
 from tests.spark.parts import no_tell
@@ -28,7 +28,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession, N
     """A small local session as an engine builds it, with the data source."""
     folder = tmp_path_factory.mktemp("spark")
     options = replace(
-        parse(engine_options(SETTINGS, folder / "unused")),
+        parse(SparkEngine.options(SETTINGS, folder / "unused")),
         state_dir=str(folder),
         conf={**QUICK, "spark.sql.warehouse.dir": str(folder / "warehouse")},
     )

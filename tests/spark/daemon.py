@@ -22,7 +22,7 @@ from typing import Any, Self
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.spark import SparkSettings
-from kcl_daemon.spark.supervisor import engine_options
+from kcl_daemon.spark import SparkEngine
 from kcl_landing.control import monotonic_s, pause
 from kcl_landing.positions import START, Position
 from kcl_spark.engine import exit_code
@@ -310,7 +310,7 @@ class Daemon:
             self.hooks[point](relay)
 
     def options(self, **more: Any) -> dict[str, Any]:
-        given: dict[str, Any] = json.loads(engine_options(SETTINGS, self.socket))
+        given: dict[str, Any] = json.loads(SparkEngine.options(SETTINGS, self.socket))
         return {**given, "state_dir": str(self.folder / "state"), **more}
 
     def start_engine(self, *, ready_within_s: float = 240, **more: Any) -> EngineProcess:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.helper_process import FORGOTTEN_S
-from kcl_daemon.spark.supervisor import EngineMetrics
+from kcl_daemon.spark import SparkEngine
 from kcl_daemon.telemetry.helper_views import SparkQueryView, SparkShardView, SparkView
 from kcl_landing.positions import START
 from kcl_spark.conversation import CommitProgress, ShardState
@@ -29,8 +29,9 @@ from kcl_spark.positions import QueryLog
 from kcl_spark.spool import ShardFigures, Spool, SpoolCounters
 from kcl_spark.stores import FolderStore
 from tests.simulator.loop import run_virtual
+from tests.spark.daemon import SETTINGS
 from tests.spark.parts import ME, OTHER, SHARD, at, fill, plan, positions, rows, segment
-from tests.unit.fakes import LoopClock
+from tests.unit.fakes import LoopClock, MemoryLog
 
 BEFORE = QueryFigures(running=True, batch_s=7.0)
 ROOMY = 10**9
@@ -242,16 +243,20 @@ def engine_at(folder: Path, pipe: Pipe, *states: ShardState) -> Callable[[float]
     return figure_reporter(lambda: states, spool.figures, progress, lambda: queries, pipe)
 
 
+def supervised(log: MemoryLog | None = None) -> SparkEngine:
+    return SparkEngine(SETTINGS, Path("/nowhere"), clock=LoopClock(), log=log or MemoryLog())
+
+
 def test_the_daemon_understands_what_the_engine_tells(tmp_path: Path) -> None:
     pipe = Pipe()
     state = ShardState(SHARD, behind_ms=40, trimmed=5)
     engine_at(tmp_path, pipe, state, ShardState(OTHER, ended=True))(100.0)
 
     async def heard() -> SparkView | None:
-        figures = EngineMetrics(LoopClock())
-        figures.set_ui("http://127.0.0.1:4040")
-        assert figures.take(pipe.figures[0]) is None
-        return figures.now()
+        helper = supervised()
+        helper.take({"event": "spark_started", "ui": "http://127.0.0.1:4040"}, 1)
+        helper.take({"event": "spark_figures", **pipe.figures[0]}, 1)
+        return helper.figures()
 
     view = run_virtual(heard)
     assert view is not None
@@ -274,36 +279,35 @@ def test_figures_are_reported_from_time_to_time(tmp_path: Path) -> None:
     assert pipe.figures[0]["shards"] == {}  # nobody serves them
 
 
-def test_times_go_on_and_figures_are_forgotten_when_the_engine_falls_silent_or_ends(tmp_path: Path) -> None:
+def test_times_go_on_and_figures_are_forgotten_when_the_engine_falls_silent(tmp_path: Path) -> None:
     pipe = Pipe()
     engine_at(tmp_path, pipe, ShardState(SHARD))(0.0)
 
     async def play() -> None:
-        figures = EngineMetrics(LoopClock())
-        assert figures.now() is None
-        figures.take(pipe.figures[0])
-        first = figures.now()
+        helper = supervised()
+        assert helper.figures() is None
+        helper.take({"event": "spark_figures", **pipe.figures[0]}, 1)
+        first = helper.figures()
         await anyio.sleep(FORGOTTEN_S - 1)
-        last = figures.now()
+        last = helper.figures()
         assert first is not None
         assert last is not None
         for before, after in zip(first.queries, last.queries, strict=True):
             assert after.since_commit_s == pytest.approx(before.since_commit_s + FORGOTTEN_S - 1)
         assert last.shards[0].lag_s == pytest.approx(first.shards[0].lag_s + FORGOTTEN_S - 1)
         await anyio.sleep(2)
-        assert figures.now() is None
-        figures.take(pipe.figures[0])
-        assert figures.now() is not None
-        figures.forget()
-        assert figures.now() is None
+        assert helper.figures() is None
 
     run_virtual(play)
 
 
 def test_figures_of_another_version_are_no_figures() -> None:
     async def play() -> None:
-        figures = EngineMetrics(LoopClock())
-        assert "queries" in str(figures.take({"shards": {}}))
-        assert figures.now() is None
+        log = MemoryLog()
+        helper = supervised(log)
+        helper.take({"event": "spark_figures", "shards": {}}, 1)
+        assert helper.figures() is None
+        (_, event, fields) = log.lines[-1]
+        assert (event, "queries" in str(fields["error"])) == ("spark_figures_not_read", True)
 
     run_virtual(play)

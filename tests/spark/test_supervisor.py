@@ -13,15 +13,9 @@ import pytest
 from kcl_daemon.config.load import interpret
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.helper_process import EXIT_REFUSED, with_relays
+from kcl_daemon.helper_process import EXIT_REFUSED, beside, with_relays
 from kcl_daemon.metrics import own
-from kcl_daemon.spark.supervisor import (
-    EXIT_PIPELINE,
-    PipelineFailed,
-    SparkEngine,
-    engine_options,
-    spark_engine,
-)
+from kcl_daemon.spark import EXIT_PIPELINE, PipelineFailed, SparkEngine
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.recorder import CountedLog
 from kcl_spark.session import parse
@@ -66,18 +60,10 @@ async def seen(log: MemoryLog, event: str) -> None:
         await anyio.sleep(0.01)
 
 
-def engine(
-    code: str, log: MemoryLog, closed: Path = Path("/nowhere"), *, inherit_credentials: bool = True
-) -> SparkEngine:
+def engine(code: str, log: MemoryLog, socket: Path = Path("/nowhere"), *, more: str = "") -> SparkEngine:
     """An engine that is a few lines of Python."""
-    return SparkEngine(
-        b"{}\n",
-        closed=closed,
-        clock=SystemClock(),
-        log=log,
-        command=(sys.executable, "-c", code),
-        inherit_credentials=inherit_credentials,
-    )
+    command = (sys.executable, "-c", code)
+    return SparkEngine(settings(more), socket, clock=SystemClock(), log=log, command=command)
 
 
 def says(event: str, **fields: object) -> str:
@@ -86,7 +72,7 @@ def says(event: str, **fields: object) -> str:
 
 
 async def test_the_engine_understands_what_the_daemon_writes() -> None:
-    reported = parse(engine_options(settings("sparkStateDir = /var/lib/state\n"), Path("/tmp/s")))
+    reported = parse(SparkEngine.options(settings("sparkStateDir = /var/lib/state\n"), Path("/tmp/s")))
     assert (reported.pipeline, reported.application, reported.stream) == ("job:counts", "orders", "clicks")
     assert reported.conf == {"spark.ui.enabled": "false"}
     assert (reported.trigger, reported.state_dir, reported.socket) == (
@@ -104,14 +90,14 @@ async def test_children_are_relays_that_are_given_empty_batches_and_time_to_drai
     assert child.shutdown_grace_ms == 95_000
 
 
-@pytest.mark.parametrize(("inherits", "seen"), [(True, "k"), (False, "None")])
+@pytest.mark.parametrize(("inherits", "seen"), [("true", "k"), ("false", "None")])
 async def test_a_pipeline_finds_the_daemons_credentials_only_where_it_may(
-    monkeypatch: pytest.MonkeyPatch, inherits: bool, seen: str
+    monkeypatch: pytest.MonkeyPatch, inherits: str, seen: str
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "k")
     log = MemoryLog()
     code = "import os, sys; print(os.environ.get('AWS_SECRET_ACCESS_KEY'), file=sys.stderr); sys.exit(78)"
-    await engine(code, log, inherit_credentials=inherits).run()
+    await engine(code, log, more=f"childInheritCredentials = {inherits}\n").run()
     assert [each["line"] for each in reported(log, "spark_output")] == [seen]
 
 
@@ -289,7 +275,7 @@ async def test_a_line_that_is_no_event_stops_neither_the_engine_nor_the_daemon()
 async def test_a_stop_before_the_engine_is_ready_waits_for_nothing(tmp_path: Path) -> None:
     log = MemoryLog()
     never_ready = "import sys, time; print('starting', file=sys.stderr); time.sleep(600)"
-    each = engine(never_ready, log, tmp_path / "closed")
+    each = engine(never_ready, log, tmp_path / "socket")
     worker = each.background(Worker(anyio.Event()))
     with anyio.fail_after(90):
         async with anyio.create_task_group() as group:
@@ -297,7 +283,7 @@ async def test_a_stop_before_the_engine_is_ready_waits_for_nothing(tmp_path: Pat
             await seen(log, "spark_output")
             worker.request_stop()
             await worker.run()
-            assert (tmp_path / "closed").exists()  # where waiting relays look
+            assert (tmp_path / "socket.closed").exists()  # where waiting relays look
             await each.stop()
 
 
@@ -307,5 +293,5 @@ async def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr("kcl_daemon.helper_process.find_spec", missing)
     with pytest.raises(ConfigurationError, match=r"pip install 'kcl-daemon\[spark\]'"):
-        async with spark_engine(settings(), clock=SystemClock(), log=MemoryLog()):
+        async with beside(SparkEngine, settings(), clock=SystemClock(), log=MemoryLog()):
             pass

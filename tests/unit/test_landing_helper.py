@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncGenerator
+from io import StringIO
 from pathlib import Path
 
 import anyio
@@ -15,11 +16,12 @@ from kcl_daemon.admin.view import LATE_S, landing_table, not_ready
 from kcl_daemon.cli.landing_check import landing_finding
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.helper_process import EXIT_REFUSED
-from kcl_daemon.landing import Lander, Rosters, lander, lander_options, roster_line
+from kcl_daemon.helper_process import EXIT_REFUSED, beside
+from kcl_daemon.landing import Lander, Rosters, roster_line
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, StreamIdentity
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.helper_views import LandingTrouble, LandingView
+from kcl_daemon.telemetry.logs import build_log, parse_levels
 from kcl_landing.lander import LanderOptions
 from kcl_landing.log import LogInfo
 from kcl_landing.manifests import open_log
@@ -43,7 +45,7 @@ def settings(more: str = "", base: str = BASE) -> Settings:
 
 def made(code: str, log: MemoryLog) -> Lander:
     command = (sys.executable, "-c", code)
-    return Lander(b"{}\n", closed=Path("/nowhere"), clock=SystemClock(), log=log, command=command)
+    return Lander(settings(), Path("/nowhere"), clock=SystemClock(), log=log, command=command)
 
 
 def says(event: str, level: str = "info", **fields: object) -> str:
@@ -62,7 +64,7 @@ async def test_the_lander_understands_what_the_daemon_writes() -> None:
         f"landing = s3://records/orders\nlandingEncryption = {KEY}\n",
         base=BASE.replace("landing = /var/lib/landing\n", ""),
     )
-    options = msgspec.json.decode(lander_options(given, Path("/tmp/s")), type=LanderOptions)
+    options = msgspec.json.decode(Lander.options(given, Path("/tmp/s")), type=LanderOptions)
     assert options == LanderOptions(
         "s3://records/orders",
         "billing",
@@ -78,10 +80,8 @@ async def test_the_lander_understands_what_the_daemon_writes() -> None:
 
 async def test_children_are_relays_with_time_to_flush() -> None:
     with anyio.fail_after(60):
-        async with lander(settings("timeoutInSeconds = 5\n"), clock=SystemClock(), log=MemoryLog()) as (
-            mine,
-            _,
-        ):
+        given = settings("timeoutInSeconds = 5\n")
+        async with beside(Lander, given, clock=SystemClock(), log=MemoryLog()) as (mine, _):
             child = mine.child
     assert child.command[:3] == (sys.executable, "-I", "-S")
     assert child.command[3].endswith("kcl_landing/relay.py")
@@ -184,6 +184,16 @@ async def test_a_lander_that_does_not_read_holds_nobody_up_and_is_given_the_newe
         await helper.stop()
 
 
+async def test_a_level_set_for_the_lander_is_that_of_its_events() -> None:
+    written = StringIO()
+    levels = parse_levels("off,kcl_daemon.landing=debug")
+    log = build_log(level=levels, form="json", stream=written, clock=SystemClock())
+    helper = Lander(settings(), Path("/nowhere"), clock=SystemClock(), log=log)
+    helper.take({"level": "debug", "event": "segment_written", "number": 7}, 4)
+    (line,) = map(json.loads, written.getvalue().splitlines())
+    assert (line["event"], line["number"], line["lander_pid"]) == ("segment_written", 7, 4)
+
+
 async def test_a_lander_that_refuses_ends_the_daemon_with_its_words() -> None:
     log = MemoryLog()
     helper = made(
@@ -222,7 +232,7 @@ async def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(
         ConfigurationError, match=r"landing needs pyarrow: pip install 'kcl-daemon\[landing\]'"
     ):
-        async with lander(settings(), clock=SystemClock(), log=MemoryLog()):
+        async with beside(Lander, settings(), clock=SystemClock(), log=MemoryLog()):
             pass
 
 

@@ -287,10 +287,10 @@ def run_loaded(loaded: Loaded, request: RunRequest, signals: tuple[signal.Signal
 
 def check_program(loaded: Loaded) -> Loaded:
     """With one more warning, perhaps; ConfigurationError if the child's program, user or limits are unusable."""
-    if loaded.settings.landing.uri is not None:
-        from kcl_daemon.helper_process import relay_file  # of helpers, which few daemons have
+    if loaded.settings.bundled is not None:
+        from kcl_daemon.helper_process import helper_of  # few daemons have one
 
-        relay_file("landing", "landing", "kcl_landing", "pyarrow")
+        helper_of(loaded.settings.bundled).relay()
     try:
         find_program(loaded.settings.child.command[0])
     except ChildStartFailed as error:
@@ -400,16 +400,11 @@ def _telemetry(settings: Settings, adapters: Adapters, snapshot: Callable[[], Sn
 def _helper(
     settings: Settings, log: Log
 ) -> AbstractAsyncContextManager[tuple[Settings, Helper[LandingView | SparkView] | None]]:
-    """The lander or the Spark engine, which are loaded only where there is one."""
-    if settings.landing.uri is not None:
-        from kcl_daemon.landing import lander
+    if settings.bundled is None:
+        return nullcontext((settings, None))
+    from kcl_daemon.helper_process import beside, helper_of
 
-        return lander(settings, clock=SystemClock(), log=log)
-    if settings.spark.pipeline is not None:
-        from kcl_daemon.spark.supervisor import spark_engine
-
-        return spark_engine(settings, clock=SystemClock(), log=log)
-    return nullcontext((settings, None))
+    return beside(helper_of(settings.bundled), settings, clock=SystemClock(), log=log)
 
 
 def _status_page(

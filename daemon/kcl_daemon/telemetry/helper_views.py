@@ -1,7 +1,4 @@
-"""What the Spark engine or the lander of this host does at one moment.
-
-Durations are seconds before then. Counters start with the process of the engine or the lander.
-"""
+"""What the Spark engine or the lander of this host does. Counters begin with its process."""
 
 from __future__ import annotations
 
@@ -14,13 +11,9 @@ from kcl_daemon.text import about
 
 @dataclass(frozen=True, slots=True)
 class SparkQueryView:
-    """One streaming query.
+    """`batch` is the newest committed. Without a commit `since_commit_s` counts from when it was first seen.
 
-    Args:
-        batch: the newest committed.
-        since_commit_s: since the last commit, or since it was first seen.
-        state_rows: in windows and joins; None: stateless.
-        late_rows: dropped behind the watermark; None: stateless.
+    A stateless query has neither `state_rows`, of windows and joins, nor `late_rows`, dropped behind the watermark.
     """
 
     name: str
@@ -37,13 +30,9 @@ class SparkQueryView:
 
 @dataclass(frozen=True, slots=True)
 class SparkShardView:
-    """One shard that the engine reads, through any host.
+    """`committed`: rows that all queries committed; the others wait, the oldest for `lag_s`.
 
-    Args:
-        committed: rows that all queries committed.
-        redelivered: duplicates dropped since its relay connected.
-        waiting: rows that some query has not committed.
-        lag_s: age of the oldest of these.
+    `redelivered`: duplicates dropped since its relay connected.
     """
 
     shard_id: str
@@ -78,15 +67,10 @@ class LandingTrouble:
 
 @dataclass(frozen=True, slots=True)
 class LandingShardView:
-    """What is durable of one shard, and what waits.
+    """`name`: the shard id, after `STREAM/` if the daemon reads many streams.
 
-    Args:
-        name: the shard id, after `STREAM/` if the daemon reads many streams.
-        size_bytes: of its segments, as stored.
-        number: of its last segment; None: it has none.
-        lag_s: age of the oldest record that waits.
-        landed_ms: when the last segment was written, in epoch milliseconds.
-        redelivered: rows that arrived again and were dropped.
+    `number` and `landed_ms` (epoch) are of the last segment, `size_bytes` of all as stored. `lag_s`: age of the oldest
+    record that waits. `redelivered`: rows that came again and were dropped.
     """
 
     name: str

@@ -1,1 +1,0 @@
-"""Starts, supervises and stops the Spark engine, over pipes only."""
