@@ -20,9 +20,9 @@ import orjson
 import psutil
 
 from kcl_landing import segments
+from kcl_landing.folder_store import FolderStore
 from kcl_landing.log import Entry, entry_path
 from kcl_landing.manifests import ShardLog, known_log
-from kcl_landing.stores import FolderStore
 from kcl_local.demo.check import monotonic_s
 from kcl_local.demo.processes import Processes, environment
 from kcl_local.demo.stream import Urls, properties_text

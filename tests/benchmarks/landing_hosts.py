@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 
 from kcl_landing.control import monotonic_s, pause
-from kcl_landing.stores import FolderStore
+from kcl_landing.folder_store import FolderStore
 from tests.landing.daemon import Given, ShardOfDaemon
 from tests.landing.landers import LanderThread, options
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 
 from kcl_landing import lander
+from kcl_landing.folder_store import FolderStore
 from kcl_landing.lander import LanderOptions
 from kcl_landing.log import MANIFESTS
 from kcl_landing.marks import Rosters
-from kcl_landing.stores import FolderStore
 from tests.landing.landers import Events
 
 

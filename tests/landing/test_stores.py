@@ -16,9 +16,10 @@ from pyarrow import fs
 
 from kcl_landing.arrow_store import ArrowStore
 from kcl_landing.control import Refused
+from kcl_landing.folder_store import YOUNG, FolderStore
 from kcl_landing.s3_store import S3Store
-from kcl_landing.store import Cause, NoObject, StoreTrouble
-from kcl_landing.stores import YOUNG, FolderStore, NotConditional, open_store, probe
+from kcl_landing.store import Cause, NoObject, NotConditional, StoreTrouble
+from kcl_landing.stores import open_store, probe
 from tests.landing.memory_store import Fault, MemoryStore
 
 
@@ -213,7 +214,7 @@ LIMITED = """
 import resource, signal, sys
 from pathlib import Path
 from kcl_landing.store import StoreTrouble
-from kcl_landing.stores import FolderStore
+from kcl_landing.folder_store import FolderStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 store = FolderStore(Path(sys.argv[1]))
@@ -270,7 +271,7 @@ def test_another_user_is_denied(folder: Path) -> None:
     program = f"""
 import os
 from pathlib import Path
-from kcl_landing.stores import FolderStore
+from kcl_landing.folder_store import FolderStore
 from kcl_landing.store import StoreTrouble
 store = FolderStore(Path({str(folder)!r}))
 os.setresuid(65534, 65534, 65534)

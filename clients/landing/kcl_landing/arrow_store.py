@@ -11,22 +11,11 @@ import pyarrow as pa
 from pyarrow import fs
 
 from kcl_landing.control import Refused, pause
-from kcl_landing.store import NoObject, StoredObject, StoreTrouble
+from kcl_landing.store import NoObject, StoredObject, StorePlace, StoreTrouble
 
 _YOUNG: Final = ".young"
 _ATTEMPTS: Final = 5
 _REPLACED_WITHIN_S: Final = 0.05
-
-
-def open_file_system(uri: str) -> ArrowStore:
-    try:
-        file_system, root = fs.FileSystem.from_uri(uri)
-    except (ValueError, OSError, pa.ArrowException) as error:
-        raise Refused(
-            f"landing = {uri} cannot be opened: {error}. Use a folder, s3:// or hdfs:// "
-            "(which needs Hadoop's libhdfs and CLASSPATH)"
-        ) from error
-    return ArrowStore(file_system, root)
 
 
 class ArrowStore:
@@ -38,6 +27,17 @@ class ArrowStore:
     def __init__(self, file_system: Any, root: str) -> None:
         self._fs = file_system
         self._root = root.rstrip("/")
+
+    @classmethod
+    def at(cls, place: StorePlace) -> ArrowStore:
+        try:
+            file_system, root = fs.FileSystem.from_uri(place.uri)
+        except (ValueError, OSError, pa.ArrowException) as error:
+            raise Refused(
+                f"landing = {place.uri} cannot be opened: {error}. Use a folder, s3:// or hdfs:// "
+                "(which needs Hadoop's libhdfs and CLASSPATH)"
+            ) from error
+        return cls(file_system, root)
 
     def create(self, path: str, content: bytes | memoryview) -> bool:
         with self._trouble(path), self._written(content) as young:

@@ -23,7 +23,7 @@ from botocore.exceptions import (
 )
 
 from kcl_landing.control import Refused, pause
-from kcl_landing.store import Cause, NoObject, NotConditional, StoredObject, StoreTrouble
+from kcl_landing.store import Cause, NoObject, NotConditional, StoredObject, StorePlace, StoreTrouble
 
 _CONNECT_S: Final = 4.0
 _ANSWER_S: Final = 12.0
@@ -63,21 +63,23 @@ class S3Store:
     that does not take it.
     """
 
-    def __init__(
-        self, uri: str, *, endpoint: str = "", region: str = "", encryption: str | None = None
-    ) -> None:
-        address = urlsplit(uri)
+    def __init__(self, place: StorePlace) -> None:
+        address, encryption = urlsplit(place.uri), place.encryption or ""
         self._bucket = address.netloc
         if not self._bucket:
-            raise Refused(f"landing = {uri} names no bucket: s3://BUCKET/PREFIX")
+            raise Refused(f"landing = {place.uri} names no bucket: s3://BUCKET/PREFIX")
         prefix = address.path.strip("/")
         self._prefix = f"{prefix}/" if prefix else ""
-        self._s3: Any = _client(endpoint, region)
-        is_key = encryption is not None and encryption.startswith("arn:")
+        self._s3: Any = _client(place.endpoint, place.region)
+        is_key = encryption.startswith("arn:")
         self._headers = {
             **({"ServerSideEncryption": "aws:kms" if is_key else encryption} if encryption else {}),
             **({"SSEKMSKeyId": encryption} if is_key else {}),
         }
+
+    @classmethod
+    def at(cls, place: StorePlace) -> S3Store:
+        return cls(place)
 
     def create(self, path: str, content: bytes | memoryview) -> bool:
         for _attempt in range(_CONFLICTS):

@@ -32,10 +32,20 @@ class StoredObject:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """A folder or a URI. The rest is for S3; `encryption`: `AES256`, `aws:kms`, or the ARN of a KMS key."""
+
+    uri: str
+    endpoint: str = ""
+    region: str = ""
+    encryption: str | None = None
+
+
 class LogStore(Protocol):
     """Thread-safe, blocking. Every method may raise StoreTrouble, within a minute.
 
-    Readers see an object whole or not at all.
+    Readers see an object whole or not at all. The class of a store has `at(place)`, which may raise Refused.
     """
 
     def create(self, path: str, content: bytes | memoryview) -> bool:
