@@ -1,4 +1,4 @@
-"""A landing log on a file system of pyarrow that refuses to move a file over another one, such as HDFS."""
+"""A landing log on a file system of pyarrow, such as HDFS."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _REPLACED_WITHIN_S: Final = 0.05
 
 
 class ArrowStore:
-    """Creating is writing a file beside and moving it to its name. `probe` finds out whether that never replaces.
+    """A file is written beside and moved to its name; `probe` finds out whether a move never replaces.
 
-    `replace` removes the object before it moves the new one: between the two it is not there.
+    While `replace` works, the object is not there for a moment.
     """
 
     def __init__(self, file_system: Any, root: str) -> None:
@@ -50,7 +50,6 @@ class ArrowStore:
                     return False
                 if not self._is_file(target):
                     raise
-                # Moved, and the answer was lost.
             return True
 
     def replace(self, path: str, content: bytes) -> None:
@@ -59,17 +58,17 @@ class ArrowStore:
             for _attempt in range(_ATTEMPTS):
                 try:
                     self._fs.move(young, target)
-                except (OSError, pa.ArrowException):  # HDFS does not say why
+                except (OSError, pa.ArrowException):
                     if not self._is_file(young):
                         raise
-                    with suppress(FileNotFoundError):  # another writer replaces it, too
+                    with suppress(FileNotFoundError):
                         self._fs.delete_file(target)
                 else:
                     return
             raise StoreTrouble("slow down", f"{target}: other writers replaced it {_ATTEMPTS} times")
 
     def read(self, path: str) -> bytes:
-        """What is not there is looked for again: it may be about to be replaced."""
+        """Waits a little for what may be about to be replaced."""
         with self._trouble(path):
             for _attempt in range(_ATTEMPTS):
                 with suppress(FileNotFoundError):

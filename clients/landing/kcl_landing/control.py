@@ -30,9 +30,9 @@ class ControlPipe:
         self._lock = threading.Lock()
 
     def __call__(self, level: str, event: str, /, **fields: object) -> None:
-        """Never raises; drops the event if the daemon is gone."""
+        """Never raises: without a daemon the event is dropped."""
         reported = json.dumps({"level": level, "event": event, **fields}, default=str, ensure_ascii=False)
-        # A path that is no UTF-8 has lone surrogates, which only Python accepts in JSON.
+        # A path that is no UTF-8 has lone surrogates.
         line = reported.encode(errors="replace") + b"\n"
         with self._lock:
             try:
@@ -51,7 +51,7 @@ def take_over_stdout() -> ControlPipe:
 
 
 def begin(hear: Callable[[bytes], object] = lambda _line: None) -> tuple[bytes, threading.Event]:
-    """The options of the daemon, and the event that its end, SIGTERM or SIGINT set. Call it in the main thread, once.
+    """The daemon's options, and the event that its end, SIGTERM or SIGINT set. In the main thread, once.
 
     A thread gives `hear` each further line.
     """
@@ -71,7 +71,7 @@ def begin(hear: Callable[[bytes], object] = lambda _line: None) -> tuple[bytes, 
 
 
 def _lines() -> Iterator[bytes]:
-    """Not from sys.stdin, which would hold its lock at exit. Lines that are too long are cut."""
+    """sys.stdin would hold its lock at exit. Lines that are too long are cut."""
     line = bytearray()
     while piece := os.read(0, 64 * 1024):
         first, *others = piece.split(b"\n")
@@ -97,11 +97,10 @@ def pause(seconds: float) -> None:
 
 
 class Refused(Exception):
-    """Raised when the engine must not start or continue; says what to do."""
+    """A person must do first what it says."""
 
 
 def make_folder(path: Path) -> None:
-    """For this user only. An existing folder keeps its mode."""
     path.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
 
 
@@ -112,9 +111,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Atomic and fsynced. OSError leaves the old content."""
+    """Fsynced. OSError leaves the old content."""
     young = path.with_name(f".{path.name}.young")
-    young.unlink(missing_ok=True)  # left by a crash; its mode would stay
+    young.unlink(missing_ok=True)
     descriptor = os.open(young, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor, not a path

@@ -1,4 +1,4 @@
-"""One shard's line protocol with the daemon, in a blocking thread. `shard.py` decides what is done."""
+"""One shard's line protocol with the daemon, in a blocking thread."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Piece:
 
     @classmethod
     def of(cls, batch: RecordBatch, arrivals_ms: Sequence[int | None]) -> Self:
-        """Copies a small rest, which would keep all of a large message in memory."""
+        """A small rest would keep all of a large message in memory: it is copied."""
         if batch.get_total_buffer_size() > 2 * batch.nbytes + 4096:
             batch = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
         return cls(batch, arrivals_ms, last_position(batch), batch.nbytes)
@@ -80,7 +80,7 @@ class Piece:
 
 
 class Memory:
-    """Of all shards of this process. While it is full, nobody takes more records."""
+    """Of all shards of this process."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -100,7 +100,7 @@ class Memory:
             return sum(self._used.values()) >= self._max_bytes
 
     def wants_from(self, who: object) -> bool:
-        """Whether a shard must write now: memory is full, and it has its share or more."""
+        """Whether memory is full, and a shard has its share or more."""
         with self._freed:
             return self.is_full() and self._used.get(who, 0) * len(self._used) >= self._max_bytes
 
@@ -111,8 +111,6 @@ class Memory:
 
 @dataclass(slots=True)
 class Counters:
-    """Since the process began. `landed_ms`: of the last segment."""
-
     rows: int = 0
     size_bytes: int = 0
     segments: int = 0
@@ -122,8 +120,6 @@ class Counters:
 
 @dataclass(slots=True)
 class ShardState:
-    """`key`: `STREAM/SHARD`."""
-
     shard_id: str = ""
     key: str = ""
     ended: bool = False
@@ -158,7 +154,7 @@ class ShardConversation:
         self.state = ShardState()
 
     def run(self) -> None:
-        """Serves until the daemon closes the connection. RelayGone: it broke, or the shard may not be written."""
+        """RelayGone: the connection broke, or the shard may not be written."""
         try:
             while self._perform():
                 pass
@@ -195,7 +191,7 @@ class ShardConversation:
                 status = self._initialize(message)
             case "processRecords":
                 self._process(message)
-                del message  # frees the batch while its shard waits
+                del message
                 self._hold_back()
             case "shutdownRequested":
                 self._is_stopped = True
@@ -297,7 +293,7 @@ class ShardConversation:
             self._wait(self._landing.due_s())
 
     def _work(self, *, flush: bool = False) -> None:
-        """Raises RelayGone after a newer owner was met."""
+        """RelayGone: a newer owner was met."""
         landing, watch, memory = self._landing, self._shared.watch, self._shared.memory
         self._count()
         while (call := landing.next_call(monotonic_s(), flush=flush or memory.wants_from(self))) is not None:
@@ -344,7 +340,7 @@ class ShardConversation:
         if call.after == START:
             other = self._log.other_begin(call.number, call.first_ms, is_end)
         if other is not None and other.is_end:
-            return None  # `Find` reads it
+            return None
         call = call if other is None else call.empty(other.first_ms)
         footer = call.footer(
             application=info.application,
@@ -399,7 +395,7 @@ class ShardConversation:
             self._count()
 
     def _end(self, message: Message) -> None:
-        """Child shards start after this, so all records and the end must be durable first."""
+        """Child shards start after this: the end must be durable first."""
         self._landing.end(message.child_shards)
         self._flush()
         if self._landing.has_let_go:
@@ -436,7 +432,6 @@ class ShardConversation:
 
 
 def stated(states: Iterable[ShardState]) -> dict[str, Mark]:
-    """What has ended needs no mark."""
     marks = (
         {each.key: mark}
         for each in states

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from kcl_landing.store import Cause, NoObject, NotConditional, StoredObject, StorePlace, StoreTrouble
 
 YOUNG: Final = ".young"
-"""Files that are being written; below the root, so that linking stays in one file system."""
+"""Below the root, so that linking stays in one file system."""
 _LEFT_OVER_S: Final = 24 * 3600
 _CAUSES: Final[dict[int, Cause]] = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "full"),
@@ -31,7 +31,7 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EX
 class FolderStore:
     """The folder is made on the first write, its parent is not: that may be what is not mounted.
 
-    Files get the permissions of the folder, less the umask; a folder that is made here is for this user only.
+    Files get the permissions of the folder, less the umask; one made here is for this user only.
     """
 
     def __init__(self, root: Path) -> None:
@@ -50,7 +50,7 @@ class FolderStore:
         with _trouble(target), self._written(content) as young:
             self._make_folder(target.parent)
             is_new = _link(young, target)
-            # Also for another's file: its content is synced, its name perhaps not yet.
+            # Also for another's file, whose name is perhaps not synced yet.
             _sync_folder(target.parent)
             return is_new
 
@@ -83,7 +83,7 @@ class FolderStore:
     def _below(self, folder: str, after: str) -> Iterator[StoredObject]:
         try:
             with os.scandir(self._root / folder) as scanned:
-                # The order of whole paths: `a/b` comes behind `a-b`.
+                # By whole paths: `a/b` comes behind `a-b`.
                 entries = sorted((each.name + "/" * each.is_dir(), each) for each in scanned)
         except (FileNotFoundError, NotADirectoryError):
             return
@@ -93,12 +93,12 @@ class FolderStore:
                 if path != f"{YOUNG}/" and (path > after or after.startswith(path)):
                     yield from self._below(path[:-1], after)
             elif path > after:
-                with suppress(FileNotFoundError):  # removed since
+                with suppress(FileNotFoundError):
                     yield StoredObject(path, entry.stat().st_size)
 
     @contextmanager
     def _written(self, content: bytes | memoryview) -> Generator[Path]:
-        """A synced file, which is gone afterwards."""
+        """Synced, and gone afterwards."""
         mode = self._open()
         young = self._young / secrets.token_hex(16)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -113,7 +113,7 @@ class FolderStore:
             young.unlink(missing_ok=True)
 
     def _open(self) -> int:
-        """The mode of the root. A root that was there and is gone is not made again: it is not mounted."""
+        """The mode of the root. One that was there and is gone is not made again: it is not mounted."""
         with self._lock:
             if self._mode is None:
                 self._root.mkdir(mode=0o700, exist_ok=True)
@@ -123,7 +123,7 @@ class FolderStore:
             return self._mode
 
     def _remove_left_over(self) -> None:
-        """Keeps what other hosts are writing. The file system's clock says how old a file is, not ours."""
+        """By the file system's clock: other hosts may be writing."""
         now = self._young / secrets.token_hex(16)
         now.touch(mode=0o600)
         began_s = now.stat().st_mtime
@@ -145,7 +145,7 @@ def _link(young: Path, target: Path) -> bool:
     try:
         os.link(young, target)
     except OSError as error:
-        # NFS repeats a request whose answer was lost; then the name is taken, by us.
+        # NFS repeats a request whose answer was lost: then it is ours.
         if young.stat().st_nlink > 1:
             return True
         if error.errno == errno.EEXIST:

@@ -1,8 +1,8 @@
-"""The lander: the process of a host that writes its landing log.
+"""The process of a host that writes its landing log.
 
-The first line of stdin has the options, further ones rosters; its end, like SIGTERM, requests a stop. Exit codes: 0 stopped,
-78 a person must fix something first, 1 an internal error. With several processes the first one has the socket, on which all
-accept, and starts again what died.
+The first line of stdin has the options, further ones rosters; its end, like SIGTERM, requests a stop. Exit codes: 0
+stopped, 78 a person must fix something first, 1 an internal error. Of several processes the first has the socket, on
+which all accept, and starts again what died.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MALLOC: Final = ((-3, 32 * 2**20), (-1, 64 * 2**20))
 
 
 class LanderOptions(msgspec.Struct, frozen=True):
-    """`descriptor`: the listening socket of the first process, which reports the figures of all."""
+    """`descriptor`: the listening socket of the first process."""
 
     uri: str
     application: str
@@ -74,7 +74,7 @@ def run(
     *,
     store: LogStore | None = None,
 ) -> None:
-    """Runs until `stop`. Raises Refused."""
+    """Raises Refused."""
     watch = StoreWatch(log_event)
     store = store or open_store(
         options.uri, endpoint=options.endpoint, region=options.region, encryption=options.encryption
@@ -134,7 +134,6 @@ def _write_marks(
     watch: StoreWatch,
     stop: threading.Event,
 ) -> None:
-    """In its own thread: no shard waits for it."""
     while not stop.wait(_TICK_S):
         if (put := objects.next(monotonic_s(), epoch_ms(), all_stated)) is None:
             continue
@@ -157,7 +156,7 @@ def _mend_ends(
             if stop.is_set():
                 return
             warn = partial(_warn, log_event, shard)
-            with suppress(StoreTrouble, LogAltered, Damaged):  # tried again after the next roster
+            with suppress(StoreTrouble, LogAltered, Damaged):
                 ShardLog(store, info, stream, shard, warn=warn).mend_end()
 
 
@@ -168,7 +167,7 @@ def _warn(log_event: EmitEvent, shard_id: str, message: str) -> None:
 def _open(
     store: LogStore, options: LanderOptions, watch: StoreWatch, stop: threading.Event
 ) -> LogInfo | None:
-    """Waits while the store has trouble; None after a stop."""
+    """None after a stop."""
     failures = 0
     while not stop.is_set():
         try:
@@ -212,7 +211,7 @@ def _report(
 
 
 class _Others:
-    """The further processes. They end with their stdin, so also when this process is killed."""
+    """They end with their stdin, so also when this process is killed."""
 
     def __init__(
         self, options: LanderOptions, descriptor: int, log_event: EmitEvent, stop: threading.Event

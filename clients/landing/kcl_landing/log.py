@@ -1,7 +1,6 @@
-"""Names and contents of a log's objects.
+"""Names and contents of a log's objects; docs/landing.md explains each field, for those who write a reader.
 
-docs/landing.md explains each object and each field, for those who write a reader. All who would write segment N must come to
-the same name, so it depends only on the shard, N and its first record.
+All who would write segment N must come to the same name: it depends only on the shard, N and its first record.
 """
 
 from __future__ import annotations
@@ -23,22 +22,19 @@ MARKS: Final = "_marks"
 ROSTERS: Final = "_shards"
 BEGINS: Final = "_begins"
 PAGE: Final = 256
-"""Page K has the entries whose numbers begin in [K * PAGE, (K + 1) * PAGE)."""
+"""Page K has the numbers in [K * PAGE, (K + 1) * PAGE)."""
 FOOTER: Final = b"kcl.segment"
-"""Key of a segment's footer in its metadata."""
-
 Layout = Literal["log", "dated"]
 Format = Literal["parquet", "arrow"]
 ArrivalMs = Annotated[int, msgspec.Meta(ge=0, lt=253_402_300_800_000)]
-"""Up to the year 10000: it names folders, and others can write manifests."""
+"""Until the year 10000: it names folders."""
 
 
-class Damaged(Exception):
-    """Raised for bytes that are no segment, or not as they were written."""
+class Damaged(Exception): ...
 
 
 class LogInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """`log_id` is drawn when the log is created. Writers must agree with all other fields."""
+    """Writers must agree with all but `log_id`, drawn when the log is created."""
 
     application: str
     layout: Layout
@@ -48,7 +44,7 @@ class LogInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One segment; in JSON the array of these fields. It begins behind position `after`; `crc` is zlib's crc32."""
+    """A segment behind position `after`; in JSON the array of these fields."""
 
     number: int
     to: int
@@ -68,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Footer(msgspec.Struct, frozen=True, rename="camel"):
-    """What a segment says of itself. `writer` is drawn for each run of a writer."""
+    """In the segment. `writer` is drawn for each run."""
 
     application: str
     stream: str
@@ -92,7 +88,7 @@ class Footer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
-    """The entries of the newest page that has any; all before are in pages."""
+    """The newest page that has entries."""
 
     stream: str
     shard: str
@@ -104,7 +100,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False, order=True):
-    """Every record of a shard that arrived before `complete_ms` is in segments up to `number`, which the manifest has.
+    """All that arrived before `complete_ms` is in segments up to `number`, which the manifest has.
 
     For one `token` neither goes back while the host's lander lives.
     """
@@ -115,7 +111,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False, order=True):
 
 
 class Marks(msgspec.Struct, frozen=True, rename="camel"):
-    """What one host states, by `STREAM/SHARD`. No `complete_ms` is later than `at_ms`, which is when this was written."""
+    """No `complete_ms` is later than `at_ms`, when this was written."""
 
     log: str
     worker: str
@@ -127,7 +123,7 @@ class Marks(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Roster(msgspec.Struct, frozen=True, rename="camel"):
-    """The shards of a stream that have a lease, with their parents, as the leader knows them."""
+    """Shards with a lease, and their parents."""
 
     log: str
     stream: str
@@ -138,10 +134,9 @@ class Roster(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Begin(msgspec.Struct, frozen=True, rename="camel"):
-    """Names a segment of layout `dated` that begins before any record.
+    """Names a segment of layout `dated` that begins before any record; who creates this decides.
 
-    Two writers may then begin with records of different hours, which give different names. Who creates this
-    decides.
+    Two writers may begin with records of different hours, which give different names.
     """
 
     first_ms: int
@@ -150,10 +145,7 @@ class Begin(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class First(msgspec.Struct, frozen=True, rename="camel"):
-    """All segments before number `first` have expired; the rest says what they held.
-
-    `last` is the last position of them, `last_ms` the latest arrival of all.
-    """
+    """What the segments before number `first`, which have expired, held."""
 
     first: int
     last: str = ""
@@ -166,7 +158,7 @@ class First(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReaderNote(msgspec.Struct, frozen=True, rename="camel"):
-    """`done`: by `STREAM/SHARD`, the first number that the reader still needs."""
+    """`done`: the first number that the reader still needs."""
 
     name: str
     done: dict[str, int]
@@ -212,7 +204,6 @@ def reader_path(name: str) -> str:
 
 
 def marks_path(worker: str) -> str:
-    """Safe everywhere, and another one for each worker."""
     readable = re.sub(r"[^A-Za-z0-9_-]", "-", worker)[:64]
     return f"{MARKS}/{readable}-{sha256(worker.encode(errors='replace')).hexdigest()[:12]}.json"
 

@@ -1,4 +1,4 @@
-"""Opens a log; finds and writes manifest and pages of a shard."""
+"""Opens a log; manifest and pages of a shard."""
 
 from __future__ import annotations
 
@@ -39,17 +39,16 @@ from kcl_landing.writer import LogAltered, Tail
 
 ReadFooter: TypeAlias = Callable[[bytes | memoryview, Format], Footer]
 _LOOKED_AT_MOST: Final = 2000
-"""Objects that a listing reads in layout `dated`. A segment beyond is met when its number is taken."""
+"""Of a listing in layout `dated`. A segment beyond is met when its number is taken."""
 _HOUR_MS: Final = 3_600_000
 _MOST_MS: Final = 253_402_300_800_000
 
 
-class OtherLog(Refused):
-    """Raised when a prefix has no log, or that of another application, layout or format."""
+class OtherLog(Refused): ...
 
 
 def open_log(store: LogStore, wanted: LogInfo) -> LogInfo:
-    """Create the log, or check the one that is there, whose `log_id` then counts."""
+    """Create the log, or check the one that is there. OtherLog: of another application, layout or format, or none."""
     known = _info(store)
     if known is None:
         if next(iter(store.listing(MANIFESTS)), None) is not None:
@@ -95,15 +94,15 @@ def _info(store: LogStore) -> LogInfo | None:
 
 
 def _read_footer(content: bytes | memoryview, file_format: Format) -> Footer:
-    from kcl_landing import segments  # who reads manifests only needs no Arrow
+    from kcl_landing import segments
 
     return segments.read_footer(content, file_format)
 
 
 class ShardLog:
-    """The segments of one shard, for one thread. Only its writer calls `open`, `append`, `adopt`, `at_tip` and `mend`.
+    """For one thread. Only the writer calls `open`, `append`, `adopt`, `at_tip` and `mend`.
 
-    `warn` is told what is damaged; the segments are read instead. What reads them raises LogAltered or Damaged.
+    `warn` is told what is damaged; the segments are read instead, which may raise LogAltered or Damaged.
     """
 
     def __init__(
@@ -132,10 +131,9 @@ class ShardLog:
         self._name = re.compile(rf"{before}(\d{{12,}})(?:-(\d{{12,}}))?\.{info.format}")
 
     def open(self, *, is_new: bool = False, checkpoint: Position = START) -> Tail:
-        """Find the true end, at least up to the checkpoint, and write the manifest if it said another.
+        """Find the true end, and write the manifest if it said another.
 
-        In layout `dated` the whole stream is listed for a shard without manifest, unless `is_new`: nothing was
-        landed yet.
+        In layout `dated` a shard without manifest lists the whole stream, unless `is_new`.
         """
         manifest = self.manifest()
         known = manifest.entries if manifest else ()
@@ -155,7 +153,7 @@ class ShardLog:
         return self.tail
 
     def mend_end(self) -> None:
-        """For anyone: a writer that wakes in the middle of a PUT puts its old manifest over that of an ended shard."""
+        """For anyone: a writer that wakes in a PUT puts its old manifest over that of an ended shard."""
         manifest = self.manifest()
         if manifest is None or any(each.is_end for each in manifest.entries[-1:]):
             return
@@ -175,19 +173,18 @@ class ShardLog:
         return Tail(last.to, place(last.last), max(each.last_ms for each in self._entries), last.is_end)
 
     def append(self, entry: Entry, *, behind_ms: int | None, at_ms: int) -> None:
-        """May be called again with the same entry after StoreTrouble."""
+        """May be repeated after StoreTrouble."""
         self._add(entry)
         self._write(behind_ms, at_ms)
 
     def adopt(self, footer: Footer, *, behind_ms: int | None, at_ms: int) -> None:
-        """Append the segment that `footer` has just returned."""
         self.append(self._found[footer.number], behind_ms=behind_ms, at_ms=at_ms)
 
     def at_tip(self, *, behind_ms: int | None, at_ms: int) -> None:
         self._write(behind_ms, at_ms)
 
     def mend(self, *, behind_ms: int | None, at_ms: int) -> None:
-        """Write the manifest again if our newest segment is missing there. That of a newer owner stays."""
+        """If our newest segment is missing there. That of a newer owner stays."""
         found = self.manifest()
         if found is None or not found.entries or found.entries[-1].to < self.tail.number:
             self._warn(f"{self._at} had not segment {self.tail.number}: an older writer wrote it last")
@@ -209,7 +206,7 @@ class ShardLog:
     def other_begin(self, number: int, first_ms: int, is_end: bool) -> Begin | None:
         """How another writer has named a segment that begins before any record; None: our name holds.
 
-        The other name must be filled, or its writer is met there. Raises LogAltered if it cannot be read.
+        The other name must be filled, or its writer is met there. LogAltered: it cannot be read.
         """
         if self._info.layout != "dated":
             return None
@@ -228,7 +225,7 @@ class ShardLog:
         return found
 
     def manifest(self) -> Manifest | None:
-        """None if there is none, or, with a warning, if it is damaged."""
+        """None also if it is damaged, which is told."""
         try:
             found = msgspec.json.decode(self._store.read(self._at), type=Manifest)
         except NoObject:
@@ -250,7 +247,7 @@ class ShardLog:
         return msgspec.json.decode(content, type=First).first
 
     def entries(self, first: int = 0) -> Iterator[Entry]:
-        """From the segment with this number on, or the first that has not expired. Writes nothing."""
+        """From this number on, or the first. Writes nothing."""
         newest = self._newest()
         number, end = max(first, self.first()), newest[0].number if newest else 0
         while number < end:
@@ -277,7 +274,7 @@ class ShardLog:
             self._add(entry)
 
     def _close_page(self) -> None:
-        """Two writers would write the same. What is there may also be compacted, and stays."""
+        """Two writers would write the same, but what is there may be compacted."""
         path = page_path(self._stream, self._shard, self._entries[0].number)
         content = msgspec.json.encode(self._entries)
         if not self._store.create(path, content) and (path in self._bad_pages or not self._page(path)):
@@ -298,7 +295,7 @@ class ShardLog:
         return [*page, *self._beyond(page[-1] if page else None, None)]
 
     def _newest_page(self) -> list[Entry]:
-        """The newest whole page whose last entry is true."""
+        """Its last entry is true."""
         for path in reversed(self._pages()):
             entries = self._page(path)
             if entries and self._is_true(entries[-1]):
@@ -312,7 +309,7 @@ class ShardLog:
         page = self._page(path)
         if page and page[0].number <= number:
             return page
-        # What compaction has put together may begin in an earlier page.
+        # A merged segment may begin in an earlier page.
         earlier = next((each for each in reversed(self._pages()) if each < path), None)
         if earlier and (before := self._page(earlier)) and before[-1].to >= number:
             return before
@@ -328,7 +325,6 @@ class ShardLog:
         return [each.path for each in self._store.listing(folder)]
 
     def _page(self, path: str) -> list[Entry]:
-        """Empty if it is not there, or damaged."""
         try:
             entries = msgspec.json.decode(self._store.read(path), type=list[Entry])
         except (NoObject, msgspec.DecodeError):
@@ -349,7 +345,7 @@ class ShardLog:
         return self._from(last.to + 1 if last else self.first(), last, most)
 
     def _from(self, number: int, last: Entry | None, most: int | None) -> Iterator[Entry]:
-        """`last` is the entry before, if known."""
+        """`last`: the entry before."""
         found: dict[int, tuple[int, str]] = {}
         for path in self._listed(number, last, most):
             if named := self._name.fullmatch(path.rpartition("/")[2]):
@@ -363,7 +359,7 @@ class ShardLog:
             try:
                 entry = self._read(path)[1]
             except NoObject:
-                continue  # removed since
+                continue
             except Damaged as error:
                 if begin == max(found):
                     raise
@@ -407,7 +403,6 @@ class ShardLog:
 
 
 def _is_page(entries: Sequence[Entry]) -> bool:
-    """In order, and of one page; or empty."""
     numbers = [each.number // PAGE for each in entries]
     is_ordered = all(one.to < other.number for one, other in pairwise(entries))
     return is_ordered and numbers == numbers[:1] * len(numbers) and all(e.number <= e.to for e in entries)

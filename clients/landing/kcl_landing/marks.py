@@ -1,4 +1,4 @@
-"""What a host states of its shards: its marks, and as the leader's host the rosters."""
+"""What a host states: its marks, and as the host of the leader the rosters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ MARKS_S: Final = 1.0
 _RENEWED_S: Final = 5.0
 
 Stated: TypeAlias = Mapping[str, Mark]
-"""By `STREAM/SHARD`."""
 
 
 class _Said(msgspec.Struct, frozen=True, rename="camel"):
@@ -34,7 +33,7 @@ _read_said: Final = msgspec.json.Decoder(_Said).decode
 
 
 class Rosters:
-    """The newest of each stream, until it is written. Thread-safe."""
+    """The newest of each stream. Thread-safe."""
 
     def __init__(self, log_event: EmitEvent) -> None:
         self._log_event = log_event
@@ -43,7 +42,7 @@ class Rosters:
         self._parents: set[tuple[str, str]] = set()
 
     def hear(self, line: bytes) -> None:
-        """A line that cannot be read is logged, and changes nothing."""
+        """What cannot be read is logged and changes nothing."""
         try:
             said = _read_said(line)
             if wrong := [each for each in said.roster if not each or "/" in each or each.startswith(".")]:
@@ -72,7 +71,7 @@ class Rosters:
 
 
 def merged(stated: Iterable[Stated]) -> dict[str, Mark]:
-    """All statements about a shard are true; the last one of its newest writer is kept."""
+    """All are true; the last one of the newest writer is kept."""
     found: dict[str, Mark] = {}
     for each in stated:
         for key, mark in each.items():
@@ -82,7 +81,7 @@ def merged(stated: Iterable[Stated]) -> dict[str, Mark]:
 
 
 class HostObjects:
-    """Path and content of what is written next: at most one in MARKS_S, rosters and marks in turn."""
+    """What is written next: at most one in MARKS_S, rosters and marks in turn."""
 
     def __init__(self, info: LogInfo, worker: str, window_ms: int, rosters: Rosters) -> None:
         self._log_id = info.log_id
@@ -113,7 +112,7 @@ class HostObjects:
         return marks_path(self._worker), self._marks(shards, at_ms)
 
     def _kept(self, stated: Stated) -> Stated:
-        """A relay that begins again may know less than the one before it, whose mark is still true."""
+        """A relay that begins again may know less than the one before, whose mark is still true."""
         for key, mark in stated.items():
             before = self._best.get(key, mark)
             is_same = before.token == mark.token and before.number <= mark.number
@@ -134,7 +133,7 @@ class HostObjects:
             self._said_s = -math.inf
 
     def _marks(self, shards: Stated, at_ms: int) -> bytes:
-        # Kinesis' clock may be before ours, and readers ignore what is later.
+        # Kinesis' clock may be ahead.
         known = {key: Mark(at.number, min(at.complete_ms, at_ms), at.token) for key, at in shards.items()}
         streams = {key.partition("/")[0] for key in shards}
         self._since_ms = {each: min(self._since_ms.get(each, at_ms), at_ms) for each in streams}

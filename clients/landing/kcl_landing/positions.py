@@ -1,5 +1,3 @@
-"""Positions in a shard."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -8,8 +6,6 @@ from typing import Final, TypeAlias
 Position: TypeAlias = tuple[int, int]
 """Sequence number and sub-sequence number (0 if not aggregated)."""
 Positions: TypeAlias = Mapping[str, Position]
-"""By shard id; a missing shard is at `START`."""
-
 START: Final[Position] = (-1, 0)
 
 

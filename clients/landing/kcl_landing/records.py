@@ -87,7 +87,6 @@ def to_arrow(records: Sequence[Record], *, stream: str, shard_id: str) -> Record
 
 
 def frame_to_arrow(frame: Frame, *, stream: str, shard_id: str) -> RecordBatch:
-    """Texts and data stay where they are in the frame."""
     return _named(plain_frame(frame), stream, shard_id)
 
 
@@ -108,7 +107,7 @@ def plain_frame(frame: Frame) -> RecordBatch:
 
 
 def repeated(text: str, count: int) -> Any:
-    """pyarrow.repeat would load all of pyarrow.compute: a second of CPU."""
+    """pyarrow.repeat loads pyarrow.compute: a second of CPU."""
     each = text.encode()
     ends = array("i", range(0, len(each) * count + 1, len(each)) if each else bytes(4 * (count + 1)))
     return pa.Array.from_buffers(_TEXT, count, [None, pa.py_buffer(ends), pa.py_buffer(each * count)])
@@ -127,7 +126,7 @@ def compact(arrivals_ms: Sequence[int | None]) -> Sequence[int | None]:
 
 
 def _in_microseconds(arrivals_ms: Sequence[int | None]) -> Any:
-    """Not by Arrow's cast, for the same reason."""
+    """Arrow's cast, likewise."""
     if None in arrivals_ms:
         return pa.array([None if each is None else each * _MICROSECONDS for each in arrivals_ms], _ARRIVAL)
     known = array("q", [(each or 0) * _MICROSECONDS for each in arrivals_ms])

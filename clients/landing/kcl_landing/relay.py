@@ -1,7 +1,6 @@
-"""The child process of a shard: passes bytes between the daemon and the engine.
+"""The child of a shard: passes bytes between the daemon and the engine.
 
-Exit codes: 0 after the daemon has closed its pipe; 75 if the engine went away, then the daemon starts the relay
-again.
+Exit codes: 0 the daemon has closed its pipe; 75 the engine went away, so the daemon starts the relay again.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from contextlib import suppress
 EXIT_USAGE = 64
 EXIT_ENGINE_GONE = 75
 CLOSED = ".closed"
-"""A file of this name beside the socket means that no engine will come."""
+"""Beside the socket: no engine will come."""
 _CHUNK_BYTES = 256 * 1024
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -26,7 +25,7 @@ _STDIN, _STDOUT = 0, 1
 
 
 def connect(path: str) -> tuple[socket.socket, bytes] | None:
-    """A connection, and what the daemon has said meanwhile. None if it went away or gave the engine up."""
+    """With what the daemon has said meanwhile. None: it went away or gave the engine up."""
     pause_s, said = _FIRST_PAUSE_S, b""
     while True:
         engine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -47,7 +46,7 @@ def connect(path: str) -> tuple[socket.socket, bytes] | None:
 def _listen(wait_s: float) -> bytes | None:
     """What the daemon says in this time, a line at most. None: it has gone.
 
-    Only reading shows its end on every system while something is in the pipe.
+    Only reading shows its end while something is in the pipe.
     """
     said, until_s = b"", time.monotonic() + wait_s  # noqa: TID251 - imports nothing of ours
     while select.select([_STDIN], [], [], max(0.0, until_s - time.monotonic()))[0]:  # noqa: TID251
@@ -70,7 +69,7 @@ def up(engine: socket.socket, said: bytes, ended: threading.Event) -> None:
 
 
 def _splice(engine: socket.socket) -> None:
-    """Without copies. Returns at the end, or where the kernel cannot do it."""
+    """Returns at the end, or where the kernel cannot do it."""
     try:
         while os.splice(_STDIN, engine.fileno(), _CHUNK_BYTES):
             pass

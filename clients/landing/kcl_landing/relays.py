@@ -1,4 +1,4 @@
-"""The other end of the relays: a socket, and a blocking thread for each shard."""
+"""The other end of the relays: a socket, and a thread for each shard."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ _BACKLOG: Final = 1024
 _PAUSE_S: Final = 1.0
 
 
-class RelayGone(Exception):
-    """Raised when the daemon is gone, the engine stops, or another relay has the shard."""
+class RelayGone(Exception): ...
 
 
 class RelayMalformed(Exception):
-    """Raised when what came is no message; only this connection must end."""
+    """Only this connection must end."""
 
 
 class NothingYet(Exception): ...
@@ -43,7 +42,7 @@ def shut(connection: socket.socket) -> None:
 
 
 def listen(path: Path) -> socket.socket:
-    """A socket for this user. Renamed once its mode is set, because anybody who finds it can connect."""
+    """For this user: renamed once its mode is set."""
     path.unlink(missing_ok=True)
     young = path.with_name(f".{path.name}.{os.getpid()}")
     young.unlink(missing_ok=True)
@@ -63,7 +62,7 @@ def accept_in_background(
     is_closed: Callable[[], bool],
     log_event: EmitEvent,
 ) -> None:
-    """`serve` runs in a thread for each connection. A lack of descriptors or threads only delays."""
+    """A lack of descriptors or threads only delays."""
 
     def accept() -> None:
         while not is_closed():
@@ -75,7 +74,7 @@ def accept_in_background(
                 continue
             try:
                 threading.Thread(target=serve, args=(connection, peer), name="kcl-shard", daemon=True).start()
-            except RuntimeError as error:  # no more threads; the daemon restarts the relay
+            except RuntimeError as error:
                 connection.close()
                 _log_and_wait(error, log_event)
 
@@ -95,12 +94,12 @@ class RelayConnection:
         self._poll.register(connection, select.POLLIN)
 
     def receive(self, until_s: float | None = None) -> Message | None:
-        """None when the relay is gone, also in the middle of a line. Raises RelayMalformed, NothingYet."""
+        """None: the relay is gone. Raises RelayMalformed, NothingYet."""
         while (message := self._next()) is None:
             if until_s is not None and not self._poll.poll(max(0.0, until_s - monotonic_s()) * 1000):
                 raise NothingYet
             until_s = None
-            # A large frame at once: its thread would wake up for each piece.
+            # At once: its thread would wake up for each piece.
             missing = self._side.missing_bytes
             size, flags = (missing, socket.MSG_WAITALL) if missing > _READ_BYTES else (_READ_BYTES, 0)
             try:
@@ -119,7 +118,7 @@ class RelayConnection:
             raise RelayMalformed(str(error)) from error
 
     def is_gone(self) -> bool:
-        """Ask only while the daemon waits for us: then nothing but its end can come."""
+        """Ask while the daemon waits for us: only its end can come."""
         try:
             return bool(self._poll.poll(0)) and not self._connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):
@@ -133,7 +132,7 @@ class RelayConnection:
 
 
 class RelayState(Protocol):
-    """`shard_id` is empty before `initialize`; `ended`: the end of the shard is checkpointed."""
+    """`ended`: that is checkpointed."""
 
     shard_id: str
     ended: bool
@@ -149,7 +148,7 @@ class Conversation(Protocol[State]):
 
 
 class RelayListener(Generic[State]):
-    """`failed` gets errors that must stop the process. `listening`: another process made the socket and removes it."""
+    """`failed` gets what must stop the process. `listening`: the socket of another process."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ from kcl_landing.store import Cause, NoObject, NotConditional, StoredObject, Sto
 _CONNECT_S: Final = 4.0
 _ANSWER_S: Final = 12.0
 _ATTEMPTS: Final = 3
-"""With the pauses between them, all end within a minute."""
+"""All end within a minute."""
 _CONNECTIONS: Final = 64
 _CONFLICTS: Final = 5
 _CONFLICT_PAUSE_S: Final = 0.2
@@ -57,10 +57,9 @@ _STATUSES: Final[dict[int, Cause]] = {
 
 
 class S3Store:
-    """`s3://bucket/prefix`. Each object is one PUT: an upload in parts is not conditional everywhere.
+    """Each object is one PUT: an upload in parts is not conditional everywhere.
 
-    The SDK checks CRC32 of each body, both ways; AWS_REQUEST_CHECKSUM_CALCULATION=when_required turns that off for a server
-    that does not take it.
+    The SDK checks CRC32 of each body; AWS_REQUEST_CHECKSUM_CALCULATION=when_required turns that off.
     """
 
     def __init__(self, place: StorePlace) -> None:
@@ -88,7 +87,7 @@ class S3Store:
             except _ConditionRefused as refused:
                 if refused.is_taken:
                     return False
-                pause(_CONFLICT_PAUSE_S)  # another writer is creating it; S3 knows no winner yet
+                pause(_CONFLICT_PAUSE_S)  # S3 knows no winner yet
             else:
                 return True
         raise StoreTrouble(
@@ -177,7 +176,7 @@ def _cause(code: str, status: int) -> Cause:
 
 
 def _client(endpoint: str, region: str) -> Any:
-    """Servers that are not Amazon's are rarely found as `bucket.server`, and never on loopback."""
+    """Few servers but Amazon's are found as `bucket.server`."""
     session = boto3.session.Session()
     host = urlsplit(endpoint).hostname or ""
     is_amazon = not host or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))

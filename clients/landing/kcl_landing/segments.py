@@ -1,7 +1,7 @@
-"""Segments as Parquet or Arrow IPC files with the columns of `records.SCHEMA`, and what they say of themselves.
+"""Segments as Parquet or Arrow IPC files, and what they say of themselves.
 
-Parquet is plain enough for every reader: data pages V1, zstd, no nested or unusual types, timestamps in UTC microseconds.
-Its pages and its footer have checksums; an Arrow file has one over the whole file.
+Parquet for every reader: data pages V1, zstd, no nested types, timestamps in UTC microseconds. Its pages and its
+footer have checksums; an Arrow file has one over the whole file.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ _CHECKED: Final = re.compile(rb"crc32=[0-9a-f]{8}")
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 _ROOM_BYTES: Final = 256 * 1024
 _UNPACKED_BYTES_MOST: Final = 4 * 1024**3
-"""landingMaxBytes is 1 GiB at most; some columns are not counted there, and compaction merges."""
+"""Some columns do not count for landingMaxBytes, and compaction merges."""
 _PARQUET: Final[Any] = parquet
 
 
 def encode(info: LogInfo, batches: Sequence[RecordBatch], footer: Footer) -> memoryview:
-    """Stream and shard are taken from `footer`."""
     named = [_with_names(each, footer) for each in batches]
     table = pa.Table.from_batches(named, None if named else SCHEMA)
     if info.format == "arrow":
         return _arrow(table, footer)
     said = msgspec.json.encode(footer)
-    # Large enough even if nothing can be compressed: a buffer that grows is copied each time.
+    # A buffer that grows is copied each time.
     room = pa.allocate_buffer(table.nbytes + table.nbytes // 50 + len(said) + _ROOM_BYTES)
     sink = pa.FixedSizeBufferWriter(room)
     rows = max(1, table.num_rows * _ROW_GROUP_BYTES // max(table.nbytes, _ROW_GROUP_BYTES))
@@ -58,7 +57,7 @@ def encode(info: LogInfo, batches: Sequence[RecordBatch], footer: Footer) -> mem
 
 
 def read_footer(content: bytes | memoryview, format: Format) -> Footer:  # noqa: A002 - it is the name of the field
-    """Checks the end of the file, not the records. Raises Damaged."""
+    """Not of the records. Raises Damaged."""
     with _reading(format):
         if format == "parquet":
             read = _PARQUET.read_metadata(pa.BufferReader(content))
@@ -68,7 +67,7 @@ def read_footer(content: bytes | memoryview, format: Format) -> Footer:  # noqa:
 
 
 def decode(content: bytes | memoryview, format: Format) -> Table:  # noqa: A002
-    """Raises Damaged, also if a checksum does not fit."""
+    """Damaged: also by a checksum."""
     with _reading(format):
         table = _parquet_table(content) if format == "parquet" else _arrow_table(content)
         plain = table.replace_schema_metadata(None)
@@ -76,7 +75,7 @@ def decode(content: bytes | memoryview, format: Format) -> Table:  # noqa: A002
 
 
 def _parquet_table(content: bytes | memoryview) -> Table:
-    """A few bytes of zeros can unpack to any number of records, so the footer is checked before."""
+    """A few bytes of zeros can unpack to any number of records: the footer is checked before."""
     file = _PARQUET.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
     said = file.metadata
     footer = _checked_footer(said.metadata, said.num_rows)
@@ -128,7 +127,7 @@ def _arrow(table: Table, footer: Footer) -> memoryview:
         writer.write_table(whole)
     content = bytearray(memoryview(sink.getvalue()))
     checked = _checksum(content)
-    # The schema is there twice: before the records, and after them.
+    # It is there twice.
     for at in (content.find(_UNCHECKED), content.rfind(_UNCHECKED)):
         content[at : at + len(checked)] = checked
     return memoryview(content)
@@ -162,7 +161,7 @@ def _footer(metadata: Any) -> Footer:
 
 @contextmanager
 def _reading(format: Format) -> Generator[None]:  # noqa: A002
-    """What pyarrow raises for damage is of many kinds."""
+    """Pyarrow raises many kinds."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""The rules of one shard's writer: what is buffered, when a segment is due, what follows each answer of the store.
+"""The rules of one shard's writer: what is buffered, when a segment is due, what an answer of the store means.
 
 Pure. Who drives it performs the calls:
 
@@ -22,14 +22,13 @@ _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 30.0
 _FIRST_LOOK_S: Final = 60.0
 _LONGEST_LOOK_S: Final = 480.0
-"""A belated write comes when its host wakes: mostly soon. 1,000 quiet shards cost two requests a second."""
+"""A late write comes when its host wakes. 1,000 quiet shards cost two requests a second."""
 _NEVER_MS: Final = 2**63
 _DISORDER_MS: Final = 1_000
-"""Records of a shard arrive not quite in its order."""
 
 
 class Part(Protocol):
-    """At least one record, in order."""
+    """At least one record."""
 
     @property
     def rows(self) -> int: ...
@@ -41,9 +40,7 @@ class Part(Protocol):
     def arrivals_ms(self) -> Sequence[int | None]: ...
     def split(self, before: Sequence[int]) -> Sequence[Self]: ...
 
-    def behind(self, mark: Position) -> Self | None:
-        """What comes after a position; None: nothing."""
-        ...
+    def behind(self, mark: Position) -> Self | None: ...
 
 
 P = TypeVar("P", bound=Part)
@@ -51,7 +48,7 @@ P = TypeVar("P", bound=Part)
 
 @dataclass(eq=False, slots=True)
 class Draft(Generic[P]):
-    """What becomes a segment. `since_s`: when its first record came."""
+    """`since_s`: when its first record came."""
 
     since_s: float
     parts: list[P] = field(default_factory=list[P])
@@ -82,7 +79,7 @@ class Draft(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Create(Generic[P]):
-    """Create segment `number`; without a draft the end of the shard.
+    """Without a draft the end of the shard.
 
     The answer: its entry, or None if the number is taken.
     """
@@ -114,7 +111,7 @@ class Create(Generic[P]):
         )
 
     def empty(self, first_ms: int) -> Create[P]:
-        """Without records, under the name that another writer gave this number: so the other finds it there."""
+        """Without records, under the name by which another writer finds it."""
         return replace(
             self, last=self.after, rows=0, first_ms=first_ms, last_ms=first_ms, draft=None, children=None
         )
@@ -122,7 +119,7 @@ class Create(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """Read the footer of the segment that has our number. If it is not there, that is trouble."""
+    """The footer of our number. If it is not there, that is trouble."""
 
     number: int
     first_ms: int
@@ -152,8 +149,7 @@ class Look:
 
 
 Call: TypeAlias = Create[P] | Find | Note | NoteTip | Adopt | Look
-"""The last four write the manifest: an entry is appended, the tip was reached, what was found is appended, and the
-manifest is written again if a belated one lacks segments. Their answer is None."""
+"""The last four write the manifest; their answer is None."""
 
 
 def retry_pause_s(failures: int) -> float:
@@ -161,12 +157,9 @@ def retry_pause_s(failures: int) -> float:
 
 
 class ShardLanding(Generic[P]):
-    """One shard, as one writer lands it. Another thread may read `mark`.
+    """Another thread may read `mark`.
 
-    Attributes:
-        taken: what it last meant that a number was taken.
-        failures: of the store, since it last worked.
-        redelivered: records dropped because the log has them.
+    `failures`: since the store last worked. `redelivered`: records that the log has.
     """
 
     def __init__(
@@ -201,12 +194,12 @@ class ShardLanding(Generic[P]):
 
     @property
     def is_landed(self) -> bool:
-        """All that was taken is durable and in the manifest, also the end if it has come."""
+        """Also the end, and in the manifest."""
         is_ended = self._children is None or self.writer.tail.is_ended
         return is_ended and not (self.drafts or self._unnoted or self._found_footer)
 
     def take(self, part: P | None, last: Position, rows: int, now_s: float) -> None:
-        """`rows` records up to `last` were delivered; `part` is what is new of them."""
+        """`rows` records up to `last` were delivered; `part` is what is new."""
         self.delivered = max(self.delivered, last)
         self.redelivered += rows - (part.rows if part is not None else 0)
         if part is None or self.has_let_go or self._is_over():
@@ -219,12 +212,11 @@ class ShardLanding(Generic[P]):
         if known := known_arrivals(part.arrivals_ms):
             self._begun_ms = min(known) if self._begun_ms is None else self._begun_ms
             newest_ms = max(known) - _DISORDER_MS
-            # No former mark of this token was later than what the log has not.
             if newest_ms >= self._begun_ms:
                 self._reached_ms = max(newest_ms, self._reached_ms or 0)
 
     def at(self, behind_ms: int | None, complete_ms: int | None = None) -> None:
-        """After `take`. `complete_ms`: every record that arrived before has been delivered; None: unknown."""
+        """After `take`. `complete_ms`: all that arrived before has been delivered."""
         self._behind_ms = behind_ms
         if complete_ms is not None:
             self._reached_ms = max(complete_ms, self._reached_ms or 0)
@@ -254,7 +246,7 @@ class ShardLanding(Generic[P]):
         return create
 
     def due_s(self) -> float | None:
-        """When `next_call` has something, unless more comes; None: never."""
+        """Unless more comes. None: never."""
         is_pending = self._unnoted or self._found_footer or self._must_note_tip
         if self.has_let_go or not (is_pending or self.drafts):
             return None
@@ -283,16 +275,15 @@ class ShardLanding(Generic[P]):
 
     def trouble(self, now_s: float) -> None:
         self.failures += 1
-        self._is_taken = False  # what was there may be gone
+        self._is_taken = False
         self._retry_s = now_s + retry_pause_s(self.failures)
 
     def checkpoint(self) -> Position | None:
-        """What may be stored now; None: nothing new."""
+        """None: nothing new."""
         durable = min(self.delivered, self.writer.tail.last)
         return durable if durable > self.stored and not self.has_let_go else None
 
     def _state(self) -> None:
-        """What the manifest lacks is not stated yet."""
         if self._reached_ms is None or self._unnoted or self._found_footer or self.has_let_go:
             return
         complete_ms = min(
@@ -303,7 +294,7 @@ class ShardLanding(Generic[P]):
         self.mark = Mark(self.writer.tail.number, complete_ms, self.writer.token)
 
     def _look(self, now_s: float) -> Look | None:
-        """No timer wakes the writer for it: answers at the tip do."""
+        """No timer wakes the writer: answers at the tip do."""
         if self.drafts or self.writer.tail.number < 0 or self.writer.tail.is_ended:
             return None
         if self._look_s is None:
@@ -359,7 +350,7 @@ class ShardLanding(Generic[P]):
         self._is_taken = False
         self.taken = self.writer.taken(found)
         if self.taken is Taken.NEWER or (self.taken is Taken.EARLIER and self._is_scan):
-            self.forget()  # scans number items anew
+            self.forget()
             return
         self._drop_written()
         self._found_footer = found
@@ -367,7 +358,7 @@ class ShardLanding(Generic[P]):
             self.drafts.clear()
 
     def _is_over(self) -> bool:
-        """Raises LogAltered, but not for a scan: what another one finds is landed with the stream."""
+        """LogAltered, but not for a scan: what another one finds is landed with the stream."""
         tail = self.writer.tail
         if tail.is_ended and not self._is_scan:
             raise LogAltered(f"segment {tail.number} is the end of the shard, but more records came")

@@ -1,4 +1,4 @@
-"""The port to where a log is kept. Paths are relative to its prefix, with `/`."""
+"""Where a log is kept. Paths are relative to its prefix, with `/`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Cause = Literal["full", "denied", "unreachable", "slow down", "failed"]
 
 
 class StoreTrouble(Exception):
-    """Raised when the store fails; whether an object was written is unknown. Trying again may help."""
+    """Whether an object was written is unknown. Trying again may help."""
 
     def __init__(self, cause: Cause, message: str) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class NoObject(Exception): ...
 
 
 class NotConditional(Refused):
-    """Raised when a store cannot create an object only where there is none; says what to use instead."""
+    """It cannot create an object only where there is none; says what to use instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A folder or a URI. The rest is for S3; `encryption`: `AES256`, `aws:kms`, or the ARN of a KMS key."""
+    """`encryption`, for S3: `AES256`, `aws:kms`, or the ARN of a KMS key."""
 
     uri: str
     endpoint: str = ""
@@ -45,11 +45,11 @@ class StorePlace:
 class LogStore(Protocol):
     """Thread-safe, blocking. Every method may raise StoreTrouble, within a minute.
 
-    Readers see an object whole or not at all. The class of a store has `at(place)`, which may raise Refused.
+    Readers see an object whole or not at all. The class has `at(place)`, which may raise Refused.
     """
 
     def create(self, path: str, content: bytes | memoryview) -> bool:
-        """False if the path is taken; then nothing was changed. Durable on return."""
+        """False: the path is taken, nothing was changed. Durable."""
         ...
 
     def replace(self, path: str, content: bytes) -> None: ...
@@ -59,7 +59,7 @@ class LogStore(Protocol):
         ...
 
     def listing(self, folder: str, *, after: str = "") -> Iterator[StoredObject]:
-        """Everything below a folder, by path; with `after` only greater paths."""
+        """Everything below, by path; only paths greater than `after`."""
         ...
 
     def remove(self, paths: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Opens a store by its URI, and probes it. Each store is one class in a file, which is loaded where a URI names it."""
+"""Opens a store by its URI, whose class is loaded only then, and probes it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ADVICE: Final = (
 _FOLDER: Final = "folder_store", "FolderStore"
 _S3: Final = "s3_store", "S3Store"
 _ARROW: Final = "arrow_store", "ArrowStore"
-# The module and class by the scheme of a URI; all others are pyarrow's.
+# The others are pyarrow's.
 _STORES: Final = {"": _FOLDER, "file": _FOLDER, "s3": _S3, "s3a": _S3, "s3n": _S3}
 
 
 def open_store(uri: str, *, endpoint: str = "", region: str = "", encryption: str | None = None) -> LogStore:
-    """Asks nothing of the store. Refused: no log can be kept there."""
+    """Asks nothing. Raises Refused."""
     scheme = "" if uri.startswith("/") else urlsplit(uri).scheme
     if scheme in {"gs", "gcs"}:
         raise Refused(
@@ -42,17 +42,12 @@ def open_store(uri: str, *, endpoint: str = "", region: str = "", encryption: st
 
 
 def probe(store: LogStore) -> None:
-    """Find out by trying whether the store creates an object only where there is none.
-
-    Raises:
-        NotConditional: it does not, or what was written cannot be read.
-    """
+    """Try whether it creates an object only where there is none. Raises NotConditional."""
     once, raced = (f"{PROBES}/{secrets.token_hex(8)}" for _ in range(2))
     try:
         _probe_in_turn(store, once)
         _probe_at_once(store, raced)
     finally:
-        # Who may not delete may land.
         with suppress(StoreTrouble):
             store.remove([once, raced])
 
@@ -73,7 +68,7 @@ def _probe_at_once(store: LogStore, path: str) -> None:
         raise NotConditional(
             f"the store let {len(winners)} of {_PROBE_WRITERS} writers create {path} at once. {_ADVICE}"
         )
-    # Without a winner, the answer was lost and the repeated request refused.
+    # None won: the answer was lost, the repeated request refused.
     _probe_content(store, path, set(winners or contents))
 
 

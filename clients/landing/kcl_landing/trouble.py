@@ -1,4 +1,4 @@
-"""Reports trouble of the store once for all shards and attempts."""
+"""Reports trouble of the store once for all shards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADVICE: Final[dict[Cause, str]] = {
 
 
 class StoreWatch:
-    """Thread-safe. `who`: a shard; the trouble is over when no shard has any."""
+    """`who`: a shard; over when none has trouble. Thread-safe."""
 
     def __init__(self, log_event: EmitEvent) -> None:
         self._log_event = log_event
@@ -51,7 +51,7 @@ class StoreWatch:
         )
 
     def worked(self, who: object) -> None:
-        if not self._who:  # without the lock: this is asked for each call of the store
+        if not self._who:
             return
         with self._lock:
             if who not in self._who:

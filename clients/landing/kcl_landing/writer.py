@@ -1,4 +1,4 @@
-"""What follows when a number is taken, and where segments are cut. Pure."""
+"""A number that is taken, and where segments are cut. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from kcl_landing.positions import START, Position
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A segment waits at most `window_ms`, and its records arrived within `window_ms`."""
-
     window_ms: int
     max_bytes: int
 
@@ -29,24 +27,22 @@ class Tail:
     is_ended: bool = False
 
 
-class LogAltered(Exception):
-    """Raised when the log does not continue where it must."""
+class LogAltered(Exception): ...
 
 
 class Taken(Enum):
     OURS = auto()
-    """An earlier attempt of this run, whose answer was lost."""
+    """Of this run; the answer was lost."""
     EARLIER = auto()
-    """A late write of a former owner: continue behind it."""
+    """Of a former owner: continue behind it."""
     NEWER = auto()
-    """A newer owner writes: let go."""
+    """Let go."""
 
 
 class ShardWriter:
-    """One run of one writer. `mark` is the last record taken, `tail` the end of what is durable.
+    """`mark`: the last record taken.
 
-    Raises:
-        LogAltered: the stored checkpoint is beyond the end of a log that is not empty: what lies between is not there.
+    LogAltered: the stored checkpoint is beyond the end of a log that is not empty.
     """
 
     def __init__(self, tail: Tail, checkpoint: Position, *, token: int, writer: str) -> None:
@@ -70,9 +66,9 @@ class ShardWriter:
         self.tail = Tail(self.next_number, last, max(last_ms, self.tail.last_ms), is_end)
 
     def taken(self, found: Footer) -> Taken:
-        """Segment `next_number` was there already. Afterwards the buffer must drop records up to `tail.last`."""
+        """Afterwards the buffer must drop records up to `tail.last`."""
         if found.number != self.next_number or place(found.after) != self.tail.last:
-            if found.token > self.token:  # it may have begun the log at a later checkpoint
+            if found.token > self.token:
                 return Taken.NEWER
             raise LogAltered(
                 f"segment {found.number} begins after {found.after}; it must be {self.next_number}, after {self.tail.last}"
@@ -94,9 +90,9 @@ def known_arrivals(arrivals_ms: Sequence[int | None]) -> Sequence[int]:
 def cuts(
     arrivals_ms: Sequence[int | None], opened_ms: int | None, limits: Limits, *, by_hour: bool
 ) -> list[int]:
-    """Before which records a new segment begins.
+    """Before which records a segment begins.
 
-    `opened_ms`: the first arrival in the open segment. `by_hour`: a segment has records of one hour.
+    `opened_ms`: the first arrival in the open one. `by_hour`: all are of one hour.
     """
     known = known_arrivals(arrivals_ms)
     first = opened_ms

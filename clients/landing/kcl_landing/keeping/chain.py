@@ -1,6 +1,6 @@
-"""What is wrong with a chain of segments, and which of them stand for others. Pure.
+"""What is wrong with a chain of segments, and which stand for others. Pure.
 
-Of a segment that cannot be read `after` and `last` of its Entry are empty.
+Of one that cannot be read `after` and `last` are empty.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kcl_landing.log import Entry, place
 
 
 class Problem(NamedTuple):
-    """`number` None: it is about the shard or the log."""
+    """`number` None: of the shard or the log."""
 
     message: str
     key: ShardKey | None = None
@@ -31,7 +31,7 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Chain:
-    """Takes the segments of a shard in order. `last`: where the log ends so far; empty: unknown."""
+    """In order. `last`: the end so far."""
 
     key: ShardKey
     number: int = 0
@@ -76,7 +76,7 @@ class Chain:
 
 @dataclass(slots=True)
 class Spans:
-    """`main`: the segments of the log, in order; `replaced` lie within one of them (compaction)."""
+    """`replaced` lie within one of `main`."""
 
     main: list[Held] = field(default_factory=list)
     replaced: list[Held] = field(default_factory=list)
@@ -84,7 +84,6 @@ class Spans:
 
 
 def spans_of(segments: Iterable[Held]) -> Spans:
-    """`segments`: by number, the widest first."""
     found = Spans()
     for each in segments:
         last = found.main[-1] if found.main else None
@@ -126,7 +125,7 @@ def listed_twice(entries: Sequence[Entry]) -> list[str]:
 
 
 def family_problems(children: Mapping[ShardKey, Sequence[str]]) -> list[Problem]:
-    """`children`: of each shard that has ended. A shard that descends from itself would never be read."""
+    """A shard that descends from itself would never be read."""
     found = []
     for key in children:
         stream, shard = key

@@ -1,8 +1,8 @@
 """Merges small segments of full pages into larger ones.
 
-The steps for a page; after a crash anybody may go on:
+After a crash anybody may go on with the steps for a page:
 
-1. A note says which segments are to be merged. Two compactors that see the same page use one note.
+1. A note says which segments are to be merged. Compactors that see the same page use one note.
 2. The merged segments are created. Nobody knows them yet.
 3. The page is written with their entries. Readers read either the old segments or the merged ones.
 4. After the grace period what was merged is removed, then the note.
@@ -34,7 +34,7 @@ NOT_DATED: Final = (
 
 
 class Compaction(msgspec.Struct, frozen=True, rename="camel"):
-    """`swapped_ms`: when the page was written with the merged segments; 0: not yet."""
+    """`swapped_ms` 0: the page is not written yet."""
 
     groups: tuple[tuple[Entry, ...], ...]
     at_ms: int
@@ -42,8 +42,6 @@ class Compaction(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Compacted(msgspec.Struct):
-    """`waiting`: what a run after the grace period removes."""
-
     merged: int = 0
     into: int = 0
     size_bytes: int = 0
@@ -56,7 +54,7 @@ class Compacted(msgspec.Struct):
 
 
 def groups_of(entries: Iterable[Entry], target_bytes: int) -> tuple[tuple[Entry, ...], ...]:
-    """Neighbours to merge, into at most `target_bytes` each. What has half of it is not worth a copy."""
+    """Neighbours, at most `target_bytes` together. What has half of it is not worth a copy."""
     groups: list[tuple[Entry, ...]] = []
     open_group: list[Entry] = []
     size = 0
@@ -83,10 +81,7 @@ def swapped(entries: Sequence[Entry], merged: Iterable[Entry]) -> list[Entry]:
 
 
 class Compactor:
-    """`tell` gets a line for each page that something is done in, or why not.
-
-    `grace_ms`: how long readers may still use what they planned with.
-    """
+    """`grace_ms`: how long readers may use what they planned with."""
 
     def __init__(
         self,
@@ -112,7 +107,7 @@ class Compactor:
         self._dry_run = dry_run
 
     def run(self, found: LogObjects, jobs: int) -> Compacted:
-        """`jobs` pages at a time; each holds the records of one merged segment in memory."""
+        """`jobs` pages at a time, a merged segment of each in memory."""
         whole = Compacted()
         pages = (
             (head, page) for head in heads(self._store, found.shards.values()) for page in _pages_of(head)
@@ -156,7 +151,7 @@ class Compactor:
     def _go_on(self, key: ShardKey, page: int, path: str, done: Compacted) -> None:
         note = optional(self._store, path, Compaction)
         if note is None:
-            return  # finished by another
+            return
         if self._dry_run:
             done.waiting += sum(map(len, note.groups))
             return
@@ -188,7 +183,7 @@ class Compactor:
         return True
 
     def _merged(self, key: ShardKey, group: Sequence[Entry]) -> Entry:
-        """It may be made now, or before, or by another. Raises NoObject, Damaged."""
+        """By now, before, or another. Raises NoObject, Damaged."""
         number, to = group[0].number, group[-1].to
         path = segment_path(self._info, *key, number=number, to=to, first_ms=0, is_end=False)
         try:
@@ -240,7 +235,7 @@ class Compactor:
 
 
 def _pages_of(head: Head) -> list[int]:
-    """Full pages, before the newest one that has entries, and those with a note."""
+    """Full ones before the newest, and those with a note."""
     tail = head.tail_page
     noted = {page for page, _entries in head.objects.compactions}
     return sorted({*(each for each in head.older_pages() if tail is not None and each < tail), *noted})

@@ -1,4 +1,4 @@
-"""Marks and rosters of all hosts, and until when all shards are complete."""
+"""Until when all shards are complete, by the marks and rosters of all hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLOCK_MS: Final = 1_000
 
 @dataclass(slots=True)
 class Statements:
-    """`trouble`: the objects that readers ignore, and why."""
+    """`trouble`: what readers ignore, and why."""
 
     hosts: list[Marks] = field(default_factory=list[Marks])
     rosters: list[Roster] = field(default_factory=list[Roster])
@@ -56,7 +56,7 @@ def statements_of(store: LogStore, info: LogInfo, found: LogObjects) -> Statemen
 def wrong_marks(
     hosts: Iterable[Marks], ends: Mapping[ShardKey, int], is_wanted: Callable[[ShardKey], bool]
 ) -> Iterator[Problem]:
-    """`ends`: the last segment of each shard, found after the marks were read."""
+    """`ends`: last segments, found after the marks were read."""
     for host in hosts:
         path = marks_path(host.worker)
         for name, mark in host.shards.items():
@@ -76,7 +76,7 @@ def expire_marks(
     at_ms: int,
     dry_run: bool,
 ) -> None:
-    """Removes marks of hosts that have not written for a week."""
+    """Of hosts that were silent for a week."""
     for each in stated.trouble:
         tell(f"{each.path} stays: {each}")
     gone = [each for each in stated.hosts if each.at_ms < at_ms - _FORGOTTEN_MS]
@@ -90,8 +90,6 @@ def expire_marks(
 
 @dataclass(slots=True)
 class Known:
-    """What manifests say of a shard; by default nothing. `arrived_ms`: of its newest record."""
-
     number: int = -1
     arrived_ms: int = 0
     children: Sequence[str] | None = None
@@ -104,8 +102,7 @@ def complete_ms(
 ) -> dict[ShardKey, tuple[int, Marks | None]]:
     """Until when each shard is complete of which more may come, and whose mark says so.
 
-    Readers wait for the least of these times. `shards` has those of the rosters, too. As in the data source, a shard that has a
-    parent is not complete before the parent's end.
+    Readers wait for the least. As in the data source, no shard is complete before its parent's end.
     """
     parents: dict[ShardKey, set[str]] = {}
     for roster in stated.rosters:

@@ -1,7 +1,7 @@
 """Removes what is old, or read by all who registered.
 
-`.first.json` is raised before anything is removed, so no reader plans with what is about to go. What a crash leaves below it
-the next run removes.
+`.first.json` is raised before anything is removed, so no reader plans with what goes. What a crash leaves, the next
+run removes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kcl_landing.store import LogStore
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All that is given must hold of what expires. A segment without an arrival time is never old.
+    """All that is given must hold. A segment without an arrival time is never old.
 
     `read_by` have committed it; `needed_by` protect what they have not committed.
     """
@@ -47,7 +47,7 @@ def rules_of(
     all_readers: bool,
     force: bool,
 ) -> Rules:
-    """Raises Refused if nothing says what may expire, or a reader is not registered."""
+    """Refused: nothing is given, or a reader is not registered."""
     known = {each.name: each for each in readers}
     if unknown := [each for each in read_by if each not in known]:
         there = ", ".join(sorted(known)) or "none"
@@ -62,9 +62,9 @@ def rules_of(
 
 @dataclass(slots=True)
 class Cut:
-    """What expires of a shard. `kept_for`: the reader that needs the next segment.
+    """`kept_for`: the reader that needs the next segment.
 
-    `has_gap`: no page knows the next segment; what lies behind must not go before that is mended.
+    `has_gap`: no page knows it; what lies behind must not go before that is mended.
     """
 
     first: First
@@ -76,7 +76,7 @@ class Cut:
 
 
 def cut_of(key: ShardKey, first: First, entries: Iterator[Entry], rules: Rules, at_ms: int) -> Cut:
-    """`entries`: all that have not expired. The newest always stays: it says where the log goes on."""
+    """The newest stays: the log goes on there."""
     cut = Cut(first)
     gone = next(entries, None)
     for following in entries:
@@ -124,7 +124,7 @@ class Expirer:
 
     def _shard(self, head: Head, rules: Rules) -> Cut:
         shard = "/".join(head.key)
-        if head.trouble:  # nobody knows where the log ends
+        if head.trouble:
             self._tell(f"{shard}: nothing expires: {head.trouble}")
             return Cut(head.first)
         try:
@@ -153,18 +153,18 @@ class Expirer:
 
     def _entries(self, head: Head) -> Iterator[Entry]:
         if head.manifest is None:
-            return  # nobody knows where the log ends
+            return
         for page in head.older_pages():
             yield from live(page_of(self._store, head.key, page) or (), head.first.first)
         yield from head.newest
 
     def _raise(self, key: ShardKey, first: First) -> None:
-        """Another run may have raised it further: it is never lowered."""
+        """Another run may have raised it further."""
         while first_of(self._store, key).first < first.first:
             self._store.replace(first_path(*key), msgspec.json.encode(first))
 
     def _remove(self, head: Head, first: int) -> None:
-        """Segments go before the page that lists them, so that a crash forgets none."""
+        """Before their page, so that a crash forgets none."""
         if not first:
             return
         key = head.key

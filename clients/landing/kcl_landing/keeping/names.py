@@ -18,7 +18,6 @@ Kind = Literal[
     "segment", "manifest", "page", "first", "compaction", "reader", "statement", "begin", "info", "other"
 ]
 ShardKey: TypeAlias = tuple[str, str]
-"""Stream and shard."""
 _HOUR_MS: Final = 3_600_000
 _END: Final = -1
 
@@ -40,7 +39,7 @@ _KINDS: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
 )
 _SEGMENT: Final = {
     "log": re.compile(rf"(?P<stream>[^/_][^/]*)/(?P<shard>[^/_][^/]*)/{_NUMBERS}"),
-    # No compaction in `dated`, so no second number, which could not be told from the end of a shard's id.
+    # No second number in `dated`: a shard's id could end like it.
     "dated": re.compile(
         r"(?P<stream>[^/_][^/]*)/(?:_ends|dt=(?P<day>\d{4}-\d\d-\d\d)/hour=(?P<hour>\d\d))/"
         r"(?P<shard>[^/]+)-(?P<number>\d{12,})(?P<to>)\.(?P<format>parquet|arrow)"
@@ -54,11 +53,11 @@ class Named(NamedTuple):
     number: int = 0
     to: int = 0
     first_ms: int = 0
-    """The hour of a segment of `dated`; -1: it is the end of its shard."""
+    """The hour of `dated`; -1: an end."""
 
 
 def compaction_path(key: ShardKey, page: int, entries: int) -> str:
-    """A page has fewer entries after each compaction, so each has a name of its own."""
+    """A page has fewer entries after each."""
     return f"{COMPACTION}/{key[0]}/{key[1]}/{page:012d}-{entries:03d}.json"
 
 
@@ -96,7 +95,7 @@ class Held(NamedTuple):
 
 @dataclass(slots=True)
 class ShardObjects:
-    """`_segments`: four numbers each, as a shard may have a million."""
+    """`_segments`: four numbers each."""
 
     info: LogInfo
     key: ShardKey
@@ -123,7 +122,7 @@ class ShardObjects:
         return len(self._segments) // 4
 
     def segments(self) -> Iterator[Held]:
-        """By number, the widest first."""
+        """The widest first."""
         values = self._segments
         order = sorted(range(0, len(values), 4), key=lambda at: (values[at], -values[at + 1]))
         for at in order:

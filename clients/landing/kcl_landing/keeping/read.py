@@ -1,4 +1,4 @@
-"""Reads pages, manifests and notes, many at a time."""
+"""Reads many objects at a time."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ _Struct = TypeVar("_Struct")
 
 
 class Unreadable(Exception):
-    """Raised when an object that is no segment does not hold what it must."""
-
     def __init__(self, path: str, why: object) -> None:
         super().__init__(f"{path} cannot be read: {why}; {_advice(path)}")
         self.path = path
@@ -103,7 +101,7 @@ def reader_of(store: LogStore, name: str) -> ReaderNote | None:
 def side_by_side(
     act: Callable[[Item], Result], items: Iterable[Item], at_once: int = AT_ONCE
 ) -> Iterator[Result]:
-    """Results in the order of the items, of which only few are taken ahead of the caller."""
+    """In order; only few are taken ahead of the caller."""
     with ThreadPoolExecutor(at_once) as pool:
         running: deque[Future[Result]] = deque()
         try:
@@ -120,7 +118,7 @@ def side_by_side(
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What is known before pages are read. `trouble`: why the manifest or `.first.json` cannot be used."""
+    """`trouble`: why manifest or `.first.json` cannot be used."""
 
     objects: ShardObjects
     manifest: Manifest | None
@@ -167,13 +165,13 @@ def heads(store: LogStore, shards: Iterable[ShardObjects]) -> Iterator[Head]:
 
 
 def survey(store: LogStore, info: LogInfo, stream: str | None = None, shard: str | None = None) -> LogObjects:
-    """Manifests, readers, marks and rosters; segments are not listed."""
+    """Without listing segments."""
     folders = (store.listing(each) for each in (MANIFESTS, READERS, MARKS, ROSTERS))
     return sorted_out(info, chain.from_iterable(folders), stream, shard)
 
 
 def readers_of(store: LogStore, names: Iterable[str], tell: Callable[[str], object]) -> list[ReaderNote]:
-    """Those that are still there. One whose note cannot be read needs everything, which is told."""
+    """One whose note cannot be read needs everything."""
 
     def read(name: str) -> tuple[ReaderNote | None, str]:
         try:

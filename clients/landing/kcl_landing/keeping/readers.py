@@ -1,5 +1,3 @@
-"""Notes of readers: what expires waits for them."""
-
 from __future__ import annotations
 
 import re
@@ -17,7 +15,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def register(store: LogStore, name: str, *, at_ms: int) -> ReaderNote:
-    """What the reader has committed; a new one needs everything. Raises Refused for a wrong name."""
+    """A new one needs everything. Refused: a wrong name."""
     note = ReaderNote(_checked(name), {}, at_ms)
     if store.create(reader_path(name), msgspec.json.encode(note)):
         return note
@@ -25,12 +23,11 @@ def register(store: LogStore, name: str, *, at_ms: int) -> ReaderNote:
 
 
 def report(store: LogStore, name: str, done: Mapping[str, int], *, at_ms: int) -> None:
-    """`done` replaces all that the reader has said."""
+    """Replaces all that it has said."""
     store.replace(reader_path(_checked(name)), msgspec.json.encode(ReaderNote(name, dict(done), at_ms)))
 
 
 def forget(store: LogStore, name: str) -> bool:
-    """False if there is no such reader."""
     path = reader_path(_checked(name))
     is_known = any(each.path == path for each in store.listing(READERS))
     store.remove([path])

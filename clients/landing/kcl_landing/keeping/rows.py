@@ -1,5 +1,3 @@
-"""What is wrong with the records in a segment. Pure."""
-
 from __future__ import annotations
 
 from typing import Any, Final
@@ -13,7 +11,7 @@ _C: Final[Any] = compute
 
 
 def position_problems(table: Any, footer: Footer) -> list[str]:
-    """Positions must grow strictly, and lie in (after, last]."""
+    """Positions must grow, in (after, last]."""
     wrong = []
     if table.num_rows != footer.rows:
         wrong.append(f"it has {table.num_rows} records, and says {footer.rows}")
@@ -45,7 +43,7 @@ def _at(table: Any, row: int) -> Position:
 
 
 def _first_not_growing(table: Any) -> int | None:
-    """Numbers too large for a column of integers: of two texts of digits the longer is larger, or the later one."""
+    """By texts of digits, too large for integers."""
     sequences, subs = table.column("sequence_number"), table.column("sub_sequence_number")
     lengths = _C.binary_length(sequences)
     is_greater: Any = _C.greater(subs[1:], subs[:-1])

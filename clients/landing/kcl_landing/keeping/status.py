@@ -1,4 +1,4 @@
-"""How much a log holds and how far behind its readers are, from manifests only."""
+"""What a log holds and how far readers are, from manifests only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from kcl_landing.store import LogStore
 
 
 class Unread(msgspec.Struct):
-    """What a reader still needs.
-
-    Args:
-        oldest_ms: when the first record of it arrived; 0: nothing is left, or unknown.
-        gone: segments that expired before the reader had them.
-    """
+    """`oldest_ms`: when its first record arrived; 0: none, or unknown. `gone`: what expired before."""
 
     segments: int = 0
     rows: int = 0
@@ -37,11 +32,9 @@ class Unread(msgspec.Struct):
 
 
 class ShardStatus(msgspec.Struct):
-    """`number`: of the newest segment; -1: there is none. `trouble`: why the manifest is not known.
+    """`number` -1: no segment. `complete_ms` 0: unknown, or all is.
 
-    Args:
-        complete_ms: all that arrived before is in the log; 0: unknown, or all of the shard is.
-        worker: whose mark says so; empty: the log itself.
+    `worker`: whose mark says so; empty: the log. `trouble`: why the manifest is not known.
     """
 
     stream: str
@@ -65,10 +58,7 @@ class ShardStatus(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """`hosts`: when the marks of each worker were written.
-
-    `holder`: the shard at which readers wait, as it is complete until the earliest time; None: none is, or unknown.
-    """
+    """`hosts`: when each wrote its marks. `holder`: the shard at which readers wait."""
 
     info: LogInfo
     shards: Sequence[ShardStatus]
@@ -85,7 +75,6 @@ class LogStatus:
 
 
 def needs(reader: ReaderNote, key: ShardKey) -> int:
-    """A shard that the reader has never named is needed whole."""
     return reader.done.get("/".join(key), 0)
 
 

@@ -1,4 +1,4 @@
-"""Proves that a log is whole: numbering, positions, checksums, and that manifests and pages repeat the segments."""
+"""Proves that a log is whole: numbers, positions, checksums, manifests and pages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LOST_MANIFEST: Final = "the manifest is lost; the writer of the shard makes it 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`held`: segments of this page in the store that have not expired."""
+    """`held`: segments that are there."""
 
     head: Head
     page: int
@@ -62,7 +62,7 @@ class Facts:
 
 @dataclass(slots=True)
 class Verdict:
-    """`notes` are no damage: what is left over, and what is not yet in a manifest."""
+    """`notes` are no damage."""
 
     segments: int = 0
     records: int = 0
@@ -83,9 +83,7 @@ class Verdict:
 class Verifier:
     """Holds at most `2 * jobs` pages of entries, and `jobs` segments.
 
-    Args:
-        quick: no segment is read that has an entry.
-        mend: a lost page is written again if all its segments are there.
+    `quick`: no segment that has an entry is read. `mend`: a lost page is written again if its segments are there.
     """
 
     def __init__(
@@ -102,7 +100,7 @@ class Verifier:
         self._verdict = Verdict()
 
     def run(self, stream: str | None = None, shard: str | None = None) -> Verdict:
-        # Read before the segments: what a mark names is there when it is written.
+        # Before the segments: what a mark names is there.
         stated = statements_of(self._store, self._info, survey(self._store, self._info, stream, shard))
         found = sorted_out(self._info, self._store.listing(""), stream, shard)
         everything = side_by_side(self._page, self._works(found), self._jobs)
@@ -138,7 +136,6 @@ class Verifier:
         return held.to >= first
 
     def _page(self, work: Work) -> Facts:
-        """In a thread of its own."""
         facts = Facts(work.head)
         entries = self._entries(work, facts)
         known = {(each.number, each.to): each for each in entries}
@@ -172,7 +169,7 @@ class Verifier:
         is_whole = bool(entries) and not any(list(chain.take(each)) for each in entries)
         if is_whole and chain.number == work.page + PAGE and chain.last:
             path = page_path(*work.head.key, work.page)
-            # A page that was made meanwhile may be compacted.
+            # One made meanwhile may be compacted.
             self._store.create(path, msgspec.json.encode(entries))
             facts.problems = [Problem("the page was lost; it is there again", work.head.key, work.page, path)]
 
@@ -201,7 +198,7 @@ class Verifier:
         is_listed: bool,
         facts: Facts,
     ) -> Entry | None:
-        """None if it has been removed since it was listed, and no page knows it."""
+        """None: it was removed, and no page knows it."""
 
         def problem(message: str) -> None:
             facts.problems.append(Problem(message, key, held.number, held.path))
@@ -241,7 +238,7 @@ class Verifier:
             except Damaged as error:
                 wrong.append(f"it is damaged: {error}")
         found = footer.entry(len(content), zlib.crc32(content))
-        # Numbers as in its name; `_foreign` has told where the footer differs.
+        # `_foreign` has told where the footer differs.
         return msgspec.structs.replace(found, number=held.number, to=held.to), wrong
 
     def _foreign(self, held: Held, footer: Footer) -> list[str]:
