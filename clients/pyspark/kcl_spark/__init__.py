@@ -1,25 +1,22 @@
 """Kinesis streams as streaming DataFrames of Spark: `@pipeline`, `@batch`, decoders and sinks.
 
 The daemon delivers each shard by itself and wants checkpoints. Spark plans batches over all shards, and must get the
-same records when it runs a batch again. The engine stands between them: one process on each host (`engine`). A relay
-process of each shard hands the conversation with the daemon on to a thread of the engine (`conversation`). Its
-records go to the spool, a bounded folder of Arrow files (`spool`, `segments`, `stores`). Spark's planner is another
-process: its data source reads that folder and decides how far a batch goes (`source`). Spark's own logs say what is
-planned and what is committed (`positions`). `queries` restarts queries that fail.
-
-What is promised:
+same records when it runs a batch again. The `engine` stands between them, one process on each host. A relay of each
+shard hands the conversation with the daemon on to a thread of the engine (`conversation`). Records go to the spool, a
+bounded folder of Arrow files (`spool`, `segments`, `stores`). Spark's planner is another process: its data source
+reads that folder and decides how far a batch goes (`source`). Spark's own logs say what is planned and what is
+committed (`positions`).
 
 - A checkpoint never passes what all queries have committed. So whatever is lost with the spool is delivered again.
-- Spark logs the end of a batch before it reads the batch. If records of it are missing, the batch waits until they
-  are delivered again. If no lease brings them within a minute, they are taken out of the plan: another host has them.
+- Spark logs the end of a batch before it reads the batch. If records of it are missing, the batch waits until they are
+  delivered again. If no lease brings them within a minute, they are taken out of the plan: another host has them.
 - Without a lease no new batch takes the records of a shard; a batch that is planned still does.
-- Spark drops rows behind its watermark, which follows the newest record of all shards. So no batch takes a record
-  that arrived after the horizon, a moment that follows the slowest shard (`alignment`).
+- Spark drops rows behind its watermark, which follows the newest record of all shards. So no batch takes a record that
+  arrived after the horizon, a moment that follows the slowest shard (`alignment`).
 
 `application.run` needs no engine: it runs a pipeline on any cluster, over a landing log. It and `api`, `changes`,
-`declared`, `decode`, `outputs` and `sinks` keep to Python 3.9, Spark 3.3 and what is shipped with them.
-
-Importing this package loads no Spark: a relay must stay small.
+`declared`, `decode`, `outputs` and `sinks` keep to Python 3.9, Spark 3.3 and what is shipped with them. Importing
+this package loads no Spark: a relay must stay small.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The horizon: how far shards may run ahead of each other in arrival time.
 
-A shard that left has reached what batches took of it. A silent shard holds the others back for a limited time only.
+A shard that left has reached what batches took of it. A silent shard holds the others back for a limited time.
 """
 
 from __future__ import annotations
@@ -16,22 +16,19 @@ from kcl_spark.segments import CLOSED_MS, OPEN_MS
 from kcl_spark.spool import Spool
 
 SETTLE_S: Final = 2.0
-"""If no new shard appears for this time, all are here."""
+"""Then all shards are here."""
 TIP_REACH_MS: Final = 10_000
-"""Others may be ahead of a shard at its tip by the time between two reads, and on the way."""
+"""The time between two reads, and on the way."""
 _SEGMENT: Final = re.compile(r"snapshot-\d{13}-\d{4}-\d{4}$")
-"""A part of a snapshot of a DynamoDB table."""
 _REPORT_AFTER_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPace:
-    """The progress of one shard.
+    """`reached_ms`: all its records up to there are in the spool; or in batches, if it left.
 
-    Args:
-        reached_ms: all its records up to this arrival time are in the spool; or in batches, if it left.
-        reach_ms: others may be ahead of that by so much, or by `max_skew_ms` if it is more; None: it holds nobody.
-        silent_s: how long the daemon has delivered nothing; 0 while it waits for us.
+    `reach_ms`: others may be ahead of that by so much, or by `max_skew_ms` if it is more; None: it holds nobody.
+    `silent_s`: the daemon has delivered nothing; 0 while it waits for us.
     """
 
     shard_id: str
@@ -83,9 +80,7 @@ class Alignment:
         self._finished: set[str] = set()
         self._tips: set[str] = set()
         self._is_told = False
-        """The daemon says until when shards at their tip are complete."""
         self._away: dict[str, tuple[ShardPace, float]] = {}
-        """With the time at which the shard left."""
         self._horizon_ms = CLOSED_MS
         self._waits: set[str] = set()
         self._left: frozenset[str] = frozenset()
@@ -93,7 +88,7 @@ class Alignment:
     def horizon_ms(
         self, served: Sequence[ShardPace], away: Sequence[ShardPace], now_s: float, *, stops: bool = False
     ) -> int:
-        """`away`: shards without a relay. `stops`: nothing more is delivered, so nobody runs further alone."""
+        """`away`: shards without a relay. `stops`: nobody runs further alone."""
         self._see(served, away, now_s)
         if self._limits.wait_s <= 0:
             return OPEN_MS
@@ -121,17 +116,17 @@ class Alignment:
         for name, each in here.items():
             if each.ended and name not in self._finished:
                 self._finished.add(name)
-                if not _SEGMENT.search(name):  # what follows a segment comes when all are over
+                if not _SEGMENT.search(name):
                     self._away[name] = each, now_s
         self._served = {name: each for name, each in here.items() if not each.ended}
         for name, (pace, since_s) in list(self._away.items()):
-            # The parent is unknown: any shard that starts after the end counts as its child.
+            # The parent is unknown: any shard that starts later counts as its child.
             followed = pace.ended and self._newest_s > since_s and now_s - self._newest_s >= SETTLE_S
             if name in self._served or followed or now_s - since_s >= 2 * self._limits.wait_s:
                 del self._away[name]
 
     def set_horizon(self, states: Sequence[ShardState], spool: Spool, now_s: float) -> None:
-        states = [replace(each) for each in states]  # other threads write them
+        states = [replace(each) for each in states]
         served = [self._pace(each, spool, now_s) for each in states]
         gone = self._served.keys() | {name for name, (pace, _) in self._away.items() if not pace.ended}
         gone = (gone if self._settled else gone | spool.left()) - {each.shard_id for each in states}
@@ -152,7 +147,7 @@ class Alignment:
             self._tips.add(name)
         at_tip = name in self._tips and not state.is_last
         before_ms = [] if arrived.complete_ms is None else [arrived.complete_ms]
-        if arrived.reached_ms is not None:  # more records of the same millisecond may come
+        if arrived.reached_ms is not None:
             whole = state.ended or state.is_last or arrived.is_full
             before_ms.append(arrived.reached_ms + whole)
         return ShardPace(

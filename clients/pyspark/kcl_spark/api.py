@@ -33,9 +33,8 @@ class Batch:
 
     Args:
         id: the same number has the same records, except those of a shard that another host has now.
-        query: name of the query.
-        shards: with an engine, per shard with records, the range: after the first position, up to and including the second.
-            Positions are (sequence number, sub-sequence number); (-1, 0) is the shard's beginning.
+        shards: with an engine, per shard the range: after the first position, up to and including the second. Positions are
+            (sequence number, sub-sequence number); (-1, 0) is the shard's beginning.
         is_replay: whether this batch may have been handled before, wholly or in part.
         state: id of the state that numbers the batches; empty if it is not known.
     """
@@ -57,7 +56,7 @@ class BatchContext(Protocol):
 
 @dataclass
 class QueryContext:
-    """`planned_before`: newest batch that was planned before the query was last started."""
+    """`planned_before`: newest batch that was planned before the last start."""
 
     name: str
     log: QueryLog
@@ -107,7 +106,7 @@ def _query_id(frame: DataFrame) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class BatchHandler:
-    """Without a context, in a plain `foreachBatch`, the query's id in its checkpoint says whose batches these are."""
+    """In a plain `foreachBatch` the query's id in its checkpoint says whose batches these are."""
 
     function: Callable[[DataFrame, Batch], Any]
     context: BatchContext | None = None
@@ -124,14 +123,13 @@ BatchFunction = Callable[[DataFrame, Batch], object]
 
 
 class NotAPipeline(Exception):
-    """`sparkPipeline` names no function that returns queries; says what to change."""
+    """Says what to change."""
 
 
 def pipeline(function: F) -> F:
     """Mark a function that declares queries: `def f(records, spark)` yields or returns DataStreamWriters.
 
-    Each writer needs a `queryName`. The engine sets its checkpoint location and, if it has none, its trigger,
-    and starts it.
+    Each needs a `queryName`. The engine gives it a checkpoint location and perhaps a trigger, and starts it.
     """
     setattr(function, _MARK, "pipeline")
     return function
@@ -152,11 +150,8 @@ def batch(
 ) -> BatchFunction | Callable[[BatchFunction], BatchFunction]:
     """Mark a function that is called with every micro-batch: `def f(df, batch)`.
 
-    It may be called again for the same batch with the same records; then `batch.is_replay` is true.
-
-    Args:
-        function: the function.
-        name: the query's name, by default the function's. State belongs to this name.
+    It may be called again with the same records; then `batch.is_replay` is true. State belongs to `name`, by default
+    the function's.
     """
 
     def mark(each: BatchFunction) -> BatchFunction:

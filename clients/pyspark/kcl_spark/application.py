@@ -1,4 +1,4 @@
-"""`run`: a pipeline as a Spark application of its own. Restarts, fail-over and scaling are the cluster manager's."""
+"""`run`: a pipeline as a Spark application. Restarts and scaling are the cluster manager's."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ COLUMNS: Final = (
     ("sub_sequence_number", "long", "subSequenceNumber"),
     ("approximate_arrival_timestamp", "timestamp", "approximateArrivalTimestamp"),
 )
-"""Name, type, and the name that `columns="aws"` gives."""
+"""The last: with `columns="aws"`."""
 
 
-class CannotRead(Exception):
-    """This Spark cannot read the landing log as asked; says what to do."""
+class CannotRead(Exception): ...
 
 
 class QueryFailed(Exception): ...
@@ -53,7 +52,7 @@ class QueryFailed(Exception): ...
 
 @dataclass
 class StartedQuery:
-    """`newest`: the last batch that was begun; None: after a restart, when the next one may be a replay."""
+    """`newest`: begun; None: after a restart, when the next may be a replay."""
 
     name: str
     state_id: str
@@ -76,8 +75,6 @@ class StartedQuery:
 
 @dataclass(frozen=True)
 class Application:
-    """The running queries, by name."""
-
     queries: Mapping[str, StreamingQuery]
     ends_with_a_failure: bool = True
 
@@ -87,13 +84,12 @@ class Application:
             query.stop()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until all queries have ended; False: some still run after `timeout_s`.
+        """False: some still run after `timeout_s`.
 
-        Raises:
-            QueryFailed: a query failed. By default the others are stopped then.
+        QueryFailed: one failed; by default the others are stopped then.
         """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s  # noqa: TID251 - as in kcl_landing.control
-        while any([each.isActive for each in self.queries.values()]):  # noqa: C419 - each is asked before failures are looked for
+        while any([each.isActive for each in self.queries.values()]):  # noqa: C419 - each is asked first
             if self.ends_with_a_failure:
                 self._raise_failures()
             left_s = _POLL_S if deadline_s is None else deadline_s - time.monotonic()  # noqa: TID251
@@ -164,7 +160,7 @@ def run(
             records = records.select(*[name for name, _, _ in COLUMNS])
     else:
         if trigger == AVAILABLE_NOW and _version(spark) < _FIRST_WITH_LIMITS:
-            given.setdefault("maxBytesPerTrigger", "0")  # Spark reads one batch then: all of it
+            given.setdefault("maxBytesPerTrigger", "0")
         records = _source_stream(spark, landing, {**given, **({"stream": stream} if stream else {})})
     if columns == "aws":
         others = {name: theirs for name, _, theirs in COLUMNS}
@@ -242,17 +238,16 @@ def _source_stream(spark: SparkSession, landing: str, options: Mapping[str, str]
 
 
 def _ship_by_value(function: Callable[..., Any]) -> None:
-    """Then workers and servers of Spark Connect need pyspark and pyarrow only."""
+    """Workers and servers of Spark Connect need pyspark and pyarrow only."""
     for name in (__name__.partition(".")[0], function.__module__.partition(".")[0]):
         if name != "__main__" and (module := sys.modules.get(name)) is not None:
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # cloudpickle
 
 
 def register_source(spark: SparkSession, source: Any) -> None:
-    """Register a data source with a ConcurrentHashMap as Spark's environment.
+    """With a ConcurrentHashMap as Spark's environment.
 
-    Queries plan concurrently and write to that map. With a corrupted HashMap, every task fails with
-    OptionalDataException.
+    Queries plan concurrently and write to that map. Once it is corrupt, every task fails with OptionalDataException.
     """
     if is_connect(spark):
         spark.dataSource.register(source)
@@ -280,7 +275,7 @@ def _log_of(spark: SparkSession, landing: str, stream: str) -> tuple[str, str]:
     root = landing.rstrip("/") if ":" in landing else Path(landing).absolute().as_uri()
     if root.startswith("s3://") and not is_connect(spark):
         context: Any = spark.sparkContext
-        # EMR, Glue and Databricks know s3:; plain Spark knows s3a: only.
+        # EMR, Glue and Databricks know s3:, plain Spark only s3a:.
         if context._jsc.hadoopConfiguration().get("fs.s3.impl") is None:  # noqa: SLF001 - the only way to ask
             root = root.replace("s3:", "s3a:", 1)
     return root, stream
@@ -311,7 +306,6 @@ def _check_layout(note: str | None, root: str) -> None:
 
 
 def find_here() -> str:
-    """Make modules of the working directory importable."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

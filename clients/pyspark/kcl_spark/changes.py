@@ -1,8 +1,9 @@
 """Changes of a DynamoDB table: what is in their JSON, and the last state of each item.
 
-Values of DynamoDB such as `{"N":"1.50"}` become plain JSON by regular expressions over the text, so that numbers keep their
-digits and no row goes through Python. In JSON outside of strings, `{"` begins an object, so `{"S":"` is always a value of
-DynamoDB: an attribute or a map entry has an object there. Quantifiers are possessive: Java would use its stack for others.
+Values of DynamoDB such as `{"N":"1.50"}` become plain JSON by regular expressions over the text: numbers keep their
+digits and no row goes through Python. In JSON outside of strings, `{"` begins an object, so `{"S":"` is always a
+value of DynamoDB: an attribute or a map entry has an object there. Quantifiers are possessive: Java would use its
+stack for others.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _REWRITES: Final = (
     (r'\{"(?:M|L|SS|NS|BS)":([\[{])', "$1"),
     (rf"({_STRING})|([\]}}])\}}", "$1$2"),
 )
-"""In this order. The last removes the ends of what the one before has opened."""
+"""In this order: each removes the ends of what the one before opened."""
 _NUMBER: Final = r"-?\d[\d.eE+-]*+"
 _NUMBERS_OF_PLAIN: Final = (rf'\G((?:{_STRING}|[^"\d-])*+)({_NUMBER})', '$1{"\\$number":"$2"}')
-"""Otherwise Spark reads a number as a double, and digits are lost."""
+"""Else Spark reads a double."""
 _OF_PLAIN: Final = (
     (rf'(?<!"\$map":)\{{"\$number":"({_NUMBER})"\}}', "$1"),
     (rf'(?<!"\$map":)\{{"\$binary":({_STRING})\}}', "$1"),
@@ -54,11 +55,11 @@ COLUMNS: Final = ("kind", "table", *IMAGES, "sequence_number", "created_at", ORD
 
 
 def parts(records: DataFrame, keep: Sequence[str]) -> DataFrame:
-    """`COLUMNS`, with images as plain JSON, `keep` and `data`. `kind` is null if that is no change."""
+    """`kind` is null if that is no change."""
     data = F.col("data").cast("string")
     exact = F.when(data.startswith('{"kind":'), F.regexp_replace(data, *_NUMBERS_OF_PLAIN)).otherwise(data)
     places = [name for name in ("stream", "shard_id") if name in records.columns]
-    # Each select is computed once for a record; in one, Spark would read the JSON for every column.
+    # In one select Spark would read the JSON for every column.
     frame = records.select(
         *dict.fromkeys(["data", *keep, *places]), F.from_json(exact, f"{_TYPED}, {_PLAIN}").alias("_text")
     )
@@ -89,7 +90,7 @@ def parts(records: DataFrame, keep: Sequence[str]) -> DataFrame:
 
 def plain(image: Column, rewrites: Sequence[tuple[str, str]]) -> Column:
     """Sets become arrays; binary values stay Base64."""
-    # Without its braces: an attribute named M would look like a map.
+    # Without braces: an attribute named M would look like a map.
     text = F.when(image.rlike(_IS_SPACED), F.regexp_replace(image, _SPACES, "$1")).otherwise(image)
     text = text.substr(F.lit(2), F.length(text) - 2)
     for found, instead in rewrites:
@@ -105,7 +106,7 @@ def _found(text: Column, pattern: str) -> Column:
 def _order(number: Column, has_shards: bool) -> Column:
     """Text that grows from one change of an item to the next.
 
-    Sequence numbers begin anew where a stream is switched off and on again, so the time at which the shard began comes first.
+    Numbers begin anew where a stream is switched on again, so the time at which the shard began comes first.
     """
     began = F.regexp_extract(F.col("shard_id"), _BEGAN, 1) if has_shards else F.lit("")
     return F.concat(F.lpad(began, _TIME_DIGITS, "0"), F.lit("-"), F.lpad(number, _NUMBER_DIGITS, "0"))
@@ -117,9 +118,9 @@ def _time(text: Column) -> Column:
 
 
 def last_states(changes: DataFrame) -> DataFrame:
-    """One row for each item that is in `changes`: its attributes, `position`, and whether it was removed.
+    """One row for each item: attributes, `position`, and whether it was removed.
 
-    `changes` are those of `decode.dynamodb`. An item of a snapshot is older than any change of it in the stream.
+    `changes` are those of `decode.dynamodb`. An item of a snapshot is older than any change of it.
     """
     known = F.when(
         F.col("_corrupt").isNotNull(),

@@ -1,4 +1,4 @@
-"""The line protocol with the daemon, in one blocking thread per shard."""
+"""The line protocol with the daemon, in one thread per shard."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TAKE_OVER_S: Final = 10.0
 
 
 class CommitProgress:
-    """Progress of all queries. Only one thread may call `poll`."""
+    """Only one thread may call `poll`."""
 
     def __init__(self, spool: Spool, logs: Mapping[str, QueryLog]) -> None:
         self._spool = spool
@@ -71,7 +71,7 @@ class CommitProgress:
             }
 
     def ages_s(self) -> dict[str, float]:
-        """Seconds since each query's last commit, or since the first poll."""
+        """Since the last commit, or the first poll."""
         now_s = monotonic_s()
         with self._lock:
             return {name: now_s - since_s for name, since_s in self._changed_s.items()}
@@ -91,12 +91,8 @@ class CheckpointTimings:
 class ShardState:
     """What other threads may read.
 
-    Args:
-        trimmed: redelivered records that were dropped.
-        ended: the end of the shard is checkpointed.
-        asked_s: since when we wait for the daemon; None: it waits for us.
-        is_last: no more records will come.
-        is_drained: the daemon wants the shard back.
+    `trimmed`: redelivered and dropped. `ended`: that is checkpointed. `asked_s`: since when we wait for the daemon;
+    None: it waits. `is_last`: no more records. `is_drained`: the daemon wants the shard back.
     """
 
     shard_id: str = ""
@@ -111,7 +107,7 @@ class ShardState:
 
 
 class RelayConversation:
-    """`admit` raises to refuse a shard with its checkpoint."""
+    """`admit` raises to refuse a shard."""
 
     def __init__(
         self,
@@ -139,10 +135,9 @@ class RelayConversation:
         self.state = ShardState()
 
     def run(self) -> None:
-        """Serve the daemon until it closes the connection or the engine stops.
+        """Until the daemon closes the connection or the engine stops.
 
-        Raises:
-            RelayGone: the connection broke during an action, or another relay serves the shard.
+        RelayGone: it broke during an action, or another relay serves the shard.
         """
         try:
             while self._perform():
@@ -163,7 +158,7 @@ class RelayConversation:
                 self._initialize(message)
             case "processRecords":
                 self._process(message)
-                del message  # frees the batch while its shard waits
+                del message
                 self._hold_back()
             case "shutdownRequested":
                 self._drain()
@@ -187,7 +182,7 @@ class RelayConversation:
         )
 
     def _wait_for_the_one_before(self, shard_id: str) -> None:
-        """A previous owner on this host may not know yet that its lease is lost. It may also be gone: do not wait for long."""
+        """It may not know yet that its lease is lost, or be gone: do not wait for long."""
         deadline_s = monotonic_s() + _TAKE_OVER_S
         while not self._spool.is_free(shard_id) and monotonic_s() < deadline_s:
             if self._stopping():
@@ -208,7 +203,7 @@ class RelayConversation:
         self.state.behind_ms = message.millis_behind_latest
 
     def _take(self, batch: RecordBatch, last: Position, delivered: int) -> None:
-        """`batch` has the new ones of the `delivered` records; both end at `last`."""
+        """`batch`: the new ones of the `delivered`; both end at `last`."""
         if batch.num_rows:
             try:
                 self._spool.add(self.state.shard_id, batch, last, self)
@@ -219,9 +214,9 @@ class RelayConversation:
         self.state.trimmed += delivered - batch.num_rows
 
     def _hold_back(self) -> None:
-        """While the spool is full, send no status, so that the daemon sends no further batch.
+        """While the spool is full no status is sent, so no further batch comes.
 
-        A daemon that stops can say so only after the status. When it takes another shard back, the status is sent.
+        A daemon that stops says so only after the status. If it takes another shard back, the status is sent.
         """
         shard_id, drains = self.state.shard_id, self._spool.drains
         while self._spool.must_wait(shard_id) and self._spool.drains == drains:
@@ -255,9 +250,9 @@ class RelayConversation:
         return error
 
     def _end_shard(self) -> None:
-        """Child shards start after this, so all records of this shard must be committed first.
+        """Child shards start after this, so all records must be committed first.
 
-        If the daemon stops meanwhile, batches may not take the rest. Then the end is not confirmed, and is told again.
+        If the daemon stops meanwhile, batches may not take the rest; the end is told again.
         """
         shard_id, drains = self.state.shard_id, self._spool.drains
         self._spool.leaves(shard_id, is_last=True)
@@ -291,7 +286,7 @@ class RelayConversation:
             self._log_event("info", "shard_finished", shard_id=shard_id, records=self.state.records)
 
     def _drain(self) -> None:
-        """Let batches end and checkpoint their records; the next owner gets the rest."""
+        """The next owner gets the rest."""
         shard_id = self.state.shard_id
         self.state.is_drained = True
         self._spool.leaves(shard_id, is_last=False)
@@ -301,7 +296,7 @@ class RelayConversation:
         def enough() -> bool:
             if self._has_taken_all():
                 return True
-            # two batches: the running one, and one planned after the request
+            # the running one, and one planned after the request
             now = self._progress.batches()
             return all(now[name] >= before.get(name, -1) + 2 for name in now)
 
@@ -314,7 +309,6 @@ class RelayConversation:
         self._log_left()
 
     def _has_taken_all(self) -> bool:
-        """All that lies within the horizon."""
         shard_id = self.state.shard_id
         return self._done() >= min(self._spool.mark(shard_id), self._spool.within_horizon(shard_id))
 
@@ -329,7 +323,7 @@ class RelayConversation:
         )
 
     def _done(self) -> Position:
-        """Committed by queries here, or elsewhere before the shard came."""
+        """Here, or elsewhere before."""
         return max(self._progress.committed(self.state.shard_id), self.state.checkpoint)
 
     def _still_mine(self) -> None:

@@ -19,8 +19,6 @@ FILE_SINKS: Final = frozenset({"parquet", "orc", "json", "csv", "text", "avro", 
 
 @dataclass(frozen=True)
 class DeclaredQuery:
-    """`ends`: by its trigger."""
-
     name: str
     sink: str
     path: str | None
@@ -30,7 +28,7 @@ class DeclaredQuery:
 
 
 def declared(writer: DataStreamWriter) -> DeclaredQuery:
-    """NotAPipeline if there is no valid name, or a setting that the engine must make."""
+    """NotAPipeline: no valid name, or a setting that the engine makes."""
     about = _declared_on_server(writer) if is_connect(writer) else _declared_here(writer)
     name = about.name
     if not name:
@@ -51,7 +49,7 @@ def declared(writer: DataStreamWriter) -> DeclaredQuery:
 
 
 def by_name(writers: Iterable[DataStreamWriter]) -> dict[str, tuple[DeclaredQuery, DataStreamWriter]]:
-    """NotAPipeline if two queries have one name: they would share their state."""
+    """NotAPipeline: two would share their state."""
     found: dict[str, tuple[DeclaredQuery, DataStreamWriter]] = {}
     for writer in writers:
         about = declared(writer)
@@ -108,7 +106,7 @@ def _option(options: Any, name: str) -> str | None:
 
 
 def bind(writer: DataStreamWriter, context: BatchContext) -> DataStreamWriter:
-    """With Spark Connect, a batch handler runs on the server: send its context along."""
+    """With Connect the handler runs on the server: its context goes along."""
     proto = _message(writer)
     if not proto.HasField("foreach_batch"):
         return writer

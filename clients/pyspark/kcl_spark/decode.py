@@ -1,7 +1,6 @@
 """Decoders from `data` to columns that drop no row.
 
-Each takes records with the column `data`, keeps the columns `keep` and adds `_corrupt`: the bytes of a
-record that could not be decoded, else null.
+Each keeps the columns `keep` and adds `_corrupt`: the bytes of a record that could not be decoded, else null.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _GLUE_HEADER_BYTES: Final = 18
 _GLUE_VERSION: Final = 3
 _GLUE_ZLIB: Final = 5
 UNPACKED_BYTES_MOST: Final = 32 * 2**20
-"""A few bytes of zlib can expand to fill the memory."""
+"""A few bytes of zlib can fill the memory."""
 _CONFLUENT_HEADER_BYTES: Final = 5
 _ANY_LENGTH: Final = 2**31 - 1
 _WRAPPER: Final = "kcl_wrapper"
@@ -61,7 +60,7 @@ Decoder = Callable[[bytes], "Mapping[str, Any] | None"]
 
 
 def framed(data: Column) -> Column:
-    """`data` as the field of a message. Its length takes five bytes, the most of a 32-bit varint."""
+    """As the field of a message. Its length takes five bytes, the most of a varint."""
     length = F.octet_length(data)
     groups = [F.shiftright(length, _BITS * place).bitwiseAND(F.lit(0x7F)) for place in range(5)]
     more = [each.bitwiseOR(F.lit(0x80)) for each in groups[:-1]]
@@ -70,8 +69,8 @@ def framed(data: Column) -> Column:
 
 
 def with_wrapper(descriptor: bytes, message: str) -> bytes:
-    """ValueError if not exactly one message has the name."""
-    from google.protobuf import descriptor_pb2  # only where protocol buffers are used
+    """ValueError: not exactly one message has the name."""
+    from google.protobuf import descriptor_pb2
 
     files: Any = descriptor_pb2.FileDescriptorSet.FromString(descriptor)
     found = [
@@ -105,8 +104,8 @@ class EventTime(NamedTuple):
 def event_time(column: str, not_after: str = "1 minute", *, clamp: bool = False) -> EventTime:
     """For `event_time=` of a decoder: guards Spark's watermark, which follows the latest time and never goes back.
 
-    A record whose `column` is later than its arrival and `not_after` is corrupt; so is one with a time and without an arrival. With
-    `clamp` it gets the time of its arrival instead. Kinesis sets the arrival; producers cannot.
+    A record whose `column` is later than its arrival and `not_after` is corrupt; so is one with a time and no arrival. With
+    `clamp` it gets the time of its arrival, which producers cannot set.
     """
     return EventTime(column, not_after, clamp)
 
@@ -119,10 +118,10 @@ def json(
     event_time: EventTime | None = None,
     keep: Sequence[str] = KEPT,
 ) -> DataFrame:
-    """One JSON object a record, all of it. `schema` is a StructType or its text: `id long, amount double`.
+    """One JSON object a record, all of it. `schema`: a StructType or its text, `id long, amount double`.
 
-    With `lines` a record is an array of objects, or has an object on each line that is not blank. Each makes a row, with its place
-    in `_index`, from 0; `_corrupt` then has the line, or the whole array.
+    With `lines` an array, or an object on each line; each makes a row with its place in `_index`, from 0, and
+    `_corrupt` has the line or the array.
     """
     fields = struct_type(records, schema)
     is_text = _is_utf8(F.col("data"))
@@ -152,14 +151,14 @@ def _bracketed(text: Column) -> Column:
 
 
 def _objects(frame: DataFrame, array: Column, fields: StructType) -> tuple[DataFrame, Column, Column]:
-    """All objects in the text of an array, and whether the text is whole: nothing but such JSON, to its end.
+    """And whether the text is nothing but such JSON, to its end.
 
-    `from_json` stops behind the first value. So the array is put into an object with two keys that no record can know.
+    `from_json` stops behind the first value. So the array goes into an object with two keys that no record can know.
     """
     first, last = token_hex(), token_hex()
     text = F.concat(F.lit(f'{{"_all":{{"{first}":'), array, F.lit(f',"{last}":[]}}}}'))
     kind = StructType([StructField("_all", MapType(StringType(), ArrayType(fields)))])
-    frame = frame.withColumn("_found", _marked_json(text, kind))  # a column, so that it is parsed once
+    frame = frame.withColumn("_found", _marked_json(text, kind))  # parsed once
     found, keys = F.col("_found._all"), F.map_keys("_found._all")
     objects = F.flatten(F.map_values(found))
     is_whole = (
@@ -173,10 +172,10 @@ def _objects(frame: DataFrame, array: Column, fields: StructType) -> tuple[DataF
 
 
 def _is_utf8(data: Column) -> Column:
-    """Spark's decoder replaces bytes that are not UTF-8, and says nothing."""
+    """Spark replaces other bytes, and says nothing."""
     if hasattr(F, "is_valid_utf8"):  # Spark 4
         return F.is_valid_utf8(data.cast("string"))
-    # A character for each byte; what is left of them without those that are UTF-8.
+    # A character for each byte; what is left without those of UTF-8.
     left = F.regexp_replace(F.decode(data, "ISO-8859-1"), _UTF8, "")
     return ~left.rlike("[\\x{80}-\\x{ff}]")
 
@@ -196,12 +195,11 @@ def avro(
 ) -> DataFrame:
     """Avro without a container. Needs `org.apache.spark:spark-avro_2.13` in `sparkPackages`.
 
-    `avro_schema` is JSON. `data` is what to decode, such as `decode.confluent(...)`; by default the column
-    `data`.
+    `avro_schema` is JSON. `data`: what to decode, such as `decode.confluent(...)`; by default the column.
     """
-    from pyspark.sql.avro.functions import from_avro  # only where its package is
+    from pyspark.sql.avro.functions import from_avro
 
-    # Spark decodes corrupt data to a record of nulls. The field of a wrapper is null only for corrupt data.
+    # Corrupt data becomes a record of nulls, but a wrapper's field is null only then.
     wrapped = {"type": "record", "name": _WRAPPER, "fields": [{"name": "v", "type": loads(avro_schema)}]}
     parsed = from_avro(F.col("data") if data is None else data, dumps(wrapped), {"mode": "PERMISSIVE"})
     frame = records.withColumn("_parsed", parsed["v"])
@@ -219,10 +217,9 @@ def protobuf(
 ) -> DataFrame:
     """Protocol buffers. Needs `org.apache.spark:spark-protobuf_2.13` in `sparkPackages`.
 
-    `descriptor` is a compiled FileDescriptorSet with the message. `data` is what to decode, by default the
-    column `data`.
+    `descriptor`: a compiled FileDescriptorSet with the message. `data`: what to decode, by default the column.
     """
-    from pyspark.sql.protobuf.functions import from_protobuf  # only where its package is
+    from pyspark.sql.protobuf.functions import from_protobuf
 
     parsed = from_protobuf(
         framed(F.col("data") if data is None else data),
@@ -242,11 +239,11 @@ def python(
     event_time: EventTime | None = None,
     keep: Sequence[str] = KEPT,
 ) -> DataFrame:
-    """A decoder in Python: bytes to a mapping of fields.
+    """`decoder` makes a mapping of fields of bytes, once per record, in Spark's workers.
 
-    An exception, None, or a value that is not of its type in `schema` makes the row corrupt. Spark's workers call `decoder` once per record; its results have the `schema`.
+    An exception, None, or a value that is not of its type in `schema` makes the row corrupt.
     """
-    import pyarrow as pa  # many clusters have none
+    import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
     fields = struct_type(records, schema)
@@ -255,7 +252,7 @@ def python(
     frame = records.select("data", *keep)
     kept = [field for field in frame.schema.fields if field.name != "data"]
     result = StructType([*fields.fields, *kept, StructField(CORRUPT, BinaryType())])
-    # Before Spark 4 it takes no time zone, and means UTC.
+    # Before Spark 4 it means UTC.
     zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     arrow = to_arrow_schema(result, **zone)
     names = fields.fieldNames()
@@ -265,7 +262,7 @@ def python(
             data = batch.column("data").to_pylist()
             rows = [_decoded(decoder, each, names) for each in data]
             columns = [_converted(rows, at, arrow.field(name).type) for at, name in enumerate(names)]
-            if any(each is None for each in columns):  # a value of another type: its row is marked
+            if any(each is None for each in columns):
                 kinds = [arrow.field(name).type for name in names]
                 rows = [row if row is None or _fits(row, kinds) else None for row in rows]
                 columns = [_converted(rows, at, kind) for at, kind in enumerate(kinds)]
@@ -297,7 +294,7 @@ def _arrival_of(frame: DataFrame) -> str:
 
 
 def _guard(frame: DataFrame, fields: StructType, values: dict[str, Column], guard: EventTime) -> Column:
-    """Which rows lie; `values` are changed so that none of them has a time that is too late."""
+    """Which rows lie; `values` then have no time that is too late."""
     if not isinstance(fields[guard.column].dataType, TimestampType):
         raise TypeError(f"event_time: {guard.column} is no timestamp; `schema` must say so")
     at, arrived = values[guard.column], F.col(_arrival_of(frame))
@@ -318,13 +315,10 @@ def dynamodb(
 ) -> DataFrame:
     """Changes of a DynamoDB table, in each form of `childRecordFormat`.
 
-    The columns are `kind` (`insert`, `modify`, `remove`, `snapshot`), `table`, `keys`, `new`, `old`, `sequence_number`,
-    `created_at`, `position` (text that grows from one change of an item to the next), those of `keep`, and `_corrupt`. Without
-    a schema, `keys`, `new` and `old` are JSON with plain values: numbers with all their digits, sets as arrays, binary values
-    in Base64.
-
-    `schema` has the attributes of the items, as a StructType or its text: `keys`, `new` and `old` are then structs. With it, `keys`
-    names the key attributes.
+    The columns are `kind` (`insert`, `modify`, `remove`, `snapshot`), `table`, `keys`, `new`, `old`,
+    `sequence_number`, `created_at`, `position` (text that grows from one change of an item to the next), those of
+    `keep`, and `_corrupt`. Without `schema`, a StructType or its text, `keys`, `new` and `old` are JSON: numbers with
+    all their digits, sets as arrays, binary in Base64. With it they are structs, and `keys` names the key attributes.
     """
     kept = [name for name in keep if name not in changes.COLUMNS]
     frame = changes.parts(records, kept)
@@ -347,7 +341,7 @@ def dynamodb(
 
 
 def confluent(data: Column) -> Column:
-    """The payload after the 5-byte header of Confluent's registry; null without one."""
+    """Behind the 5-byte header of Confluent's registry; null without one."""
     return F.when(
         (F.length(data) >= _CONFLUENT_HEADER_BYTES) & (F.substring(data, 1, 1) == F.lit(b"\0")),
         F.substring(data, _CONFLUENT_HEADER_BYTES + 1, _ANY_LENGTH),
@@ -355,11 +349,9 @@ def confluent(data: Column) -> Column:
 
 
 def glue(data: bytes) -> bytes:
-    """The uncompressed payload after the header of Glue's registry, for `python`.
+    """Behind the header of Glue's registry, uncompressed, for `python`.
 
-    Raises:
-        ValueError: no such header, or the payload is cut off or expands to more than 32 MiB.
-        zlib.error: the payload cannot be uncompressed.
+    ValueError: no such header, or the payload is cut off or over 32 MiB. zlib.error: it cannot be uncompressed.
     """
     if len(data) < _GLUE_HEADER_BYTES or data[0] != _GLUE_VERSION or data[1] not in {0, _GLUE_ZLIB}:
         raise ValueError("no header of the Glue schema registry")
@@ -378,7 +370,7 @@ def _unpacked(packed: bytes) -> bytes:
 
 
 def glue_payload(data: Column) -> Column:
-    """`glue` for a column, for `data=` of a decoder; null where `glue` raises."""
+    """`glue` for a column; null where it raises."""
 
     def cut(framed_data: bytes | None) -> bytes | None:
         try:
@@ -391,7 +383,7 @@ def glue_payload(data: Column) -> Column:
 
 
 def glue_schema_id(data: bytes) -> str:
-    """The id of the schema version in Glue's header, a UUID; ValueError if there is none."""
+    """A UUID; ValueError: no such header."""
     glue(data[:_GLUE_HEADER_BYTES] if len(data) > 1 and data[1] == 0 else data)
     return str(UUID(bytes=bytes(data[2:_GLUE_HEADER_BYTES])))
 
@@ -411,8 +403,8 @@ def _decoded(decoder: Decoder, data: bytes, names: Sequence[str]) -> Row:
 
 
 def _converted(rows: Iterable[Row], at: int, kind: Any) -> Any:
-    """A column, or None if not all values are of its type."""
-    import pyarrow as pa  # many clusters have none
+    """None: not all are of its type."""
+    import pyarrow as pa
 
     try:
         return pa.array([None if row is None else row[at] for row in rows], kind)

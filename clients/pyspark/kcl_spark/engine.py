@@ -1,7 +1,7 @@
 """The engine's process, one per host and application.
 
-The first line of stdin has the options; its end, like SIGTERM, requests a stop. Exit codes: 0 stopped, 65
-the pipeline failed, 78 a person must fix something first, 1 an internal error.
+The first line of stdin has the options; its end, like SIGTERM, requests a stop. Exit codes: 0 stopped, 65 the
+pipeline failed, 78 a person must fix something first, 1 an internal error.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _serve(
 
 
 def disk_reporter(log_event: EmitEvent) -> Callable[[OSError | None, float], None]:
-    """Call the result with the spool's trouble and the time, as often as you like."""
+    """Call the result as often as you like."""
     since_s: float | None = None
     next_s = 0.0
 

@@ -1,4 +1,4 @@
-"""What the daemon is told of queries and shards, and when everything is read."""
+"""What the daemon is told of queries and shards."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from kcl_spark.spool import ShardFigures
 
 ReportKey: TypeAlias = tuple[object, ...]
 FIGURES_S: Final = 2.0
-"""The daemon drops figures that are much older."""
 QUIET_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class QueryFigures:
-    """`state_rows` and `late_rows` are None for a query without state."""
+    """None: a query without state."""
 
     running: bool
     failures: int = 0
@@ -34,7 +33,7 @@ class QueryFigures:
 def query_figures(
     reported: Mapping[str, Any] | None, before: QueryFigures, failures: int, late_rows: int | None = None
 ) -> QueryFigures:
-    """Progress without a batch keeps the duration of `before`."""
+    """Without a batch the duration of `before` stays."""
     if reported is None:
         return QueryFigures(running=True, failures=failures, late_rows=late_rows)
     took_ms: Mapping[str, int] = reported["durationMs"]
@@ -51,13 +50,13 @@ def query_figures(
 
 
 def _rate(reported: float | str | None) -> float:
-    """Spark reports no finite number if no time was between two batches."""
+    """Not finite if no time was between two batches."""
     rate = 0.0 if reported is None else float(reported)
     return rate if isfinite(rate) else 0.0
 
 
 def late_rows(newest_first: Iterable[Mapping[str, Any]], seen: ReportKey) -> tuple[int | None, ReportKey]:
-    """The rows dropped as late after the report `seen`, None without state; and the newest report."""
+    """Since the report `seen`, which the newest one replaces. None: no state."""
     more: int | None = None
     newest = seen
     for number, each in enumerate(newest_first):
@@ -105,7 +104,7 @@ def figure_reporter(
 
 
 class CaughtUp:
-    """Whether everything is committed for so long that child shards would have started."""
+    """For so long that child shards would have started."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Marks on outputs: which query writes them, under which state.
 
-With a new checkpoint the batch numbers begin anew, and a file sink silently drops new batches with old numbers. Two
+With a new checkpoint batch numbers begin anew, and a file sink silently drops new batches with old numbers. Two
 queries with one output remove each other's files. So an output with the mark of another state is refused.
 """
 
@@ -24,12 +24,11 @@ _UNKNOWN: Final = {"query": "unknown"}
 _AHEAD_MS: Final = 120_000
 
 
-class OutputTaken(Exception):
-    """An output belongs to another query or state; says what to do."""
+class OutputTaken(Exception): ...
 
 
 class Files(Protocol):
-    """Small texts in any file system of Spark, by URI."""
+    """Small texts in any file system of Spark."""
 
     def read(self, path: str) -> str | None: ...
     def exists(self, path: str) -> bool: ...
@@ -42,9 +41,9 @@ def files_of(spark: SparkSession) -> Files:
 
 
 def claim_path(spark: SparkSession, path: str, *, state_id: str, query: str, is_new: bool) -> None:
-    """Mark an output as ours; OutputTaken if it belongs to another query or state.
+    """OutputTaken: it belongs to another query or state.
 
-    `is_new`: the query has planned no batch yet, so the output must have none.
+    `is_new`: no batch is planned, so the output must have none.
     """
     files, mark = files_of(spark), f"{path}/{MARK}"
     wanted = {"state": state_id, "query": query}
@@ -66,7 +65,7 @@ def _has_batches(files: Files, path: str) -> bool:
 
 
 def state_of(files: Files, checkpoint: str) -> str:
-    """The id is lost with the checkpoint folder, as the batch numbers are."""
+    """Lost with the checkpoint folder, as the batch numbers are."""
     note = f"{checkpoint}/{MARK}"
     reported = _note(files.read(note))
     if reported is None or "state" not in reported:
@@ -76,7 +75,6 @@ def state_of(files: Files, checkpoint: str) -> str:
 
 
 def watermark_ms(spark: SparkSession, checkpoint: str) -> int:
-    """As `QueryLog.watermark_ms`, on any file system."""
     folders = [
         each for log in ("offsets", "commits") if files_of(spark).exists(each := f"{checkpoint}/{log}")
     ]
@@ -86,7 +84,7 @@ def watermark_ms(spark: SparkSession, checkpoint: str) -> int:
 
 
 def ahead_s(watermark_ms: int, now_ms: int) -> int | None:
-    """None: it is not ahead of the clock, or hardly."""
+    """None: hardly."""
     return (watermark_ms - now_ms) // 1000 if watermark_ms > now_ms + _AHEAD_MS else None
 
 
@@ -105,9 +103,7 @@ class _HadoopFiles:
             return None
         place, files = self._at(path)
         with closing(files.open(place)) as stream:
-            return str(
-                self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-            )  # Java 8 has no other
+            return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
 
     def exists(self, path: str) -> bool:
         place, files = self._at(path)
@@ -128,7 +124,7 @@ class _HadoopFiles:
 
 
 class _RemoteFiles:
-    """On a Spark Connect server: each text is a small text table."""
+    """On a Spark Connect server: small text tables."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark

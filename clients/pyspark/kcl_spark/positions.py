@@ -1,6 +1,6 @@
-"""How far a query is, by Spark's logs in its folder, which must be local.
+"""How far a query is, by Spark's logs in its local folder.
 
-A batch is committed once `commits/N` exists. Spark calls a source's `commit` only with the next batch.
+A batch is committed once `commits/N` exists: a source's `commit` comes only with the next batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def to_offset(positions: Positions) -> dict[str, object]:
 
 
 def from_offset(offset: object) -> dict[str, Position] | None:
-    """None if another source wrote the offset."""
+    """None: of another source."""
     match offset:
         case {"kcl": 1, "s": dict() as shards}:
             return {str(shard): from_text(str(text)) for shard, text in shards.items()}
@@ -32,7 +32,7 @@ def from_offset(offset: object) -> dict[str, Position] | None:
 
 
 def minimum(all_positions: Iterable[Positions]) -> dict[str, Position]:
-    """The least position of each shard; shards that one of them lacks are omitted."""
+    """Without shards that one of them lacks."""
     each = list(all_positions)
     if not each:
         return {}
@@ -42,7 +42,7 @@ def minimum(all_positions: Iterable[Positions]) -> dict[str, Position]:
 
 @dataclass(frozen=True, slots=True)
 class QueryPositions:
-    """`is_ours`: the query reads the stream, not only other sources."""
+    """Not only other sources."""
 
     planned_batch: int | None
     planned: dict[str, Position]
@@ -73,22 +73,22 @@ class QueryLog:
         return self._books
 
     def watermark_ms(self) -> int:
-        """That of the next batch; 0: none. Spark writes it with a commit, before it plans that batch."""
+        """Of the next batch; 0: none. Written with a commit."""
         books = self.read()
         logs = (("offsets", books.planned_batch), ("commits", books.committed_batch))
         text = "\n".join(line for log, number in logs for line in _lines(self.folder / log / str(number)))
         return max(map(int, _WATERMARK.findall(text)), default=0)
 
     def end_of(self, batch_id: int) -> dict[str, Position]:
-        """The least position if a query reads the stream more than once."""
+        """The least, if it reads the stream more than once."""
         return self._end_of(batch_id) or {}
 
     def leave(
         self, is_lost: Callable[[str, Position, Position], bool]
     ) -> dict[str, tuple[Position, Position]]:
-        """Take lost ranges out of the planned batch, which must not run meanwhile. Gives what was taken out.
+        """Of the planned batch, which must not run meanwhile. Gives what was taken out.
 
-        They do not count as committed: if the shard comes back, a later batch reads them.
+        It does not count as committed: if the shard comes back, a later batch reads it.
         """
         number = self.read().planned_batch or 0
         path = self._path(number)
@@ -107,13 +107,13 @@ class QueryLog:
                 )
                 left |= lost
         if left:
-            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the old text
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             replace_text(path, "\n".join(lines))
             self._books = QueryPositions(None, {}, None, {})
         return left
 
     def _end_of(self, batch_id: int) -> dict[str, Position] | None:
-        """None: the query reads only other sources."""
+        """None: only other sources."""
         lines = _lines(self._path(batch_id))
         offsets = [each for each in (from_offset(_json(line)) for line in lines[2:]) if each is not None]
         return minimum(offsets) if offsets or not lines else None

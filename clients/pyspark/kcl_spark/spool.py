@@ -1,4 +1,4 @@
-"""The engine's spool: a bounded cache of records that are received and not committed."""
+"""A bounded cache of records that are received and not committed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REVOKED_KEPT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ShardFigures:
-    """Rows delivered twice count twice. `waiting`: rows that some query has not committed; the oldest came `lag_s` ago."""
+    """Rows delivered twice count twice. `waiting`: some query has not committed them."""
 
     rows: int
     size_bytes: int
@@ -41,7 +41,6 @@ class SpoolCounters:
         self._size_bytes = 0
         self._committed = 0
         self._waiting: deque[tuple[Segment, float]] = deque()
-        """With the arrival of the segment's oldest row."""
         self._young_rows = 0
         self._young_since_s = 0.0
 
@@ -93,11 +92,9 @@ class NotHeld(Exception): ...
 class ShardSpool:
     """Records up to `mark` are received, up to `flushed` on disk.
 
-    Attributes:
-        revoked_s: when the lease went; None while it is held.
-        reached_ms: arrival of the last record on disk.
-        complete_ms: everything that arrived before is or was on disk. `stated_ms`: or is in memory.
-        within: the last answer of `Spool.within_horizon`, behind what it depends on.
+    `revoked_s`: when the lease went. `reached_ms`: arrival of the last record on disk. `complete_ms`: all that
+    arrived before is or was on disk; `stated_ms`: or is in memory. `within`: the last answer of
+    `Spool.within_horizon`, behind what it depends on.
     """
 
     shard_id: str
@@ -121,7 +118,7 @@ class ShardSpool:
         return self.buffered_bytes + sum(each.size_bytes for each in self.segments)
 
     def first_left_ms(self, committed: Positions) -> int | None:
-        """When the first record arrived that no new batch takes, because nobody holds the shard."""
+        """The first arrival that no new batch takes, as nobody holds the shard."""
         done = committed.get(self.shard_id, START)
         return next(
             (each.first_ms for each in self.segments if self.holder is None and each.last > done), None
@@ -130,7 +127,7 @@ class ShardSpool:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalStatus:
-    """`has_left`: nobody holds the shard, and no batch takes its records from `reached_ms` on."""
+    """`has_left`: no batch takes its records from `reached_ms` on."""
 
     reached_ms: int | None
     complete_ms: int | None = None
@@ -142,9 +139,8 @@ class ArrivalStatus:
 class Spool:
     """Thread-safe. Above `max_bytes`, shards that use more than their share must wait.
 
-    Attributes:
-        trouble: what the disk refused last; `flush_aged` tries again.
-        drains: how often the daemon has asked for a shard back.
+    `trouble`: what the disk refused last; `flush_aged` tries again. `drains`: how often the daemon has asked for a
+    shard back.
     """
 
     def __init__(self, store: FolderStore, *, max_bytes: int) -> None:
@@ -168,9 +164,9 @@ class Spool:
                 self._shards[shard_id] = ShardSpool(shard_id, segments=segments, revoked_s=now_s)
 
     def grant(self, shard_id: str, checkpoint: Position, holder: object) -> Position:
-        """Records of the shard are expected after the returned mark; the holder before may add nothing more.
+        """Records are expected after the returned mark; the holder before may add nothing more.
 
-        Segments stay if they continue the committed records without a gap.
+        Segments stay if they continue the committed records.
         """
         with self._lock:
             shard = self._shards.setdefault(shard_id, ShardSpool(shard_id))
@@ -200,7 +196,7 @@ class Spool:
         return self.holds(shard_id, None) or shard_id not in self._shards
 
     def add(self, shard_id: str, batch: RecordBatch, last: Position, holder: object) -> None:
-        """NotHeld if another relay serves the shard; these records may then leave a gap."""
+        """NotHeld: another relay serves the shard; these may leave a gap."""
         with self._lock:
             shard = self._shards[shard_id]
             if shard.holder is not holder:
@@ -216,7 +212,7 @@ class Spool:
                 self._flush(shard)
 
     def complete(self, shard_id: str, until_ms: int | None, holder: object) -> None:
-        """All records that arrived before `until_ms` were added."""
+        """All that arrived before `until_ms` were added."""
         with self._lock:
             shard = self._shards[shard_id]
             if shard.holder is holder and until_ms is not None:
@@ -230,7 +226,7 @@ class Spool:
                 self._flush(self._shards[shard_id])
 
     def leaves(self, shard_id: str, *, is_last: bool) -> None:
-        """No more records come. `is_last`: ever; otherwise the daemon wants the shard back."""
+        """`is_last`: ever; otherwise the daemon wants the shard back."""
         with self._lock:
             self._flush(self._shards[shard_id])
             self._shards[shard_id].is_last = is_last
@@ -252,7 +248,7 @@ class Spool:
                     self._flush(shard)
 
     def revoke(self, shard_id: str, holder: object) -> None:
-        """The lease is gone, so the horizon falls to what batches have taken of the shard. Idempotent."""
+        """The horizon falls to what batches have taken of the shard. Idempotent."""
         with self._lock:
             if not self.holds(shard_id, holder):
                 return
@@ -261,7 +257,7 @@ class Spool:
             shard.buffer, shard.buffered_bytes = [], 0
             shard.tally.forgotten()
             shard.revoked_s = monotonic_s()
-            if self._horizon_ms is not None:  # first, as the planner reads it after the note
+            if self._horizon_ms is not None:  # The planner reads it after the note.
                 left_ms = shard.first_left_ms(self._committed)
                 taken_ms = max(shard.reached_ms or 0, shard.complete_ms or 0) if left_ms is None else left_ms
                 self.set_horizon(min(self._horizon_ms, taken_ms - 1))
@@ -277,7 +273,7 @@ class Spool:
             return self.is_full_for(shard_id) or bool(self.trouble and self._shards[shard_id].buffer)
 
     def is_full_for(self, shard_id: str) -> bool:
-        """Never while a planned batch needs more of the shard."""
+        """Never while a planned batch needs more."""
         with self._lock:
             shard = self._shards[shard_id]
             if sum(each.size_bytes for each in self._shards.values()) < self._max_bytes:
@@ -330,7 +326,7 @@ class Spool:
                 self.store.set_horizon(arrived_ms)
             except OSError as error:
                 if not rises:
-                    raise  # batches would run ahead of a shard
+                    raise
                 self._fails(error)
                 return
             self._horizon_ms, self._horizon_set_s = arrived_ms, now_s
@@ -341,7 +337,7 @@ class Spool:
             if self._horizon_ms is None or self._horizon_ms == OPEN_MS:
                 return shard.mark
             key = self._horizon_ms, shard.flushed
-            if shard.within[0] != key:  # it may read a file
+            if shard.within[0] != key:
                 shard.within = (
                     key,
                     end_within(

@@ -41,7 +41,7 @@ class StateFolder:
         return self.path / "queries" / name
 
     def compare(self, names: Collection[str]) -> QueryChanges:
-        """Call it before the queries start."""
+        """Before the queries start."""
         note, folder, now = self.path / "queries.json", self.path / "queries", set(names)
         kept = {each.name for each in folder.iterdir()} if folder.exists() else set[str]()
         before = set((_read(note) or {"names": kept})["names"])
@@ -50,18 +50,15 @@ class StateFolder:
         return QueryChanges(sorted(added), sorted((now & kept) - before), sorted(before - now))
 
     def remember_jvm(self, pid: int) -> None:
-        """The next engine ends this JVM if it still runs."""
         note = {"pid": pid, "started": _started(pid)}
         replace_text(self.path / "engine.json", json.dumps(note))
 
 
 @contextmanager
 def open_state(path: Path, application: str, *, wait_s: float = 60.0) -> Generator[StateFolder]:
-    """The folder, locked; waits up to `wait_s` for a previous engine to end.
+    """Locked; waits up to `wait_s` for a previous engine to end.
 
-    Raises:
-        StateInUse: by another engine or application.
-        Refused: nobody can tell whose state it is.
+    StateInUse: by another engine or application. Refused: nobody can tell whose state it is.
     """
     make_folder(path)
     lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -114,7 +111,7 @@ def _identify(note: Path, application: str) -> str:
 
 
 def _end_orphan(note: Path) -> None:
-    """The JVM of a killed engine may still be writing. An unreadable note is ignored."""
+    """It may still write. An unreadable note is ignored."""
     reported = _read(note) or {}
     pid, started = reported.get("pid"), reported.get("started")
     if isinstance(pid, int) and started is not None:
@@ -127,7 +124,7 @@ def _end_orphan(note: Path) -> None:
 
 
 def _read(note: Path) -> dict[str, Any] | None:
-    """None if the note is broken; a full disk leaves it empty."""
+    """None: broken; a full disk leaves it empty."""
     try:
         reported = json.loads(note.read_text("utf-8"))
     except (OSError, ValueError):
@@ -136,7 +133,7 @@ def _read(note: Path) -> dict[str, Any] | None:
 
 
 def _started(pid: int) -> str | None:
-    """Start time, on Linux in kernel ticks. A pid may be another process now; together they name one. None: it has ended."""
+    """On Linux in kernel ticks. A pid may be another process now; together they name one. None: it has ended."""
     if not _ON_LINUX:
         return _started_elsewhere(pid)
     try:
@@ -147,7 +144,7 @@ def _started(pid: int) -> str | None:
 
 
 def _started_elsewhere(pid: int) -> str | None:
-    import psutil  # comes with the daemon; no cluster imports this module
+    import psutil
 
     try:
         process = psutil.Process(pid)

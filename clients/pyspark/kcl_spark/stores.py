@@ -1,4 +1,4 @@
-"""The folder of segments and lease notes. The source, which reads it, sees a file whole or not at all."""
+"""The folder of segments and lease notes. The source sees a file whole or not at all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Table: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A lease note: whether a relay of this host serves the shard. Everything up to `after` was committed, here or elsewhere."""
+    """A lease note: whether a relay of this host serves the shard. All up to `after` was committed, somewhere."""
 
     held: bool
     after: Position = START
@@ -60,7 +60,7 @@ class StoredShard:
     grant: Grant = NOT_HELD
 
     def has(self, shard_id: str, after: Position, last: Position) -> bool:
-        """Whether nothing of (after, last] is still to come. `MissingRange`: later records are here already."""
+        """Nothing of (after, last] is still to come. MissingRange: later records are here."""
         try:
             return is_covered(shard_id, self.segments, max(after, self.grant.after), last)
         except MissingRange:
@@ -77,16 +77,16 @@ class FolderStore:
         self.folder = folder
 
     def poll(self) -> Mapping[str, StoredShard]:
-        """May omit files that are being written or removed."""
+        """Files may come and go meanwhile."""
         return {
             shard_id: StoredShard(segments, read_grant(self.folder, shard_id))
             for shard_id, segments in list_segments(self.folder).items()
         }
 
     def recover(self) -> None:
-        """Empty the spool after a reboot: writes are not fsynced, so files may be incomplete.
+        """Empty the spool after a reboot: writes are not fsynced.
 
-        A system that does not tell of a reboot may have had one before every start.
+        A system that does not tell may have had one before every start.
         """
         make_folder(self.folder)
         boot = "unknown" if _BOOT_ID is None or not _BOOT_ID.exists() else _BOOT_ID.read_text().strip()
@@ -106,7 +106,7 @@ class FolderStore:
     def put(
         self, shard_id: str, after: Position, last: Position, table: Table, *, not_before_ms: int = 0
     ) -> Segment:
-        """`not_before_ms`: latest arrival in earlier segments."""
+        """`not_before_ms`: latest arrival before."""
         folder = self.folder / shard_id
         make_folder(folder)
         temporary = folder / ".next"
@@ -114,7 +114,7 @@ class FolderStore:
             with pa.OSFile(str(temporary), "wb") as file:
                 _write(file, table, Segment(shard_id, after, last, table.num_rows, 0).schema)
         except OSError:
-            temporary.unlink(missing_ok=True)  # on a full disk half a file is in the way
+            temporary.unlink(missing_ok=True)  # half a file is in the way
             raise
         size_bytes, times = temporary.stat().st_size, span_ms(table, not_before_ms)
         segment = Segment(shard_id, after, last, table.num_rows, size_bytes, *times)
@@ -134,7 +134,7 @@ class FolderStore:
         _replace(self.folder / _HORIZON, str(arrived_ms))
 
     def horizon_ms(self) -> int:
-        """Read it before `poll`."""
+        """Before `poll`."""
         try:
             return int((self.folder / _HORIZON).read_text())
         except FileNotFoundError:
@@ -145,7 +145,7 @@ class FolderStore:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Not fsynced, as after a reboot the spool begins anew."""
+    """Not fsynced."""
     temporary = path.with_name(f".{path.name}")
     write_text(temporary, text)
     temporary.replace(path)

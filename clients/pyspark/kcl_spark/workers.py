@@ -1,4 +1,4 @@
-"""The process that Spark forks Python workers from, with what all of them import: they share its memory."""
+"""Spark forks Python workers from it: they share the memory of what is imported here."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ for _each in (
     import_module(_each)
 
 if __name__ == "__main__":
-    gc.freeze()  # collections in a worker would copy the pages
+    gc.freeze()  # a collection would copy the pages
     daemon.manager()
