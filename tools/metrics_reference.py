@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from kcl_daemon.metrics import own
 from kcl_daemon.metrics.metric import OPERATIONS, Family, Metric, MetricKind, MetricLevel, MetricUnit
+from kcl_daemon.telemetry.prometheus import FROM_SNAPSHOT
 from kcl_daemon.telemetry.recorder import CLOUDWATCH_METRICS, OF_EVENTS, OWN
 
 CLOUDWATCH_OWN: Final[tuple[Metric, ...]] = tuple(each for each in OWN if each.operation)
@@ -19,8 +19,7 @@ FAMILIES: Final[tuple[Family, ...]] = tuple(
         (
             OPERATIONS,
             *(each.family for each in (*CLOUDWATCH_METRICS, *OWN) if each.family is not None),
-            *own.FROM_SNAPSHOT.values(),
-            own.RECORD_LATENCY,
+            *FROM_SNAPSHOT,
         )
     )
 )

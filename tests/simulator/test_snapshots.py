@@ -12,7 +12,8 @@ from kcl_daemon.app import Adapters, Application
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.lease import StreamIdentity
 from kcl_daemon.progress.progress import WaitReason
-from kcl_daemon.telemetry.snapshot import LeaseView, ShardView, Snapshot
+from kcl_daemon.telemetry.shards import ShardView
+from kcl_daemon.telemetry.snapshot import LeaseView, Snapshot
 from kcl_daemon.worker import Worker
 from tests.simulator.chance import Chance
 from tests.simulator.faults.habits import Habits, Mischief, Nursery

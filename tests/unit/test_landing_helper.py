@@ -12,7 +12,7 @@ import anyio
 import msgspec
 import pytest
 
-from kcl_daemon.admin.view import LATE_S, landing_table, not_ready
+from kcl_daemon.admin.view import LATE_S, not_ready
 from kcl_daemon.cli.landing_check import landing_finding
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
@@ -20,7 +20,7 @@ from kcl_daemon.helper_process import EXIT_REFUSED, beside
 from kcl_daemon.landing import Lander, Rosters, roster_line
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, StreamIdentity
 from kcl_daemon.system import SystemClock
-from kcl_daemon.telemetry.helper_views import LandingTrouble, LandingView
+from kcl_daemon.telemetry.helper_views import LandingTrouble, LandingView, landing_table
 from kcl_daemon.telemetry.logs import build_log, parse_levels
 from kcl_landing.lander import LanderOptions
 from kcl_landing.log import LogInfo

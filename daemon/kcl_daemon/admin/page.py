@@ -18,39 +18,39 @@ from itertools import chain
 from typing import Final
 
 from kcl_daemon.admin.view import (
-    CHILDREN,
     MAX_MOVES,
     SHARDS,
     TONES,
     DisplayState,
     LineageEntry,
     ShardEntry,
-    StatusTable,
     ThroughputHistory,
     capacity_text,
-    child_cells,
     clock_text,
     count_states,
     entries_of_snapshot,
     headline,
     in_words,
-    landing_table,
     lane_table,
     leader_text,
     moves_table,
     not_ready,
-    query_table,
     set_aside_table,
-    shard_cells,
     shards_with_children,
-    spark_shard_table,
-    stderr_of,
     time_text,
     trouble_first,
     with_distinct_names,
     worker_table,
 )
-from kcl_daemon.telemetry.helper_views import LandingView, SparkView
+from kcl_daemon.telemetry.helper_views import (
+    LandingView,
+    SparkView,
+    landing_table,
+    query_table,
+    spark_shard_table,
+)
+from kcl_daemon.telemetry.shards import CHILDREN
+from kcl_daemon.telemetry.shown import Cells, Column, StatusTable
 from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_daemon.text import about, duration, on_one_line, rate, short_shard
 
@@ -69,28 +69,27 @@ def _section(name: str, heading: str, content: Iterable[str]) -> Iterator[str]:
 
 def _table(name: str, caption: str, shown: StatusTable, rows: Iterable[str] | None = None) -> Iterator[str]:
     heads = "".join(
-        f'<th scope="col"{" class=num" if number in shown.numbers else ""}>{text(heading)}</th>'
-        for number, heading in enumerate(shown.headings)
+        f'<th scope="col"{" class=num" if each.number else ""}>{text(each.heading)}</th>'
+        for each in shown.columns
     )
     yield (
         f'<div class="scroll" role="region" aria-labelledby="{name}-caption" tabindex="0"><table>'
         f'<caption id="{name}-caption">{caption}</caption><thead><tr>{heads}</tr></thead><tbody>'
     )
-    yield from (_row(cells, shown.numbers) for cells in shown.rows) if rows is None else rows
+    yield from (_row(shown.columns, cells) for cells in shown.rows) if rows is None else rows
     yield "</tbody></table></div>"
 
 
-def _row(cells: Sequence[str], numbers: frozenset[int], last: str = "") -> str:
-    """The first cell names the row; `last` is HTML. Numbers need no escapes."""
-    first, *others = cells
-    reported = "".join(
-        [
-            f"<td class=num>{each}</td>" if number in numbers else f"<td>{text(each)}</td>"
-            for number, each in enumerate(others, 1)
-        ]
-    )
-    name = text(first)
+def _row(columns: Sequence[Column], cells: Cells, last: str = "") -> str:
+    """The first cell names the row; `last` is HTML."""
+    first, *others = columns
+    name, reported = text(cells[first.name]), "".join([_cell(each, cells[each.name]) for each in others])
     return f'<tr data-key="{name}"><th scope="row">{name}</th>{reported}{last}</tr>'
+
+
+def _cell(column: Column, cell: str) -> str:
+    """Numbers need no escapes."""
+    return f"<td class=num>{cell}</td>" if column.number else f"<td>{text(cell)}</td>"
 
 
 def _fleet(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
@@ -138,8 +137,8 @@ def _moves(snapshot: Snapshot) -> Iterator[str]:
         yield "<p>The leader decides moves; its page shows them.</p>"
 
 
-def _move_row(cells: Sequence[str]) -> str:
-    when, key, reason = map(text, cells)
+def _move_row(cells: Cells) -> str:
+    when, key, reason = (text(cells[name]) for name in ("when", "lease", "reason"))
     return f'<tr><td class=num>{when}</td><th scope="row">{key}</th><td>{reason}</td></tr>'
 
 
@@ -192,7 +191,7 @@ def _shards(known: Sequence[ShardEntry], history: ThroughputHistory, now_s: floa
         caption = "Shards that need attention first, the others below the shards that they came out of"
         draw = sparklines(history, now_s)
         yield from _table(
-            "shards", caption, SHARDS, (_shard_row(each, draw) for each in trouble_first(shown))
+            "shards", caption, SHARDS.of(()), (_shard_row(each, draw) for each in trouble_first(shown))
         )
     else:
         yield "<p>This worker holds no lease, and the lease table was not read yet.</p>"
@@ -205,16 +204,29 @@ def _shard_row(placed: LineageEntry, draw: Callable[[str], str]) -> str:
         f'<span class="vh">, came out of {text(" and ".join(entry.parents))}</span>' if entry.parents else ""
     )
     stream = f' <span class="stream">{text(entry.stream)}</span>' if entry.stream is not None else ""
-    state, lag, uncheckpointed, latency, throughput, waiting, waits, checkpoint, reads = shard_cells(entry)
     line = "" if entry.held is None else draw(entry.key)
+    cells = SHARDS.cells(entry)
+    reported = "".join(_shard_cell(each, cells[each.name], entry, line) for each in SHARDS.columns[1:])
     return (
         f'<tr data-key="{text(entry.key)}"><th scope="row">{lead}{shard_name(entry.shard_id)}{stream}{came}</th>'
-        f'<td><span class="state {TONES[entry.state]}">{state}</span></td><td class=num>{lag}</td>'
-        f'<td class=num>{uncheckpointed}</td><td class="num two">{_kept_together(latency)}</td>'
-        f'<td class="num two">{line} {_kept_together(throughput)}</td><td class=num>{waiting}</td>'
-        f"<td{' class=why' if waits else ''}>{text(waits)}</td>"
-        f"<td class=name><code>{text(checkpoint)}</code></td><td class=name>{text(reads)}</td></tr>"
+        f"{reported}</tr>"
     )
+
+
+def _shard_cell(column: Column, cell: str, entry: ShardEntry, line: str) -> str:
+    match column.name:
+        case "state":
+            return f'<td><span class="state {TONES[entry.state]}">{cell}</span></td>'
+        case "latency" | "throughput":
+            drawn = f"{line} " if column.name == "throughput" else ""
+            return f'<td class="num two">{drawn}{_kept_together(cell)}</td>'
+        case "waits_for":
+            return f"<td{' class=why' if cell else ''}>{text(cell)}</td>"
+        case "checkpoint" | "worker":
+            shown = f"<code>{text(cell)}</code>" if column.name == "checkpoint" else text(cell)
+            return f"<td class=name>{shown}</td>"
+        case _:
+            return _cell(column, cell)
 
 
 def _kept_together(figures: str) -> str:
@@ -238,12 +250,12 @@ def _children(snapshot: Snapshot) -> Iterator[str]:
     if first is None:
         yield "<p>No child is running.</p>"
         return
-    rows = (
-        _row(child_cells(shard), CHILDREN.numbers, _stderr(stderr_of(shard)))
-        for shard in chain([first], shown)
-    )
+    *columns, stderr = CHILDREN.columns
+    rows = (_row(columns, CHILDREN.cells(shard), _stderr(shard.stderr)) for shard in chain([first], shown))
     whose = "shard" if all(shard.lanes is None for shard in snapshot.shards) else "shard or lane"
-    yield from _table("children", f"Child processes of this worker, one per {whose}", CHILDREN, rows)
+    caption = f"Child processes of this worker, one per {whose}"
+    headed = replace(CHILDREN.of(()), columns=(*columns, replace(stderr, heading="Last lines of stderr")))
+    yield from _table("children", caption, headed, rows)
 
 
 def _stderr(said: tuple[str, ...]) -> str:

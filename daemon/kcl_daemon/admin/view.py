@@ -12,25 +12,11 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
-from kcl_daemon.progress.progress import HELD
-from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, state_of
-from kcl_daemon.telemetry.helper_views import (
-    LandingShardView,
-    LandingView,
-    SparkQueryView,
-    SparkShardView,
-    SparkView,
-)
-from kcl_daemon.telemetry.snapshot import (
-    LanesView,
-    LaneView,
-    LeaseView,
-    MoveView,
-    ShardView,
-    Snapshot,
-    WorkerView,
-)
-from kcl_daemon.text import NONE, about, counted, duration, rate, short_number, short_shard, size
+from kcl_daemon.progress.watchdog import ShardState, state_of
+from kcl_daemon.telemetry.shards import FIGURES, LANES, LanedShard, LaneView, ShardView
+from kcl_daemon.telemetry.shown import Shown, StatusTable, Table, words
+from kcl_daemon.telemetry.snapshot import LeaseView, MoveView, Snapshot, WorkerView
+from kcl_daemon.text import NONE, about, counted, duration, rate, short_number, short_shard
 
 SHARD_END: Final = "SHARD_END"
 LATE_S: Final = 60.0
@@ -236,8 +222,6 @@ def draw_lineage(parents: Mapping[str, Sequence[str]]) -> Iterator[Branch]:
 
 
 _NAMED_MOST = 5
-WAIT_SHOWN_S: Final = 5.0
-"""Shorter waits are usual between batches."""
 
 
 def not_ready(snapshot: Snapshot) -> tuple[str, ...]:
@@ -252,34 +236,20 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
     trouble = None if snapshot.landing is None else snapshot.landing.trouble
     if trouble is not None and trouble.since_s >= LATE_S:
         yield f"the landing store takes nothing: {trouble}"
-    failing = [shard for shard in snapshot.shards if is_failing(shard)]
-    stalled = [shard for shard in snapshot.shards if shard.stalled and not is_failing(shard)]
+    failing = [shard for shard in snapshot.shards if shard.is_failing]
+    stalled = [shard for shard in snapshot.shards if shard.stalled and not shard.is_failing]
     yield from (f"{shard.key} is failing: {failure_of(shard)}" for shard in failing[:_NAMED_MOST])
     if len(failing) > _NAMED_MOST:
         yield f"{len(failing) - _NAMED_MOST} more shards are failing"
-    yield from (f"{shard.key} makes no progress: {waits_for(shard)}" for shard in stalled[:_NAMED_MOST])
+    yield from (f"{shard.key} makes no progress: {shard.waits_for}" for shard in stalled[:_NAMED_MOST])
     if len(stalled) > _NAMED_MOST:
         yield f"{len(stalled) - _NAMED_MOST} more shards make no progress"
-
-
-def is_failing(shard: ShardView) -> bool:
-    return shard.failures >= FAILING_FROM
 
 
 def failure_of(shard: ShardView) -> str:
     next_try = "" if shard.next_try_s is None else f", next try in {about(shard.next_try_s)}"
     said = f" ({shard.stderr_tail[-1]})" if shard.stderr_tail else ""
     return f"{shard.failures} in a row{next_try}: {shard.last_error}{said}"
-
-
-def waits_for(shard: ShardView) -> str:
-    """Such as `kinesis for 12 s (throttled)`; empty for a short wait."""
-    what = shard.cause.value
-    if shard.waits_s < WAIT_SHOWN_S and not (shard.stalled or is_failing(shard) or shard.cause in HELD):
-        return ""
-    if shard.waits_s >= 1:
-        what = f"{what} for {about(shard.waits_s)}"
-    return f"{what} ({shard.detail})" if shard.detail else what
 
 
 def in_words(snapshot: Snapshot, states: Counter[DisplayState]) -> str:
@@ -344,118 +314,41 @@ def capacity_text(snapshot: Snapshot) -> str:
     return said if age_s < 2 * LATE_S else f"{said} (said {about(age_s)} ago by {capacity.by})"
 
 
-@dataclass(frozen=True, slots=True)
-class StatusTable:
-    """`numbers` are right-aligned columns; `left_out` counts dropped rows."""
-
-    title: str
-    headings: tuple[str, ...]
-    numbers: frozenset[int]
-    empty: str = "none"
-    rows: tuple[tuple[str, ...], ...] = ()
-    states: tuple[DisplayState, ...] = ()
-    left_out: int = 0
-
-
-SHARDS: Final = StatusTable(
-    "Shards",
-    (
-        "Shard",
-        "State",
-        "Lag",
-        "Not checkpointed",
-        "p50, p99",
-        "Throughput",
-        "Waiting",
-        "Waits for",
-        "Checkpoint",
-        "Worker",
-    ),
-    frozenset({2, 3, 4, 5, 6}),
-    "no lease is known",
-)
-WORKERS: Final = StatusTable(
-    "Workers",
-    ("Worker", "Role", "Leases", "CPU", "Last report"),
-    frozenset({2, 3, 4}),
-    "the tables were not read yet",
-)
-CHILDREN: Final = StatusTable(
-    "Children",
-    ("Shard", "PID", "Memory", "Uptime", "Restarts", "Last lines of stderr"),
-    frozenset({1, 2, 3, 4}),
-    "no child is running",
-)
-LANES: Final = StatusTable(
-    "Lanes",
-    (
-        "Shard",
-        "Started",
-        "Slowest",
-        "Key hash",
-        "Holds the checkpoint",
-        "Not done",
-        "Bytes of it",
-        "Bytes of all",
-        "Restarts",
-    ),
-    frozenset({1, *range(4, 9)}),
-)
-SET_ASIDE: Final = StatusTable(
-    "Records set aside", ("Shard", "Cause", "Records", "Last reason"), frozenset({2})
-)
-MOVES: Final = StatusTable("Last moves", ("When", "Lease", "Reason"), frozenset({0}), "none by this worker")
-QUERIES: Final = StatusTable(
-    "Spark queries",
-    (
-        "Query",
-        "State",
-        "Batch",
-        "Last commit",
-        "Rows in",
-        "Rows done",
-        "Batch took",
-        "Rows in state",
-        "Dropped as late",
-    ),
-    frozenset(range(2, 9)),
-)
-SPARK_SHARDS: Final = StatusTable(
-    "Shards in Spark",
-    ("Shard", "Rows", "Committed", "Waiting", "Oldest waits"),
-    frozenset(range(1, 5)),
-    "no shard is connected",
-)
-LANDING: Final = StatusTable(
-    "Landing log",
-    ("Shard", "Rows", "Bytes", "Last segment", "Waiting", "Bytes waiting", "Oldest waits"),
-    frozenset(range(1, 7)),
-    "no shard is connected",
-)
 MAX_MOVES: Final = 8
 """A start moves every lease, so there may be many."""
 
 
-def shard_cells(entry: ShardEntry) -> tuple[str, ...]:
-    held, owner = entry.held, entry.owner or NONE
-    progress = ("", "", "", "", "", "")
-    if held is not None:
-        lag = NONE if held.lag_s is None else duration(held.lag_s)
-        ages = lag, _uncheckpointed(held), _latency(held)
-        progress = (*ages, rate(held.bytes_per_s), str(held.waiting_records), waits_for(held))
-    reads = owner if entry.next_owner is None else f"{owner}, then {entry.next_owner}"
-    return (entry.state.value, *progress, short_number(entry.checkpoint, entry.shard_id), reads)
+def _shown_of_held(figure: Shown[ShardView]) -> Shown[ShardEntry]:
+    return Shown(
+        figure.name,
+        figure.heading,
+        text=lambda entry: "" if entry.held is None else figure.cell(entry.held),
+        number=figure.number,
+        shortened=figure.shortened,
+        drops=figure.drops,
+    )
 
 
-def _uncheckpointed(shard: ShardView) -> str:
-    age_s = shard.uncheckpointed_s
-    return "" if age_s is None or age_s <= (shard.lag_s or 0.0) else duration(age_s)
+def _reader(entry: ShardEntry) -> str:
+    owner = entry.owner or NONE
+    return owner if entry.next_owner is None else f"{owner}, then {entry.next_owner}"
 
 
-def _latency(shard: ShardView) -> str:
-    if shard.p50_s is None or shard.p99_s is None:
-        return ""
-    return f"{duration(shard.p50_s)}, {duration(shard.p99_s)}"
+def _checkpoint(entry: ShardEntry) -> str:
+    return short_number(entry.checkpoint, entry.shard_id)
+
+
+SHARDS: Final[Table[ShardEntry]] = Table(
+    "Shards",
+    (
+        words("shard", "Shard", lambda entry: entry.shard_id),
+        words("state", "State", lambda entry: entry.state.value),
+        *map(_shown_of_held, FIGURES.shown),
+        words("checkpoint", "Checkpoint", _checkpoint, drops=2),
+        words("worker", "Worker", _reader, drops=1),
+    ),
+    "no lease is known",
+)
 
 
 def clock_text(snapshot: Snapshot) -> str:
@@ -464,16 +357,15 @@ def clock_text(snapshot: Snapshot) -> str:
     return words if ahead_s else ""
 
 
-def worker_table(snapshot: Snapshot) -> StatusTable:
-    workers = sorted(snapshot.workers, key=lambda each: each.worker_id)
-    return replace(WORKERS, rows=tuple(_worker_cells(worker, snapshot) for worker in workers))
+class KnownWorker(NamedTuple):
+    worker: WorkerView
+    by: Snapshot
 
-
-def _worker_cells(worker: WorkerView, snapshot: Snapshot) -> tuple[str, ...]:
-    is_me = worker.worker_id == snapshot.worker_id
-    leads = snapshot.leads if is_me else worker.worker_id == snapshot.leader
-    role = f"{'leader' if leads else 'follower'}{', this worker' if is_me else ''}"
-    return worker.worker_id, role, str(worker.leases), cpu_text(worker), reported_text(worker)
+    @property
+    def role(self) -> str:
+        is_me = self.worker.worker_id == self.by.worker_id
+        leads = self.by.leads if is_me else self.worker.worker_id == self.by.leader
+        return f"{'leader' if leads else 'follower'}{', this worker' if is_me else ''}"
 
 
 def cpu_text(worker: WorkerView) -> str:
@@ -483,6 +375,24 @@ def cpu_text(worker: WorkerView) -> str:
 
 def reported_text(worker: WorkerView) -> str:
     return NONE if worker.reported_s is None else f"{about(worker.reported_s)} ago"
+
+
+WORKERS: Final[Table[KnownWorker]] = Table(
+    "Workers",
+    (
+        words("worker", "Worker", lambda known: known.worker.worker_id),
+        words("role", "Role", lambda known: known.role, shortened=True),
+        Shown("leases", "Leases", lambda known: known.worker.leases),
+        Shown("cpu", "CPU", text=lambda known: cpu_text(known.worker)),
+        Shown("reported", "Last report", text=lambda known: reported_text(known.worker)),
+    ),
+    "the tables were not read yet",
+)
+
+
+def worker_table(snapshot: Snapshot) -> StatusTable:
+    workers = sorted(snapshot.workers, key=lambda each: each.worker_id)
+    return WORKERS.of(KnownWorker(each, snapshot) for each in workers)
 
 
 def shards_with_children(snapshot: Snapshot) -> Iterator[ShardView]:
@@ -505,48 +415,33 @@ def _as_shard(shard: ShardView, lane: LaneView) -> ShardView:
     )
 
 
-def child_cells(shard: ShardView) -> tuple[str, ...]:
-    child = shard.child
-    runs = ("", "", "")
-    if child is not None:
-        memory = NONE if child.rss_bytes is None else size(child.rss_bytes)
-        runs = (str(child.pid), memory, duration(child.running_s))
-    return (shard.key, *runs, str(shard.restarts))
-
-
-def stderr_of(shard: ShardView) -> tuple[str, ...]:
-    """Kept for a failed child until its successor makes progress."""
-    if shard.failures:
-        return shard.stderr_tail
-    return () if shard.child is None else shard.child.stderr
-
-
 def lane_table(snapshot: Snapshot) -> StatusTable | None:
-    found = [(shard, shard.lanes) for shard in snapshot.shards if shard.lanes is not None]
-    found.sort(key=lambda each: (-(each[1].held_s or 0.0), each[0].key))
-    return replace(LANES, rows=tuple(_lane_cells(*each) for each in found)) if found else None
+    found = [LanedShard(shard, shard.lanes) for shard in snapshot.shards if shard.lanes is not None]
+    found.sort(key=lambda each: (-(each.lanes.held_s or 0.0), each.shard.key))
+    return LANES.of(found) if found else None
 
 
-def _lane_cells(shard: ShardView, lanes: LanesView) -> tuple[str, ...]:
-    slowest, holds = lanes.of_slowest, (NONE, NONE, NONE, NONE, NONE)
-    if slowest is not None:
-        held = NONE if lanes.held_s is None else about(lanes.held_s)
-        not_done = (str(slowest.records), size(slowest.kept_bytes))
-        holds = (f"lane {slowest.number}", lanes.key_hash or NONE, held, *not_done)
-    started = f"{len(lanes.lanes)} of {lanes.count}"
-    return (shard.key, started, *holds, size(lanes.window_bytes), str(shard.restarts))
+class SetAside(NamedTuple):
+    shard: ShardView
+    cause: str
+    records: int
+
+
+SET_ASIDE: Final[Table[SetAside]] = Table(
+    "Records set aside",
+    (
+        words("shard", "Shard", lambda aside: aside.shard.key),
+        words("cause", "Cause", lambda aside: aside.cause),
+        Shown("records", "Records", lambda aside: aside.records),
+        words("reason", "Last reason", lambda aside: aside.shard.last_set_aside),
+    ),
+)
 
 
 def set_aside_table(snapshot: Snapshot) -> StatusTable | None:
-    found = [(shard, *each) for shard in snapshot.shards for each in shard.set_aside.items()]
-    found.sort(key=lambda each: (-each[2], each[0].key, each[1]))
-    rows = ((shard.key, cause, str(count), shard.last_set_aside) for shard, cause, count in found)
-    return replace(SET_ASIDE, rows=tuple(rows)) if found else None
-
-
-def moves_table(snapshot: Snapshot) -> StatusTable:
-    rows = ((f"{about(move.ago_s)} ago", move.key, _reason(move)) for move in snapshot.moves[:MAX_MOVES])
-    return replace(MOVES, rows=tuple(rows))
+    found = [SetAside(shard, *each) for shard in snapshot.shards for each in shard.set_aside.items()]
+    found.sort(key=lambda each: (-each.records, each.shard.key, each.cause))
+    return SET_ASIDE.of(found) if found else None
 
 
 def _reason(move: MoveView) -> str:
@@ -554,49 +449,19 @@ def _reason(move: MoveView) -> str:
     return reason if colon and "shardId-" in name and " " not in name else move.reason
 
 
-def query_table(view: SparkView) -> StatusTable:
-    title = QUERIES.title if view.ui is None else f"{QUERIES.title} ({view.ui})"
-    return replace(QUERIES, title=title, rows=tuple(map(_query_cells, view.queries)))
+MOVES: Final[Table[MoveView]] = Table(
+    "Last moves",
+    (
+        Shown("when", "When", text=lambda move: f"{about(move.ago_s)} ago"),
+        words("lease", "Lease", lambda move: move.key),
+        words("reason", "Reason", _reason, shortened=True),
+    ),
+    "none by this worker",
+)
 
 
-def _query_cells(query: SparkQueryView) -> tuple[str, ...]:
-    return (
-        query.name,
-        "running" if query.running else "failed, starts again",
-        _number(query.batch),
-        f"{about(query.since_commit_s)} ago",
-        _number(query.input_rows_per_s, ".0f", "/s"),
-        _number(query.processed_rows_per_s, ".0f", "/s"),
-        _number(query.batch_s, ".2f", " s"),
-        _number(query.state_rows),
-        _number(query.late_rows),
-    )
-
-
-def _number(value: float | None, form: str = "", unit: str = "") -> str:
-    return NONE if value is None else f"{value:{form}}{unit}"
-
-
-def spark_shard_table(view: SparkView) -> StatusTable:
-    shown = sorted(view.shards, key=lambda each: (-each.lag_s, each.shard_id))
-    return replace(SPARK_SHARDS, rows=tuple(map(_spark_shard_cells, shown)))
-
-
-def _spark_shard_cells(shard: SparkShardView) -> tuple[str, ...]:
-    waits = NONE if not shard.waiting else about(shard.lag_s)
-    return shard.shard_id, str(shard.rows), str(shard.committed), str(shard.waiting), waits
-
-
-def landing_table(view: LandingView) -> StatusTable:
-    shown = sorted(view.shards, key=lambda each: (-each.lag_s, each.name))
-    title = LANDING.title if view.trouble is None else f"{LANDING.title}, store: {view.trouble}"
-    return replace(LANDING, title=title, rows=tuple(map(_landing_cells, shown)))
-
-
-def _landing_cells(shard: LandingShardView) -> tuple[str, ...]:
-    waits = NONE if not shard.waiting_rows else about(shard.lag_s)
-    waiting = str(shard.waiting_rows), size(shard.waiting_bytes)
-    return shard.name, str(shard.rows), size(shard.size_bytes), _number(shard.number), *waiting, waits
+def moves_table(snapshot: Snapshot) -> StatusTable:
+    return MOVES.of(snapshot.moves[:MAX_MOVES])
 
 
 MAX_SAMPLES: Final = 40

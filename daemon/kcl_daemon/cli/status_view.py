@@ -18,36 +18,31 @@ from rich.text import Text
 
 from kcl_daemon.admin.site import StatusDocument
 from kcl_daemon.admin.view import (
-    CHILDREN,
     SHARDS,
     TONES,
     DisplayState,
     LineageEntry,
     ShardEntry,
-    StatusTable,
     capacity_text,
-    child_cells,
     clock_text,
     count_states,
     headline,
-    landing_table,
     lane_table,
     leader_text,
     moves_table,
     not_ready,
-    query_table,
     set_aside_table,
-    shard_cells,
     shard_entries,
     shards_with_children,
-    spark_shard_table,
-    stderr_of,
     time_text,
     trouble_first,
     worker_table,
 )
 from kcl_daemon.cli.common import aligned
-from kcl_daemon.telemetry.snapshot import ShardView, Snapshot
+from kcl_daemon.telemetry.helper_views import landing_table, query_table, spark_shard_table
+from kcl_daemon.telemetry.shards import CHILDREN
+from kcl_daemon.telemetry.shown import Column, StatusTable
+from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_daemon.text import duration, on_one_line
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -77,7 +72,7 @@ def build_view(status: StatusDocument, *, max_lines: int | None = None) -> Statu
         _shards(status, known),
         *(each for each in (lanes, aside) if each is not None),
         worker_table(snapshot),
-        _children(snapshot),
+        CHILDREN.of(shards_with_children(snapshot)),
         *spark,
         *landing,
         moves_table(snapshot),
@@ -92,8 +87,8 @@ def _printable(table: StatusTable) -> StatusTable:
     return replace(
         table,
         title=on_one_line(table.title),
-        headings=tuple(map(str.lower, table.headings)),
-        rows=tuple(tuple(map(on_one_line, row)) for row in table.rows),
+        columns=tuple(replace(each, heading=each.heading.lower()) for each in table.columns),
+        rows=tuple({name: on_one_line(cell) for name, cell in row.items()} for row in table.rows),
     )
 
 
@@ -116,12 +111,18 @@ def plain_lines(shown: StatusView) -> Iterator[str]:
     for block in shown.blocks:
         yield ""
         yield f"{block.title}:"
-        yield from aligned(block.headings, block.rows, block.numbers) if block.rows else [block.empty]
+        yield from _aligned(block) if block.rows else [block.empty]
+
+
+def _aligned(block: StatusTable) -> list[str]:
+    numbers = {place for place, each in enumerate(block.columns) if each.number}
+    rows = [[row[each.name] for each in block.columns] for row in block.rows]
+    return aligned([each.heading for each in block.columns], rows, numbers)
 
 
 def _cut(block: StatusTable, most: int) -> StatusTable:
     left = max(0, len(block.rows) - most)
-    return replace(block, rows=block.rows[:most], states=block.states[:most], left_out=left)
+    return replace(block, rows=block.rows[:most], left_out=left)
 
 
 def _lines(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
@@ -151,18 +152,15 @@ def _lines(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
 
 
 def _shards(status: StatusDocument, known: Sequence[ShardEntry]) -> StatusTable:
-    placed = list(trouble_first(known))
-    rows = tuple(_shard_cells(each, status) for each in placed)
-    return replace(SHARDS, rows=rows, states=tuple(each.entry.state for each in placed))
+    return replace(SHARDS.of(()), rows=tuple(_shard_cells(each, status) for each in trouble_first(known)))
 
 
-def _shard_cells(placed: LineageEntry, status: StatusDocument) -> tuple[str, ...]:
-    entry = placed.entry
-    name = f"{placed.lead}{entry.shard_id}"
-    name = name if entry.stream is None else f"{name} ({entry.stream})"
-    state, lag, uncheckpointed, latency, throughput, *others = shard_cells(entry)
+def _shard_cells(placed: LineageEntry, status: StatusDocument) -> dict[str, str]:
+    entry, cells = placed.entry, SHARDS.cells(placed.entry)
+    stream = "" if entry.stream is None else f" ({entry.stream})"
     bars = "" if entry.held is None else spark(status.throughput.get(entry.key, []))
-    return (name, state, lag, uncheckpointed, latency, f"{bars} {throughput}".strip(), *others)
+    throughput = f"{bars} {cells['throughput']}".strip()
+    return cells | {"shard": f"{placed.lead}{entry.shard_id}{stream}", "throughput": throughput}
 
 
 def spark(samples: Sequence[tuple[float, float]]) -> str:
@@ -173,28 +171,7 @@ def spark(samples: Sequence[tuple[float, float]]) -> str:
     return "".join(_BARS[round(value / most * (len(_BARS) - 1))] for value in values)
 
 
-def _children(snapshot: Snapshot) -> StatusTable:
-
-    def cells(shard: ShardView) -> tuple[str, ...]:
-        return (*child_cells(shard), *(stderr_of(shard)[-1:] or ("",)))
-
-    headings = (*CHILDREN.headings[:-1], "Last line of stderr")
-    return replace(CHILDREN, headings=headings, rows=tuple(map(cells, shards_with_children(snapshot))))
-
-
-_STATE_COLUMN: Final = 1
 _STYLES: Final = {"bad": "bold red", "busy": "yellow", "good": "green", "calm": "dim"}
-# Columns that may shrink, then columns to drop, in order.
-_MAY_BE_CUT: Final = frozenset({"waits for", "reason", "last line of stderr", "role"})
-_GIVE_UP: Final = (
-    "worker",
-    "checkpoint",
-    "waiting",
-    "not checkpointed",
-    "p50, p99",
-    "throughput",
-    "waits for",
-)
 _CUT_WIDTH: Final = 12
 _GAP: Final = 3
 _SHORT_BELOW: Final = 110
@@ -225,31 +202,20 @@ def _line(words: str, style: str = "") -> Text:
 
 def _narrowed(block: StatusTable, width: int) -> StatusTable:
     if width < _SHORT_BELOW:
-        rows = tuple(tuple(_SHARD_PREFIX.sub("", cell) for cell in row) for row in block.rows)
+        rows = tuple({name: _SHARD_PREFIX.sub("", cell) for name, cell in row.items()} for row in block.rows)
         block = replace(block, rows=rows)
-    for heading in _GIVE_UP:
-        if _least_width(block) <= width:
-            break
-        if heading in block.headings and heading != block.headings[0]:
-            block = _without(block, block.headings.index(heading))
+    for column in sorted(block.columns, key=lambda each: each.drops):
+        if column.drops and _least_width(block) > width:
+            block = replace(block, columns=tuple(each for each in block.columns if each is not column))
     return block
 
 
 def _least_width(block: StatusTable) -> int:
     widths = (
-        min(_width(block, number), _CUT_WIDTH) if heading in _MAY_BE_CUT else _width(block, number)
-        for number, heading in enumerate(block.headings)
+        min(_width(block, each), _CUT_WIDTH) if each.shortened else _width(block, each)
+        for each in block.columns
     )
-    return sum(widths) + _GAP * len(block.headings)
-
-
-def _without(block: StatusTable, place: int) -> StatusTable:
-    return replace(
-        block,
-        headings=block.headings[:place] + block.headings[place + 1 :],
-        rows=tuple(row[:place] + row[place + 1 :] for row in block.rows),
-        numbers=frozenset(number - (number > place) for number in block.numbers if number != place),
-    )
+    return sum(widths) + _GAP * len(block.columns)
 
 
 def _table(block: StatusTable) -> Table:
@@ -262,22 +228,26 @@ def _table(block: StatusTable) -> Table:
         caption=f"{block.left_out} more" if block.left_out else None,
         caption_justify="left",
     )
-    for number, heading in enumerate(block.headings):
+    for column in block.columns:
         table.add_column(
-            heading,
-            justify="right" if number in block.numbers else "left",
+            column.heading,
+            justify="right" if column.number else "left",
             no_wrap=True,
             overflow="ellipsis",
             ratio=None,
-            min_width=None if heading in _MAY_BE_CUT else _width(block, number),
+            min_width=None if column.shortened else _width(block, column),
         )
-    for number, row in enumerate(block.rows):
-        cells = [Text(cell) for cell in row]
-        if block.states:
-            cells[_STATE_COLUMN].stylize(_STYLES[TONES[block.states[number]]])
-        table.add_row(*cells)
+    for row in block.rows:
+        table.add_row(*(_styled(each.name, row[each.name]) for each in block.columns))
     return table
 
 
-def _width(block: StatusTable, number: int) -> int:
-    return max(len(block.headings[number]), *(len(row[number]) for row in block.rows))
+def _styled(name: str, cell: str) -> Text:
+    styled = Text(cell)
+    if name == "state":
+        styled.stylize(_STYLES[TONES[DisplayState(cell)]])
+    return styled
+
+
+def _width(block: StatusTable, column: Column) -> int:
+    return max(len(column.heading), *(len(row[column.name]) for row in block.rows))

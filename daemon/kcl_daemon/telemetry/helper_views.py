@@ -4,9 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from kcl_daemon.text import about
+from kcl_daemon.metrics.metric import families
+from kcl_daemon.telemetry.shown import Shown, StatusTable, Table, sample, words
+from kcl_daemon.text import about, size
+
+_M: Final = families(
+    """
+    gauge spark_query_running{query}: Whether a Spark query runs: 1, or 0 while a failed query waits to restart.
+    counter spark_query_failures{query}: Failures of a Spark query since its engine started.
+    gauge spark_query_batch{query}: Number of the last batch that a Spark query committed.
+    gauge spark_query_since_commit_seconds{query}: Time since a Spark query's last commit, or its engine's start; grows while there are no records.
+    gauge spark_query_input_rate{query}: Input rows a second of a Spark query, from Spark's report of its last batch.
+    gauge spark_query_processed_rate{query}: Rows a second that a Spark query processed, from Spark's report of its last batch.
+    gauge spark_query_batch_duration_seconds{query}: How long the last batch with rows of a Spark query took.
+    gauge spark_query_state_rows{query}: Rows in the state of a Spark query's windows and joins.
+    counter spark_query_late_rows{query}: Rows that Spark dropped because they were later than a query's watermark; Spark counts them after grouping.
+    counter spark_shard_rows{shard_id}: Rows of a shard that were given to Spark since its engine started.
+    counter spark_shard_bytes{shard_id}: Bytes of a shard that were given to Spark, as stored in the spool.
+    counter spark_shard_committed_rows{shard_id}: Rows of a shard that all Spark queries have committed.
+    counter spark_shard_redelivered_rows{shard_id}: Rows of a shard that arrived again and were dropped, since its relay connected.
+    gauge spark_shard_waiting_rows{shard_id}: Rows of a shard that were given to Spark and that some Spark query has not committed.
+    gauge spark_shard_lag_seconds{shard_id}: Age of the oldest row, by arrival, that some Spark query has not committed; 0: there is none.
+    gauge spark_shard_spooled_bytes{shard_id}: Bytes of a shard in the spool.
+    counter landing_segments{shard_id,stream}: Segments of a shard that were written since its lander started.
+    counter landing_bytes{shard_id,stream}: Bytes of these segments, as stored.
+    counter landing_rows{shard_id,stream}: Records in these segments.
+    counter landing_redelivered_rows{shard_id,stream}: Records of a shard that arrived again and were dropped, as the log has them.
+    gauge landing_waiting_bytes{shard_id,stream}: Records of a shard that the lander has and that are not durable yet, in bytes of memory.
+    gauge landing_lag_seconds{shard_id,stream}: Age of the oldest record that the lander has and that is not durable yet; 0: there is none.
+    """,
+    from_snapshot=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +127,106 @@ HelperSource: TypeAlias = Callable[[], SparkView | LandingView | None]
 
 def no_helper() -> None:
     return None
+
+
+def _ago(seconds: float) -> str:
+    return f"{about(seconds)} ago"
+
+
+def _rows_per_s(rows: float) -> str:
+    return f"{rows:.0f}/s"
+
+
+QUERIES: Final[Table[SparkQueryView]] = Table(
+    "Spark queries",
+    (
+        words("query", "Query", lambda query: query.name),
+        words("runs", "State", lambda query: "running" if query.running else "failed, starts again"),
+        sample(_M["spark_query_running"], lambda query: query.running),
+        sample(_M["spark_query_failures"], lambda query: query.failures),
+        Shown("batch", "Batch", lambda query: query.batch, metric=_M["spark_query_batch"]),
+        Shown(
+            "commit",
+            "Last commit",
+            lambda query: query.since_commit_s,
+            _ago,
+            _M["spark_query_since_commit_seconds"],
+        ),
+        Shown(
+            "in", "Rows in", lambda query: query.input_rows_per_s, _rows_per_s, _M["spark_query_input_rate"]
+        ),
+        Shown(
+            "done",
+            "Rows done",
+            lambda query: query.processed_rows_per_s,
+            _rows_per_s,
+            _M["spark_query_processed_rate"],
+        ),
+        Shown(
+            "took",
+            "Batch took",
+            lambda query: query.batch_s,
+            "{:.2f} s".format,
+            _M["spark_query_batch_duration_seconds"],
+        ),
+        Shown(
+            "state_rows", "Rows in state", lambda query: query.state_rows, metric=_M["spark_query_state_rows"]
+        ),
+        Shown("late", "Dropped as late", lambda query: query.late_rows, metric=_M["spark_query_late_rows"]),
+    ),
+)
+SPARK_SHARDS: Final[Table[SparkShardView]] = Table(
+    "Shards in Spark",
+    (
+        words("shard", "Shard", lambda shard: shard.shard_id),
+        Shown("rows", "Rows", lambda shard: shard.rows, metric=_M["spark_shard_rows"]),
+        sample(_M["spark_shard_bytes"], lambda shard: shard.data_bytes),
+        Shown(
+            "committed", "Committed", lambda shard: shard.committed, metric=_M["spark_shard_committed_rows"]
+        ),
+        sample(_M["spark_shard_redelivered_rows"], lambda shard: shard.redelivered),
+        Shown(
+            "waiting", "Waiting", lambda shard: shard.waiting, metric=_M["spark_shard_waiting_rows"], drops=3
+        ),
+        sample(_M["spark_shard_lag_seconds"], lambda shard: shard.lag_s),
+        Shown("oldest", "Oldest waits", lambda shard: shard.lag_s if shard.waiting else None, about),
+        sample(_M["spark_shard_spooled_bytes"], lambda shard: shard.spooled_bytes),
+    ),
+    "no shard is connected",
+)
+LANDING: Final[Table[LandingShardView]] = Table(
+    "Landing log",
+    (
+        words("shard", "Shard", lambda shard: shard.name),
+        Shown("rows", "Rows", lambda shard: shard.rows),
+        sample(_M["landing_segments"], lambda shard: shard.segments),
+        Shown("bytes", "Bytes", lambda shard: shard.size_bytes, size, _M["landing_bytes"]),
+        sample(_M["landing_rows"], lambda shard: shard.rows),
+        Shown("segment", "Last segment", lambda shard: shard.number),
+        sample(_M["landing_redelivered_rows"], lambda shard: shard.redelivered),
+        Shown("waiting", "Waiting", lambda shard: shard.waiting_rows, drops=3),
+        Shown(
+            "waiting_bytes",
+            "Bytes waiting",
+            lambda shard: shard.waiting_bytes,
+            size,
+            _M["landing_waiting_bytes"],
+        ),
+        sample(_M["landing_lag_seconds"], lambda shard: shard.lag_s),
+        Shown("oldest", "Oldest waits", lambda shard: shard.lag_s if shard.waiting_rows else None, about),
+    ),
+    "no shard is connected",
+)
+
+
+def query_table(view: SparkView) -> StatusTable:
+    return QUERIES.of(view.queries, "" if view.ui is None else f"{QUERIES.title} ({view.ui})")
+
+
+def spark_shard_table(view: SparkView) -> StatusTable:
+    return SPARK_SHARDS.of(sorted(view.shards, key=lambda each: (-each.lag_s, each.shard_id)))
+
+
+def landing_table(view: LandingView) -> StatusTable:
+    title = "" if view.trouble is None else f"{LANDING.title}, store: {view.trouble}"
+    return LANDING.of(sorted(view.shards, key=lambda each: (-each.lag_s, each.name)), title)

@@ -16,19 +16,19 @@ from anyio.lowlevel import checkpoint
 
 from kcl_daemon.capacity.figures import Bound, Capacity
 from kcl_daemon.metrics import own
-from kcl_daemon.metrics.kcl import SHARD_BEHIND
 from kcl_daemon.metrics.metric import Family, Labels, MetricKind
 from kcl_daemon.progress.latency import LatencyHistogram, below
-from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.telemetry import protobuf
-from kcl_daemon.telemetry.helper_views import (
-    LandingShardView,
-    LandingView,
-    SparkQueryView,
-    SparkShardView,
-    SparkView,
+from kcl_daemon.telemetry.helper_views import LANDING, QUERIES, SPARK_SHARDS, LandingView, SparkView
+from kcl_daemon.telemetry.shards import FIGURES, LANES, LanedShard, ShardView
+from kcl_daemon.telemetry.shown import Samples
+from kcl_daemon.telemetry.snapshot import LatencyView, Snapshot
+
+FROM_SNAPSHOT: Final[tuple[Family, ...]] = (
+    *own.FROM_SNAPSHOT.values(),
+    *(family for table in (FIGURES, LANES, QUERIES, SPARK_SHARDS, LANDING) for family in table.families),
+    own.RECORD_LATENCY,
 )
-from kcl_daemon.telemetry.snapshot import LanesView, LatencyView, ShardView, Snapshot
 
 # Sweeps without a value before a series is forgotten.
 _GAUGE_SWEEPS: Final = 3
@@ -130,40 +130,13 @@ def _most_sweeps(family: Family) -> int | None:
     return _SERIES_SWEEPS if "shard_id" in family.labels else None
 
 
-def spark_samples(view: SparkView) -> Iterator[tuple[Family, list[tuple[Labels, float]]]]:
-    for family, of_query in _OF_QUERIES:
-        values = ((each.name, of_query(each)) for each in view.queries)
-        yield family, [((("query", name),), float(value)) for name, value in values if value is not None]
-    for family, of_shard in _SPARK_SAMPLES_OF_SHARDS:
-        yield family, [((("shard_id", each.shard_id),), float(of_shard(each))) for each in view.shards]
+def spark_samples(view: SparkView) -> Iterator[tuple[Family, Samples]]:
+    yield from QUERIES.samples([(each, (("query", each.name),)) for each in view.queries])
+    yield from SPARK_SHARDS.samples([(each, (("shard_id", each.shard_id),)) for each in view.shards])
 
 
-_OF_QUERIES: Final[tuple[tuple[Family, Callable[[SparkQueryView], float | None]], ...]] = (
-    (own.QUERY_RUNNING, lambda query: query.running),
-    (own.QUERY_FAILURES, lambda query: query.failures),
-    (own.QUERY_BATCH, lambda query: query.batch),
-    (own.QUERY_SINCE_COMMIT, lambda query: query.since_commit_s),
-    (own.QUERY_INPUT, lambda query: query.input_rows_per_s),
-    (own.QUERY_PROCESSED, lambda query: query.processed_rows_per_s),
-    (own.QUERY_DURATION, lambda query: query.batch_s),
-    (own.QUERY_STATE, lambda query: query.state_rows),
-    (own.QUERY_LATE, lambda query: query.late_rows),
-)
-_SPARK_SAMPLES_OF_SHARDS: Final[tuple[tuple[Family, Callable[[SparkShardView], float]], ...]] = (
-    (own.SHARD_ROWS, lambda shard: shard.rows),
-    (own.SHARD_BYTES, lambda shard: shard.data_bytes),
-    (own.SHARD_COMMITTED, lambda shard: shard.committed),
-    (own.SHARD_REDELIVERED, lambda shard: shard.redelivered),
-    (own.SHARD_WAITING, lambda shard: shard.waiting),
-    (own.SHARD_LAG, lambda shard: shard.lag_s),
-    (own.SHARD_SPOOLED, lambda shard: shard.spooled_bytes),
-)
-
-
-def landing_samples(view: LandingView) -> Iterator[tuple[Family, list[tuple[Labels, float]]]]:
-    named = [(each, _labels_of_landing(each.name)) for each in view.shards]
-    for family, of_shard in _LANDING_SAMPLES:
-        yield family, [(labels, float(of_shard(each))) for each, labels in named]
+def landing_samples(view: LandingView) -> Iterator[tuple[Family, Samples]]:
+    yield from LANDING.samples([(each, _labels_of_landing(each.name)) for each in view.shards])
     cause = "" if view.trouble is None else view.trouble.cause
     yield own.LANDING_TROUBLE, [((("cause", cause),), float(view.trouble is not None))]
 
@@ -173,17 +146,6 @@ def _labels_of_landing(name: str) -> Labels:
     return (("shard_id", shard_id), ("stream", stream)) if stream else (("shard_id", shard_id),)
 
 
-_LANDING_SAMPLES: Final[tuple[tuple[Family, Callable[[LandingShardView], float]], ...]] = (
-    (own.LANDING_SEGMENTS, lambda shard: shard.segments),
-    (own.LANDING_BYTES, lambda shard: shard.size_bytes),
-    (own.LANDING_ROWS, lambda shard: shard.rows),
-    (own.LANDING_REDELIVERED, lambda shard: shard.redelivered),
-    (own.LANDING_WAITING, lambda shard: shard.waiting_bytes),
-    (own.LANDING_LAG, lambda shard: shard.lag_s),
-)
-
-
-Samples: TypeAlias = list[tuple[Labels, float]]
 Value: TypeAlias = float | Histogram | LatencyHistogram
 
 
@@ -212,13 +174,9 @@ def samples(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
         own.SHARD_WAITS,
         [((*labels, ("cause", shard.cause.value)), shard.waits_s) for shard, labels in named],
     )
-    for family, value_of in _OF_SHARDS:
-        found: Samples = []
-        for shard, labels in named:
-            value = value_of(shard)
-            if value is not None:
-                found.append((labels, value))
-        yield family, found
+    yield from FIGURES.samples(named)
+    laned = [(LanedShard(shard, shard.lanes), labels) for shard, labels in named if shard.lanes is not None]
+    yield from LANES.samples(laned)
     if snapshot.spark is not None:
         yield from spark_samples(snapshot.spark)
     if snapshot.landing is not None:
@@ -265,36 +223,6 @@ def classic(latency: LatencyHistogram, bounds: tuple[float, ...]) -> Histogram:
 def _labels(shard: ShardView | LatencyView) -> Labels:
     named = () if shard.shard_id is None else (("shard_id", shard.shard_id),)
     return named if shard.stream_id is None else (*named, ("stream", shard.stream_id))
-
-
-def _memory(shard: ShardView) -> float | None:
-    known = [child.rss_bytes for child in shard.children if child.rss_bytes is not None]
-    return float(sum(known)) if known else None
-
-
-def _of_lanes(value_of: Callable[[LanesView], float]) -> Callable[[ShardView], float | None]:
-    return lambda shard: None if shard.lanes is None else value_of(shard.lanes)
-
-
-_OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]] = (
-    (own.SHARD_IDLE, lambda shard: shard.idle_s),
-    (own.SHARD_STALLED, lambda shard: float(shard.stalled)),
-    (own.SHARD_PAUSED, lambda shard: float(shard.cause is WaitReason.PAUSED)),
-    (SHARD_BEHIND, lambda shard: shard.lag_s),
-    (own.SHARD_UNCHECKPOINTED, lambda shard: shard.uncheckpointed_s),
-    (own.SHARD_WAITING_RECORDS, lambda shard: float(shard.waiting_records)),
-    (own.SHARD_WAITING_BYTES, lambda shard: float(shard.waiting_bytes)),
-    (own.SHARD_READ_RECORDS, lambda shard: float(shard.read_records)),
-    (own.SHARD_READ_BYTES, lambda shard: float(shard.read_bytes)),
-    (own.SHARD_AHEAD, lambda shard: shard.ahead_s or None),
-    (own.SHARD_READ_BEHIND, lambda shard: None if shard.behind_ms is None else shard.behind_ms / 1000),
-    (own.SHARD_FAILURES, lambda shard: float(shard.failures)),
-    (own.SHARD_RESTARTS, lambda shard: float(shard.restarts)),
-    (own.CHILD_MEMORY, _memory),
-    (own.LANES_STARTED, _of_lanes(lambda lanes: float(len(lanes.lanes)))),
-    (own.LANES_HELD_BACK, _of_lanes(lambda lanes: lanes.held_s or 0.0)),
-    (own.LANES_WINDOW, _of_lanes(lambda lanes: float(lanes.window_bytes))),
-)
 
 
 # This many series take about a millisecond.

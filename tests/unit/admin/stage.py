@@ -18,16 +18,8 @@ from kcl_daemon.telemetry.helper_views import (
     SparkShardView,
     SparkView,
 )
-from kcl_daemon.telemetry.snapshot import (
-    ChildView,
-    LanesView,
-    LaneView,
-    LeaseView,
-    MoveView,
-    ShardView,
-    Snapshot,
-    WorkerView,
-)
+from kcl_daemon.telemetry.shards import ChildView, LanesView, LaneView, ShardView
+from kcl_daemon.telemetry.snapshot import LeaseView, MoveView, Snapshot, WorkerView
 
 HOSTILE = "</script><script>alert(1)</script>\"'&\x00\x1b[31m"
 

@@ -9,7 +9,8 @@ from hypothesis import given
 
 from kcl_daemon.admin.view import DisplayState, count_states, in_words, lineage, not_ready, shard_entries
 from kcl_daemon.progress.progress import WaitReason
-from kcl_daemon.telemetry.snapshot import LeaseView, ShardView, Snapshot
+from kcl_daemon.telemetry.shards import ShardView
+from kcl_daemon.telemetry.snapshot import LeaseView, Snapshot
 from tests.examples import examples
 from tests.unit.admin.stage import FOLLOWER, READING, READY, SNAPSHOT, calmly, lease, snapshots
 

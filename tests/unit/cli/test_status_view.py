@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from kcl_daemon.admin.site import FORMAT, StatusDocument
-from kcl_daemon.admin.view import SHARDS, waits_for
+from kcl_daemon.admin.view import SHARDS
 from kcl_daemon.cli.status_view import build_view, plain_lines, renderable, spark
 from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.examples import examples
@@ -164,7 +164,7 @@ def headings_at(width: int, snapshot: Snapshot) -> list[str]:
         (60, ["shard", "state", "lag", "throughput", "waits for"]),
         (80, ["shard", "state", "lag", "p50, p99", "throughput", "waits for"]),
         (120, ["shard", "state", "lag", "not checkpointed", "p50, p99", "throughput", "waits for"]),
-        (200, [each.lower() for each in SHARDS.headings]),
+        (200, [each.heading.lower() for each in SHARDS.columns]),
     ],
 )
 def test_columns_give_up_one_after_the_other_and_never_state_and_lag(width: int, headings: list[str]) -> None:
@@ -200,13 +200,13 @@ def test_rows_that_have_no_room_are_counted() -> None:
     shards, workers, children = build_view(status(large(100)), max_lines=60).blocks[:3]
     assert (shards.left_out, workers.left_out) == (100 - len(shards.rows), 0)
     assert children.left_out == 100 - len(children.rows)
-    assert [row[0][-2:] for row in shards.rows[:3]] == ["40", "99", "98"]
+    assert [row["shard"][-2:] for row in shards.rows[:3]] == ["40", "99", "98"]
     assert f"{shards.left_out} more" in drawn(large(100), max_lines=60)
 
 
 @pytest.mark.parametrize(("waits_s", "shown"), [(4.9, ""), (5.0, "child for 5 s")])
 def test_a_short_wait_is_not_shown(waits_s: float, shown: str) -> None:
-    assert waits_for(replace(READING, waits_s=waits_s)) == shown
+    assert replace(READING, waits_s=waits_s).waits_for == shown
 
 
 @given(snapshots, st.none() | st.integers(0, 50))

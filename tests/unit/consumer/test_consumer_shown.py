@@ -19,7 +19,8 @@ from kcl_daemon.ports import NO_METERS, Meters, Statistic
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import ShardState
 from kcl_daemon.records.forms import ShardOrder
-from kcl_daemon.telemetry.snapshot import LanesView, ShardView, Snapshots
+from kcl_daemon.telemetry.shards import LanesView, ShardView
+from kcl_daemon.telemetry.snapshot import Snapshots
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol import encode
 from kcl_protocol.messages import DaemonMessage, ProcessRecords, Status

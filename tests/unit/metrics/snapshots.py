@@ -16,7 +16,8 @@ from kcl_daemon.telemetry.helper_views import (
     SparkShardView,
     SparkView,
 )
-from kcl_daemon.telemetry.snapshot import ChildView, LanesView, LaneView, LatencyView, ShardView, Snapshot
+from kcl_daemon.telemetry.shards import ChildView, LanesView, LaneView, ShardView
+from kcl_daemon.telemetry.snapshot import LatencyView, Snapshot
 
 ENGINE = SparkView(
     ui=None,
