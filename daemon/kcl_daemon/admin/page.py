@@ -19,6 +19,7 @@ from typing import Final
 
 from kcl_daemon.admin.view import (
     MAX_MOVES,
+    MOVES,
     SHARDS,
     TONES,
     DisplayState,
@@ -42,6 +43,7 @@ from kcl_daemon.admin.view import (
     with_distinct_names,
     worker_table,
 )
+from kcl_daemon.metrics.metric import Cells, Column, StatusTable
 from kcl_daemon.telemetry.helper_views import (
     LandingView,
     SparkView,
@@ -50,7 +52,6 @@ from kcl_daemon.telemetry.helper_views import (
     spark_shard_table,
 )
 from kcl_daemon.telemetry.shards import CHILDREN
-from kcl_daemon.telemetry.shown import Cells, Column, StatusTable
 from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_daemon.text import about, duration, on_one_line, rate, short_shard
 
@@ -83,7 +84,7 @@ def _table(name: str, caption: str, shown: StatusTable, rows: Iterable[str] | No
 def _row(columns: Sequence[Column], cells: Cells, last: str = "") -> str:
     """The first cell names the row; `last` is HTML."""
     first, *others = columns
-    name, reported = text(cells[first.name]), "".join([_cell(each, cells[each.name]) for each in others])
+    name, reported = text(cells[first.key]), "".join([_cell(each, cells[each.key]) for each in others])
     return f'<tr data-key="{name}"><th scope="row">{name}</th>{reported}{last}</tr>'
 
 
@@ -138,7 +139,7 @@ def _moves(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _move_row(cells: Cells) -> str:
-    when, key, reason = (text(cells[name]) for name in ("when", "lease", "reason"))
+    when, key, reason = (text(cells[each.key]) for each in MOVES.columns)
     return f'<tr><td class=num>{when}</td><th scope="row">{key}</th><td>{reason}</td></tr>'
 
 
@@ -206,7 +207,7 @@ def _shard_row(placed: LineageEntry, draw: Callable[[str], str]) -> str:
     stream = f' <span class="stream">{text(entry.stream)}</span>' if entry.stream is not None else ""
     line = "" if entry.held is None else draw(entry.key)
     cells = SHARDS.cells(entry)
-    reported = "".join(_shard_cell(each, cells[each.name], entry, line) for each in SHARDS.columns[1:])
+    reported = "".join(_shard_cell(each, cells[each.key], entry, line) for each in SHARDS.columns[1:])
     return (
         f'<tr data-key="{text(entry.key)}"><th scope="row">{lead}{shard_name(entry.shard_id)}{stream}{came}</th>'
         f"{reported}</tr>"

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
+from kcl_daemon.metrics.metric import Shown, StatusTable, Table, words
 from kcl_daemon.progress.watchdog import ShardState, state_of
 from kcl_daemon.telemetry.shards import FIGURES, LANES, LanedShard, LaneView, ShardView
-from kcl_daemon.telemetry.shown import Shown, StatusTable, Table, words
 from kcl_daemon.telemetry.snapshot import LeaseView, MoveView, Snapshot, WorkerView
 from kcl_daemon.text import NONE, about, counted, duration, rate, short_number, short_shard
 
@@ -39,20 +39,19 @@ class DisplayState(Enum):
     FINISHED = "finished"
 
 
-TONES: Final[Mapping[DisplayState, str]] = {
-    DisplayState.FAILING: "bad",
-    DisplayState.STALLED: "bad",
-    DisplayState.NOBODY: "bad",
-    DisplayState.HANDING_OFF: "busy",
-    DisplayState.UNSETTLED: "busy",
-    DisplayState.STARTING: "busy",
-    DisplayState.WAITING: "busy",
-    DisplayState.PAUSED: "busy",
-    DisplayState.READING: "good",
-    DisplayState.AT_TIP: "good",
-    DisplayState.ELSEWHERE: "calm",
-    DisplayState.FINISHED: "calm",
+_BY_TONE: Final = {
+    "bad": (DisplayState.FAILING, DisplayState.STALLED, DisplayState.NOBODY),
+    "busy": (
+        DisplayState.HANDING_OFF,
+        DisplayState.UNSETTLED,
+        DisplayState.STARTING,
+        DisplayState.WAITING,
+        DisplayState.PAUSED,
+    ),
+    "good": (DisplayState.READING, DisplayState.AT_TIP),
+    "calm": (DisplayState.ELSEWHERE, DisplayState.FINISHED),
 }
+TONES: Final = {state: tone for tone, states in _BY_TONE.items() for state in states}
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,12 +319,12 @@ MAX_MOVES: Final = 8
 
 def _shown_of_held(figure: Shown[ShardView]) -> Shown[ShardEntry]:
     return Shown(
-        figure.name,
         figure.heading,
         text=lambda entry: "" if entry.held is None else figure.cell(entry.held),
         number=figure.number,
         shortened=figure.shortened,
         drops=figure.drops,
+        name=figure.name,
     )
 
 
@@ -341,11 +340,11 @@ def _checkpoint(entry: ShardEntry) -> str:
 SHARDS: Final[Table[ShardEntry]] = Table(
     "Shards",
     (
-        words("shard", "Shard", lambda entry: entry.shard_id),
-        words("state", "State", lambda entry: entry.state.value),
+        words("Shard", lambda entry: entry.shard_id, name="shard"),
+        words("State", lambda entry: entry.state.value, name="state"),
         *map(_shown_of_held, FIGURES.shown),
-        words("checkpoint", "Checkpoint", _checkpoint, drops=2),
-        words("worker", "Worker", _reader, drops=1),
+        words("Checkpoint", _checkpoint, drops=2, name="checkpoint"),
+        words("Worker", _reader, drops=1, name="worker"),
     ),
     "no lease is known",
 )
@@ -380,11 +379,11 @@ def reported_text(worker: WorkerView) -> str:
 WORKERS: Final[Table[KnownWorker]] = Table(
     "Workers",
     (
-        words("worker", "Worker", lambda known: known.worker.worker_id),
-        words("role", "Role", lambda known: known.role, shortened=True),
-        Shown("leases", "Leases", lambda known: known.worker.leases),
-        Shown("cpu", "CPU", text=lambda known: cpu_text(known.worker)),
-        Shown("reported", "Last report", text=lambda known: reported_text(known.worker)),
+        words("Worker", lambda known: known.worker.worker_id),
+        words("Role", lambda known: known.role, shortened=True),
+        Shown("Leases", lambda known: known.worker.leases),
+        Shown("CPU", text=lambda known: cpu_text(known.worker)),
+        Shown("Last report", text=lambda known: reported_text(known.worker)),
     ),
     "the tables were not read yet",
 )
@@ -430,10 +429,10 @@ class SetAside(NamedTuple):
 SET_ASIDE: Final[Table[SetAside]] = Table(
     "Records set aside",
     (
-        words("shard", "Shard", lambda aside: aside.shard.key),
-        words("cause", "Cause", lambda aside: aside.cause),
-        Shown("records", "Records", lambda aside: aside.records),
-        words("reason", "Last reason", lambda aside: aside.shard.last_set_aside),
+        words("Shard", lambda aside: aside.shard.key),
+        words("Cause", lambda aside: aside.cause),
+        Shown("Records", lambda aside: aside.records),
+        words("Last reason", lambda aside: aside.shard.last_set_aside),
     ),
 )
 
@@ -452,9 +451,9 @@ def _reason(move: MoveView) -> str:
 MOVES: Final[Table[MoveView]] = Table(
     "Last moves",
     (
-        Shown("when", "When", text=lambda move: f"{about(move.ago_s)} ago"),
-        words("lease", "Lease", lambda move: move.key),
-        words("reason", "Reason", _reason, shortened=True),
+        Shown("When", text=lambda move: f"{about(move.ago_s)} ago"),
+        words("Lease", lambda move: move.key),
+        words("Reason", _reason, shortened=True),
     ),
     "none by this worker",
 )

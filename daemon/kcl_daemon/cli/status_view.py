@@ -39,9 +39,9 @@ from kcl_daemon.admin.view import (
     worker_table,
 )
 from kcl_daemon.cli.common import aligned
+from kcl_daemon.metrics.metric import Column, StatusTable
 from kcl_daemon.telemetry.helper_views import landing_table, query_table, spark_shard_table
 from kcl_daemon.telemetry.shards import CHILDREN
-from kcl_daemon.telemetry.shown import Column, StatusTable
 from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_daemon.text import duration, on_one_line
 
@@ -87,7 +87,6 @@ def _printable(table: StatusTable) -> StatusTable:
     return replace(
         table,
         title=on_one_line(table.title),
-        columns=tuple(replace(each, heading=each.heading.lower()) for each in table.columns),
         rows=tuple({name: on_one_line(cell) for name, cell in row.items()} for row in table.rows),
     )
 
@@ -116,8 +115,8 @@ def plain_lines(shown: StatusView) -> Iterator[str]:
 
 def _aligned(block: StatusTable) -> list[str]:
     numbers = {place for place, each in enumerate(block.columns) if each.number}
-    rows = [[row[each.name] for each in block.columns] for row in block.rows]
-    return aligned([each.heading for each in block.columns], rows, numbers)
+    rows = [[row[each.key] for each in block.columns] for row in block.rows]
+    return aligned([each.heading.lower() for each in block.columns], rows, numbers)
 
 
 def _cut(block: StatusTable, most: int) -> StatusTable:
@@ -230,7 +229,7 @@ def _table(block: StatusTable) -> Table:
     )
     for column in block.columns:
         table.add_column(
-            column.heading,
+            column.heading.lower(),
             justify="right" if column.number else "left",
             no_wrap=True,
             overflow="ellipsis",
@@ -238,7 +237,7 @@ def _table(block: StatusTable) -> Table:
             min_width=None if column.shortened else _width(block, column),
         )
     for row in block.rows:
-        table.add_row(*(_styled(each.name, row[each.name]) for each in block.columns))
+        table.add_row(*(_styled(each.key, row[each.key]) for each in block.columns))
     return table
 
 
@@ -250,4 +249,4 @@ def _styled(name: str, cell: str) -> Text:
 
 
 def _width(block: StatusTable, column: Column) -> int:
-    return max(len(column.heading), *(len(row[column.name]) for row in block.rows))
+    return max(len(column.heading), *(len(row[column.key]) for row in block.rows))

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeAlias, TypeVar
 
+from kcl_daemon.text import NONE
+
+Of = TypeVar("Of")
 Labels: TypeAlias = tuple[tuple[str, str], ...]
+Samples: TypeAlias = list[tuple[Labels, float]]
+Cells: TypeAlias = Mapping[str, str]
+"""By the `key` of their columns."""
 
 PREFIX: Final = "kcl"
 SHARD: Final = ("shard_id", "stream")
@@ -170,3 +177,97 @@ def families(table: str, *, from_snapshot: bool = False) -> dict[str, Family]:
             from_snapshot=from_snapshot,
         )
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Of a table for people; none without a heading.
+
+    Args:
+        number: right-aligned.
+        shortened: a terminal may cut its cells.
+        drops: a narrow terminal leaves out columns in this order; 0: never.
+        name: for who shows it in a way of its own.
+    """
+
+    heading: str = ""
+    number: bool = field(default=True, kw_only=True)
+    shortened: bool = field(default=False, kw_only=True)
+    drops: int = field(default=0, kw_only=True)
+    name: str = field(default="", kw_only=True)
+
+    @property
+    def key(self) -> str:
+        return self.name or self.heading
+
+
+@dataclass(frozen=True, slots=True)
+class Shown(Column, Generic[Of]):
+    """A column, a metric, or both.
+
+    Args:
+        value: None: not known; there is no sample.
+        unit: writes the value into the cell.
+        text: the cell, where it is more than that.
+    """
+
+    value: Callable[[Of], float | None] = lambda _: None
+    unit: Callable[[float], str] = str
+    metric: Family | None = None
+    text: Callable[[Of], str] | None = None
+
+    def cell(self, each: Of) -> str:
+        if self.text is not None:
+            return self.text(each)
+        value = self.value(each)
+        return NONE if value is None else self.unit(value)
+
+
+def sample(metric: Family, value: Callable[[Of], float | None]) -> Shown[Of]:
+    return Shown(value=value, metric=metric)
+
+
+def words(
+    heading: str, text: Callable[[Of], str], *, shortened: bool = False, drops: int = 0, name: str = ""
+) -> Shown[Of]:
+    return Shown(heading, text=text, number=False, shortened=shortened, drops=drops, name=name)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusTable:
+    """`left_out` counts dropped rows."""
+
+    title: str
+    columns: tuple[Column, ...]
+    empty: str
+    rows: tuple[Cells, ...] = ()
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[Of]):
+    """`empty` is said in place of rows."""
+
+    title: str
+    shown: tuple[Shown[Of], ...]
+    empty: str = "none"
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(each for each in self.shown if each.heading)
+
+    @property
+    def families(self) -> Iterator[Family]:
+        return (each.metric for each in self.shown if each.metric is not None)
+
+    def cells(self, each: Of) -> dict[str, str]:
+        return {column.key: column.cell(each) for column in self.shown if column.heading}
+
+    def of(self, rows: Iterable[Of], title: str = "") -> StatusTable:
+        return StatusTable(title or self.title, self.columns, self.empty, tuple(map(self.cells, rows)))
+
+    def samples(self, rows: Sequence[tuple[Of, Labels]]) -> Iterator[tuple[Family, Samples]]:
+        for each in self.shown:
+            if each.metric is not None:
+                values = ((labels, each.value(row)) for row, labels in rows)
+                yield each.metric, [(labels, float(value)) for labels, value in values if value is not None]

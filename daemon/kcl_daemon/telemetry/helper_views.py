@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from kcl_daemon.metrics.metric import families
-from kcl_daemon.telemetry.shown import Shown, StatusTable, Table, sample, words
+from kcl_daemon.metrics.metric import Shown, StatusTable, Table, families, sample, words
 from kcl_daemon.text import about, size
 
 _M: Final = families(
@@ -133,87 +132,59 @@ def _ago(seconds: float) -> str:
     return f"{about(seconds)} ago"
 
 
-def _rows_per_s(rows: float) -> str:
+def _per_s(rows: float) -> str:
     return f"{rows:.0f}/s"
+
+
+def _s(seconds: float) -> str:
+    return f"{seconds:.2f} s"
 
 
 QUERIES: Final[Table[SparkQueryView]] = Table(
     "Spark queries",
     (
-        words("query", "Query", lambda query: query.name),
-        words("runs", "State", lambda query: "running" if query.running else "failed, starts again"),
-        sample(_M["spark_query_running"], lambda query: query.running),
-        sample(_M["spark_query_failures"], lambda query: query.failures),
-        Shown("batch", "Batch", lambda query: query.batch, metric=_M["spark_query_batch"]),
-        Shown(
-            "commit",
-            "Last commit",
-            lambda query: query.since_commit_s,
-            _ago,
-            _M["spark_query_since_commit_seconds"],
-        ),
-        Shown(
-            "in", "Rows in", lambda query: query.input_rows_per_s, _rows_per_s, _M["spark_query_input_rate"]
-        ),
-        Shown(
-            "done",
-            "Rows done",
-            lambda query: query.processed_rows_per_s,
-            _rows_per_s,
-            _M["spark_query_processed_rate"],
-        ),
-        Shown(
-            "took",
-            "Batch took",
-            lambda query: query.batch_s,
-            "{:.2f} s".format,
-            _M["spark_query_batch_duration_seconds"],
-        ),
-        Shown(
-            "state_rows", "Rows in state", lambda query: query.state_rows, metric=_M["spark_query_state_rows"]
-        ),
-        Shown("late", "Dropped as late", lambda query: query.late_rows, metric=_M["spark_query_late_rows"]),
+        words("Query", lambda each: each.name),
+        words("State", lambda each: "running" if each.running else "failed, starts again"),
+        sample(_M["spark_query_running"], lambda each: each.running),
+        sample(_M["spark_query_failures"], lambda each: each.failures),
+        Shown("Batch", lambda each: each.batch, metric=_M["spark_query_batch"]),
+        Shown("Last commit", lambda each: each.since_commit_s, _ago, _M["spark_query_since_commit_seconds"]),
+        Shown("Rows in", lambda each: each.input_rows_per_s, _per_s, _M["spark_query_input_rate"]),
+        Shown("Rows done", lambda each: each.processed_rows_per_s, _per_s, _M["spark_query_processed_rate"]),
+        Shown("Batch took", lambda each: each.batch_s, _s, _M["spark_query_batch_duration_seconds"]),
+        Shown("Rows in state", lambda each: each.state_rows, metric=_M["spark_query_state_rows"]),
+        Shown("Dropped as late", lambda each: each.late_rows, metric=_M["spark_query_late_rows"]),
     ),
 )
 SPARK_SHARDS: Final[Table[SparkShardView]] = Table(
     "Shards in Spark",
     (
-        words("shard", "Shard", lambda shard: shard.shard_id),
-        Shown("rows", "Rows", lambda shard: shard.rows, metric=_M["spark_shard_rows"]),
-        sample(_M["spark_shard_bytes"], lambda shard: shard.data_bytes),
-        Shown(
-            "committed", "Committed", lambda shard: shard.committed, metric=_M["spark_shard_committed_rows"]
-        ),
-        sample(_M["spark_shard_redelivered_rows"], lambda shard: shard.redelivered),
-        Shown(
-            "waiting", "Waiting", lambda shard: shard.waiting, metric=_M["spark_shard_waiting_rows"], drops=3
-        ),
-        sample(_M["spark_shard_lag_seconds"], lambda shard: shard.lag_s),
-        Shown("oldest", "Oldest waits", lambda shard: shard.lag_s if shard.waiting else None, about),
-        sample(_M["spark_shard_spooled_bytes"], lambda shard: shard.spooled_bytes),
+        words("Shard", lambda each: each.shard_id),
+        Shown("Rows", lambda each: each.rows, metric=_M["spark_shard_rows"]),
+        sample(_M["spark_shard_bytes"], lambda each: each.data_bytes),
+        Shown("Committed", lambda each: each.committed, metric=_M["spark_shard_committed_rows"]),
+        sample(_M["spark_shard_redelivered_rows"], lambda each: each.redelivered),
+        Shown("Waiting", lambda each: each.waiting, metric=_M["spark_shard_waiting_rows"], drops=3),
+        sample(_M["spark_shard_lag_seconds"], lambda each: each.lag_s),
+        Shown("Oldest waits", lambda each: each.lag_s if each.waiting else None, about),
+        sample(_M["spark_shard_spooled_bytes"], lambda each: each.spooled_bytes),
     ),
     "no shard is connected",
 )
 LANDING: Final[Table[LandingShardView]] = Table(
     "Landing log",
     (
-        words("shard", "Shard", lambda shard: shard.name),
-        Shown("rows", "Rows", lambda shard: shard.rows),
-        sample(_M["landing_segments"], lambda shard: shard.segments),
-        Shown("bytes", "Bytes", lambda shard: shard.size_bytes, size, _M["landing_bytes"]),
-        sample(_M["landing_rows"], lambda shard: shard.rows),
-        Shown("segment", "Last segment", lambda shard: shard.number),
-        sample(_M["landing_redelivered_rows"], lambda shard: shard.redelivered),
-        Shown("waiting", "Waiting", lambda shard: shard.waiting_rows, drops=3),
-        Shown(
-            "waiting_bytes",
-            "Bytes waiting",
-            lambda shard: shard.waiting_bytes,
-            size,
-            _M["landing_waiting_bytes"],
-        ),
-        sample(_M["landing_lag_seconds"], lambda shard: shard.lag_s),
-        Shown("oldest", "Oldest waits", lambda shard: shard.lag_s if shard.waiting_rows else None, about),
+        words("Shard", lambda each: each.name),
+        Shown("Rows", lambda each: each.rows),
+        sample(_M["landing_segments"], lambda each: each.segments),
+        Shown("Bytes", lambda each: each.size_bytes, size, _M["landing_bytes"]),
+        sample(_M["landing_rows"], lambda each: each.rows),
+        Shown("Last segment", lambda each: each.number),
+        sample(_M["landing_redelivered_rows"], lambda each: each.redelivered),
+        Shown("Waiting", lambda each: each.waiting_rows, drops=3),
+        Shown("Bytes waiting", lambda each: each.waiting_bytes, size, _M["landing_waiting_bytes"]),
+        sample(_M["landing_lag_seconds"], lambda each: each.lag_s),
+        Shown("Oldest waits", lambda each: each.lag_s if each.waiting_rows else None, about),
     ),
     "no shard is connected",
 )

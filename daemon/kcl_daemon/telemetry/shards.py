@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
 
 from kcl_daemon.metrics.kcl import SHARD_BEHIND
-from kcl_daemon.metrics.metric import families
-from kcl_daemon.progress.flow import FlowRates
+from kcl_daemon.metrics.metric import Shown, Table, families, sample, words
 from kcl_daemon.progress.progress import HELD, ActiveLease, WaitReason
 from kcl_daemon.progress.watchdog import (
     AHEAD_S,
@@ -28,7 +26,6 @@ from kcl_daemon.progress.watchdog import (
     state_of,
     uncheckpointed_s,
 )
-from kcl_daemon.telemetry.shown import Shown, Table, sample, words
 from kcl_daemon.text import NONE, about, duration, masked, on_one_line, rate, size
 
 _M: Final = families(
@@ -56,6 +53,7 @@ WAIT_SHOWN_S: Final = 5.0
 """Shorter waits are usual between batches."""
 _LINE_CHARACTERS: Final = 500
 _TAKEN: Final = "taken"
+G = TypeVar("G")
 T = TypeVar("T")
 View = TypeVar("View", "ShardView", "LaneView")
 
@@ -93,17 +91,25 @@ class Look:
 class SeenLease:
     """A shard, or one of its lanes; `not_done` of a lane: its records, and their bytes.
 
-    `worst` is the lease itself, or a lane of it in more trouble, or one that works while the shard has nothing new.
+    What is said of waits and failures is of the worst: of a lane in more trouble than its shard, or that works while the shard
+    has nothing new.
     """
 
     def __init__(self, held: ActiveLease, look: Look, not_done: tuple[int, int] = (0, 0)) -> None:
-        self.held, self.key, self.lease, self.progress = held, held.key, held.lease, held.progress
-        self.look, self.watchdog, self.now_s = look, look.watchdog, look.now_s
-        self.not_done = not_done
-        self.worst = self._worst()
-        self.failures = self.worst.progress.failures
-        self.stalled = self.watchdog.is_stalled(self.worst)
-        self.status = self._status(self.worst)
+        self.held, self.look, self.not_done = held, look, not_done
+        self.lease, self.progress, self.now_s = held.lease, held.progress, look.now_s
+        self.watchdog = watchdog = look.watchdog
+        worst = self._worst()
+        of_worst, of_lane = worst.progress, "" if worst is held else f"lane {worst.progress.lane}: "
+        self.status, self.failures = self._status(worst), of_worst.failures
+        self.stalled, self.detail = watchdog.is_stalled(worst), safe_line(f"{of_lane}{self.status.detail}")
+        self.last_error = safe_line(of_worst.failure) if self.failures else ""
+        self.stderr_tail = look.stderr.shown(name_of(worst), of_worst.stderr_tail if self.failures else ())
+        self.next_try_s = None if of_worst.next_try_s is None else max(0.0, of_worst.next_try_s - self.now_s)
+        known = (held, *self.progress.lanes.values())
+        self.restarts = sum(max(0, each.progress.children - 1) for each in known)
+        self.lag_s = lag_s(self.progress, watchdog.limits, self.now_s)
+        self.rates, self.waiting = watchdog.rates(held.key), self.progress.waiting
 
     def _status(self, held: ActiveLease) -> StallStatus:
         return stall_status(held.progress, self.watchdog.limits, self.now_s)
@@ -120,62 +126,9 @@ class SeenLease:
         return slowest if self._status(self.held).cause is WaitReason.NOTHING_NEW else worst
 
     @property
-    def stream(self) -> str | None:
-        return None if self.lease.stream is None else self.lease.stream.name
-
-    @property
-    def stream_id(self) -> str | None:
-        return None if self.lease.stream is None else str(self.lease.stream)
-
-    @property
-    def detail(self) -> str:
-        of_lane = "" if self.worst is self.held else f"lane {self.worst.progress.lane}: "
-        return safe_line(f"{of_lane}{self.status.detail}")
-
-    @property
     def state(self) -> ShardState:
-        is_finished = self.lease.is_finished
-        return state_of(self.status.cause, failures=self.failures, stalled=self.stalled, finished=is_finished)
-
-    @property
-    def last_error(self) -> str:
-        return safe_line(self.worst.progress.failure) if self.failures else ""
-
-    @property
-    def stderr_tail(self) -> tuple[str, ...]:
-        lines = self.worst.progress.stderr_tail if self.failures else ()
-        return self.look.stderr.shown(name_of(self.worst), lines)
-
-    @property
-    def next_try_s(self) -> float | None:
-        at_s = self.worst.progress.next_try_s
-        return None if at_s is None else max(0.0, at_s - self.now_s)
-
-    @property
-    def restarts(self) -> int:
-        known = (self.held, *self.progress.lanes.values())
-        return sum(max(0, each.progress.children - 1) for each in known)
-
-    @property
-    def ahead_s(self) -> float:
-        ahead_s = self.progress.last_fetch.ahead_s
-        return ahead_s if ahead_s > AHEAD_S else 0.0
-
-    @cached_property
-    def lag_s(self) -> float | None:
-        return lag_s(self.progress, self.watchdog.limits, self.now_s)
-
-    @cached_property
-    def rates(self) -> FlowRates:
-        return self.watchdog.rates(self.key)
-
-    @cached_property
-    def p50_and_p99(self) -> tuple[float | None, float | None]:
-        return self.watchdog.p50_and_p99(self.key)
-
-    @cached_property
-    def waiting(self) -> tuple[int, int]:
-        return self.progress.waiting
+        cause, finished = self.status.cause, self.lease.is_finished
+        return state_of(cause, failures=self.failures, stalled=self.stalled, finished=finished)
 
     @property
     def child(self) -> ChildView | None:
@@ -193,23 +146,28 @@ class SeenLease:
             return None
         slowest = window.holds_mark
         key_hash = None if slowest is None else window.first_key_hash(slowest)
-        lanes = sorted(progress.lanes.items())
+        seen = (SeenLease(lane, self.look, window.not_done(n)) for n, lane in sorted(progress.lanes.items()))
         return LanesView(
             count=window.lane_count,
             slowest=slowest,
             key_hash=None if key_hash is None else f"{key_hash:08x}",
             held_s=None if progress.held_back_s is None else self.now_s - progress.held_back_s,
             window_bytes=window.size_bytes,
-            lanes=tuple(
-                seen_as(LaneView, SeenLease(lane, self.look, window.not_done(number)))
-                for number, lane in lanes
-            ),
+            lanes=tuple(seen_as(LaneView, each) for each in seen),
         )
 
 
 def name_of(held: ActiveLease) -> str:
     lane = held.progress.lane
     return held.key if lane is None else f"{held.key} lane {lane}"
+
+
+def _maybe(given: G | None, what: Callable[[G], T]) -> T | None:
+    return None if given is None else what(given)
+
+
+def _ahead_s(seconds: float) -> float:
+    return seconds if seconds > AHEAD_S else 0.0
 
 
 def taken(source: Callable[[SeenLease], T]) -> T:
@@ -301,9 +259,9 @@ class ShardView:
         set_aside: records that were not processed since the lease was taken, by cause; `last_set_aside` says why.
     """
 
-    key: str = taken(lambda seen: seen.key)
+    key: str = taken(lambda seen: seen.held.key)
     shard_id: str = taken(lambda seen: seen.lease.shard_id)
-    stream: str | None = taken(lambda seen: seen.stream)
+    stream: str | None = taken(lambda seen: _maybe(seen.lease.stream, lambda stream: stream.name))
     parents: tuple[str, ...] = taken(lambda seen: tuple(sorted(seen.lease.parent_shard_ids)))
     cause: WaitReason = taken(lambda seen: seen.status.cause)
     waits_s: float = taken(lambda seen: seen.status.waits_s)
@@ -317,7 +275,7 @@ class ShardView:
     bytes_per_s: float = taken(lambda seen: seen.rates.out_bytes)
     child: ChildView | None = taken(lambda seen: seen.child)
     failures: int = later(0, lambda seen: seen.failures)
-    stream_id: str | None = later(None, lambda seen: seen.stream_id)
+    stream_id: str | None = later(None, lambda seen: _maybe(seen.lease.stream, str))
     state: ShardState | None = later(None, lambda seen: seen.state)
     lag_s: float | None = later(None, lambda seen: seen.lag_s)
     restarts: int = later(0, lambda seen: seen.restarts)
@@ -332,8 +290,8 @@ class ShardView:
     uncheckpointed_s: float | None = later(
         None, lambda seen: uncheckpointed_s(seen.held, seen.lag_s, seen.now_s)
     )
-    p50_s: float | None = later(None, lambda seen: seen.p50_and_p99[0])
-    p99_s: float | None = later(None, lambda seen: seen.p50_and_p99[1])
+    p50_s: float | None = later(None, lambda seen: seen.watchdog.p50_and_p99(seen.held.key)[0])
+    p99_s: float | None = later(None, lambda seen: seen.watchdog.p50_and_p99(seen.held.key)[1])
     speed: float | None = later(None, lambda seen: seen.rates.speed)
     records_per_s: float = later(0.0, lambda seen: seen.rates.out_records)
     in_records_per_s: float = later(0.0, lambda seen: seen.rates.in_records)
@@ -342,7 +300,7 @@ class ShardView:
     read_bytes: int = later(0, lambda seen: seen.progress.flow.read_bytes)
     waiting_records: int = later(0, lambda seen: seen.waiting[0])
     waiting_bytes: int = later(0, lambda seen: seen.waiting[1])
-    ahead_s: float = later(0.0, lambda seen: seen.ahead_s)
+    ahead_s: float = later(0.0, lambda seen: _ahead_s(seen.progress.last_fetch.ahead_s))
 
     @property
     def children(self) -> tuple[ChildView, ...]:
@@ -401,14 +359,6 @@ def _memory(shard: ShardView) -> float | None:
     return sum(known) if known else None
 
 
-def _memory_text(child: ChildView) -> str:
-    return NONE if child.rss_bytes is None else size(child.rss_bytes)
-
-
-def _read_behind_s(shard: ShardView) -> float | None:
-    return None if shard.behind_ms is None else shard.behind_ms / 1000
-
-
 def _of_child(text: Callable[[ChildView], str]) -> Callable[[ShardView], str]:
     return lambda shard: "" if shard.child is None else text(shard.child)
 
@@ -423,19 +373,17 @@ FIGURES: Final[Table[ShardView]] = Table(
         sample(_M["shard_idle_seconds"], lambda shard: shard.idle_s),
         sample(_M["shard_stalled"], lambda shard: shard.stalled),
         sample(_M["shard_paused"], lambda shard: shard.cause is WaitReason.PAUSED),
-        Shown("lag", "Lag", lambda shard: shard.lag_s, duration, SHARD_BEHIND),
+        Shown("Lag", lambda shard: shard.lag_s, duration, SHARD_BEHIND),
         Shown(
-            "uncheckpointed",
             "Not checkpointed",
             lambda shard: shard.uncheckpointed_s,
             metric=_M["shard_uncheckpointed_seconds"],
             text=_uncheckpointed,
             drops=4,
         ),
-        Shown("latency", "p50, p99", text=_latency, drops=5),
-        Shown("throughput", "Throughput", lambda shard: shard.bytes_per_s, rate, drops=6),
+        Shown("p50, p99", text=_latency, drops=5, name="latency"),
+        Shown("Throughput", lambda shard: shard.bytes_per_s, rate, drops=6, name="throughput"),
         Shown(
-            "waiting",
             "Waiting",
             lambda shard: shard.waiting_records,
             metric=_M["shard_waiting_records"],
@@ -445,51 +393,47 @@ FIGURES: Final[Table[ShardView]] = Table(
         sample(_M["shard_read_records"], lambda shard: shard.read_records),
         sample(_M["shard_read_bytes"], lambda shard: shard.read_bytes),
         sample(_M["shard_arrivals_ahead_seconds"], lambda shard: shard.ahead_s or None),
-        sample(_M["shard_read_behind_seconds"], _read_behind_s),
+        sample(_M["shard_read_behind_seconds"], lambda shard: _maybe(shard.behind_ms, lambda ms: ms / 1000)),
         sample(_M["shard_failures"], lambda shard: shard.failures),
         sample(_M["child_restarts"], lambda shard: shard.restarts),
         sample(_M["child_resident_memory_bytes"], _memory),
-        words("waits_for", "Waits for", lambda shard: shard.waits_for, shortened=True, drops=7),
+        words("Waits for", lambda shard: shard.waits_for, shortened=True, drops=7, name="waits_for"),
     ),
 )
 """The page and the terminal add what is known of shards that other workers hold."""
 LANES: Final[Table[LanedShard]] = Table(
     "Lanes",
     (
-        words("shard", "Shard", lambda laned: laned.shard.key),
+        words("Shard", lambda laned: laned.shard.key),
         Shown(
-            "started",
             "Started",
             lambda laned: len(laned.lanes.lanes),
             metric=_M["shard_lanes_started"],
             text=lambda laned: f"{len(laned.lanes.lanes)} of {laned.lanes.count}",
         ),
-        words("slowest", "Slowest", _of_slowest(lambda _, lane: f"lane {lane.number}")),
-        words("key_hash", "Key hash", _of_slowest(lambda lanes, _: lanes.key_hash or NONE)),
+        words("Slowest", _of_slowest(lambda _, lane: f"lane {lane.number}")),
+        words("Key hash", _of_slowest(lambda lanes, _: lanes.key_hash or NONE)),
         Shown(
-            "held",
             "Holds the checkpoint",
             lambda laned: laned.lanes.held_s or 0.0,
             metric=_M["shard_checkpoint_held_back_seconds"],
-            text=_of_slowest(lambda lanes, _: NONE if lanes.held_s is None else about(lanes.held_s)),
+            text=_of_slowest(lambda lanes, _: _maybe(lanes.held_s, about) or NONE),
         ),
-        Shown("not_done", "Not done", text=_of_slowest(lambda _, lane: str(lane.records))),
-        Shown("kept", "Bytes of it", text=_of_slowest(lambda _, lane: size(lane.kept_bytes))),
-        Shown(
-            "window", "Bytes of all", lambda laned: laned.lanes.window_bytes, size, _M["shard_window_bytes"]
-        ),
-        Shown("restarts", "Restarts", lambda laned: laned.shard.restarts),
+        Shown("Not done", text=_of_slowest(lambda _, lane: str(lane.records))),
+        Shown("Bytes of it", text=_of_slowest(lambda _, lane: size(lane.kept_bytes))),
+        Shown("Bytes of all", lambda laned: laned.lanes.window_bytes, size, _M["shard_window_bytes"]),
+        Shown("Restarts", lambda laned: laned.shard.restarts),
     ),
 )
 CHILDREN: Final[Table[ShardView]] = Table(
     "Children",
     (
-        words("shard", "Shard", lambda shard: shard.key),
-        Shown("pid", "PID", text=_of_child(lambda child: str(child.pid))),
-        Shown("memory", "Memory", text=_of_child(_memory_text)),
-        Shown("uptime", "Uptime", text=_of_child(lambda child: duration(child.running_s))),
-        Shown("restarts", "Restarts", lambda shard: shard.restarts),
-        words("stderr", "Last line of stderr", lambda shard: "".join(shard.stderr[-1:]), shortened=True),
+        words("Shard", lambda shard: shard.key),
+        Shown("PID", text=_of_child(lambda child: str(child.pid))),
+        Shown("Memory", text=_of_child(lambda child: _maybe(child.rss_bytes, size) or NONE)),
+        Shown("Uptime", text=_of_child(lambda child: duration(child.running_s))),
+        Shown("Restarts", lambda shard: shard.restarts),
+        words("Last line of stderr", lambda shard: "".join(shard.stderr[-1:]), shortened=True),
     ),
     "no child is running",
 )
