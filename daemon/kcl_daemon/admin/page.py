@@ -1,7 +1,6 @@
 """The HTML of the status page: a fixed frame and a live part, which the script reloads.
 
-All outside text goes through `text`. The Content-Security-Policy allows only the inline style sheet and
-script.
+All outside text goes through `text`. The Content-Security-Policy allows only what is inline.
 """
 
 from __future__ import annotations
@@ -54,6 +53,29 @@ from kcl_daemon.telemetry.helper_views import (
 from kcl_daemon.telemetry.shards import CHILDREN
 from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_daemon.text import about, duration, on_one_line, rate, short_shard
+
+_MOVES_CAPTION: Final = f"The last {MAX_MOVES} decisions of this worker as leader; /status.json has more"
+_WIDTH: Final = 120
+_HEIGHT: Final = 24
+_SECONDS_LEAST: Final = 60.0
+_STEPS: Final = 10 * (_HEIGHT - 3)
+# y coordinates as text, lowest first.
+_HEIGHTS: Final = tuple(f"{_HEIGHT - 1.5 - step / 10:.1f}" for step in range(_STEPS + 1))
+MAX_ROWS: Final = 2000
+"""Larger applications show only this worker's leases."""
+MAX_SHARDS: Final = 100
+_SECTIONS: Final[tuple[tuple[str, str], ...]] = (
+    ("fleet", "Fleet"),
+    ("shards", "Shards"),
+    ("lanes", "Lanes"),
+    ("children", "Children"),
+    ("spark", "Spark"),
+    ("landing", "Landing log"),
+    ("moves", "Last moves"),
+)
+_PAUSE_AFTER: Final = 100
+"""This many entries take less than a millisecond."""
+_DOCUMENTS: Final = ("/status.json", "/metrics", "/readyz", "/livez")
 
 
 @lru_cache(maxsize=4096)
@@ -125,9 +147,6 @@ def _facts(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[tuple[
         yield "Fleet as of", f"{about(snapshot.fleet_age_s)} ago"
 
 
-_MOVES_CAPTION: Final = f"The last {MAX_MOVES} decisions of this worker as leader; /status.json has more"
-
-
 def _moves(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.moves:
         shown = moves_table(snapshot)
@@ -141,14 +160,6 @@ def _moves(snapshot: Snapshot) -> Iterator[str]:
 def _move_row(cells: Cells) -> str:
     when, key, reason = (text(cells[each.key]) for each in MOVES.columns)
     return f'<tr><td class=num>{when}</td><th scope="row">{key}</th><td>{reason}</td></tr>'
-
-
-_WIDTH: Final = 120
-_HEIGHT: Final = 24
-_SECONDS_LEAST: Final = 60.0
-_STEPS: Final = 10 * (_HEIGHT - 3)
-# y coordinates as text, lowest first.
-_HEIGHTS: Final = tuple(f"{_HEIGHT - 1.5 - step / 10:.1f}" for step in range(_STEPS + 1))
 
 
 def sparklines(history: ThroughputHistory, now_s: float) -> Callable[[str], str]:
@@ -175,10 +186,6 @@ def sparklines(history: ThroughputHistory, now_s: float) -> Callable[[str], str]
         )
 
     return draw
-
-
-MAX_ROWS: Final = 2000
-"""Larger applications show only this worker's leases."""
 
 
 def _shards(known: Sequence[ShardEntry], history: ThroughputHistory, now_s: float) -> Iterator[str]:
@@ -267,9 +274,6 @@ def _stderr(said: tuple[str, ...]) -> str:
     return f'<td><details><summary>{many}</summary><pre tabindex="0">{lines}</pre></details></td>'
 
 
-MAX_SHARDS: Final = 100
-
-
 def _lanes(shown: StatusTable) -> Iterator[str]:
     caption = "Shards with several children, and the lane that holds the checkpoint back"
     if len(shown.rows) > MAX_SHARDS:
@@ -301,20 +305,6 @@ def _landing(view: LandingView) -> Iterator[str]:
     if len(shown.rows) > MAX_SHARDS:
         caption += f": of {len(shown.rows)} those that wait longest"
     yield from _table("landing-shards", caption, replace(shown, rows=shown.rows[:MAX_SHARDS]))
-
-
-_SECTIONS: Final[tuple[tuple[str, str], ...]] = (
-    ("fleet", "Fleet"),
-    ("shards", "Shards"),
-    ("lanes", "Lanes"),
-    ("children", "Children"),
-    ("spark", "Spark"),
-    ("landing", "Landing log"),
-    ("moves", "Last moves"),
-)
-_PAUSE_AFTER: Final = 100
-"""This many entries take less than a millisecond."""
-_DOCUMENTS: Final = ("/status.json", "/metrics", "/readyz", "/livez")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""A small HTTP/1.1 server (h11) for the status page: GET and HEAD only, everything bounded.
-
-A failure here never stops the worker.
-"""
+"""A small HTTP/1.1 server (h11): GET and HEAD only, everything bounded."""
 
 from __future__ import annotations
 
@@ -42,6 +39,9 @@ _ALWAYS: Final = (
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cache-Control", "no-store"),
 )
+RETRY_S: Final = 5.0
+_ALL_OF_IPV4: Final = str(IPv4Address(0))
+_ALL_OF_IPV6: Final = str(IPv6Address(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,7 @@ class AdminServer:
             self._open.discard(conversation)
 
     def _make_room_for(self, newcomer: _ClientConnection) -> bool:
-        """If all connections are used, close the one idle longest; no remote caller displaces a local one.
-
-        Otherwise remote callers could starve the probes, which are local.
-        """
+        """If all connections are used, close the one idle longest, for a remote caller none of the local probes."""
         if len(self._open) < self.limits.max_connections:
             return True
         waited_for = [
@@ -236,11 +233,6 @@ def _head(answer: AdminResponse, *, is_last: bool) -> h11.Response:
     return h11.Response(status_code=answer.status, headers=headers, reason=answer.status.phrase.encode())
 
 
-RETRY_S: Final = 5.0
-_ALL_OF_IPV4: Final = str(IPv4Address(0))
-_ALL_OF_IPV6: Final = str(IPv6Address(0))
-
-
 @asynccontextmanager
 async def served(
     settings: AdminSettings,
@@ -292,7 +284,7 @@ async def _sampled(site: AdminSite, log: Log) -> None:
 
 
 async def _listen(settings: AdminSettings, server: AdminServer, clock: Clock, log: Log) -> None:
-    """Retries if the port is taken, for example by a worker that is being replaced."""
+    """Retries if the port is taken, as by a worker that is being replaced."""
     reported: str | None = None
     while True:
         failed: Sequence[BaseException] = ()

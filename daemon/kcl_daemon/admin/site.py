@@ -1,7 +1,4 @@
-"""The paths of the status page, and who may ask.
-
-Rendering never blocks the event loop for long. `/status.json` is an API: fields are only added.
-"""
+"""The paths of the status page, and who may ask."""
 
 from __future__ import annotations
 
@@ -30,6 +27,21 @@ from kcl_daemon.text import encodable
 TEXT: Final = "text/plain; charset=utf-8"
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 """They need no token, and answer only yes or no."""
+FORMAT: Final = 1
+_LONG: Final = ("shards", "fleet")
+_AT_ONCE: Final = 32
+HTML: Final = "text/html; charset=utf-8"
+JSON: Final = "application/json"
+SLICE_S: Final = 0.002
+"""Rendering pauses after this time."""
+LIVE_EVERY_S: Final = 2.0
+_PART_OF_A_CORE: Final = 0.001
+"""A viewer's share of a core; slow pages reload less often."""
+LIVE_AT_LEAST_EVERY_S: Final = 10.0
+_RENDERINGS: Final = 3
+_KEEP_S: Final = 1.0
+# A viewer's poll may be this early and still count as a sample.
+_EARLY_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +93,7 @@ class AdminAccess:
         return hmac.compare_digest(shown.encode("utf-8", "replace"), self.token.encode())
 
     def _is_our_name(self, host: str) -> bool:
-        """A foreign page could point its own name at this machine (DNS rebinding).
-
-        It does not know the token, so with a token any name is safe.
-        """
+        """A foreign page could point its own name at this machine (DNS rebinding); it does not know a token."""
         if self.token is not None:
             return True
         name = host_name(host)
@@ -129,20 +138,12 @@ def _shown_token(authorization: str) -> str:
             return ""
 
 
-FORMAT: Final = 1
-_LONG: Final = ("shards", "fleet")
-_AT_ONCE: Final = 32
-
-
 class NoStatus(ValueError): ...
 
 
 @dataclass(frozen=True, slots=True)
 class StatusDocument:
-    """`format` rises when a field changes its meaning or goes.
-
-    `throughput` has seconds ago and bytes a second for each lease, oldest first.
-    """
+    """`format` rises when a field changes its meaning or goes; `throughput`: seconds ago and bytes a second by lease."""
 
     format: int
     snapshot: Snapshot
@@ -192,27 +193,12 @@ def status_from(data: bytes) -> StatusDocument:
 
 
 def capacity_json(capacity: Capacity | None, now_ms: int, **more: object) -> dict[str, object]:
-    """As it is stored, and `workersWanted` and `ageSeconds` beside it; `more` overrides. It is an API: fields are only added."""
+    """As it is stored, and `workersWanted` and `ageSeconds` beside it; `more` overrides."""
     if capacity is None:
         return more
     age_s = max(0.0, (now_ms - capacity.at_ms) / 1000)
     said = orjson.loads(capacity_text(capacity))
     return {"workersWanted": capacity.wanted, "ageSeconds": round(age_s, 1), **said, **more}
-
-
-HTML: Final = "text/html; charset=utf-8"
-JSON: Final = "application/json"
-SLICE_S: Final = 0.002
-"""Rendering pauses after this time."""
-LIVE_EVERY_S: Final = 2.0
-_PART_OF_A_CORE: Final = 0.001
-"""A viewer's share of a core; slow pages reload less often."""
-LIVE_AT_LEAST_EVERY_S: Final = 10.0
-"""A page that stands still for longer shows a state that is gone."""
-_RENDERINGS: Final = 3
-_KEEP_S: Final = 1.0
-# A viewer's poll may be this early and still count as a sample.
-_EARLY_S: Final = 0.5
 
 
 class MetricsText(Protocol):
@@ -260,7 +246,7 @@ class AdminSite:
             await self._clock.sleep(LIVE_EVERY_S)
 
     def _note(self) -> None:
-        """Sample only if the last sample is old: viewers' snapshots are samples, too."""
+        """Viewers' snapshots are samples, too."""
         now_s = self._clock.monotonic()
         if self._history.is_due(now_s, late_s=self._every_s):
             self._history.remember(self._source.now(), now_s)
@@ -293,7 +279,7 @@ class AdminSite:
         return plain(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
 
     async def _page(self, _: AdminRequest) -> AdminResponse:
-        """Does not wait for the tables; the first reload has their data."""
+        """Without waiting for the tables; the first reload has them."""
         snapshot = self._source.now()
         now_s = self._seen(snapshot)
         pieces = page(snapshot, self._history, now_s=now_s, every_s=self._every_s)
@@ -337,7 +323,7 @@ class AdminSite:
 
     @property
     def _every_s(self) -> float:
-        """The quickest of the last renderings counts: a machine that stood still made the others slow."""
+        """By the quickest of the last renderings: the machine may have stood still."""
         return min(max(LIVE_EVERY_S, min(self._render_s) / _PART_OF_A_CORE), LIVE_AT_LEAST_EVERY_S)
 
     async def _joined(self, pieces: Iterable[bytes]) -> bytes:

@@ -1,7 +1,4 @@
-"""What the status shows: shard states, lineage, readiness, tables as text, and throughput history.
-
-Probes, page and terminal share these rules.
-"""
+"""What the status shows: shard states, lineage, readiness, tables, and throughput history."""
 
 from __future__ import annotations
 
@@ -22,6 +19,14 @@ SHARD_END: Final = "SHARD_END"
 LATE_S: Final = 60.0
 """A shard further behind is in trouble."""
 MAX_DEPTH: Final = 8
+_NAMED_MOST = 5
+MAX_MOVES: Final = 8
+"""A start moves every lease, so there may be many."""
+MAX_SAMPLES: Final = 40
+WATCHED_EVERY_S: Final = 2.0
+UNWATCHED_EVERY_S: Final = 15.0
+WATCHED_FOR_S: Final = 10.0
+"""A viewer counts as present this long after a poll."""
 
 
 class DisplayState(Enum):
@@ -56,10 +61,7 @@ TONES: Final = {state: tone for tone, states in _BY_TONE.items() for state in st
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """`held` is None if this worker does not hold the lease.
-
-    `stream` is a name, or an identity if several streams share the name; None in single-stream mode.
-    """
+    """`held` None: by another worker. `stream`: a name, or an identity if several share it; None: the only one."""
 
     key: str
     shard_id: str
@@ -171,7 +173,7 @@ def _lag_s(held: ShardView | None) -> float:
 
 
 def lineage(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
-    """Each entry once, parents before children; a shard with two parents is below the first by name."""
+    """Each once, parents before children; a shard with two parents is below the first by name."""
     streams: dict[tuple[str, str], list[ShardEntry]] = defaultdict(list)
     for entry in sorted(known, key=lambda entry: (entry.shard_id, entry.key)):
         streams[entry.stream or "", entry.stream_id or ""].append(entry)
@@ -197,10 +199,7 @@ class Branch(NamedTuple):
 
 
 def draw_lineage(parents: Mapping[str, Sequence[str]]) -> Iterator[Branch]:
-    """Parents before children, in the order of `parents`, which has the known parents of each shard.
-
-    An explicit stack: a lineage may have thousands of generations.
-    """
+    """Parents before children, in the order of `parents`; an explicit stack, for there may be thousands of generations."""
     below: dict[str, list[str]] = defaultdict(list)
     for name, above in parents.items():
         for parent in above:
@@ -218,9 +217,6 @@ def draw_lineage(parents: Mapping[str, Sequence[str]]) -> Iterator[Branch]:
                 first, rest = ("└─ ", "   ") if number == len(children) else ("├─ ", "│  ")
                 inner = f"{indent}{rest}" if depth + 1 < MAX_DEPTH else indent
                 stack.append((child, depth + 1, f"{indent}{first}", inner))
-
-
-_NAMED_MOST = 5
 
 
 def not_ready(snapshot: Snapshot) -> tuple[str, ...]:
@@ -252,7 +248,7 @@ def failure_of(shard: ShardView) -> str:
 
 
 def in_words(snapshot: Snapshot, states: Counter[DisplayState]) -> str:
-    """For screen readers, so it leaves out figures that change all the time."""
+    """For screen readers: without figures that change all the time."""
     held = len(snapshot.shards)
     shards = "1 shard" if held == 1 else f"{held} shards"
     trouble = "".join(
@@ -311,10 +307,6 @@ def capacity_text(snapshot: Snapshot) -> str:
     if capacity.reason not in said:
         said = f"{said}; {counted(capacity.wanted, 'worker')} wanted: {capacity.reason}"
     return said if age_s < 2 * LATE_S else f"{said} (said {about(age_s)} ago by {capacity.by})"
-
-
-MAX_MOVES: Final = 8
-"""A start moves every lease, so there may be many."""
 
 
 def _shown_of_held(figure: Shown[ShardView]) -> Shown[ShardEntry]:
@@ -463,13 +455,6 @@ def moves_table(snapshot: Snapshot) -> StatusTable:
     return MOVES.of(snapshot.moves[:MAX_MOVES])
 
 
-MAX_SAMPLES: Final = 40
-WATCHED_EVERY_S: Final = 2.0
-UNWATCHED_EVERY_S: Final = 15.0
-WATCHED_FOR_S: Final = 10.0
-"""A viewer counts as present this long after a poll."""
-
-
 class ThroughputHistory:
     """The last `MAX_SAMPLES` samples: when, and bytes a second by lease key."""
 
@@ -481,7 +466,7 @@ class ThroughputHistory:
         self._polled_s = now_s
 
     def is_due(self, now_s: float, *, late_s: float = 0.0) -> bool:
-        """Whether a sample is overdue by `late_s` seconds; a negative value allows an early one."""
+        """`late_s` below 0 allows an early sample."""
         return not self._samples or now_s - self._samples[-1][0] >= self.every_s(now_s) + late_s
 
     def every_s(self, now_s: float) -> float:

@@ -43,6 +43,17 @@ _TOKEN_VARIABLE: Final = "KCL_ADMIN_TOKEN"  # noqa: S105 - the name of the varia
 _FIT_FOR_A_REQUEST: Final = re.compile(r"[!-~]+")
 _UNAUTHORIZED: Final = 401
 _OK: Final = 200
+EXIT_NOT_READY: Final = 3
+_EPILOG: Final = """\b
+Exit codes:
+  0  the worker is ready
+  1  the daemon does not answer
+  2  wrong command line, properties file or environment
+  3  the daemon answers but is not ready: it starts, stops, or a shard makes no progress
+"""
+_TOP_EPILOG: Final = """\b
+Ctrl-C ends it. Where there are more shards than lines, those that need attention come first.
+"""
 
 
 class UnusableSource(click.ClickException):
@@ -64,7 +75,7 @@ class StatusSource:
 
 
 def with_source(command: Callable[..., object]) -> Callable[..., object]:
-    """Calls a command with its status page; exits with code 2 if none is named or its token is wrong."""
+    """Exits with code 2 if no status page is named or its token is wrong."""
 
     @wraps(command)
     def called(
@@ -178,19 +189,6 @@ def _got(source: StatusSource) -> tuple[int, bytes]:
         ) from None
     finally:
         connection.close()
-
-
-EXIT_NOT_READY: Final = 3
-_EPILOG: Final = """\b
-Exit codes:
-  0  the worker is ready
-  1  the daemon does not answer
-  2  wrong command line, properties file or environment
-  3  the daemon answers but is not ready: it starts, stops, or a shard makes no progress
-"""
-_TOP_EPILOG: Final = """\b
-Ctrl-C ends it. Where there are more shards than lines, those that need attention come first.
-"""
 
 
 @click.command("status", epilog=_EPILOG)

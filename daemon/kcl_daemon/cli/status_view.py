@@ -50,6 +50,11 @@ _SPARK_CELLS: Final = 15
 _LEAST_ROWS: Final = 3
 _FRAME_LINES: Final = 6
 """Lines of a table besides its rows."""
+_STYLES: Final = {"bad": "bold red", "busy": "yellow", "good": "green", "calm": "dim"}
+_CUT_WIDTH: Final = 12
+_GAP: Final = 3
+_SHORT_BELOW: Final = 110
+_SHARD_PREFIX: Final = re.compile(r"shardId-0{0,11}(?=\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +173,6 @@ def spark(samples: Sequence[tuple[float, float]]) -> str:
     if most <= 0:
         return ""
     return "".join(_BARS[round(value / most * (len(_BARS) - 1))] for value in values)
-
-
-_STYLES: Final = {"bad": "bold red", "busy": "yellow", "good": "green", "calm": "dim"}
-_CUT_WIDTH: Final = 12
-_GAP: Final = 3
-_SHORT_BELOW: Final = 110
-_SHARD_PREFIX: Final = re.compile(r"shardId-0{0,11}(?=\d)")
 
 
 def renderable(shown: StatusView, *, width: int, note: str = "") -> RenderableType:

@@ -48,13 +48,7 @@ _OTLP_UNITS: Final = {MetricUnit.SECONDS: "s", MetricUnit.BYTES: "By"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """Series of one name on Prometheus and OTLP.
-
-    Args:
-        stem: without prefix, unit and `_total`.
-        buckets: upper bounds, without the infinite one.
-        from_snapshot: read from the worker's state, not counted.
-    """
+    """`stem`: without prefix, unit and `_total`; `buckets`: without the infinite bound; `from_snapshot`: not counted."""
 
     stem: str
     kind: MetricKind
@@ -90,14 +84,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """One figure, KCL's or ours.
-
-    Args:
-        operation: the dimension; empty: not on CloudWatch.
-        by_worker: has the dimension `WorkerIdentifier`.
-        family: None: only in `OPERATIONS`, or nowhere.
-        fixed: constant labels.
-    """
+    """`operation` empty: not on CloudWatch. `family` None: only in `OPERATIONS`, or nowhere. `fixed`: constant labels."""
 
     operation: str
     name: str
@@ -181,13 +168,9 @@ def families(table: str, *, from_snapshot: bool = False) -> dict[str, Family]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of a table for people; none without a heading.
+    """Of a table; none without a heading. `name`: for who shows it in a way of its own.
 
-    Args:
-        number: right-aligned.
-        shortened: a terminal may cut its cells.
-        drops: a narrow terminal leaves out columns in this order; 0: never.
-        name: for who shows it in a way of its own.
+    A narrow terminal cuts the cells of those that are `shortened`, and leaves out others in the order of `drops`; 0: never.
     """
 
     heading: str = ""
@@ -203,13 +186,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Shown(Column, Generic[Of]):
-    """A column, a metric, or both.
-
-    Args:
-        value: None: not known; there is no sample.
-        unit: writes the value into the cell.
-        text: the cell, where it is more than that.
-    """
+    """A column, a metric, or both. `unit` writes the value (None: not known) into the cell, or `text` does."""
 
     value: Callable[[Of], float | None] = lambda _: None
     unit: Callable[[float], str] = str

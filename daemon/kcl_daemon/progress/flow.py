@@ -1,16 +1,17 @@
-"""What went into one shard and out of it, and what waits.
-
-Counted once a batch, never once a record: this is in the record path.
-"""
+"""What went into one shard and out of it, and what waits or is not checkpointed."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from math import inf
 from typing import Final
 
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+BATCHES_MOST: Final = 256
 _SAMPLE_S: Final = 5.0
 _RATES_S: Final = 10.0
 # Batches of a second or more: over less, their ends would show and not their speed.
@@ -19,13 +20,13 @@ _SPEED_S: Final = 30.0
 
 @dataclass(eq=False, slots=True)
 class ShardFlow:
-    """Of one held lease, since it was taken; `LeaseProgress.records` and `data_bytes` count what was finished.
+    """Since the lease was taken.
 
     Args:
-        read_records: for the child, as `read_bytes`: without those that are filtered or already done.
-        busy_s: how long its child worked on records; a lane has its own.
-        refused_s: how long nothing was there to give, because Kinesis refused reads or the quota of the shard was used up.
-        memory_s: as `refused_s`, because other shards hold the memory.
+        read_records: without those that are filtered or already done.
+        busy_s: how long its child worked on records.
+        refused_s: how long nothing was there to give, because Kinesis refused reads or the shard's quota was used up.
+        memory_s: the same, because other shards hold the memory.
     """
 
     read_records: int = 0
@@ -37,14 +38,9 @@ class ShardFlow:
 
 @dataclass(frozen=True, slots=True)
 class FlowRates:
-    """Of one shard over the last ten seconds or more; shares are 0 to 1.
+    """Over the last ten seconds or more; `busy` (of the busiest lane), `refused` and `memory` are shares of the time.
 
-    Args:
-        speed: seconds of the stream finished in a second, by arrival, over half a minute or more; None: unknown, or
-            nothing was finished and nothing waits.
-        busy: share of the time that its child worked; with lanes, of the busiest lane.
-        refused: share of the time that reading waited for the shard's quota or was refused.
-        memory: share of the time that reading waited for memory.
+    `speed`: seconds of the stream finished in a second, over half a minute or more; None: unknown, or nothing to do.
     """
 
     in_records: float = 0.0
@@ -59,7 +55,7 @@ class FlowRates:
 
 @dataclass(frozen=True, slots=True)
 class FlowSample:
-    """What was counted until `at_s` (monotonic); `busy_s` by lane, None: the only child."""
+    """What was counted until `at_s`; `busy_s` by lane, None: the only child."""
 
     at_s: float
     read_records: int
@@ -116,3 +112,45 @@ class FlowMeter:
             return None
         (before_s, before_arrived_s), (last_s, last_arrived_s) = self._finished[0], self._finished[-1]
         return max(0.0, last_arrived_s - before_arrived_s) / max(last_s - before_s, now_s - last_s)
+
+
+class Uncheckpointed:
+    """The batches that were delivered and that the stored checkpoint does not cover.
+
+    Of more than `BATCHES_MOST` neighbours count as one, which is as old as the first of them.
+    """
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[ExtendedSequenceNumber, float]] = deque()
+        self._each = self._in_last = 1
+
+    def delivered(
+        self, last: ExtendedSequenceNumber, arrived_s: float, stored: ExtendedSequenceNumber
+    ) -> None:
+        """What comes again counts from the first time."""
+        batches = self._batches
+        self._forget(stored)
+        if not stored < last or (batches and not batches[-1][0] < last):
+            return
+        if batches and self._in_last < self._each:
+            batches[-1] = last, batches[-1][1]
+            self._in_last += 1
+            return
+        batches.append((last, arrived_s))
+        self._in_last = 1
+        if len(batches) > BATCHES_MOST:
+            pairs = zip(islice(batches, 0, None, 2), islice(batches, 1, None, 2), strict=False)
+            self._batches = deque([*((second[0], first[1]) for first, second in pairs), batches[-1]])
+            self._each *= 2
+
+    def oldest_s(self, stored: ExtendedSequenceNumber) -> float | None:
+        """Arrival of the first record; None: all is checkpointed."""
+        self._forget(stored)
+        return self._batches[0][1] if self._batches else None
+
+    def _forget(self, stored: ExtendedSequenceNumber) -> None:
+        batches = self._batches
+        while batches and not stored < batches[0][0]:
+            batches.popleft()
+        if len(batches) < 2:
+            self._each = 1

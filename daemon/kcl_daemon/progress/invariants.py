@@ -1,7 +1,4 @@
-"""What always holds of one consumer while it runs, and what it did last (docs/reliability.md).
-
-This is in the record path: a check is a comparison, an event a tuple, and nothing is formatted before a violation.
-"""
+"""What always holds of one consumer while it runs, and what it did last (docs/reliability.md)."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ _FACTS: Final[Mapping[str, tuple[str, ...]]] = {
     "status": ("of",),
     "wait": ("for", "detail"),
 }
-"""Names of what `Invariants.note` is given with an event."""
 
 
 class HeldMemory(Protocol):
@@ -46,9 +42,9 @@ def _no_time() -> float:
 
 
 class Invariants:
-    """Of one consumer, or of one lane of its `shard`, whose events are the shard's.
+    """Of one consumer, or of one lane of its `shard`, which has the events.
 
-    A check raises `InvariantViolated`, after `on_violation` was called for the first violation of the consumer.
+    A check raises `InvariantViolated`; `on_violation` is called for the consumer's first.
     """
 
     __slots__ = (
@@ -88,11 +84,11 @@ class Invariants:
         self.memory: set[HeldMemory] = set()
         """What the consumer has reserved of the worker's limit."""
         self.reached: Position | None = None
-        """The last record that the child, or any lane, was given, or that was passed over; None: none has begun."""
+        """The last record that was given or passed over; None: no child has begun."""
         self._given = self._answered = 0
         self.ended = False
         self.unstored: deque[Position] = deque()
-        """Of a lane: the last records of batches that it has not checkpointed."""
+        """Of a lane: ends of batches that it has not checkpointed."""
 
     def note(self, event: str, *facts: object) -> None:
         self.events.append((self._monotonic(), self.lane, event, facts))
@@ -105,14 +101,14 @@ class Invariants:
         return error
 
     def begins(self, after: Position) -> None:
-        """A child is initialized, or says where it begins; of a shard with lanes: its children may begin."""
+        """A child is initialized, or says where it begins; with lanes: its children may begin."""
         self.reached = after
         self._given, self._answered, self.ended = 0, 0, False
         self.unstored.clear()
         self.note("begin", after)
 
     def gives(self, first: Position | None, last: Position | None, count: int) -> None:
-        """A batch is about to be written into the child's stdin; no positions: it is empty."""
+        """Before a batch is written into the child's stdin; no positions: it is empty."""
         if self._given != self._answered:
             raise self.violated(
                 Invariant.ANSWERED_ONCE, f"{self._given} batches answered", f"{self._answered} answers"
@@ -132,7 +128,6 @@ class Invariants:
         self.note("processRecords", first, last, count)
 
     def sent(self, action: Action) -> None:
-        """Of records as a message it is not known which they are."""
         if isinstance(action, ProcessRecords):
             self.gives(None, None, len(action.records))
             return
@@ -151,7 +146,7 @@ class Invariants:
                 )
 
     def passed(self, position: Position) -> None:
-        """No record up to there is for the child, except those that it was given."""
+        """No other record up to there is for the child."""
         self.reaches(position)
         self._shard.reaches(position)
         self.note("passed", position)
@@ -161,7 +156,7 @@ class Invariants:
             self.reached = position
 
     def stores(self, position: Position, stored: Position) -> None:
-        """A checkpoint is about to be written; `stored` is the last one."""
+        """Before a checkpoint is written; `stored` is the last one."""
         if self._shard.violation is not None:
             raise self._shard.violation
         if position < stored:
@@ -189,7 +184,7 @@ class Invariants:
             raise self.violated(Invariant.LEASE_COUNTER, f"{before} or more", counter)
 
     def ends(self) -> None:
-        """The consumer is at its end. What it still holds is given back."""
+        """What the consumer still holds is given back."""
         if self.memory:
             held_bytes = sum(each.size_bytes for each in self.memory)
             seen = f"{held_bytes} bytes in {len(self.memory)} parts"
@@ -201,7 +196,7 @@ class Invariants:
             each.release()
 
     def evidence(self, **about: object) -> list[dict[str, object]]:
-        """What the violation was, then the last events, oldest first, with their times in seconds before it."""
+        """The violation, then the last events, oldest first, with their times in seconds before it."""
         now_s, violation = self._monotonic(), self.violation
         assert violation is not None, "something was violated"
         first = {
@@ -221,7 +216,7 @@ def _told(
 
 
 class LiveChildren:
-    """Of one worker: the children that were initialized, each with who runs it."""
+    """Of one worker: who runs each child that was initialized."""
 
     def __init__(self) -> None:
         self._live: dict[tuple[str, int], object] = {}

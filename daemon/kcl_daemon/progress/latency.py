@@ -1,8 +1,6 @@
 """How long records take from their arrival in the stream until they are finished.
 
-Counted once a batch, never once a record: this is in the record path. The buckets are those of Prometheus' native
-histograms, schema 3: bucket `i` has what took more than 2**((i - 1) / 8) and at most 2**(i / 8) seconds, which is 9 %
-more than the one before.
+The buckets are those of Prometheus' native histograms, schema 3: bucket `i` ends at 2**(i / 8) seconds, 9 % above the one before.
 """
 
 from __future__ import annotations
@@ -15,12 +13,14 @@ from typing import Final
 SCHEMA: Final = 3
 _IN_A_DOUBLING: Final = 2**SCHEMA
 ZERO_S: Final = 2.0**-10
-"""Kinesis gives arrival times in milliseconds; what took no longer is in the bucket `ZERO`."""
+"""Arrival times are in milliseconds; what took no longer is in the bucket `ZERO`."""
 ZERO: Final = -10 * _IN_A_DOUBLING
-# Thirteen months; the retention of a stream is a year at most.
+# Thirteen months; no stream is kept for more than a year.
 _MOST: Final = 25 * _IN_A_DOUBLING
-# A batch is spread over so many places at most: it costs the same however long it is.
+# A batch is spread over so many places at most.
 _PLACES: Final = 6
+_ROTATED_S: Final = 150.0
+_KNOWN_S: Final = 10.0
 
 
 def bucket_of(seconds: float) -> int:
@@ -32,11 +32,9 @@ def upper_bound_s(bucket: int) -> float:
 
 
 class LatencyHistogram:
-    """Of one shard, since its lease was taken; `of_all` counts the same for all shards of a stream, since the start.
+    """Of one shard, since its lease was taken; `of_all` of all shards of a stream, since the start.
 
-    Attributes:
-        newest_s: monotonic arrival of the newest record that was finished.
-        finished_s: when the last batch was finished, monotonic.
+    `newest_s` is the arrival of the newest record that was finished, `finished_s` when the last batch was.
     """
 
     __slots__ = ("buckets", "count", "finished_s", "newest_s", "of_all", "total_s")
@@ -49,10 +47,7 @@ class LatencyHistogram:
         self.of_all = of_all
 
     def finished(self, now_s: float, arrived_s: float, span_s: float, count: int) -> None:
-        """A batch whose first record arrived at `arrived_s`, and whose last one `span_s` later.
-
-        Counted as if they had come evenly between these two.
-        """
+        """A batch that arrived evenly from `arrived_s` on, for `span_s`."""
         most_s = now_s - arrived_s if now_s > arrived_s else 0.0
         least_s = most_s - span_s if most_s > span_s else 0.0
         self.finished_s = now_s
@@ -88,10 +83,7 @@ class LatencyHistogram:
 
 
 def quantiles(buckets: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
-    """The time within which each share of the records was finished, at most 9 % too long; None: there are none.
-
-    `shares` rise.
-    """
+    """Within which time each of the rising `shares` was finished, at most 9 % too long; None: no records."""
     count, ordered = sum(buckets.values()), sorted(buckets.items())
     found, below, place = list[float | None](), 0, -1
     for share in shares:
@@ -103,10 +95,7 @@ def quantiles(buckets: Mapping[int, int], shares: Iterable[float]) -> list[float
 
 
 def below(buckets: Iterable[tuple[int, int]], bounds_s: Iterable[float]) -> list[float]:
-    """How many took at most each of the rising `bounds_s`, of sorted `buckets`.
-
-    Within the bucket that a bound cuts they count as spread evenly, so that a figure never falls.
-    """
+    """How many took at most each of the rising `bounds_s`, of sorted `buckets`; in a bucket they are spread evenly."""
     left = iter(buckets)
     bucket, count = next(left, (_MOST + 1, 0))
     found, total = list[float](), 0.0
@@ -120,12 +109,8 @@ def below(buckets: Iterable[tuple[int, int]], bounds_s: Iterable[float]) -> list
     return found
 
 
-_ROTATED_S: Final = 150.0
-_KNOWN_S: Final = 10.0
-
-
 class RecentLatency:
-    """What of a histogram is of the last two and a half to five minutes."""
+    """Of the last two and a half to five minutes."""
 
     def __init__(self, histogram: LatencyHistogram, now_s: float) -> None:
         self._histogram = histogram

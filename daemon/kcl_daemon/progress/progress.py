@@ -1,8 +1,3 @@
-"""How far each held lease is and what it waits for.
-
-Writes are plain assignments: this is in the record path.
-"""
-
 from __future__ import annotations
 
 from collections import deque
@@ -13,11 +8,17 @@ from typing import Final, Protocol
 
 from kcl_daemon.errors import ChildTimedOut
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
-from kcl_daemon.progress.flow import FlowSample, ShardFlow
+from kcl_daemon.progress.flow import FlowSample, ShardFlow, Uncheckpointed
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.latency import LatencyHistogram
-from kcl_daemon.progress.uncheckpointed import Uncheckpointed
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
+
+PAUSED_BY_CHILD: Final = "its child asked for a pause"
+NEVER_S: Final = float("-inf")
+# A shard with constant traffic is always a little behind; a stuck one falls further behind.
+_AT_TIP_MS: Final = 2_000
+_HEALTHY_AFTER_S: Final = 60.0
+_MAX_MOVES: Final = 100
 
 
 class WaitReason(Enum):
@@ -42,19 +43,14 @@ class WaitReason(Enum):
 
 HELD: Final = frozenset({WaitReason.PAUSED, WaitReason.LIMITED})
 """Somebody wants it to wait."""
-PAUSED_BY_CHILD: Final = "its child asked for a pause"
-NEVER_S: Final = float("-inf")
-# A shard with constant traffic is always a little behind; a stuck one falls further behind.
-_AT_TIP_MS: Final = 2_000
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class LastFetch:
     """The last answers of Kinesis for one lease, over all its readers.
 
-    `empty_s` is the time of the last answer without records that was at the tip or nearer to it than before.
-    `behind_ms` is None if not reported, `trouble` None if reads succeed. `lost`: the trouble is that records were lost.
-    Times are monotonic seconds. `ahead_s`: how far the arrival of the last records was in the future, by this host's clock.
+    `empty_s`: of the last answer without records that was at the tip or nearer to it than before. `behind_ms` None: not
+    reported. `lost`: the trouble is that records were lost. `ahead_s`: how far the last records arrived in the future.
     """
 
     answered_s: float = NEVER_S
@@ -91,18 +87,18 @@ class ChildInfo(Protocol):
 class ReaderInfo(Protocol):
     @property
     def oldest_s(self) -> float | None:
-        """Stream arrival (monotonic seconds) of the oldest record read but not taken; None: no record."""
+        """Arrival of the oldest record read but not taken; None: no record."""
         ...
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Records, and bytes of their data, read but not taken."""
+        """Records, and bytes of their data."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class SetAsideCounts:
-    """Records of a lease that were not processed, by cause; `last` is why the last one was not."""
+    """Of all lanes of a shard; `last` is why the last record was not processed."""
 
     by_cause: dict[str, int] = field(default_factory=dict[str, int])
     last: str = ""
@@ -113,7 +109,7 @@ class SetAsideCounts:
 
 
 class LaneWindowInfo(Protocol):
-    """What a shard with several children keeps for them. Lanes are numbered from 0."""
+    """What a shard with several children keeps for them; pairs are records and bytes. Lanes are numbered from 0."""
 
     @property
     def lane_count(self) -> int: ...
@@ -123,7 +119,7 @@ class LaneWindowInfo(Protocol):
 
     @property
     def holds_mark(self) -> int | None:
-        """Which one holds the checkpoint back; None: no lane."""
+        """Which one holds the checkpoint back."""
         ...
 
     @property
@@ -131,22 +127,17 @@ class LaneWindowInfo(Protocol):
 
     def first_key_hash(self, lane: int) -> int | None: ...
 
-    def not_done(self, lane: int) -> tuple[int, int]:
-        """Records and bytes."""
-        ...
+    def not_done(self, lane: int) -> tuple[int, int]: ...
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Records that no child has processed, and about their bytes."""
+        """What no child has processed; its bytes about."""
         ...
-
-
-_HEALTHY_AFTER_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class FailureHistory:
-    """`oldest_s` is the stream arrival of the oldest record not done, None if unknown."""
+    """`oldest_s`: of the oldest record not done; None: unknown."""
 
     count: int
     since_s: float
@@ -162,27 +153,23 @@ def _no_conversation() -> None: ...
 
 @dataclass(eq=False, repr=False, slots=True)
 class LeaseProgress:
-    """The progress of one held lease. Times are monotonic seconds.
+    """The progress of one held lease, or of a lane of it.
 
     Progress is a batch that no earlier child had done, a new checkpoint, an empty answer while the child was
     free, or the end of a wait for parents or stream. A child that restarts again and again for the same
     records makes none.
 
     Attributes:
-        cause: what it waits for. `KINESIS` covers every wait for records; `stall_status` tells whether
-            there are any.
-        oldest_undone_s: stream arrival of the oldest record in the child's batch; None: no records.
+        cause: `KINESIS` covers every wait for records; `stall_status` tells whether there are any.
+        oldest_undone_s: arrival of the oldest record in the child's batch; None: no records.
         next_try_s: when the next child starts; None: one runs, or none will.
         busy_since_s: since when the child works on its action without progress; None: idle.
-        lane: which of several children of a shard this is about; None: the shard.
-        lanes: of a shard with several children, those that were started.
+        lane: None: the shard.
+        lanes: those that were started.
         slow_lane: the one it waits for, while `cause` is `LANE`.
         window: None: the shard has one child.
-        set_aside: shared by the lanes of a shard.
-        flow: of the shard; lanes have their own.
-        latency: shared by the lanes of a shard.
+        set_aside: shared by the lanes of a shard, as `latency`.
         window_until_s: when what was gathered for a batch is delivered; None: nothing was.
-        invariants: of the shard; lanes have their own.
         held_back_s: since when the same record of a lane holds the checkpoint back; None: none does.
     """
 
@@ -257,7 +244,7 @@ class LeaseProgress:
 
     @property
     def _is_healthy(self) -> bool:
-        """The child has lived long enough at the tip: earlier failures no longer count."""
+        """The child has lived long enough at the tip."""
         if self.child is None or self.cause is not WaitReason.KINESIS or not self.last_fetch.at_tip:
             return False
         return self.last_fetch.empty_s - self.child_since_s >= _HEALTHY_AFTER_S
@@ -280,7 +267,7 @@ class LeaseProgress:
         self.waits(WaitReason.STARTING)
 
     def gave_records(self) -> None:
-        """A lane has got records that it never had: to wait for more begins anew."""
+        """A lane has got records that it never had."""
         self.without_records_since_s = self._monotonic()
 
     def waits_for_lane(self, number: int, detail: str) -> None:
@@ -294,10 +281,7 @@ class LeaseProgress:
 
     @property
     def oldest_s(self) -> float | None:
-        """Stream arrival of the oldest record read but not done; None: all are done.
-
-        A failed child's records stay undone until another child gets them.
-        """
+        """Arrival of the oldest record read but not done, also by a failed child; None: all are done."""
         read_s = None if self._reader is None else self._reader.oldest_s
         left_s = self._left_s if read_s is None and self.last_fetch.answered_s <= self._left_at_s else None
         # What a lane has lost with its child is read again, and may be older than what the others have.
@@ -320,7 +304,7 @@ class LeaseProgress:
         self.gave_all()
 
     def takes(self, records: int, data_bytes: int, arrived_s: float | None) -> None:
-        """Its child is given these next, in parts perhaps, until `gave_all`."""
+        """Its child is given these, in parts perhaps, until `gave_all`."""
         self._with_child, self.oldest_undone_s = (records, data_bytes), arrived_s
 
     def gave_all(self) -> None:
@@ -328,7 +312,7 @@ class LeaseProgress:
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Records read and not finished, and the bytes of their data: with the child, its lanes or its reader."""
+        """Records with the child, its lanes or its reader, and the bytes of their data."""
         records, data_bytes = self._with_child
         for each in (self._reader, self.window):
             if each is not None:
@@ -355,7 +339,7 @@ class LeaseProgress:
         )
 
     def works(self, doing: str, *, arrived_s: float | None = None) -> None:
-        """`arrived_s`: of the first of the records that it works on; None: it has none."""
+        """`arrived_s`: of its first record; None: it has none."""
         self.oldest_undone_s = arrived_s
         if self._failures and self._is_healthy:
             self._forget_failures()
@@ -379,7 +363,7 @@ class LeaseProgress:
         span_s: float = 0.0,
         stored: ExtendedSequenceNumber | None = None,
     ) -> None:
-        """`last` None: an empty batch. `span_s`: between the arrivals of the first and the last record. `stored`: the checkpoint."""
+        """`last` None: an empty batch. `span_s`: between its first and last arrival. `stored`: the checkpoint."""
         now_s = self._monotonic()
         self.cause, self.since_s, self.detail = WaitReason.KINESIS, now_s, ""
         self._rests(now_s)
@@ -401,7 +385,7 @@ class LeaseProgress:
             self._progressed(now_s)
 
     def passed(self, position: ExtendedSequenceNumber) -> None:
-        """No record up to there is for the child, except those that it was given."""
+        """No other record up to there is for the child."""
         self._reached(position, self._monotonic())
 
     def shard_ended(self) -> None:
@@ -440,13 +424,12 @@ class LeaseProgress:
         self.waits(WaitReason.CHILD, self.doing)
 
     def storing(self, detail: str) -> None:
-        """Dead letters, until `stored`; a child that waits for that does not count as busy."""
+        """Dead letters, until `stored`; meanwhile the child is not busy."""
         if self._stored_for is None:
             self._stored_for = self.cause, self.detail, self._monotonic()
         self.waits(WaitReason.LETTERS, detail)
 
     def stored(self) -> None:
-        """The wait is over, whatever came of it."""
         assert self._stored_for is not None, "it has begun"
         (cause, detail, since_s), self._stored_for = self._stored_for, None
         waited_s = self._monotonic() - since_s
@@ -499,16 +482,12 @@ class LeaseProgress:
         self.next_try_s = self._monotonic() + seconds
 
     def child_stuck(self, seconds: float) -> None:
-        """Replace the child, because it worked for `seconds` without progress."""
         self._timed_out = ChildTimedOut(self.doing, seconds)
         self._end_conversation()
 
     @property
     def timed_out(self) -> ChildTimedOut | None:
         return self._timed_out
-
-
-_MAX_MOVES: Final = 100
 
 
 class ActiveLease(Protocol):
@@ -543,7 +522,7 @@ class ActiveLeases:
     def __init__(self) -> None:
         self._active: dict[LeaseKey, ActiveLease] = {}
         self.latencies: dict[StreamIdentity | None, LatencyHistogram] = {}
-        """Of all shards of a stream since the start, also of those that were released; None: the only stream."""
+        """Of all shards of a stream since the start; None: the only stream."""
         self._moves: deque[AssignmentDecision] = deque(maxlen=_MAX_MOVES)
 
     def add(self, watched: ActiveLease) -> None:

@@ -1,7 +1,6 @@
-"""Reports every lease of this worker that is stalled, and ends children that are stuck.
+"""Reports leases that are stalled, and ends children that are stuck.
 
-Each wait has its own limit. A child that keeps restarting never waits long; the time since its first failure
-counts instead.
+Each wait has its own limit. A child that keeps restarting never waits long: for it the time since its first failure counts.
 """
 
 from __future__ import annotations
@@ -46,6 +45,19 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
     WaitReason.WINDOW: "nothing to do: it is delivered when batchWindowMillis is over",
     WaitReason.NOTHING_NEW: "nothing to do",
 }
+FAILING_FROM: Final = 2
+TICK_S: Final = 2.0
+_LATE_S: Final = 1.0
+_LATE_REPORT_EVERY_S: Final = 60.0
+# For so long a pause of the whole process is added to every limit: after it every lease looks stalled.
+_CATCH_UP_S: Final = 60.0
+# Of the failover time; a lease renewed on time is at most half as old.
+_RENEWAL_LATE: Final = 0.7
+# Of the retention.
+_NEAR: Final = 0.75
+_TOLD_AGAIN_S: Final = 3600.0
+AHEAD_S: Final = 2.0
+"""Clocks differ by less; arrivals further ahead are told of."""
 
 
 class ShardState(Enum):
@@ -63,7 +75,6 @@ class ShardState(Enum):
     FINISHED = "finished"
 
 
-FAILING_FROM: Final = 2
 _STATES: Final[Mapping[WaitReason, ShardState]] = {
     WaitReason.STARTING: ShardState.STARTING,
     WaitReason.RESTART: ShardState.STARTING,
@@ -86,13 +97,13 @@ def state_of(cause: WaitReason, *, failures: int, stalled: bool, finished: bool 
 
 @dataclass(frozen=True, slots=True)
 class StallLimits:
-    """How long a shard may make no progress, in seconds, by wait reason.
+    """How long a shard may make no progress, by wait reason.
 
     Args:
-        restart_s: since the first failure without progress; enough for several restarts.
-        answer_s: without an answer for this long, the shard no longer counts as caught up.
-        child_stuck_s: a child that works this long without progress is replaced; None: never.
-        store_trouble: why the landing store holds the lander's children back; None: it does not.
+        restart_s: since the first failure without progress.
+        answer_s: without an answer for so long a shard is not caught up.
+        child_stuck_s: after it a child without progress is replaced; None: never.
+        store_trouble: why the landing store holds children back; None: it does not.
     """
 
     starting_s: float = 120.0
@@ -170,7 +181,7 @@ def stall_status(
 
 
 def _storing_lane(progress: LeaseProgress) -> int | None:
-    """The lane that waits until a dead letter is stored, of a shard that waits for records."""
+    """The lane that stores a dead letter, of a shard that waits for records."""
     if progress.cause is not WaitReason.KINESIS:
         return None
     lanes = progress.lanes.items()
@@ -214,10 +225,9 @@ def _waits_for_records(
 
 
 def lag_s(progress: LeaseProgress, limits: StallLimits, now_s: float) -> float | None:
-    """The age in seconds of the oldest record not done; None: unknown yet.
+    """The age of the oldest record not done; None: unknown yet.
 
-    For records not read yet it is how far the last answer was behind the tip. While no answer comes, it
-    grows.
+    Of records not read yet it is what the last answer said, and grows while no answer comes.
     """
     if progress.oldest_s is not None:
         return max(0.0, now_s - progress.oldest_s)
@@ -234,10 +244,7 @@ def lag_s(progress: LeaseProgress, limits: StallLimits, now_s: float) -> float |
 
 
 def uncheckpointed_s(watched: ActiveLease, undone_s: float | None, now_s: float) -> float | None:
-    """The age in seconds of the oldest record that the stored checkpoint does not cover; None: unknown yet.
-
-    Once all that was delivered is checkpointed, that of the oldest record not done (`undone_s`).
-    """
+    """The age of the oldest record that the stored checkpoint does not cover, `undone_s` at least; None: unknown yet."""
     oldest_s = watched.progress.uncheckpointed.oldest_s(watched.lease.checkpoint)
     return undone_s if oldest_s is None else max(undone_s or 0.0, now_s - oldest_s)
 
@@ -245,10 +252,7 @@ def uncheckpointed_s(watched: ActiveLease, undone_s: float | None, now_s: float)
 def child_stuck_s(
     progress: LeaseProgress, limits: StallLimits, now_s: float, *, timeout_s: float = 0.0
 ) -> float | None:
-    """How long a child has worked without progress, if too long; else None.
-
-    A checkpoint that cannot be written is not the child's fault.
-    """
+    """How long a child has worked without progress, if too long; a refused checkpoint is not its fault."""
     if limits.child_stuck_s is None or progress.busy_since_s is None or progress.refused is not None:
         return None
     if progress.cause not in {WaitReason.CHILD, WaitReason.STARTING} or progress.timed_out is not None:
@@ -286,21 +290,6 @@ def next_report(
     return last_report, StallReport.NOTHING
 
 
-TICK_S: Final = 2.0
-_LATE_S: Final = 1.0
-_LATE_REPORT_EVERY_S: Final = 60.0
-# After a pause of the whole process every lease looks stalled. So the pause is added to every limit for this
-# time; not for longer, or repeated short pauses would hide all stalls.
-_CATCH_UP_S: Final = 60.0
-# Of the failover time; a lease renewed on time is at most half as old.
-_RENEWAL_LATE: Final = 0.7
-# Of the retention.
-_NEAR: Final = 0.75
-_TOLD_AGAIN_S: Final = 3600.0
-AHEAD_S: Final = 2.0
-"""Clocks differ by less; arrivals further ahead are told of."""
-
-
 @dataclass(slots=True)
 class _Measured:
     progress: LeaseProgress
@@ -320,7 +309,7 @@ class Watchdog:
         log: Log,
         retention_s: Callable[[Lease], float | None] = lambda _lease: None,
     ) -> None:
-        """`retention_s` of the stream of a lease; None: not known."""
+        """`retention_s`: of the stream of a lease."""
         self._retention_s = retention_s
         self._told_s: dict[tuple[str, LeaseKey], float] = {}
         self.active_leases = active_leases
@@ -365,12 +354,12 @@ class Watchdog:
         return last_report is not None and last_report[0] is watched
 
     def rates(self, key: LeaseKey) -> FlowRates:
-        """Of a shard that this worker reads; zeros until something was measured."""
+        """Zeros until something was measured."""
         found = self._measured.get(key)
         return FlowRates() if found is None else found.rates
 
     def p50_and_p99(self, key: LeaseKey) -> tuple[float | None, float | None]:
-        """Seconds from arrival to finished, of the last two and a half to five minutes; None: nothing was finished."""
+        """As `RecentLatency` has them; None: nothing was finished."""
         found = self._measured.get(key)
         return (None, None) if found is None else found.latency.p50_and_p99(self._clock.monotonic())
 
@@ -470,7 +459,6 @@ class Watchdog:
             )
 
     def _is_due(self, event: str, key: LeaseKey, now_s: float) -> bool:
-        """Whether to tell of it; once an hour."""
         if now_s - self._told_s.get((event, key), NEVER_S) < _TOLD_AGAIN_S:
             return False
         self._told_s[event, key] = now_s

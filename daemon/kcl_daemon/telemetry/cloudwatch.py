@@ -1,8 +1,4 @@
-"""Collects statistic sets and sends them to CloudWatch.
-
-KCL: CloudWatchPublisherRunnable, MetricAccumulatingQueue. Unsent metrics are dropped, as in KCL: they must
-never pile up or delay work.
-"""
+"""Collects statistic sets and sends or drops them (KCL: CloudWatchPublisherRunnable, MetricAccumulatingQueue)."""
 
 from __future__ import annotations
 
@@ -20,14 +16,18 @@ from kcl_daemon.ports import Clock, CloudWatch, Log, Meters, Statistic
 
 _NAMES: Final = {"shard_id": "ShardId", "stream": "StreamId"}
 _Key: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
+MAX_BATCH: Final = 500
+"""CloudWatch allows 1,000; KCL sends 20."""
+CALL_S: Final = 5.0
+"""KCL: CloudWatchMetricsPublisher."""
+# A pause even under load; KCL has none.
+_LEAST_PAUSE_S: Final = 1.0
+_FINAL_FLUSH_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class CloudWatchOptions:
-    """`level` None sends no metrics; `dimensions` None allows all.
-
-    Sets beyond `queue_most` are dropped and counted.
-    """
+    """`level` None sends no metrics; `dimensions` None allows all."""
 
     level: MetricLevel | None
     dimensions: frozenset[str] | None
@@ -118,19 +118,9 @@ class StatisticSets:
         return [self._waiting.popleft().take() for _ in range(min(most, len(self._waiting)))]
 
     def forget(self) -> None:
-        """Otherwise windows of released shards would stay forever."""
+        """Or windows of released shards would stay forever."""
         waiting = set(map(id, self._waiting))
         self._windows = {key: window for key, window in self._windows.items() if id(window) in waiting}
-
-
-MAX_BATCH: Final = 500
-"""CloudWatch allows 1,000; KCL sends 20, at the same cost per call."""
-CALL_S: Final = 5.0
-"""KCL: CloudWatchMetricsPublisher."""
-
-# A pause even under load; KCL has none.
-_LEAST_PAUSE_S: Final = 1.0
-_FINAL_FLUSH_S: Final = 5.0
 
 
 class CloudWatchExporter:
@@ -175,10 +165,7 @@ class CloudWatchExporter:
             await self.flush()
 
     async def shutdown(self) -> None:
-        """Send the rest, even when cancelled, within a few seconds.
-
-        Call it while `run` still runs, so that a call in progress can end.
-        """
+        """Send the rest within a few seconds, even when cancelled; call it while `run` still runs."""
         self._is_over = True
         with self._clock.move_on_after(_FINAL_FLUSH_S) as scope:
             scope.shield = True

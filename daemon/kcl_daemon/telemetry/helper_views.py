@@ -84,7 +84,7 @@ class SparkView:
 
 @dataclass(frozen=True, slots=True)
 class LandingTrouble:
-    """Why the store does not take what it is given, and since when."""
+    """Why the store takes nothing, and since when."""
 
     cause: str
     message: str

@@ -106,10 +106,7 @@ def _packages() -> list[str]:
 
 
 def logger_class(levels: LogLevels) -> type[Any]:
-    """Drops unwanted events early.
-
-    With component levels each dropped call takes half a microsecond, to look up the calling module.
-    """
+    """Drops unwanted events early; with component levels half a microsecond goes into looking up the calling module."""
     thresholds = (levels.root, *levels.components.values())
     lowest = min(_NUMBERS[each] for each in thresholds)
     if not levels.components:

@@ -1,7 +1,4 @@
-"""Posts all metrics over OTLP/HTTP to a collector (`metricsOtlpEndpoint`).
-
-It uses only the SDK's values and exporter. Imported only if an endpoint is set.
-"""
+"""Posts all metrics over OTLP/HTTP to a collector (`metricsOtlpEndpoint`). Imported only if one is set."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ _ADVICE: Final = (
 
 
 class OtlpExporter:
-    """`who` becomes resource attributes. `snapshot` returns None before there is a worker."""
+    """`who` becomes resource attributes; no snapshot: there is no worker yet."""
 
     def __init__(
         self,
@@ -98,7 +95,7 @@ class OtlpExporter:
         series = [(family, _frozen(found)) for family, found in everything(self._totals, self._snapshot())]
 
         def work() -> str | None:
-            """Returns the error. It is slow, so it runs in a thread."""
+            """The error. It is slow, so it runs in a thread."""
             data = _data(series, self._resource, self._began_ns, now_ns)
             try:
                 done = self._exporter.export(data, timeout_millis=_CALL_S * 1000)

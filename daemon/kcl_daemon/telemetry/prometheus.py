@@ -32,10 +32,14 @@ FROM_SNAPSHOT: Final[tuple[Family, ...]] = (
 # Sweeps without a value before a series is forgotten.
 _GAUGE_SWEEPS: Final = 3
 _SERIES_SWEEPS: Final = 15
+# This many series take about a millisecond.
+_PIECE: Final = 200
+_END: Final = b"# EOF\n"
+_ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 class Scalar:
-    """A counter, or a gauge, whose value is replaced. `idle`: sweeps since the last value."""
+    """A counter, or a gauge. `idle`: sweeps since the last value."""
 
     __slots__ = ("_is_gauge", "idle", "value")
 
@@ -50,7 +54,7 @@ class Scalar:
 
 
 class Histogram:
-    """`counts` has one more entry, for values above all bounds."""
+    """The last of `counts` is of values above all bounds."""
 
     __slots__ = ("bounds", "counts", "idle", "least", "most", "total")
 
@@ -107,11 +111,7 @@ class Totals:
             yield family, list(series.items())
 
     def sweep(self) -> bool:
-        """Forget idle series; call it periodically.
-
-        Counters of the worker stay, those of a shard go after a long time. Gauges go soon: a former leader
-        must not export old values.
-        """
+        """Forget idle series: those of a shard late, gauges soon, as a former leader must not export old values."""
         forgotten = False
         for family, series in self._series.items():
             most = _most_sweeps(family)
@@ -151,7 +151,7 @@ Value: TypeAlias = float | Histogram | LatencyHistogram
 def everything(
     totals: Totals, snapshot: Snapshot | None
 ) -> Iterator[tuple[Family, Iterator[tuple[Labels, Value]]]]:
-    """Histograms may still change; other values are fixed."""
+    """Histograms may still change."""
     if snapshot is not None:
         for family, found in samples(snapshot):
             if found:
@@ -210,7 +210,7 @@ def is_of_shard(labels: Labels) -> bool:
 
 
 def classic(latency: LatencyHistogram, bounds: tuple[float, ...]) -> Histogram:
-    """Whole records below each bound; the buckets of the two do not fit, see `below`."""
+    """Whole records below each bound (see `below`)."""
     found, counted = Histogram(bounds), 0
     for place, count in enumerate(below(sorted(latency.buckets.items()), bounds)):
         found.counts[place] = int(count) - counted
@@ -224,10 +224,6 @@ def _labels(shard: ShardView | LatencyView) -> Labels:
     return named if shard.stream_id is None else (*named, ("stream", shard.stream_id))
 
 
-# This many series take about a millisecond.
-_PIECE: Final = 200
-_END: Final = b"# EOF\n"
-_ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _Series: TypeAlias = tuple[Labels, Value]
 
 
@@ -238,7 +234,7 @@ class ExpositionText:
 
 
 class PrometheusExposition:
-    """`snapshot` returns None before there is a worker."""
+    """No snapshot: there is no worker yet."""
 
     def __init__(self, totals: Totals, snapshot: Callable[[], Snapshot | None] = lambda: None) -> None:
         # 0.1 s: too long for rendering, and for every start.
@@ -252,10 +248,7 @@ class PrometheusExposition:
         ProcessCollector(registry=self._process)
 
     async def render(self, accept: str = "") -> ExpositionText:
-        """OpenMetrics or protobuf if the header `Accept` asks for it.
-
-        It takes 1-2 ms for each hundred shards, and yields after each millisecond.
-        """
+        """OpenMetrics or protobuf if the header `Accept` asks for it; yields after each millisecond."""
         if protobuf.wanted(accept):
             return ExpositionText(protobuf.CONTENT_TYPE, b"".join([each async for each in self._encoded()]))
         try:
@@ -275,7 +268,7 @@ class PrometheusExposition:
         return ExpositionText(content_type, body + _END if open_metrics else body)
 
     async def _encoded(self) -> AsyncIterator[bytes]:
-        """Each shard has a native histogram; the others are classic."""
+        """The histograms of shards are native."""
         known: dict[Labels, bytes] = {}
         for family, series in everything(self._totals, self._snapshot()):
             metrics: list[bytes] = []

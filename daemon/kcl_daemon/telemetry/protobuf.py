@@ -1,6 +1,6 @@
 """Metrics in the protobuf format of Prometheus (`io.prometheus.client`), which alone has native histograms.
 
-Written by hand: a protobuf library in the process would have to be the same version as that of OTLP, and of the user.
+Written by hand: a protobuf library would have to be of the same version as OTLP's, and the user's.
 """
 
 from __future__ import annotations

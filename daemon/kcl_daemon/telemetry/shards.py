@@ -1,8 +1,7 @@
 """A shard that this worker holds, from its progress to what is shown of it.
 
 A new figure is a field of `ShardView`, which says where it comes from, and a row of a table below: its column, its metric, or
-both. The fields are those of `/status.json`, which is an API: they are only added, and those after `child` may be missing,
-because an older daemon does not tell them. Durations are seconds before the snapshot.
+both. The fields are those of `/status.json`, an API: they are only added. An older daemon does not tell those that are `later`.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ View = TypeVar("View", "ShardView", "LaneView")
 
 
 class StderrLines:
-    """Lines safe to show; cached by process id, or by the name of lease or lane once the child failed."""
+    """Safe to show; cached by process id, or by the name of lease or lane once the child failed."""
 
     def __init__(self) -> None:
         self._known: dict[int | str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -91,8 +90,7 @@ class Look:
 class SeenLease:
     """A shard, or one of its lanes; `not_done` of a lane: its records, and their bytes.
 
-    What is said of waits and failures is of the worst: of a lane in more trouble than its shard, or that works while the shard
-    has nothing new.
+    Waits and failures are of the worst: a lane in more trouble than its shard, or that works while the shard has nothing new.
     """
 
     def __init__(self, held: ActiveLease, look: Look, not_done: tuple[int, int] = (0, 0)) -> None:
@@ -171,7 +169,7 @@ def _ahead_s(seconds: float) -> float:
 
 
 def taken(source: Callable[[SeenLease], T]) -> T:
-    """A field that comes from there; `later`: as well, one that may be missing."""
+    """A field that comes from there, as `later`."""
     found: T = field(metadata={_TAKEN: source})
     return found
 
@@ -193,10 +191,7 @@ class ChildView:
 
 @dataclass(frozen=True, slots=True)
 class LaneView:
-    """One of several children of a shard; `records` and `kept_bytes` are those that it has not checkpointed.
-
-    The other fields are those of `ShardView`.
-    """
+    """One of several children; `records` and `kept_bytes` are not checkpointed, the others as in `ShardView`."""
 
     number: int = taken(lambda seen: seen.progress.lane or 0)
     records: int = taken(lambda seen: seen.not_done[0])
@@ -222,7 +217,6 @@ class LanesView:
         slowest: the lane that holds the checkpoint back; None: none does.
         key_hash: of its first record that is not done, 8 hex digits; None: its data is not kept.
         held_s: how long this record has held it back.
-        window_bytes: kept for all lanes.
     """
 
     count: int
@@ -244,19 +238,19 @@ class ShardView:
     Args:
         idle_s: since the last batch, checkpoint or empty answer.
         behind_ms: of the last Kinesis answer, whatever became of its records.
-        records: processed since the lease was taken, as `data_bytes`; `read_records` and `read_bytes` were read for it.
-        failures: failed children since the last progress; `last_error` and `stderr_tail` are of the last of them.
+        records: processed since the lease was taken, as `data_bytes`; `read_records` were read for it.
+        failures: children since the last progress; `last_error` and `stderr_tail` are of the last.
         stream_id: `account:name:creationEpoch`.
         lag_s: age of the oldest unfinished record; 0: none; None: unknown.
         uncheckpointed_s: age of the oldest record that the stored checkpoint does not cover, as `lag_s`.
-        p50_s: from arrival to finished, in the last two and a half to five minutes, as `p99_s`; None: nothing was finished.
-        speed: seconds of the stream finished in a second; None: unknown.
-        waiting_records: read and not finished, as `waiting_bytes`.
-        ahead_s: how far in the future the last records arrived, by this host's clock; ages are too small by as much.
+        p50_s: from arrival to finished, as `p99_s`, in the last minutes; None: nothing was finished.
+        speed: as in `FlowRates`.
+        waiting_records: read and not finished.
+        ahead_s: how far in the future the last records arrived; ages are too small by as much.
         next_try_s: until the next child starts; None: one runs, or none will.
-        lanes: None: the shard has one child. Else `child` is None, `restarts` counts those of all lanes, and what
-            is said of waits and failures may be that of one lane.
-        set_aside: records that were not processed since the lease was taken, by cause; `last_set_aside` says why.
+        lanes: None: the shard has one child. Else `child` is None, `restarts` counts those of all lanes, and waits and
+            failures may be those of one lane.
+        set_aside: records that were not processed, by cause; `last_set_aside` says why.
     """
 
     key: str = taken(lambda seen: seen.held.key)

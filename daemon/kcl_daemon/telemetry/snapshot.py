@@ -1,7 +1,4 @@
-"""What a worker and its Spark engine or lander do at one moment, for the page, the metrics and the commands.
-
-Durations are seconds before the snapshot.
-"""
+"""What a worker and its Spark engine or lander do at one moment."""
 
 from __future__ import annotations
 
@@ -27,13 +24,17 @@ from kcl_daemon.telemetry.helper_views import HelperSource, LandingView, SparkVi
 from kcl_daemon.telemetry.shards import Look, SeenLease, ShardView, StderrLines, name_of, safe_line, seen_as
 from kcl_daemon.worker import Worker
 
+# A viewer's poll must not always cost a scan.
+_READ_EVERY_S: Final = 5.0
+_READ_WITHIN_S: Final = 5.0
+_LASTS_S: Final = 15.0
+# This many reads take about two milliseconds.
+_READS_MOST: Final = 64
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """One lease of the application, as of the last table read.
-
-    `children` are known once the shard has ended.
-    """
+    """As of the last table read; `children` are known once the shard has ended."""
 
     key: str
     shard_id: str
@@ -48,7 +49,7 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """`leases` counts unfinished leases that it reads; `reported_s` is the time since the report changed."""
+    """`leases`: unfinished ones that it reads; `reported_s`: since its report changed."""
 
     worker_id: str
     leases: int
@@ -68,7 +69,7 @@ class MoveView:
 
 @dataclass(frozen=True, slots=True)
 class HoldView:
-    """A pause, or a limit (`per_second` over all its shards); `text` has it all in words."""
+    """A pause, or a limit (over all its shards); `text` says it all."""
 
     text: str
     is_pause: bool
@@ -84,7 +85,7 @@ class HoldView:
 
 @dataclass(frozen=True, slots=True)
 class LatencyView:
-    """From arrival to finished; `shard_id` None: of all shards of a stream since the start. It may still change."""
+    """`shard_id` None: of all shards of a stream since the start. It may still change."""
 
     shard_id: str | None
     stream_id: str | None
@@ -97,18 +98,16 @@ class Snapshot:
 
     Args:
         started: tables and streams are ready.
-        leaderless_s: how long no leader is known.
         renewed_s: since all leases were renewed; None: no leases.
         fleet: all leases; empty until this worker reads the table, as leader or for a viewer.
         fleet_age_s: age of `fleet` and `workers`; None: never read.
-        loop_lag_s: delay of the event loop.
         spark: None: no engine, or it is silent; as `landing` for the lander.
         place: stream, region and account; empty from an older daemon.
         at_ms: epoch milliseconds; 0 from an older daemon.
         holds: pauses and limits in force, of the whole application.
-        violations: invariants that did not hold, since the start; `last_violation` is text.
-        capacity: of the leader, as last made or read; None: not known yet.
-        latencies: only for metrics; they are not in documents.
+        violations: invariants that did not hold, since the start.
+        capacity: of the leader, as last made or read.
+        latencies: for metrics; not in documents.
     """
 
     application: str
@@ -151,9 +150,9 @@ class SnapshotSource(Protocol):
         ...
 
     async def asked(self) -> Snapshot:
-        """For a viewer: a worker that is not the leader first reads the tables, every few seconds at most.
+        """For a viewer: a worker that does not lead first reads the tables, every few seconds at most.
 
-        On an AWS error the fleet stays as old as `fleet_age_s` says. May be cancelled.
+        On an AWS error the fleet stays as old as it was. May be cancelled.
         """
         ...
 
@@ -195,16 +194,8 @@ def worker_views(
     return tuple(view(name) for name in sorted({*latest, *filter(None, held), *also}))
 
 
-# A viewer's poll must not always cost a scan.
-_READ_EVERY_S: Final = 5.0
-_READ_WITHIN_S: Final = 5.0
-_LASTS_S: Final = 15.0
-# This many reads take about two milliseconds.
-_READS_MOST: Final = 64
-
-
 def resident_bytes(pid: int) -> int | None:
-    """None if the process is gone, or another user's and the system does not tell."""
+    """None: the process is gone, or another user's."""
     import psutil  # takes time to load; not every daemon is looked at
 
     try:

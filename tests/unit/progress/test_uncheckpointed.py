@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.progress.uncheckpointed import MOST, Uncheckpointed
+from kcl_daemon.progress.flow import BATCHES_MOST, Uncheckpointed
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.unit.progress.support import position
 
@@ -52,18 +52,18 @@ def test_it_is_that_of_the_first_batch_that_is_not_covered(steps: list[tuple[str
 
 def test_a_child_that_never_checkpoints_costs_no_more_memory() -> None:
     found = Uncheckpointed()
-    for number in range(1, 100 * MOST):
+    for number in range(1, 100 * BATCHES_MOST):
         found.delivered(position(number), float(number), TRIM_HORIZON)
     assert found.oldest_s(TRIM_HORIZON) == 1.0
-    assert len(found._batches) <= MOST
-    half = found.oldest_s(position(50 * MOST))
+    assert len(found._batches) <= BATCHES_MOST
+    half = found.oldest_s(position(50 * BATCHES_MOST))
     assert half is not None
-    assert 49 * MOST <= half <= 50 * MOST + 1, "what was joined is as old as the first of it"
-    for number in range(100 * MOST, 101 * MOST):
+    assert 49 * BATCHES_MOST <= half <= 50 * BATCHES_MOST + 1, "what was joined is as old as the first of it"
+    for number in range(100 * BATCHES_MOST, 101 * BATCHES_MOST):
         found.delivered(position(number), float(number), position(number - 2))
-    last = 101 * MOST - 1
+    last = 101 * BATCHES_MOST - 1
     assert found.oldest_s(position(last - 1)) == last, "a child that is a batch late does not stay joined"
-    assert found.oldest_s(position(101 * MOST)) is None
+    assert found.oldest_s(position(101 * BATCHES_MOST)) is None
 
 
 def test_a_checkpoint_within_the_batch_that_is_just_finished_leaves_the_rest_of_it() -> None:
