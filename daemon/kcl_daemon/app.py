@@ -25,17 +25,16 @@ from kcl_daemon.fleet.capacity_watch import CapacityWatch
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.hold_watch import HoldWatch
-from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, clean_own_leases
+from kcl_daemon.fleet.lease_cleanup import clean_own_leases
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.load_report import LoadReport
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.reporter import Reporter
-from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
+from kcl_daemon.fleet.shard_sync import ShardSync
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
 from kcl_daemon.fleet.stream_monitor import StreamMonitor
 from kcl_daemon.fleet.streams import (
-    MultiStreamTracker,
     SingleStreamTracker,
     TrackedStream,
     leases_of,
@@ -80,6 +79,8 @@ from kcl_daemon.shards.lineage import parents_first
 from kcl_daemon.worker import Worker
 
 if TYPE_CHECKING:
+    from kcl_daemon.fleet.many_streams import MultiStreamTracker
+    from kcl_daemon.fleet.many_streams_sync import MultiStreamShardSync
     from kcl_daemon.fleet.run_end import RunEnd
     from kcl_daemon.fleet.snapshot_start import SnapshotStart
     from kcl_daemon.migrations.kcl2_taking import LeaseTaker, Upgrader
@@ -121,6 +122,8 @@ def streams_of(
 ) -> SingleStreamTracker | MultiStreamTracker:
     """With many streams, the lease table says which have leases."""
     if settings.reads_many:
+        from kcl_daemon.fleet.many_streams import MultiStreamTracker
+
         return MultiStreamTracker(
             settings.streams,
             position=settings.initial_position,
@@ -163,6 +166,8 @@ def shard_sync_of(
 
     if isinstance(streams, SingleStreamTracker):
         return shard_sync(streams.stream)
+    from kcl_daemon.fleet.many_streams_sync import FormerStreamCleanup, MultiStreamShardSync
+
     former = FormerStreamCleanup(context, table=table, streams=streams, settings=settings.streams)
     return MultiStreamShardSync(
         context, table=table, streams=streams, shard_sync_of=shard_sync, former=former

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from kcl_daemon.shards.snapshot import items_at, segment_of
+from kcl_daemon.shards.segments import segment_of
 
 MASK: Final = "***"
 SHOWN_CHARACTERS: Final = 200
@@ -138,9 +138,11 @@ def rate(bytes_per_s: float) -> str:
 
 def short_number(checkpoint: str, shard_id: str = "") -> str:
     """Without the middle digits; words such as `TRIM_HORIZON` stay. In a segment of a snapshot the items so far."""
-    items = items_at(shard_id, checkpoint)
-    if items is not None:
-        return counted(items, "item")
+    if segment_of(shard_id) is not None:
+        from kcl_daemon.shards.snapshot import items_at
+
+        if (items := items_at(shard_id, checkpoint)) is not None:
+            return counted(items, "item")
     if len(checkpoint) <= _START + _END + 3:
         return checkpoint
     return f"{checkpoint[:_START]}...{checkpoint[-_END:]}"

@@ -16,6 +16,8 @@ give messages out, and refuse what is not allowed.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kcl_protocol.codec import (
     Echo,
     LogLine,
@@ -53,8 +55,8 @@ from kcl_protocol.errors import (
     checkpoint_error,
     reject_error,
 )
-from kcl_protocol.frames import FRAMES_VERSION, Columns, Frame, decode_frame, encode_frame
 from kcl_protocol.messages import (
+    FRAMES_VERSION,
     Action,
     CheckpointAnswer,
     CheckpointRequest,
@@ -83,6 +85,19 @@ from kcl_protocol.sequence import (
     ExtendedSequenceNumber,
     Sentinel,
 )
+
+if TYPE_CHECKING:
+    from kcl_protocol.frames import Columns, Frame, decode_frame, encode_frame
+else:
+
+    def __getattr__(name: str) -> object:
+        """Few children take frames."""
+        if name not in {"Columns", "Frame", "decode_frame", "encode_frame"}:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from kcl_protocol import frames
+
+        return getattr(frames, name)
+
 
 __all__ = [
     "AT_TIMESTAMP",

@@ -19,7 +19,6 @@ from kcl_protocol.codec import decode_frame_header, dump_line, schema_fields
 from kcl_protocol.errors import RemoteProtocolError
 from kcl_protocol.messages import FrameHeader, ProcessRecords, Record, RecordSchema
 
-FRAMES_VERSION: Final = 1
 NO_ARRIVAL: Final = -(2**63)
 _NO_SCHEMA: Final = -1
 _NUMBERS_BYTES: Final = 16  # of each record: arrival and sub-sequence number

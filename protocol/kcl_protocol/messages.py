@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
+
+FRAMES_VERSION: Final = 1
 
 Scalar = str | int | float | bool | None
 

@@ -47,8 +47,7 @@ from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardSource, StartMemory
 from kcl_daemon.system import SystemClock
 from kcl_daemon.transport.kinesis import HttpKinesis
-from kcl_protocol.frames import FRAMES_VERSION
-from kcl_protocol.messages import CheckpointAnswer, CheckpointRequest, Initialize
+from kcl_protocol.messages import FRAMES_VERSION, CheckpointAnswer, CheckpointRequest, Initialize
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.benchmarks.canned import SHAPES
 from tests.benchmarks.frames import cpu_s

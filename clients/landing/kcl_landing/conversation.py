@@ -32,8 +32,7 @@ from kcl_landing.shard import Adopt, Call, Create, Find, Look, Note, NoteTip, Sh
 from kcl_landing.store import LogStore, StoreTrouble
 from kcl_landing.trouble import StoreWatch
 from kcl_landing.writer import Limits, LogAltered, ShardWriter, Tail, Taken
-from kcl_protocol.frames import FRAMES_VERSION
-from kcl_protocol.messages import CheckpointRequest, Status
+from kcl_protocol.messages import FRAMES_VERSION, CheckpointRequest, Status
 
 _LOOK_S: Final = 0.5
 _DRAIN_S: Final = 10.0

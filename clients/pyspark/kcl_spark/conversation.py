@@ -20,8 +20,7 @@ from kcl_landing.records import (
     to_arrow,
 )
 from kcl_landing.relays import RelayConnection, RelayGone
-from kcl_protocol.frames import FRAMES_VERSION
-from kcl_protocol.messages import CheckpointRequest, Status
+from kcl_protocol.messages import FRAMES_VERSION, CheckpointRequest, Status
 from kcl_spark.positions import QueryLog, QueryPositions, minimum
 from kcl_spark.spool import NotHeld, Spool
 

@@ -35,8 +35,9 @@ from kcl_protocol.errors import (
     checkpoint_error,
     reject_error,
 )
-from kcl_protocol.frames import FRAMES_VERSION, framed_records
+from kcl_protocol.frames import framed_records
 from kcl_protocol.messages import (
+    FRAMES_VERSION,
     Action,
     CheckpointAnswer,
     CheckpointRequest,

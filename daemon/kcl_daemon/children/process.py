@@ -34,7 +34,7 @@ from kcl_daemon.children.start import (
 from kcl_daemon.errors import ChildExited
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import ChildLane, Clock, Log, StreamRef
-from kcl_protocol.frames import FRAMES_VERSION
+from kcl_protocol.messages import FRAMES_VERSION
 
 _RECEIVE_BYTES = 64 * 1024
 # Every message is a JSON object.

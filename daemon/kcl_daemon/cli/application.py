@@ -14,9 +14,10 @@ from kcl_daemon.cli.common import NotChanged, run, stream_text
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import WorkerContext, timings
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
+from kcl_daemon.fleet.many_streams import MultiStreamTracker
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.own_stream import OwnStreamCheck
-from kcl_daemon.fleet.streams import MultiStreamTracker, SingleStreamTracker
+from kcl_daemon.fleet.streams import SingleStreamTracker
 from kcl_daemon.leases.lease import Lease, TableStream, WorkerId
 from kcl_daemon.migrations.tables import OpenedTables, open_existing
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table, Tables

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -32,7 +32,6 @@ from kcl_daemon.consumer.own_position import (
     is_readable,
     own_position,
 )
-from kcl_daemon.consumer.poison import PoisonSearch
 from kcl_daemon.consumer.rejects import Rejects
 from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.errors import (
@@ -45,7 +44,6 @@ from kcl_daemon.fleet.lease_renewer import lease_labels
 from kcl_daemon.ports import Child, Clock, Log, StreamRef
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.records.batch_text import BatchEncoder
-from kcl_daemon.retrieval.batch_window import BatchWindow
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,
     EndOfShard,
@@ -58,6 +56,10 @@ from kcl_daemon.retrieval.source import (
 )
 from kcl_protocol.messages import Initialize, Scalar, ShutdownRequested
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+if TYPE_CHECKING:
+    from kcl_daemon.consumer.poison import PoisonSearch
+    from kcl_daemon.retrieval.batch_window import BatchWindow
 
 
 async def end_child(child: Child, *, clock: Clock, grace_s: float, ask: bool, log: Log) -> None:
@@ -297,6 +299,8 @@ class ChildRun:
         if self._lane.child_lane is not None or not settings.shapes_batches:
             return self._lane.reader(source, self._log)
         inner = replace(source, encoder=BatchEncoder())  # what it gives is encoded once it is joined
+        from kcl_daemon.retrieval.batch_window import BatchWindow
+
         reader, clock = self._lane.reader(inner, self._log), parts.context.clock
         reserve = parts.readers.reserve
         self._window = BatchWindow(reader, settings, clock=clock, progress=self._progress, reserve=reserve)

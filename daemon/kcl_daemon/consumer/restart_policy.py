@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kcl_daemon.config.children import ChildFailurePolicy, PoisonRecordPolicy
 from kcl_daemon.consumer.child_session import Failed
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.lane import Lane
-from kcl_daemon.consumer.poison import PoisonSearch, SearchProgress
 from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.errors import ChildStartFailed
 from kcl_daemon.ports import Log
+
+if TYPE_CHECKING:
+    from kcl_daemon.consumer.poison import PoisonSearch
 
 
 class RestartPolicy:
@@ -26,6 +30,8 @@ class RestartPolicy:
         self.set_aside = SetAside(parts=parts, lane=lane, stop_signal=stop_signal, log=log)
         self.poison_search: PoisonSearch | None = None
         if self._settings.poison is not PoisonRecordPolicy.RETRY:
+            from kcl_daemon.consumer.poison import PoisonSearch
+
             self.poison_search = PoisonSearch(
                 parts=parts, lane=lane, stop_signal=stop_signal, log=log, set_aside=self.set_aside
             )
@@ -42,12 +48,13 @@ class RestartPolicy:
 
     async def continue_after(self, failed: Failed) -> bool:
         """False if no other child should start here."""
-        found = SearchProgress()
+        progressed, narrowed = failed.progressed, False
         if self.poison_search is not None:
             found = await self.poison_search.judge(failed.error, refused=failed.refused, stderr=failed.stderr)
-        if failed.progressed or found.progressed:
+            progressed, narrowed = progressed or found.progressed, found.narrowed
+        if progressed:
             self._failures = 0
-        if not found.narrowed:
+        if not narrowed:
             self._failures += 1
         self._log_failure(failed)
         self._report_failing_starts(failed)
@@ -57,7 +64,7 @@ class RestartPolicy:
         if 0 < self._settings.failures_most <= self._failures and self._stop_signal.reason is StopReason.NONE:
             self._release()
             return False
-        await self._back_off(1 if found.narrowed else self._failures)
+        await self._back_off(1 if narrowed else self._failures)
         return True
 
     def _log_failure(self, failed: Failed) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 import anyio
 from anyio.abc import TaskGroup
@@ -21,13 +21,16 @@ from kcl_daemon.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AccessDenied, AwsError
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
+from kcl_daemon.fleet.shard_sync import ShardSync
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId
 from kcl_daemon.leases.row import RowUpdate
 from kcl_daemon.leases.worker_row import WorkerRow, unchanged
 from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Meters, Table, Tables
+
+if TYPE_CHECKING:
+    from kcl_daemon.fleet.many_streams_sync import MultiStreamShardSync
 
 
 class _SyncRun:

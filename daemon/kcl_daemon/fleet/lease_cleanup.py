@@ -6,23 +6,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 from kcl_daemon import faults
 from kcl_daemon.config.balance import ShardSettings
-from kcl_daemon.config.streams import FormerStreams, StreamsSettings
 from kcl_daemon.context import WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AwsError
-from kcl_daemon.fleet.stream_monitor import StreamState
-from kcl_daemon.fleet.streams import MultiStreamTracker
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId
-from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Table
 from kcl_daemon.shards.lineage import Shard
 from kcl_daemon.shards.sync import CleanupVerdict, JudgedLease, judge_finished
-from kcl_daemon.shards.table_streams import only_memory
 
 _MAX_PARALLEL_DELETES: Final = 10
 _MAX_DELETES_PER_RUN: Final = 200
@@ -133,8 +128,10 @@ class LeaseCleanup:
     async def _delete(self, leases: Sequence[Lease], shards: Sequence[Shard] | None = None) -> None:
         now_s = self._clock.monotonic()
         keep = {key for key, since_s in self._finished_s.items() if now_s - since_s < _ON_ITS_WAY_S}
-        if self._of_dynamodb and (last := only_memory(leases)) is not None:
-            keep.add(last)
+        if self._of_dynamodb:
+            from kcl_daemon.shards.table_streams import only_memory
+
+            keep |= {last for last in (only_memory(leases),) if last is not None}
         await delete_finished(
             self._context,
             self._table,
@@ -180,83 +177,3 @@ async def clean_own_leases(
                 await delete_finished(context, table, leases, owner=context.worker_id, keep=fresh)
         except AwsError as error:
             context.log.info("lease_cleanup_failed", error=str(error))
-
-
-class FormerStreamCleanup:
-    """KCL: FormerStreamsLeasesDeletionStrategy.
-
-    A worker that holds such a lease loses it at its next renewal.
-    """
-
-    def __init__(
-        self, context: WorkerContext, *, table: Table, streams: MultiStreamTracker, settings: StreamsSettings
-    ) -> None:
-        self._context = context
-        self._meters = context.meters
-        self._table = table
-        self._streams = streams
-        self._settings = settings
-        self._since_s: dict[StreamIdentity, float] = {}
-
-    def begin(self) -> None:
-        """The previous leader may have had another list, so all waits start again."""
-        self._since_s.clear()
-
-    async def clean(self, leases: Mapping[StreamIdentity, Sequence[Lease]]) -> None:
-        """Never raises for AWS."""
-        now_s = self._context.clock.monotonic()
-        former = [identity for identity in leases if self._is_former(identity)]
-        self._since_s = {identity: self._since_s.get(identity, now_s) for identity in former}
-        self._meters.add(kcl.STREAMS_PENDING, len(former))
-        for identity in leases:
-            try:
-                is_read = self._streams.is_read_out(identity, leases)
-                reason = "the table's next stream is read" if is_read else await self._reason(identity)
-                if reason is not None:
-                    await self._delete(identity, leases[identity], reason)
-            except AwsError as error:
-                self._context.log.info("former_stream_not_cleaned", stream=str(identity), error=str(error))
-
-    def _is_former(self, identity: StreamIdentity) -> bool:
-        if not self._streams.is_list_known:
-            return False
-        return self._streams.listing(identity) is None or self._streams.successor(identity) is not None
-
-    async def _reason(self, identity: StreamIdentity) -> str | None:
-        since_s = self._since_s.get(identity)
-        if since_s is None or not self._should_delete(identity):
-            return None
-        successor = self._streams.successor(identity)
-        if self._context.clock.monotonic() - since_s >= self._settings.former_wait_s:
-            if successor is not None:
-                return f"the stream was recreated; it is {successor} now"
-            return "the stream is no longer listed"
-        if successor is not None:
-            return None
-        gone = await self._streams.known(identity).watch.confirm() is StreamState.GONE
-        if not gone:
-            return None
-        self._meters.add(kcl.STREAMS_NOT_FOUND)
-        return "the stream is no longer listed, and Kinesis does not know it"
-
-    def _should_delete(self, identity: StreamIdentity) -> bool:
-        match self._settings.former:
-            case FormerStreams.KEEP:
-                return False
-            case FormerStreams.DELETE_ALL:
-                return True
-            case FormerStreams.DELETE_GIVEN:
-                return identity in self._settings.former_given
-
-    async def _delete(self, identity: StreamIdentity, leases: Sequence[Lease], reason: str) -> None:
-        count = 0
-        try:
-            for lease in leases:
-                count += (await self._table.delete(lease.lease_key, lease_row.if_exists(lease))).applied
-                faults.maybe("after-former-lease-deleted")
-            self._meters.add(kcl.STREAMS_DELETED)
-        finally:
-            if count:
-                self._context.log.info(
-                    "former_stream_leases_deleted", stream=str(identity), count=count, reason=reason
-                )

@@ -18,7 +18,7 @@ from kcl_daemon.leases.row import Row, WriteResult
 from kcl_daemon.leases.text_row import STREAM_KEY, OwnStream, text_of, text_write
 from kcl_daemon.ports import IteratorKind, ReadFrom, Table, Tables
 from kcl_daemon.shards.lineage import Shard, why_unlike
-from kcl_daemon.shards.snapshot import with_segments
+from kcl_daemon.shards.segments import with_segments
 from kcl_daemon.text import time_text
 
 _MAX_TRIED: Final = 5

@@ -6,20 +6,19 @@ KCL: ShardSyncTask, PeriodicShardSyncManager, Scheduler.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from kcl_daemon import faults
 from kcl_daemon.config.balance import ShardSettings, ShardSyncStrategy
-from kcl_daemon.context import WorkerContext, for_each, raise_first
-from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound
-from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, LeaseCleanup
+from kcl_daemon.context import WorkerContext, raise_first
+from kcl_daemon.errors import AwsError, StreamNotFound
+from kcl_daemon.fleet.lease_cleanup import LeaseCleanup
 from kcl_daemon.fleet.stream_monitor import RECHECK_S, StreamState
-from kcl_daemon.fleet.streams import LeasesByStream, MultiStreamTracker, TrackedStream, by_stream
+from kcl_daemon.fleet.streams import TrackedStream
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, StreamIdentity
 from kcl_daemon.leases.row import creation
@@ -37,9 +36,8 @@ from kcl_daemon.shards.lineage import (
     unexpected_children,
     without_range,
 )
-from kcl_daemon.shards.snapshot import with_segments
+from kcl_daemon.shards.segments import with_segments
 from kcl_daemon.shards.sync import Generations, leases_for_empty_table, missing_leases
-from kcl_daemon.shards.table_streams import position_of_others, unread
 
 if TYPE_CHECKING:
     from kcl_daemon.fleet.snapshot_start import SnapshotStart
@@ -236,6 +234,8 @@ class ShardSync:
         periodic = self._settings.sync_strategy is ShardSyncStrategy.PERIODIC
         generations, position = Generations.ALL if periodic else Generations.ONE, self._position
         if self._of_dynamodb:
+            from kcl_daemon.shards.table_streams import position_of_others, unread
+
             shards, position = unread(shards, leases), position_of_others(shards, leases, position)
         wanted = missing_leases(
             shards, leases, position, generations=generations, stream=self._stream.identity
@@ -348,92 +348,3 @@ async def _until_one_fails(leases: Sequence[Lease], create: Callable[[Lease], Aw
         for _ in range(min(_MAX_PARALLEL_CREATES, len(pending))):
             writes.start_soon(work)
     raise_first(failures)
-
-
-_MAX_PARALLEL_SYNCS: Final = 8
-_MAX_NOTES_PER_RUN: Final = 200
-
-
-class MultiStreamShardSync:
-    def __init__(
-        self,
-        context: WorkerContext,
-        *,
-        table: Table,
-        streams: MultiStreamTracker,
-        shard_sync_of: Callable[[TrackedStream], ShardSync],
-        former: FormerStreamCleanup,
-    ) -> None:
-        self._meters = context.meters
-        self._table = table
-        self._streams = streams
-        self._shard_sync_of = shard_sync_of
-        self._former = former
-        self._log = context.log
-        self._syncers: dict[StreamIdentity, ShardSync] = {}
-
-    def begin(self) -> None:
-        self._syncers.clear()
-        self._former.begin()
-        self._streams.forget_poll()
-
-    @property
-    def audited(self) -> frozenset[StreamIdentity | None]:
-        return frozenset().union(*(each.audited for each in self._syncers.values()))
-
-    async def ensure(self, leases: Sequence[Lease]) -> bool:
-        """Returns whether leases were created; never raises for AWS. `leases` are all, as just read."""
-        found = by_stream(leases)
-        await self._streams.refresh(found)
-        self._keep_current()
-        self._meters.add(kcl.STREAMS_ACTIVE, len(self._syncers))
-        await self._note_creation(found)
-        created = await self._ensure_all(found)
-        await self._former.clean(found)
-        return created
-
-    async def _note_creation(self, leases: LeasesByStream) -> None:
-        """Note the creation time for later leaders; Java programs do not.
-
-        Never raises for AWS: the next look continues.
-        """
-
-        async def note(unnoted: tuple[Lease, int]) -> None:
-            await self._table.update(lease_row.stream_creation_update(*unnoted))
-            faults.maybe("after-stream-creation-noted")
-
-        await for_each(islice(self._unnoted(leases), _MAX_NOTES_PER_RUN), note, at_once=_MAX_PARALLEL_SYNCS)
-
-    def _unnoted(self, leases: LeasesByStream) -> Iterator[tuple[Lease, int]]:
-        for identity in self._syncers:
-            created_s = self._streams.creation_s(identity)
-            for lease in leases.get(identity, ()):
-                if lease.stream_created_s is None and created_s is not None:
-                    yield lease, created_s
-
-    def _keep_current(self) -> None:
-        before = self._syncers
-        self._syncers = {}
-        for stream in self._streams.current:
-            identity = stream.ref.identity
-            assert identity is not None, "one of many streams has an identity"
-            shard_sync = before.get(identity)
-            if shard_sync is None:
-                shard_sync = self._shard_sync_of(stream)
-                shard_sync.begin()
-            self._syncers[identity] = shard_sync
-
-    async def _ensure_all(self, leases: LeasesByStream) -> bool:
-        created = False
-
-        async def ensure(syncer: tuple[StreamIdentity, ShardSync]) -> None:
-            nonlocal created
-            identity, shard_sync = syncer
-            try:
-                created = await shard_sync.ensure(leases.get(identity, ())) or created
-            except AwsError as error:
-                report = self._log.error if isinstance(error, AccessDenied) else self._log.warning
-                report("lease_sync_failed", stream=str(identity), error=str(error))
-
-        await for_each(self._syncers.items(), ensure, at_once=_MAX_PARALLEL_SYNCS)
-        return created

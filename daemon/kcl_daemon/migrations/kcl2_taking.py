@@ -20,8 +20,9 @@ from kcl_daemon.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AwsError, Throttled, Unavailable
 from kcl_daemon.fleet.assigner import BackgroundSync
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
+from kcl_daemon.fleet.many_streams_sync import MultiStreamShardSync
 from kcl_daemon.fleet.monitor import FleetMonitor, latest_of
-from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
+from kcl_daemon.fleet.shard_sync import ShardSync
 from kcl_daemon.leases.layout import UnusableState
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import RowUpdate, claimed, is_lease_row, steal_or_take

@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kcl_daemon.records.payload import Payload
 from kcl_protocol.codec import FRAME_START
-from kcl_protocol.frames import FRAMES_VERSION, FrameIndex
-from kcl_protocol.messages import Record
+from kcl_protocol.messages import FRAMES_VERSION, Record
+
+if TYPE_CHECKING:
+    from kcl_protocol.frames import FrameIndex
 
 # Texts inside of strings cannot look like these: their quotes are escaped.
 _BEGIN: Final = b'{"data":'
@@ -39,7 +41,10 @@ class BatchText:
         if not (sequence_number.isascii() and sequence_number.isdigit()):
             return None
         if self._text.startswith(FRAME_START):
-            self._frame = self._frame or FrameIndex(self._text)
+            if self._frame is None:
+                from kcl_protocol.frames import FrameIndex
+
+                self._frame = FrameIndex(self._text)
             return self._frame.find(sequence_number, sub_sequence_number)
         needle = b'"sequenceNumber":"%b"' % sequence_number.encode()
         return self._find(needle, sub_sequence_number, self._last_at) or (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter
-from typing import Final, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, overload
 
 from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, Encoder
@@ -20,9 +20,11 @@ from msgspec.structs import replace
 
 from kcl_daemon.records.base64_text import BASE64, FAST_FROM_BYTES, HAS_FAST
 from kcl_protocol.codec import FRAME_START, decode_daemon_line
-from kcl_protocol.frames import Columns, Row, decode_frame, encode_frame
 from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+if TYPE_CHECKING:
+    from kcl_protocol.frames import Columns, Row
 
 # Memory besides the text.
 RECORD_OVERHEAD_BYTES: Final = 320
@@ -170,6 +172,8 @@ class UserRecords(Sequence[AnyRecord]):
         count, outer, keys = len(self.bodies), self._outer, self.keys
         if b"\\" in b"".join(keys):
             keys = list(map(str.encode, _texts_decoder.decode(b'["%b"]' % b'","'.join(keys))))
+        from kcl_protocol.frames import Columns
+
         return Columns(
             self.bodies,
             keys,
@@ -259,6 +263,8 @@ class Payload:
     def of_line(cls, line: bytes) -> tuple[Payload, int | None]:
         """A `processRecords` line, or a frame; the records keep it in memory. Each becomes the same text again."""
         if line.startswith(FRAME_START):
+            from kcl_protocol.frames import decode_frame
+
             frame, behind_ms = decode_frame(line)
             return _Expanded([list(map(_of_row, frame.rows()))], len(line)), behind_ms
         try:
@@ -437,6 +443,8 @@ class Payload:
         """For a child that takes frames. A line if there are no records, or one that fits in no frame."""
         if not self:
             return self.line(millis_behind_latest)
+        from kcl_protocol.frames import encode_frame
+
         try:
             return encode_frame(self._columns(), millis_behind_latest, self.complete_ms)
         except (ValueError, OverflowError, DecodeError):
@@ -506,6 +514,8 @@ class _Expanded(Payload):
         return _Expanded([records], self.size_bytes, complete_ms)
 
     def _columns(self) -> Columns:
+        from kcl_protocol.frames import Columns
+
         return Columns.joined(
             run.columns() if isinstance(run, UserRecords) else _columns(run) for run in self._runs
         )
@@ -541,6 +551,8 @@ def _data_bytes(records: Sequence[AnyRecord]) -> int:
 
 def _columns(records: Sequence[AnyRecord]) -> Columns:
     """Made in C, as far as there are no user records of aggregates among them."""
+    from kcl_protocol.frames import Columns
+
     kinds = set(map(type, records))
     return Columns(
         [each.body if isinstance(each, UserRecord) else BASE64.decoded(each.data) for each in records]

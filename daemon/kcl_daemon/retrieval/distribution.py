@@ -15,7 +15,6 @@ import anyio
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import HashRange
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef
-from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.records.payload import AnyRecord, Payload
 
 AUTO: Final = "AUTO"
@@ -119,6 +118,8 @@ class Strays:
 async def user_records(
     payload: Payload, hash_range: HashRange | None, distribution: Distribution, clock: Clock
 ) -> AsyncGenerator[AnyRecord]:
+    from kcl_daemon.records.kpl import Deaggregator
+
     strays = Strays(distribution, clock)
     strays.received()
     for part in payload.expanded(Deaggregator(hash_range, _as_it_came, strays=strays)):

@@ -45,7 +45,7 @@ from kcl_daemon.retrieval.source import (
     read_from,
     waiting_in,
 )
-from kcl_daemon.shards.snapshot import segment_of
+from kcl_daemon.shards.segments import segment_of
 
 if TYPE_CHECKING:
     from kcl_daemon.retrieval.schemas import Decoder

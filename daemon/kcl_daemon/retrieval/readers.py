@@ -5,7 +5,7 @@ Also times and counts each call (KCL: KinesisDataFetcher, PrefetchRecordsPublish
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -36,7 +36,7 @@ from kcl_daemon.ports import (
 )
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LastFetch
-from kcl_daemon.records.kpl import Deaggregator
+from kcl_daemon.records.payload import AnyRecord, Piece, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.distribution import Distribution, Strays
 from kcl_daemon.retrieval.polling import PollingReader, has_service_limits
@@ -44,6 +44,7 @@ from kcl_daemon.retrieval.source import ReadItem, ShardReader, ShardSource, Skip
 from kcl_daemon.shards.lineage import InitialPosition, Shard
 
 if TYPE_CHECKING:
+    from kcl_daemon.records.kpl import Deaggregator
     from kcl_daemon.retrieval.fan_out import ConsumerRegistration, FanOutReader
 
 _SERVICE: Final = "kinesis"
@@ -174,9 +175,7 @@ class ReaderFactory:
         source = replace(
             source,
             stops_at_loss=source.stream.is_of_dynamodb if continues is None else not continues,
-            split=Deaggregator(
-                hash_range, skipped.malformed, skipped.other_shard, skipped.bad_keys, strays=strays
-            ),
+            split=_split_later(hash_range, skipped, strays),
             skipped=skipped,
             strays=strays,
             schemas=None
@@ -256,6 +255,21 @@ class ReaderFactory:
             limited=has_service_limits(endpoint),
             reports_empty=self._settings.child.call_for_empty,
         )
+
+
+def _split_later(hash_range: HashRange | None, skipped: SkippedRecords, strays: Strays) -> Split:
+    """Many streams hold no aggregates."""
+    made: list[Deaggregator] = []
+
+    def split(record: AnyRecord) -> Iterable[Piece]:
+        if not made:
+            from kcl_daemon.records.kpl import Deaggregator
+
+            events = (skipped.malformed, skipped.other_shard, skipped.bad_keys)
+            made.append(Deaggregator(hash_range, *events, strays=strays))
+        return made[0](record)
+
+    return split
 
 
 class FanOutOrPolling:

@@ -24,7 +24,7 @@ from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.distribution import Strays
 from kcl_daemon.retrieval.trimmed import lost_words
 from kcl_daemon.shards.lineage import ChildShard
-from kcl_daemon.shards.snapshot import beginning, segment_of
+from kcl_daemon.shards.segments import segment_of
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber, Sentinel
 
 if TYPE_CHECKING:
@@ -564,7 +564,11 @@ class BufferedReader:
         self._last_sequence_number, self._loss = payload.last.sequence_number, None
         memory.idle_after = memory.idle_iterator = None
         if memory.first_sequence_number is None:
-            memory.first_sequence_number = first if in_stream else beginning(first)
+            memory.first_sequence_number = first
+            if not in_stream:
+                from kcl_daemon.shards.snapshot import beginning
+
+                memory.first_sequence_number = beginning(first)
 
     def _require_whole(self, payload: Payload) -> None:
         """The shard of DynamoDB that follows others may have lost its beginning before it was read. Raises Trimmed if it stops."""

@@ -6,19 +6,18 @@ began, which wait for all segments. So lineage, hand-overs and clean-up know not
 
 from __future__ import annotations
 
-import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, inf
 from typing import Final
 
-from kcl_daemon.leases.lease import Lease, ShardId, StreamIdentity
+from kcl_daemon.leases.lease import Lease, StreamIdentity
 from kcl_daemon.shards.lineage import NO_HASH_KEYS, Shard, children_by_parent, created_ms
+from kcl_daemon.shards.segments import Segment, segment_of
 from kcl_daemon.shards.sync import new_lease
 from kcl_protocol.sequence import TRIM_HORIZON
 
-_SEGMENT: Final = re.compile(r"snapshot-([0-9]{13})-([0-9]{4})-([0-9]{4})", re.ASCII)
 # Clocks differ, and a scan may read an item as it was a moment ago.
 _MARGIN_MS: Final = 10 * 60_000
 _ORDINAL_DIGITS: Final = 18
@@ -34,28 +33,6 @@ _SEGMENTS_MOST: Final = 32  # each row of a shard that follows names them all
 _WISHED_HOURS: Final = 6
 
 ItemKey = Mapping[str, Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """`begun_ms`: when the scan began."""
-
-    begun_ms: int
-    index: int
-    count: int
-
-    @property
-    def shard_id(self) -> ShardId:
-        return ShardId(f"snapshot-{self.begun_ms:013}-{self.index:04}-{self.count:04}")
-
-    @property
-    def all(self) -> tuple[Segment, ...]:
-        return tuple(Segment(self.begun_ms, index, self.count) for index in range(self.count))
-
-
-def segment_of(shard_id: str) -> Segment | None:
-    found = _SEGMENT.fullmatch(shard_id)
-    return None if found is None else Segment(*map(int, found.groups()))
 
 
 def segment_shards(begun_ms: int, count: int) -> tuple[Shard, ...]:
@@ -76,11 +53,8 @@ def snapshot_in(leases: Iterable[Lease]) -> Segment | None:
     return None if not begun else replace(max(begun, key=lambda each: each.begun_ms), index=0)
 
 
-def with_segments(shards: Sequence[Shard], leases: Iterable[Lease]) -> tuple[Shard, ...]:
-    """Only the shards of the stream that count, after the segments that `leases` have.
-
-    Until a shard of the stream has a lease, all segments are there: their leases are being created.
-    """
+def after_segments(shards: Sequence[Shard], leases: Iterable[Lease]) -> tuple[Shard, ...]:
+    """As `with_segments`. Until a shard of the stream has a lease, all segments are there: their leases are being created."""
     known = {lease.shard_id for lease in leases}
     first = snapshot_in(leases)
     if first is None:
@@ -109,22 +83,6 @@ def shards_since(shards: Sequence[Shard], segment: Segment) -> tuple[Shard, ...]
 
 def first_shards(shards: Sequence[Shard], segment: Segment) -> tuple[Shard, ...]:
     return tuple(each for each in shards_since(shards, segment) if segment.shard_id in each.parent_shard_ids)
-
-
-def needed_since_ms(shard_id: ShardId, read_parents: Iterable[ShardId]) -> int | None:
-    """From when on all changes of a shard must be read, if its parents were; None: not known."""
-    began, parents = created_ms(shard_id), list(read_parents)
-    if began is None or not parents:
-        return None
-    scans = (found.begun_ms for each in parents if (found := segment_of(each)) is not None)
-    return max([began, *scans])
-
-
-def awaited_segments(parents: Mapping[ShardId, Lease | None]) -> frozenset[ShardId]:
-    """The leader has not made all their leases yet."""
-    return frozenset(
-        each for each, lease in parents.items() if lease is None and segment_of(each) is not None
-    )
 
 
 def segments_for(size_bytes: int, read_units: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
 from kcl_daemon.shards.lineage import InitialPosition, Shard, StartAt, children_by_parent
-from kcl_daemon.shards.snapshot import segment_of
+from kcl_daemon.shards.segments import segment_of
 
 
 def leaves(shards: Sequence[Shard]) -> tuple[Shard, ...]:

@@ -32,10 +32,10 @@ from kcl_daemon.records.changes import snapshot_record
 from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.records.payload import EMPTY, NULL, AnyRecord, Payload
 from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
+from kcl_daemon.shards.segments import Segment, segment_of
 from kcl_daemon.shards.snapshot import (
     MOST_DIGITS,
     ItemKey,
-    Segment,
     digits_in,
     digits_of,
     first_shards,
@@ -45,7 +45,6 @@ from kcl_daemon.shards.snapshot import (
     ordinal_of,
     position_number,
     position_of,
-    segment_of,
 )
 from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
 from kcl_daemon.transport.service_answers import parsing_answer

@@ -13,8 +13,8 @@ from typing import Final
 from kcl_protocol.codec import encode
 from kcl_protocol.conversation import Conversation, Role
 from kcl_protocol.errors import ProtocolError
-from kcl_protocol.frames import FRAMES_VERSION
 from kcl_protocol.messages import (
+    FRAMES_VERSION,
     Action,
     CheckpointAnswer,
     CheckpointRequest,

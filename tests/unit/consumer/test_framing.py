@@ -13,8 +13,7 @@ from kcl_daemon.config.children import FailureSettings
 from kcl_daemon.records.batch_text import FRAMINGS, LINES, BatchEncoder, Framing, framing_of
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_daemon.records.payload import Payload
-from kcl_protocol.frames import FRAMES_VERSION
-from kcl_protocol.messages import Record
+from kcl_protocol.messages import FRAMES_VERSION, Record
 from tests.unit.consumer.poison_stage import DEAD, Stage, perform, until
 from tests.unit.consumer.test_consumer_rejects import Rejecting, all_done
 

@@ -13,7 +13,7 @@ from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.streams import ListedStream, StreamsSettings
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.fleet.streams import streams_to_read
+from kcl_daemon.fleet.many_streams import streams_to_read
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, lease_key_of
 from kcl_daemon.records.forms import ChangeForm

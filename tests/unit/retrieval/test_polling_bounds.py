@@ -16,7 +16,7 @@ from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard
 from kcl_protocol.codec import FRAME_START
-from kcl_protocol.frames import FRAMES_VERSION
+from kcl_protocol.messages import FRAMES_VERSION
 from tests.unit.fakes import LoopClock
 from tests.unit.records.aggregates import aggregate, silent
 from tests.unit.retrieval.stage import Stage, Start, play, texts

@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 
 from kcl_daemon.leases.lease import HashRange, Lease, ShardId
 from kcl_daemon.shards.lineage import InitialPosition, Shard
-from kcl_daemon.shards.snapshot import (
-    MOST_DIGITS,
+from kcl_daemon.shards.segments import (
     Segment,
     awaited_segments,
+    needed_since_ms,
+    segment_of,
+    with_segments,
+)
+from kcl_daemon.shards.snapshot import (
+    MOST_DIGITS,
     beginning,
     digits_in,
     digits_of,
@@ -25,17 +30,14 @@ from kcl_daemon.shards.snapshot import (
     items_of,
     key_bytes,
     key_of,
-    needed_since_ms,
     ordinal_of,
     position_number,
     position_of,
     segment_leases,
-    segment_of,
     segment_shards,
     segments_for,
     snapshot_in,
     units_for,
-    with_segments,
 )
 from kcl_daemon.shards.sync import CleanupVerdict, judge_finished, missing_leases, new_lease
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber

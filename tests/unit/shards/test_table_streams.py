@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
 from kcl_daemon.shards.lineage import NO_HASH_KEYS, InitialPosition, Shard, StartAt, in_order, lease_hole
-from kcl_daemon.shards.snapshot import Segment
+from kcl_daemon.shards.segments import Segment
 from kcl_daemon.shards.sync import missing_leases
 from kcl_daemon.shards.table_streams import (
     following,
