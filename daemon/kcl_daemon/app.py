@@ -22,6 +22,13 @@ from kcl_daemon.context import Broadcast, Timings, WorkerContext, timings
 from kcl_daemon.cpu.sources import CpuSampler
 from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, assignment_strategies
 from kcl_daemon.fleet.capacity_watch import CapacityWatch
+from kcl_daemon.fleet.client_version import (
+    ClientVersion,
+    ClientVersionMonitor,
+    ComponentSwitcher,
+    PausableTask,
+    SwitchedTasks,
+)
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.hold_watch import HoldWatch
@@ -40,20 +47,12 @@ from kcl_daemon.fleet.streams import (
     leases_of,
     require_same_stream_mode,
 )
+from kcl_daemon.fleet.tables import ApplicationTables
 from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
 from kcl_daemon.host_ports import Evidence, StateFolder
+from kcl_daemon.leases.layout import TableStatus
 from kcl_daemon.leases.lease import Lease, LeaseKey, TableStream, WorkerId
 from kcl_daemon.leases.worker_row import Incarnation
-from kcl_daemon.migrations.kcl2_loops import (
-    ClientVersionMonitor,
-    ComponentSwitcher,
-    PausableTask,
-    ShuffleLeader,
-    SwitchedTasks,
-)
-from kcl_daemon.migrations.kcl2_rules import ClientVersion
-from kcl_daemon.migrations.one_table_loops import TableMigrator
-from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_daemon.ports import (
     NO_METERS,
     Children,
@@ -79,11 +78,13 @@ from kcl_daemon.shards.lineage import parents_first
 from kcl_daemon.worker import Worker
 
 if TYPE_CHECKING:
-    from kcl_daemon.fleet.many_streams import MultiStreamTracker
-    from kcl_daemon.fleet.many_streams_sync import MultiStreamShardSync
+    from kcl_daemon.fleet.client_version import SwitchVersion, VersionRow
+    from kcl_daemon.fleet.many_streams import MultiStreamShardSync, MultiStreamTracker
     from kcl_daemon.fleet.run_end import RunEnd
     from kcl_daemon.fleet.snapshot_start import SnapshotStart
-    from kcl_daemon.migrations.kcl2_taking import LeaseTaker, Upgrader
+    from kcl_daemon.leases.layout import UnusableState
+    from kcl_daemon.migrations.kcl2_taking import LeaseTaker, ShuffleLeader, Upgrader
+    from kcl_daemon.migrations.one_table_loops import TableMigrator
     from kcl_daemon.telemetry.helper_views import HelperSource
     from kcl_daemon.telemetry.snapshot import Snapshots
 
@@ -166,7 +167,7 @@ def shard_sync_of(
 
     if isinstance(streams, SingleStreamTracker):
         return shard_sync(streams.stream)
-    from kcl_daemon.fleet.many_streams_sync import FormerStreamCleanup, MultiStreamShardSync
+    from kcl_daemon.fleet.many_streams import FormerStreamCleanup, MultiStreamShardSync
 
     former = FormerStreamCleanup(context, table=table, streams=streams, settings=settings.streams)
     return MultiStreamShardSync(
@@ -196,6 +197,15 @@ def _trouble(helper: HelperSource) -> str | None:
     from kcl_daemon.telemetry.helper_views import LandingView
 
     return str(view.trouble) if isinstance(view, LandingView) and view.trouble is not None else None
+
+
+def follow_stored_version(
+    current: ClientVersion, stored: VersionRow | UnusableState | None
+) -> SwitchVersion | UnusableState | None:
+    """Only a worker that did not start in 3.x looks at the row again."""
+    from kcl_daemon.migrations import kcl2_rules
+
+    return kcl2_rules.follow_stored_version(current, stored)
 
 
 def lease_settings_of(settings: Settings) -> LeaseSettings:
@@ -239,7 +249,7 @@ class Application:
 
     def leases_as_leader(self) -> Sequence[Lease] | None:
         """Of all shards, as they were read last; None: another worker leads, or some may be missing."""
-        if self._shuffle.leads and self._taker is not None:
+        if self._taker is not None and self._shuffle.leads:
             return self._taker.complete or None
         known = self._elector.is_leader and not self._monitor.unreadable_leases
         return self._assigner.complete or None if known else None
@@ -261,7 +271,7 @@ class Application:
             reporter=self._reporter,
             discovery=self._discovery,
             settle_taking=self._settle_taking,
-            shuffle=self._shuffle,
+            leads_by_shuffle=self._leads_by_shuffle,
             switcher=self._switcher,
             versions=self._versions,
             shutdown_handoff=self._shutdown_handoff,
@@ -511,7 +521,16 @@ class Application:
 
     @cached_property
     def _shuffle(self) -> ShuffleLeader:
+        from kcl_daemon.migrations.kcl2_taking import ShuffleLeader
+
         return ShuffleLeader(self._context)
+
+    def _leads_by_shuffle(self) -> bool:
+        return self._taker is not None and self._shuffle.leads
+
+    def _forget_shuffle(self) -> None:
+        if self._taker is not None:
+            self._shuffle.forget()
 
     async def _take(self) -> None:
         if self._taker is None:
@@ -612,6 +631,8 @@ class Application:
 
     @cached_property
     def _migrator(self) -> TableMigrator:
+        from kcl_daemon.migrations.one_table_loops import TableMigrator
+
         return TableMigrator(
             self._context,
             routes=self._routes,
@@ -622,6 +643,10 @@ class Application:
             report=self._reporter.report,
             may_drive=lambda: self._versions.version is ClientVersion.V3X,
         )
+
+    async def _migrate(self) -> None:
+        if self._routes.status is not TableStatus.COMPLETE:
+            await self._migrator.run()
 
     @cached_property
     def _switcher(self) -> ComponentSwitcher:
@@ -635,9 +660,11 @@ class Application:
             elector=PausableTask(self._elector.run),
             assigner=PausableTask(self._assigner.run),
             upgrader=PausableTask(lambda: self._upgrader.run()),
-            migrator=PausableTask(self._migrator.run),
+            migrator=PausableTask(self._migrate),
         )
-        return ComponentSwitcher(tasks, renewer=self._renewer, elector=self._elector, shuffle=self._shuffle)
+        return ComponentSwitcher(
+            tasks, renewer=self._renewer, elector=self._elector, forget_shuffle=self._forget_shuffle
+        )
 
     @cached_property
     def _versions(self) -> ClientVersionMonitor:
@@ -646,6 +673,7 @@ class Application:
             table=self._tables.coordinator,
             config=self._settings.leases.client_version_config,
             switcher=self._switcher,
+            follow=follow_stored_version,
         )
 
     @cached_property
@@ -661,12 +689,12 @@ class Application:
         )
 
     async def _clean_own_leases(self) -> None:
-        elector, shuffle = self._elector, self._shuffle
+        elector = self._elector
         await clean_own_leases(
             self._context,
             table=self._tables.leases,
             finished=self._own_finished,
-            leading=lambda: elector.is_leader or shuffle.leads,
+            leading=lambda: elector.is_leader or self._leads_by_shuffle(),
             settings=self._settings.shards,
         )
 

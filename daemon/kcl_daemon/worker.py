@@ -29,6 +29,7 @@ from kcl_daemon.errors import (
     WorkerIdTaken,
 )
 from kcl_daemon.fleet.capacity_watch import CapacityWatch
+from kcl_daemon.fleet.client_version import ClientVersion, ClientVersionMonitor, ComponentSwitcher
 from kcl_daemon.fleet.discovery import Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, lease_labels
@@ -37,14 +38,12 @@ from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
 from kcl_daemon.fleet.streams import StreamTracker
+from kcl_daemon.fleet.tables import ApplicationTables
 from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
 from kcl_daemon.host_ports import Evidence
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.kcl import INITIALIZE
-from kcl_daemon.migrations.kcl2_loops import ClientVersionMonitor, ComponentSwitcher, ShuffleLeader
-from kcl_daemon.migrations.kcl2_rules import ClientVersion
-from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_daemon.ports import NO_METERS
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import Watchdog, lag_s
@@ -117,7 +116,7 @@ class Worker:
     reporter: Reporter
     discovery: Discovery
     settle_taking: Callable[[], Awaitable[None]]
-    shuffle: ShuffleLeader
+    leads_by_shuffle: Callable[[], bool]
     switcher: ComponentSwitcher
     versions: ClientVersionMonitor
     shutdown_handoff: ShutdownHandoff
@@ -395,7 +394,7 @@ class Worker:
     def _record_leader(self) -> None:
         add = self._meters.add
         by_shuffle = self.versions.version in _BY_SHUFFLE
-        leads = self.shuffle.leads if by_shuffle else self.elector.is_leader
+        leads = self.leads_by_shuffle() if by_shuffle else self.elector.is_leader
         add(kcl.IS_LEADER, float(leads))
         if self.election_may_change:
             add(kcl.DECIDER_SHUFFLE if by_shuffle else kcl.DECIDER_LOCK)

@@ -13,10 +13,10 @@ from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer
+from kcl_daemon.fleet.tables import ApplicationTables
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId, WorkerId
-from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_daemon.ports import Table, Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.unit.fakes import LoopClock, MemoryLog

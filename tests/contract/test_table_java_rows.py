@@ -12,9 +12,9 @@ from kcl_daemon.aws.session import Clients
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.tables import TablesSettings
+from kcl_daemon.fleet.tables import ApplicationTables
 from kcl_daemon.leases.lease import MAX_HASH
 from kcl_daemon.leases.worker_row import worker_from_row
-from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.contract.table_rows import ME, NUMBER, SHARD, Stage, all_tables
 from tests.unit.fakes import LoopClock, MemoryLog

@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, TypeVar, assert_never
 
 import click
 
@@ -13,19 +13,92 @@ from kcl_daemon.aws.session import open_clients
 from kcl_daemon.cli.common import NotChanged, run, stream_text
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import WorkerContext, timings
+from kcl_daemon.errors import TableNotFound
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.many_streams import MultiStreamTracker
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.streams import SingleStreamTracker
+from kcl_daemon.fleet.table_views import (
+    COORDINATOR_KINDS,
+    WORKER_KINDS,
+    DualTable,
+    RowKindTable,
+    TableWrapper,
+)
+from kcl_daemon.fleet.tables import inspect_tables
+from kcl_daemon.leases.layout import TableLayout, TableStatus
 from kcl_daemon.leases.lease import Lease, TableStream, WorkerId
-from kcl_daemon.migrations.tables import OpenedTables, open_existing
+from kcl_daemon.leases.row import Row
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table, Tables
 from kcl_daemon.system import SystemClock, SystemRandomness
 from kcl_daemon.telemetry.logs import LogLevels, build_log
 
 _Result = TypeVar("_Result")
 Streams = SingleStreamTracker | MultiStreamTracker
+
+
+@dataclass(frozen=True, slots=True)
+class TableOrigin:
+    """`stream` is an ARN or name. `reason` explains the layout. The lease table is the first table."""
+
+    application: str
+    stream: str
+    layout: TableLayout
+    reason: str
+    tables: tuple[str, ...]
+
+
+class _Missing(TableWrapper):
+    """Stands for a missing table: KCL 2.x fleets have only the lease table."""
+
+    async def scan(self) -> list[Row]:
+        return []
+
+    async def get(self, key: str) -> Row | None:  # noqa: ARG002 - the port's signature
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTables:
+    tables: Tables
+    origin: TableOrigin
+
+
+async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
+    """Creates none.
+
+    TableNotFound without a lease table, ConfigurationError if no worker would start with these tables.
+    """
+    found = await inspect_tables(separate, wished=settings.tables.layout, migrate_all=False)
+    leases, workers, coordinator = found.states
+    if leases is None:
+        raise TableNotFound(
+            f"there is no lease table {separate.leases.name}: no worker of this application has started yet"
+        )
+    names = [separate.leases.name]
+    match found.layout:
+        case TableLayout.SINGLE:
+            tables = Tables(
+                separate.leases,
+                RowKindTable(separate.leases, WORKER_KINDS),
+                RowKindTable(separate.leases, COORDINATOR_KINDS),
+            )
+        case TableLayout.SEPARATE:
+            others = ((separate.worker_metrics, workers), (separate.coordinator, coordinator))
+            names += [table.name for table, state in others if state is not None]
+            worker_rows, coordinator_rows = (
+                table if state is not None else _Missing(table) for table, state in others
+            )
+            if found.status is not TableStatus.INIT:  # rows may have been copied already
+                coordinator_rows = DualTable(coordinator_rows, separate.leases, written=coordinator_rows)
+            tables = Tables(separate.leases, worker_rows, coordinator_rows)
+        case _:
+            assert_never(found.layout)
+    stream = ", ".join(settings.streams.texts) or settings.stream_arn or settings.stream_name
+    return OpenedTables(
+        tables, TableOrigin(settings.application_name, stream, found.layout, found.reason, tuple(names))
+    )
 
 
 @dataclass(frozen=True, slots=True)

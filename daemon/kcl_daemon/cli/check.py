@@ -18,6 +18,7 @@ from kcl_daemon.app import streams_of
 from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_client, open_sources
 from kcl_daemon.aws.lookups import functions_that_read
 from kcl_daemon.aws.session import Clients, caller_identity, open_clients, refused_here, unknown_regions
+from kcl_daemon.cli.application import open_existing
 from kcl_daemon.cli.check_view import Ink, Source, about_aws, concluded, explained, table
 from kcl_daemon.cli.common import (
     EXIT_CONFIGURATION,
@@ -46,7 +47,6 @@ from kcl_daemon.fleet.own_stream import ComparedLeases, OwnStreamCheck
 from kcl_daemon.fleet.streams import leases_of, require_same_stream_mode
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Equals, RowUpdate
-from kcl_daemon.migrations.tables import open_existing
 from kcl_daemon.ports import (
     ConsumerName,
     ConsumerStatus,

@@ -15,27 +15,20 @@ from kcl_daemon.cli.application import on_application
 from kcl_daemon.cli.common import NotChanged, as_json_option, json_text, with_settings, yes_option
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError
+from kcl_daemon.fleet.client_version import CLIENT_VERSION_CODEC, ClientVersion, VersionRow
 from kcl_daemon.fleet.monitor import latest_of
-from kcl_daemon.leases.layout import StateRow, UnusableState
+from kcl_daemon.leases.layout import TABLE_STATUS_CODEC as MOVE
+from kcl_daemon.leases.layout import MigrationRow, StateRow, TableStatus, UnusableState
 from kcl_daemon.leases.row import OWNER_INDEX, readable_lease
 from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow, workers_of
 from kcl_daemon.migrations.kcl2_rules import (
-    CLIENT_VERSION_CODEC,
-    ClientVersion,
     UpgradeReadiness,
     VersionChange,
-    VersionRow,
     rollback,
     rollforward,
     upgrade_readiness,
 )
-from kcl_daemon.migrations.one_table_rules import TABLE_STATUS_CODEC as MOVE
-from kcl_daemon.migrations.one_table_rules import (
-    MigrationReadiness,
-    MigrationRow,
-    TableStatus,
-    migration_readiness,
-)
+from kcl_daemon.migrations.one_table_rules import MigrationReadiness, migration_readiness
 from kcl_daemon.ports import Clock, IndexState, Tables
 from kcl_daemon.system import SystemClock
 from kcl_daemon.text import numbered, on_one_line

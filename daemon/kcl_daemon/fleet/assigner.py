@@ -30,7 +30,7 @@ from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Meters, Table, Tables
 
 if TYPE_CHECKING:
-    from kcl_daemon.fleet.many_streams_sync import MultiStreamShardSync
+    from kcl_daemon.fleet.many_streams import MultiStreamShardSync
 
 
 class _SyncRun:

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from kcl_daemon.errors import AccessDenied, ConfigurationError, InvalidRequest, StreamNotFound, TableNotFound
-from kcl_daemon.fleet.streams import SingleStreamTracker, leases_of
+from kcl_daemon.fleet.streams import SingleStreamTracker, counted_shards, leases_of
 from kcl_daemon.fleet.table_views import write_row
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Row, WriteResult
 from kcl_daemon.leases.text_row import STREAM_KEY, OwnStream, text_of, text_write
 from kcl_daemon.ports import IteratorKind, ReadFrom, Table, Tables
 from kcl_daemon.shards.lineage import Shard, why_unlike
-from kcl_daemon.shards.segments import with_segments
 from kcl_daemon.text import time_text
 
 _MAX_TRIED: Final = 5
@@ -170,7 +169,7 @@ class OwnStreamCheck:
 
     async def compared(self, leases: Sequence[Lease]) -> ComparedLeases:
         stream = self._streams.stream.ref
-        shards = with_segments(await self._kinesis.list_shards(stream), leases)
+        shards = counted_shards(await self._kinesis.list_shards(stream), leases)
         why = why_unlike(leases, shards, of_dynamodb=stream.is_of_dynamodb)
         listed = {shard.shard_id for shard in shards}
         known = [each for each in leases if each.shard_id in listed and not each.checkpoint.is_sentinel]

@@ -18,7 +18,7 @@ from kcl_daemon.context import WorkerContext, raise_first
 from kcl_daemon.errors import AwsError, StreamNotFound
 from kcl_daemon.fleet.lease_cleanup import LeaseCleanup
 from kcl_daemon.fleet.stream_monitor import RECHECK_S, StreamState
-from kcl_daemon.fleet.streams import TrackedStream
+from kcl_daemon.fleet.streams import TrackedStream, counted_shards
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, StreamIdentity
 from kcl_daemon.leases.row import creation
@@ -36,7 +36,6 @@ from kcl_daemon.shards.lineage import (
     unexpected_children,
     without_range,
 )
-from kcl_daemon.shards.segments import with_segments
 from kcl_daemon.shards.sync import Generations, leases_for_empty_table, missing_leases
 
 if TYPE_CHECKING:
@@ -278,7 +277,7 @@ class ShardSync:
 
     async def _own_shards(self, leases: Sequence[Lease]) -> Sequence[Shard] | None:
         """None if they belong to another stream than the leases."""
-        shards = with_segments(await self._listed(), leases)
+        shards = counted_shards(await self._listed(), leases)
         # An ARN of DynamoDB never means another stream.
         for _, why in () if self._of_dynamodb else leases_of_another(leases, shards):
             self._watch.is_replacement(why)

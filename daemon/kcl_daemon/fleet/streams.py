@@ -11,7 +11,8 @@ from kcl_daemon.fleet.stream_monitor import StreamMonitor
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Kinesis, Log, StreamRef, StreamSummary, Table
-from kcl_daemon.shards.lineage import InitialPosition
+from kcl_daemon.shards.lineage import InitialPosition, Shard
+from kcl_daemon.shards.segments import segment_of
 
 _ADVICE: Final = (
     "A lease table is either single-stream or multi-stream and cannot be changed later. Use a new "
@@ -76,6 +77,15 @@ class SingleStreamTracker:
         self.arn = self.stream.watch.arn = summary.arn
         self.stream.watch.retention_s = summary.retention_s
         self.log.info("stream_found", stream=summary.name, arn=summary.arn, status=summary.status)
+
+
+def counted_shards(shards: Sequence[Shard], leases: Sequence[Lease]) -> tuple[Shard, ...]:
+    """As `with_segments`; few streams begin with a snapshot."""
+    if all(segment_of(lease.shard_id) is None for lease in leases):
+        return tuple(shards)
+    from kcl_daemon.shards.snapshot import with_segments
+
+    return with_segments(shards, leases)
 
 
 async def leases_of(table: Table) -> Sequence[Lease]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar, assert_never
 
 from kcl_daemon.leases.row import KEY, Absent, Conditions, Equals, Present, Row, RowUpdate, Value
 
@@ -220,3 +220,58 @@ def _warning(found: FoundTables, layout: TableLayout, asked: TableLayout, *, mig
                 "migrateAllEntitiesToLeaseTable=true does, once every worker supports it"
             )
     return None
+
+
+class TableStatus(StrEnum):
+    INIT = "TABLE_MIGRATION_STATUS_INIT"
+    """Some workers may not support the single table."""
+    DEPLOYED = "TABLE_MIGRATION_STATUS_DEPLOYED"
+    """All workers support it; the move may begin."""
+    PENDING = "TABLE_MIGRATION_STATUS_PENDING"
+    """Rows are written to the lease table; the move can still be reversed."""
+    COMPLETE = "TABLE_MIGRATION_STATUS_COMPLETE"
+    """Only the lease table counts. Final."""
+
+
+MigrationRow: TypeAlias = StateRow[TableStatus]
+TABLE_STATUS_CODEC: Final[StateCodec[TableStatus]] = StateCodec(
+    row_key="TableMigration3.5",
+    entity="TABLE_MIGRATION",
+    attribute="tm",
+    states=tuple(TableStatus),
+)
+
+
+def effective_status(
+    row: MigrationRow | UnusableState | None, *, migrate_all: bool
+) -> TableStatus | UnusableState:
+    if isinstance(row, UnusableState):
+        return row
+    state = TableStatus.INIT if row is None else row.state
+    match state:
+        case TableStatus.INIT if migrate_all:
+            return too_early(row)
+        case TableStatus.DEPLOYED | TableStatus.PENDING:
+            return TableStatus.PENDING if migrate_all else TableStatus.DEPLOYED
+        case TableStatus.INIT | TableStatus.COMPLETE:
+            return state
+        case _:
+            assert_never(state)
+
+
+def too_early(row: MigrationRow | None) -> UnusableState:
+    found = "does not exist" if row is None else "says that not all workers have been ready for an hour"
+    return UnusableState(
+        f"migrateAllEntitiesToLeaseTable=true, but row {TABLE_STATUS_CODEC.row_key} {found}",
+        "first run all workers with false, on versions that support the single table; set it to true when the "
+        f"row says {TableStatus.DEPLOYED}",
+    )
+
+
+def followed(
+    status: TableStatus, row: MigrationRow | UnusableState | None, *, migrate_all: bool
+) -> TableStatus | UnusableState:
+    """COMPLETE is final."""
+    if status is TableStatus.COMPLETE:
+        return status
+    return effective_status(row, migrate_all=migrate_all)

@@ -9,89 +9,20 @@ two workers may lead, or none, so all that a leader does must be safe then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum, StrEnum
-from typing import Final, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
-from kcl_daemon.config.balance import ClientVersionConfig
-from kcl_daemon.leases.layout import PastState, StateCodec, StateRow, StateRowCreation, UnusableState
+from kcl_daemon.fleet.client_version import (
+    CLIENT_VERSION_CODEC,
+    ClientVersion,
+    Component,
+    SwitchVersion,
+    VersionRow,
+)
+from kcl_daemon.leases.layout import UnusableState
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import RowUpdate
 from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow
-
-
-class ClientVersion(StrEnum):
-    """INIT is never the state of a row, only in its history."""
-
-    INIT = "CLIENT_VERSION_INIT"
-    UPGRADE_FROM_2X = "CLIENT_VERSION_UPGRADE_FROM_2X"
-    V3X_WITH_ROLLBACK = "CLIENT_VERSION_3X_WITH_ROLLBACK"
-    V2X = "CLIENT_VERSION_2X"
-    V3X = "CLIENT_VERSION_3X"
-
-
-VersionRow: TypeAlias = StateRow[ClientVersion]
-
-CLIENT_VERSION_CODEC: Final[StateCodec[ClientVersion]] = StateCodec(
-    row_key="Migration3.0",
-    entity="CLIENT_VERSION_MIGRATION",
-    attribute="cv",
-    states=tuple(version for version in ClientVersion if version is not ClientVersion.INIT),
-)
-
-POLL_EVERY_S: Final = 60.0
-"""Every worker polls the row this often; the first time up to `POLL_JITTER_S` later."""
-POLL_JITTER_S: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Components:
-    """What runs on a worker (KCL: DynamicMigrationComponentsInitializer).
-
-    Args:
-        creates_index: by owner, if it is missing; no worker waits for it. Not while a rollback may remove it.
-        leader_assigns: the leader has the lock and assigns leases. Else each worker takes leases, and a shuffle
-            of the lease owners elects.
-    """
-
-    reports_metrics: bool
-    creates_index: bool
-    leader_assigns: bool
-
-
-class Component(Enum):
-    METRICS = "worker rows and their CPU figures"
-    INDEX = "index by owner"
-    ASSIGNMENT = "how leases come to this worker"
-    LEADER = "how the leader is elected"
-    ASSIGNER = "what the leader does"
-
-
-@dataclass(frozen=True, slots=True)
-class StartVersion:
-    """If the write is refused, another worker was faster."""
-
-    version: ClientVersion
-    write: StateRowCreation | RowUpdate | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchVersion:
-    version: ClientVersion
-    order: tuple[Component, ...]
-    last: bool
-    reason: str
-
-
-_2X: Final = Components(reports_metrics=False, creates_index=False, leader_assigns=False)
-_COMPONENTS: Final[Mapping[ClientVersion, Components]] = {
-    ClientVersion.INIT: _2X,
-    ClientVersion.V2X: _2X,
-    ClientVersion.UPGRADE_FROM_2X: replace(_2X, reports_metrics=True, creates_index=True),
-    ClientVersion.V3X_WITH_ROLLBACK: replace(_2X, reports_metrics=True, leader_assigns=True),
-    ClientVersion.V3X: Components(reports_metrics=True, creates_index=True, leader_assigns=True),
-}
 
 _CHANGES: Final[Mapping[tuple[ClientVersion, ClientVersion], tuple[Component, ...]]] = {
     (ClientVersion.UPGRADE_FROM_2X, ClientVersion.V3X_WITH_ROLLBACK): (
@@ -109,44 +40,6 @@ _CHANGES: Final[Mapping[tuple[ClientVersion, ClientVersion], tuple[Component, ..
     (ClientVersion.V3X_WITH_ROLLBACK, ClientVersion.V3X): (Component.INDEX,),
     (ClientVersion.V2X, ClientVersion.UPGRADE_FROM_2X): (Component.INDEX, Component.METRICS),
 }
-
-
-def components_of_version(version: ClientVersion) -> Components:
-    return _COMPONENTS[version]
-
-
-def decide_start_version(
-    config: ClientVersionConfig,
-    stored: VersionRow | None,
-    *,
-    me: WorkerId,
-    now_ms: int,
-    key_attribute: str,
-) -> StartVersion:
-    """The version in which a worker starts (KCL: MigrationClientVersionStateInitializer).
-
-    The stored row decides. The first worker writes it; a worker that asks for 3.x ends the rollback period.
-    """
-    if stored is None:
-        return _first(config, me=me, now_ms=now_ms, key_attribute=key_attribute)
-    if config is ClientVersionConfig.V3X and stored.state is ClientVersion.V3X_WITH_ROLLBACK:
-        after = stored.followed_by(ClientVersion.V3X, by=me, at_ms=now_ms)
-        update = CLIENT_VERSION_CODEC.update(stored, after, key_attribute=key_attribute)
-        return StartVersion(after.state, update, f"{config} ends the time in which rollback is possible")
-    return StartVersion(stored.state, None, f"{stored.by} set {stored.state}")
-
-
-def _first(config: ClientVersionConfig, *, me: WorkerId, now_ms: int, key_attribute: str) -> StartVersion:
-    if config is ClientVersionConfig.V2X_PHASE_1:
-        return StartVersion(ClientVersion.INIT, None, f"{config} writes nothing")
-    upgrading = config is ClientVersionConfig.V2X
-    version = ClientVersion.UPGRADE_FROM_2X if upgrading else ClientVersion.V3X
-    row = StateRow(version, me, now_ms, (PastState(str(ClientVersion.INIT), me, now_ms),))
-    return StartVersion(
-        version,
-        CLIENT_VERSION_CODEC.creation(row, key_attribute=key_attribute),
-        f"first worker with {config}",
-    )
 
 
 def follow_stored_version(

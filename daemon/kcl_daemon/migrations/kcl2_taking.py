@@ -19,22 +19,24 @@ from kcl_daemon import faults
 from kcl_daemon.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AwsError, Throttled, Unavailable
 from kcl_daemon.fleet.assigner import BackgroundSync
+from kcl_daemon.fleet.client_version import CLIENT_VERSION_CODEC
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
-from kcl_daemon.fleet.many_streams_sync import MultiStreamShardSync
+from kcl_daemon.fleet.many_streams import MultiStreamShardSync
 from kcl_daemon.fleet.monitor import FleetMonitor, latest_of
 from kcl_daemon.fleet.shard_sync import ShardSync
 from kcl_daemon.leases.layout import UnusableState
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import RowUpdate, claimed, is_lease_row, steal_or_take
 from kcl_daemon.metrics import kcl
-from kcl_daemon.migrations.kcl2_loops import ShuffleLeader
 from kcl_daemon.migrations.kcl2_rules import (
     CHECK_EVERY_S,
-    CLIENT_VERSION_CODEC,
     NotReady,
+    ShuffleElection,
     Upgrade,
     UpgradeReadiness,
     consider_upgrade,
+    elect_by_shuffle,
+    next_poll_after_s,
     upgrade_readiness,
 )
 from kcl_daemon.ports import IndexState, Table, Tables
@@ -204,6 +206,35 @@ def _some(leases: Sequence[Lease], count: int, pick: Pick) -> list[Lease]:
 _MAX_PARALLEL_WRITES: Final = 10
 _THROTTLED_TRIES: Final = 3  # KCL: DynamoDBLeaseTaker
 _PAUSE_FIRST_S: Final = 1.0
+
+
+class ShuffleLeader:
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._verdict: ShuffleElection | None = None
+        self._polls = 0
+        self._polled_s = 0.0
+
+    @property
+    def leads(self) -> bool:
+        return self._verdict is not None and self._verdict.leads
+
+    def poll(self, leases: Iterable[Lease]) -> bool:
+        """Elect a leader if the poll is due. True if this worker begins to lead."""
+        now_s = self._context.clock.monotonic()
+        if self._polls and now_s - self._polled_s < next_poll_after_s(self._polls):
+            return False
+        before, self._verdict = self._verdict, elect_by_shuffle(self._context.worker_id, leases)
+        self._polls, self._polled_s = self._polls + 1, now_s
+        if before is None or before.leads != self._verdict.leads:
+            self._context.log.info(
+                "leader_by_shuffle", leads=self._verdict.leads, reason=self._verdict.reason
+            )
+        return self._verdict.leads and not (before is not None and before.leads)
+
+    def forget(self) -> None:
+        """No one leads until the next poll."""
+        self._verdict, self._polls = None, 0
 
 
 class LeaseTaker:

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import Enum
 from functools import partial
 from typing import Final, TypeAlias, assert_never
 
-from kcl_daemon.leases.layout import ENTITY, StateCodec, StateRow, StateRowCreation, UnusableState
+from kcl_daemon.leases.layout import (
+    ENTITY,
+    TABLE_STATUS_CODEC,
+    MigrationRow,
+    StateRow,
+    StateRowCreation,
+    TableStatus,
+    UnusableState,
+    too_early,
+)
 from kcl_daemon.leases.leader import LEADER_KEY, held_by
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.row import (
@@ -30,27 +39,6 @@ from kcl_daemon.leases.row import (
 )
 from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, SUPPORT_REPORTS, WorkerRow
 
-
-class TableStatus(StrEnum):
-    INIT = "TABLE_MIGRATION_STATUS_INIT"
-    """Some workers may not support the single table."""
-    DEPLOYED = "TABLE_MIGRATION_STATUS_DEPLOYED"
-    """All workers support it; the move may begin."""
-    PENDING = "TABLE_MIGRATION_STATUS_PENDING"
-    """Rows are written to the lease table; the move can still be reversed."""
-    COMPLETE = "TABLE_MIGRATION_STATUS_COMPLETE"
-    """Only the lease table counts. Final."""
-
-
-MigrationRow: TypeAlias = StateRow[TableStatus]
-
-TABLE_STATUS_CODEC: Final[StateCodec[TableStatus]] = StateCodec(
-    row_key="TableMigration3.5",
-    entity="TABLE_MIGRATION",
-    attribute="tm",
-    states=tuple(TableStatus),
-)
-
 LEGACY_KEY: Final = "key"
 
 REFRESH_EVERY_S: Final = 30.0
@@ -60,41 +48,6 @@ REFRESH_EVERY_S: Final = 30.0
 class TableSide(Enum):
     LEGACY = "the table of its own"
     LEASES = "the lease table"
-
-
-def effective_status(
-    row: MigrationRow | UnusableState | None, *, migrate_all: bool
-) -> TableStatus | UnusableState:
-    if isinstance(row, UnusableState):
-        return row
-    state = TableStatus.INIT if row is None else row.state
-    match state:
-        case TableStatus.INIT if migrate_all:
-            return _too_early(row)
-        case TableStatus.DEPLOYED | TableStatus.PENDING:
-            return TableStatus.PENDING if migrate_all else TableStatus.DEPLOYED
-        case TableStatus.INIT | TableStatus.COMPLETE:
-            return state
-        case _:
-            assert_never(state)
-
-
-def _too_early(row: MigrationRow | None) -> UnusableState:
-    found = "does not exist" if row is None else "says that not all workers have been ready for an hour"
-    return UnusableState(
-        f"migrateAllEntitiesToLeaseTable=true, but row {TABLE_STATUS_CODEC.row_key} {found}",
-        "first run all workers with false, on versions that support the single table; set it to true when the "
-        f"row says {TableStatus.DEPLOYED}",
-    )
-
-
-def followed(
-    status: TableStatus, row: MigrationRow | UnusableState | None, *, migrate_all: bool
-) -> TableStatus | UnusableState:
-    """COMPLETE is final."""
-    if status is TableStatus.COMPLETE:
-        return status
-    return effective_status(row, migrate_all=migrate_all)
 
 
 MAX_BATCH_ROWS: Final = 25
@@ -331,7 +284,7 @@ def next_migration_step(
 
 def _begin(seen: MigrationReadiness, *, migrate_all: bool, me: WorkerId, now_ms: int) -> MigrationStep:
     if migrate_all:
-        return _too_early(None)
+        return too_early(None)
     if seen.support_code < 1:
         return NoStep(_unsupported(seen))
     row = StateRow(TableStatus.INIT, me, now_ms)
@@ -345,7 +298,7 @@ def _while_init(
     seen: MigrationReadiness, advance: _Advance, *, migrate_all: bool, baked_s: float, bake_s: int
 ) -> MigrationStep:
     if migrate_all:
-        return _too_early(seen.row)
+        return too_early(seen.row)
     if seen.support_code < 1:
         return WithdrawStatusRow(
             TABLE_STATUS_CODEC.row_key, (TABLE_STATUS_CODEC.holds(TableStatus.INIT),), _unsupported(seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +12,6 @@ from kcl_daemon.shards.lineage import created_ms
 
 if TYPE_CHECKING:
     from kcl_daemon.leases.lease import Lease
-    from kcl_daemon.shards.lineage import Shard
 
 _SEGMENT: Final = re.compile(r"snapshot-([0-9]{13})-([0-9]{4})-([0-9]{4})", re.ASCII)
 
@@ -38,15 +37,6 @@ def segment_of(shard_id: str) -> Segment | None:
     """None: it is a shard of a stream."""
     found = _SEGMENT.fullmatch(shard_id)
     return None if found is None else Segment(*map(int, found.groups()))
-
-
-def with_segments(shards: Sequence[Shard], leases: Sequence[Lease]) -> tuple[Shard, ...]:
-    """The shards of the stream that count, after the segments that `leases` have; without such leases: as they are."""
-    if all(segment_of(lease.shard_id) is None for lease in leases):
-        return tuple(shards)
-    from kcl_daemon.shards.snapshot import after_segments
-
-    return after_segments(shards, leases)
 
 
 def needed_since_ms(shard_id: ShardId, read_parents: Iterable[ShardId]) -> int | None:

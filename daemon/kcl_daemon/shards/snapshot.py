@@ -53,8 +53,11 @@ def snapshot_in(leases: Iterable[Lease]) -> Segment | None:
     return None if not begun else replace(max(begun, key=lambda each: each.begun_ms), index=0)
 
 
-def after_segments(shards: Sequence[Shard], leases: Iterable[Lease]) -> tuple[Shard, ...]:
-    """As `with_segments`. Until a shard of the stream has a lease, all segments are there: their leases are being created."""
+def with_segments(shards: Sequence[Shard], leases: Iterable[Lease]) -> tuple[Shard, ...]:
+    """The shards of the stream that count, after the segments that `leases` have; without such leases: as they are.
+
+    Until a shard of the stream has a lease, all segments are there: their leases are being created.
+    """
     known = {lease.shard_id for lease in leases}
     first = snapshot_in(leases)
     if first is None:

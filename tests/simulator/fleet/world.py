@@ -12,9 +12,10 @@ from math import inf
 from typing import TYPE_CHECKING, Final, assert_never
 
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.fleet.client_version import CLIENT_VERSION_CODEC, ClientVersion
 from kcl_daemon.leases.layout import TableLayout, UnusableState
 from kcl_daemon.leases.row import Row, RowUpdate, Value
-from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC, ClientVersion, rollback, rollforward
+from kcl_daemon.migrations.kcl2_rules import rollback, rollforward
 from kcl_daemon.ports import Kinesis, Table, Tables
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.model import KinesisModel

@@ -15,7 +15,7 @@ from kcl_daemon.config.children import ConcurrencySettings, FailureSettings
 from kcl_daemon.config.retrieval import DeliverySettings, RetrievalSettings
 from kcl_daemon.config.streams import StreamsSettings
 from kcl_daemon.config.tables import TablesSettings
-from kcl_daemon.migrations.kcl2_rules import ClientVersion
+from kcl_daemon.fleet.client_version import ClientVersion
 from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions

@@ -13,8 +13,8 @@ from kcl_daemon.app import Adapters
 from kcl_daemon.config.retrieval import RetrievalMode, RetrievalSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.fleet.client_version import ClientVersion
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.ports import Table
 from tests.simulator.faults.habits import Habits, Nursery
 from tests.simulator.faults.network import Trouble

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings
-from kcl_daemon.migrations.kcl2_rules import ClientVersion
+from kcl_daemon.fleet.client_version import ClientVersion
 from tests.simulator.plans.draws import Draw, mixed_trouble, reshards
 from tests.simulator.plans.plan import Configure, Kill, Plan, Planned, Steering, Stop
 

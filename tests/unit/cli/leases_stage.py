@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Final
 
 from kcl_daemon.assignment.plan import Fleet
+from kcl_daemon.cli.application import TableOrigin
 from kcl_daemon.cli.leases.look import LeaderView, LeaseLag, ObservedFleet, UnreadableRow
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.worker_row import CPU, FAILED, WorkerRow
-from kcl_daemon.migrations.tables import TableOrigin
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 
 NOW_S: Final = 1_770_000_000

@@ -13,7 +13,7 @@ from kcl_daemon.admin.site import AdminAccess, AdminRequest, AdminResponse
 from kcl_daemon.app import streams_of
 from kcl_daemon.capacity.figures import Alternative, Bound, Capacity, StreamCapacity
 from kcl_daemon.capacity.report import capacity_text
-from kcl_daemon.cli.application import Application
+from kcl_daemon.cli.application import Application, open_existing
 from kcl_daemon.cli.capacity import CapacityNews, CapacityReader, _place, _Serving, capacity_lines
 from kcl_daemon.config.balance import CapacitySettings
 from kcl_daemon.config.metrics_and_page import AdminSettings
@@ -22,7 +22,6 @@ from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, Throttled
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.row import RowPut, new_lease_row
 from kcl_daemon.leases.text_row import CAPACITY_KEY, text_write
-from kcl_daemon.migrations.tables import open_existing
 from kcl_daemon.ports import FetchedRecords, IteratorKind, ReadFrom, StreamRef, Tables
 from kcl_daemon.records.payload import Payload
 from kcl_protocol.messages import Record

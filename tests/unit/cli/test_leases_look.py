@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from kcl_daemon.app import streams_of
+from kcl_daemon.cli.application import open_existing
 from kcl_daemon.cli.leases.look import LeaseLag, ObservedFleet, lags, observe
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
@@ -26,7 +27,6 @@ from kcl_daemon.leases.leader import LeaderLock, heartbeat, lock_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.row import Row, new_lease_row, renewal
 from kcl_daemon.leases.worker_row import report
-from kcl_daemon.migrations.tables import open_existing
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom, StreamRef, StreamSummary, Tables
 from kcl_daemon.records.payload import EMPTY
 from kcl_daemon.shards.lineage import InitialPosition, Shard

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcl_daemon.cli import main
+from kcl_daemon.cli.application import open_existing
 from kcl_daemon.cli.common import NotChanged
 from kcl_daemon.cli.migrate import (
     Direction,
@@ -25,14 +26,12 @@ from kcl_daemon.cli.migrate import (
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError
-from kcl_daemon.leases.layout import PastState, StateRow
+from kcl_daemon.fleet.client_version import CLIENT_VERSION_CODEC, ClientVersion
+from kcl_daemon.leases.layout import TABLE_STATUS_CODEC as MOVE
+from kcl_daemon.leases.layout import PastState, StateRow, TableStatus
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import RowUpdate, WriteResult, new_lease_row
 from kcl_daemon.leases.worker_row import report
-from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC, ClientVersion
-from kcl_daemon.migrations.one_table_rules import TABLE_STATUS_CODEC as MOVE
-from kcl_daemon.migrations.one_table_rules import TableStatus
-from kcl_daemon.migrations.tables import open_existing
 from kcl_daemon.ports import IndexState, Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual

@@ -13,8 +13,7 @@ from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.streams import FormerStreams, ListedStream, StreamsSettings
 from kcl_daemon.errors import AccessDenied, ConfigurationError, StreamNotFound
-from kcl_daemon.fleet.many_streams import MultiStreamTracker
-from kcl_daemon.fleet.many_streams_sync import MultiStreamShardSync
+from kcl_daemon.fleet.many_streams import MultiStreamShardSync, MultiStreamTracker
 from kcl_daemon.fleet.streams import SingleStreamTracker, require_same_stream_mode
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, StreamIdentity, lease_key_of

@@ -16,16 +16,15 @@ from kcl_daemon.admin.site import capacity_json
 from kcl_daemon.aws.dynamodb import encode_row
 from kcl_daemon.capacity.figures import Alternative
 from kcl_daemon.capacity.report import capacity_from, capacity_text, load_from
+from kcl_daemon.fleet.client_version import CLIENT_VERSION_CODEC
 from kcl_daemon.fleet.hold_watch import hold_fields
 from kcl_daemon.hold_words import hold_json, hold_text
 from kcl_daemon.leases.holds import MalformedHoldsError, holds_from_row, lease_hold
-from kcl_daemon.leases.layout import UnusableState
+from kcl_daemon.leases.layout import TABLE_STATUS_CODEC, UnusableState
 from kcl_daemon.leases.leader import LockObservation, decide_lock_claim, lock_from_row
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import MalformedRowError, Row, Value, claimed, lease_from_row, renewal
 from kcl_daemon.leases.worker_row import incarnation_of, worker_from_row
-from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC
-from kcl_daemon.migrations.one_table_rules import TABLE_STATUS_CODEC
 from tests.unit.metrics.snapshots import snapshot
 
 NOW_MS: Final = 1_790_000_000_000

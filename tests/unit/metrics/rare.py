@@ -17,6 +17,8 @@ from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.consumer import shard_end
 from kcl_daemon.cpu.sources import CpuSampler
 from kcl_daemon.errors import AwsError, CpuUnreadable, IteratorExpired
+from kcl_daemon.fleet.tables import ApplicationTables
+from kcl_daemon.leases.layout import TableStatus
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
 from kcl_daemon.leases.row import Absent, RowCheck, RowUpdate, steal_or_take
 from kcl_daemon.migrations.kcl2_taking import LeaseTake
@@ -27,10 +29,8 @@ from kcl_daemon.migrations.one_table_rules import (
     RowBatch,
     RowWrite,
     TableSide,
-    TableStatus,
     WithdrawStatusRow,
 )
-from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_daemon.ports import FetchedRecords, Meters, StreamRef, Tables
 from kcl_daemon.retrieval.readers import MeteredKinesis
 from kcl_daemon.shards.lineage import StartAt

@@ -6,12 +6,11 @@ from msgspec.structs import replace
 
 from kcl_daemon.fleet.hold_watch import change_holds, tell_holds, with_holds
 from kcl_daemon.fleet.own_stream import read_own_stream, write_own_stream
-from kcl_daemon.fleet.table_views import COORDINATOR_KINDS, RowKindTable
+from kcl_daemon.fleet.table_views import COORDINATOR_KINDS, DualTable, RowKindTable
 from kcl_daemon.leases.holds import HOLDS_KEY, Hold, holds_from_row
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import RowDelete, RowPut
 from kcl_daemon.leases.text_row import OwnStream
-from kcl_daemon.migrations.one_table_loops import DualTable
 from kcl_daemon.migrations.one_table_rules import RowBatch, TableSide, next_row_batch
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.table import MemoryTable

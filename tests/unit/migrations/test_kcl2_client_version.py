@@ -7,10 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.config.balance import ClientVersionConfig
-from kcl_daemon.leases.layout import MAX_HISTORY, PastState, StateRow, StateRowCreation, UnusableState
-from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.row import Absent, Equals, Present, Row, RowUpdate, Value
-from kcl_daemon.migrations.kcl2_rules import (
+from kcl_daemon.fleet.client_version import (
     CLIENT_VERSION_CODEC,
     ClientVersion,
     Component,
@@ -20,8 +17,11 @@ from kcl_daemon.migrations.kcl2_rules import (
     VersionRow,
     components_of_version,
     decide_start_version,
-    follow_stored_version,
 )
+from kcl_daemon.leases.layout import MAX_HISTORY, PastState, StateRow, StateRowCreation, UnusableState
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.row import Absent, Equals, Present, Row, RowUpdate, Value
+from kcl_daemon.migrations.kcl2_rules import follow_stored_version
 from tests.simulator.memory.updates import apply_update, holds
 
 INIT, UPGRADE, WITH_ROLLBACK, V2X, V3X = ClientVersion

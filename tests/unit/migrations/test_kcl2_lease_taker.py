@@ -12,8 +12,7 @@ from kcl_daemon.fleet.lease_renewer import HeldLease, MalformedRowLog
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row, lease_from_row, renewal
-from kcl_daemon.migrations.kcl2_loops import ShuffleLeader
-from kcl_daemon.migrations.kcl2_taking import LeaseTaker, TakingOptions
+from kcl_daemon.migrations.kcl2_taking import LeaseTaker, ShuffleLeader, TakingOptions
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from kcl_daemon.migrations.kcl2_loops import PausableTask
+from kcl_daemon.fleet.client_version import PausableTask
 from tests.simulator.loop import run_virtual
 
 

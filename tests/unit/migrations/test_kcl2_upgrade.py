@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from kcl_daemon.fleet.client_version import CLIENT_VERSION_CODEC, ClientVersion, VersionRow
 from kcl_daemon.leases.layout import PastState, StateRow, UnusableState
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row, RowUpdate
 from kcl_daemon.leases.worker_row import WorkerRow
 from kcl_daemon.migrations.kcl2_rules import (
-    CLIENT_VERSION_CODEC,
-    ClientVersion,
     NotReady,
     Upgrade,
     UpgradeReadiness,
     VersionChange,
-    VersionRow,
     consider_upgrade,
     rollback,
     rollforward,

@@ -9,20 +9,21 @@ import pytest
 
 from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.errors import ConfigurationError, Unavailable
+from kcl_daemon.fleet.client_version import (
+    CLIENT_VERSION_CODEC,
+    ClientVersion,
+    ClientVersionMonitor,
+    ComponentSwitcher,
+    PausableTask,
+    SwitchedTasks,
+)
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.layout import StateRow, UnusableState
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Conditions, Row, WriteResult
 from kcl_daemon.leases.worker_row import report
-from kcl_daemon.migrations.kcl2_loops import (
-    ClientVersionMonitor,
-    ComponentSwitcher,
-    PausableTask,
-    ShuffleLeader,
-    SwitchedTasks,
-)
-from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC, ClientVersion, rollback
-from kcl_daemon.migrations.kcl2_taking import Upgrader
+from kcl_daemon.migrations.kcl2_rules import follow_stored_version, rollback
+from kcl_daemon.migrations.kcl2_taking import ShuffleLeader, Upgrader
 from kcl_daemon.ports import Tables
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
@@ -72,13 +73,14 @@ class Stage:
             **waiting, elector=PausableTask(self.elector.run), upgrader=PausableTask(self.upgrader.run)
         )
         self.switcher = ComponentSwitcher(
-            self.tasks, renewer=self.renewer, elector=self.elector, shuffle=self.shuffle
+            self.tasks, renewer=self.renewer, elector=self.elector, forget_shuffle=self.shuffle.forget
         )
         self.versions = ClientVersionMonitor(
             context,
             table=self.coordinator,
             config=config,
             switcher=self.switcher,
+            follow=follow_stored_version,
         )
 
     @property

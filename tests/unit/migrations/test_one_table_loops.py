@@ -9,13 +9,13 @@ import anyio
 import pytest
 
 from kcl_daemon.config.tables import TablesSettings
+from kcl_daemon.fleet.table_views import TableRoutes
 from kcl_daemon.leases import row as lease_row
-from kcl_daemon.leases.layout import StateRow, TableLayout
+from kcl_daemon.leases.layout import TABLE_STATUS_CODEC, StateRow, TableLayout, TableStatus, effective_status
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row, RowUpdate
 from kcl_daemon.leases.worker_row import report
-from kcl_daemon.migrations.one_table_loops import TableMigrator, TableRoutes
-from kcl_daemon.migrations.one_table_rules import TABLE_STATUS_CODEC, TableStatus, effective_status
+from kcl_daemon.migrations.one_table_loops import TableMigrator
 from kcl_daemon.ports import Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual

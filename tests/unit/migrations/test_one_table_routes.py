@@ -6,10 +6,9 @@ import anyio
 import pytest
 
 from kcl_daemon.errors import Unavailable
-from kcl_daemon.leases.layout import StateRow, TableLayout, UnusableState
+from kcl_daemon.fleet.table_views import DualTable, TableRoutes
+from kcl_daemon.leases.layout import TABLE_STATUS_CODEC, StateRow, TableLayout, TableStatus, UnusableState
 from kcl_daemon.leases.row import Absent, Equals, Present, Row, RowUpdate
-from kcl_daemon.migrations.one_table_loops import DualTable, TableRoutes
-from kcl_daemon.migrations.one_table_rules import TABLE_STATUS_CODEC, TableStatus
 from kcl_daemon.ports import Tables
 from tests.simulator.loop import at_once
 from tests.unit.fakes import LoopClock

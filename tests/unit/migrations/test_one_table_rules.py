@@ -8,19 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.layout import PastState, StateRow, UnusableState
+from kcl_daemon.leases.layout import (
+    TABLE_STATUS_CODEC,
+    MigrationRow,
+    PastState,
+    StateRow,
+    TableStatus,
+    UnusableState,
+    effective_status,
+    followed,
+)
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row
 from kcl_daemon.leases.worker_row import WorkerRow
 from kcl_daemon.migrations.one_table_rules import (
-    TABLE_STATUS_CODEC,
     MigrationReadiness,
-    MigrationRow,
     TableSide,
-    TableStatus,
-    effective_status,
     fleet_support,
-    followed,
     migration_readiness,
 )
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON

@@ -9,24 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.config.tables import complete_bake_s
-from kcl_daemon.leases.layout import StateRow, StateRowCreation, UnusableState
+from kcl_daemon.leases.layout import (
+    TABLE_STATUS_CODEC,
+    MigrationRow,
+    StateRow,
+    StateRowCreation,
+    TableStatus,
+    UnusableState,
+)
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Conditions, Row, RowCheck, RowDelete, RowPut, Value
 from kcl_daemon.migrations.one_table_rules import (
     MAX_BATCH_ROWS,
-    TABLE_STATUS_CODEC,
     AdvanceStatus,
     CreateStatusRow,
     MigrationCompletion,
     MigrationReadiness,
-    MigrationRow,
     MigrationStep,
     NoStep,
     RowBatch,
     RowWrite,
     SwitchOver,
     TableSide,
-    TableStatus,
     WithdrawStatusRow,
     next_migration_step,
 )

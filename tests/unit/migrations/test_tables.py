@@ -15,12 +15,12 @@ from kcl_daemon.errors import (
     InvalidRequest,
     Unavailable,
 )
+from kcl_daemon.fleet.tables import ApplicationTables
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.leader import LeaderLock, lock_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row
 from kcl_daemon.leases.worker_row import report
-from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_daemon.ports import IndexState, Tables, TableState
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual

@@ -17,7 +17,6 @@ from kcl_daemon.shards.segments import (
     awaited_segments,
     needed_since_ms,
     segment_of,
-    with_segments,
 )
 from kcl_daemon.shards.snapshot import (
     MOST_DIGITS,
@@ -38,6 +37,7 @@ from kcl_daemon.shards.snapshot import (
     segments_for,
     snapshot_in,
     units_for,
+    with_segments,
 )
 from kcl_daemon.shards.sync import CleanupVerdict, judge_finished, missing_leases, new_lease
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kcl_daemon.assignment.plan import Fleet
-from kcl_daemon.cli.application import Application, no_log, observer
+from kcl_daemon.cli.application import Application, OpenedTables, TableOrigin, no_log, observer
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import for_each, raise_first, timings
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, Throttled
@@ -16,7 +16,6 @@ from kcl_daemon.leases.leader import LEADER_KEY, LeaderLock, lock_from_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, is_lease_row, lease_from_row
 from kcl_daemon.leases.worker_row import worker_from_row
-from kcl_daemon.migrations.tables import OpenedTables, TableOrigin
 from kcl_daemon.ports import Clock, Kinesis, Log, Tables
 from kcl_daemon.retrieval.source import StartMemory, read_from
 from kcl_protocol.sequence import LATEST

@@ -10,94 +10,27 @@ from typing import Final, TypeVar, assert_never
 import anyio
 
 from kcl_daemon import faults
-from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.tables import TableOptions, TablesSettings
 from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError, KclError, TableNotFound
 from kcl_daemon.fleet.table_views import (
-    COORDINATOR_KINDS,
-    WORKER_KINDS,
     MonitoredTable,
-    RowKindTable,
-    TableWrapper,
+    TableRoutes,
 )
 from kcl_daemon.leases.layout import (
+    TABLE_STATUS_CODEC,
     FoundTables,
     LeaseTableContents,
     TableLayout,
+    TableStatus,
     UnusableState,
     decide_layout,
+    effective_status,
     lease_table_contents,
 )
 from kcl_daemon.leases.leader import LEADER_KEY
 from kcl_daemon.leases.row import OWNER_INDEX, Row
 from kcl_daemon.metrics import kcl
-from kcl_daemon.migrations.one_table_loops import DualTable, TableRoutes
-from kcl_daemon.migrations.one_table_rules import TABLE_STATUS_CODEC, TableStatus, effective_status
 from kcl_daemon.ports import NO_METERS, Clock, IndexState, Log, Meters, Table, Tables, TableState
-
-
-@dataclass(frozen=True, slots=True)
-class TableOrigin:
-    """`stream` is an ARN or name. `reason` explains the layout. The lease table is the first table."""
-
-    application: str
-    stream: str
-    layout: TableLayout
-    reason: str
-    tables: tuple[str, ...]
-
-
-class _Missing(TableWrapper):
-    """Stands for a missing table: KCL 2.x fleets have only the lease table."""
-
-    async def scan(self) -> list[Row]:
-        return []
-
-    async def get(self, key: str) -> Row | None:  # noqa: ARG002 - the port's signature
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedTables:
-    tables: Tables
-    origin: TableOrigin
-
-
-async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
-    """Creates none.
-
-    TableNotFound without a lease table, ConfigurationError if no worker would start with these tables.
-    """
-    found = await inspect_tables(separate, wished=settings.tables.layout, migrate_all=False)
-    leases, workers, coordinator = found.states
-    if leases is None:
-        raise TableNotFound(
-            f"there is no lease table {separate.leases.name}: no worker of this application has started yet"
-        )
-    names = [separate.leases.name]
-    match found.layout:
-        case TableLayout.SINGLE:
-            tables = Tables(
-                separate.leases,
-                RowKindTable(separate.leases, WORKER_KINDS),
-                RowKindTable(separate.leases, COORDINATOR_KINDS),
-            )
-        case TableLayout.SEPARATE:
-            others = ((separate.worker_metrics, workers), (separate.coordinator, coordinator))
-            names += [table.name for table, state in others if state is not None]
-            worker_rows, coordinator_rows = (
-                table if state is not None else _Missing(table) for table, state in others
-            )
-            if found.status is not TableStatus.INIT:  # rows may have been copied already
-                coordinator_rows = DualTable(coordinator_rows, separate.leases, written=coordinator_rows)
-            tables = Tables(separate.leases, worker_rows, coordinator_rows)
-        case _:
-            assert_never(found.layout)
-    stream = ", ".join(settings.streams.texts) or settings.stream_arn or settings.stream_name
-    return OpenedTables(
-        tables, TableOrigin(settings.application_name, stream, found.layout, found.reason, tuple(names))
-    )
-
 
 T = TypeVar("T")
 

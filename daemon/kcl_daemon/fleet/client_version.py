@@ -1,12 +1,15 @@
-"""Loops of an upgrade from KCL 2.x: follow the client version, switch components, upgrade when ready.
+"""Which KCL version a worker acts as, and which of its loops run therefore.
 
-KCL: MigrationStateMachineImpl, DynamicMigrationComponentsInitializer, MigrationReadyMonitor.
+KCL: MigrationClientVersionStateInitializer, MigrationStateMachineImpl, DynamicMigrationComponentsInitializer. A version names the
+components that should run, not steps, so a failed step is done again. `migrations` has what follows a start that is not in 3.x.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, NamedTuple, assert_never
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum
+from typing import Final, NamedTuple, TypeAlias, assert_never
 
 import anyio
 
@@ -16,26 +19,129 @@ from kcl_daemon.context import Wakeup, WorkerContext
 from kcl_daemon.errors import AwsError, ConfigurationError, Unavailable
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
-from kcl_daemon.leases.layout import StateRowCreation, UnusableState
-from kcl_daemon.leases.lease import Lease
+from kcl_daemon.leases.layout import PastState, StateCodec, StateRow, StateRowCreation, UnusableState
+from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Row, RowUpdate
 from kcl_daemon.metrics import kcl
-from kcl_daemon.migrations.kcl2_rules import (
-    CLIENT_VERSION_CODEC,
-    POLL_EVERY_S,
-    POLL_JITTER_S,
-    ClientVersion,
-    Component,
-    Components,
-    ShuffleElection,
-    SwitchVersion,
-    components_of_version,
-    decide_start_version,
-    elect_by_shuffle,
-    follow_stored_version,
-    next_poll_after_s,
-)
 from kcl_daemon.ports import Table
+
+POLL_EVERY_S: Final = 60.0
+"""Every worker polls the row this often; the first time up to `POLL_JITTER_S` later."""
+POLL_JITTER_S: Final = 30.0
+# Workers of a new application may all write the row at once.
+_MAX_LOST_RACES: Final = 5
+_PAUSE_FIRST_S: Final = 1.0
+
+
+class ClientVersion(StrEnum):
+    """INIT is never the state of a row, only in its history."""
+
+    INIT = "CLIENT_VERSION_INIT"
+    UPGRADE_FROM_2X = "CLIENT_VERSION_UPGRADE_FROM_2X"
+    V3X_WITH_ROLLBACK = "CLIENT_VERSION_3X_WITH_ROLLBACK"
+    V2X = "CLIENT_VERSION_2X"
+    V3X = "CLIENT_VERSION_3X"
+
+
+VersionRow: TypeAlias = StateRow[ClientVersion]
+CLIENT_VERSION_CODEC: Final[StateCodec[ClientVersion]] = StateCodec(
+    row_key="Migration3.0",
+    entity="CLIENT_VERSION_MIGRATION",
+    attribute="cv",
+    states=tuple(version for version in ClientVersion if version is not ClientVersion.INIT),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Components:
+    """What runs on a worker (KCL: DynamicMigrationComponentsInitializer).
+
+    Args:
+        creates_index: by owner, if it is missing; no worker waits for it. Not while a rollback may remove it.
+        leader_assigns: the leader has the lock and assigns leases. Else each worker takes leases, and a shuffle
+            of the lease owners elects.
+    """
+
+    reports_metrics: bool
+    creates_index: bool
+    leader_assigns: bool
+
+
+class Component(Enum):
+    METRICS = "worker rows and their CPU figures"
+    INDEX = "index by owner"
+    ASSIGNMENT = "how leases come to this worker"
+    LEADER = "how the leader is elected"
+    ASSIGNER = "what the leader does"
+
+
+@dataclass(frozen=True, slots=True)
+class StartVersion:
+    """If the write is refused, another worker was faster."""
+
+    version: ClientVersion
+    write: StateRowCreation | RowUpdate | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchVersion:
+    version: ClientVersion
+    order: tuple[Component, ...]
+    last: bool
+    reason: str
+
+
+Follow: TypeAlias = Callable[
+    [ClientVersion, VersionRow | UnusableState | None], SwitchVersion | UnusableState | None
+]
+
+_2X: Final = Components(reports_metrics=False, creates_index=False, leader_assigns=False)
+_COMPONENTS: Final[Mapping[ClientVersion, Components]] = {
+    ClientVersion.INIT: _2X,
+    ClientVersion.V2X: _2X,
+    ClientVersion.UPGRADE_FROM_2X: replace(_2X, reports_metrics=True, creates_index=True),
+    ClientVersion.V3X_WITH_ROLLBACK: replace(_2X, reports_metrics=True, leader_assigns=True),
+    ClientVersion.V3X: Components(reports_metrics=True, creates_index=True, leader_assigns=True),
+}
+
+
+def components_of_version(version: ClientVersion) -> Components:
+    return _COMPONENTS[version]
+
+
+def decide_start_version(
+    config: ClientVersionConfig,
+    stored: VersionRow | None,
+    *,
+    me: WorkerId,
+    now_ms: int,
+    key_attribute: str,
+) -> StartVersion:
+    """The version in which a worker starts (KCL: MigrationClientVersionStateInitializer).
+
+    The stored row decides. The first worker writes it; a worker that asks for 3.x ends the rollback period.
+    """
+    if stored is None:
+        return _first(config, me=me, now_ms=now_ms, key_attribute=key_attribute)
+    if config is ClientVersionConfig.V3X and stored.state is ClientVersion.V3X_WITH_ROLLBACK:
+        after = stored.followed_by(ClientVersion.V3X, by=me, at_ms=now_ms)
+        update = CLIENT_VERSION_CODEC.update(stored, after, key_attribute=key_attribute)
+        return StartVersion(after.state, update, f"{config} ends the time in which rollback is possible")
+    return StartVersion(stored.state, None, f"{stored.by} set {stored.state}")
+
+
+def _first(config: ClientVersionConfig, *, me: WorkerId, now_ms: int, key_attribute: str) -> StartVersion:
+    if config is ClientVersionConfig.V2X_PHASE_1:
+        return StartVersion(ClientVersion.INIT, None, f"{config} writes nothing")
+    upgrading = config is ClientVersionConfig.V2X
+    version = ClientVersion.UPGRADE_FROM_2X if upgrading else ClientVersion.V3X
+    row = StateRow(version, me, now_ms, (PastState(str(ClientVersion.INIT), me, now_ms),))
+    return StartVersion(
+        version,
+        CLIENT_VERSION_CODEC.creation(row, key_attribute=key_attribute),
+        f"first worker with {config}",
+    )
 
 
 class PausableTask:
@@ -69,35 +175,6 @@ class PausableTask:
             self._scope = None
 
 
-class ShuffleLeader:
-    def __init__(self, context: WorkerContext) -> None:
-        self._context = context
-        self._verdict: ShuffleElection | None = None
-        self._polls = 0
-        self._polled_s = 0.0
-
-    @property
-    def leads(self) -> bool:
-        return self._verdict is not None and self._verdict.leads
-
-    def poll(self, leases: Iterable[Lease]) -> bool:
-        """Elect a leader if the poll is due. True if this worker begins to lead."""
-        now_s = self._context.clock.monotonic()
-        if self._polls and now_s - self._polled_s < next_poll_after_s(self._polls):
-            return False
-        before, self._verdict = self._verdict, elect_by_shuffle(self._context.worker_id, leases)
-        self._polls, self._polled_s = self._polls + 1, now_s
-        if before is None or before.leads != self._verdict.leads:
-            self._context.log.info(
-                "leader_by_shuffle", leads=self._verdict.leads, reason=self._verdict.reason
-            )
-        return self._verdict.leads and not (before is not None and before.leads)
-
-    def forget(self) -> None:
-        """No one leads until the next poll."""
-        self._verdict, self._polls = None, 0
-
-
 class SwitchedTasks(NamedTuple):
     reporter: PausableTask
     sampler: PausableTask | None
@@ -112,12 +189,17 @@ class SwitchedTasks(NamedTuple):
 
 class ComponentSwitcher:
     def __init__(
-        self, tasks: SwitchedTasks, *, renewer: LeaseRenewer, elector: Elector, shuffle: ShuffleLeader
+        self,
+        tasks: SwitchedTasks,
+        *,
+        renewer: LeaseRenewer,
+        elector: Elector,
+        forget_shuffle: Callable[[], None],
     ) -> None:
         self._tasks = tasks
         self._renewer = renewer
         self._elector = elector
-        self._shuffle = shuffle
+        self._forget_shuffle = forget_shuffle
 
     @property
     def reports(self) -> bool:
@@ -158,7 +240,7 @@ class ComponentSwitcher:
             case Component.LEADER:
                 tasks.elector.turn(assigns)
                 if assigns:
-                    self._shuffle.forget()
+                    self._forget_shuffle()
                 else:
                     await self._elector.resign()
                 tasks.migrator.turn(assigns)
@@ -175,11 +257,6 @@ class ComponentSwitcher:
                     releases.start_soon(self._renewer.release_lease, held)
 
 
-# Workers of a new application may all write the row at once.
-_MAX_LOST_RACES: Final = 5
-_PAUSE_FIRST_S: Final = 1.0
-
-
 class ClientVersionMonitor:
     def __init__(
         self,
@@ -188,7 +265,9 @@ class ClientVersionMonitor:
         table: Table,
         config: ClientVersionConfig,
         switcher: ComponentSwitcher,
+        follow: Follow,
     ) -> None:
+        self._follow = follow
         self._meters = context.meters
         self._table = table
         self._config = config
@@ -244,7 +323,7 @@ class ClientVersionMonitor:
             self._log.warning("client_version_unreadable", error=str(error), failures=self._failures)
             return min(_PAUSE_FIRST_S * 2.0 ** min(self._failures - 1, 10), POLL_EVERY_S)
         self._failures = 0
-        decided = follow_stored_version(self.version, stored)
+        decided = self._follow(self.version, stored)
         match decided:
             case None:
                 self._reported = None
