@@ -26,7 +26,7 @@ from kcl_daemon.config.children import PoisonRecordPolicy
 from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.cpu.sources import choose_cpu, metadata_client
+from kcl_daemon.cpu.sources import choose_cpu
 from kcl_daemon.ports import Clock, CloudWatch, DeadLetters, FanOut, Log
 from kcl_daemon.state_folder import HostFolder, default_folders
 from kcl_daemon.system import ServiceClock, SystemClock, SystemRandomness
@@ -70,7 +70,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             kept_open_by_guard=lambda: folder.lock_file,
         ) as children,
     ):
-        choice = choose_cpu(root=Path("/"), environment=os.environ, get=metadata_client(), clock=clock)
+        choice = choose_cpu(root=Path("/"), environment=os.environ, clock=clock)
         log.info(
             "cpu_figure_chosen", source=None if choice.cpu is None else choice.cpu.name, reason=choice.why
         )

@@ -391,12 +391,11 @@ def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:
         (endpoints.dynamodb, endpoints.of_dynamodb.region_name),
     )
     named = {own or common for address, own in addressed if address is None}
-    session = botocore.session.get_session()
-    known = {
-        region
-        for partition in session.get_available_partitions()
-        for region in session.get_available_regions("dynamodb", partition)
-    }
+    if not any(named):
+        return []
+    # Its regions are those of DynamoDB; botocore's list of endpoints takes 12 MB.
+    table: Any = botocore.session.get_session().get_component(_LOADER).load_data("partitions")
+    known = {name for each in table["partitions"] for name in each["regions"] if not name.endswith("-global")}
     unknown = sorted(name for name in named if name is not None and name not in known)
     return [(name, next(iter(get_close_matches(name, sorted(known), n=1)), None)) for name in unknown]
 

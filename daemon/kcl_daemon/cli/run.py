@@ -24,7 +24,6 @@ import anyio
 from kcl_daemon import __version__
 from kcl_daemon.app import Adapters, Application
 from kcl_daemon.children.platform import keep_freed_memory
-from kcl_daemon.children.room import ChildRoom, child_room, few_shards, too_little_room
 from kcl_daemon.children.start import find_program, options_of
 from kcl_daemon.cli.common import load_file, refuse, report_failure, stream_text
 from kcl_daemon.config.load import Loaded
@@ -40,6 +39,7 @@ from kcl_daemon.telemetry.logs import LogForm, LogLevels, build_log
 from kcl_daemon.text import counted, short_shards, shown
 
 if TYPE_CHECKING:
+    from kcl_daemon.children.room import ChildRoom
     from kcl_daemon.exporters import Telemetry
     from kcl_daemon.helper_process import Helper
     from kcl_daemon.telemetry.helper_views import LandingView, SparkView
@@ -299,7 +299,7 @@ def check_program(loaded: Loaded) -> Loaded:
         options_of(loaded.settings.child)
     except ChildStartFailed as error:
         raise loaded.about_user(str(error)) from None
-    return check_room(loaded, child_room)
+    return loaded if loaded.settings.concurrency.lanes.most == 1 else check_room(loaded, _child_room)
 
 
 def with_doubtful_starts(loaded: Loaded, now_s: float) -> Loaded:
@@ -320,7 +320,15 @@ def with_doubtful_starts(loaded: Loaded, now_s: float) -> Loaded:
     return replace(loaded, warnings=tuple(notices))
 
 
+def _child_room() -> ChildRoom | None:
+    from kcl_daemon.children.room import child_room
+
+    return child_room()
+
+
 def check_room(loaded: Loaded, room_of_this_host: Callable[[], ChildRoom | None]) -> Loaded:
+    from kcl_daemon.children.room import few_shards, too_little_room
+
     lanes, max_leases = loaded.settings.concurrency.lanes.most, loaded.settings.leases.max_leases_for_worker
     room = None if lanes == 1 else room_of_this_host()
     if room is None:

@@ -12,7 +12,6 @@ from typing import Protocol
 import anyio
 
 from kcl_daemon.consumer.context import ConsumerContext, StopSignal
-from kcl_daemon.consumer.shard_end import create_child_leases
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.lease import Lease, LeaseKey, Throughput
 from kcl_daemon.ports import ChildLane, Log
@@ -115,6 +114,8 @@ class OnlyLane:
         await self._parts.renewer.checkpoint(self._held, position)
 
     async def end(self, children: tuple[ChildShard, ...], log: Log) -> bool | None:
+        from kcl_daemon.consumer.shard_end import create_child_leases
+
         return await create_child_leases(self._parts, self._held, children, log)
 
     async def release(self) -> None:

@@ -8,21 +8,14 @@ capture, where Java has 0 %. Parsers raise ValueError.
 
 from __future__ import annotations
 
-import urllib.request
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
-from http.client import HTTPException
 from math import fsum
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar, cast
-from urllib.error import HTTPError, URLError
-
-import anyio
-import anyio.to_thread
-import orjson
+from typing import Final, NamedTuple, TypeVar
 
 from kcl_daemon.children.platform import boot_id
 from kcl_daemon.errors import CpuUnreadable
@@ -43,9 +36,6 @@ _AVERAGES_MOST: Final = 10
 _MICRO: Final = Decimal("0.000001")
 _CAPTURE_S: Final = 1.0
 _MAX_CAPTURE_S: Final = 5.0
-_TIMEOUT_S: Final = 2.0
-# The metadata of a task with many containers takes some 100 KB.
-_BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 _ECS_ENDPOINT: Final = "ECS_CONTAINER_METADATA_URI_V4"
 _KUBERNETES_TOKEN: Final = Path("var/run/secrets/kubernetes.io/serviceaccount/token")
 _CGROUPS: Final = Path("sys/fs/cgroup")
@@ -53,9 +43,6 @@ _ADVICE: Final = (
     "if its CPU was measured before, this worker gets no new leases for as long as another worker is well; if it never was, it "
     "is balanced by throughput, as with disableWorkerMetrics=true"
 )
-
-HttpGet = Callable[[str], Awaitable[bytes]]
-"""CpuUnreadable unless the status is 200."""
 
 
 class HostTimes(NamedTuple):
@@ -72,17 +59,6 @@ class HostTimes(NamedTuple):
 class CgroupUsage:
     used_ns: int
     at_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class EcsUsage:
-    """CPU time of a container and of its host (`system`, idle included); `_before`: 0 if there was no earlier moment."""
-
-    container: float
-    system: float
-    container_before: float
-    system_before: float
-    online_cpus: float
 
 
 def host_percent(before: HostTimes, after: HostTimes) -> float | None:
@@ -109,40 +85,6 @@ def cgroup_percent(before: CgroupUsage, after: CgroupUsage, *, limit_cpus: float
     if elapsed_ns <= 0 or used_ns < 0 or limit_cpus <= 0:
         return None
     return min(used_ns / elapsed_ns / limit_cpus * _FULL, _FULL)
-
-
-def ecs_percent(usage: EcsUsage, *, limit_cpus: float) -> float | None:
-    """At most 100 (KCL: EcsCpuWorkerMetric).
-
-    100 if the host's time did not change, as in Java. None for the first sample (0 in Java).
-    """
-    if usage.container_before == 0 and usage.system_before == 0:
-        return None
-    container = usage.container - usage.container_before
-    system = usage.system - usage.system_before
-    if container < 0 or system < 0 or limit_cpus <= 0:
-        return None
-    if system == 0:
-        return _FULL
-    return min(container / system * usage.online_cpus / limit_cpus * _FULL, _FULL)
-
-
-def ecs_limit_cpus(*, share: float, shares: float, task_cpus: float | None, online_cpus: float) -> float:
-    """The container's part of the task's CPUs, by CPU units (KCL: EcsCpuWorkerMetric).
-
-    Without a limit those of the host. A container without CPU units gets the whole task's; Java divides by its share of
-    0.
-    """
-    cpus = online_cpus if task_cpus is None else task_cpus
-    return cpus * share / shares if 0 < share <= shares else cpus
-
-
-@dataclass(frozen=True, slots=True)
-class EcsTask:
-    """`cpus` is None without a limit; `shares` are the CPU units of all containers."""
-
-    cpus: float | None
-    shares: float
 
 
 def parse_counter(text: str) -> int:
@@ -183,39 +125,6 @@ def count_cpus(text: str) -> int:
     return sum(_count_range(part) for part in text.strip().split(","))
 
 
-def parse_ecs_usage(body: bytes) -> EcsUsage | None:
-    """Of `/stats`, which may be `null`; missing earlier counters read as 0."""
-    document: object = orjson.loads(body)
-    if document is None:
-        return None
-    return EcsUsage(
-        container=_required(document, "cpu_stats", "cpu_usage", "total_usage"),
-        system=_required(document, "cpu_stats", "system_cpu_usage"),
-        container_before=_number(document, "precpu_stats", "cpu_usage", "total_usage") or 0,
-        system_before=_number(document, "precpu_stats", "system_cpu_usage") or 0,
-        online_cpus=_required(document, "cpu_stats", "online_cpus"),
-    )
-
-
-def parse_ecs_share(body: bytes) -> float:
-    return _number(orjson.loads(body), "Limits", "CPU") or 0
-
-
-def parse_ecs_task(body: bytes) -> EcsTask:
-    document: object = orjson.loads(body)
-    containers = _member(document, "Containers")
-    if not isinstance(containers, list):
-        raise ValueError("Containers is missing or no list")  # noqa: TRY004 - one error type for all malformed text
-    shares = (_number(container, "Limits", "CPU") or 0 for container in cast("list[object]", containers))
-    return EcsTask(cpus=_number(document, "Limits", "CPU"), shares=sum(shares))
-
-
-def _cpus(quota_us: int, period_us: int) -> float:
-    if quota_us == 0 or period_us == 0:
-        raise ValueError(f"a quota of {quota_us} µs in {period_us} µs is no limit")
-    return quota_us / period_us
-
-
 def _count_range(text: str) -> int:
     first, dash, last = text.partition("-")
     count = parse_counter(last if dash else first) - parse_counter(first) + 1
@@ -224,21 +133,10 @@ def _count_range(text: str) -> int:
     return count
 
 
-def _member(document: object, name: str) -> object:
-    return cast("dict[str, object]", document).get(name) if isinstance(document, dict) else None
-
-
-def _number(document: object, *path: str) -> float | None:
-    for name in path:
-        document = _member(document, name)
-    return None if isinstance(document, bool) or not isinstance(document, int | float) else document
-
-
-def _required(document: object, *path: str) -> float:
-    number = _number(document, *path)
-    if number is None:
-        raise ValueError(f"{'.'.join(path)} is missing or no number")
-    return number
+def _cpus(quota_us: int, period_us: int) -> float:
+    if quota_us == 0 or period_us == 0:
+        raise ValueError(f"a quota of {quota_us} µs in {period_us} µs is no limit")
+    return quota_us / period_us
 
 
 class CpuRecorder:
@@ -378,74 +276,6 @@ def host_times() -> HostTimes:
     return HostTimes(*(round(getattr(times, name, 0.0) * _TICKS_PER_S) for name in HostTimes._fields))
 
 
-def metadata_client(*, timeout_s: float = _TIMEOUT_S) -> HttpGet:
-    """One document at a time, with urllib in a thread.
-
-    It follows no proxy or redirect: the answer must come from this host. A cancelled request keeps its thread until the
-    timeout; the next one waits for it.
-    """
-    one = anyio.CapacityLimiter(1)
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.HTTPDefaultErrorHandler(),
-    ):
-        opener.add_handler(handler)
-
-    def get(url: str) -> bytes:
-        try:
-            with opener.open(url, timeout=timeout_s) as answer:
-                body: bytes = answer.read(_BODY_BYTES_MAX)
-                return body
-        except HTTPError as error:
-            error.close()
-            raise CpuUnreadable(f"status {error.code}") from error
-        except URLError as error:
-            raise CpuUnreadable(str(error.reason)) from error
-        except (OSError, HTTPException, ValueError) as error:
-            raise CpuUnreadable(str(error) or type(error).__name__) from error
-
-    async def get_in_thread(url: str) -> bytes:
-        return await anyio.to_thread.run_sync(get, url, limiter=one, abandon_on_cancel=True)
-
-    return get_in_thread
-
-
-class EcsCpu:
-    """KCL: EcsCpuWorkerMetric. `endpoint` is `ECS_CONTAINER_METADATA_URI_V4`."""
-
-    def __init__(self, endpoint: str, get: HttpGet) -> None:
-        self.name: Final = "ecs"
-        self._endpoint = endpoint.rstrip("/")
-        self._get = get
-        self._limit_cpus: float | None = None
-
-    async def sample(self) -> float | None:
-        """Percent of the container's part of its task's CPUs; None until the agent has two samples.
-
-        The limits are read once: ECS cannot change those of a running task.
-        """
-        usage = await self._ask("/stats", parse_ecs_usage)
-        if usage is None:
-            return None
-        if self._limit_cpus is None:
-            self._limit_cpus = await self._ask_limit_cpus(usage.online_cpus)
-        return ecs_percent(usage, limit_cpus=self._limit_cpus)
-
-    async def _ask_limit_cpus(self, online_cpus: float) -> float:
-        share = await self._ask("", parse_ecs_share)
-        task = await self._ask("/task", parse_ecs_task)
-        return ecs_limit_cpus(share=share, shares=task.shares, task_cpus=task.cpus, online_cpus=online_cpus)
-
-    async def _ask(self, path: str, parse: Callable[[bytes], T]) -> T:
-        # Never name the endpoint: the last part of its URL is a secret.
-        try:
-            return parse(await self._get(self._endpoint + path))
-        except (CpuUnreadable, ValueError) as error:
-            raise CpuUnreadable(f"ECS task metadata, {path or 'container'}: {error}") from error
-
-
 @dataclass(frozen=True, slots=True)
 class CpuChoice:
     """`why` is for the log; `host` is the boot ID if the figure covers the whole host, else None."""
@@ -455,10 +285,10 @@ class CpuChoice:
     host: str | None = None
 
 
-def choose_cpu(*, root: Path, environment: Mapping[str, str], get: HttpGet, clock: Clock) -> CpuChoice:
-    """The first that fits. Never raises."""
+def choose_cpu(*, root: Path, environment: Mapping[str, str], clock: Clock) -> CpuChoice:
+    """ECS, Kubernetes, a container with a quota, a host: the first that fits. Never raises."""
     if endpoint := environment.get(_ECS_ENDPOINT):
-        return _ecs(endpoint, get)
+        return _ecs(endpoint)
     return _container(root, clock) or _host()
 
 
@@ -481,10 +311,12 @@ def _host() -> CpuChoice:
     return CpuChoice(HostCpu(), "a host", boot_id())
 
 
-def _ecs(endpoint: str, get: HttpGet) -> CpuChoice:
+def _ecs(endpoint: str) -> CpuChoice:
     if not endpoint.startswith("http://"):
         return CpuChoice(None, f"{_ECS_ENDPOINT} is no http:// address")
-    return CpuChoice(EcsCpu(endpoint, get), "an ECS task")
+    from kcl_daemon.cpu.ecs import EcsCpu, metadata_client
+
+    return CpuChoice(EcsCpu(endpoint, metadata_client()), "an ECS task")
 
 
 def _cgroup(folder: Path, clock: Clock) -> CgroupCpu | None:

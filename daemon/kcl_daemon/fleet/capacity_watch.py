@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from kcl_daemon.capacity.estimate import estimate
 from kcl_daemon.capacity.figures import Capacity, CapacityTargets, FleetState
 from kcl_daemon.capacity.report import capacity_from, capacity_text, load_from
 from kcl_daemon.context import Wakeup, WorkerContext
@@ -88,6 +87,8 @@ class CapacityWatch:
         fleet, now_s = (self._workers, frozenset(state.leases)), self._context.clock.monotonic()
         if fleet != self._fleet or now_s - self._made_s >= self._context.timings.report_s:
             self._fleet, self._made_s = fleet, now_s
+            from kcl_daemon.capacity.estimate import estimate  # only a leader
+
             self.capacity = estimate(state, self._targets, self.capacity, by=self._context.worker_id)
             self._context.meters.add(own.WORKERS_WANTED, self.capacity.wanted)
         if self.capacity is not None and self._is_to_store(self.capacity, now_s):

@@ -30,7 +30,6 @@ from kcl_daemon.errors import (
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom
 from kcl_daemon.records.batch_text import ReadFacts
 from kcl_daemon.records.payload import EMPTY, Payload
-from kcl_daemon.retrieval.auto_pace import AutoPace
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.source import (
     INCONSISTENT_END,
@@ -48,6 +47,7 @@ from kcl_daemon.retrieval.source import (
 from kcl_daemon.shards.segments import segment_of
 
 if TYPE_CHECKING:
+    from kcl_daemon.retrieval.auto_pace import AutoPace
     from kcl_daemon.retrieval.schemas import Decoder
 
 _SHORTEST_S: Final = FASTEST_READS_MS / 1000
@@ -152,7 +152,11 @@ class PollingReader(BufferedReader):
         self._buffered_bytes = 0
         self._buffered_records = 0
         idle_ms = settings.idle_time_between_reads_ms
-        self._auto = AutoPace() if idle_ms is None else None
+        self._auto: AutoPace | None = None
+        if idle_ms is None:
+            from kcl_daemon.retrieval.auto_pace import AutoPace
+
+            self._auto = AutoPace()
         self._pace = PollPace(
             (FASTEST_READS_MS if idle_ms is None else idle_ms) / 1000,
             settings.reduced_tps_within_ms / 1000,

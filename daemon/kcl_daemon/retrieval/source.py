@@ -22,7 +22,6 @@ from kcl_daemon.records.batch_text import LINES, BatchEncoder, EncodedBatch, Rea
 from kcl_daemon.records.payload import AnyRecord, Payload, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.distribution import Strays
-from kcl_daemon.retrieval.trimmed import lost_words
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_daemon.shards.segments import segment_of
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber, Sentinel
@@ -587,6 +586,8 @@ class BufferedReader:
         """Once for each loss. `oldest` begins with the oldest record that is left; empty or None: not known."""
         if self._loss is not None:
             return
+        from kcl_daemon.retrieval.trimmed import lost_words
+
         source = self._source
         self._loss = lost_words(
             source.shard_id,

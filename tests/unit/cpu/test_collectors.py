@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kcl_daemon.cpu.sources import CgroupV1, CgroupV2, EcsCpu, HostCpu
+from kcl_daemon.cpu.ecs import EcsCpu
+from kcl_daemon.cpu.sources import CgroupV1, CgroupV2, HostCpu
 from kcl_daemon.errors import CpuUnreadable
 from kcl_daemon.ports import Cpu
 from tests.unit.cpu.machine import HandClock, Machine, ecs

@@ -8,15 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.cpu.sources import (
-    CgroupUsage,
-    EcsUsage,
-    HostTimes,
-    cgroup_percent,
-    ecs_limit_cpus,
-    ecs_percent,
-    host_percent,
-)
+from kcl_daemon.cpu.ecs import EcsUsage, ecs_limit_cpus, ecs_percent
+from kcl_daemon.cpu.sources import CgroupUsage, HostTimes, cgroup_percent, host_percent
 
 _HOST = HostTimes(user=1000, nice=100, system=500, idle=9000, iowait=400)
 _ECS = EcsUsage(container=350, system=2000, container_before=100, system_before=1000, online_cpus=2)

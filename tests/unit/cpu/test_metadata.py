@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import anyio
 import pytest
 
-from kcl_daemon.cpu.sources import EcsCpu, metadata_client
+from kcl_daemon.cpu.ecs import EcsCpu, metadata_client
 from kcl_daemon.errors import CpuUnreadable
 from tests.unit.cpu.machine import ecs
 

@@ -9,15 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcl_daemon.cpu.ecs import EcsTask, EcsUsage, parse_ecs_share, parse_ecs_task, parse_ecs_usage
 from kcl_daemon.cpu.sources import (
-    EcsTask,
-    EcsUsage,
     count_cpus,
     parse_counter,
     parse_cpu_max,
-    parse_ecs_share,
-    parse_ecs_task,
-    parse_ecs_usage,
     parse_quota_us,
     parse_usage_us,
     quota_cpus,

@@ -9,18 +9,13 @@ import pytest
 
 from kcl_daemon.children.platform import boot_id
 from kcl_daemon.cpu.sources import CpuChoice, choose_cpu
-from kcl_daemon.errors import CpuUnreadable
 from tests.unit.cpu.machine import HandClock, Machine
 
 _ECS = {"ECS_CONTAINER_METADATA_URI_V4": "http://169.254.170.2/v4/5f0c"}
 
 
-async def _no_network(url: str) -> bytes:
-    raise CpuUnreadable(f"asked for {url}")
-
-
 def _choose(root: Path, **environment: str) -> CpuChoice:
-    return choose_cpu(root=root, environment=environment, get=_no_network, clock=HandClock())
+    return choose_cpu(root=root, environment=environment, clock=HandClock())
 
 
 def _name(choice: CpuChoice) -> str | None:
