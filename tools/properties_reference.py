@@ -17,6 +17,7 @@ from kcl_daemon.config.properties import variable_for
 from kcl_daemon.config.schema import meaning_of
 from kcl_daemon.config.settings import BY_NAME, INERT, KEYS
 from kcl_daemon.config.topics import TOPICS, nearest
+from kcl_daemon.wings import PAGES
 
 MATTER: Final[dict[str, str]] = {
     "executableName": "For one function it is `python -m kcl_client.run consumer:handle`.",
@@ -169,6 +170,8 @@ def _topics() -> Iterator[str]:
         folded = [key for key in keys if key.name not in MATTER]
         above = [f"[`{key.name}`](#{anchor_of(key)})" for key in keys if key.name in MATTER]
         yield f"### {topic}\n"
+        if topic in PAGES:
+            yield f"More: [{PAGES[topic].removesuffix('.md')}]({PAGES[topic]}).\n"
         if above:
             yield f"Above: {', '.join(above)}.\n"
         if folded:

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from kcl_daemon.fleet.run_end import RunEnd
     from kcl_daemon.fleet.snapshot_start import SnapshotStart
     from kcl_daemon.leases.layout import UnusableState
-    from kcl_daemon.migrations.kcl2_taking import LeaseTaker, ShuffleLeader, Upgrader
+    from kcl_daemon.migrations.kcl2_taking import From2x
     from kcl_daemon.migrations.one_table_loops import TableMigrator
     from kcl_daemon.telemetry.helper_views import HelperSource
     from kcl_daemon.telemetry.snapshot import Snapshots
@@ -244,13 +244,11 @@ class Application:
         self._tables = self._application_tables.tables
         self._routes = self._application_tables.routes
         self._malformed = MalformedRowLog(log)
-        self._taker: LeaseTaker | None = None
-        """From when on the election is as in KCL 2.x."""
 
     def leases_as_leader(self) -> Sequence[Lease] | None:
         """Of all shards, as they were read last; None: another worker leads, or some may be missing."""
-        if self._taker is not None and self._shuffle.leads:
-            return self._taker.complete or None
+        if self._from_2x is not None and self._from_2x.leader.leads:
+            return self._from_2x.taker.complete or None
         known = self._elector.is_leader and not self._monitor.unreadable_leases
         return self._assigner.complete or None if known else None
 
@@ -388,8 +386,8 @@ class Application:
     def _wake_assignment(self) -> None:
         """There are leases without an owner. Only the loops of the current mode run."""
         self._assigner.wake()
-        if self._taker is not None:
-            self._taker.wake()
+        if self._from_2x is not None:
+            self._from_2x.taker.wake()
         self._discovery.wake()
 
     @cached_property
@@ -520,46 +518,36 @@ class Application:
         )
 
     @cached_property
-    def _shuffle(self) -> ShuffleLeader:
-        from kcl_daemon.migrations.kcl2_taking import ShuffleLeader
+    def _as_in_2x(self) -> From2x:
+        from kcl_daemon.migrations.kcl2_taking import From2x
 
-        return ShuffleLeader(self._context)
+        return From2x(
+            self._context,
+            self._settings.leases,
+            tables=self._tables,
+            renewer=self._renewer,
+            monitor=self._monitor,
+            malformed=self._malformed,
+            shard_sync_of=self._shard_sync,
+            on_found=lambda held: self.worker.on_lease_found(held),
+            on_upgraded=lambda: self._versions.wake(),
+        )
+
+    @property
+    def _from_2x(self) -> From2x | None:
+        """From when on leases were taken as in KCL 2.x."""
+        return self.__dict__.get("_as_in_2x")
 
     def _leads_by_shuffle(self) -> bool:
-        return self._taker is not None and self._shuffle.leads
+        return self._from_2x is not None and self._from_2x.leader.leads
 
     def _forget_shuffle(self) -> None:
-        if self._taker is not None:
-            self._shuffle.forget()
-
-    async def _take(self) -> None:
-        if self._taker is None:
-            self._taker = self._new_taker()
-        await self._taker.run()
+        if self._from_2x is not None:
+            self._from_2x.leader.forget()
 
     async def _settle_taking(self) -> None:
-        if self._taker is not None:
-            await self._taker.settle()
-
-    def _new_taker(self) -> LeaseTaker:
-        from kcl_daemon.migrations.kcl2_taking import LeaseTaker, TakingOptions
-
-        leases = self._settings.leases
-        return LeaseTaker(
-            self._context,
-            table=self._tables.leases,
-            renewer=self._renewer,
-            leader=self._shuffle,
-            shard_sync=self._shard_sync(lambda: self._shuffle.leads),
-            options=TakingOptions(
-                failover_s=self._context.timings.failover_s,
-                max_leases_for_worker=leases.max_leases_for_worker,
-                max_leases_to_steal=leases.max_leases_to_steal,
-                priority=leases.priority_assignment,
-            ),
-            malformed=self._malformed,
-            on_found=lambda held: self.worker.on_lease_found(held),
-        )
+        if self._from_2x is not None:
+            await self._from_2x.taker.settle()
 
     @cached_property
     def _predecessors(self) -> Predecessors:
@@ -618,18 +606,6 @@ class Application:
         return reporter
 
     @cached_property
-    def _upgrader(self) -> Upgrader:
-        from kcl_daemon.migrations.kcl2_taking import Upgrader
-
-        return Upgrader(
-            self._context,
-            tables=self._tables,
-            monitor=self._monitor,
-            leader=self._shuffle,
-            on_upgraded=lambda: self._versions.wake(),
-        )
-
-    @cached_property
     def _migrator(self) -> TableMigrator:
         from kcl_daemon.migrations.one_table_loops import TableMigrator
 
@@ -656,10 +632,10 @@ class Application:
             sampler=None if sampler is None else PausableTask(sampler.run),
             owner_index=PausableTask(self._application_tables.complete_index),
             discovery=PausableTask(self._discovery.run),
-            taker=PausableTask(self._take),
+            taker=PausableTask(lambda: self._as_in_2x.taker.run()),
             elector=PausableTask(self._elector.run),
             assigner=PausableTask(self._assigner.run),
-            upgrader=PausableTask(lambda: self._upgrader.run()),
+            upgrader=PausableTask(lambda: self._as_in_2x.upgrader.run()),
             migrator=PausableTask(self._migrate),
         )
         return ComponentSwitcher(

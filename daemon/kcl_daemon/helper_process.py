@@ -17,11 +17,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import IO, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import anyio
 import msgspec
@@ -36,6 +35,7 @@ from kcl_daemon.errors import ConfigurationError, KclError
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.telemetry.helper_views import LandingView, SparkView
+from kcl_daemon.wings import HELPERS, imported
 
 Event: TypeAlias = Mapping[str, object]
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024  # figures of thousands of shards
@@ -233,11 +233,6 @@ _STOP_WITHIN_S: Final = 40.0
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _GOOD_AFTER_S: Final = 300.0
-# The module of each helper, and its class, by the property that asks for it.
-_HELPERS: Final = {
-    "landing": ("kcl_daemon.landing", "Lander"),
-    "sparkPipeline": ("kcl_daemon.spark", "SparkEngine"),
-}
 
 
 class StoppableWorker(Protocol):
@@ -460,9 +455,8 @@ class _WorkerWithHelper:
 
 
 def helper_of(wanted_by: str) -> type[Helper[LandingView | SparkView]]:
-    module, name = _HELPERS[wanted_by]
-    kind: type[Helper[LandingView | SparkView]] = getattr(import_module(module), name)
-    return kind
+    """The helper that a property asks for."""
+    return cast("type[Helper[LandingView | SparkView]]", imported(HELPERS[wanted_by]))
 
 
 @asynccontextmanager

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 
-LOCAL: Final = ("aiohttp", "flask", "flask_cors", "moto")
+from kcl_daemon.wings import WINGS, LaterCommand, imported
+
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Start (details of a command: COMMAND --help)": ("run", "init", "demo", "local"),
     "Test a program": ("run-child", "put", "replay-transcript", "prove"),
@@ -112,26 +112,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-class LaterCommand(NamedTuple):
-    """`where` is `package.module:attribute`; `modules` are the top-level packages of `extra`."""
-
-    where: str
-    summary: str
-    extra: str = ""
-    modules: tuple[str, ...] = ()
-
-
 LATER: Final[Mapping[str, LaterCommand]] = {
-    "demo": LaterCommand(
-        "kcl_local.demo.command:demo",
-        "Try everything on this machine, without an AWS account.",
-        extra="local",
-        modules=(*LOCAL, "rich"),
-    ),
-    "capacity": LaterCommand(
-        "kcl_daemon.cli.capacity:capacity",
-        "Show lag, when it is over, what holds it back, and workers wanted.",
-    ),
     "check": LaterCommand("kcl_daemon.cli.check:check", "Show what a properties file means, and its errors."),
     "completion": LaterCommand("kcl_daemon.cli.helper:completion", "Print the completion script of a shell."),
     "helper": LaterCommand(
@@ -144,12 +125,6 @@ LATER: Final[Mapping[str, LaterCommand]] = {
     "init": LaterCommand(
         "kcl_daemon.cli.init:init", "Write a new project: processor, test, properties, image, unit."
     ),
-    "landing": LaterCommand(
-        "kcl_daemon.cli.landing:landing",
-        "Show, verify, compact and expire a landing log.",
-        extra="landing",
-        modules=("pyarrow",),
-    ),
     "leases": LaterCommand(
         "kcl_daemon.cli.leases.command:leases",
         "Show which worker reads which shard and why; move, reset and delete leases.",
@@ -157,17 +132,6 @@ LATER: Final[Mapping[str, LaterCommand]] = {
     "limit": LaterCommand(
         "kcl_daemon.cli.leases.holds:limit", "Limit the records or bytes a second that children get."
     ),
-    "letters": LaterCommand(
-        "kcl_daemon.cli.letters.command:letters",
-        "Show dead letters, give them to a program again, delete them.",
-    ),
-    "local": LaterCommand(
-        "kcl_local.server:local",
-        "Run local Kinesis, DynamoDB, STS and CloudWatch endpoints.",
-        extra="local",
-        modules=LOCAL,
-    ),
-    "migrate": LaterCommand("kcl_daemon.cli.migrate:migrate", "Show and control the migration from KCL 2.x."),
     "packaging": LaterCommand(
         "kcl_daemon.cli.packaging:packaging",
         "Print or write files for systemd, Kubernetes and others, and the documentation.",
@@ -175,14 +139,6 @@ LATER: Final[Mapping[str, LaterCommand]] = {
     "pause": LaterCommand(
         "kcl_daemon.cli.leases.holds:pause", "Give no records to children, for a shard, a stream or all."
     ),
-    "peek": LaterCommand(
-        "kcl_daemon.cli.stream.peek:peek", "Show the record that an application gets next in each shard."
-    ),
-    "prove": LaterCommand(
-        "kcl_prove.command:prove",
-        "Prove in your own AWS account, or with --local without one, that nothing is lost.",
-    ),
-    "put": LaterCommand("kcl_daemon.cli.stream.put:put", "Put lines of stdin or files into a stream."),
     "replay": LaterCommand(
         "kcl_daemon.cli.replay:replay", "Read a time range once more, beside the live application."
     ),
@@ -193,18 +149,14 @@ LATER: Final[Mapping[str, LaterCommand]] = {
     "run-child": LaterCommand(
         "kcl_daemon.cli.run_child:run_child", "Test a processor with a file of records, without a stream."
     ),
-    "spark-submit": LaterCommand(
-        "kcl_daemon.cli.spark_submit:spark_submit",
-        "Run the pipeline on your own Spark, over the landing log.",
-    ),
     "status": LaterCommand(
         "kcl_daemon.cli.status:status",
         "Show the state of a running daemon; the exit code says whether it is ready.",
     ),
-    "tail": LaterCommand("kcl_daemon.cli.stream.tail:tail", "Follow a stream and show its records."),
     "top": LaterCommand(
         "kcl_daemon.cli.status:top", "Show the same as a live view.", extra="terminal", modules=("rich",)
     ),
+    **{name: command for wing in WINGS for name, command in wing.commands.items()},
 }
 
 
@@ -226,8 +178,7 @@ def need_extra(name: str, extra: str, modules: Sequence[str]) -> None:
 
 def load_command(name: str, later: LaterCommand) -> click.Command:
     need_extra(name, later.extra, later.modules)
-    module, _, attribute = later.where.partition(":")
-    command: object = getattr(importlib.import_module(module), attribute)
+    command = imported(later.where)
     assert isinstance(command, click.Command), f"{later.where} is a click command"
     return command
 

@@ -11,8 +11,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from kcl_daemon import __version__, interrupt
-from kcl_daemon.cli.commands import GROUPS, LATER, ExtraMissing, LaterCommand, add_examples, load_command
+from kcl_daemon.cli.commands import GROUPS, LATER, ExtraMissing, add_examples, load_command
 from kcl_daemon.cli.run_options import SPELLINGS, FunctionOptions, with_function_options
+from kcl_daemon.wings import LaterCommand
 
 MAIN_CLASSES: Final = (
     "software.amazon.kinesis.multilang.MultiLangDaemon",

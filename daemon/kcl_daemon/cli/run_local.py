@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 import click
 import orjson
 
-from kcl_daemon.cli.commands import LOCAL, need_extra
+from kcl_daemon.cli.commands import need_extra
+from kcl_daemon.wings import LOCAL
 from kcl_local import place
 
 _CALL_S: Final = 30.0

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from kcl_daemon.wings import WINGS
+
+_OF_WINGS: Final = {wing.topic: wing.properties for wing in WINGS}
 TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "Application and stream": (
         "child.command",
@@ -13,7 +16,7 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
         "expand_environment",
     ),
     "Many streams": ("streams",),
-    "Streams of DynamoDB tables": ("changes",),
+    "Streams of DynamoDB tables": _OF_WINGS["Streams of DynamoDB tables"],
     "Regions, endpoints, identities": (
         "endpoints",
         "endpoints.of_dynamodb.endpoint_discovery",
@@ -24,22 +27,18 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "Reading": ("retrieval.mode", "fan_out", "retrieval"),
     "Filters and batches": ("delivery",),
     "Children": ("child",),
-    "Several children for a shard": ("concurrency",),
-    "Failures and dead letters": ("failures",),
+    "Several children for a shard": _OF_WINGS["Several children for a shard"],
+    "Failures and dead letters": _OF_WINGS["Failures and dead letters"],
     "Leases": ("leases", "leases.graceful_handoff", "leases.handoff_timeout_ms"),
     "Balancing": ("balance",),
-    "Lag and workers wanted": ("capacity",),
+    "Lag and workers wanted": _OF_WINGS["Lag and workers wanted"],
     "Shards": ("shards",),
     "Tables": ("tables",),
-    "Migration from KCL 2.x": (
-        "leases.client_version_config",
-        "leases.max_leases_to_steal",
-        "leases.priority_assignment",
-    ),
-    "Landing log": ("landing",),
-    "Spark": ("spark",),
+    "Migration from KCL 2.x": _OF_WINGS["Migration from KCL 2.x"],
+    "Landing log": _OF_WINGS["Landing log"],
+    "Spark": _OF_WINGS["Spark"],
     "Metrics": ("metrics",),
-    "Schemas": ("schemas",),
+    "Schemas": _OF_WINGS["Schemas"],
     "Status page": ("admin",),
 }
 """The longest match counts."""

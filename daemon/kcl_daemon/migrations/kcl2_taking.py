@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kcl_daemon import faults
+from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AwsError, Throttled, Unavailable
 from kcl_daemon.fleet.assigner import BackgroundSync
@@ -511,3 +512,43 @@ class Upgrader:
         report = self._log.debug if what == self._reported else self._log.info
         report("upgrade_waits", reason=reason)
         self._reported = what
+
+
+class From2x:
+    """How a worker gets leases while its fleet is as in KCL 2.x; made when it first is.
+
+    `shard_sync_of` makes the sync of a leader, from whether it leads.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        settings: LeaseSettings,
+        *,
+        tables: Tables,
+        renewer: LeaseRenewer,
+        monitor: FleetMonitor,
+        malformed: MalformedRowLog,
+        shard_sync_of: Callable[[Callable[[], bool]], ShardSync | MultiStreamShardSync],
+        on_found: Callable[[HeldLease], None],
+        on_upgraded: Callable[[], None],
+    ) -> None:
+        leader = self.leader = ShuffleLeader(context)
+        self.taker = LeaseTaker(
+            context,
+            table=tables.leases,
+            renewer=renewer,
+            leader=leader,
+            shard_sync=shard_sync_of(lambda: leader.leads),
+            options=TakingOptions(
+                failover_s=context.timings.failover_s,
+                max_leases_for_worker=settings.max_leases_for_worker,
+                max_leases_to_steal=settings.max_leases_to_steal,
+                priority=settings.priority_assignment,
+            ),
+            malformed=malformed,
+            on_found=on_found,
+        )
+        self.upgrader = Upgrader(
+            context, tables=tables, monitor=monitor, leader=leader, on_upgraded=on_upgraded
+        )

@@ -18,8 +18,9 @@ from click.testing import CliRunner
 
 from kcl_daemon import __version__
 from kcl_daemon.cli import main
-from kcl_daemon.cli.commands import EXAMPLES, LaterCommand
+from kcl_daemon.cli.commands import EXAMPLES
 from kcl_daemon.cli.root import CommandGroup
+from kcl_daemon.wings import LaterCommand
 from tests.documents.commandlines import check_command
 
 
