@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+import json
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing
@@ -66,12 +68,30 @@ _NO_CREDENTIALS: Final = (
 )
 
 
+class _Lean(botocore.loaders.JSONFileLoader):
+    """Without the documentation, which is most of a model, and in plain dictionaries."""
+
+    def load_file(self, file_path: str) -> object:
+        for suffix, opened in ((".json", open), (".json.gz", gzip.open)):
+            if Path(path := file_path + suffix).is_file():
+                with opened(path, "rb") as file:
+                    return json.loads(file.read(), object_hook=_undocumented)
+        return None
+
+
+def _undocumented(found: dict[str, object]) -> dict[str, object]:
+    if isinstance(found.get("documentation"), str):
+        del found["documentation"]
+    return found
+
+
 class _Models(botocore.loaders.Loader):
     """Dropped once the clients are made; with it they keep 12 MB for ever."""
 
     def __init__(self, data_path: str | None) -> None:
         folders = data_path.split(os.pathsep) if data_path else []
-        super().__init__([str(Path(os.path.expandvars(each)).expanduser()) for each in folders])
+        more = [str(Path(os.path.expandvars(each)).expanduser()) for each in folders]
+        super().__init__(more, file_loader=_Lean())
 
     def forget(self) -> None:
         self._cache: dict[object, object] = {}
